@@ -1,0 +1,206 @@
+"""One tree of errors. Each carries data; its message says what failed, on what, and why, in lower case.
+
+The command line prints ``kurma: MESSAGE`` on one line, then the hint (what to do) where there is one, and exits
+with :attr:`KurmaError.exit_code` (``requirements: cli``: 125 Kurma failed, 126 not executable, 127 not found,
+2 usage).
+"""
+
+from __future__ import annotations
+
+
+class KurmaError(Exception):
+    """Base of everything that Kurma raises on purpose.
+
+    :param message: what failed, on what, why; one line, lower case, no full stop.
+    :param hint: what the reader can do about it, if anything.
+    :param data: the facts as values (``pod=``, ``path=``, ``plugin=``, ``errno=`` …), kept in :attr:`data`.
+    """
+
+    exit_code = 125
+
+    def __init__(self, message: str, *, hint: str | None = None, **data: object) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.data = data
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class UsageError(KurmaError):
+    """The caller's words are off: a bad option, a locator that is none. Exit code 2."""
+
+    exit_code = 2
+
+
+class PrivilegeError(KurmaError):
+    """The operation needs root."""
+
+
+class HostError(KurmaError):
+    """A system call failed. ``data`` has ``errno`` and, where there is one, ``path``."""
+
+
+class FormatVersionError(KurmaError):
+    """A file on disk was written by a newer Kurma than this one."""
+
+
+class ConfigError(KurmaError):
+    """``kurma.yml`` is wrong. ``data``: ``file``, ``path`` (where in it)."""
+
+
+class ManifestError(KurmaError):
+    """A manifest breaks the specification.
+
+    :param path: JSON path of the offending value, e.g. ``$.app.ports[0].port``.
+    :param expected: what the specification asks for.
+    :param found: what stands there.
+    """
+
+    def __init__(self, path: str, expected: str, found: str, *, hint: str | None = None, **data: object) -> None:
+        super().__init__(
+            f"invalid manifest: {path}: expected {expected}, found {found}",
+            hint=hint,
+            path=path,
+            expected=expected,
+            found=found,
+            **data,
+        )
+
+
+# --- plugins ---------------------------------------------------------------------------------------------------
+
+
+class PluginError(KurmaError):
+    """A plugin is broken or broke its contract. ``data``: ``plugin`` (``group/name``)."""
+
+
+class PluginNotFoundError(PluginError):
+    """No plugin of that kind and name is installed or enabled."""
+
+
+class PluginCollisionError(PluginError):
+    """Two distributions claim one name. The message names both."""
+
+
+class PluginSkipped(Exception):  # noqa: N818 - a plugin's word, not a failure
+    """Raised by a plugin while it is loaded: this host lacks something it needs. The text says what."""
+
+
+# --- images ----------------------------------------------------------------------------------------------------
+
+
+class ImageError(KurmaError):
+    """Base of what can be wrong with an image."""
+
+
+class ImageNotFoundError(ImageError):
+    """The store holds no such image."""
+
+
+class AmbiguousReferenceError(KurmaError):
+    """A prefix or name fits several things; ``data`` has ``matches``."""
+
+
+class ArchiveError(ImageError):
+    """An archive cannot be read: not an ACI, truncated, corrupt."""
+
+
+class HostileArchiveError(ArchiveError):
+    """An archive holds something that no honest one does, or exceeds a limit. ``data``: ``entry``."""
+
+
+class RenderError(ImageError):
+    """An image graph cannot be rendered: a cycle, a missing dependency, a limit."""
+
+
+class StoreError(ImageError):
+    """The image store failed: a full disk, a damaged entry."""
+
+
+class TrustError(ImageError):
+    """A signature is missing, wrong, expired, revoked or of a key that nothing trusts."""
+
+
+class FetchError(ImageError):
+    """Base of what goes wrong while an image is fetched. ``data``: ``url``."""
+
+
+class FetchNotFoundError(FetchError):
+    """The source says that it has no such image."""
+
+
+class FetchRefusedError(FetchError):
+    """The source refuses: connection refused, forbidden, or a policy of ours forbids the way."""
+
+
+class FetchUnauthorizedError(FetchError):
+    """The source asks for credentials, or does not accept those it got."""
+
+
+class FetchTLSError(FetchError):
+    """TLS failed: an unknown authority, a wrong name, an expired certificate."""
+
+
+class FetchTimeoutError(FetchError):
+    """The source did not answer in time."""
+
+
+class FetchTruncatedError(FetchError):
+    """The stream ended before its announced end, and could not be resumed."""
+
+
+class FetchDigestError(FetchError):
+    """What came is not what was asked for: a digest or a size differs."""
+
+
+# --- pods ------------------------------------------------------------------------------------------------------
+
+
+class PodError(KurmaError):
+    """Base of what can be wrong with a pod. ``data``: ``pod`` (its UUID) where there is one."""
+
+
+class PodNotFoundError(PodError):
+    """No pod has that UUID, prefix or name."""
+
+
+class PodExistsError(PodError):
+    """A pod with that UUID or name exists."""
+
+
+class PodStateError(PodError):
+    """The pod is not in a state in which that can be done."""
+
+
+class AppNotFoundError(PodError):
+    """The pod has no app of that name."""
+
+
+class VolumeError(PodError):
+    """A volume cannot be given: no source, a link on the way, overlapping targets."""
+
+
+class IsolatorError(PodError):
+    """An isolator's value is wrong, or it cannot be enforced and strictness was asked for."""
+
+
+class NetworkError(PodError):
+    """A network could not be set up, joined or left. ``data``: ``network``."""
+
+
+class StagerError(PodError):
+    """A stager failed to start, broke its protocol, or answered nonsense."""
+
+
+class CommandNotFoundError(PodError):
+    """A command to run inside an app does not exist there. Exit code 127."""
+
+    exit_code = 127
+
+
+class CommandNotExecutableError(PodError):
+    """A command to run inside an app is there, and cannot be executed. Exit code 126."""
+
+    exit_code = 126

@@ -1,0 +1,1 @@
+"""Fetches Docker and OCI images for Kurma."""

@@ -1,0 +1,1 @@
+"""Fetches images from files, http and https for Kurma."""

@@ -1,0 +1,1 @@
+"""CNI networks for Kurma pods."""

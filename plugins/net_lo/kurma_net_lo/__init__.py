@@ -1,0 +1,1 @@
+"""The loopback network for Kurma pods."""

@@ -1,0 +1,1 @@
+"""Renders images as one flat copied tree for Kurma."""

@@ -1,0 +1,1 @@
+"""Renders images as layers for overlay file systems for Kurma."""

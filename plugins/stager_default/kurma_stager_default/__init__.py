@@ -1,0 +1,1 @@
+"""Kurma's default stager: Python inside, one supervisor per pod."""
