@@ -1,0 +1,578 @@
+"""Every contract between the core and its plugins, in one place.
+
+A plugin is a module named by an entry point of one of six groups. It implements the one hook of its kind with
+:data:`hookimpl`; the hook takes nothing and returns a :class:`Driver`: a name, the options that its section of
+``kurma.yml`` may hold, and a factory. The core makes each driver at most once per process, when it is first
+needed, and calls drivers one at a time, in configured order, undoing in reverse. Observers are the one broadcast.
+
+====================  =========================  =========================================================
+group                 hook                       what the factory makes
+====================  =========================  =========================================================
+``kurma.fetchers``    ``kurma_fetcher``          :class:`Fetcher`; the entry's name is a locator scheme
+``kurma.renderers``   ``kurma_renderer``         :class:`Renderer`
+``kurma.stagers``     ``kurma_stager``           :class:`Stager` or :class:`StagerImageSource`
+``kurma.networks``    ``kurma_network``          :class:`Network`
+``kurma.isolators``   ``kurma_isolator``         :class:`Isolator`
+``kurma.observers``   ``kurma_pod_event``        (the hook itself is the observer)
+====================  =========================  =========================================================
+
+A plugin that cannot work on this host raises :class:`kurma_core.errors.PluginSkipped` from its hook or factory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, BinaryIO, Generic, Protocol, TypeVar
+
+import pluggy
+
+if TYPE_CHECKING:
+    from kurma_core.appc.image import ImageManifest
+    from kurma_core.appc.pod import PodManifest
+    from kurma_core.models import (
+        AppStatus,
+        Attachment,
+        IsolatorPlan,
+        NetworkResult,
+        PodEvent,
+        RenderedLayer,
+    )
+
+PROJECT = "kurma"
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
+GROUPS: Mapping[str, str] = {
+    "kurma.fetchers": "kurma_fetcher",
+    "kurma.renderers": "kurma_renderer",
+    "kurma.stagers": "kurma_stager",
+    "kurma.networks": "kurma_network",
+    "kurma.isolators": "kurma_isolator",
+    "kurma.observers": "kurma_pod_event",
+}
+
+Json = Any
+D = TypeVar("D", covariant=True)
+
+
+# --- what every kind shares ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One key of a driver's ``config`` in ``kurma.yml``.
+
+    :param type: ``str``, ``int``, ``float``, ``bool``, ``list`` or ``dict``; a value of another type is an error.
+    :param default: what the driver sees when the key is absent.
+    """
+
+    name: str
+    type: type
+    default: Json
+    help: str
+
+
+@dataclass(frozen=True, slots=True)
+class DriverContext:
+    """What a driver is made with.
+
+    :param config: the admin's section for it, checked against its options, defaults filled in.
+    :param state_dir: a directory of its own under the state directory, for what must outlive the process; not
+        yet made (the driver makes it, mode 0700, when it writes).
+    :param registries: the ``registries`` section of ``kurma.yml``: ``insecure`` (list of host[:port]),
+        ``mirrors`` (registry name → list of host[:port]).
+    :param auth_dir: directory of credentials (``auth.d``), which may not exist.
+    :param note: tell the user something in one line, on standard error.
+    """
+
+    config: Mapping[str, Json]
+    state_dir: str
+    registries: Mapping[str, Json] = field(default_factory=dict)
+    auth_dir: str = "/etc/kurma/auth.d"
+    note: Callable[[str], None] = print
+
+
+@dataclass(frozen=True, slots=True)
+class Driver(Generic[D]):
+    """What a hook returns: how to make the driver, and what it may be configured with.
+
+    :param create: called at most once per process, when the driver is first needed.
+    :param options: the keys of its section; unknown keys are refused, naming the nearest known one.
+    :param aliases: further names that configuration may use for it (a network's ``aci`` names, W1).
+    """
+
+    create: Callable[[DriverContext], D]
+    options: tuple[Option, ...] = ()
+    aliases: tuple[str, ...] = ()
+
+
+class Progress(Protocol):
+    """Told how long work goes on. All calls are cheap; ``total`` is in bytes, None when unknown."""
+
+    def start(self, what: str, total: int | None) -> None: ...
+    def advance(self, count: int) -> None: ...
+    def finish(self) -> None: ...
+
+
+# --- fetchers --------------------------------------------------------------------------------------------------
+
+
+class RemoteBlob(Protocol):
+    """Bytes somewhere else that can be read from any offset on.
+
+    ``key`` names the content well enough to resume by (a digest, or the URL with its validator); None: not
+    resumable. ``size`` in bytes, None when unknown. ``digest`` (``sha256:…``), when set, is checked by the core.
+    """
+
+    @property
+    def key(self) -> str | None: ...
+    @property
+    def size(self) -> int | None: ...
+    @property
+    def digest(self) -> str | None: ...
+
+    def open(self, offset: int = 0) -> BinaryIO:
+        """A reader from ``offset`` on. It retries broken connections itself, as far as that is sensible.
+
+        :raises FetchError: in one of its kinds, from here and from ``read``.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteArchive:
+    """An App Container image archive, as shipped.
+
+    :param transport: ``file``, ``http`` or ``https``: decides the trust policy (K4).
+    :param signature: the detached signature's reader, called only when one is wanted; returns None when the
+        source has none. ``(bytes, kind)``, kind ``asc`` (over the archive as shipped).
+    """
+
+    locator: str
+    url: str
+    transport: str
+    blob: RemoteBlob
+    signature: Callable[[], bytes | None] = field(default=lambda: None)
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteLayer:
+    """One layer of a Docker or OCI image.
+
+    :param diff_id: ``sha256:…`` over the uncompressed tar: what it is stored under, and checked against.
+    :param compression: ``""``, ``gzip`` or ``zstd`` as announced; what counts is what the bytes say.
+    """
+
+    diff_id: str
+    blob: RemoteBlob
+    compression: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteLayers:
+    """A Docker or OCI image, resolved for one platform.
+
+    :param manifest: the App Container image manifest that it becomes (R3).
+    :param layers: lowest first.
+    :param digest: ``sha256:…`` of the registry's manifest: the content digest that vouches for it.
+    :param transport: ``https`` (a registry over TLS), ``http`` (an insecure one) or ``file``.
+    :param pinned: the digest was given by the user.
+    """
+
+    locator: str
+    url: str
+    transport: str
+    manifest: ImageManifest
+    layers: tuple[RemoteLayer, ...]
+    digest: str
+    pinned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FetchRequest:
+    """:param os: and ``arch``: the platform wanted, in App Container terms.
+    :param insecure: relaxations in force for this run: ``image``, ``tls``, ``http``, ``pubkey``.
+    """
+
+    os: str
+    arch: str
+    insecure: frozenset[str] = frozenset()
+
+
+class Fetcher(Protocol):
+    """Turns a locator of its scheme into something that the core can read. It stores and verifies nothing."""
+
+    def resolve(self, locator: str, request: FetchRequest) -> RemoteArchive | RemoteLayers:
+        """Finds the image. May talk to the network; reads no image bytes.
+
+        :param locator: whole, scheme included (``docker://…``); a bare path comes as ``file:///…``.
+        :raises FetchError: in one of its kinds.
+        :raises UsageError: the locator is malformed.
+        """
+        ...
+
+
+# --- renderers -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ImageLayer:
+    """One extracted layer in the store: a directory, and what it takes away from the layers below it.
+
+    :param path: of the directory; read-only by agreement: never written, hard-linked freely.
+    :param removed: paths (relative, no leading slash) that it whites out.
+    :param opaque: directories whose lower content it hides.
+    """
+
+    key: str
+    path: str
+    removed: tuple[str, ...] = ()
+    opaque: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ImageNode:
+    """One image of a dependency graph (a tree: a shared dependency stands at each place where it occurs).
+
+    :param layers: its own, lowest first.
+    :param dependencies: in listed order; each is applied before this image.
+    :param root: where in the image above it its tree is placed (early documents); "/" otherwise.
+    """
+
+    id: str
+    manifest: ImageManifest
+    layers: tuple[ImageLayer, ...]
+    dependencies: tuple[ImageNode, ...] = ()
+    root: str = "/"
+
+
+class RenderCache(Protocol):
+    """The store's cache of rendered trees."""
+
+    def tree(self, key: str, build: Callable[[str], None]) -> RenderedLayer:
+        """The tree cached under ``key``; made, once and atomically, by ``build(empty_directory)``.
+
+        :param key: any text that says wholly what makes the tree; its ID is a digest over it.
+        """
+        ...
+
+
+class Renderer(Protocol):
+    """Turns an image graph into ordered, read-only, cached directories (N4)."""
+
+    def render(self, image: ImageNode, cache: RenderCache) -> tuple[RenderedLayer, ...]:
+        """Top first. A plain image's layer keeps the image's own ID.
+
+        :raises RenderError: the graph cannot be rendered.
+        """
+        ...
+
+
+# --- stagers ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class AppSetup:
+    """One app of a pod, as a stager gets it.
+
+    :param layers: its rootfs, top first.
+    :param environment: added by Kurma for this run (metadata URL, ``-e``), in order, over the manifest's.
+    :param interactive: the stager's own standard input belongs to this app.
+    """
+
+    name: str
+    layers: tuple[RenderedLayer, ...]
+    environment: tuple[tuple[str, str], ...] = ()
+    interactive: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeSetup:
+    """One volume of a pod: ``source`` is a path of the host (for an empty volume: in the pod's directory)."""
+
+    name: str
+    source: str
+    read_only: bool
+    recursive: bool = True
+    seeded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PodSetup:
+    """Everything that a stager driver needs to know of a pod, whatever its design.
+
+    :param directory: the pod's directory on the host. The driver may keep files under ``directory/stager``;
+        ``directory/pod`` is what the stager itself writes (G2).
+    :param manifest: reified: every app has an image ID, every mount point a volume.
+    :param images: image manifests as JSON values, by layer ID.
+    :param network_namespace: path of the pod's; None: the host's.
+    :param cgroup: the pod's cgroup, relative to each hierarchy's root, made and empty.
+    :param plans: the isolator plan per app; ``pod_plan`` the pod's.
+    :param config: the admin's section for this stager.
+    :param dns: ``nameservers``, ``search``, ``options``: lists of strings; None: the app keeps its own file.
+    :param hosts: lines for ``/etc/hosts``: (address, names).
+    """
+
+    uuid: str
+    name: str
+    directory: str
+    manifest: PodManifest
+    images: Mapping[str, Json]
+    apps: tuple[AppSetup, ...]
+    volumes: tuple[VolumeSetup, ...]
+    network_namespace: str | None
+    cgroup: str
+    plans: Mapping[str, IsolatorPlan]
+    pod_plan: IsolatorPlan
+    config: Mapping[str, Json]
+    hostname: str
+    dns: Mapping[str, tuple[str, ...]] | None = None
+    hosts: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Stdio:
+    """Three descriptors of the caller, passed on and not closed by the callee."""
+
+    stdin: int
+    stdout: int
+    stderr: int
+
+
+class RunningStager(Protocol):
+    """A started stager. ``identity`` is enough, as JSON on disk, to find the process again from elsewhere."""
+
+    @property
+    def pid(self) -> int: ...
+    @property
+    def identity(self) -> Mapping[str, Json]: ...
+
+    def wait_running(self, timeout: float) -> bool:
+        """Waits until the pod runs. True: it runs. False: the stager has ended with status 0: the pod ran and is
+        over (G3).
+
+        :param timeout: seconds.
+        :raises StagerError: it failed to start, with the last lines of its output, or the time is over.
+        """
+        ...
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Waits for the stager's end: its exit status (128+N for signal N), None where it cannot be known or
+        the time is over (then it is still alive)."""
+        ...
+
+    def alive(self) -> bool: ...
+    def fileno(self) -> int:
+        """A descriptor that polls readable once the stager has ended."""
+        ...
+
+    def signal(self, number: int) -> None:
+        """Sends it a signal; nothing happens if it has ended."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Stager(Protocol):
+    """A way of running the inside of a pod. Two very different designs fit: a program that lives in a root made
+    of an image and is called into (the Kurma Stager Specification; the core's own engine), and one that is run
+    on the host beside prepared directories (rkt's stage1).
+
+    Life: ``prepare`` once → ``start`` → ``attach_to`` from any process → ``call`` any number of times →
+    ``cleanup``, which is repeatable, from any process, also when ``start`` never happened. A stopped pod may be
+    started again, from ``prepare`` on.
+    """
+
+    name: str
+
+    def prepare(self, pod: PodSetup) -> None:
+        """Everything that can be done before the pod is started, on files alone."""
+        ...
+
+    def start(self, pod: PodSetup, stdio: Stdio) -> RunningStager:
+        """Starts it; does not wait for the pod to run.
+
+        :raises StagerError: it could not be started; whatever was made is undone by ``cleanup``.
+        """
+        ...
+
+    def attach_to(self, directory: str, identity: Mapping[str, Json]) -> RunningStager | None:
+        """The running stager of the pod in that directory, found again; None: it has ended."""
+        ...
+
+    def status(self, directory: str, running: RunningStager | None) -> Mapping[str, AppStatus]:
+        """What is known of the apps, from the records or by asking. Untrusted values are checked here.
+
+        :param running: None: it has ended; then from the records alone.
+        """
+        ...
+
+    def call(
+        self,
+        directory: str,
+        running: RunningStager,
+        verb: str,
+        arguments: tuple[str, ...],
+        stdio: Stdio,
+        document: bytes | None = None,
+    ) -> int:
+        """Runs a call-in (``status``, ``logs``, ``run``, ``attach``) with the given descriptors; blocks until it
+        ends and returns its exit code (128+N for signal N).
+
+        :param document: passed on descriptor 3.
+        :raises StagerError: the stager has no such call-in, or it broke its protocol.
+        """
+        ...
+
+    def stop(self, directory: str, running: RunningStager, *, force: bool) -> None:
+        """Asks it to end its pod (SIGTERM for most); with ``force``, ends it at once. Does not wait."""
+        ...
+
+    def cleanup(self, directory: str, cgroup: str) -> None:
+        """Ends whatever is left of it and removes what it and this driver made outside the pod's directory."""
+        ...
+
+
+class StagerImageSource(Protocol):
+    """A stager that is an image, brought by a plugin: the core builds, signs, verifies, stores and runs it by
+    the Kurma Stager Specification (H1)."""
+
+    def fingerprint(self) -> str:
+        """Changes whenever the image would: the interpreter's build, the plugin's own files. Cheap: it is asked
+        at every run."""
+        ...
+
+    def build(self, rootfs: str) -> Mapping[str, Json]:
+        """Fills the empty directory and returns the image manifest (JSON value); ``app.exec`` starts it.
+
+        :raises StagerError: the host lacks something.
+        """
+        ...
+
+
+# --- networks --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class AttachmentContext:
+    """Arguments of ``add``, ``delete`` and ``check``; always the same three times (W3).
+
+    :param namespace: path of the pod's network namespace; in ``delete`` it may be gone.
+    :param interface: name of the interface inside the pod.
+    """
+
+    pod: str
+    pod_name: str
+    namespace: str
+    interface: str
+    attachment: Attachment
+
+
+class Network(Protocol):
+    """Joins pods to networks of its kind. One driver serves every configured network that names it."""
+
+    def setup(self, config: Mapping[str, Json]) -> None:
+        """Before the first ``add`` of a network in a process; checks its configuration. May be called again.
+
+        :raises NetworkError: the network cannot work, and why.
+        """
+        ...
+
+    def add(self, context: AttachmentContext) -> NetworkResult | None:
+        """Joins the pod. None: nothing to tell (loopback). May run at once for different pods.
+
+        :raises NetworkError:
+        """
+        ...
+
+    def delete(self, context: AttachmentContext) -> None:
+        """Undoes ``add``: repeatable, and right after a failed or half-done ``add`` too.
+
+        :raises NetworkError: something is left; it may be called again.
+        """
+        ...
+
+    def check(self, context: AttachmentContext) -> None:
+        """:raises NetworkError: what ``add`` made is not as it was."""
+        ...
+
+    def remove(self, config: Mapping[str, Json]) -> None:
+        """Takes away what the network shares among pods (a bridge, base chains). Repeatable.
+
+        :raises NetworkError: in use, or it could not be removed.
+        """
+        ...
+
+
+# --- isolators -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class IsolatorHost:
+    """What a compiler of isolators must know of the host.
+
+    :param cgroups: version (1 or 2) by controller that is there.
+    :param cpus: number of processors online.
+    """
+
+    cgroups: Mapping[str, int]
+    cpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What an isolator becomes.
+
+    :param plan: only the fields that it sets; the core merges the plans of all isolators.
+    :param outcome: ``enforced``, ``modified`` or ``ignored``; ``note`` says how or why.
+    """
+
+    plan: IsolatorPlan
+    outcome: str = "enforced"
+    note: str = ""
+
+
+class Isolator(Protocol):
+    """Compiles isolators to a plan that any stager can apply; it touches nothing itself."""
+
+    #: The isolator names that it looks after (``os/linux/oom-score-adj``).
+    names: tuple[str, ...]
+
+    def compile(self, name: str, value: Json, scope: str, host: IsolatorHost) -> Compiled:
+        """:param scope: ``app`` or ``pod``.
+        :raises IsolatorError: the value is wrong, or the isolator has no meaning in that scope.
+        """
+        ...
+
+
+# --- hooks -----------------------------------------------------------------------------------------------------
+
+
+class Hooks:
+    """The hook specifications. ``docs/plugin_hooks.md`` documents each; a test compares the signatures."""
+
+    @hookspec
+    def kurma_fetcher(self) -> Driver[Fetcher]:  # type: ignore[empty-body]
+        """A source of images, under the locator scheme that is the entry point's name."""
+
+    @hookspec
+    def kurma_renderer(self) -> Driver[Renderer]:  # type: ignore[empty-body]
+        """A way of turning image graphs into directories."""
+
+    @hookspec
+    def kurma_stager(self) -> Driver[Stager] | Driver[StagerImageSource]:  # type: ignore[empty-body]
+        """A stager."""
+
+    @hookspec
+    def kurma_network(self) -> Driver[Network]:  # type: ignore[empty-body]
+        """A kind of network."""
+
+    @hookspec
+    def kurma_isolator(self) -> Driver[Isolator]:  # type: ignore[empty-body]
+        """A compiler of isolators."""
+
+    @hookspec
+    def kurma_pod_event(self, event: PodEvent) -> None:
+        """Told of every change of a pod's state, after it is on disk. An exception is noted and goes no further;
+        it should return quickly, for the pod waits for it."""

@@ -1,0 +1,457 @@
+"""Values that cross rooms: images, pods, networks, isolator plans. Frozen, and named in the field's words.
+
+What a manifest says is in :mod:`kurma_core.appc`; what a driver must be is in :mod:`kurma_core.hookspecs`.
+Every ``to_json`` here is what ``--format json`` prints and what stands on disk: keys are only ever added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    Json = Any
+
+#: States of a pod, in the order of its life (``preparing prepared starting running stopping stopped errored``).
+STATES = ("preparing", "prepared", "starting", "running", "stopping", "stopped", "errored")
+#: States in which nothing of the pod runs and its teardown is complete.
+ENDED_STATES = ("stopped", "errored")
+
+
+# --- images ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Where an image came from, once (S4).
+
+    :param trust: ``signed``, ``digest`` (content digest over TLS or pinned), ``local`` (a file of this machine,
+        unverified), ``built`` (made and signed on this machine) or ``unverified`` (checks were relaxed).
+    :param fetched_at: RFC 3339, UTC.
+    :param fingerprint: of the key whose signature was verified.
+    :param insecure: the relaxations that were in force (``image``, ``tls``, ``http``, ``pubkey``).
+    """
+
+    locator: str
+    fetched_at: str
+    trust: str
+    url: str | None = None
+    digest: str | None = None
+    fingerprint: str | None = None
+    insecure: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "locator": self.locator,
+            "fetchedAt": self.fetched_at,
+            "trust": self.trust,
+            "url": self.url,
+            "digest": self.digest,
+            "fingerprint": self.fingerprint,
+            "insecure": list(self.insecure),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Json]) -> Provenance:
+        return cls(
+            locator=value["locator"],
+            fetched_at=value["fetchedAt"],
+            trust=value["trust"],
+            url=value.get("url"),
+            digest=value.get("digest"),
+            fingerprint=value.get("fingerprint"),
+            insecure=tuple(value.get("insecure", ())),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ImageRecord:
+    """One image of the store.
+
+    :param id: ``sha512-`` and 128 hex digits: over the uncompressed tar (A4).
+    :param size: bytes that its extracted layers and its archive take on disk.
+    :param layers: keys of the extracted layers, lowest first (an ACI has one; a Docker image has several).
+    :param provenance: every way it came in, oldest first; never empty.
+    :param last_used: RFC 3339, UTC; None: never.
+    """
+
+    id: str
+    name: str
+    version: str | None
+    labels: Mapping[str, str]
+    size: int
+    layers: tuple[str, ...]
+    provenance: tuple[Provenance, ...]
+    last_used: str | None = None
+
+    @property
+    def trust(self) -> str:
+        """The strongest word that vouches for the image."""
+        order = ("built", "signed", "digest", "local", "unverified")
+        return min((p.trust for p in self.provenance), key=order.index)
+
+    @property
+    def fetched_at(self) -> str:
+        return self.provenance[-1].fetched_at
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "id": self.id,
+            "name": self.name,
+            "version": self.version,
+            "labels": dict(self.labels),
+            "size": self.size,
+            "trust": self.trust,
+            "fetchedAt": self.fetched_at,
+            "lastUsed": self.last_used,
+            "layers": list(self.layers),
+            "provenance": [p.to_json() for p in self.provenance],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedLayer:
+    """A read-only directory that stands for one layer of an app's rootfs.
+
+    :param id: its name under a stager's ``/layers``: an image ID, or an ID over what made a merged tree (N4).
+    :param path: absolute path of the directory on the host.
+    """
+
+    id: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedImage:
+    """An image ready to be stacked: ``layers`` top first, as ``appImageOrder`` has them.
+
+    :param manifests: image manifest (as JSON value) by layer ID, for a stager's ``images``.
+    """
+
+    id: str
+    layers: tuple[RenderedLayer, ...]
+    manifests: Mapping[str, Json]
+
+
+# --- isolators -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CgroupSetting:
+    """One write into a cgroup: ``controller`` as the kernel calls it, the file's name, the text to write."""
+
+    controller: str
+    file: str
+    value: str
+
+    def to_json(self) -> dict[str, Json]:
+        return {"controller": self.controller, "file": self.file, "value": self.value}
+
+
+@dataclass(frozen=True, slots=True)
+class IsolatorPlan:
+    """What isolators become for one app, or for a pod: neutral, finished, applied by a stager as it stands.
+
+    :param capabilities: the bounding set by name, ``CAP_…``; None: the default fourteen.
+    :param ambient: capabilities that a process keeps that is not root.
+    :param no_new_privileges: set ``PR_SET_NO_NEW_PRIVS``.
+    :param oom_score_adj: −1000 … 1000; None: unchanged.
+    :param rlimits: soft and hard limit by name in lower case (``nofile``); −1 is unlimited.
+    :param cgroup: writes, in order.
+    :param sysctls: for the pod's namespaces; only in a pod's plan.
+    """
+
+    capabilities: tuple[str, ...] | None = None
+    ambient: tuple[str, ...] = ()
+    no_new_privileges: bool = False
+    oom_score_adj: int | None = None
+    rlimits: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    cgroup: tuple[CgroupSetting, ...] = ()
+    sysctls: Mapping[str, str] = field(default_factory=dict)
+
+    #: Version of the JSON form; a stager refuses a newer one.
+    VERSION = 1
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "version": self.VERSION,
+            "capabilities": None if self.capabilities is None else list(self.capabilities),
+            "ambient": list(self.ambient),
+            "noNewPrivileges": self.no_new_privileges,
+            "oomScoreAdj": self.oom_score_adj,
+            "rlimits": {name: list(pair) for name, pair in self.rlimits.items()},
+            "cgroup": [setting.to_json() for setting in self.cgroup],
+            "sysctls": dict(self.sysctls),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class IsolatorReport:
+    """What became of one isolator (X1).
+
+    :param scope: the app's name, or None for the pod's.
+    :param outcome: ``enforced``, ``modified`` or ``ignored``.
+    :param note: how it was modified, why it was ignored.
+    """
+
+    name: str
+    scope: str | None
+    outcome: str
+    note: str = ""
+
+    def to_json(self) -> dict[str, Json]:
+        return {"name": self.name, "app": self.scope, "outcome": self.outcome, "note": self.note}
+
+
+# --- networks --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PortMapping:
+    """One port of the host that leads into the pod. ``protocol`` is ``tcp`` or ``udp``; ``host_ip`` "" is any."""
+
+    host_port: int
+    pod_port: int
+    protocol: str = "tcp"
+    host_ip: str = ""
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "hostPort": self.host_port,
+            "podPort": self.pod_port,
+            "protocol": self.protocol,
+            "hostIP": self.host_ip,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Json]) -> PortMapping:
+        return cls(value["hostPort"], value["podPort"], value["protocol"], value["hostIP"])
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkRequest:
+    """A wish to join a network: ``--net NAME[:IFNAME][,ip=…,mac=…]``."""
+
+    name: str
+    interface: str | None = None
+    ips: tuple[str, ...] = ()
+    mac: str | None = None
+
+    def to_json(self) -> dict[str, Json]:
+        return {"name": self.name, "interface": self.interface, "ips": list(self.ips), "mac": self.mac}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Json]) -> NetworkRequest:
+        return cls(value["name"], value.get("interface"), tuple(value.get("ips", ())), value.get("mac"))
+
+
+@dataclass(frozen=True, slots=True)
+class AddressResult:
+    """One address of an attachment, in CIDR form, and its gateway."""
+
+    address: str
+    gateway: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkResult:
+    """What a network's ``add`` gave (W3), whatever version of the CNI result it came in.
+
+    :param raw: the result as the plugin printed it.
+    """
+
+    addresses: tuple[AddressResult, ...]
+    routes: tuple[tuple[str, str | None], ...] = ()
+    nameservers: tuple[str, ...] = ()
+    search: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    raw: Json = None
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """One network of one pod, as it was asked for and as it came out. Recorded before ``add`` (result None).
+
+    :param driver: name of the network plugin that serves it.
+    :param config: the network's configuration as handed to the plugin; ``del`` gets the same.
+    """
+
+    network: str
+    driver: str
+    interface: str
+    config: Mapping[str, Json]
+    request: NetworkRequest
+    ports: tuple[PortMapping, ...] = ()
+    result: NetworkResult | None = None
+
+    def to_json(self) -> dict[str, Json]:
+        result = self.result
+        return {
+            "network": self.network,
+            "driver": self.driver,
+            "interface": self.interface,
+            "config": dict(self.config),
+            "request": self.request.to_json(),
+            "ports": [port.to_json() for port in self.ports],
+            "addresses": [] if result is None else [a.address for a in result.addresses],
+            "result": None
+            if result is None
+            else {
+                "addresses": [{"address": a.address, "gateway": a.gateway} for a in result.addresses],
+                "routes": [{"dst": dst, "gw": gateway} for dst, gateway in result.routes],
+                "nameservers": list(result.nameservers),
+                "search": list(result.search),
+                "options": list(result.options),
+                "raw": result.raw,
+            },
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Json]) -> Attachment:
+        raw = value.get("result")
+        result = None
+        if raw is not None:
+            result = NetworkResult(
+                addresses=tuple(AddressResult(a["address"], a.get("gateway")) for a in raw["addresses"]),
+                routes=tuple((r["dst"], r.get("gw")) for r in raw["routes"]),
+                nameservers=tuple(raw["nameservers"]),
+                search=tuple(raw["search"]),
+                options=tuple(raw["options"]),
+                raw=raw["raw"],
+            )
+        return cls(
+            network=value["network"],
+            driver=value["driver"],
+            interface=value["interface"],
+            config=value["config"],
+            request=NetworkRequest.from_json(value["request"]),
+            ports=tuple(PortMapping.from_json(port) for port in value["ports"]),
+            result=result,
+        )
+
+
+# --- pods ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class AppStatus:
+    """What is known of one app of a pod.
+
+    :param pid: on the host; None when it does not run.
+    :param exit_code: 0–255; 128+N where signal N ended it; None while it has not ended.
+    :param reason: ``exited``, ``killed``, ``oom`` or ``start-failed``; None while it has not ended.
+    :param message: for people: why it could not be started.
+    :param log: name of its log file under the pod's ``logs/``.
+    """
+
+    name: str
+    pid: int | None = None
+    exited: bool = False
+    exit_code: int | None = None
+    reason: str | None = None
+    message: str | None = None
+    started_at: str | None = None
+    finished_at: str | None = None
+    log: str | None = None
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "pid": self.pid,
+            "exited": self.exited,
+            "exitCode": self.exit_code,
+            "exitReason": self.reason,
+            "message": self.message,
+            "startedAt": self.started_at,
+            "finishedAt": self.finished_at,
+            "log": self.log,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class PodRecord:
+    """One pod as ``list`` and ``show`` tell it.
+
+    :param state: one of :data:`STATES`.
+    :param reason: for people: why it is errored; None otherwise.
+    :param exit_code: the pod's: the first non-zero of its apps in manifest order; None while it has not ended.
+    :param owner: PID of the process that owns it; None: nobody does.
+    :param images: image ID by app.
+    """
+
+    uuid: str
+    name: str
+    state: str
+    created_at: str
+    apps: tuple[AppStatus, ...]
+    images: Mapping[str, str]
+    stager: str
+    renderer: str
+    attachments: tuple[Attachment, ...] = ()
+    isolators: tuple[IsolatorReport, ...] = ()
+    notes: tuple[str, ...] = ()
+    reason: str | None = None
+    exit_code: int | None = None
+    started_at: str | None = None
+    finished_at: str | None = None
+    owner: int | None = None
+    stager_pid: int | None = None
+    network_namespace: str | None = None
+    manifest: Mapping[str, Json] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "uuid": self.uuid,
+            "name": self.name,
+            "state": self.state,
+            "reason": self.reason,
+            "exitCode": self.exit_code,
+            "createdAt": self.created_at,
+            "startedAt": self.started_at,
+            "finishedAt": self.finished_at,
+            "owner": self.owner,
+            "stager": self.stager,
+            "stagerPid": self.stager_pid,
+            "renderer": self.renderer,
+            "networkNamespace": self.network_namespace,
+            "apps": {app.name: app.to_json() for app in self.apps},
+            "images": dict(self.images),
+            "networks": [attachment.to_json() for attachment in self.attachments],
+            "isolators": [report.to_json() for report in self.isolators],
+            "notes": list(self.notes),
+            "manifest": dict(self.manifest),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class PodEvent:
+    """Something that happened to a pod, told to observers.
+
+    :param kind: ``prepared``, ``starting``, ``running``, ``stopping``, ``stopped``, ``errored`` or ``removed``.
+    :param at: RFC 3339, UTC.
+    """
+
+    kind: str
+    pod: str
+    name: str
+    at: str
+    detail: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One line, or part of one, of an app's log.
+
+    :param at: RFC 3339 with nanoseconds, as in the file.
+    :param stream: ``stdout`` or ``stderr``.
+    :param partial: the line goes on in the next one of that stream.
+    :param text: the bytes, without the line's end.
+    """
+
+    app: str
+    at: str
+    stream: str
+    partial: bool
+    text: bytes
