@@ -84,7 +84,7 @@ class PluginCollisionError(PluginError):
     """Two distributions claim one name. The message names both."""
 
 
-class PluginSkipped(Exception):  # noqa: N818 - a plugin's word, not a failure
+class PluginSkipped(Exception):
     """Raised by a plugin while it is loaded: this host lacks something it needs. The text says what."""
 
 
