@@ -1,0 +1,311 @@
+"""One cgroup per pod, on every hierarchy that the host has.
+
+Three layouts: ``v1`` (a hierarchy per controller), ``v2`` (one for all), ``hybrid`` (v1's controllers and a v2
+hierarchy beside them, used for its ``cgroup.kill``). A :class:`CgroupTree` stands for one relative name,
+``kurma/UUID``, on all of them. Nothing outside of that name is written to, except that controllers are switched on
+above it on v2, and that the shared parent (``kurma``) is made and, when empty, removed. Needs root.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+
+from kurma_core.linux import process
+from kurma_core.linux.cgroup_layout import Hierarchy, Layout
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_SIGKILL = 9
+# How long a kill or a removal may take, in seconds, and how long one turn waits.
+_PATIENCE = 10.0
+_TURN = 0.01
+_CREATE_TRIES = 16
+
+
+class CgroupTree:
+    """The cgroup of one relative name on all hierarchies.
+
+    :param name: relative, e.g. ``kurma/UUID``; all but its last part is shared with others.
+    :param layout: the host's (None: look).
+    """
+
+    __slots__ = ("layout", "name")
+
+    def __init__(self, name: str, layout: Layout | None = None) -> None:
+        parts = name.split("/")
+        if not all(parts) or any(part in (".", "..") or part.startswith("cgroup.") for part in parts):
+            raise OSError(errno.EINVAL, "not the name of a cgroup", name)
+        self.name = name
+        self.layout = Layout.detect() if layout is None else layout
+
+    def directories(self) -> list[str]:
+        """The tree's directory on each hierarchy, there or not; the v2 one first."""
+        return [self._path(hierarchy) for hierarchy in self._ordered()]
+
+    def procs_files(self) -> tuple[str, ...]:
+        """The files into which a process writes ``0`` to move itself into the tree."""
+        return tuple([path + "/cgroup.procs" for path in self.directories() if os.path.isdir(path)])
+
+    def create(self) -> None:
+        """Make the cgroup on every hierarchy; one that exists is kept. On failure nothing of it stays behind."""
+        try:
+            for hierarchy in self._ordered():
+                for attempt in range(_CREATE_TRIES):
+                    try:
+                        self._create_on(hierarchy)
+                        break
+                    except FileNotFoundError:
+                        # The last other pod went, and took the shared parent with it.
+                        if attempt == _CREATE_TRIES - 1:
+                            raise
+        except OSError:
+            self.remove()
+            raise
+
+    def exists(self) -> bool:
+        """Whether it is there on any hierarchy."""
+        return any(os.path.isdir(path) for path in self.directories())
+
+    def add(self, pid: int) -> None:
+        """Move a process into the tree, on every hierarchy. :raises ProcessLookupError: it has ended."""
+        for file in self.procs_files():
+            _write(file, str(pid))
+
+    def open_procs(self) -> list[int]:
+        """Descriptors of :meth:`procs_files`: a forked child writes ``0`` into each and closes it."""
+        return [os.open(file, os.O_WRONLY | os.O_CLOEXEC) for file in self.procs_files()]
+
+    def pids(self) -> list[int]:
+        """The processes in the tree and below it, each once, as this PID namespace sees them."""
+        found: set[int] = set()
+        for path in self.directories():
+            for directory in _below(path):
+                found.update(_read_pids(directory))
+        return sorted(found)
+
+    def write(self, controller: str, file: str, value: str) -> None:
+        """Write one setting, e.g. ``("memory", "memory.max", "67108864")``.
+
+        :param controller: which hierarchy it is on (v1), or which controller it belongs to (v2).
+        :param file: the file's name in this host's cgroup version.
+        :raises OSError: ``ENOENT`` if the host has no such controller or file; else names the file and the value.
+        """
+        _write(self.file(controller, file), value)
+
+    def read(self, controller: str, file: str) -> str:
+        """Read one file, without its last newline. :raises OSError: as :meth:`write`."""
+        with open(self.file(controller, file)) as opened:
+            return opened.read().rstrip("\n")
+
+    def file(self, controller: str, file: str) -> str:
+        """The path of one setting. :raises OSError: ``ENOENT`` if the host has no such controller."""
+        if "/" in file:
+            raise OSError(errno.EINVAL, "not the name of a cgroup file", file)
+        hierarchy = self.layout.of(controller)
+        if hierarchy is None:
+            raise OSError(errno.ENOENT, f"this host has no cgroup controller {controller!r}", file)
+        return f"{self._path(hierarchy)}/{file}"
+
+    def kill(self) -> None:
+        """End every process in the tree by SIGKILL, and wait until it is empty. None there is success.
+
+        :raises OSError: ``EBUSY``: some process does not die (it hangs in the kernel); names the PIDs.
+        """
+        end = time.monotonic() + _PATIENCE
+        while True:
+            for hierarchy in self._ordered():
+                if hierarchy.version == 2:
+                    _write_if_there(self._path(hierarchy) + "/cgroup.kill", "1")
+            # Processes that left the v2 hierarchy's cgroup, or hosts without cgroup.kill.
+            left = self._signal_all()
+            if not left:
+                return
+            if time.monotonic() > end:
+                raise OSError(errno.EBUSY, f"processes {left} do not die", self.name)
+            time.sleep(_TURN)
+
+    def remove(self) -> None:
+        """Remove the tree with its children, and the shared parents if they are empty; none there is success.
+
+        Its processes must have ended (:meth:`kill`); the kernel lets go of a cgroup a moment later, which is
+        waited for.
+
+        :raises OSError: ``EBUSY``: somebody is still in it.
+        """
+        end = time.monotonic() + _PATIENCE
+        for hierarchy in self._ordered():
+            path = self._path(hierarchy)
+            for directory in reversed(list(_below(path))):
+                _remove_directory(directory, end)
+            # Above, only what is ours to share, and only if nobody else is in it.
+            parent = os.path.dirname(path)
+            while parent != hierarchy.directory:
+                try:
+                    os.rmdir(parent)
+                except OSError as error:
+                    if error.errno not in (errno.ENOENT, errno.EBUSY, errno.ENOTEMPTY):
+                        raise
+                parent = os.path.dirname(parent)
+
+    def mount_plan(self) -> list[tuple[str, str]]:
+        """What to bind, read-write, to show a root its own cgroup and no other.
+
+        :returns: ``(source directory, target relative to /sys/fs/cgroup)``; ``"."`` for the whole (v2).
+        """
+        return [(self._path(hierarchy), hierarchy.place) for hierarchy in self.layout.hierarchies]
+
+    def links(self) -> list[tuple[str, str]]:
+        """The links beside the binds, ``(name, target)``: v1 controllers mounted together have one each."""
+        return [
+            (controller, hierarchy.place)
+            for hierarchy in self.layout.hierarchies
+            if hierarchy.version == 1 and len(hierarchy.controllers) > 1
+            for controller in hierarchy.controllers
+            if controller != hierarchy.place
+        ]
+
+    def _ordered(self) -> list[Hierarchy]:
+        return sorted(self.layout.hierarchies, key=lambda one: -one.version)
+
+    def _path(self, hierarchy: Hierarchy) -> str:
+        return f"{hierarchy.directory}/{self.name}"
+
+    def _create_on(self, hierarchy: Hierarchy) -> None:
+        at = hierarchy.directory
+        for part in self.name.split("/"):
+            if hierarchy.version == 2:
+                _enable_controllers(at)
+            parent, at = at, f"{at}/{part}"
+            try:
+                os.mkdir(at, 0o755)
+            except FileExistsError:
+                continue
+            if "cpuset" in hierarchy.controllers and hierarchy.version == 1:
+                # A v1 cpuset is born without CPUs and memory nodes, and takes no process until it has some.
+                for file in ("cpuset.cpus", "cpuset.mems"):
+                    with open(f"{parent}/{file}") as opened:
+                        _write(f"{at}/{file}", opened.read().strip())
+            if "memory" in hierarchy.controllers and hierarchy.version == 1:
+                _count_children(parent, at)
+
+    def _signal_all(self) -> list[int]:
+        """SIGKILL all that can be seen; the PIDs seen."""
+        seen: set[int] = set()
+        for path in self.directories():
+            for directory in _below(path):
+                for pid in _read_pids(directory):
+                    seen.add(pid)
+                    _kill_member(pid, directory)
+        return sorted(seen)
+
+
+def _kill_member(pid: int, directory: str) -> None:
+    """Kill ``pid`` if it is, once held, still in ``directory``: its number may have gone to another process."""
+    if pid == 0:
+        return  # of another PID namespace that we cannot see; cgroup.kill reaches it
+    try:
+        pidfd = process.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        if pid in _read_pids(directory):
+            process.pidfd_send_signal(pidfd, _SIGKILL)
+    except ProcessLookupError:
+        pass
+    finally:
+        os.close(pidfd)
+
+
+def _enable_controllers(directory: str) -> None:
+    """Switch on, for the children of a v2 cgroup, what can be; a controller that refuses stays off.
+
+    It refuses in a container whose own processes sit in ``directory`` (EBUSY), or for real-time tasks (EINVAL).
+    """
+    try:
+        with open(f"{directory}/cgroup.controllers") as file:
+            there = file.read().split()
+        with open(f"{directory}/cgroup.subtree_control") as file:
+            enabled = file.read().split()
+    except FileNotFoundError:
+        return
+    for controller in there:
+        if controller not in enabled:
+            try:
+                _write(f"{directory}/cgroup.subtree_control", f"+{controller}")
+            except OSError as error:
+                if error.errno not in (errno.EBUSY, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOENT):
+                    raise
+
+
+def _count_children(parent: str, at: str) -> None:
+    """v1 memory: have a child's use count for its parent; newer kernels always do, and older ones refuse late."""
+    try:
+        with open(f"{at}/memory.use_hierarchy") as file:
+            if file.read().strip() == "1":
+                return
+    except FileNotFoundError:
+        return
+    try:
+        _write(f"{at}/memory.use_hierarchy", "1")
+    except OSError as error:
+        if error.errno not in (errno.EBUSY, errno.EINVAL):
+            raise OSError(error.errno, error.strerror, parent) from None
+
+
+def _below(path: str) -> Iterator[str]:
+    """``path`` and the cgroups below it, parents first; nothing if it is not there."""
+    waiting = [path]
+    while waiting:
+        directory = waiting.pop()
+        try:
+            with os.scandir(directory) as entries:
+                waiting.extend([entry.path for entry in entries if entry.is_dir(follow_symlinks=False)])
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        yield directory
+
+
+def _read_pids(directory: str) -> list[int]:
+    try:
+        with open(f"{directory}/cgroup.procs") as file:
+            return [int(line) for line in file]
+    except OSError as error:
+        # Gone in between; or a v2 threaded cgroup, whose processes show in its domain's
+        if error.errno in (errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP):
+            return []
+        raise
+
+
+def _remove_directory(directory: str, end: float) -> None:
+    while True:
+        try:
+            os.rmdir(directory)
+            return
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if error.errno not in (errno.EBUSY, errno.ENOTEMPTY) or time.monotonic() > end:
+                raise
+        time.sleep(_TURN)
+
+
+def _write(file: str, value: str) -> None:
+    fd = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, value.encode())
+    except OSError as error:
+        raise OSError(error.errno, f"cannot write {value!r}: {error.strerror}", file) from None
+    finally:
+        os.close(fd)
+
+
+def _write_if_there(file: str, value: str) -> None:
+    try:
+        _write(file, value)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENODEV):
+            raise

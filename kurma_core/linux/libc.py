@@ -1,0 +1,133 @@
+"""System calls that the standard library does not offer, made through libc's ``syscall()``.
+
+``ctypes`` itself costs some three milliseconds to import, most of it for types that nobody here uses; the module
+below it, ``_ctypes``, costs a tenth of that. Start-up latency is the product, so the few types that are needed are
+declared here.
+"""
+
+from __future__ import annotations
+
+import _ctypes
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+# The numbers of a system call on the two machines that are served. Those from 424 on are the same everywhere.
+_X86_64 = {
+    "clone": 56,
+    "prctl": 157,
+    "capget": 125,
+    "capset": 126,
+    "pivot_root": 155,
+    "sethostname": 170,
+    "mount": 165,
+    "umount2": 166,
+    "unshare": 272,
+    "setns": 308,
+}
+_AARCH64 = {
+    "clone": 220,
+    "prctl": 167,
+    "capget": 90,
+    "capset": 91,
+    "pivot_root": 41,
+    "sethostname": 161,
+    "mount": 40,
+    "umount2": 39,
+    "unshare": 97,
+    "setns": 268,
+}
+_COMMON = {
+    "pidfd_send_signal": 424,
+    "open_tree": 428,
+    "move_mount": 429,
+    "fsopen": 430,
+    "fsconfig": 431,
+    "fsmount": 432,
+    "fspick": 433,
+    "pidfd_open": 434,
+    "close_range": 436,
+    "openat2": 437,
+    "pidfd_getfd": 438,
+    "mount_setattr": 442,
+}
+
+_EINTR = 4
+
+
+class _Long(_ctypes._SimpleCData):  # type: ignore[type-arg]
+    _type_ = "l"
+
+
+class _Char(_ctypes._SimpleCData):  # type: ignore[type-arg]
+    _type_ = "c"
+
+
+class _Function(_ctypes.CFuncPtr):
+    _flags_ = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_USE_ERRNO
+    _restype_ = _Long
+
+
+def _numbers() -> dict[str, int]:
+    machine = os.uname().machine
+    if machine == "x86_64":
+        return {**_X86_64, **_COMMON}
+    if machine in ("aarch64", "arm64"):
+        return {**_AARCH64, **_COMMON}
+    raise OSError(38, f"no system call numbers are known for the machine {machine!r}")
+
+
+NUMBERS = _numbers()
+_syscall: Any = None
+
+
+def _function() -> Any:
+    """libc's ``syscall``, looked up once."""
+    global _syscall
+    if _syscall is None:
+        _syscall = _Function(_ctypes.dlsym(_ctypes.dlopen(None, os.RTLD_NOW), "syscall"))  # type: ignore[arg-type]
+    return _syscall
+
+
+def syscall(name: str | int, *args: int | bytes | object | None, path: str | bytes | None = None) -> int:
+    """Make one system call; repeated when a signal interrupts it.
+
+    :param name: a name of :data:`NUMBERS`, or a number.
+    :param args: integers, NUL-terminated strings as :class:`bytes`, buffers of :func:`buffer`, None for NULL.
+    :param path: what the call is about, for the error.
+    :returns: the call's result.
+    :raises OSError: with ``errno`` and, if given, ``filename``.
+    """
+    number = NUMBERS[name] if isinstance(name, str) else name
+    words = [_Long(arg) if isinstance(arg, int) else arg for arg in args]
+    words += [_Long(0)] * (6 - len(words))
+    function = _function()
+    while True:
+        result: int = function(_Long(number), *words)
+        if result != -1:
+            return result
+        code = _ctypes.get_errno()
+        if code != _EINTR:
+            break
+    if path is None:
+        raise OSError(code, os.strerror(code))
+    raise OSError(code, os.strerror(code), path)
+
+
+def buffer(data: bytearray) -> object:
+    """A pointer to ``data`` that the kernel may write through, for :func:`syscall`."""
+    return (_Char * len(data)).from_buffer(data)
+
+
+def words(*values: int, size: int = 8) -> bytes:
+    """``values`` as unsigned integers of ``size`` bytes in a row, as in most of the kernel's structures."""
+    mask = (1 << (8 * size)) - 1
+    return b"".join([(value & mask).to_bytes(size, sys.byteorder) for value in values])
+
+
+def prctl(option: int, *args: int) -> int:
+    """``prctl(2)``. :raises OSError: as the kernel says."""
+    return syscall("prctl", option, *args)

@@ -1,0 +1,153 @@
+"""Namespaces: making, entering and pinning them.
+
+A network namespace is pinned as ``ip netns`` does it: a file in ``/run/netns`` with the namespace bound on it, in
+a directory that is a shared mount, so that every mount namespace of the host sees the same. Needs CAP_SYS_ADMIN.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from kurma_core.linux import mounts
+from kurma_core.linux.libc import syscall
+
+CLONE_NEWTIME = 0x80
+CLONE_NEWNS = 0x20000
+CLONE_NEWCGROUP = 0x2000000
+CLONE_NEWUTS = 0x4000000
+CLONE_NEWIPC = 0x8000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
+
+FLAGS = {
+    "mount": CLONE_NEWNS,
+    "cgroup": CLONE_NEWCGROUP,
+    "uts": CLONE_NEWUTS,
+    "ipc": CLONE_NEWIPC,
+    "user": CLONE_NEWUSER,
+    "pid": CLONE_NEWPID,
+    "net": CLONE_NEWNET,
+}
+
+
+def unshare(flags: int) -> None:
+    """Give this process new namespaces; a new PID namespace is for its children."""
+    syscall("unshare", flags)
+
+
+def setns(fd: int, flags: int = 0) -> None:
+    """Enter the namespace behind ``fd``, or those named by ``flags`` of the process behind the pidfd ``fd``."""
+    syscall("setns", fd, flags)
+
+
+def enter_netns(path: str) -> None:
+    """Enter the network namespace pinned at ``path``, for good."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            setns(fd, CLONE_NEWNET)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise OSError(error.errno, f"cannot enter the network namespace: {error.strerror}", path) from None
+
+
+def set_hostname(name: str) -> None:
+    """Name the host as seen in the current UTS namespace."""
+    raw = os.fsencode(name)
+    syscall("sethostname", raw, len(raw))
+
+
+def _prepare_directory(directory: str) -> None:
+    """Make ``directory`` a shared mount, once, as ``ip netns`` does."""
+    os.makedirs(directory, 0o755, exist_ok=True)
+    for _ in range(2):
+        try:
+            mounts.mount(None, directory, None, mounts.MS_SHARED | mounts.MS_REC)
+            return
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+        # Not a mount point yet.
+        mounts.mount(directory, directory, None, mounts.MS_BIND | mounts.MS_REC)
+
+
+def is_pinned(path: str) -> bool:
+    """Whether a namespace is bound on ``path``."""
+    return any(one.target == path and one.fstype == "nsfs" for one in mounts.mountinfo())
+
+
+def make_netns(path: str) -> None:
+    """Make a network namespace and pin it at ``path``. **Moves the calling process into it**: see the spawner.
+
+    :param path: ``/run/netns/NAME``; must not exist.
+    :raises FileExistsError: something is there already.
+    :raises OSError: as the kernel says; nothing stays behind.
+    """
+    directory = os.path.dirname(path)
+    _prepare_directory(directory)
+    os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444))
+    try:
+        unshare(CLONE_NEWNET)
+        mounts.mount("/proc/thread-self/ns/net", path, None, mounts.MS_BIND)
+    except OSError:
+        os.unlink(path)
+        raise
+
+
+def delete_netns(path: str) -> None:
+    """Unpin the network namespace at ``path``; it goes when its last process goes. None there is success."""
+    while True:
+        try:
+            mounts.umount(path, mounts.UMOUNT_NOFOLLOW | mounts.MNT_DETACH)
+        except OSError as error:
+            if error.errno in (errno.EINVAL, errno.ENOENT):
+                break  # nothing (more) is mounted there
+            raise
+    try:  # noqa: SIM105 - contextlib is not light
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+
+
+class in_netns:
+    """``with in_netns(path):`` runs the block inside a pinned network namespace, for the calling thread."""
+
+    __slots__ = ("_home", "_path")
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        self._home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            enter_netns(self._path)
+        except OSError:
+            os.close(self._home)
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            setns(self._home, CLONE_NEWNET)
+        finally:
+            os.close(self._home)
+
+
+def write_maps(pid: int, uids: list[tuple[int, int, int]], gids: list[tuple[int, int, int]]) -> None:
+    """Write the id maps of a user namespace that ``pid`` has just made; runs outside of it, as root.
+
+    :param uids: ``(first inside, first outside, count)`` each.
+    :raises OSError: the kernel refuses the map; names the file.
+    """
+    for name, ranges in (("uid_map", uids), ("gid_map", gids)):
+        text = "".join([f"{inside} {outside} {count}\n" for inside, outside, count in ranges])
+        path = f"/proc/{pid}/{name}"
+        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(fd, text.encode())  # the kernel wants a map in one write
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, path) from None
+        finally:
+            os.close(fd)

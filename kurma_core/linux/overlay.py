@@ -1,0 +1,144 @@
+"""Union mounts.
+
+Two ways: layers added one by one to a file system context (``lowerdir+``, Linux 6.5), or one option string for
+``mount(2)``, which the kernel silently cuts at 4 KiB, so that its length is checked here and the layers are named
+by the shortest path there is, that of a descriptor.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from kurma_core.linux import mounts
+
+# OVL_MAX_STACK
+MOST_LOWERS = 500
+
+
+def mount_overlay(
+    lowers: list[str],
+    upper: str | None = None,
+    work: str | None = None,
+    *,
+    volatile: bool = True,
+    attributes: int = 0,
+    one_by_one: bool | None = None,
+) -> int:
+    """Make an overlay mount, attached nowhere yet (see :func:`mounts.move_mount`).
+
+    Runs with CAP_SYS_ADMIN in the mount namespace that has the directories mounted.
+
+    :param lowers: directories, the top one first. One alone, without an ``upper``, is bound.
+    :param upper: where changes go; None: a read-only mount.
+    :param work: an empty directory on the same file system as ``upper``.
+    :param volatile: never sync ``upper`` (unmounting would write out its file system); ``work`` must be fresh.
+    :param attributes: ``mounts.ATTR_…`` bits.
+    :param one_by_one: force one of the two ways (None: as the kernel can).
+    :returns: the descriptor of the detached mount.
+    :raises OSError: names the cause: a missing layer, too many of them, what the kernel's overlay says.
+    """
+    if not lowers:
+        raise OSError(errno.EINVAL, "overlay: no layers were given")
+    if len(lowers) > MOST_LOWERS:
+        raise OSError(errno.E2BIG, f"overlay: {len(lowers)} layers are more than the kernel's {MOST_LOWERS}")
+    if (upper is None) != (work is None):
+        raise OSError(errno.EINVAL, "overlay: an upper directory needs a work directory, and the other way round")
+    if upper is None and len(lowers) == 1:
+        return _bound(lowers[0], attributes | mounts.ATTR_RDONLY)
+    fds: list[int] = []
+    try:
+        layers = _Layers(lowers, upper, work, fds)
+        if one_by_one is not False:
+            made = _one_by_one(layers, volatile, attributes)
+            if made is not None:
+                return made
+            if one_by_one:
+                raise OSError(errno.EOPNOTSUPP, "overlay: this kernel cannot add layers one by one")
+        return _one_string(layers, volatile, attributes)
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
+class _Layers:
+    """The directories of one overlay and the descriptors that hold them; opening them finds what is missing."""
+
+    __slots__ = ("_fds", "lowers", "upper", "work")
+
+    def __init__(self, lowers: list[str], upper: str | None, work: str | None, fds: list[int]) -> None:
+        self._fds = fds
+        seen: dict[tuple[int, int], str] = {}
+        for path in lowers:
+            status = os.fstat(self._open(path))
+            twin = seen.setdefault((status.st_dev, status.st_ino), path)
+            if twin is not path:
+                raise OSError(errno.ELOOP, "overlay: the same layer twice", path)
+        self.lowers = list(zip(lowers, fds, strict=False))
+        self.upper = None if upper is None else (upper, self._open(upper))
+        self.work = None if work is None else (work, self._open(work))
+
+    def _open(self, path: str) -> int:
+        fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._fds.append(fd)
+        return fd
+
+
+def _named(layer: tuple[str, int]) -> str:
+    """A layer's name for fsconfig: its path if short and plain (it shows in mountinfo), else a descriptor's."""
+    path, fd = layer
+    if len(os.fsencode(path)) > mounts.FSCONFIG_LONGEST or any(char in path for char in "\\:,"):
+        return f"/proc/self/fd/{fd}"
+    return path
+
+
+def _one_by_one(layers: _Layers, volatile: bool, attributes: int) -> int | None:
+    """None when the kernel does not know ``lowerdir+``."""
+    with mounts.FileSystem("overlay") as overlay:
+        for number, layer in enumerate(layers.lowers):
+            try:
+                overlay.set("lowerdir+", _named(layer))
+            except OSError as error:
+                if number == 0 and error.errno == errno.EINVAL:
+                    return None
+                raise OSError(error.errno, error.strerror, layer[0]) from None
+        if layers.upper is not None and layers.work is not None:
+            overlay.set("upperdir", _named(layers.upper))
+            overlay.set("workdir", _named(layers.work))
+            if volatile:
+                overlay.set("volatile")
+        return overlay.create(attributes)
+
+
+def _one_string(layers: _Layers, volatile: bool, attributes: int) -> int:
+    """By ``mount(2)`` on a directory made for it, from which the mount is taken away again at once."""
+    options = "lowerdir=" + ":".join([f"/proc/self/fd/{fd}" for _, fd in layers.lowers])
+    if layers.upper is not None and layers.work is not None:
+        options += f",upperdir=/proc/self/fd/{layers.upper[1]},workdir=/proc/self/fd/{layers.work[1]}"
+        if volatile:
+            options += ",volatile"
+    place = f"/run/kurma-overlay-{os.getpid()}-{os.urandom(6).hex()}"
+    os.mkdir(place, 0o700)
+    try:
+        try:
+            mounts.mount("overlay", place, "overlay", 0, options)
+        except OSError as error:
+            what = f"overlay: {len(layers.lowers)} layers: {error.strerror}"
+            raise OSError(error.errno, what, layers.lowers[0][0]) from None
+        try:
+            return _bound(place, attributes)
+        finally:
+            mounts.umount(place, mounts.MNT_DETACH)
+    finally:
+        os.rmdir(place)
+
+
+def _bound(path: str, attributes: int) -> int:
+    tree = mounts.open_tree(mounts.AT_FDCWD, path, recursive=False)
+    try:
+        if attributes:
+            mounts.set_attributes(tree, attributes, recursive=False)
+    except OSError:
+        os.close(tree)
+        raise
+    return tree

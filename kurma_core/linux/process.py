@@ -1,0 +1,204 @@
+"""Processes: how to hold one, tell one from another, and make one.
+
+A process is told apart by its PID, the time it started at and the boot it belongs to; it is held by a pidfd, which
+works for processes that are not our children too.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+
+from kurma_core.linux import libc
+
+CLONE_PIDFD = 0x1000
+CLONE_PARENT = 0x8000
+
+_SIGCHLD = 17
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_CLOSE_RANGE_CLOEXEC = 4
+_LARGEST_FD = 0xFFFFFFFF
+_P_PIDFD = 3
+# _IOWR(0xFF, 11, struct pidfd_info) with the structure's first published size
+_PIDFD_INFO_SIZE = 64
+_PIDFD_GET_INFO = (3 << 30) | (_PIDFD_INFO_SIZE << 16) | (0xFF << 8) | 11
+_PIDFD_INFO_EXIT = 1 << 3
+
+
+def pidfd_open(pid: int) -> int:
+    """A descriptor that stands for the process, close-on-exec. :raises ProcessLookupError: there is none."""
+    return os.pidfd_open(pid)
+
+
+def pidfd_send_signal(pidfd: int, signal: int) -> None:
+    """:raises ProcessLookupError: the process has ended (and was waited for)."""
+    libc.syscall("pidfd_send_signal", pidfd, signal, 0, 0)
+
+
+def boot_id() -> str:
+    """A random identity of this boot of the machine."""
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read().strip()
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of ``/proc/PID/stat`` from the third (the state) on; the second may hold spaces and brackets."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].decode().split()
+    except (FileNotFoundError, ProcessLookupError):
+        raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH), str(pid)) from None
+
+
+def start_time(pid: int) -> int:
+    """When the process started, in clock ticks since boot. :raises ProcessLookupError: there is none."""
+    return int(_stat(pid)[19])
+
+
+def state(pid: int) -> str:
+    """One letter: ``R``, ``S``, ``D``, ``Z`` (ended, not waited for) …
+
+    :raises ProcessLookupError: there is none.
+    """
+    return _stat(pid)[0]
+
+
+class ProcessIdentity:
+    """A process, told apart from any later one with the same PID."""
+
+    __slots__ = ("boot_id", "pid", "start_time")
+
+    def __init__(self, pid: int, start_time: int, boot_id: str) -> None:
+        self.pid = pid
+        self.start_time = start_time
+        self.boot_id = boot_id
+
+    @classmethod
+    def current(cls, pid: int | None = None) -> ProcessIdentity:
+        """The identity of the process that has ``pid`` now (None: this one).
+
+        :raises ProcessLookupError: there is none.
+        """
+        pid = os.getpid() if pid is None else pid
+        return cls(pid, start_time(pid), boot_id())
+
+    def alive(self) -> bool:
+        """Whether that very process still runs; one that has ended and waits to be reaped does not."""
+        try:
+            fields = _stat(self.pid)
+        except ProcessLookupError:
+            return False
+        return int(fields[19]) == self.start_time and fields[0] not in "ZX" and self.boot_id == boot_id()
+
+    def open(self) -> int | None:
+        """A pidfd of that very process, or None if it is gone. The caller closes it."""
+        try:
+            fd = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            return None
+        # Only now is it sure that a PID used anew in between is seen.
+        if self.alive():
+            return fd
+        os.close(fd)
+        return None
+
+    def to_json(self) -> dict[str, object]:
+        return {"pid": self.pid, "startTime": self.start_time, "bootId": self.boot_id}
+
+    @classmethod
+    def from_json(cls, value: dict[str, object]) -> ProcessIdentity:
+        """:raises ValueError: the value has another shape."""
+        pid, started, boot = value.get("pid"), value.get("startTime"), value.get("bootId")
+        if not isinstance(pid, int) or not isinstance(started, int) or not isinstance(boot, str):
+            raise ValueError(f"not a process identity: {value!r}")
+        return cls(pid, started, boot)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ProcessIdentity):
+            return NotImplemented
+        return (self.pid, self.start_time, self.boot_id) == (other.pid, other.start_time, other.boot_id)
+
+    def __hash__(self) -> int:
+        return hash((self.pid, self.start_time, self.boot_id))
+
+    def __repr__(self) -> str:
+        return f"ProcessIdentity(pid={self.pid}, start_time={self.start_time}, boot_id={self.boot_id!r})"
+
+
+def wait_pidfd(pidfd: int, timeout: float | None = None) -> bool:
+    """Wait until the process has ended, child or not.
+
+    :param timeout: seconds; None: for ever.
+    :returns: whether it has ended.
+    """
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(None if timeout is None else max(0, round(timeout * 1000))))
+
+
+def exit_status(pidfd: int) -> int | None:
+    """How an ended process ended, as ``os.waitstatus_to_exitcode`` says it: the exit code, or minus the signal.
+
+    A child of ours is reaped by this. Of others the kernel tells since Linux 6.15, and where it was reaped or not.
+
+    :returns: None if it still runs, or if the kernel cannot say.
+    """
+    try:
+        result = os.waitid(_P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)
+    except ChildProcessError:
+        return _exit_of_stranger(pidfd)
+    if result is None:
+        return None
+    return result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
+
+
+def _exit_of_stranger(pidfd: int) -> int | None:
+    import fcntl
+
+    info = bytearray(_PIDFD_INFO_SIZE)
+    info[0:8] = libc.words(_PIDFD_INFO_EXIT)
+    try:
+        fcntl.ioctl(pidfd, _PIDFD_GET_INFO, info)
+    except OSError:
+        return None  # older kernels; or it has not been reaped yet
+    if not int.from_bytes(info[0:8], "little") & _PIDFD_INFO_EXIT:
+        return None
+    return os.waitstatus_to_exitcode(int.from_bytes(info[60:64], "little", signed=True))
+
+
+def clone(flags: int = 0) -> tuple[int, int]:
+    """Fork by the bare system call. Only for a process with one thread that execs, or ends by ``os._exit``.
+
+    :param flags: ``CLONE_PARENT`` makes the child a child of our own parent; ``namespaces.CLONE_NEW…`` work too.
+    :returns: ``(pid, pidfd)`` in the parent, ``(0, -1)`` in the child.
+    :raises OSError: as the kernel says.
+    """
+    pidfd = bytearray(8)
+    pid = libc.syscall("clone", flags | CLONE_PIDFD | _SIGCHLD, 0, libc.buffer(pidfd), 0, 0)
+    if pid == 0:
+        return 0, -1
+    return pid, int.from_bytes(pidfd[:4], "little")
+
+
+def set_pdeathsig(signal: int) -> None:
+    """Have ``signal`` sent to this process when the thread that made it ends (0: not)."""
+    libc.prctl(_PR_SET_PDEATHSIG, signal)
+
+
+def set_child_subreaper(enabled: bool = True) -> None:
+    """Make orphaned descendants children of this process."""
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, int(enabled))
+
+
+def close_others(keep: set[int], *, on_exec: bool = False) -> None:
+    """Close every descriptor that is not in ``keep``; with ``on_exec``, only once this process execs."""
+    flags = _CLOSE_RANGE_CLOEXEC if on_exec else 0
+    first = 0
+    for fd in sorted(keep):
+        if fd > first:
+            libc.syscall("close_range", first, fd - 1, flags)
+        first = fd + 1
+    libc.syscall("close_range", first, _LARGEST_FD, flags)
