@@ -1,0 +1,202 @@
+"""Capabilities: names, sets, and giving up what was not granted (X2).
+
+:func:`apply` leaves a process, and whatever it execs, with exactly the granted set: root holds it; a plain user holds
+none of it, yet is bounded by it, unless it was granted explicitly (then by way of the ambient set).
+"""
+
+from __future__ import annotations
+
+from kurma_core.linux import libc
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+# In the kernel's order: a capability's bit is its place in this table.
+NAMES = (
+    "CAP_CHOWN",
+    "CAP_DAC_OVERRIDE",
+    "CAP_DAC_READ_SEARCH",
+    "CAP_FOWNER",
+    "CAP_FSETID",
+    "CAP_KILL",
+    "CAP_SETGID",
+    "CAP_SETUID",
+    "CAP_SETPCAP",
+    "CAP_LINUX_IMMUTABLE",
+    "CAP_NET_BIND_SERVICE",
+    "CAP_NET_BROADCAST",
+    "CAP_NET_ADMIN",
+    "CAP_NET_RAW",
+    "CAP_IPC_LOCK",
+    "CAP_IPC_OWNER",
+    "CAP_SYS_MODULE",
+    "CAP_SYS_RAWIO",
+    "CAP_SYS_CHROOT",
+    "CAP_SYS_PTRACE",
+    "CAP_SYS_PACCT",
+    "CAP_SYS_ADMIN",
+    "CAP_SYS_BOOT",
+    "CAP_SYS_NICE",
+    "CAP_SYS_RESOURCE",
+    "CAP_SYS_TIME",
+    "CAP_SYS_TTY_CONFIG",
+    "CAP_MKNOD",
+    "CAP_LEASE",
+    "CAP_AUDIT_WRITE",
+    "CAP_AUDIT_CONTROL",
+    "CAP_SETFCAP",
+    "CAP_MAC_OVERRIDE",
+    "CAP_MAC_ADMIN",
+    "CAP_SYSLOG",
+    "CAP_WAKE_ALARM",
+    "CAP_BLOCK_SUSPEND",
+    "CAP_AUDIT_READ",
+    "CAP_PERFMON",
+    "CAP_BPF",
+    "CAP_CHECKPOINT_RESTORE",
+)
+BITS = {name: bit for bit, name in enumerate(NAMES)}
+
+# What a container gets unless it asks for more or less.
+DEFAULT_SET = frozenset(
+    BITS["CAP_" + name]
+    for name in (
+        "AUDIT_WRITE",
+        "CHOWN",
+        "DAC_OVERRIDE",
+        "FSETID",
+        "FOWNER",
+        "KILL",
+        "MKNOD",
+        "NET_RAW",
+        "NET_BIND_SERVICE",
+        "SETUID",
+        "SETGID",
+        "SETPCAP",
+        "SETFCAP",
+        "SYS_CHROOT",
+    )
+)
+
+_PR_CAPBSET_READ = 23
+_PR_CAPBSET_DROP = 24
+_PR_SET_KEEPCAPS = 8
+_PR_CAP_AMBIENT = 47
+_PR_CAP_AMBIENT_IS_SET = 1
+_PR_CAP_AMBIENT_RAISE = 2
+_PR_CAP_AMBIENT_CLEAR_ALL = 4
+_VERSION_3 = 0x20080522
+
+
+def parse(name: str) -> int:
+    """The bit of a capability: ``CAP_CHOWN``, ``cap_chown`` and ``chown`` are the same.
+
+    :raises ValueError: there is none of that name.
+    """
+    upper = name.upper()
+    bit = BITS.get(upper if upper.startswith("CAP_") else "CAP_" + upper)
+    if bit is None:
+        raise ValueError(f"no such capability: {name!r}")
+    return bit
+
+
+def names(bits: Iterable[int]) -> list[str]:
+    """Names in the kernel's order; ``CAP_41`` and so on for those that came after this table."""
+    return [NAMES[bit] if bit < len(NAMES) else f"CAP_{bit}" for bit in sorted(bits)]
+
+
+def last_cap() -> int:
+    """The highest bit that the running kernel knows."""
+    with open("/proc/sys/kernel/cap_last_cap") as file:
+        return int(file.read())
+
+
+def mask(bits: Iterable[int]) -> int:
+    """A set of bits as one number, as ``/proc/PID/status`` shows it."""
+    result = 0
+    for bit in bits:
+        result |= 1 << bit
+    return result
+
+
+def bits(mask: int) -> frozenset[int]:
+    """The inverse of :func:`mask`."""
+    return frozenset(bit for bit in range(mask.bit_length()) if mask >> bit & 1)
+
+
+def get() -> tuple[frozenset[int], frozenset[int], frozenset[int]]:
+    """This thread's effective, permitted and inheritable sets."""
+    data = bytearray(24)
+    libc.syscall("capget", libc.words(_VERSION_3, 0, size=4), libc.buffer(data))
+    halves = [int.from_bytes(data[at : at + 4], "little") for at in range(0, 24, 4)]
+    effective, permitted, inheritable = (bits(halves[at] | halves[at + 3] << 32) for at in range(3))
+    return effective, permitted, inheritable
+
+
+def set_(effective: frozenset[int], permitted: frozenset[int], inheritable: frozenset[int]) -> None:
+    """Set this thread's sets. :raises PermissionError: something was to be gained that is not held."""
+    masks = [mask(effective), mask(permitted), mask(inheritable)]
+    low = [value & 0xFFFFFFFF for value in masks]
+    high = [value >> 32 for value in masks]
+    libc.syscall("capset", libc.words(_VERSION_3, 0, size=4), libc.words(*low, *high, size=4))
+
+
+def bounding() -> frozenset[int]:
+    """This thread's bounding set."""
+    return frozenset(bit for bit in range(last_cap() + 1) if libc.prctl(_PR_CAPBSET_READ, bit, 0, 0, 0))
+
+
+def drop_bounding(keep: frozenset[int]) -> None:
+    """Take everything but ``keep`` out of the bounding set, for good. Needs CAP_SETPCAP."""
+    for bit in range(last_cap() + 1):
+        if bit not in keep and libc.prctl(_PR_CAPBSET_READ, bit, 0, 0, 0):
+            libc.prctl(_PR_CAPBSET_DROP, bit, 0, 0, 0)
+
+
+def ambient() -> frozenset[int]:
+    """This thread's ambient set."""
+    known = range(last_cap() + 1)
+    return frozenset(bit for bit in known if libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_IS_SET, bit, 0, 0))
+
+
+def set_ambient(keep: frozenset[int]) -> None:
+    """Make the ambient set exactly ``keep``, which must be permitted and inheritable already."""
+    libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+    for bit in sorted(keep):
+        libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, bit, 0, 0)
+
+
+def apply(
+    keep: frozenset[int], uid: int, *, granted: bool = False, become: Callable[[], object] | None = None
+) -> None:
+    """Reduce this process, and all that it execs, to ``keep``, and change to the app's user on the way.
+
+    Runs as root with CAP_SETPCAP, and CAP_SETUID and CAP_SETGID for ``become``. What this process does not hold
+    itself cannot be kept and is left out.
+
+    :param uid: the user that ``become`` leads to.
+    :param granted: ``keep`` was granted explicitly, so that a plain user really holds it, across exec too; else a
+        plain user holds nothing and ``keep`` only bounds what set-user-ID programs may gain.
+    :param become: ``setgroups``, ``setresgid``, ``setresuid``; called while the rights for it are still there.
+    """
+    _, permitted, _ = get()
+    held = keep & permitted
+    drop_bounding(keep)
+    plain = uid != 0
+    if plain and granted:
+        # Leaving user 0 would empty the permitted set.
+        libc.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0)
+    if become is not None:
+        become()
+    none: frozenset[int] = frozenset()
+    libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+    if not plain:
+        # Root regains its bounding set at exec; an inheritable set would only leak to files that have one.
+        set_(held, held, none)
+    elif granted:
+        set_(held, held, held)
+        set_ambient(held)
+        libc.prctl(_PR_SET_KEEPCAPS, 0, 0, 0, 0)
+    else:
+        set_(none, none, none)
