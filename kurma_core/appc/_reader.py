@@ -1,0 +1,141 @@
+"""Reading one JSON object: typed access by key, and what is left over is ``extra`` (T8)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from kurma_core.appc import types
+from kurma_core.appc.types import child, describe
+from kurma_core.errors import ManifestError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    #: A JSON value, as the json module gives it.
+    Json = Any
+    #: Receives one line for people about something odd and harmless.
+    Warn = Callable[[str], None]
+    Check = Callable[[object, str], str]
+
+
+class Reader:
+    """One JSON object at a known path. Every key that is asked for counts as known, whether present or not.
+
+    ``null`` stands for absence where a key is optional: other implementations write it for an empty list.
+    """
+
+    __slots__ = ("_known", "_raw", "path", "warn")
+
+    def __init__(self, value: object, path: str, warn: Warn | None) -> None:
+        if not isinstance(value, Mapping):
+            raise ManifestError(path, "an object", describe(value))
+        for key in value:
+            if not isinstance(key, str):  # YAML can do that
+                raise ManifestError(path, "keys that are strings", f"key {describe(key)}")
+        self._raw: Mapping[str, object] = value
+        self.warn = warn
+        self._known: set[str] = set()
+        self.path = path
+
+    def at(self, key: str) -> str:
+        """JSON path of ``key``."""
+        return child(self.path, key)
+
+    def take(self, key: str) -> Json:
+        """The value as it stands; None if it is absent or null."""
+        self._known.add(key)
+        return self._raw.get(key)
+
+    def has(self, key: str) -> bool:
+        """Whether the key is there, be it null."""
+        return key in self._raw
+
+    def need(self, key: str, expected: str) -> Json:
+        """The value as it stands; an error if it is absent or null."""
+        value = self.take(key)
+        if value is None:
+            raise ManifestError(self.at(key), expected, "null" if key in self._raw else "nothing")
+        return value
+
+    def string(self, key: str, check: Check, expected: str = "a string") -> str:
+        """A required string."""
+        return check(self.need(key, expected), self.at(key))
+
+    def optional(self, key: str, check: Check) -> str | None:
+        """A string that may be absent."""
+        value = self.take(key)
+        return None if value is None else check(value, self.at(key))
+
+    def boolean(self, key: str, default: bool) -> bool:
+        value = self.take(key)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise ManifestError(self.at(key), "true or false", describe(value))
+        return value
+
+    def integer(self, key: str, low: int, high: int, default: int) -> int:
+        """An optional integer of ``low`` to ``high``."""
+        value = self.take(key)
+        return default if value is None else whole(value, self.at(key), low, high)
+
+    def elements(self, key: str) -> Iterator[tuple[Json, str]]:
+        """The elements of an optional list, each with its JSON path."""
+        value = self.take(key)
+        if value is None:
+            return iter(())
+        if not isinstance(value, (list, tuple)):
+            raise ManifestError(self.at(key), "a list", describe(value))
+        path = self.at(key)
+        return ((item, f"{path}[{index}]") for index, item in enumerate(value))
+
+    def objects(self, key: str) -> Iterator[Reader]:
+        """The elements of an optional list of objects."""
+        return (Reader(item, path, self.warn) for item, path in self.elements(key))
+
+    def nested(self, key: str) -> Reader | None:
+        """An optional object."""
+        value = self.take(key)
+        return None if value is None else Reader(value, self.at(key), self.warn)
+
+    def strings(self, key: str, check: Check) -> tuple[str, ...]:
+        """An optional list of strings."""
+        return tuple(check(item, path) for item, path in self.elements(key))
+
+    def string_map(self, key: str) -> dict[str, str]:
+        """An optional object all of whose values are strings."""
+        reader = self.nested(key)
+        if reader is None:
+            return {}
+        return {name: types.text(value, reader.at(name)) for name, value in reader._raw.items()}
+
+    def extra(self) -> dict[str, Json]:
+        """What nobody asked for: kept, and warned about. Call it last."""
+        unknown = {key: value for key, value in self._raw.items() if key not in self._known}
+        if self.warn is not None:
+            for key in unknown:
+                self.warn(f"unknown key {self.at(key)} is kept and means nothing to Kurma")
+        return unknown
+
+
+def whole(value: object, path: str, low: int, high: int) -> int:
+    """An integer of ``low`` to ``high``, both included."""
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ManifestError(path, f"an integer from {low} to {high}", describe(value))
+    return value
+
+
+def refuse_repeats(names: list[str] | tuple[str, ...], path: str, key: str = "name") -> None:
+    """``names`` stand in the list at ``path``, each under ``key`` of its element; none may stand there twice."""
+    seen: set[str] = set()
+    for index, name in enumerate(names):
+        if name in seen:
+            raise ManifestError(f"{path}[{index}].{key}", "each name once", f"{describe(name)} again")
+        seen.add(name)
+
+
+def put(into: dict[str, Json], key: str, value: Json, default: Json = None) -> None:
+    """Write an optional key, unless it says what its absence would say."""
+    if value != default and value not in ((), {}, None):
+        into[key] = value

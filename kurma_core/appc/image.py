@@ -1,0 +1,435 @@
+"""The image manifest: what an image is, and how its app is to be run.
+
+Implements the App Container Image specification, Image Manifest Schema (I1–I6). Values are frozen;
+``dataclasses.replace`` makes changed ones. Each keeps the keys that it does not know in ``extra`` (T8), and
+``to_json`` leaves out whatever says no more than its absence would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from kurma_core.appc import types
+from kurma_core.appc._reader import Reader, put, refuse_repeats, whole
+from kurma_core.appc.types import describe
+from kurma_core.errors import ManifestError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from kurma_core.appc._reader import Check, Json, Warn
+
+#: Version of the specification that manifests made by Kurma name.
+AC_VERSION = "0.8.11"
+#: Architectures by operating system, as the specification spells them (I2).
+ARCHITECTURES: Mapping[str, tuple[str, ...]] = {
+    "linux": (
+        "amd64",
+        "i386",
+        "aarch64",
+        "aarch64_be",
+        "armv6l",
+        "armv7l",
+        "armv7b",
+        "ppc64",
+        "ppc64le",
+        "s390x",
+    ),
+    "freebsd": ("amd64", "i386", "arm"),
+    "darwin": ("x86_64", "i386"),
+}
+#: Largest user or group ID: the one above it means "no change" to the kernel.
+MAX_ID = 0xFFFFFFFE
+_MAX_SIZE = (1 << 63) - 1
+_ANNOTATION_CHECKS: Mapping[str, Check] = {
+    "created": types.timestamp,
+    "homepage": types.http_url,
+    "documentation": types.http_url,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NameValue:
+    """A label, an annotation, or a variable of the environment."""
+
+    name: str
+    value: str
+    extra: Mapping[str, Json] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Json]:
+        return {"name": self.name, "value": self.value, **self.extra}
+
+
+Label = NameValue
+Annotation = NameValue
+EnvironmentVariable = NameValue
+
+
+@dataclass(frozen=True, slots=True)
+class Isolator:
+    """A constraint by name; what ``value`` may be is known to the plugin that looks after it."""
+
+    name: str
+    value: Json
+    extra: Mapping[str, Json] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Json]:
+        return {"name": self.name, "value": self.value, **self.extra}
+
+
+@dataclass(frozen=True, slots=True)
+class EventHandler:
+    """A command run before (``pre-start``) or after (``post-stop``) the app's own."""
+
+    name: str
+    exec: tuple[str, ...]
+    extra: Mapping[str, Json] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Json]:
+        return {"name": self.name, "exec": list(self.exec), **self.extra}
+
+
+@dataclass(frozen=True, slots=True)
+class MountPoint:
+    """A place where the app expects data from outside; ``path`` is absolute, inside the app's filesystem."""
+
+    name: str
+    path: str
+    read_only: bool = False
+    extra: Mapping[str, Json] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Json]:
+        out: dict[str, Json] = {"name": self.name, "path": self.path}
+        put(out, "readOnly", self.read_only, False)
+        return {**out, **self.extra}
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """``count`` ports from ``port`` up that the app listens on; ``protocol`` is ``tcp`` or ``udp`` as a rule."""
+
+    name: str
+    protocol: str
+    port: int
+    count: int = 1
+    socket_activated: bool = False
+    extra: Mapping[str, Json] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Json]:
+        out: dict[str, Json] = {"name": self.name, "protocol": self.protocol, "port": self.port}
+        put(out, "count", self.count, 1)
+        put(out, "socketActivated", self.socket_activated, False)
+        return {**out, **self.extra}
+
+
+@dataclass(frozen=True, slots=True)
+class App:
+    """How to run the app (I3).
+
+    :param exec: command and arguments; the command is looked for in PATH inside the app's filesystem, and no
+        shell expands it. Empty: none is given.
+    :param user: a number, a name, or an absolute path whose owner is meant; ``group`` likewise.
+    :param environment: in the document's order.
+    """
+
+    user: str
+    group: str
+    exec: tuple[str, ...] = ()
+    supplementary_gids: tuple[int, ...] = ()
+    working_directory: str | None = None
+    environment: tuple[NameValue, ...] = ()
+    event_handlers: tuple[EventHandler, ...] = ()
+    mount_points: tuple[MountPoint, ...] = ()
+    ports: tuple[Port, ...] = ()
+    isolators: tuple[Isolator, ...] = ()
+    user_annotations: Mapping[str, str] = field(default_factory=dict)
+    user_labels: Mapping[str, str] = field(default_factory=dict)
+    extra: Mapping[str, Json] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, value: object, path: str = "$.app", *, warn: Warn | None = None) -> App:
+        """Read an ``app`` object; :raises ManifestError: it breaks the specification."""
+        return _read_app(Reader(value, path, warn))
+
+    def handler(self, name: str) -> tuple[str, ...]:
+        """Command of the event handler ``pre-start`` or ``post-stop``; empty if there is none."""
+        return next((handler.exec for handler in self.event_handlers if handler.name == name), ())
+
+    def isolator(self, name: str) -> Isolator | None:
+        return next((isolator for isolator in self.isolators if isolator.name == name), None)
+
+    def to_json(self) -> dict[str, Json]:
+        out: dict[str, Json] = {}
+        put(out, "exec", list(self.exec), [])
+        out["user"] = self.user
+        out["group"] = self.group
+        put(out, "supplementaryGIDs", list(self.supplementary_gids), [])
+        put(out, "workingDirectory", self.working_directory)
+        put(out, "environment", encode(self.environment), [])
+        put(out, "eventHandlers", encode(self.event_handlers), [])
+        put(out, "mountPoints", encode(self.mount_points), [])
+        put(out, "ports", encode(self.ports), [])
+        put(out, "isolators", encode(self.isolators), [])
+        put(out, "userAnnotations", dict(self.user_annotations))
+        put(out, "userLabels", dict(self.user_labels))
+        return {**out, **self.extra}
+
+
+@dataclass(frozen=True, slots=True)
+class Dependency:
+    """An image whose root filesystem comes below this one's (I4). Its own ``app`` means nothing here.
+
+    :param image_id: what is fetched must have it, where it is given.
+    :param size: bytes of the archive as shipped, to be checked.
+    """
+
+    image_name: str
+    image_id: str | None = None
+    labels: tuple[NameValue, ...] = ()
+    size: int | None = None
+    extra: Mapping[str, Json] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Json]:
+        out: dict[str, Json] = {"imageName": self.image_name}
+        put(out, "imageID", self.image_id)
+        put(out, "labels", encode(self.labels), [])
+        put(out, "size", self.size)
+        return {**out, **self.extra}
+
+
+@dataclass(frozen=True, slots=True)
+class ImageManifest:
+    """An image's manifest, late form.
+
+    :param path_whitelist: empty: everything stays (I5).
+    """
+
+    name: str
+    labels: tuple[NameValue, ...] = ()
+    app: App | None = None
+    dependencies: tuple[Dependency, ...] = ()
+    path_whitelist: tuple[str, ...] = ()
+    annotations: tuple[NameValue, ...] = ()
+    ac_version: str = AC_VERSION
+    extra: Mapping[str, Json] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, document: object, *, warn: Warn | None = None) -> ImageManifest:
+        """Read an image manifest.
+
+        :param document: the JSON text (bytes or str), or the decoded object.
+        :param warn: called with one line for each unknown key.
+        :raises ManifestError: it is malformed, or breaks the specification.
+        """
+        reader = Reader(decode(document, "the image manifest"), "$", warn)
+        read_kind(reader, "ImageManifest")
+        app = reader.nested("app")
+        return cls(
+            ac_version=reader.string("acVersion", types.ac_version, "a semantic version (MAJOR.MINOR.PATCH)"),
+            name=reader.string("name", types.ac_identifier, "the image's name"),
+            labels=read_labels(reader),
+            app=None if app is None else _read_app(app),
+            dependencies=tuple(_read_dependency(item) for item in reader.objects("dependencies")),
+            path_whitelist=reader.strings("pathWhitelist", types.inner_path),
+            annotations=read_annotations(reader),
+            extra=reader.extra(),
+        )
+
+    @property
+    def version(self) -> str | None:
+        """The label ``version``."""
+        return self.label("version")
+
+    def label(self, name: str) -> str | None:
+        return lookup(self.labels, name)
+
+    def annotation(self, name: str) -> str | None:
+        return lookup(self.annotations, name)
+
+    def to_json(self) -> dict[str, Json]:
+        out: dict[str, Json] = {"acKind": "ImageManifest", "acVersion": self.ac_version, "name": self.name}
+        put(out, "labels", encode(self.labels), [])
+        put(out, "app", None if self.app is None else self.app.to_json())
+        put(out, "dependencies", encode(self.dependencies), [])
+        put(out, "pathWhitelist", list(self.path_whitelist), [])
+        put(out, "annotations", encode(self.annotations), [])
+        return {**out, **self.extra}
+
+
+# --- shared with the pod manifest --------------------------------------------------------------------------------
+
+
+def decode(document: object, what: str) -> object:
+    """A document as text or bytes is read as JSON; anything else is taken as decoded already."""
+    if isinstance(document, (str, bytes, bytearray, memoryview)):
+        from kurma_core.appc import jsonio
+
+        return jsonio.loads(document, what)
+    return document
+
+
+def encode(items: Iterable[Json]) -> list[Json]:
+    return [item.to_json() for item in items]
+
+
+def lookup(items: Iterable[NameValue], name: str) -> str | None:
+    """Value of the item of that name."""
+    return next((item.value for item in items if item.name == name), None)
+
+
+def read_kind(reader: Reader, kind: str) -> None:
+    """``acKind`` must be ``kind``."""
+    expected = f'"{kind}"'
+    found = reader.need("acKind", expected)
+    if found != kind:
+        raise ManifestError(reader.at("acKind"), expected, describe(found))
+
+
+def read_name_values(reader: Reader, key: str, check: Check) -> tuple[NameValue, ...]:
+    """A list of {name, value}, names passing ``check`` and unique."""
+    items = tuple(
+        NameValue(item.string("name", check), item.string("value", types.text), item.extra())
+        for item in reader.objects(key)
+    )
+    refuse_repeats([item.name for item in items], reader.at(key))
+    return items
+
+
+def read_labels(reader: Reader) -> tuple[NameValue, ...]:
+    """``labels`` (I2): unique, never "name"; ``arch`` must fit ``os`` where both are given."""
+    labels = read_name_values(reader, "labels", types.ac_identifier)
+    path = reader.at("labels")
+    places = {label.name: index for index, label in enumerate(labels)}
+    if "name" in places:
+        raise ManifestError(f"{path}[{places['name']}].name", 'a label other than "name"', '"name"')
+    if "os" in places:
+        system = labels[places["os"]].value
+        if system not in ARCHITECTURES:
+            raise ManifestError(
+                f"{path}[{places['os']}].value", f"one of {', '.join(ARCHITECTURES)}", describe(system)
+            )
+        arch = lookup(labels, "arch")
+        if arch is not None and arch not in ARCHITECTURES[system]:
+            raise ManifestError(
+                f"{path}[{places['arch']}].value",
+                f"an architecture of {system}: one of {', '.join(ARCHITECTURES[system])}",
+                describe(arch),
+            )
+    return labels
+
+
+def read_annotations(reader: Reader) -> tuple[NameValue, ...]:
+    """``annotations`` (I6): unique; those that the specification knows are checked."""
+    annotations = read_name_values(reader, "annotations", types.ac_identifier)
+    for index, annotation in enumerate(annotations):
+        check = _ANNOTATION_CHECKS.get(annotation.name)
+        if check is not None:
+            check(annotation.value, f"{reader.at('annotations')}[{index}].value")
+    return annotations
+
+
+def read_isolators(reader: Reader) -> tuple[Isolator, ...]:
+    """``isolators``: names are identifiers; values are the plugins' to judge."""
+    isolators: list[Isolator] = []
+    for item in reader.objects("isolators"):
+        name = item.string("name", types.ac_identifier)
+        if not item.has("value"):
+            raise ManifestError(item.at("value"), "the isolator's value", "nothing")
+        isolators.append(Isolator(name, item.take("value"), item.extra()))
+    return tuple(isolators)
+
+
+# --- app and dependencies ----------------------------------------------------------------------------------------
+
+
+def _read_app(reader: Reader) -> App:
+    return App(
+        exec=_read_exec(reader),
+        user=reader.string("user", types.nonempty, "a user (number, name, or absolute path)"),
+        group=reader.string("group", types.nonempty, "a group (number, name, or absolute path)"),
+        supplementary_gids=_read_gids(reader),
+        working_directory=reader.optional("workingDirectory", _working_directory) or None,
+        environment=_read_environment(reader),
+        event_handlers=_read_handlers(reader),
+        mount_points=tuple(
+            MountPoint(
+                item.string("name", types.ac_name),
+                item.string("path", types.inner_path, "an absolute path"),
+                item.boolean("readOnly", False),
+                item.extra(),
+            )
+            for item in reader.objects("mountPoints")
+        ),
+        ports=_read_ports(reader),
+        isolators=read_isolators(reader),
+        user_annotations=reader.string_map("userAnnotations"),
+        user_labels=reader.string_map("userLabels"),
+        extra=reader.extra(),
+    )
+
+
+def _read_exec(reader: Reader) -> tuple[str, ...]:
+    command = reader.strings("exec", types.word)
+    if command and not command[0]:
+        raise ManifestError(f"{reader.at('exec')}[0]", "a command", '""')
+    return command
+
+
+def _working_directory(value: object, path: str) -> str:
+    # Other implementations write "" for none.
+    return "" if value == "" else types.absolute_path(value, path)
+
+
+def _read_gids(reader: Reader) -> tuple[int, ...]:
+    usual, other = "supplementaryGIDs", "supplementaryGids"
+    if reader.take(usual) is not None and reader.take(other) is not None:
+        raise ManifestError(reader.at(other), f"{usual} or {other}", "both")
+    key = other if reader.take(other) is not None else usual
+    return tuple(whole(item, path, 0, MAX_ID) for item, path in reader.elements(key))
+
+
+def _read_environment(reader: Reader) -> tuple[NameValue, ...]:
+    environment = read_name_values(reader, "environment", types.environment_name)
+    for index, variable in enumerate(environment):
+        types.word(variable.value, f"{reader.at('environment')}[{index}].value")
+    return environment
+
+
+def _read_handlers(reader: Reader) -> tuple[EventHandler, ...]:
+    handlers: list[EventHandler] = []
+    for item in reader.objects("eventHandlers"):
+        name = item.string("name", types.text)
+        if name not in ("pre-start", "post-stop"):
+            raise ManifestError(item.at("name"), '"pre-start" or "post-stop"', describe(name))
+        item.need("exec", "a command")
+        command = _read_exec(item)
+        if not command:
+            raise ManifestError(item.at("exec"), "a command", "an empty list")
+        handlers.append(EventHandler(name, command, item.extra()))
+    refuse_repeats([handler.name for handler in handlers], reader.at("eventHandlers"))
+    return tuple(handlers)
+
+
+def _read_ports(reader: Reader) -> tuple[Port, ...]:
+    ports: list[Port] = []
+    for item in reader.objects("ports"):
+        name = item.string("name", types.ac_name)
+        protocol = item.string("protocol", types.nonempty)
+        port = whole(item.need("port", "an integer from 1 to 65535"), item.at("port"), 1, 65535)
+        count = item.integer("count", 1, 65535, 1)
+        if port + count - 1 > 65535:
+            raise ManifestError(item.at("count"), f"at most {65536 - port} ports from {port} up", str(count))
+        ports.append(Port(name, protocol, port, count, item.boolean("socketActivated", False), item.extra()))
+    refuse_repeats([port.name for port in ports], reader.at("ports"))
+    return tuple(ports)
+
+
+def _read_dependency(reader: Reader) -> Dependency:
+    size = reader.take("size")
+    return Dependency(
+        image_name=reader.string("imageName", types.ac_identifier, "an image's name"),
+        image_id=reader.optional("imageID", types.image_id),
+        labels=read_labels(reader),
+        size=None if size is None else whole(size, reader.at("size"), 0, _MAX_SIZE),
+        extra=reader.extra(),
+    )

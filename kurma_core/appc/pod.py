@@ -1,0 +1,357 @@
+"""The pod manifest: which apps run together, on which volumes and ports.
+
+Implements the App Container Pods specification, Pod Manifest Schema (P1–P4), in its late form. What a
+person writes by hand is a template (:mod:`kurma_core.appc.template`); what runs is reified
+(:mod:`kurma_core.appc.reify`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kurma_core.appc import types
+from kurma_core.appc._reader import Reader, put, refuse_repeats, whole
+from kurma_core.appc.image import (
+    AC_VERSION,
+    MAX_ID,
+    App,
+    Isolator,
+    NameValue,
+    decode,
+    encode,
+    lookup,
+    read_annotations,
+    read_isolators,
+    read_kind,
+    read_labels,
+)
+from kurma_core.appc.types import describe
+from kurma_core.errors import AppNotFoundError, ManifestError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from kurma_core.appc._reader import Json, Warn
+
+_OCTAL = frozenset("01234567")
+_SEED = "kurma.io/seed"
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeImage:
+    """Which image an app runs.
+
+    :param id: None only in a template.
+    :param locator: what a template's author wrote in place of an image; never part of a manifest.
+    """
+
+    id: str | None
+    name: str | None = None
+    labels: tuple[NameValue, ...] = ()
+    locator: str | None = None
+    extra: Mapping[str, Json] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Json]:
+        out: dict[str, Json] = {}
+        put(out, "id", self.id)
+        put(out, "name", self.name)
+        put(out, "labels", encode(self.labels), [])
+        return {**out, **self.extra}
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """A directory (or file) that apps mount (P3).
+
+    :param kind: ``host`` (``source`` on the host) or ``empty`` (new, shared by the pod's apps, gone with it).
+    :param recursive: of a host volume: mounts below ``source`` come along.
+    :param mode: of an empty volume: octal digits; ``uid`` and ``gid`` own it.
+    :param seed: of an empty volume that Kurma added: (app, path), the place in that app's image whose content,
+        owner and mode it starts with. Written as ``kurma.io/seed``.
+    """
+
+    name: str
+    kind: str
+    source: str | None = None
+    read_only: bool = False
+    recursive: bool = True
+    mode: str = "0755"
+    uid: int = 0
+    gid: int = 0
+    seed: tuple[str, str] | None = None
+    extra: Mapping[str, Json] = field(default_factory=dict)
+
+    @property
+    def mode_bits(self) -> int:
+        """``mode`` as a number."""
+        return int(self.mode, 8)
+
+    @classmethod
+    def parse(cls, value: object, path: str, *, warn: Warn | None = None) -> Volume:
+        """Read a volume; :raises ManifestError: it breaks the specification."""
+        return _read_volume(Reader(value, path, warn))
+
+    def to_json(self) -> dict[str, Json]:
+        out: dict[str, Json] = {"name": self.name, "kind": self.kind}
+        put(out, "source", self.source)
+        put(out, "readOnly", self.read_only, False)
+        put(out, "recursive", self.recursive, True)
+        put(out, "mode", self.mode, "0755")
+        put(out, "uid", self.uid, 0)
+        put(out, "gid", self.gid, 0)
+        if self.seed is not None:
+            out[_SEED] = {"app": self.seed[0], "path": self.seed[1]}
+        return {**out, **self.extra}
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """Where an app mounts a volume; ``app_volume`` is one of the app's own, which overrides ``volume``."""
+
+    volume: str
+    path: str
+    app_volume: Volume | None = None
+    extra: Mapping[str, Json] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Json]:
+        out: dict[str, Json] = {"volume": self.volume, "path": self.path}
+        put(out, "appVolume", None if self.app_volume is None else self.app_volume.to_json())
+        return {**out, **self.extra}
+
+
+@dataclass(frozen=True, slots=True)
+class ExposedPort:
+    """A port of an app, by name, that the host offers (P4).
+
+    :param host_ip: None: any address of the host.
+    :param pod_port: None: the port that the app's manifest gives for the name.
+    """
+
+    name: str
+    host_port: int
+    host_ip: str | None = None
+    pod_port: int | None = None
+    extra: Mapping[str, Json] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Json]:
+        out: dict[str, Json] = {"name": self.name, "hostPort": self.host_port}
+        put(out, "hostIP", self.host_ip)
+        put(out, "podPort", self.pod_port)
+        return {**out, **self.extra}
+
+
+@dataclass(frozen=True, slots=True)
+class PodApp:
+    """One app of a pod (P2); ``app``, where given, takes the place of the image's whole."""
+
+    name: str
+    image: RuntimeImage
+    app: App | None = None
+    read_only_rootfs: bool = False
+    mounts: tuple[Mount, ...] = ()
+    annotations: tuple[NameValue, ...] = ()
+    extra: Mapping[str, Json] = field(default_factory=dict)
+
+    def annotation(self, name: str) -> str | None:
+        return lookup(self.annotations, name)
+
+    def to_json(self) -> dict[str, Json]:
+        out: dict[str, Json] = {"name": self.name, "image": self.image.to_json()}
+        put(out, "app", None if self.app is None else self.app.to_json())
+        put(out, "readOnlyRootFS", self.read_only_rootfs, False)
+        put(out, "mounts", encode(self.mounts), [])
+        put(out, "annotations", encode(self.annotations), [])
+        return {**out, **self.extra}
+
+
+@dataclass(frozen=True, slots=True)
+class PodManifest:
+    """A pod's manifest, late form. ``apps`` may be empty: a pod can run without any, and change while it runs."""
+
+    apps: tuple[PodApp, ...]
+    volumes: tuple[Volume, ...] = ()
+    isolators: tuple[Isolator, ...] = ()
+    annotations: tuple[NameValue, ...] = ()
+    ports: tuple[ExposedPort, ...] = ()
+    user_annotations: Mapping[str, str] = field(default_factory=dict)
+    user_labels: Mapping[str, str] = field(default_factory=dict)
+    ac_version: str = AC_VERSION
+    extra: Mapping[str, Json] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, document: object, *, warn: Warn | None = None) -> PodManifest:
+        """Read a pod manifest, in which every image has its ID.
+
+        :param document: the JSON text (bytes or str), or the decoded object.
+        :param warn: called with one line for each unknown key.
+        :raises ManifestError: it is malformed, or breaks the specification.
+        """
+        reader = Reader(decode(document, "the pod manifest"), "$", warn)
+        read_kind(reader, "PodManifest")
+        version = reader.string("acVersion", types.ac_version, "a semantic version (MAJOR.MINOR.PATCH)")
+        return read_pod(reader, version, template=False)
+
+    def app(self, name: str) -> PodApp:
+        """The app of that name; :raises AppNotFoundError: there is none."""
+        for app in self.apps:
+            if app.name == name:
+                return app
+        names = ", ".join(app.name for app in self.apps)
+        raise AppNotFoundError(
+            f"the pod has no app {describe(name)}", hint=f"its apps: {names or 'none'}", app=name
+        )
+
+    def volume(self, name: str) -> Volume | None:
+        return next((volume for volume in self.volumes if volume.name == name), None)
+
+    def annotation(self, name: str) -> str | None:
+        return lookup(self.annotations, name)
+
+    def to_json(self) -> dict[str, Json]:
+        out: dict[str, Json] = {
+            "acKind": "PodManifest",
+            "acVersion": self.ac_version,
+            "apps": encode(self.apps),
+        }
+        put(out, "volumes", encode(self.volumes), [])
+        put(out, "isolators", encode(self.isolators), [])
+        put(out, "annotations", encode(self.annotations), [])
+        put(out, "ports", encode(self.ports), [])
+        put(out, "userAnnotations", dict(self.user_annotations))
+        put(out, "userLabels", dict(self.user_labels))
+        return {**out, **self.extra}
+
+
+def read_pod(reader: Reader, ac_version: str, *, template: bool) -> PodManifest:
+    """Everything of a pod manifest, or of a template, but kind and version.
+
+    :param template: an image may lack its ID, or be a string that says where to find it (P6).
+    """
+    reader.need("apps", "a list of apps")
+    apps = tuple(_read_app(item, template) for item in reader.objects("apps"))
+    refuse_repeats([app.name for app in apps], reader.at("apps"))
+    volumes = tuple(_read_volume(item) for item in reader.objects("volumes"))
+    refuse_repeats([volume.name for volume in volumes], reader.at("volumes"))
+    ports = tuple(_read_port(item) for item in reader.objects("ports"))
+    refuse_repeats([port.name for port in ports], reader.at("ports"))
+    return PodManifest(
+        apps=apps,
+        volumes=volumes,
+        isolators=read_isolators(reader),
+        annotations=read_annotations(reader),
+        ports=ports,
+        user_annotations=reader.string_map("userAnnotations"),
+        user_labels=reader.string_map("userLabels"),
+        ac_version=ac_version,
+        extra=reader.extra(),
+    )
+
+
+def _read_app(reader: Reader, template: bool) -> PodApp:
+    name = reader.string("name", types.ac_name, "the app's name")
+    reader.need("image", "the app's image")
+    app = reader.take("app")
+    return PodApp(
+        name=name,
+        image=_read_image(reader, template),
+        app=None if app is None else App.parse(app, reader.at("app"), warn=reader.warn),
+        read_only_rootfs=reader.boolean("readOnlyRootFS", False),
+        mounts=tuple(_read_mount(item) for item in reader.objects("mounts")),
+        annotations=read_annotations(reader),
+        extra=reader.extra(),
+    )
+
+
+def _read_image(app: Reader, template: bool) -> RuntimeImage:
+    value = app.take("image")
+    if template and isinstance(value, str):
+        return RuntimeImage(None, locator=types.nonempty(value, app.at("image")))
+    if template and not isinstance(value, Mapping):
+        raise ManifestError(app.at("image"), "an image's locator, or an object", describe(value))
+    reader = Reader(value, app.at("image"), app.warn)
+    if template:
+        identity = reader.optional("id", types.image_id)
+    else:
+        identity = reader.string("id", types.image_id, 'an image ID ("sha512-" and 128 hex digits)')
+    name = reader.optional("name", types.ac_identifier)
+    if identity is None and name is None:
+        raise ManifestError(reader.path, "an id or a name", "neither")
+    return RuntimeImage(identity, name, read_labels(reader), extra=reader.extra())
+
+
+def _read_mount(reader: Reader) -> Mount:
+    own = reader.nested("appVolume")
+    return Mount(
+        volume=reader.string("volume", types.ac_name, "a volume's name"),
+        path=reader.string("path", types.inner_path, "an absolute path"),
+        app_volume=None if own is None else _read_volume(own),
+        extra=reader.extra(),
+    )
+
+
+def _read_volume(reader: Reader) -> Volume:
+    name = reader.string("name", types.ac_name, "the volume's name")
+    kind = reader.string("kind", types.text, '"host" or "empty"')
+    if kind not in ("host", "empty"):
+        raise ManifestError(reader.at("kind"), '"host" or "empty"', describe(kind))
+    foreign = ("mode", "uid", "gid", _SEED) if kind == "host" else ("source", "recursive")
+    for key in foreign:
+        value = reader.take(key)
+        if value is not None:
+            raise ManifestError(reader.at(key), f"no {key} in a volume of kind {kind}", describe(value))
+    read_only = reader.boolean("readOnly", False)
+    if kind == "host":
+        return Volume(
+            name,
+            kind,
+            source=reader.string("source", types.absolute_path, "an absolute path on the host"),
+            read_only=read_only,
+            recursive=reader.boolean("recursive", True),
+            extra=reader.extra(),
+        )
+    return Volume(
+        name,
+        kind,
+        read_only=read_only,
+        mode=reader.optional("mode", _mode) or "0755",
+        uid=reader.integer("uid", 0, MAX_ID, 0),
+        gid=reader.integer("gid", 0, MAX_ID, 0),
+        seed=_read_seed(reader),
+        extra=reader.extra(),
+    )
+
+
+def _mode(value: object, path: str) -> str:
+    mode = types.text(value, path)
+    if not (mode and len(mode) <= 5 and _OCTAL.issuperset(mode) and int(mode, 8) <= 0o7777):
+        raise ManifestError(path, 'a mode in octal digits ("0755")', describe(value))
+    return mode
+
+
+def _read_seed(reader: Reader) -> tuple[str, str] | None:
+    seed = reader.nested(_SEED)
+    if seed is None:
+        return None
+    return seed.string("app", types.ac_name), seed.string("path", types.inner_path)
+
+
+def _read_port(reader: Reader) -> ExposedPort:
+    pod_port = reader.take("podPort")
+    return ExposedPort(
+        name=reader.string("name", types.ac_name, "the name of an app's port"),
+        host_port=whole(reader.need("hostPort", "an integer from 1 to 65535"), reader.at("hostPort"), 1, 65535),
+        host_ip=reader.optional("hostIP", _ip),
+        pod_port=None if pod_port is None else whole(pod_port, reader.at("podPort"), 1, 65535),
+        extra=reader.extra(),
+    )
+
+
+def _ip(value: object, path: str) -> str:
+    import ipaddress  # few pods name an address; it costs milliseconds
+
+    address = types.text(value, path)
+    try:
+        ipaddress.ip_address(address)
+    except ValueError:
+        raise ManifestError(path, "an IPv4 or IPv6 address", describe(value)) from None
+    return address

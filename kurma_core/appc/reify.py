@@ -1,0 +1,271 @@
+"""From a template, or a pod manifest, to a manifest that leaves nothing open (P5).
+
+Pure: images have been found before, and nothing is made here. Implements App Container Executor, Volume Setup,
+as far as it is a matter of names and paths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from kurma_core.appc.image import App, ImageManifest, Port
+from kurma_core.appc.pod import ExposedPort, Mount, PodApp, PodManifest, RuntimeImage, Volume
+from kurma_core.appc.template import PodTemplate
+from kurma_core.errors import ImageError, ImageNotFoundError, ManifestError, VolumeError
+
+
+@dataclass(frozen=True, slots=True)
+class AppMount:
+    """One volume as one app sees it. ``path`` is absolute, without ``.``, ``..`` or doubled slashes."""
+
+    volume_name: str
+    path: str
+    read_only: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedPort:
+    """One port of the host and where in the pod it leads; ``host_ip`` "" is any."""
+
+    host_ip: str
+    host_port: int
+    pod_port: int
+    protocol: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reified:
+    """What came out.
+
+    :param pod: every image with id, name and labels; every mount point with a volume and a mount; no volume of
+        an app's own (they became the pod's); every exposed port with its ``podPort``.
+    :param mounts: by app.
+    :param ports: what ``pod.ports`` comes to, ranges spelled out.
+    :param notes: one line for people on each thing that was added.
+    """
+
+    pod: PodManifest
+    mounts: Mapping[str, tuple[AppMount, ...]]
+    ports: tuple[PublishedPort, ...]
+    notes: tuple[str, ...]
+
+
+def reify(
+    source: PodTemplate | PodManifest,
+    resolved: Mapping[str, tuple[str, ImageManifest]],
+    *,
+    strict_volumes: bool = False,
+) -> Reified:
+    """Fill in what ``source`` leaves open.
+
+    A mount point without a volume gets an empty one of its own, ``APP-MOUNTPOINT``, whose
+    :attr:`~kurma_core.appc.pod.Volume.seed` says which directory of the image it starts with.
+
+    :param resolved: image ID and manifest by app.
+    :param strict_volumes: a mount point without a volume is an error instead.
+    :raises VolumeError: a volume is missing, or two targets overlap.
+    :raises ImageError: an app has no command.
+    :raises ManifestError: an image is not the one named, or port names do not fit.
+    """
+    pod = source.pod if isinstance(source, PodTemplate) else source
+    volumes = {volume.name: volume for volume in pod.volumes}
+    notes: list[str] = []
+    apps: list[PodApp] = []
+    for index, app in enumerate(pod.apps):
+        identity, manifest = _resolved(app, index, resolved)
+        image = RuntimeImage(identity, manifest.name, manifest.labels, extra=app.image.extra)
+        mounts = _reify_mounts(replace(app, image=image), manifest, volumes, strict_volumes, notes)
+        apps.append(replace(app, image=image, mounts=mounts))
+    ports, published = _reify_ports(pod, {app.name: effective_app(app, resolved[app.name][1]) for app in apps})
+    result = replace(pod, apps=tuple(apps), volumes=tuple(volumes.values()), ports=ports)
+    seen = {app.name: mounts_of(result, app, resolved[app.name][1]) for app in apps}
+    return Reified(result, seen, published, tuple(notes))
+
+
+def effective_app(pod_app: PodApp, image: ImageManifest) -> App:
+    """What runs: the pod's ``app`` whole, else the image's (P2).
+
+    :raises ImageError: neither gives a command.
+    """
+    app = pod_app.app if pod_app.app is not None else image.app
+    if app is None or not app.exec:
+        whose = (
+            f"image {image.name}"
+            if pod_app.app is None
+            else f'the pod\'s "app" (it replaces that of {image.name})'
+        )
+        raise ImageError(
+            f"app {pod_app.name} has nothing to run: {whose} gives no command",
+            hint="give one: `kurma run IMAGE -- COMMAND ARG…`, or app.exec in the pod manifest",
+            app=pod_app.name,
+            image=image.name,
+        )
+    return app
+
+
+def mounts_of(pod: PodManifest, app: PodApp, image: ImageManifest) -> tuple[AppMount, ...]:
+    """Which volume stands where for ``app``, in the order of its mount points, then of its further mounts (V4).
+
+    A mount whose path is a mount point's decides on it; else the pod's volume of the mount point's name does.
+    Read-only is what the mount point or the volume says.
+
+    :raises VolumeError: a volume is missing, or two targets overlap.
+    """
+    found: list[AppMount] = []
+    placed = [(normal_path(mount.path), mount) for mount in app.mounts]
+    points = effective_app(app, image).mount_points
+    for point in points:
+        target = normal_path(point.path)
+        here = [mount for path, mount in placed if path == target]
+        mount = here[0] if here else Mount(point.name, point.path)
+        volume = mount.app_volume or pod.volume(mount.volume)
+        if volume is None:
+            raise _missing(app, point.name if not here else mount.volume, target, named=bool(here))
+        found.append(AppMount(volume.name, target, point.read_only or volume.read_only))
+        placed = [(path, other) for path, other in placed if other is not mount]
+    for target, mount in placed:
+        volume = mount.app_volume or pod.volume(mount.volume)
+        if volume is None:
+            raise _missing(app, mount.volume, target, named=True)
+        found.append(AppMount(volume.name, target, volume.read_only))
+    _refuse_overlap(app, found)
+    return tuple(found)
+
+
+def normal_path(path: str) -> str:
+    """``path`` without ``.`` and doubled or trailing slashes (``..`` is refused on reading)."""
+    return "/" + "/".join(part for part in path.split("/") if part not in ("", "."))
+
+
+def _resolved(
+    app: PodApp, index: int, resolved: Mapping[str, tuple[str, ImageManifest]]
+) -> tuple[str, ImageManifest]:
+    if app.name not in resolved:
+        raise ImageNotFoundError(f"no image was found for app {app.name}", app=app.name)
+    identity, manifest = resolved[app.name]
+    if app.image.id not in (None, identity):
+        raise ManifestError(f"$.apps[{index}].image.id", f"the ID of the image, {identity}", str(app.image.id))
+    return identity, manifest
+
+
+def _reify_mounts(
+    app: PodApp,
+    image: ImageManifest,
+    volumes: dict[str, Volume],
+    strict: bool,
+    notes: list[str],
+) -> tuple[Mount, ...]:
+    """The app's mounts, one for every mount point; volumes that are new go into ``volumes``."""
+    mounts = [_adopt(app, mount, volumes, notes) for mount in app.mounts]
+    taken = {normal_path(mount.path) for mount in mounts}
+    for point in effective_app(app, image).mount_points:
+        target = normal_path(point.path)
+        if target in taken:
+            continue
+        if point.name in volumes:
+            mounts.append(Mount(point.name, point.path))
+            continue
+        if strict:
+            raise _missing(app, point.name, target, named=False)
+        name = _free_name(f"{app.name}-{point.name}", volumes)
+        volumes[name] = Volume(name, "empty", seed=(app.name, target))
+        mounts.append(Mount(name, point.path))
+        notes.append(
+            f"app {app.name}: no volume for mount point {point.name} ({target}): "
+            f"an empty one, {name}, is added, with what the image has there"
+        )
+    return tuple(mounts)
+
+
+def _adopt(app: PodApp, mount: Mount, volumes: dict[str, Volume], notes: list[str]) -> Mount:
+    """Make an app's own volume one of the pod's: stagers find volumes by the names of the pod's."""
+    own = mount.app_volume
+    if own is None:
+        return mount
+    name = own.name
+    if volumes.get(name, own) != own or (name not in volumes and own.kind == "empty"):
+        # An empty volume under its own name would also answer to other apps' mount points of that name.
+        name = _free_name(f"{app.name}-{own.name}", volumes)
+    if name not in volumes:
+        volumes[name] = replace(own, name=name)
+        notes.append(f"app {app.name}: its own volume {own.name} is the pod's volume {name}")
+    return replace(mount, volume=name, app_volume=None)
+
+
+def _free_name(name: str, volumes: Mapping[str, Volume]) -> str:
+    free, number = name, 2
+    while free in volumes:
+        free, number = f"{name}-{number}", number + 1
+    return free
+
+
+def _missing(app: PodApp, name: str, target: str, *, named: bool) -> VolumeError:
+    what = f"volume {name}, to be mounted at {target}," if named else f"a volume for mount point {name} ({target})"
+    return VolumeError(
+        f"app {app.name}: the pod lacks {what.rstrip(',')}",
+        hint=f"add a volume named {name} to the pod",
+        app=app.name,
+        volume=name,
+        path=target,
+    )
+
+
+def _refuse_overlap(app: PodApp, mounts: list[AppMount]) -> None:
+    """Equal or nested targets are an error (V3), and so is the root, in which every other target lies."""
+    ordered = sorted(mounts, key=lambda mount: mount.path.split("/"))
+    if ordered and ordered[0].path == "/":
+        raise VolumeError(
+            f"app {app.name}: volume {ordered[0].volume_name} cannot be mounted over /", app=app.name, path="/"
+        )
+    for index, inner in enumerate(ordered[1:]):
+        outer = ordered[index]
+        if inner.path == outer.path or inner.path.startswith(outer.path + "/"):
+            raise VolumeError(
+                f"app {app.name}: volumes overlap: {outer.volume_name} at {outer.path} "
+                f"and {inner.volume_name} at {inner.path}",
+                app=app.name,
+                path=inner.path,
+            )
+
+
+def _reify_ports(
+    pod: PodManifest, apps: Mapping[str, App]
+) -> tuple[tuple[ExposedPort, ...], tuple[PublishedPort, ...]]:
+    """Give every exposed port its ``podPort``. A port's name means one port in the whole pod (P4)."""
+    named: dict[str, tuple[str, Port]] = {}
+    for app_name, app in apps.items():
+        for index, port in enumerate(app.ports):
+            other, known = named.setdefault(port.name, (app_name, port))
+            # One image run twice names one port twice; the apps share a network, so it is the same port.
+            if (known.protocol, known.port, known.count) != (port.protocol, port.port, port.count):
+                raise ManifestError(
+                    f"app {app_name}: $.ports[{index}].name",
+                    "a name that no other app of the pod gives to another port",
+                    f'"{port.name}" of app {other}',
+                )
+    exposed: list[ExposedPort] = []
+    published: list[PublishedPort] = []
+    for index, port_out in enumerate(pod.ports):
+        _, target = named.get(port_out.name, ("", None))
+        first = port_out.pod_port or (target.port if target is not None else None)
+        if first is None:
+            raise ManifestError(
+                f"$.ports[{index}].name", "the name of an app's port, or a podPort", f'"{port_out.name}"'
+            )
+        count = target.count if target is not None else 1
+        if max(port_out.host_port, first) + count - 1 > 65535:
+            raise ManifestError(
+                f"$.ports[{index}].hostPort", f"room for {count} ports", str(max(port_out.host_port, first))
+            )
+        exposed.append(replace(port_out, pod_port=first))
+        published.extend(
+            PublishedPort(
+                port_out.host_ip or "",
+                port_out.host_port + offset,
+                first + offset,
+                target.protocol if target is not None else "tcp",
+            )
+            for offset in range(count)
+        )
+    return tuple(exposed), tuple(published)

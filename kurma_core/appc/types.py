@@ -1,0 +1,272 @@
+"""The specification's scalar types: names, identifiers, image IDs, versions, times, URLs, UUIDs, paths.
+
+Every validator takes ``(value, path)``, where ``value`` is whatever JSON held and ``path`` is where it stood
+(``$.app.ports[0].name``), and returns the value in canonical form or raises
+:class:`~kurma_core.errors.ManifestError`. Checks are written by hand: ``re`` costs more to import than all of
+this, and start-up latency is the product.
+"""
+
+from __future__ import annotations
+
+from kurma_core.errors import ManifestError
+
+_DIGITS = frozenset("0123456789")
+_HEX = frozenset("0123456789abcdef")
+_LOWER = frozenset("abcdefghijklmnopqrstuvwxyz0123456789")
+_NAME = _LOWER | {"-"}
+_IDENTIFIER = _LOWER | frozenset("-._~/")
+_ENV_FIRST = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_")
+_ENV = _ENV_FIRST | _DIGITS | frozenset(".-")
+_SEMVER = _DIGITS | frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-")
+_MONTH_DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+#: Length of the digest, in hex digits, by the prefix of an image ID; sha256 is the early draft's.
+_DIGEST_DIGITS = {"sha512": 128, "sha256": 64}
+_FOUND_MAX = 80
+
+
+def describe(value: object) -> str:
+    """``value`` as an error's ``found`` names it: one line, printable, cut to a readable length."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, (list, tuple)):
+        return "an empty list" if not value else "a list"
+    shown = f'"{repr(value)[1:-1]}"' if isinstance(value, str) else repr(value)
+    return shown if len(shown) <= _FOUND_MAX else shown[: _FOUND_MAX - 1] + "…"
+
+
+def child(path: str, key: str) -> str:
+    """JSON path of ``key`` in the object at ``path``; a key that is no plain word stands in brackets."""
+    if key.isascii() and key.replace("_", "a").replace("-", "a").isalnum():
+        return f"{path}.{key}"
+    return f"{path}[{describe(key)}]"
+
+
+def text(value: object, path: str) -> str:
+    """A string, of any content."""
+    if not isinstance(value, str):
+        raise ManifestError(path, "a string", describe(value))
+    return value
+
+
+def word(value: object, path: str) -> str:
+    """A string that can go through a system call: without NUL."""
+    result = text(value, path)
+    if "\0" in result:
+        raise ManifestError(path, "a string without NUL", describe(value))
+    return result
+
+
+def nonempty(value: object, path: str) -> str:
+    """A string of at least one character, without NUL."""
+    result = word(value, path)
+    if not result:
+        raise ManifestError(path, "a string that is not empty", describe(value))
+    return result
+
+
+def ac_identifier(value: object, path: str) -> str:
+    """ACIdentifier (T1): names of images, labels, annotations and isolators.
+
+    An identifier is no safe file name: it may hold ``/`` and ``..`` between its letters.
+    """
+    result = text(value, path)
+    if not (result and result[0] in _LOWER and result[-1] in _LOWER and _IDENTIFIER.issuperset(result)):
+        raise ManifestError(
+            path,
+            "an identifier (lower-case letters and digits, with any of -._~/ between them)",
+            describe(value),
+        )
+    return result
+
+
+def ac_name(value: object, path: str) -> str:
+    """ACName (T2): names of apps, volumes, mount points and ports."""
+    result = text(value, path)
+    if not (result and result[0] in _LOWER and result[-1] in _LOWER and _NAME.issuperset(result)):
+        raise ManifestError(path, "a name (lower-case letters and digits, with - between them)", describe(value))
+    return result
+
+
+def sanitize_identifier(value: str) -> str:
+    """The nearest ACIdentifier (T3): what it cannot hold becomes ``_``. ManifestError if nothing is left."""
+    return _sanitize(value, _IDENTIFIER, "_", "an identifier")
+
+
+def sanitize_name(value: str) -> str:
+    """The nearest ACName (T3): what it cannot hold becomes ``-``. ManifestError if nothing is left."""
+    return _sanitize(value, _NAME, "-", "a name")
+
+
+def _sanitize(value: str, allowed: frozenset[str], filler: str, kind: str) -> str:
+    kept: list[str] = []
+    replaced = False
+    for character in value.lower():
+        if character in allowed:
+            kept.append(character)
+            replaced = False
+        elif not replaced:
+            kept.append(filler)
+            replaced = True
+    result = "".join(kept).strip("-._~/")
+    if not result:
+        raise ManifestError("$", f"text that {kind} can be made of (a letter or digit at least)", describe(value))
+    return result
+
+
+def image_id(value: object, path: str) -> str:
+    """A whole image ID (T4): ``sha512-`` and 128 hex digits; lower case on output."""
+    result = text(value, path).lower()
+    if not is_image_id(result):
+        raise ManifestError(path, 'an image ID ("sha512-" and 128 hex digits)', describe(value))
+    return result
+
+
+def is_image_id(value: str) -> bool:
+    """Whether ``value`` is a whole image ID in canonical form."""
+    return len(value) == 135 and value.startswith("sha512-") and _HEX.issuperset(value[7:])
+
+
+def is_image_id_prefix(value: str) -> bool:
+    """Whether ``value`` may be the beginning of an image ID, as a person types it or an early document holds it.
+
+    The algorithm is written out, ``sha512-`` or (early documents) ``sha256-``; at least one digit follows.
+    """
+    algorithm, _, digits = value.partition("-")
+    most = _DIGEST_DIGITS.get(algorithm, 0)
+    return 0 < len(digits) <= most and _HEX.issuperset(digits)
+
+
+def semver(value: object, path: str) -> str:
+    """A Semantic Version 2.0.0, kept as written (T5)."""
+    result = text(value, path)
+    rest, plus, build = result.partition("+")
+    core, minus, release = rest.partition("-")
+    numbers = core.split(".")
+    good = (
+        len(numbers) == 3
+        and all(_semver_number(number) for number in numbers)
+        and (not minus or all(_semver_word(part, release=True) for part in release.split(".")))
+        and (not plus or all(_semver_word(part, release=False) for part in build.split(".")))
+    )
+    if not good:
+        raise ManifestError(path, "a semantic version (MAJOR.MINOR.PATCH)", describe(value))
+    return result
+
+
+def _semver_number(part: str) -> bool:
+    return bool(part) and _DIGITS.issuperset(part) and (part == "0" or part[0] != "0")
+
+
+def _semver_word(part: str, *, release: bool) -> bool:
+    if not part or not _SEMVER.issuperset(part):
+        return False
+    return not release or not _DIGITS.issuperset(part) or _semver_number(part)
+
+
+def ac_version(value: object, path: str) -> str:
+    """``acVersion`` (T5): any 0.x version of the specification, kept as written."""
+    result = semver(value, path)
+    if not result.startswith("0."):
+        raise ManifestError(path, "a 0.x version of the App Container specification", describe(value))
+    return result
+
+
+def timestamp(value: object, path: str) -> str:
+    """RFC 3339 with ``T`` (T6), kept as written; a leap second is accepted."""
+    result = text(value, path)
+    if not _is_timestamp(result):
+        raise ManifestError(path, "an RFC 3339 time (2006-01-02T15:04:05Z)", describe(value))
+    return result
+
+
+def _is_timestamp(value: str) -> bool:
+    date, t, rest = value.partition("T")
+    if not t or len(date) != 10 or date[4] != "-" or date[7] != "-":
+        return False
+    if rest.endswith("Z"):
+        clock = rest[:-1]
+    else:
+        clock, zone = rest[:-6], rest[-6:]
+        if len(zone) != 6 or zone[0] not in "+-" or zone[3] != ":":
+            return False
+        if not (_between(zone[1:3], 0, 23) and _between(zone[4:], 0, 59)):
+            return False
+    seconds, dot, fraction = clock.partition(".")
+    if dot and not (fraction and _DIGITS.issuperset(fraction)):
+        return False
+    if len(seconds) != 8 or seconds[2] != ":" or seconds[5] != ":":
+        return False
+    if not (_between(seconds[:2], 0, 23) and _between(seconds[3:5], 0, 59) and _between(seconds[6:], 0, 60)):
+        return False
+    return _is_date(date[:4], date[5:7], date[8:])
+
+
+def _is_date(year: str, month: str, day: str) -> bool:
+    if not (_between(year, 0, 9999) and _between(month, 1, 12)):
+        return False
+    days = _MONTH_DAYS[int(month) - 1]
+    number = int(year)
+    if month == "02" and (number % 4 != 0 or (number % 100 == 0 and number % 400 != 0)):
+        days = 28
+    return _between(day, 1, days)
+
+
+def _between(digits: str, low: int, high: int) -> bool:
+    return bool(digits) and _DIGITS.issuperset(digits) and low <= int(digits) <= high
+
+
+def http_url(value: object, path: str) -> str:
+    """An absolute URL whose scheme is http or https (T6)."""
+    result = text(value, path)
+    scheme, colon, rest = result.partition("://")
+    host = rest.split("/", 1)[0].split("?", 1)[0].split("#", 1)[0].rpartition("@")[2]
+    good = (
+        colon
+        and scheme.lower() in ("http", "https")
+        and host.partition(":")[0]
+        and result.isprintable()
+        and " " not in result
+    )
+    if not good:
+        raise ManifestError(path, "an http or https URL", describe(value))
+    return result
+
+
+def pod_uuid(value: object, path: str = "$.uuid") -> str:
+    """An RFC 4122 UUID (T6), in canonical form: lower case, 8-4-4-4-12."""
+    result = text(value, path).lower()
+    groups = result.split("-")
+    if [len(group) for group in groups] != [8, 4, 4, 4, 12] or not _HEX.issuperset("".join(groups)):
+        raise ManifestError(path, "a UUID (8-4-4-4-12 hex digits)", describe(value))
+    return result
+
+
+def environment_name(value: object, path: str) -> str:
+    """Name of an environment variable (I3): ``[A-Za-z_][A-Za-z0-9_.-]*``."""
+    result = text(value, path)
+    if not (result and result[0] in _ENV_FIRST and _ENV.issuperset(result)):
+        raise ManifestError(
+            path, "a variable's name (a letter or _, then letters, digits and any of _.-)", describe(value)
+        )
+    return result
+
+
+def absolute_path(value: object, path: str) -> str:
+    """An absolute path, kept as written."""
+    result = word(value, path)
+    if not result.startswith("/"):
+        raise ManifestError(path, "an absolute path", describe(value))
+    return result
+
+
+def inner_path(value: object, path: str) -> str:
+    """An absolute path inside an app's filesystem, kept as written. ``..`` is refused: where such a path leads
+    depends on the image's links, so neither people nor checks for overlap could tell."""
+    result = absolute_path(value, path)
+    if ".." in result.split("/"):
+        raise ManifestError(path, "an absolute path without ..", describe(value))
+    return result
