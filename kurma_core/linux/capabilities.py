@@ -1,7 +1,7 @@
 """Capabilities: names, sets, and giving up what was not granted (X2).
 
-:func:`apply` leaves a process, and whatever it execs, with exactly the granted set: root holds it; a plain user holds
-none of it, yet is bounded by it, unless it was granted explicitly (then by way of the ambient set).
+:func:`apply` leaves a process, and whatever it execs, with exactly the granted set: root holds it; a plain user
+holds none of it, yet is bounded by it, unless it was granted explicitly (then by way of the ambient set).
 """
 
 from __future__ import annotations
