@@ -1,0 +1,378 @@
+"""Configuration: ``kurma.yml``, its drop-ins, the defaults and the command line, as one frozen :class:`Config`.
+
+Read are ``kurma.yml`` (or ``kurma.yaml``, ``kurma.json``) of the configuration directory, then the files of its
+``kurma.d`` that end in ``.yml``, ``.yaml`` or ``.json``, in order of their names. A later file wins:
+
+- mappings are merged key by key, at every depth;
+- anything else, lists too, is replaced as a whole;
+- ``container_networks`` is merged by name: an entry replaces the earlier one of its name where that stands, a new
+  name is added at the end;
+- a key without a value says nothing.
+
+What each key means is told by :mod:`kurma_core.config_schema`. No file at all is a configuration too, and costs
+nothing: yaml is imported only for a YAML file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from kurma_core.config_schema import SCHEMA, Key, Where, checked
+from kurma_core.errors import ConfigError, KurmaError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Protocol
+
+    Json = Any
+
+    class Plugins(Protocol):
+        """What :func:`check` asks of the plugin registry, which stands a floor above."""
+
+        def problems(self, config: Config) -> tuple[KurmaError, ...]: ...
+
+
+CONFIG_DIR = "/etc/kurma"
+_MAIN = ("kurma.yml", "kurma.yaml", "kurma.json")
+_SUFFIXES = (".yml", ".yaml", ".json")
+
+
+# --- values ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PluginConfig:
+    """The admin's section for one plugin. ``config`` is checked against its options when it is loaded."""
+
+    enabled: bool = True
+    required: bool = False
+    config: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StagerConfig:
+    """A named stager. ``driver`` None: an image that speaks the Kurma Stager Specification."""
+
+    image: str | None = None
+    config: Mapping[str, Json] = field(default_factory=dict)
+    driver: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkConfig:
+    """One entry of ``container_networks`` (Kurma Network Specification, Kurma Configuration).
+
+    :param aci: or ``plugin``: exactly one is set.
+    :param container_interface: the interface inside the pod, or a template of it (W5).
+    :param config: everything else, as it stands in the file: the plugin's.
+    """
+
+    name: str
+    aci: str | None = None
+    plugin: str | None = None
+    container_interface: str | None = None
+    default: bool = False
+    optional: bool = False
+    config: Mapping[str, Json] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Json]:
+        """The entry as it would stand in a file."""
+        named = {
+            "name": self.name,
+            "aci": self.aci,
+            "plugin": self.plugin,
+            "containerInterface": self.container_interface,
+            "default": self.default,
+            "optional": self.optional,
+        }
+        return {name: value for name, value in named.items() if value is not None} | dict(self.config)
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """``size`` in bytes at which a log file is turned over; ``count`` files are kept of each app's log."""
+
+    size: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class LimitsConfig:
+    """What an archive may be at most: bytes unpacked, number of entries, unpacked over packed size."""
+
+    total_size: int
+    entries: int
+    ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class RegistriesConfig:
+    """``insecure``: host[:port] of registries without TLS. ``mirrors``: registry name → mirrors, in order."""
+
+    insecure: tuple[str, ...]
+    mirrors: Mapping[str, tuple[str, ...]]
+
+    def to_json(self) -> dict[str, Json]:
+        return {"insecure": list(self.insecure), "mirrors": {name: list(m) for name, m in self.mirrors.items()}}
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The effective configuration.
+
+    :param config_dir: the directory that was read, or that of the one file.
+    :param config_files: the files that were read, in order.
+    :param plugins: sections by kind (``networks``, without ``kurma.``), then by name; only those that were given.
+    :param start_timeout: and ``stop_timeout``: seconds.
+    :param trust: policy by source, defaults filled in: ``named``, ``https``, ``http``, ``docker``, ``file`` (K4).
+    :param trustedkeys: directories, weakest first; keys are added to the last (K1).
+    :param host_image_digests: digest by locator (K5).
+    :param origins: where each value comes from, by dotted path: a file, ``default`` or ``command line``.
+    :param values: the whole as JSON, as a file could say it; what ``kurma config show`` prints.
+    """
+
+    state_dir: str
+    run_dir: str
+    auth_dir: str
+    trustedkeys: tuple[str, ...]
+    config_dir: str
+    config_files: tuple[str, ...]
+    plugins: Mapping[str, Mapping[str, PluginConfig]]
+    renderer: str
+    stager: str
+    stagers: Mapping[str, StagerConfig]
+    container_networks: tuple[NetworkConfig, ...]
+    trust: Mapping[str, str]
+    trusted_host_keys: tuple[str, ...]
+    host_image_digests: Mapping[str, str]
+    registries: RegistriesConfig
+    limits: LimitsConfig
+    start_timeout: float
+    stop_timeout: float
+    log: LogConfig
+    origins: Mapping[str, str]
+    values: Mapping[str, Json]
+
+    def plugin(self, group: str, name: str) -> PluginConfig:
+        """The section of that plugin; an empty one where there is none. ``group`` with or without ``kurma.``."""
+        return self.plugins.get(group.removeprefix("kurma."), {}).get(name, PluginConfig())
+
+    def to_json(self) -> dict[str, Json]:
+        return dict(self.values)
+
+
+# --- loading ---------------------------------------------------------------------------------------------------
+
+
+def load(
+    config_file: str | None = None, state_dir: str | None = None, *, state_dir_origin: str = "command line"
+) -> Config:
+    """Reads the configuration.
+
+    :param config_file: a file, read alone, or a directory, read as ``/etc/kurma`` is; None: ``/etc/kurma``, which
+        may be missing.
+    :param state_dir: from the command line or the environment (``state_dir_origin`` says which): wins over the
+        files, and takes ``run_dir`` and, unless a file says otherwise, ``trustedkeys`` along.
+    :raises ConfigError: a file is missing, unreadable or wrong; file and place are named.
+    """
+    directory, files = _files(config_file)
+    values: dict[str, Json] = {}
+    origins: dict[str, str] = {}
+    for file in files:
+        section = checked(SCHEMA, _read(file), Where(file))
+        _merge(values, section, SCHEMA, origins, file)
+    if state_dir is not None:
+        values["state_dir"] = os.path.abspath(state_dir)
+        values["run_dir"] = os.path.join(values["state_dir"], "run")
+        values.setdefault("trustedkeys", [os.path.join(values["state_dir"], "trustedkeys")])
+        origins["state_dir"] = origins["run_dir"] = state_dir_origin
+        origins.setdefault("trustedkeys", state_dir_origin)
+    _derive(values, origins, directory)
+    _fill(values, SCHEMA, origins)
+    return _config(values, origins, directory, files)
+
+
+def check(config: Config, registry: Plugins) -> tuple[KurmaError, ...]:
+    """What is wrong with the configuration beyond what :func:`load` refuses: sections and names of plugins that
+    are not there or fail, and options that a plugin does not know. Loads every plugin that is mentioned.
+    """
+    return registry.problems(config)
+
+
+def _files(config_file: str | None) -> tuple[str, tuple[str, ...]]:
+    if config_file is None:
+        return CONFIG_DIR, _directory_files(CONFIG_DIR)
+    path = os.path.abspath(config_file)
+    if os.path.isdir(path):
+        return path, _directory_files(path)
+    if not os.path.exists(path):
+        raise ConfigError(f"no configuration file {path}", file=path, path="")
+    return os.path.dirname(path), (path,)
+
+
+def _directory_files(directory: str) -> tuple[str, ...]:
+    main = [path for name in _MAIN if os.path.exists(path := os.path.join(directory, name))]
+    if len(main) > 1:
+        raise ConfigError(
+            f"{directory} holds both {os.path.basename(main[0])} and {os.path.basename(main[1])}",
+            hint="keep one of them",
+            file=main[1],
+            path="",
+        )
+    drop_ins = os.path.join(directory, "kurma.d")
+    try:
+        names = sorted(name for name in os.listdir(drop_ins) if name.endswith(_SUFFIXES) and name[0] != ".")
+    except FileNotFoundError:
+        names = []
+    except OSError as error:
+        raise ConfigError(f"cannot read {drop_ins}: {error.strerror}", file=drop_ins, path="") from error
+    return (*main, *(os.path.join(drop_ins, name) for name in names))
+
+
+def _read(file: str) -> Json:
+    from kurma_core.config_files import read
+
+    return read(file)
+
+
+def _derive(values: dict[str, Json], origins: dict[str, str], directory: str) -> None:
+    """Defaults that hang on other values: they come from where those come from."""
+    state = values.get("state_dir")
+    if state is not None and state != "/var/lib/kurma" and "run_dir" not in values:
+        values["run_dir"] = os.path.join(state, "run")
+        origins["run_dir"] = origins["state_dir"]
+    beside = os.path.join(directory, "auth.d")
+    if directory != CONFIG_DIR and "auth_dir" not in values and os.path.isdir(beside):
+        values["auth_dir"] = origins["auth_dir"] = beside
+
+
+# --- merging ---------------------------------------------------------------------------------------------------
+
+
+def _merge(
+    into: dict[str, Json],
+    new: Mapping[str, Json],
+    keys: tuple[Key, ...],
+    origins: dict[str, str],
+    file: str,
+    prefix: str = "",
+) -> None:
+    """Merges a checked section over what earlier files said, and notes where each value came from."""
+    for key in keys:
+        if key.name not in new:
+            continue
+        path, value = prefix + key.name, new[key.name]
+        if key.shape == "section":
+            _merge(into.setdefault(key.name, {}), value, key.keys, origins, file, path + ".")
+        elif key.shape == "named":
+            for name, item in value.items():
+                section = into.setdefault(key.name, {}).setdefault(name, {})
+                origins.setdefault(f"{path}.{name}", file)
+                _merge(section, item, key.keys, origins, file, f"{path}.{name}.")
+        elif key.shape == "list of named":
+            _merge_named(into.setdefault(key.name, []), value, origins, file, path)
+        elif isinstance(value, dict):
+            _merge_free(into.setdefault(key.name, {}), value, origins, file, path)
+        else:
+            into[key.name] = value
+            origins[path] = file
+
+
+def _merge_named(into: list[Json], new: list[Json], origins: dict[str, str], file: str, path: str) -> None:
+    places = {entry["name"]: index for index, entry in enumerate(into)}
+    for entry in new:
+        if entry["name"] in places:
+            into[places[entry["name"]]] = entry
+        else:
+            into.append(entry)
+        origins[f"{path}.{entry['name']}"] = file
+
+
+def _merge_free(
+    into: dict[str, Json], new: dict[str, Json], origins: dict[str, str], file: str, path: str
+) -> None:
+    for name, value in new.items():
+        if isinstance(value, dict) and isinstance(into.get(name), dict):
+            _merge_free(into[name], value, origins, file, f"{path}.{name}")
+        else:
+            into[name] = value
+            origins[f"{path}.{name}"] = file
+
+
+def _fill(values: dict[str, Json], keys: tuple[Key, ...], origins: dict[str, str], prefix: str = "") -> None:
+    """Fills in the defaults, in the table's order."""
+    given = dict(values)
+    values.clear()
+    for key in keys:
+        path = prefix + key.name
+        if key.shape == "section":
+            values[key.name] = given.get(key.name, {})
+            _fill(values[key.name], key.keys, origins, path + ".")
+        elif key.shape == "named":
+            values[key.name] = given.get(key.name, {})
+            for name, section in values[key.name].items():
+                _fill(section, key.keys, origins, f"{path}.{name}.")
+        else:
+            if key.name not in given:
+                origins[path] = "default"
+            default = key.default.copy() if isinstance(key.default, list | dict) else key.default
+            values[key.name] = given.get(key.name, default)
+
+
+# --- the value -------------------------------------------------------------------------------------------------
+
+
+def _config(values: dict[str, Json], origins: dict[str, str], directory: str, files: tuple[str, ...]) -> Config:
+    registries = values["registries"]
+    plugins = {
+        kind: MappingProxyType({name: PluginConfig(**section) for name, section in sections.items()})
+        for kind, sections in values["plugins"].items()
+    }
+    return Config(
+        state_dir=values["state_dir"],
+        run_dir=values["run_dir"],
+        auth_dir=values["auth_dir"],
+        trustedkeys=tuple(values["trustedkeys"]),
+        config_dir=directory,
+        config_files=files,
+        plugins=MappingProxyType(plugins),
+        renderer=values["renderer"],
+        stager=values["stager"],
+        stagers=MappingProxyType({name: _stager(name, item, origins) for name, item in values["stagers"].items()}),
+        container_networks=tuple(_network(entry) for entry in values["container_networks"]),
+        trust=MappingProxyType(values["trust"]),
+        trusted_host_keys=tuple(values["trusted_host_keys"]),
+        host_image_digests=MappingProxyType(values["host_image_digests"]),
+        registries=RegistriesConfig(
+            insecure=tuple(registries["insecure"]),
+            mirrors=MappingProxyType({name: tuple(hosts) for name, hosts in registries["mirrors"].items()}),
+        ),
+        limits=LimitsConfig(**values["limits"]),
+        start_timeout=values["start_timeout"],
+        stop_timeout=values["stop_timeout"],
+        log=LogConfig(**values["log"]),
+        origins=MappingProxyType(origins),
+        values=MappingProxyType(values),
+    )
+
+
+def _stager(name: str, section: dict[str, Json], origins: Mapping[str, str]) -> StagerConfig:
+    if section["image"] is None and section["driver"] is None:
+        Where(origins[f"stagers.{name}"], f"stagers.{name}").fail("it has neither `image` nor `driver`")
+    return StagerConfig(image=section["image"], config=section["config"], driver=section["driver"])
+
+
+def _network(entry: dict[str, Json]) -> NetworkConfig:
+    rest = dict(entry)
+    return NetworkConfig(
+        name=rest.pop("name"),
+        aci=rest.pop("aci", None),
+        plugin=rest.pop("plugin", None),
+        container_interface=rest.pop("containerInterface", None),
+        default=rest.pop("default", False),
+        optional=rest.pop("optional", False),
+        config=rest,
+    )

@@ -1,0 +1,110 @@
+"""Reads one configuration file, YAML or JSON, into plain JSON values; whatever is doubtful in it is an error."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from kurma_core.errors import ConfigError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+    Json = Any
+
+
+def read(file: str) -> Json:
+    """The file's value; None for an empty one. ``.json`` is read as JSON, anything else as YAML.
+
+    :raises ConfigError: it cannot be read, anyone may write to it, it breaks its format, a key stands in it twice,
+        or it holds what JSON cannot (a date, a key that is no text).
+    """
+    text = _text(file)
+    value = _json(file, text) if file.endswith(".json") else _yaml(file, text)
+    _plain(file, value, "")
+    return value
+
+
+def _text(file: str) -> str:
+    try:
+        with open(file, encoding="utf-8") as stream:
+            # Whoever can write this file can name keys and images that run with root's power.
+            info = os.fstat(stream.fileno())
+            if stat.S_ISREG(info.st_mode) and info.st_mode & stat.S_IWOTH:
+                raise ConfigError(f"{file}: anyone may write to it", hint=f"chmod o-w {file}", file=file, path="")
+            return stream.read()
+    except OSError as error:
+        raise ConfigError(f"cannot read {file}: {error.strerror}", file=file, path="") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file}: not UTF-8: byte {error.start}", file=file, path="") from error
+
+
+def _fail(file: str, what: str, path: str = "") -> NoReturn:
+    raise ConfigError(f"{file}: {path}: {what}" if path else f"{file}: {what}", file=file, path=path)
+
+
+def _json(file: str, text: str) -> Json:
+    import json
+
+    def pairs(items: list[tuple[str, Json]]) -> dict[str, Json]:
+        value = dict(items)
+        if len(value) < len(items):
+            names = [name for name, _ in items]
+            _fail(file, f"the key {next(name for name in names if names.count(name) > 1)!r} stands twice")
+        return value
+
+    try:
+        return json.loads(text, object_pairs_hook=pairs) if text.strip() else None
+    except ValueError as error:
+        _fail(file, f"not JSON: {error}")
+    except RecursionError:
+        _fail(file, "not JSON: nested too deep")
+
+
+def _yaml(file: str, text: str) -> Json:
+    import yaml
+
+    # The loader in C is several times faster; a build of PyYAML without it has only the other one.
+    base = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+    class Loader(base):  # type: ignore[misc, valid-type]
+        """Refuses a key that stands twice; merge keys (``<<``) may be overridden, as is their purpose."""
+
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+            seen = set()
+            for key, _ in node.value:
+                if key.tag != "tag:yaml.org,2002:merge" and isinstance(key, yaml.ScalarNode):
+                    if key.value in seen:
+                        line = key.start_mark.line + 1
+                        _fail(file, f"line {line}: the key {key.value!r} stands twice in one mapping")
+                    seen.add(key.value)
+            mapping: dict[Any, Any] = super().construct_mapping(node, deep=deep)
+            return mapping
+
+    try:
+        return yaml.load(text, Loader)  # noqa: S506 (a subclass of the safe loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        _fail(file, f"{place}not YAML: {error.problem or error.context}")
+    except yaml.YAMLError as error:
+        _fail(file, f"not YAML: {' '.join(str(error).split())}")
+    except RecursionError:
+        _fail(file, "not YAML: nested too deep")
+    except ValueError as error:  # a scalar that looks like a date and is none
+        _fail(file, f"not YAML: {error}")
+
+
+def _plain(file: str, value: Json, path: str) -> None:
+    if isinstance(value, dict):
+        for name, item in value.items():
+            below = f"{path}.{name}" if path else f"{name}"
+            if not isinstance(name, str):
+                _fail(file, f"a key must be text, found {name!r}: put it in quotes", below)
+            _plain(file, item, below)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            _plain(file, item, f"{path}[{index}]")
+    elif value is not None and not isinstance(value, str | int | float):
+        _fail(file, f"expected what JSON can say, found a {type(value).__name__}: put it in quotes", path)

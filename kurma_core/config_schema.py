@@ -1,0 +1,418 @@
+"""What ``kurma.yml`` may hold: one table that the loader, ``kurma config check`` and the documentation share.
+
+A :class:`Key` says a key's shape, its default and what it is for; :func:`checked` holds a value from a file
+against it. Everything here is pure: files are read in :mod:`kurma_core.config`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from kurma_core.errors import ConfigError, ManifestError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+    Json = Any
+
+#: The kinds of plugins as ``plugins:`` names them; an entry-point group is ``kurma.`` and one of these.
+KINDS = ("fetchers", "renderers", "stagers", "networks", "isolators", "observers")
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """A place in a file: what an error about it is told with."""
+
+    file: str
+    path: str = ""
+
+    def key(self, name: str) -> Where:
+        return Where(self.file, f"{self.path}.{name}" if self.path else name)
+
+    def item(self, index: int) -> Where:
+        return Where(self.file, f"{self.path}[{index}]")
+
+    def fail(self, what: str, *, hint: str | None = None) -> NoReturn:
+        """:raises ConfigError: always; it names the file and the path."""
+        place = f"{self.file}: {self.path}" if self.path else self.file
+        raise ConfigError(f"{place}: {what}", hint=hint, file=self.file, path=self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One key.
+
+    :param shape: what a value must be: the name of a :data:`SHAPES` entry, ``section`` (``keys`` says its keys),
+        ``named`` (a mapping of free names; ``keys`` says what each holds), ``list of named`` (a list of such, each
+        with a ``name``) or ``word`` (one of ``words``).
+    :param default: as the documentation and ``kurma config show`` print it.
+    :param keys: the keys below it.
+    :param words: the words allowed.
+    :param extra: keys that are not listed are allowed too (they are somebody else's).
+    """
+
+    name: str
+    shape: str
+    default: Json
+    help: str
+    keys: tuple[Key, ...] = ()
+    words: tuple[str, ...] = ()
+    extra: bool = False
+
+
+# --- scalars ---------------------------------------------------------------------------------------------------
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def duration(value: Json) -> float:
+    """Seconds, from a number of them or from text: ``30s``, ``500ms``, ``1h30m``.
+
+    :raises ValueError: it is neither, or negative.
+    """
+    if isinstance(value, str):
+        return _duration_text(value.strip())
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        raise ValueError(value)
+    return float(value)
+
+
+def _duration_text(text: str) -> float:
+    if not text:
+        raise ValueError(text)
+    total, rest = 0.0, text
+    while rest:
+        digits = len(rest) - len(rest.lstrip("0123456789."))
+        letters = len(rest[digits:]) - len(rest[digits:].lstrip("abcdefghijklmnopqrstuvwxyz"))
+        unit = rest[digits : digits + letters]
+        if not digits or (unit and unit not in _UNITS) or (not unit and rest is not text):
+            raise ValueError(text)
+        total += float(rest[:digits]) * _UNITS[unit or "s"]
+        rest = rest[digits + letters :]
+    return total
+
+
+def size(value: Json) -> int:
+    """Bytes, from a number of them or from text with a binary or decimal unit: ``10Mi``, ``1G``.
+
+    :raises ValueError: it is neither, or negative.
+    """
+    if isinstance(value, str):
+        from kurma_core.appc.quantity import parse_quantity
+
+        try:
+            return parse_quantity(value, "")
+        except ManifestError as error:
+            raise ValueError(value) from error
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(value)
+    return value
+
+
+def _text(value: Json) -> str:
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise ValueError(value)
+    return value
+
+
+def _path(value: Json) -> str:
+    text = _text(value)
+    if not text.startswith("/"):
+        raise ValueError(value)
+    return text.rstrip("/") or "/"
+
+
+def _boolean(value: Json) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(value)
+    return value
+
+
+def _count(value: Json) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(value)
+    return value
+
+
+def _ratio(value: Json) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise ValueError(value)
+    return float(value)
+
+
+def _texts(value: Json) -> list[str]:
+    if not isinstance(value, list):
+        raise ValueError(value)
+    return [_text(item) for item in value]
+
+
+def _paths(value: Json) -> list[str]:
+    if not isinstance(value, list):
+        raise ValueError(value)
+    return [_path(item) for item in value]
+
+
+def _text_by_name(value: Json) -> dict[str, str]:
+    return {_text(name): _text(item) for name, item in _mapping(value).items()}
+
+
+def _texts_by_name(value: Json) -> dict[str, list[str]]:
+    return {_text(name): _texts(item) for name, item in _mapping(value).items()}
+
+
+def _mapping(value: Json) -> dict[str, Json]:
+    if not isinstance(value, dict):
+        raise ValueError(value)
+    return value
+
+
+def _fingerprints(value: Json) -> list[str]:
+    return [_fingerprint(item) for item in _texts(value)]
+
+
+def _fingerprint(text: str) -> str:
+    plain = text.replace(" ", "").upper()
+    if len(plain) not in (40, 64) or plain.strip("0123456789ABCDEF"):
+        raise ValueError(text)
+    return plain
+
+
+def _digests(value: Json) -> dict[str, str]:
+    for text in _text_by_name(value).values():
+        algorithm, _, digits = text.partition(":" if ":" in text else "-")
+        if {"sha256": 64, "sha512": 128}.get(algorithm) != len(digits) or digits.strip("0123456789abcdef"):
+            raise ValueError(text)
+    return dict(value)
+
+
+#: Shape → (what an error calls it, how a value becomes what Kurma works with).
+SHAPES: Mapping[str, tuple[str, Callable[[Json], Json]]] = {
+    "text": ("text", _text),
+    "path": ("an absolute path", _path),
+    "paths": ("a list of absolute paths", _paths),
+    "boolean": ("true or false", _boolean),
+    "count": ("a whole number from 1 on", _count),
+    "ratio": ("a number above 0", _ratio),
+    "duration": ("a time: seconds, or text such as 500ms, 30s, 1h30m", duration),
+    "size": ("a size: bytes, or text such as 10Mi, 1G", size),
+    "texts": ("a list of texts", _texts),
+    "text by name": ("a mapping of names to texts", _text_by_name),
+    "texts by name": ("a mapping of names to lists of texts", _texts_by_name),
+    "fingerprints": ("a list of key fingerprints (40 or 64 hexadecimal digits each)", _fingerprints),
+    "digests": ("a mapping of locators to sha256:… or sha512-… digests in lower case", _digests),
+    "mapping": ("a mapping", _mapping),
+}
+
+
+# --- the table -------------------------------------------------------------------------------------------------
+
+_POLICIES = ("signed", "digest", "any")
+
+_PLUGIN = (
+    Key("enabled", "boolean", True, "false: it is never loaded, and nothing can name it"),
+    Key("required", "boolean", False, "true: Kurma refuses to start a pod when it is missing, skipped or broken"),
+    Key("config", "mapping", {}, "its own options; `kurma plugins show` lists them"),
+)
+
+_STAGER = (
+    Key("image", "text", None, "locator of the stager's image; always verified (`trusted_host_keys`)"),
+    Key("driver", "text", None, "stager plugin that drives it; none: it speaks the Kurma Stager Specification"),
+    Key("config", "mapping", {}, "handed to the stager"),
+)
+
+_NETWORK = (
+    Key("name", "text", None, "unique; what `--net` and a pod's list of networks say. Required"),
+    Key("aci", "text", None, "a name that an installed plugin answers to, else the locator of a network image"),
+    Key("plugin", "text", None, "name of the installed network plugin, instead of `aci`"),
+    Key("containerInterface", "text", None, "the interface inside the pod, or a template such as `eth{{num}}`"),
+    Key("default", "boolean", False, "true: joined by pods that name no network"),
+    Key("optional", "boolean", False, "true: a pod starts without it when joining fails"),
+)
+
+SCHEMA: tuple[Key, ...] = (
+    Key("state_dir", "path", "/var/lib/kurma", "images, pods, network records, this machine's key"),
+    Key("run_dir", "path", "/run/kurma", "sockets and locks; `run` under `state_dir` where that is another one"),
+    Key("auth_dir", "path", "/etc/kurma/auth.d", "credentials for sources of images"),
+    Key(
+        "trustedkeys",
+        "paths",
+        ["/usr/lib/kurma/trustedkeys", "/etc/kurma/trustedkeys"],
+        "keys trusted for images; a later directory masks an earlier one, and the last is written to",
+    ),
+    Key("renderer", "text", "overlay", "renderer plugin for pods that name none"),
+    Key("stager", "text", "default", "stager for pods that name none: of `stagers`, else a stager plugin"),
+    Key("stagers", "named", {}, "stagers by name", keys=_STAGER),
+    Key("start_timeout", "duration", 60.0, "how long a stager may take until its pod runs"),
+    Key("stop_timeout", "duration", 10.0, "how long apps may take to end before they are killed"),
+    Key(
+        "log",
+        "section",
+        {},
+        "logs of apps",
+        keys=(
+            Key("size", "size", 10 << 20, "a log file is turned over at this size"),
+            Key("count", "count", 5, "files kept of each app's log, the current one included"),
+        ),
+    ),
+    Key(
+        "limits",
+        "section",
+        {},
+        "what an image archive may be at most",
+        keys=(
+            Key("total_size", "size", 64 << 30, "unpacked, all files together"),
+            Key("entries", "count", 2_000_000, "number of files, directories and links"),
+            Key("ratio", "ratio", 1000.0, "unpacked size over packed size"),
+        ),
+    ),
+    Key(
+        "trust",
+        "section",
+        {},
+        "what vouches for an image, by where it comes from: a trusted signature, a content digest, or nothing",
+        keys=(
+            Key("named", "word", "signed", "found by its name (discovery)", words=_POLICIES),
+            Key("https", "word", "signed", "`https://…`", words=_POLICIES),
+            Key("http", "word", "signed", "`http://…`", words=_POLICIES),
+            Key("docker", "word", "digest", "from a registry, `docker://…`, and `oci:…`", words=_POLICIES),
+            Key("file", "word", "any", "a file of this machine", words=_POLICIES),
+        ),
+    ),
+    Key(
+        "trusted_host_keys",
+        "fingerprints",
+        [],
+        "keys whose images may run with the host's power (stagers, network images), beside this machine's own key",
+    ),
+    Key(
+        "host_image_digests",
+        "digests",
+        {},
+        "digests of images that may run with the host's power though they carry no signature, by locator",
+    ),
+    Key(
+        "registries",
+        "section",
+        {},
+        "Docker and OCI registries",
+        keys=(
+            Key("insecure", "texts", [], "host[:port] of each that is spoken to without TLS"),
+            Key("mirrors", "texts by name", {}, "registry name → host[:port] of mirrors, tried in order"),
+        ),
+    ),
+    Key("container_networks", "list of named", [], "networks that pods may join", keys=_NETWORK, extra=True),
+    Key(
+        "plugins",
+        "section",
+        {},
+        "plugins by kind and name",
+        keys=tuple(Key(kind, "named", {}, f"`kurma.{kind}` plugins, by name", keys=_PLUGIN) for kind in KINDS),
+    ),
+)
+
+#: Names of networks that are always there and mean what they say.
+RESERVED_NETWORKS = ("host", "none")
+
+
+# --- checking --------------------------------------------------------------------------------------------------
+
+
+def unknown(where: Where, name: str, known: Iterable[str]) -> NoReturn:
+    """:raises ConfigError: always: the key is not known; it names the nearest one that is."""
+    import difflib
+
+    names = sorted(known)
+    near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.0)
+    nearest = f"; the nearest known one is {near[0]!r}" if near else "; there is none to be set here"
+    where.key(name).fail(f"unknown key{nearest}", hint=f"known here: {', '.join(names)}" if names else None)
+
+
+def checked(keys: tuple[Key, ...], value: Json, where: Where, *, extra: bool = False) -> dict[str, Json]:
+    """The section's values in the form that Kurma works with: only keys that are there. A key without a value
+    (``null``) says nothing.
+
+    :raises ConfigError: an unknown key, or a value of another shape.
+    """
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        where.fail(f"expected a mapping, found {shown(value)}")
+    table = {key.name: key for key in keys}
+    result: dict[str, Json] = {}
+    for name, item in value.items():
+        if name in table:
+            if item is not None:
+                result[name] = _value(table[name], item, where.key(name))
+        elif extra:
+            result[name] = item
+        else:
+            unknown(where, name, table)
+    return result
+
+
+def _value(key: Key, value: Json, where: Where) -> Json:
+    if key.shape == "section":
+        return checked(key.keys, value, where)
+    if key.shape == "named":
+        if not isinstance(value, dict):
+            where.fail(f"expected a mapping of names, found {shown(value)}")
+        return {name: checked(key.keys, item, where.key(name)) for name, item in value.items()}
+    if key.shape == "list of named":
+        return _list_of_named(key, value, where)
+    if key.shape == "word":
+        if value not in key.words:
+            where.fail(f"expected one of {', '.join(key.words)}, found {shown(value)}")
+        return value
+    called, convert = SHAPES[key.shape]
+    try:
+        return convert(value)
+    except (ValueError, ArithmeticError):
+        where.fail(f"expected {called}, found {shown(value)}")
+
+
+def _list_of_named(key: Key, value: Json, where: Where) -> list[dict[str, Json]]:
+    if not isinstance(value, list):
+        where.fail(f"expected a list, found {shown(value)}")
+    entries: dict[str, dict[str, Json]] = {}
+    for index, item in enumerate(value):
+        at = where.item(index)
+        entry = checked(key.keys, item, at, extra=key.extra)
+        name = entry.get("name")
+        if name is None:
+            at.fail("it has no `name`")
+        if name in entries:
+            at.key("name").fail(f"{name!r} is the name of an earlier entry too")
+        check_network(entry, at)
+        entries[name] = entry
+    return list(entries.values())
+
+
+def check_network(entry: Mapping[str, Json], where: Where) -> None:
+    """Rules of one ``container_networks`` entry that its shape does not say (W1).
+
+    :raises ConfigError: one is broken.
+    """
+    name = entry["name"]
+    if name in RESERVED_NETWORKS:
+        where.key("name").fail(f"{name!r} is always there, and cannot be configured")
+    if any(char.isspace() or char in "/,:=" for char in name) or name.startswith((".", "-")):
+        where.key("name").fail(f"{name!r} cannot be a network's name: no blanks, no / , : = and no leading . or -")
+    if ("aci" in entry) == ("plugin" in entry):
+        have = "both `aci` and `plugin`" if "aci" in entry else "neither `aci` nor `plugin`"
+        where.fail(f"network {name!r} has {have}", hint="say one: `aci` names an image, `plugin` a Python plugin")
+
+
+def shown(value: Json) -> str:
+    """The value as an error shows it: short, with its kind where that is the point."""
+    kinds = {bool: "", str: "", int: "the number ", float: "the number ", dict: "a mapping", list: "a list"}
+    kind = kinds.get(type(value))
+    if value is None:
+        return "nothing"
+    if kind is None:
+        return f"{value!r} ({type(value).__name__})"
+    if isinstance(value, dict | list):
+        return kind
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    return kind + (text if len(text) <= 60 else text[:57] + "…")
