@@ -1,0 +1,127 @@
+"""Locator → bytes: which fetcher serves a locator, and how what it finds is read.
+
+A download is read once, by whoever stores it; on its way it is hashed, counted, and written to a partial file, so
+that a later attempt goes on where this one was cut off, also by kill -9 (S5). The partial file is locked while it
+is written: who asks for the same bytes meanwhile waits, and then finds the image in the store.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from kurma_core.errors import FetchDigestError, FetchError, StoreError
+from kurma_core.fetching.download import Download, Partial
+from kurma_core.fetching.locator import NAMED, Locator, host_platform, parse_locator
+
+if TYPE_CHECKING:
+    import threading
+
+    from kurma_core.hookspecs import Fetcher, FetchRequest, Progress, RemoteArchive, RemoteBlob, RemoteLayers
+
+__all__ = ["NAMED", "Download", "Fetching", "Locator", "host_platform", "parse_locator"]
+
+
+class Fetching:
+    """Finds and reads images through the fetcher plugins.
+
+    :param driver: the fetcher of a scheme; raises PluginNotFoundError where there is none.
+    :param partial_dir: where unfinished downloads are kept; made when first needed.
+    :param schemes: names of the fetchers there are, without loading any.
+    :param note: tells the user something in one line.
+    """
+
+    def __init__(
+        self,
+        driver: Callable[[str], Fetcher],
+        partial_dir: str,
+        *,
+        schemes: Callable[[], Collection[str]] = tuple,
+        note: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self._driver = driver
+        self._partial_dir = partial_dir
+        self._schemes = schemes
+        self._note = note
+
+    def parse(self, text: str) -> Locator:
+        """:func:`parse_locator`, with the schemes of the fetchers that are there."""
+        return parse_locator(text, self._schemes())
+
+    def resolve(self, locator: Locator | str, request: FetchRequest) -> RemoteArchive | RemoteLayers:
+        """Asks the fetcher of the locator's scheme.
+
+        :raises FetchError: in one of its kinds. :raises PluginNotFoundError: no fetcher serves the scheme.
+        """
+        found = self.parse(locator) if isinstance(locator, str) else locator
+        if found.scheme == NAMED:
+            raise FetchError(
+                f"{found.text}: not in the store, and images are not yet discovered by name",
+                hint="name a path or an address: ./FILE.aci, https://HOST/FILE.aci, docker://HOST/NAME:TAG",
+                url=found.text,
+            )
+        return self._driver(found.scheme).resolve(found.text, request)
+
+    @contextmanager
+    def download(
+        self,
+        blob: RemoteBlob,
+        what: str,
+        *,
+        progress: Progress | None = None,
+        keep: bool = True,
+        cancelled: threading.Event | None = None,
+    ) -> Iterator[Download]:
+        """Reads a blob. Nothing is asked of the source before the first ``read``.
+
+        Where another process (or thread) is reading the same blob, this waits for it; ``Download.waited`` then
+        says that a look into the store may make reading needless.
+
+        :param what: for people: what is read.
+        :param keep: a partial file is kept, if the blob can be resumed at all; not for files of this machine.
+        :raises FetchError: from here and from ``read``; :raises FetchDigestError: at the last byte.
+        """
+        partial = None
+        if keep and blob.key is not None:
+            partial = Partial.lock(self._partial_dir, blob.key, lambda: self._wait_note(what), cancelled)
+        download = Download(blob, what, progress, partial, cancelled)
+        try:
+            yield download
+        except BaseException as error:
+            download.abandon(resumable=_resumable(error))
+            raise
+        download.close()
+
+    def _wait_note(self, what: str) -> None:
+        self._note(f"{what}: waiting for another fetch of the same")
+
+    def sweep(self, grace: float, *, dry_run: bool = False) -> tuple[int, int]:
+        """Removes partial files that nobody writes and that are older than ``grace`` seconds.
+
+        :returns: how many, and their bytes.
+        """
+        count = size = 0
+        try:
+            names = os.listdir(self._partial_dir)
+        except FileNotFoundError:
+            return 0, 0
+        for name in names:
+            path = os.path.join(self._partial_dir, name)
+            try:
+                found = os.stat(path)
+                if time.time() - found.st_mtime < grace or not Partial.remove_idle(path, dry_run):
+                    continue
+            except FileNotFoundError:
+                continue  # finished meanwhile
+            count, size = count + 1, size + found.st_size
+        return count, size
+
+
+def _resumable(error: BaseException) -> bool:
+    """Whether what was read so far may be gone on with: unless the bytes themselves were at fault."""
+    if isinstance(error, FetchDigestError):
+        return False
+    return isinstance(error, (FetchError, StoreError)) or not isinstance(error, Exception)

@@ -1,0 +1,251 @@
+"""One download: bytes of a partial file, then of the source; hashed, counted, and kept until they are stored."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import io
+import os
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from kurma_core.errors import FetchDigestError, FetchError, FetchTruncatedError, StoreError
+
+if TYPE_CHECKING:
+    import threading
+    from typing import BinaryIO
+
+    from kurma_core.hookspecs import Progress, RemoteBlob
+
+CHUNK = 1 << 18
+_LOCK_POLL = 0.05
+
+
+class Download(io.RawIOBase):
+    """The bytes of one blob: first those of the partial file, then those of the source. Read once, by one thread.
+
+    At the end digest and size are checked: the last ``read`` raises where they differ, so a reader that goes to
+    the end never takes wrong bytes for good; one that stops earlier calls :meth:`finish` before it trusts them.
+    """
+
+    def __init__(
+        self,
+        blob: RemoteBlob,
+        what: str,
+        progress: Progress | None,
+        partial: Partial | None,
+        cancelled: threading.Event | None,
+    ) -> None:
+        self.waited = partial is not None and partial.waited
+        self._blob = blob
+        self._what = what
+        self._progress = progress
+        self._partial = partial
+        self._cancelled = cancelled
+        self._source: BinaryIO | None = None
+        self._started = False
+        self._replay = 0
+        self._position = 0
+        self._ended = False
+        algorithm, _, self._expected = (blob.digest or "").partition(":")
+        if self._expected and algorithm not in ("sha256", "sha512"):
+            raise FetchDigestError(
+                f"{what}: digests of the kind {algorithm} are not understood", digest=blob.digest
+            )
+        self._hash = hashlib.new(algorithm) if self._expected else None
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        """:raises FetchError: :raises StoreError: the partial file cannot be written."""
+        if size is None or size < 0:
+            return b"".join(iter(lambda: self.read(CHUNK), b""))
+        if self._ended or not size:
+            return b""
+        if self._cancelled is not None and self._cancelled.is_set():
+            raise FetchError(f"{self._what}: given up, for another part of the image failed")
+        if not self._started:
+            self._start()
+        data = self._next(size)
+        if not data:
+            self._ended = True
+            self._check()
+            return b""
+        self._position += len(data)
+        if self._hash is not None:
+            self._hash.update(data)
+        if self._progress is not None:
+            self._progress.advance(len(data))
+        if self._blob.size is not None and self._position > self._blob.size:
+            raise FetchDigestError(f"{self._what}: is longer than the {self._blob.size} bytes announced")
+        return data
+
+    def readinto(self, buffer: object) -> int:
+        view = memoryview(buffer).cast("B")  # type: ignore[arg-type]
+        data = self.read(len(view))
+        view[: len(data)] = data
+        return len(data)
+
+    def finish(self) -> None:
+        """Reads what is left and checks the whole. :raises FetchError: see :meth:`read`."""
+        while self.read(CHUNK):
+            pass
+
+    def close(self) -> None:
+        """After success: the partial file goes."""
+        self._end(keep=False)
+
+    def abandon(self, *, resumable: bool) -> None:
+        """After a failure. :param resumable: the partial file stays for the next attempt."""
+        self._end(keep=resumable)
+
+    def _end(self, *, keep: bool) -> None:
+        if self.closed:
+            return
+        if self._source is not None:
+            self._source.close()
+        if self._partial is not None:
+            self._partial.release(keep=keep)
+        if self._started and self._progress is not None:
+            self._progress.finish()
+        super().close()
+
+    def _start(self) -> None:
+        """Opens the source where the partial file ends, before a byte of that is handed out: only now can it be
+        thrown away, if the source holds something else by now."""
+        self._started = True
+        size = self._blob.size
+        if self._partial is not None:
+            self._replay = self._partial.size()
+            if size is not None and self._replay > size:
+                self._replay = 0
+        if size is None or self._replay < size or not size:
+            try:
+                self._source = self._blob.open(self._replay)
+            except FetchTruncatedError as error:
+                if not self._replay or not error.data.get("changed"):
+                    raise
+                self._replay = 0
+                self._source = self._blob.open(0)
+        if self._partial is not None and not self._replay:
+            self._partial.truncate()
+        if self._progress is not None:
+            self._progress.start(self._what, size)
+
+    def _next(self, size: int) -> bytes:
+        if self._position < self._replay:
+            assert self._partial is not None
+            return self._partial.read(min(size, self._replay - self._position), self._position)
+        if self._source is None:
+            return b""
+        data = self._source.read(size)
+        if data and self._partial is not None:
+            self._partial.append(data)
+        return data
+
+    def _check(self) -> None:
+        size = self._blob.size
+        if size is not None and self._position != size:
+            raise FetchTruncatedError(f"{self._what}: ended after {self._position} of {size} bytes")
+        if self._hash is not None and self._hash.hexdigest() != self._expected:
+            raise FetchDigestError(
+                f"{self._what}: its digest is {self._hash.name}:{self._hash.hexdigest()}, not {self._blob.digest}",
+                hint="what came is not what was asked for: try again, and distrust the source if it stays so",
+                digest=self._blob.digest,
+            )
+
+
+class Partial:
+    """The locked file that keeps what came so far."""
+
+    def __init__(self, path: str, descriptor: int, waited: bool) -> None:
+        self._path = path
+        self._descriptor = descriptor
+        self.waited = waited
+
+    @classmethod
+    def lock(
+        cls, directory: str, key: str, note: Callable[[], None], cancelled: threading.Event | None
+    ) -> Partial:
+        """Waits until nobody else writes it. Polls, for a thread that blocks in flock could not be cancelled."""
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        path = os.path.join(directory, hashlib.sha256(key.encode(errors="surrogateescape")).hexdigest()[:40])
+        waited = False
+        while True:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                while not _try_lock(descriptor):
+                    if not waited:
+                        note()
+                    waited = True
+                    if cancelled is not None and cancelled.is_set():
+                        raise FetchError("given up, for another part of the image failed")
+                    time.sleep(_LOCK_POLL)
+                # Whoever held the lock may have finished and removed the file: then this is nobody's.
+                if _same_file(descriptor, path):
+                    return cls(path, descriptor, waited)
+            except BaseException:
+                os.close(descriptor)
+                raise
+            os.close(descriptor)
+
+    @staticmethod
+    def remove_idle(path: str, dry_run: bool) -> bool:
+        """:returns: whether nobody writes it. :raises FileNotFoundError: it is gone."""
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            if not _try_lock(descriptor) or not _same_file(descriptor, path):
+                return False
+            if not dry_run:
+                os.unlink(path)
+            return True
+        finally:
+            os.close(descriptor)
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def truncate(self) -> None:
+        os.ftruncate(self._descriptor, 0)
+
+    def read(self, size: int, offset: int) -> bytes:
+        return os.pread(self._descriptor, size, offset)
+
+    def append(self, data: bytes) -> None:
+        view = memoryview(data)
+        end = os.lseek(self._descriptor, 0, os.SEEK_END)
+        try:
+            while view:
+                written = os.pwrite(self._descriptor, view, end)
+                end += written
+                view = view[written:]
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                self.truncate()  # room for whoever needs it more
+                raise StoreError(f"{self._path}: no space left for the download", path=self._path) from None
+            raise StoreError(f"{self._path}: cannot be written: {error.strerror}", path=self._path) from None
+
+    def release(self, *, keep: bool) -> None:
+        if not keep or not self.size():
+            os.unlink(self._path)
+        os.close(self._descriptor)
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _same_file(descriptor: int, path: str) -> bool:
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return False
+    mine = os.fstat(descriptor)
+    return (mine.st_dev, mine.st_ino) == (found.st_dev, found.st_ino)

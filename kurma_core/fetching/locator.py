@@ -1,0 +1,92 @@
+"""Locators: the words by which people say where an image is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from kurma_core.appc.types import ac_identifier
+from kurma_core.errors import ManifestError, UsageError
+
+#: Scheme of a locator that is an image's name: to be found by discovery.
+NAMED = "appc"
+_SCHEME = frozenset("abcdefghijklmnopqrstuvwxyz0123456789+-")
+
+
+@dataclass(frozen=True, slots=True)
+class Locator:
+    """Where an image is.
+
+    :param text: whole, scheme included; of a path: ``file:///…``; of a name: as it was written.
+    :param name: with ``version`` and ``labels``: the parts of a name (D1); None for every other scheme.
+    """
+
+    scheme: str
+    text: str
+    name: str | None = None
+    version: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+def parse_locator(text: str, schemes: Collection[str] = ()) -> Locator:
+    """Tell a path, an address, and a name apart.
+
+    A path begins with ``/``, ``./`` or ``../``, or is the name of an existing file that ends in ``.aci``. An
+    address is ``SCHEME://…``, or ``SCHEME:…`` where the scheme is one of ``schemes`` or a path follows it.
+    All else is ``NAME[:VERSION][,label=value…]`` (App Container Image Discovery; D1).
+
+    :param schemes: the fetchers that there are.
+    :raises UsageError: it is none of the three.
+    """
+    if not text or "\0" in text:
+        raise UsageError("an image's locator is empty" if not text else "an image's locator holds a NUL")
+    if (
+        text in (".", "..")
+        or text.startswith(("/", "./", "../"))
+        or (text.endswith(".aci") and os.path.exists(text))
+    ):
+        from urllib.parse import quote_from_bytes
+
+        return Locator("file", "file://" + quote_from_bytes(os.fsencode(os.path.abspath(text))))
+    scheme, colon, rest = text.partition(":")
+    lower = scheme.lower()
+    if (
+        colon
+        and lower
+        and _SCHEME.issuperset(lower)
+        and (rest.startswith(("//", "/", "./", "../")) or lower in schemes)
+    ):
+        return Locator(lower, f"{lower}:{rest}")
+    return _parse_name(text)
+
+
+def _parse_name(text: str) -> Locator:
+    head, *pairs = text.split(",")
+    name, colon, version = head.partition(":")
+    labels: dict[str, str] = {}
+    hint = "an image is a path, an address (https://…, docker://…), or NAME[:VERSION][,label=value…]"
+    try:
+        ac_identifier(name, "$")
+        for pair in pairs:
+            label, equals, value = pair.partition("=")
+            ac_identifier(label, "$")
+            if not equals or label in labels or label == "name":
+                raise UsageError(f"{text}: labels are written label=value, each once", hint=hint)
+            labels[label] = value
+    except ManifestError as error:
+        raise UsageError(f"{text}: not an image: {error.data['found']} is no name", hint=hint) from None
+    if colon and not version:
+        raise UsageError(f"{text}: the version is empty", hint=hint)
+    if "version" in labels:
+        if colon:
+            raise UsageError(f"{text}: the version is given twice", hint=hint)
+        version = labels.pop("version")
+    return Locator(NAMED, text, name, version or None, labels)
+
+
+def host_platform() -> tuple[str, str]:
+    """This machine's os and arch, as the App Container specification spells them."""
+    machine = os.uname().machine
+    arch = {"x86_64": "amd64", "i686": "i386", "i586": "i386", "armv8l": "armv7l"}.get(machine, machine)
+    return "linux", arch

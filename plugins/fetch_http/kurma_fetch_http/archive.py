@@ -1,0 +1,103 @@
+"""Archives on web servers."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, BinaryIO
+from urllib.parse import urlsplit, urlunsplit
+
+from kurma_core.errors import FetchError, FetchNotFoundError
+from kurma_core.hookspecs import RemoteArchive
+from kurma_fetch_http.local import SIGNATURE_LIMIT
+from kurma_fetch_http.reader import ResumingReader, buffered, get_from, validators
+from kurma_fetch_http.transport import Transport, shown
+
+if TYPE_CHECKING:
+    from urllib3.response import BaseHTTPResponse
+
+
+def web_archive(locator: str, transport: Transport) -> RemoteArchive:
+    """The archive at an http or https address.
+
+    One GET tells what a HEAD would (not every server answers those alike), and its body is what the first
+    ``open`` reads.
+
+    :raises FetchError: in one of its kinds.
+    """
+    answer, final = transport.request(locator)
+    blob = WebBlob(transport, locator, final, answer)
+    return RemoteArchive(
+        locator=locator,
+        url=shown(final),
+        transport=urlsplit(final).scheme,
+        blob=blob,
+        signature=lambda: _signature(transport, locator),
+    )
+
+
+class WebBlob:
+    """A body at an address, as a :class:`kurma_core.hookspecs.RemoteBlob`.
+
+    It can be resumed only where the server gives a validator: otherwise nothing says that the rest belongs to
+    what is there already.
+    """
+
+    def __init__(self, transport: Transport, url: str, final: str, answer: BaseHTTPResponse) -> None:
+        self._transport = transport
+        self._url = url
+        self._validator = next(iter(validators(answer)), None)
+        length = answer.headers.get("Content-Length", "")
+        self.size: int | None = int(length) if length.isascii() and length.isdigit() else None
+        self.digest: str | None = None
+        self.key = None if self._validator is None else f"web {shown(final)} {self._validator}"
+        self.max_age = _max_age(answer.headers.get("Cache-Control", ""))
+        self._first: BaseHTTPResponse | None = answer
+        self._lock = threading.Lock()
+
+    def open(self, offset: int = 0) -> BinaryIO:
+        """See :meth:`kurma_core.hookspecs.RemoteBlob.open`."""
+        with self._lock:
+            first, self._first = self._first, None
+        if first is not None and offset:
+            first.close()
+            first = None
+        return buffered(
+            ResumingReader(
+                self._open_at,
+                url=self._url,
+                size=self.size,
+                retries=0 if self._validator is None else self._transport.retries,
+                sleep=self._transport.sleep,
+                offset=offset,
+                first=first,
+            )
+        )
+
+    def _open_at(self, offset: int) -> BaseHTTPResponse:
+        return get_from(self._transport, self._url, offset, validator=self._validator)
+
+
+def _max_age(control: str) -> int:
+    """Seconds for which the server calls its answer fresh (0: not)."""
+    directives = [part.strip().lower() for part in control.split(",")]
+    if "no-cache" in directives or "no-store" in directives:
+        return 0
+    ages = (part.removeprefix("max-age=") for part in directives if part.startswith("max-age="))
+    return next((int(age) for age in ages if age.isascii() and age.isdigit()), 0)
+
+
+def _signature(transport: Transport, url: str) -> bytes | None:
+    parts = urlsplit(url)
+    beside = urlunsplit((parts.scheme, parts.netloc, parts.path + ".asc", parts.query, ""))
+    try:
+        answer, _ = transport.request(beside)
+    except FetchNotFoundError:
+        return None
+    reader = ResumingReader(
+        lambda _: answer, url=beside, size=None, retries=0, sleep=transport.sleep, first=answer
+    )
+    with reader:
+        content = b"".join(iter(lambda: reader.read(1 << 16), b""))[: SIGNATURE_LIMIT + 1]
+    if len(content) > SIGNATURE_LIMIT:
+        raise FetchError(f"{shown(beside)}: too long for a signature", url=shown(beside))
+    return content

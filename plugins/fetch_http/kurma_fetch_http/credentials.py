@@ -1,0 +1,112 @@
+"""Credentials by host, from the files of ``auth.d``.
+
+Each file ``*.json`` there holds one object (or a list of them), readable by its owner alone::
+
+    {"hosts": ["example.com", "registry.example.com:5000"], "type": "basic", "user": "u", "password": "p"}
+    {"hosts": ["example.com"], "type": "bearer", "token": "t"}
+
+Files are read in the order of their names; the first that names a host counts. A host without a port stands for
+the default ports.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import stat
+from typing import Any
+
+from kurma_core.errors import ConfigError
+
+
+class Credentials:
+    """Looked up lazily: a run that asks for none reads nothing.
+
+    :param directory: need not exist; "" for none.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._found: dict[str, dict[str, str]] | None = None
+
+    def header(self, host: str) -> str | None:
+        """The value of ``Authorization`` for ``host[:port]``; None: there are no credentials for it.
+
+        :raises ConfigError: a file of the directory is malformed, or others may read it.
+        """
+        entry = self._entries().get(canonical(host))
+        if entry is None:
+            return None
+        if entry["type"] == "bearer":
+            return f"Bearer {entry['token']}"
+        return basic(entry["user"], entry["password"])
+
+    def login(self, host: str) -> tuple[str, str] | None:
+        """User and password for ``host[:port]``, where they are of that type. :raises ConfigError: as above."""
+        entry = self._entries().get(canonical(host))
+        if entry is None or entry["type"] != "basic":
+            return None
+        return entry["user"], entry["password"]
+
+    def _entries(self) -> dict[str, dict[str, str]]:
+        if self._found is None:
+            self._found = {}
+            for path in self._files():
+                for entry in _read(path):
+                    for host in entry.pop("hosts"):
+                        self._found.setdefault(canonical(host), entry)
+        return self._found
+
+    def _files(self) -> list[str]:
+        try:
+            names = sorted(os.listdir(self._directory)) if self._directory else []
+        except FileNotFoundError:
+            return []
+        return [os.path.join(self._directory, name) for name in names if name.endswith(".json")]
+
+
+def canonical(host: str) -> str:
+    """A host in lower case, without the ports that http and https have by themselves."""
+    host = host.lower()
+    for port in (":443", ":80"):
+        host = host.removesuffix(port)
+    return host
+
+
+def basic(user: str, password: str) -> str:
+    """The value of ``Authorization`` for a user and a password."""
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+def _read(path: str) -> list[dict[str, Any]]:
+    import json
+
+    try:
+        with open(path, "rb") as file:
+            if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
+                raise ConfigError(
+                    f"{path}: others may read these credentials", hint=f"chmod 600 {path}", file=path
+                )
+            content = json.load(file)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read as credentials: {error}", file=path) from None
+    entries = content if isinstance(content, list) else [content]
+    for entry in entries:
+        _check(path, entry)
+    return entries
+
+
+_KEYS = {"basic": {"user", "password"}, "bearer": {"token"}}
+
+
+def _check(path: str, entry: object) -> None:
+    if not isinstance(entry, dict) or entry.get("type") not in _KEYS:
+        raise ConfigError(f'{path}: expected an object with "type" of basic or bearer', file=path)
+    wanted = _KEYS[entry["type"]] | {"hosts", "type"}
+    if set(entry) != wanted:
+        raise ConfigError(f"{path}: expected the keys {', '.join(sorted(wanted))}", file=path)
+    hosts = entry["hosts"]
+    if not isinstance(hosts, list) or not all(isinstance(host, str) for host in hosts):
+        raise ConfigError(f'{path}: expected "hosts" to be a list of names', file=path)
+    if not all(isinstance(value, str) for key, value in entry.items() if key != "hosts"):
+        raise ConfigError(f"{path}: expected texts", file=path)

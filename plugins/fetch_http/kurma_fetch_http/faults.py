@@ -1,0 +1,77 @@
+"""What urllib3 and the socket layer raise, as fetch errors by kind."""
+
+from __future__ import annotations
+
+import ssl
+
+from urllib3 import exceptions
+
+from kurma_core.errors import (
+    FetchError,
+    FetchRefusedError,
+    FetchTimeoutError,
+    FetchTLSError,
+    FetchTruncatedError,
+)
+
+
+def translated(error: BaseException, url: str) -> FetchError:
+    """:param url: as it may be shown."""
+    proxied = ""
+    if isinstance(error, exceptions.ProxyError):
+        proxied = " by the proxy"
+        error = error.original_error
+    tls = _within(error, ssl.SSLError)
+    if isinstance(error, exceptions.SSLError) or tls is not None:
+        return _tls_error(tls if isinstance(tls, ssl.SSLError) else None, str(error), url)
+    if isinstance(error, exceptions.NameResolutionError):
+        return FetchError(f"{url}: the host's name does not resolve", hint="check the name and the DNS", url=url)
+    if isinstance(error, exceptions.NewConnectionError):
+        cause = _within(error, OSError)
+        if isinstance(cause, ConnectionRefusedError):
+            return FetchRefusedError(f"{url}: connection refused{proxied}", url=url)
+        reason = getattr(cause, "strerror", None) or "no connection"
+        return FetchRefusedError(f"{url}: cannot connect{proxied}: {reason}", url=url)
+    if isinstance(error, (exceptions.TimeoutError, TimeoutError)):
+        return FetchTimeoutError(f"{url}: no answer in time", url=url)
+    return FetchTruncatedError(f"{url}: the connection broke", url=url)
+
+
+def is_passing(error: FetchError) -> bool:
+    """Whether it may well be gone at the next attempt: a connection that broke. Not a refusal, and not a time-out,
+    which has cost long enough."""
+    return isinstance(error, FetchTruncatedError)
+
+
+def _tls_error(error: ssl.SSLError | None, text: str, url: str) -> FetchError:
+    if isinstance(error, ssl.SSLEOFError):
+        return FetchTruncatedError(f"{url}: the connection broke", url=url)
+    if isinstance(error, ssl.SSLCertVerificationError):
+        reason = error.verify_message
+        if "ostname mismatch" in reason or "IP address mismatch" in reason:
+            reason = "the certificate is for another name"
+        elif "issuer" in reason or "self-signed" in reason or "self signed" in reason:
+            reason = "the certificate is of an unknown authority"
+        elif "expired" in reason:
+            reason = "the certificate has expired"
+        hint = "add the authority by the fetcher's option ca_file, or by SSL_CERT_FILE"
+        return FetchTLSError(f"{url}: TLS failed: {reason}", hint=hint, url=url, reason="certificate")
+    code = error.reason if error is not None else ""
+    if code in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"):
+        return FetchTLSError(f"{url}: TLS failed: the server does not speak TLS", url=url, reason="plain")
+    reason = (code or text).lower().replace("_", " ")
+    return FetchTLSError(f"{url}: TLS failed: {reason}", url=url, reason=code)
+
+
+def _within(error: BaseException | None, kind: type[BaseException]) -> BaseException | None:
+    """The first of that kind among an exception, its arguments and what caused it."""
+    seen = 0
+    while error is not None and seen < 10:
+        if isinstance(error, kind):
+            return error
+        for argument in error.args:
+            if isinstance(argument, kind):
+                return argument
+        error = error.__cause__ or error.__context__
+        seen += 1
+    return None

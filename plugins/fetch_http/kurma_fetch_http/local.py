@@ -1,0 +1,109 @@
+"""Archives in files of this machine."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from dataclasses import dataclass
+from typing import BinaryIO
+from urllib.parse import unquote_to_bytes, urlsplit
+
+from kurma_core.errors import FetchError, FetchNotFoundError, FetchRefusedError, UsageError
+from kurma_core.hookspecs import RemoteArchive
+
+#: A detached signature is some hundred bytes; whatever is longer than this is none.
+SIGNATURE_LIMIT = 1 << 20
+
+
+def local_archive(locator: str) -> RemoteArchive:
+    """The archive that a ``file://`` address names; its signature is the file with ``.asc`` behind the name.
+
+    :raises UsageError: the address names another host, or no absolute path.
+    :raises FetchError: there is no such file, it may not be read, or it is none.
+    """
+    path = path_of(locator)
+    blob = FileBlob.of(path)
+    return RemoteArchive(
+        locator=locator,
+        url=locator,
+        transport="file",
+        blob=blob,
+        signature=lambda: _signature(path + b".asc"),
+    )
+
+
+def path_of(locator: str) -> bytes:
+    """The path in a ``file://`` address, percent-decoded; bytes, for a name need not be UTF-8.
+
+    :raises UsageError: it names another host, or no absolute path.
+    """
+    parts = urlsplit(locator)
+    if parts.netloc not in ("", "localhost"):
+        raise UsageError(f"{locator}: a file address names no host", hint="write file:///PATH, or just the path")
+    path = unquote_to_bytes(parts.path)
+    if not path.startswith(b"/") or b"\0" in path:
+        raise UsageError(f"{locator}: not an absolute path", hint="write file:///PATH, or just the path")
+    return path
+
+
+@dataclass(frozen=True, slots=True)
+class FileBlob:
+    """A regular file as a :class:`kurma_core.hookspecs.RemoteBlob`; ``key`` changes whenever the file does."""
+
+    path: bytes
+    key: str
+    size: int
+    digest: str | None = None
+
+    @classmethod
+    def of(cls, path: bytes) -> FileBlob:
+        """:raises FetchError: see :func:`open_regular`."""
+        with open_regular(path) as file:
+            found = os.fstat(file.fileno())
+        key = f"file {os.fsdecode(path)!r} {found.st_dev} {found.st_ino} {found.st_size} {found.st_mtime_ns}"
+        return cls(path, f"{key} {found.st_ctime_ns}", found.st_size)
+
+    def open(self, offset: int = 0) -> BinaryIO:
+        """:raises FetchError: see :func:`open_regular`."""
+        file = open_regular(self.path)
+        file.seek(offset)
+        return file
+
+
+def open_regular(path: bytes) -> BinaryIO:
+    """Opens a regular file for reading, and nothing else: a fifo would block, a device would never end.
+
+    :raises FetchNotFoundError: there is none. :raises FetchRefusedError: it may not be read.
+    :raises FetchError: it is something else.
+    """
+    name = os.fsdecode(path)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise _opening_error(name, error) from None
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        kind = "a directory" if stat.S_ISDIR(mode) else "not a regular file"
+        raise FetchError(f"{name}: {kind}", hint="name an image archive (.aci)", url=name)
+    return os.fdopen(descriptor, "rb")
+
+
+def _opening_error(name: str, error: OSError) -> FetchError:
+    if error.errno in (errno.ENOENT, errno.ENOTDIR):
+        return FetchNotFoundError(f"{name}: no such file", url=name)
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return FetchRefusedError(f"{name}: may not be read: {error.strerror}", url=name)
+    return FetchError(f"{name}: cannot be opened: {error.strerror}", url=name)
+
+
+def _signature(path: bytes) -> bytes | None:
+    try:
+        with open_regular(path) as file:
+            content = file.read(SIGNATURE_LIMIT + 1)
+    except FetchNotFoundError:
+        return None
+    if len(content) > SIGNATURE_LIMIT:
+        raise FetchError(f"{os.fsdecode(path)}: too long for a signature", url=os.fsdecode(path))
+    return content

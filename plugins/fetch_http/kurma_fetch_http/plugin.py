@@ -1,0 +1,45 @@
+"""The entry points ``file``, ``http`` and ``https``: App Container archives by path or URL."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kurma_core.errors import UsageError
+from kurma_core.hookspecs import Driver, DriverContext, Fetcher, FetchRequest, Option, hookimpl
+
+if TYPE_CHECKING:
+    from kurma_core.hookspecs import RemoteArchive
+
+#: What the section of each of the three schemes may hold; shared with whoever uses :class:`.transport.Transport`.
+OPTIONS = (
+    Option("timeout", float, 30.0, "seconds to wait for a connection, and for each piece of an answer"),
+    Option("retries", int, 4, "how often a broken connection or a 5xx answer is tried again"),
+    Option("ca_file", str, "", "PEM file of further certificate authorities, beside the system's"),
+)
+
+
+class HttpFetcher:
+    """Resolves ``file://``, ``http://`` and ``https://`` locators. One serves all three schemes."""
+
+    def __init__(self, context: DriverContext) -> None:
+        self._context = context
+
+    def resolve(self, locator: str, request: FetchRequest) -> RemoteArchive:
+        """See :meth:`kurma_core.hookspecs.Fetcher.resolve`. Beside the archive, its signature is looked for at
+        the same address with ``.asc`` behind it."""
+        if locator.startswith("file:"):
+            from kurma_fetch_http.local import local_archive
+
+            return local_archive(locator)
+        if not locator.startswith(("http://", "https://")):
+            raise UsageError(f"{locator}: not a file, http or https address")
+        from kurma_fetch_http.archive import web_archive
+        from kurma_fetch_http.transport import Transport
+
+        return web_archive(locator, Transport.from_config(self._context, request.insecure))
+
+
+@hookimpl
+def kurma_fetcher() -> Driver[Fetcher]:
+    """Archives from this machine's files and from web servers."""
+    return Driver(create=HttpFetcher, options=OPTIONS)

@@ -1,0 +1,171 @@
+"""A body that goes on where a broken connection left it."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, cast
+
+import urllib3
+
+from kurma_core.errors import FetchError, FetchTimeoutError, FetchTruncatedError
+from kurma_fetch_http import faults
+from kurma_fetch_http.transport import Transport, backoff, shown
+
+if TYPE_CHECKING:
+    from typing import BinaryIO
+
+    from _typeshed import WriteableBuffer
+    from urllib3.response import BaseHTTPResponse
+
+_SKIP = 1 << 16
+
+
+class OpenAt(Protocol):
+    """Asks for a body from an offset on."""
+
+    def __call__(self, offset: int) -> BaseHTTPResponse: ...
+
+
+class ResumingReader(io.RawIOBase):
+    """Reads a body; where the connection breaks or stalls, asks again from there on, with back-off.
+
+    :param open_at: raises FetchError if that cannot be had.
+    :param first: an answer that is there already, standing at ``offset``.
+    :param size: of the whole body, None if unknown: then its end is where the server ends it.
+    :param retries: how often in a row, without a byte gained, it asks again; 0: never, for bodies that cannot be
+        told from others at the same address.
+    """
+
+    def __init__(
+        self,
+        open_at: OpenAt,
+        *,
+        url: str,
+        size: int | None,
+        retries: int,
+        sleep: Callable[[float], None],
+        offset: int = 0,
+        first: BaseHTTPResponse | None = None,
+    ) -> None:
+        self._open_at = open_at
+        self._url = shown(url)
+        self._size = size
+        self._retries = retries
+        self._sleep = sleep
+        self._offset = offset
+        self._failures = 0
+        self._answer = first if first is not None else open_at(offset)
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        if size is None or size < 0:
+            return self.readall()
+        while True:
+            try:
+                data = self._read_some(size)
+            except FetchError as error:
+                self._resume(error)
+                continue
+            self._offset += len(data)
+            if data:
+                self._failures = 0
+            return data
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        view = memoryview(buffer).cast("B")
+        data = self.read(len(view))
+        view[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            # Closed, not drained: the rest may be gigabytes.
+            self._answer.close()
+            self._answer.release_conn()
+        super().close()
+
+    def _read_some(self, size: int) -> bytes:
+        """:raises FetchError: the connection broke, stalled, or ended before its time."""
+        if self._size is not None and self._offset >= self._size:
+            return b""
+        try:
+            data = self._answer.read(size, decode_content=False)
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise faults.translated(error, self._url) from error
+        if not data and size and self._size is not None:
+            raise FetchTruncatedError(
+                f"{self._url}: ended after {self._offset} of {self._size} bytes", url=self._url
+            )
+        return data
+
+    def _resume(self, error: FetchError) -> None:
+        """Asks again from where the body broke; ``error`` is raised when that was done often enough."""
+        if self._failures >= self._retries or not isinstance(error, (FetchTruncatedError, FetchTimeoutError)):
+            raise error
+        self._answer.close()
+        self._sleep(backoff(self._failures))
+        self._failures += 1
+        self._answer = self._open_at(self._offset)
+
+
+def buffered(reader: ResumingReader) -> BinaryIO:
+    """The reader as what the core expects; unbuffered, for the core reads large pieces."""
+    return cast("BinaryIO", reader)
+
+
+def get_from(
+    transport: Transport,
+    url: str,
+    offset: int,
+    *,
+    validator: str | None = None,
+    headers: dict[str, str] | None = None,
+) -> BaseHTTPResponse:
+    """A body from ``offset`` on, also of a server that knows no ranges: then what comes before is read over.
+
+    :param validator: ETag or Last-Modified of the body that is meant; None: the address alone tells it.
+    :raises FetchTruncatedError: another body stands there by now.
+    """
+    sent = dict(headers or {})
+    if offset:
+        sent["Range"] = f"bytes={offset}-"
+        if validator is not None:
+            sent["If-Range"] = validator
+    answer, final = transport.request(url, sent)
+    return positioned(answer, final, offset, validator)
+
+
+def positioned(answer: BaseHTTPResponse, url: str, offset: int, validator: str | None) -> BaseHTTPResponse:
+    """The answer to a request for a range, standing at ``offset``. :raises FetchTruncatedError: see above."""
+    if answer.status == 206:
+        span = answer.headers.get("Content-Range", "")
+        if not span.startswith(f"bytes {offset}-"):
+            answer.close()
+            raise FetchError(f"{shown(url)}: answers with another range than asked for", url=shown(url))
+        return answer
+    if not offset:
+        return answer
+    if validator is not None and validator not in validators(answer):
+        answer.close()
+        raise FetchTruncatedError(f"{shown(url)}: changed while it was fetched", url=shown(url), changed=True)
+    left = offset
+    while left:
+        try:
+            data = answer.read(min(left, _SKIP), decode_content=False)
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise faults.translated(error, shown(url)) from error
+        if not data:
+            raise FetchTruncatedError(f"{shown(url)}: is shorter than it was", url=shown(url), changed=True)
+        left -= len(data)
+    return answer
+
+
+def validators(answer: BaseHTTPResponse) -> tuple[str, ...]:
+    """What tells this body from another at the same address, the surest first: a strong ETag, Last-Modified."""
+    etag = answer.headers.get("ETag", "")
+    modified = answer.headers.get("Last-Modified", "")
+    strong = (etag,) if etag and not etag.startswith("W/") else ()
+    return (*strong, modified) if modified else strong

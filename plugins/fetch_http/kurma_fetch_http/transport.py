@@ -1,0 +1,280 @@
+"""One careful HTTP client: proxies, TLS, redirects, time-outs, retries, and errors by kind.
+
+Nothing here knows what an image is; the Docker fetcher uses it too. What urllib3 could do by itself (redirects,
+retries) is done here, for three things are wanted that it does not know: a redirect must not lead from TLS to
+plain HTTP, credentials must not follow to another host, and ``Retry-After`` must be bounded.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
+from urllib.parse import urljoin, urlsplit, urlunsplit
+
+import urllib3
+
+from kurma_core.errors import (
+    FetchError,
+    FetchNotFoundError,
+    FetchRefusedError,
+    FetchUnauthorizedError,
+    UsageError,
+)
+from kurma_fetch_http import faults
+from kurma_fetch_http.credentials import Credentials
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
+    from urllib3.response import BaseHTTPResponse
+
+    from kurma_core.hookspecs import DriverContext
+
+REDIRECTS = 10
+#: Longest that one ``Retry-After`` is obeyed, and longest that one request waits in all, in seconds.
+LONGEST_WAIT = 60.0
+_REDIRECT = frozenset((301, 302, 303, 307, 308))
+_AGAIN = frozenset((429, 500, 502, 503, 504))
+_GOOD = frozenset((200, 206))
+
+
+class Transport:
+    """HTTP requests with one set of options. Safe to use from several threads.
+
+    :param timeout: seconds, for the connection and for each read.
+    :param retries: how often a broken connection or a 5xx or 429 answer is tried again.
+    :param ca_file: PEM file of further authorities; "" for none. The system's are those of OpenSSL, so that
+        ``SSL_CERT_FILE`` and ``SSL_CERT_DIR`` count.
+    :param insecure: ``tls``: certificates are not verified; ``http``: plain HTTP is allowed.
+    :param credentials: looked up by host for every request that brings none of its own.
+    :param sleep: waits that many seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        timeout: float = 30.0,
+        retries: int = 4,
+        ca_file: str = "",
+        insecure: Collection[str] = (),
+        credentials: Credentials | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.retries = retries
+        self._timeout = urllib3.Timeout(connect=timeout, read=timeout)
+        self._insecure = frozenset(insecure)
+        self._credentials = credentials or Credentials("")
+        self.sleep = sleep
+        self._tls = _tls_context(ca_file, verified="tls" not in self._insecure)
+        self._pools: dict[str | None, urllib3.PoolManager] = {}
+
+    @classmethod
+    def from_config(cls, context: DriverContext, insecure: Collection[str]) -> Transport:
+        """As the options of :data:`kurma_fetch_http.plugin.OPTIONS` say."""
+        config = context.config
+        return cls(
+            timeout=float(config.get("timeout", 30.0)),
+            retries=int(config.get("retries", 4)),
+            ca_file=str(config.get("ca_file", "")),
+            insecure=insecure,
+            credentials=Credentials(context.auth_dir),
+        )
+
+    def request(
+        self,
+        url: str,
+        headers: Mapping[str, str] | None = None,
+        *,
+        method: str = "GET",
+        accept: Collection[int] = (),
+    ) -> tuple[BaseHTTPResponse, str]:
+        """Asks, following redirects and trying again where that makes sense. The body is not read.
+
+        :param headers: ``Authorization`` among them goes to this host alone, not to where it redirects.
+        :param accept: answers beside 200 and 206 that the caller wants to see.
+        :returns: the answer, to be released by the caller, and the address that gave it.
+        :raises FetchError: in one of its kinds. :raises UsageError: the address is malformed.
+        """
+        sent = dict(headers or {})
+        for _ in range(REDIRECTS):
+            self._check(url)
+            answer = self._persist(method, url, sent, accept)
+            if answer.status not in _REDIRECT:
+                return answer, url
+            answer.release_conn()
+            url, sent = self._follow(url, answer, sent)
+        raise FetchError(f"{shown(url)}: more than {REDIRECTS} redirects", url=shown(url))
+
+    # --- one request ---------------------------------------------------------------------------------------------
+
+    def _check(self, url: str) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise UsageError(f"{shown(url)}: not an http or https address")
+        if "@" in parts.netloc:
+            raise UsageError(
+                f"{shown(url)}: credentials do not belong into an address", hint="put them into a file in auth.d"
+            )
+        if parts.scheme == "http" and "http" not in self._insecure:
+            raise FetchRefusedError(
+                f"{shown(url)}: plain http is not allowed",
+                hint="use https, or allow it for this run: --insecure-options=http",
+                url=shown(url),
+            )
+
+    def _persist(
+        self, method: str, url: str, headers: Mapping[str, str], accept: Collection[int]
+    ) -> BaseHTTPResponse:
+        """Until the answer is good, a redirect, wanted, or final; what is an error is raised."""
+        waited = 0.0
+        for attempt in range(self.retries + 1):
+            last = attempt == self.retries
+            try:
+                answer = self._once(method, url, headers)
+            except FetchError as error:
+                if last or not faults.is_passing(error):
+                    raise
+                pause = backoff(attempt)
+            else:
+                wanted = answer.status in _GOOD or answer.status in _REDIRECT or answer.status in accept
+                pause = _retry_after(answer, attempt)
+                if wanted:
+                    return answer
+                if last or answer.status not in _AGAIN or waited + pause > LONGEST_WAIT:
+                    _refuse(answer, url)
+                answer.drain_conn()
+            waited += pause
+            self.sleep(pause)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _once(self, method: str, url: str, headers: Mapping[str, str]) -> BaseHTTPResponse:
+        sent = {"User-Agent": "kurma", "Accept-Encoding": "identity", **headers}
+        host = urlsplit(url).netloc
+        if "Authorization" not in sent and (found := self._credentials.header(host)) is not None:
+            sent["Authorization"] = found
+        try:
+            return self._pool(url).urlopen(
+                method,
+                url,
+                headers=sent,
+                redirect=False,
+                retries=False,
+                preload_content=False,
+                decode_content=False,
+                timeout=self._timeout,
+            )
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise faults.translated(error, shown(url)) from error
+
+    def _pool(self, url: str) -> urllib3.PoolManager:
+        """The pool for this address: direct, or through the proxy that the environment names for it."""
+        proxy = proxy_for(url)
+        pool = self._pools.get(proxy)
+        if pool is None:
+            options: dict[str, Any] = {"ssl_context": self._tls, "maxsize": 8}
+            pool = urllib3.PoolManager(**options) if proxy is None else urllib3.ProxyManager(proxy, **options)
+            self._pools[proxy] = pool
+        return pool
+
+    def _follow(
+        self, url: str, answer: BaseHTTPResponse, headers: Mapping[str, str]
+    ) -> tuple[str, dict[str, str]]:
+        target = answer.headers.get("Location")
+        if not target:
+            raise FetchError(f"{shown(url)}: redirects to nowhere", url=shown(url))
+        new = urljoin(url, target)
+        before, after = urlsplit(url), urlsplit(new)
+        if before.scheme == "https" and after.scheme == "http" and "http" not in self._insecure:
+            raise FetchRefusedError(
+                f"{shown(url)}: redirects from https to plain http ({shown(new)})", url=shown(url), target=new
+            )
+        same = (before.scheme, before.netloc) == (after.scheme, after.netloc)
+        return new, {name: value for name, value in headers.items() if same or name != "Authorization"}
+
+
+def backoff(attempt: int) -> float:
+    """Seconds to wait before trying again, for attempts from 0: 0.2, 0.4, 0.8 … at most 5."""
+    return min(5.0, 0.2 * float(2**attempt))
+
+
+def proxy_for(url: str) -> str | None:
+    """The proxy that ``http_proxy``, ``https_proxy``, ``all_proxy`` and ``no_proxy`` name for an address."""
+    from urllib.request import getproxies_environment, proxy_bypass
+
+    parts = urlsplit(url)
+    proxies = getproxies_environment()
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    if not proxy or proxy_bypass(parts.netloc):
+        return None
+    if "://" not in proxy:
+        proxy = f"http://{proxy}"
+    if not proxy.startswith(("http://", "https://")):
+        raise FetchError(f"{shown(proxy)}: only http and https proxies are understood", url=shown(url))
+    return proxy
+
+
+def shown(url: str) -> str:
+    """An address as messages and records may show it: without credentials, and without the query, which in
+    signed addresses is one."""
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+def _tls_context(ca_file: str, *, verified: bool) -> SSLContext:
+    import ssl
+
+    context = ssl.create_default_context()
+    if ca_file:
+        try:
+            context.load_verify_locations(ca_file)
+        except OSError as error:
+            raise FetchError(
+                f"{ca_file}: cannot be read as certificate authorities: {os.strerror(error.errno or 0)}"
+                if not isinstance(error, ssl.SSLError)
+                else f"{ca_file}: holds no certificates",
+                path=ca_file,
+            ) from None
+    if not verified:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        # The user asked for it and is told in our own words.
+        urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
+    return context
+
+
+def _retry_after(answer: BaseHTTPResponse, attempt: int) -> float:
+    """Seconds, as a number or a date in the answer says, else by back-off."""
+    text = answer.headers.get("Retry-After", "").strip()
+    if text.isascii() and text.isdigit():
+        return float(text)
+    if text:
+        from email.utils import parsedate_to_datetime
+
+        try:
+            return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
+        except ValueError:
+            pass  # unreadable: as if it were not there
+    return backoff(attempt)
+
+
+def _refuse(answer: BaseHTTPResponse, url: str) -> NoReturn:
+    """:raises FetchError: of the kind that the status means."""
+    status, name = answer.status, shown(url)
+    answer.close()
+    if status in (404, 410):
+        raise FetchNotFoundError(f"{name}: not found", url=name, status=status)
+    if status == 401:
+        raise FetchUnauthorizedError(
+            f"{name}: asks for credentials, or does not accept those it got",
+            hint=f"put them into a file in auth.d, for host {urlsplit(url).netloc}",
+            url=name,
+            status=status,
+        )
+    if status in (403, 451):
+        raise FetchRefusedError(f"{name}: access is refused (status {status})", url=name, status=status)
+    if status == 429:
+        raise FetchRefusedError(f"{name}: too many requests", hint="try again later", url=name, status=status)
+    what = "the server failed" if status >= 500 else "unexpected answer"
+    raise FetchError(f"{name}: {what} (status {status})", url=name, status=status)
