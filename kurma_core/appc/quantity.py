@@ -76,8 +76,9 @@ def parse_quantity(value: object, path: str, *, unit: str = "bytes") -> int:
 
 
 def format_quantity(number: int, unit: str = "bytes") -> str:
-    """The canonical text of ``number`` base units: with the largest suffix that is exact; cores as ``2`` or ``250m``.
+    """The canonical text of ``number`` base units: with the largest suffix that is exact.
 
+    Cores are written as ``2`` or ``250m``.
     ``parse_quantity(format_quantity(n, u), …, unit=u) == n`` for all 0 <= n <= MAX.
     """
     if UNITS[unit] == 1000:

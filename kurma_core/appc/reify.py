@@ -113,22 +113,21 @@ def mounts_of(pod: PodManifest, app: PodApp, image: ImageManifest) -> tuple[AppM
     :raises VolumeError: a volume is missing, or two targets overlap.
     """
     found: list[AppMount] = []
-    placed = [(normal_path(mount.path), mount) for mount in app.mounts]
-    points = effective_app(app, image).mount_points
-    for point in points:
-        target = normal_path(point.path)
-        here = [mount for path, mount in placed if path == target]
-        mount = here[0] if here else Mount(point.name, point.path)
-        volume = mount.app_volume or pod.volume(mount.volume)
-        if volume is None:
-            raise _missing(app, point.name if not here else mount.volume, target, named=bool(here))
+    placed: dict[str, Mount] = {}
+    for mount in app.mounts:
+        placed.setdefault(normal_path(mount.path), mount)
+    # A second mount of one place is kept, so that it is found to overlap.
+    doubled = [mount for mount in app.mounts if placed[normal_path(mount.path)] is not mount]
+    points = [(normal_path(point.path), point) for point in effective_app(app, image).mount_points]
+    for target, point in points:
+        mount = placed.get(target) or Mount(point.name, target)
+        volume = _volume_of(pod, app, mount, None if target in placed else point.name)
         found.append(AppMount(volume.name, target, point.read_only or volume.read_only))
-        placed = [(path, other) for path, other in placed if other is not mount]
-    for target, mount in placed:
-        volume = mount.app_volume or pod.volume(mount.volume)
-        if volume is None:
-            raise _missing(app, mount.volume, target, named=True)
-        found.append(AppMount(volume.name, target, volume.read_only))
+    pointed = {target for target, _ in points}
+    further = [mount for target, mount in placed.items() if target not in pointed]
+    for mount in further + doubled:
+        volume = _volume_of(pod, app, mount, None)
+        found.append(AppMount(volume.name, normal_path(mount.path), volume.read_only))
     _refuse_overlap(app, found)
     return tuple(found)
 
@@ -167,7 +166,7 @@ def _reify_mounts(
             mounts.append(Mount(point.name, point.path))
             continue
         if strict:
-            raise _missing(app, point.name, target, named=False)
+            raise _missing(app, point.name, target, point.name)
         name = _free_name(f"{app.name}-{point.name}", volumes)
         volumes[name] = Volume(name, "empty", seed=(app.name, target))
         mounts.append(Mount(name, point.path))
@@ -200,13 +199,21 @@ def _free_name(name: str, volumes: Mapping[str, Volume]) -> str:
     return free
 
 
-def _missing(app: PodApp, name: str, target: str, *, named: bool) -> VolumeError:
-    what = f"volume {name}, to be mounted at {target}," if named else f"a volume for mount point {name} ({target})"
+def _volume_of(pod: PodManifest, app: PodApp, mount: Mount, point: str | None) -> Volume:
+    """The volume of ``mount``; ``point`` names its mount point, where there is no explicit mount."""
+    volume = mount.app_volume or pod.volume(mount.volume)
+    if volume is None:
+        raise _missing(app, mount.volume, normal_path(mount.path), point)
+    return volume
+
+
+def _missing(app: PodApp, volume: str, target: str, point: str | None) -> VolumeError:
+    where = f"to be mounted at {target}" if point is None else f"for mount point {point} ({target})"
     return VolumeError(
-        f"app {app.name}: the pod lacks {what.rstrip(',')}",
-        hint=f"add a volume named {name} to the pod",
+        f"app {app.name}: the pod has no volume {volume} {where}",
+        hint=f"add a volume named {volume} to the pod",
         app=app.name,
-        volume=name,
+        volume=volume,
         path=target,
     )
 

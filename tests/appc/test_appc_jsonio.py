@@ -1,0 +1,124 @@
+"""Strict JSON: the second half of T8, and what strangers may send."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kurma_core.appc import jsonio
+from kurma_core.errors import ManifestError
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+def refused(document, **data: object) -> ManifestError:
+    with pytest.raises(ManifestError) as caught:
+        jsonio.loads(document, "the image manifest")
+    for key, value in data.items():
+        assert caught.value.data[key] == value
+    assert caught.value.data["what"] == "the image manifest"
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "key"),
+    [
+        ('{"a": 1, "a": 1}', "$.a", "a"),
+        ('{"app": {"ports": [{}, {"name": "x", "port": 1, "name": "x"}]}}', "$.app.ports[1].name", "name"),
+        ('[{"odd.key": {"b": 1, "b": {}}}]', '$[0]["odd.key"].b', "b"),
+        ('{"a": {"x": 1, "x": 2}, "a": 3}', "$.a", "a"),
+        (r'{"a": 1, "\u0061": 2}', "$.a", "a"),
+    ],
+)
+def test_duplicate_keys(text, path, key):
+    """T8"""
+    refused(text, path=path, expected="each key once", found=f'key "{key}" twice')
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "column"),
+    [
+        ("", 1, 1),
+        ("{", 1, 2),
+        ('{"a": 1,}', 1, 9),
+        ('{\n  "a" 1\n}', 2, 7),
+        ("{} x", 1, 4),
+        ("{}{}", 1, 3),
+        ("[1, 2", 1, 6),
+        ("'a'", 1, 1),
+        ('"a\nb"', 1, 3),
+        ("\ufeff{}", 1, 1),
+    ],
+)
+def test_malformed(text, line, column):
+    """The error says where."""
+    error = refused(text, path="$", line=line, column=column)
+    assert f"line {line}, column {column}" in str(error)
+    assert "the image manifest" in str(error)
+    refused(text.encode(), line=line)
+
+
+def test_invalid_utf8():
+    error = refused(b'{\n "a": "\xff"}', path="$", line=2, column=8)
+    assert "0xff" in error.data["found"]
+    refused('"é"'.encode("latin-1"))
+    refused('{"a": 1}'.encode("utf-16"))
+
+
+@pytest.mark.parametrize("name", ["NaN", "Infinity", "-Infinity"])
+def test_no_constants(name):
+    assert name in refused(f"[{name}]", path="$").data["found"]
+
+
+def test_numbers_out_of_range():
+    refused('{"a": [1e400]}', path="$.a[0]")
+    assert "digits" in refused("1" * 5000).data["found"]
+
+
+def test_lone_surrogates():
+    refused(r'{"a": "\ud800"}', path="$.a", found="a lone surrogate")
+    refused(r'{"\udfff": 1}', path="$")
+    assert jsonio.loads(r'"\ud83d\ude00"', "x") == "😀"
+
+
+def test_depth():
+    deepest = "[" * jsonio.MAX_DEPTH + "]" * jsonio.MAX_DEPTH
+    jsonio.loads(deepest, "x")
+    refused(f"[{deepest}]", path="$" + "[0]" * jsonio.MAX_DEPTH)
+    refused("[" * 1_000_000)
+    refused('{"a":' * 100_000 + "1" + "}" * 100_000)
+
+
+@given(JSON)
+def test_round_trip(value):
+    assert jsonio.loads(jsonio.dumps(value), "x") == value
+    assert jsonio.loads(jsonio.dumps(value, indent=2).encode(), "x") == value
+
+
+@given(JSON)
+def test_reads_what_others_write(value):
+    assert jsonio.loads(json.dumps(value), "x") == value
+
+
+@given(st.dictionaries(st.text(), st.integers()))
+def test_output_is_stable(value):
+    assert jsonio.dumps(dict(reversed(value.items()))) == jsonio.dumps(value)
+
+
+@given(st.binary() | st.text())
+def test_never_anything_but_a_manifest_error(document):
+    with contextlib.suppress(ManifestError):
+        jsonio.loads(document, "x")
+
+
+def test_dumps_refuses_nan():
+    with pytest.raises(ValueError):
+        jsonio.dumps(float("nan"))
