@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     class Plugins(Protocol):
         """What :func:`check` asks of the plugin registry, which stands a floor above."""
 
-        def problems(self, config: Config) -> tuple[KurmaError, ...]: ...
+        def problems(self) -> tuple[KurmaError, ...]: ...
 
 
 CONFIG_DIR = "/etc/kurma"
@@ -199,7 +199,7 @@ def check(config: Config, registry: Plugins) -> tuple[KurmaError, ...]:
     """What is wrong with the configuration beyond what :func:`load` refuses: sections and names of plugins that
     are not there or fail, and options that a plugin does not know. Loads every plugin that is mentioned.
     """
-    return registry.problems(config)
+    return registry.problems()
 
 
 def _files(config_file: str | None) -> tuple[str, tuple[str, ...]]:

@@ -1,0 +1,122 @@
+"""Holds a plugin against the contract of its kind: its hook, its declaration, its options, its driver.
+
+The registry does so for every plugin that it loads; the testing kit does the same for a module that is not
+installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pluggy
+
+from kurma_core import hookspecs as specs
+from kurma_core.config_schema import Where, shown, unknown
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    Json = Any
+
+_TYPES = {
+    str: "text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    list: "a list",
+    dict: "a mapping",
+}
+
+#: What a driver of the group must be: one of these.
+PROTOCOLS: Mapping[str, tuple[type, ...]] = {
+    "kurma.fetchers": (specs.Fetcher,),
+    "kurma.renderers": (specs.Renderer,),
+    "kurma.stagers": (specs.Stager, specs.StagerImageSource),
+    "kurma.networks": (specs.Network,),
+    "kurma.isolators": (specs.Isolator,),
+}
+
+
+def hook(group: str, name: str, module: object) -> Callable[..., Any]:
+    """The plugin's hook of that group, checked by pluggy.
+
+    :raises pluggy.PluginValidationError: a hook of an unknown name, or arguments that the hook does not have.
+    :raises TypeError: the hook of the group is missing.
+    """
+    # A manager for each: hooks return factories to be called one by one, so nothing is broadcast, and what is
+    # wrong with one plugin does not show when another is checked.
+    manager = pluggy.PluginManager(specs.PROJECT)
+    manager.add_hookspecs(specs.Hooks)
+    manager.register(module, name=f"{group}/{name}")
+    manager.check_pending()
+    caller: pluggy.HookCaller = getattr(manager.hook, specs.GROUPS[group])
+    if not caller.get_hookimpls():
+        called = getattr(module, "__name__", repr(module))
+        raise TypeError(f"{called} implements no {specs.GROUPS[group]} hook, which {group} asks for")
+    return caller
+
+
+def declared(group: str, name: str, module: object) -> specs.Driver[Any]:
+    """What the plugin's hook returns.
+
+    :raises TypeError: that is no :class:`Driver`; and as :func:`hook`.
+    """
+    answers = hook(group, name, module)()
+    answer = answers[0] if answers else None
+    if not isinstance(answer, specs.Driver):
+        raise TypeError(f"its {specs.GROUPS[group]} hook returned {answer!r} instead of a Driver")
+    return answer
+
+
+def made(group: str, declaration: specs.Driver[Any], context: specs.DriverContext) -> Any:
+    """The driver, made with that context.
+
+    :raises TypeError: it lacks something that the protocol of its kind asks for.
+    :raises Exception: whatever its factory raises.
+    """
+    driver = declaration.create(context)
+    lacks = [_lacking(driver, protocol) for protocol in PROTOCOLS[group]]
+    if all(lacks):
+        raise TypeError(
+            f"its driver ({type(driver).__name__}) lacks {', '.join(min(lacks, key=lambda names: len(names)))}"
+        )
+    return driver
+
+
+def _lacking(driver: object, protocol: type) -> list[str]:
+    names = [name for name in vars(protocol) if not name.startswith("_")]
+    names += [name for name in getattr(protocol, "__annotations__", ()) if name not in names]
+    return [name for name in names if not hasattr(driver, name)]
+
+
+def options(
+    section: Mapping[str, Json], known: tuple[specs.Option, ...], place: str, origins: Mapping[str, str]
+) -> dict[str, Json]:
+    """The admin's values, held against the plugin's options, defaults filled in.
+
+    :param place: dotted path of the section, for errors.
+    :param origins: the file of each value, by dotted path.
+    :raises ConfigError: an unknown key, or a value of a wrong type.
+    """
+    table = {option.name: option for option in known}
+    values: dict[str, Json] = {option.name: _copy(option.default) for option in known}
+    for name, value in section.items():
+        path = f"{place}.{name}"
+        file = next((f for key, f in origins.items() if key == path or key.startswith(path + ".")), "kurma.yml")
+        if name not in table:
+            unknown(Where(file, place), name, table)
+        if value is not None:
+            values[name] = _fitting(value, table[name].type, Where(file, path))
+    return values
+
+
+def _fitting(value: Json, wanted: type, where: Where) -> Json:
+    fits = isinstance(value, wanted) or (wanted is float and isinstance(value, int))
+    if not fits or (isinstance(value, bool) and wanted is not bool):
+        where.fail(f"expected {_TYPES.get(wanted, wanted.__name__)}, found {shown(value)}")
+    return float(value) if wanted is float else value
+
+
+def _copy(value: Json) -> Json:
+    return value.copy() if isinstance(value, list | dict) else value

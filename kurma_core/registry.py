@@ -1,0 +1,361 @@
+"""The plugins of this process: found, enabled, loaded when first needed, listed.
+
+Entry points are looked up once; a plugin's module is imported when its driver, an alias of its group, or a full
+listing is asked for. What goes wrong with one plugin stays with it: it is remembered, told to whoever asks for
+that plugin, and shown by ``kurma plugins list``; the others work on, unless the admin said that it is
+``required``.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from kurma_core import entry_points, plugin_checks
+from kurma_core.config import Config
+from kurma_core.errors import ConfigError, KurmaError, PluginCollisionError, PluginError, PluginNotFoundError
+from kurma_core.errors import PluginSkipped as Skipped
+from kurma_core.hookspecs import GROUPS, Driver, DriverContext
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+    from typing import Any, NoReturn
+
+    from kurma_core.models import PodEvent
+
+    Json = Any
+
+_OBSERVERS = "kurma.observers"
+
+
+@dataclass(frozen=True, slots=True)
+class PluginInfo:
+    """One row of ``kurma plugins list``.
+
+    :param kind: the group without ``kurma.``: ``networks``.
+    :param distribution: and ``version``: None where none brings it (a required plugin that is missing).
+    :param status: ``ok``, ``disabled``, ``skipped`` (this host lacks something), ``failed``; ``found`` when it was
+        not to be loaded.
+    :param reason: why it is not ``ok``; for people.
+    """
+
+    kind: str
+    name: str
+    distribution: str | None
+    version: str | None
+    status: str
+    reason: str = ""
+
+    def to_json(self) -> dict[str, Json]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(slots=True)
+class _Plugin:
+    """A plugin that was asked for: the one entry point, and what became of it."""
+
+    entry: EntryPoint
+    declared: Driver[Any] | None = None
+    hook: Callable[..., Any] | None = None
+    driver: object | None = None
+    error: KurmaError | None = None
+    skipped: bool = False
+
+
+class PluginRegistry:
+    """:param config: whose ``plugins`` section enables, requires and configures.
+    :param note: tells the user something in one line.
+    """
+
+    def __init__(self, config: Config, note: Callable[[str], None] = lambda text: None) -> None:
+        self._config = config
+        self._note = note
+        self._entries: Mapping[str, tuple[EntryPoint, ...]] | None = None
+        self._plugins: dict[tuple[str, str], _Plugin] = {}
+        self._told: set[tuple[str, str]] = set()
+        self._lock = threading.RLock()  # a driver is made once, also where several threads ask for it
+
+    # --- asking ------------------------------------------------------------------------------------------------
+
+    def driver(self, group: str, name: str) -> object:
+        """The driver; loaded now if it was not, and no other plugin with it.
+
+        :param group: with its prefix: ``kurma.networks``.
+        :raises PluginNotFoundError: none of that name is installed, or it is disabled.
+        :raises PluginCollisionError: two distributions bring one.
+        :raises PluginError: it is broken, or this host lacks what it needs.
+        :raises ConfigError: its section has a key that it does not know, or a value of a wrong type.
+        """
+        with self._lock:
+            plugin = self._declared(group, name)
+            if plugin.driver is None:
+                self._attempt(group, name, plugin, lambda: self._create(group, name, plugin))
+            return plugin.driver
+
+    def drivers(self, group: str) -> Mapping[str, object]:
+        """Every enabled driver of the group that works, in the configuration's order, then by name. One that does
+        not is told of once.
+
+        :raises PluginCollisionError: two distributions claim one name.
+        :raises KurmaError: a required one does not work.
+        """
+        return {name: driver for name in self.names(group) if (driver := self._or_note(group, name)) is not None}
+
+    def names(self, group: str) -> tuple[str, ...]:
+        """Names of the enabled plugins of the group, in the configuration's order, then by name; loads nothing.
+
+        :raises PluginCollisionError: two distributions claim one name.
+        """
+        found = dict.fromkeys(entry.name for entry in self._group(group))
+        configured = self._config.plugins.get(_kind(group), {})
+        order = [name for name in configured if name in found] + [name for name in found if name not in configured]
+        enabled = tuple(name for name in order if self._config.plugin(group, name).enabled)
+        for name in enabled:
+            self._entry(group, name)
+        return enabled
+
+    def resolve_alias(self, group: str, alias: str) -> str | None:
+        """The plugin that declares that alias; None: no plugin does. May load the whole group.
+
+        :raises PluginCollisionError: two plugins declare it, or claim one name.
+        """
+        claims = []
+        for name in self.names(group):
+            try:
+                with self._lock:
+                    plugin = self._declared(group, name)
+            except KurmaError as error:
+                self._tell(group, name, error)
+                continue
+            if plugin.declared is not None and alias in plugin.declared.aliases:
+                claims.append((name, plugin.entry))
+        if len(claims) > 1:
+            both = " and ".join(f"{name!r} of {entry_points.described(entry)}" for name, entry in claims)
+            raise PluginCollisionError(
+                f"two plugins of {group} answer to {alias!r}: {both}",
+                hint=f"disable one: {_disabling(group, claims[0][0])}",
+                plugin=f"{group}/{claims[0][0]}",
+            )
+        return claims[0][0] if claims else None
+
+    def emit(self, event: PodEvent) -> None:
+        """Tells every observer. Whatever one raises is noted and goes no further."""
+        for name in self.names(_OBSERVERS):
+            hook = self._or_note(_OBSERVERS, name)
+            if hook is None:
+                continue
+            try:
+                hook(event=event)  # type: ignore[operator]
+            except (Exception, SystemExit) as error:  # noqa: BLE001 (an observer cannot break a pod)
+                self._note(f"observer {name!r} failed at {event.kind!r} of pod {event.pod}: {_said(error)}")
+
+    # --- the whole ---------------------------------------------------------------------------------------------
+
+    def check_required(self) -> None:
+        """What must hold before anything is done for a pod.
+
+        :raises PluginCollisionError: two distributions claim one name, whatever its kind.
+        :raises KurmaError: a required plugin is missing, disabled, skipped or broken.
+        """
+        for group in GROUPS:
+            self.names(group)
+            for name in self._required(group):
+                try:
+                    self.driver(group, name)
+                except KurmaError as error:
+                    if isinstance(error, ConfigError | PluginCollisionError):
+                        raise
+                    kind = PluginNotFoundError if isinstance(error, PluginNotFoundError) else PluginError
+                    message = f"{error.message}, and {self._origin(group, name, 'required')} requires it"
+                    raise kind(message, hint=error.hint, plugin=f"{group}/{name}") from error
+
+    def listing(self, load: bool = True) -> tuple[PluginInfo, ...]:
+        """One row per entry point, by kind and name, and one per required plugin that is not there. Raises nothing
+        for what is wrong with a plugin: the rows tell.
+
+        :param load: import and make each, to know whether it works.
+        """
+        rows = []
+        for group in GROUPS:
+            for entry in self._group(group):
+                status, reason = self._status(group, entry.name, load)
+                distribution = entry_points.distribution_name(entry.dist)
+                version = entry.dist.version if entry.dist is not None else None
+                rows.append(PluginInfo(_kind(group), entry.name, distribution, version, status, reason))
+            present = {entry.name for entry in self._group(group)}
+            for name in self._required(group):
+                if name not in present:
+                    reason = f"not installed, and {self._origin(group, name, 'required')} requires it"
+                    rows.append(PluginInfo(_kind(group), name, None, None, "failed", reason))
+        return tuple(rows)
+
+    def problems(self) -> tuple[KurmaError, ...]:
+        """What is wrong with the plugins that the configuration mentions; loads them. For ``config.check``."""
+        config = self._config
+        found: list[KurmaError] = []
+        mentioned = [(f"kurma.{kind}", name) for kind, sections in config.plugins.items() for name in sections]
+        mentioned.append(("kurma.renderers", config.renderer))
+        if config.stager not in config.stagers:
+            mentioned.append(("kurma.stagers", config.stager))
+        mentioned += [("kurma.stagers", stager.driver) for stager in config.stagers.values() if stager.driver]
+        mentioned += [("kurma.networks", entry.plugin) for entry in config.container_networks if entry.plugin]
+        for group, name in dict.fromkeys(mentioned):
+            section = config.plugin(group, name)
+            if not section.enabled and not section.required and name in config.plugins.get(_kind(group), {}):
+                continue
+            try:
+                self.driver(group, name)
+            except KurmaError as error:
+                found.append(error)
+        return tuple(found)
+
+    # --- one plugin --------------------------------------------------------------------------------------------
+
+    def _group(self, group: str) -> tuple[EntryPoint, ...]:
+        if self._entries is None:
+            self._entries = entry_points.find()
+        return self._entries.get(group, ())
+
+    def _entry(self, group: str, name: str) -> EntryPoint:
+        """:raises PluginNotFoundError, PluginCollisionError:"""
+        claims = [entry for entry in self._group(group) if entry.name == name]
+        if not claims:
+            _not_found(group, name, self._group(group))
+        if not self._config.plugin(group, name).enabled:
+            raise PluginNotFoundError(
+                f"{_called(group, name)} is disabled in {self._origin(group, name, 'enabled')}",
+                plugin=f"{group}/{name}",
+            )
+        if len(claims) > 1:
+            who = " and ".join(entry_points.described(entry) for entry in claims)
+            raise PluginCollisionError(
+                f"{_called(group, name)} is claimed by {who}",
+                hint=f"uninstall one, or disable both: {_disabling(group, name)}",
+                plugin=f"{group}/{name}",
+            )
+        return claims[0]
+
+    def _declared(self, group: str, name: str) -> _Plugin:
+        """The plugin, imported, its hook asked."""
+        plugin = self._plugins.get((group, name))
+        if plugin is None:
+            plugin = self._plugins[group, name] = _Plugin(self._entry(group, name))
+            self._attempt(group, name, plugin, lambda: self._declare(group, name, plugin))
+        if plugin.error is not None:
+            raise plugin.error
+        return plugin
+
+    def _declare(self, group: str, name: str, plugin: _Plugin) -> None:
+        module = entry_points.load(plugin.entry)
+        if group == _OBSERVERS:
+            plugin.hook = plugin_checks.hook(group, name, module)
+        else:
+            plugin.declared = plugin_checks.declared(group, name, module)
+
+    def _create(self, group: str, name: str, plugin: _Plugin) -> None:
+        section = self._config.plugin(group, name).config
+        place = f"plugins.{_kind(group)}.{name}.config"
+        options = plugin.declared.options if plugin.declared is not None else ()
+        values = plugin_checks.options(section, options, place, self._config.origins)
+        if plugin.declared is None:
+            plugin.driver = plugin.hook
+            return
+        context = DriverContext(
+            config=values,
+            state_dir=os.path.join(self._config.state_dir, "plugins", group, name),
+            registries=self._config.registries.to_json(),
+            auth_dir=self._config.auth_dir,
+            note=self._note,
+        )
+        plugin.driver = plugin_checks.made(group, plugin.declared, context)
+
+    def _attempt(self, group: str, name: str, plugin: _Plugin, step: Callable[[], None]) -> None:
+        """Runs code of the plugin; whatever it raises becomes the plugin's error, kept and raised."""
+        try:
+            step()
+            return
+        except KurmaError as error:
+            plugin.error = error
+            if not isinstance(error, ConfigError) and "plugin" not in error.data:
+                plugin.error = self._wrapped(group, name, plugin, f"is broken: {error}", error)
+        except Skipped as error:
+            plugin.skipped = True
+            plugin.error = self._wrapped(group, name, plugin, f"cannot work on this host: {error}", error)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 (a stranger's code may raise anything)
+            plugin.error = self._wrapped(group, name, plugin, f"is broken: {_said(error)}", error)
+        raise plugin.error
+
+    def _wrapped(self, group: str, name: str, plugin: _Plugin, what: str, cause: BaseException) -> PluginError:
+        text = f"{_called(group, name)} of {entry_points.described(plugin.entry)} {what}"
+        error = PluginError(text, plugin=f"{group}/{name}")
+        error.__cause__ = cause
+        return error
+
+    def _status(self, group: str, name: str, load: bool) -> tuple[str, str]:
+        if not self._config.plugin(group, name).enabled:
+            return "disabled", f"by {self._origin(group, name, 'enabled')}"
+        try:
+            if load:
+                self.driver(group, name)
+            else:
+                self._entry(group, name)
+        except KurmaError as error:
+            plugin = self._plugins.get((group, name))
+            return "skipped" if plugin is not None and plugin.skipped else "failed", error.message
+        return ("ok" if load else "found"), ""
+
+    def _or_note(self, group: str, name: str) -> object | None:
+        try:
+            return self.driver(group, name)
+        except KurmaError as error:
+            if self._config.plugin(group, name).required:
+                raise
+            self._tell(group, name, error)
+            return None
+
+    def _tell(self, group: str, name: str, error: KurmaError) -> None:
+        plugin = self._plugins.get((group, name))
+        if (group, name) not in self._told and not (plugin is not None and plugin.skipped):
+            self._told.add((group, name))
+            self._note(error.message)
+
+    def _required(self, group: str) -> Iterator[str]:
+        sections = self._config.plugins.get(_kind(group), {})
+        return (name for name, section in sections.items() if section.required)
+
+    def _origin(self, group: str, name: str, key: str) -> str:
+        return self._config.origins.get(f"plugins.{_kind(group)}.{name}.{key}", "the configuration")
+
+
+# --- words -----------------------------------------------------------------------------------------------------
+
+
+def _kind(group: str) -> str:
+    return group.removeprefix("kurma.")
+
+
+def _called(group: str, name: str) -> str:
+    return f"{_kind(group).removesuffix('s')} plugin {name!r}"
+
+
+def _disabling(group: str, name: str) -> str:
+    """The line of ``kurma.yml`` that disables it."""
+    return f"`plugins: {{{_kind(group)}: {{{name}: {{enabled: false}}}}}}` in kurma.yml"
+
+
+def _said(error: BaseException) -> str:
+    """The exception in one line."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _not_found(group: str, name: str, entries: tuple[EntryPoint, ...]) -> NoReturn:
+    installed = sorted({entry.name for entry in entries})
+    raise PluginNotFoundError(
+        f"no {_called(group, name)} is installed",
+        hint=f"installed: {', '.join(installed)}" if installed else f"no distribution brings any {group} plugin",
+        plugin=f"{group}/{name}",
+    )
