@@ -65,10 +65,14 @@ def open_in_root(root_fd: int, path: str, flags: int, mode: int = 0) -> int:
     return openat2(root_fd, path, flags, mode, RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS)
 
 
-def make_dirs(root_fd: int, path: str, mode: int = 0o755, uid: int = 0, gid: int = 0) -> int:
-    """Make the directory ``path`` and its parents beneath ``root_fd``; no link is followed on the way.
+def make_dirs(
+    root_fd: int, path: str, mode: int = 0o755, uid: int = 0, gid: int = 0, *, symlinks: bool = False
+) -> int:
+    """Make the directory ``path`` and its parents beneath ``root_fd``.
 
     Directories that exist keep their owner and mode. Runs as root where owners are to be set.
+
+    :param symlinks: follow links, inside the root only; without it no link may be on the way.
 
     :returns: a descriptor of the directory (``O_PATH``).
     :raises OSError: ``ELOOP`` for a link on the way, ``ENOTDIR`` for a file, ``EXDEV`` for a way out.
@@ -76,7 +80,7 @@ def make_dirs(root_fd: int, path: str, mode: int = 0o755, uid: int = 0, gid: int
     walk = _Walk(root_fd, path)
     try:
         while walk.todo:
-            walk.step(mode=mode, uid=uid, gid=gid, links=False, replace=False)
+            walk.step(mode=mode, uid=uid, gid=gid, links=symlinks, replace=False)
         return walk.take()
     finally:
         walk.close()

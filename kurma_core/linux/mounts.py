@@ -117,9 +117,14 @@ def move_mount_to(mount_fd: int, path: str) -> None:
     syscall("move_mount", mount_fd, b"", AT_FDCWD, os.fsencode(path), MOVE_MOUNT_F_EMPTY_PATH, path=path)
 
 
-def set_attributes(mount_fd: int, attributes: int, *, clear: int = 0, recursive: bool = True) -> None:
-    """Set ``ATTR_…`` bits on the mount behind a descriptor and, when ``recursive``, on its submounts too."""
-    how = words(attributes, clear, 0, 0)
+def set_attributes(
+    mount_fd: int, attributes: int, *, clear: int = 0, recursive: bool = True, propagation: int = 0
+) -> None:
+    """Set ``ATTR_…`` bits on the mount behind a descriptor and, when ``recursive``, on its submounts too.
+
+    :param propagation: ``MS_PRIVATE`` or ``MS_SLAVE``; 0: as it is.
+    """
+    how = words(attributes, clear, propagation, 0)
     flags = AT_EMPTY_PATH | (AT_RECURSIVE if recursive else 0)
     syscall("mount_setattr", mount_fd, b"", flags, how, len(how))
 
@@ -204,6 +209,7 @@ class FileSystem:
 def new_filesystem(fstype: str, options: dict[str, str | None] | None = None, attributes: int = 0) -> int:
     """A detached mount of a new file system, e.g. ``tmpfs`` with ``{"size": "64m", "mode": "0755"}``."""
     with FileSystem(fstype) as filesystem:
+        filesystem.set("source", fstype)
         for key, value in (options or {}).items():
             filesystem.set(key, value)
         return filesystem.create(attributes)

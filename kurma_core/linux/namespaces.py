@@ -86,12 +86,20 @@ def make_netns(path: str) -> None:
     :raises FileExistsError: something is there already.
     :raises OSError: as the kernel says; nothing stays behind.
     """
-    directory = os.path.dirname(path)
-    _prepare_directory(directory)
+    unshare(CLONE_NEWNET)
+    pin("/proc/thread-self/ns/net", path)
+
+
+def pin(namespace: str, path: str) -> None:
+    """Keep a namespace, e.g. ``/proc/PID/ns/net``, by binding it on ``path``, which must not exist.
+
+    :raises FileExistsError: something is there already.
+    :raises OSError: as the kernel says; nothing stays behind.
+    """
+    _prepare_directory(os.path.dirname(path))
     os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444))
     try:
-        unshare(CLONE_NEWNET)
-        mounts.mount("/proc/thread-self/ns/net", path, None, mounts.MS_BIND)
+        mounts.mount(namespace, path, None, mounts.MS_BIND)
     except OSError:
         os.unlink(path)
         raise

@@ -95,6 +95,7 @@ def _named(layer: tuple[str, int]) -> str:
 def _one_by_one(layers: _Layers, volatile: bool, attributes: int) -> int | None:
     """None when the kernel does not know ``lowerdir+``."""
     with mounts.FileSystem("overlay") as overlay:
+        overlay.set("source", "overlay")
         for number, layer in enumerate(layers.lowers):
             try:
                 overlay.set("lowerdir+", _named(layer))

@@ -58,6 +58,12 @@ def start_time(pid: int) -> int:
     return int(_stat(pid)[19])
 
 
+def start_time_of_self() -> int:
+    """As :func:`start_time` of this process, whatever its PID is in the namespace that ``/proc`` shows."""
+    with open("/proc/self/stat", "rb") as file:
+        return int(file.read().rpartition(b")")[2].split()[19])
+
+
 def state(pid: int) -> str:
     """One letter: ``R``, ``S``, ``D``, ``Z`` (ended, not waited for) …
 

@@ -1,0 +1,189 @@
+"""The caller's side of the spawner: starts its program when first needed, asks, and turns answers into values."""
+
+from __future__ import annotations
+
+import _socket
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self, cast
+
+from kurma_core.errors import CommandNotExecutableError, CommandNotFoundError, HostError, KurmaError
+from kurma_core.linux import process
+from kurma_core.spawner import wire
+from kurma_core.spawner.plan import EnterPlan, Operation, SpawnPlan, UserMap, encode, encode_operations
+
+_PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "program.py")
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnedProcess:
+    """A started program.
+
+    :param pidfd: holds it; the caller closes it.
+    """
+
+    pid: int
+    identity: process.ProcessIdentity
+    pidfd: int
+
+
+class Spawner:
+    """Makes namespaces and starts programs in them, by way of a small program of its own (``program.py``).
+
+    A process with threads or an event loop must not fork Python code; the program has neither, and holds none of
+    the caller's descriptors and locks. It is started at the first request, and again if it has died; its death
+    harms nothing that it started. For one thread at a time. Needs root.
+    """
+
+    def __init__(self, interpreter: str | None = None) -> None:
+        self._interpreter = interpreter or getattr(sys, "_base_executable", "") or sys.executable
+        self._socket: _socket.socket | None = None
+        self._pid = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def open(self) -> None:
+        """Start the program now, so that the first request need not wait for it. Nothing if it is there."""
+        if self._socket is not None:
+            return
+        ours, theirs = _socketpair()
+        try:
+            # Standard error stays the caller's, for what should never happen; the program closes all the rest.
+            actions = [
+                (os.POSIX_SPAWN_DUP2, theirs.fileno(), 3),
+                (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_WRONLY, 0),
+            ]
+            argv = [self._interpreter, "-I", "-S", _PROGRAM, "3"]
+            self._pid = os.posix_spawn(argv[0], argv, {"LC_ALL": "C.UTF-8"}, file_actions=actions)
+        except OSError as error:
+            ours.close()
+            raise HostError(
+                f"cannot start the spawner {self._interpreter}: {error.strerror}",
+                errno=error.errno,
+                path=self._interpreter,
+            ) from None
+        finally:
+            theirs.close()
+        self._socket = ours
+
+    def close(self) -> None:
+        """Let the program end, and wait for it. May be repeated."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        if self._pid:
+            pid, self._pid = self._pid, 0
+            try:  # noqa: SIM105 - as light as the rest
+                os.waitpid(pid, 0)
+            except ChildProcessError:
+                pass  # the caller reaps all its children, or ignores SIGCHLD
+
+    def make_namespace(self, path: str, *, userns: UserMap | None = None) -> None:
+        """Make a network namespace and pin it at ``path``; ``linux.namespaces.delete_netns`` undoes it.
+
+        :param path: ``/run/netns/NAME``.
+        :param userns: it belongs to a new user namespace with these maps.
+        :raises HostError: something is at ``path`` already, or as the kernel says.
+        """
+        maps = userns or UserMap((), ())
+        message: dict[str, object] = {"action": "namespace", "path": path, "uids": maps.uids, "gids": maps.gids}
+        answer, _ = self._ask(message, [])
+        _raise_failure(answer, f"cannot make the network namespace {path}")
+
+    def start(self, plan: SpawnPlan) -> SpawnedProcess:
+        """Start a program; returns once it has been exec'd.
+
+        :raises CommandNotFoundError: the program does not exist in its root.
+        :raises CommandNotExecutableError: it does, and cannot be executed; the message says why.
+        :raises HostError: a step before failed; ``data`` has ``step``, ``path`` and ``errno``.
+        """
+        message, fds = encode(plan)
+        return self._spawned(message, fds, plan.argv)
+
+    def enter(self, plan: EnterPlan) -> SpawnedProcess:
+        """Start a program in the namespaces and the root of a running process (G5).
+
+        :raises: as :meth:`start`; ``errno`` is ``ESRCH`` if that process has ended.
+        """
+        message, fds = encode(plan)
+        return self._spawned(message, fds, plan.argv)
+
+    def bind_into(self, pid: int, operations: Sequence[Operation], *, pidfd: int | None = None) -> None:
+        """Carry out mount operations in the root of a running process; sources are the host's paths.
+
+        :param pidfd: guards against a reused PID.
+        :raises HostError: as :meth:`start`. Operations before the failed one stay.
+        """
+        message: dict[str, object] = {
+            "action": "bind_into",
+            "pid": pid,
+            "pidfd": pidfd is not None,
+            "operations": encode_operations(tuple(operations)),
+        }
+        answer, _ = self._ask(message, [] if pidfd is None else [pidfd])
+        _raise_failure(answer, f"cannot mount into process {pid}")
+
+    def _spawned(self, message: dict[str, object], fds: list[int], argv: tuple[str, ...]) -> SpawnedProcess:
+        if message["parent_death_signal"] is not None:
+            message["parent"] = os.getpid()
+        answer, received = self._ask(message, fds)
+        failed = "step" in answer
+        if failed and received:
+            # A fork that did not come to its exec is our child all the same.
+            process.wait_pidfd(received[0])
+            process.exit_status(received[0])
+            os.close(received[0])
+        _raise_failure(answer, f"cannot start {argv[0]}")
+        pid, started = cast("int", answer["pid"]), cast("int", answer["start_time"])
+        return SpawnedProcess(pid, process.ProcessIdentity(pid, started, process.boot_id()), received[0])
+
+    def _ask(self, message: dict[str, object], fds: list[int]) -> tuple[dict[str, object], list[int]]:
+        for attempt in range(2):
+            fresh = self._socket is None
+            self.open()
+            assert self._socket is not None
+            try:
+                wire.send(self._socket, message, fds)
+                answer = wire.receive(self._socket)
+            except (BrokenPipeError, ConnectionResetError):
+                # Died since the last request, which therefore was not read: ask a new one.
+                self.close()
+                if fresh or attempt:
+                    break
+                continue
+            if answer is not None:
+                return answer
+            self.close()
+            break
+        raise HostError("the spawner died before it answered", hint="is memory short? see the kernel's log")
+
+
+def _raise_failure(answer: dict[str, object], what: str) -> None:
+    if "step" not in answer:
+        return
+    step, path, reason = answer["step"], answer["path"], answer["reason"]
+    exit_code = answer["exit_code"]
+    on = str(answer["on"])
+    if on and on not in str(path):
+        reason = f"{on}: {reason}"
+    error: type[KurmaError] = HostError
+    message = f"{what}: {step} {path}: {reason}"
+    if step == "exec":
+        error = CommandNotFoundError if exit_code == 127 else CommandNotExecutableError
+        message = f"{what}: {reason}"
+    raise error(message, step=step, path=path, errno=answer["errno"])
+
+
+def _socketpair() -> tuple[_socket.socket, _socket.socket]:
+    """Both ends close on exec."""
+    return _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)

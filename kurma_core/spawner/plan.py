@@ -1,0 +1,225 @@
+"""What the spawner is asked to do, as frozen values; they cross to its program as plain lists and dicts.
+
+A root is described by mount operations, applied in order inside the new process's private mount namespace. Targets
+are resolved inside the new root by descriptor; sources are paths of the host, opened before the root is changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+
+
+@dataclass(frozen=True, slots=True)
+class Overlay:
+    """A union of directories.
+
+    :param lowers: the top one first.
+    :param target: ``/`` for the root itself (then it must be the first operation).
+    :param scratch: changes go to a fresh tmpfs of the pod's own, and are gone with it.
+    :param upper, work: or to directories of the host, on one file system.
+    :param scratch_size: of the tmpfs, as its ``size=`` option (``64m``); empty: the kernel's default.
+    :param attributes: ``nodev``, ``nosuid``, ``noexec``, ``ro``.
+    """
+
+    lowers: tuple[str, ...]
+    target: str = "/"
+    scratch: bool = False
+    upper: str | None = None
+    work: str | None = None
+    volatile: bool = True
+    scratch_size: str = ""
+    attributes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """A directory or file of the host shown inside.
+
+    :param read_only: submounts included.
+    :param links: whether symbolic links may stand on the way to ``source``.
+    :param make_target: make the target if it is missing, with its parents (V3).
+    """
+
+    source: str
+    target: str
+    read_only: bool = False
+    recursive: bool = True
+    attributes: tuple[str, ...] = ()
+    links: bool = True
+    make_target: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class FileSystemMount:
+    """A file system of the kernel: ``tmpfs``, ``proc``, ``sysfs``, ``devpts``, ``mqueue``.
+
+    :param options: of the file system, e.g. ``{"size": "64m", "mode": "0755"}``; None as value: a flag.
+    """
+
+    fstype: str
+    target: str
+    options: Mapping[str, str | None] = field(default_factory=dict)
+    attributes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """A directory inside; one that exists is kept as it is."""
+
+    target: str
+    mode: int = 0o755
+    uid: int = 0
+    gid: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file inside, with this content; one that exists is replaced, and a link there too."""
+
+    target: str
+    content: bytes
+    mode: int = 0o644
+
+
+@dataclass(frozen=True, slots=True)
+class Symlink:
+    """A symbolic link inside; whatever file or link is there is replaced."""
+
+    target: str
+    points_to: str
+
+
+Operation = Overlay | Bind | FileSystemMount | Directory | File | Symlink
+
+
+def tmpfs(target: str, *, attributes: tuple[str, ...] = (), **options: str) -> FileSystemMount:
+    """An empty file system in memory: ``tmpfs("/run", mode="0755", size="64m")``."""
+    return FileSystemMount("tmpfs", target, options, attributes)
+
+
+def proc(target: str = "/proc") -> FileSystemMount:
+    """``/proc`` of the process's own PID namespace."""
+    return FileSystemMount("proc", target, {}, ("nosuid", "nodev", "noexec"))
+
+
+def sysfs(target: str = "/sys", *, read_only: bool = True) -> FileSystemMount:
+    """``/sys``, which shows the network namespace that the process is in."""
+    return FileSystemMount("sysfs", target, {}, ("nosuid", "nodev", "noexec", *(("ro",) if read_only else ())))
+
+
+@dataclass(frozen=True, slots=True)
+class UserMap:
+    """The id maps of a user namespace: ``(first inside, first outside, count)`` each."""
+
+    uids: tuple[tuple[int, int, int], ...]
+    gids: tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RootPlan:
+    """A new root: the first operation makes it (its target is ``/``), the others fill it."""
+
+    operations: tuple[Operation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnPlan:
+    """A program to start.
+
+    :param argv: the program and its arguments; without a slash, it is looked for in the environment's PATH.
+    :param environment: all of it; nothing is inherited.
+    :param cwd: inside the new root.
+    :param root: None: the caller's root.
+    :param netns_path: a pinned network namespace to join; joined before anything is mounted.
+    :param namespaces: new ones: any of ``mount``, ``pid``, ``ipc``, ``uts``; a ``root`` implies ``mount``.
+    :param cgroup_procs: files of the host into which the process writes itself before all else.
+    :param fds: number in the program → descriptor of the caller. 0, 1 and 2 are ``/dev/null`` unless given; every
+        other one is closed.
+    :param parent_death_signal: sent to the program when its parent (the caller's main thread) ends.
+    :param child_of_caller: the program becomes the caller's child, which then can and must wait for it.
+    """
+
+    argv: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    cwd: str = "/"
+    root: RootPlan | None = None
+    netns_path: str | None = None
+    namespaces: frozenset[str] = frozenset()
+    cgroup_procs: tuple[str, ...] = ()
+    fds: Mapping[int, int] = field(default_factory=dict)
+    uid: int = 0
+    gid: int = 0
+    groups: tuple[int, ...] = ()
+    new_session: bool = False
+    controlling_tty: bool = False
+    parent_death_signal: int | None = None
+    child_of_caller: bool = True
+    hostname: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EnterPlan:
+    """A program to start inside the namespaces and the root of a running process.
+
+    :param pid: that process; ``pidfd``, if given, is a descriptor that holds it and guards against a reused PID.
+    :param namespaces: which of its namespaces to join: ``mount``, ``net``, ``ipc``, ``uts``, ``pid``.
+
+    The rest as in :class:`SpawnPlan`.
+    """
+
+    pid: int
+    argv: tuple[str, ...]
+    pidfd: int | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    cwd: str = "/"
+    namespaces: frozenset[str] = frozenset({"mount", "net"})
+    cgroup_procs: tuple[str, ...] = ()
+    fds: Mapping[int, int] = field(default_factory=dict)
+    uid: int = 0
+    gid: int = 0
+    groups: tuple[int, ...] = ()
+    new_session: bool = False
+    controlling_tty: bool = False
+    parent_death_signal: int | None = None
+    child_of_caller: bool = True
+
+
+_KINDS: dict[type, str] = {
+    Overlay: "overlay",
+    Bind: "bind",
+    FileSystemMount: "filesystem",
+    Directory: "directory",
+    File: "file",
+    Symlink: "symlink",
+}
+
+
+def encode(plan: SpawnPlan | EnterPlan) -> tuple[dict[str, object], list[int]]:
+    """A plan as plain values, and the descriptors to be passed along (in the order of ``message["fds"]``)."""
+    message = _plain(plan)
+    message["fds"] = sorted(plan.fds)
+    message["namespaces"] = sorted(plan.namespaces)
+    fds = [plan.fds[target] for target in sorted(plan.fds)]
+    if isinstance(plan, SpawnPlan):
+        message["root"] = None if plan.root is None else encode_operations(plan.root.operations)
+        message["action"] = "start"
+    else:
+        message["action"] = "enter"
+        message["pidfd"] = plan.pidfd is not None
+        if plan.pidfd is not None:
+            fds.append(plan.pidfd)
+    return message, fds
+
+
+def encode_operations(operations: tuple[Operation, ...]) -> list[dict[str, object]]:
+    """Mount operations as plain values."""
+    return [{"kind": _KINDS[type(operation)], **_plain(operation)} for operation in operations]
+
+
+def _plain(value: SpawnPlan | EnterPlan | Operation) -> dict[str, object]:
+    plain: dict[str, object] = {}
+    for one in fields(value):
+        item = getattr(value, one.name)
+        plain[one.name] = dict(item) if isinstance(item, Mapping) else item
+    return plain

@@ -1,0 +1,189 @@
+"""The mount operations of a root, as they are carried out. Runs in the spawner's program; light.
+
+Each has two halves: :func:`prepare` on the host's side, where sources are opened, and :func:`place` inside the
+root, by descriptor. So the same operations serve a root that is being made and one that is in use.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from kurma_core.linux import beneath, mounts, overlay
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    Operation = dict[str, Any]
+
+
+class StepError(Exception):
+    """A step on the way to a started process failed; plain, since it crosses a pipe.
+
+    :param step: what was done, e.g. ``bind``.
+    :param path: what it was done to.
+    :param exit_code: only for ``exec``: 127 or 126.
+    """
+
+    def __init__(self, step: str, path: str, error: OSError, exit_code: int = 0) -> None:
+        super().__init__(step)
+        self.step = step
+        self.path = path
+        self.errno = error.errno or errno.EIO
+        self.reason = error.strerror or os.strerror(self.errno)
+        self.on = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
+        self.exit_code = exit_code
+
+
+def build(operations: list[Operation]) -> int:
+    """Make a root of its own. Runs as root in a private mount namespace, whose ``/`` is still the host's.
+
+    :returns: a descriptor of the new root, ready for ``pivot_root``.
+    :raises StepError: names the operation and the path.
+    """
+    root_fd = -1
+    for operation in operations:
+        try:
+            fd = prepare(operation, private=True)
+            if root_fd < 0:
+                if fd is None or operation["target"].strip("/"):
+                    raise OSError(errno.EINVAL, "the first operation must mount the root itself, /")
+                # Anywhere would do; on top of "/" nobody who is already inside sees it.
+                mounts.move_mount_to(fd, "/")
+                root_fd = fd
+            else:
+                place(operation, fd, root_fd)
+        except OSError as error:
+            raise StepError(operation["kind"], subject(operation), error) from None
+    return root_fd
+
+
+def subject(operation: Operation) -> str:
+    """What an operation is about, for its error."""
+    source = operation.get("source")
+    return f"{source} on {operation['target']}" if source else str(operation["target"])
+
+
+def prepare(operation: Operation, *, private: bool) -> int | None:
+    """The host's half. :returns: a detached mount, if the operation is one.
+
+    :param private: this mount namespace is the pod's own, and goes with it.
+    """
+    kind = operation["kind"]
+    if kind == "bind":
+        return _open_source(operation)
+    if kind == "filesystem":
+        return mounts.new_filesystem(operation["fstype"], operation["options"], _attributes(operation))
+    if kind == "overlay":
+        return _make_overlay(operation, private)
+    return None
+
+
+def place(operation: Operation, fd: int | None, root_fd: int) -> None:
+    """The root's half; closes ``fd``."""
+    kind, target = operation["kind"], operation["target"]
+    if fd is not None:
+        try:
+            is_directory = stat.S_ISDIR(os.fstat(fd).st_mode)
+            if operation.get("make_target", True):
+                target_fd = beneath.make_mount_target(root_fd, target, directory=is_directory)
+            else:
+                target_fd = beneath.open_in_root(root_fd, target, os.O_PATH)
+            try:
+                mounts.move_mount(fd, target_fd)
+            finally:
+                os.close(target_fd)
+        finally:
+            os.close(fd)
+    elif kind == "directory":
+        mode, uid, gid = operation["mode"], operation["uid"], operation["gid"]
+        os.close(beneath.make_dirs(root_fd, target, mode, uid, gid, symlinks=True))
+    elif kind in ("file", "symlink"):
+        _write(operation, root_fd)
+    else:
+        raise OSError(errno.EINVAL, f"unknown operation {kind!r}")
+
+
+def _attributes(operation: Operation) -> int:
+    bits = 0
+    for name in operation["attributes"]:
+        bits |= mounts.ATTRIBUTES[name]
+    if operation.get("read_only"):
+        bits |= mounts.ATTR_RDONLY
+    return bits
+
+
+def _open_source(operation: Operation) -> int:
+    source = operation["source"]
+    if not source.startswith("/"):
+        raise OSError(errno.EINVAL, "a source must be absolute", source)
+    resolve = 0 if operation["links"] else beneath.RESOLVE_NO_SYMLINKS
+    source_fd = beneath.openat2(mounts.AT_FDCWD, source, os.O_PATH, 0, resolve)
+    recursive = operation["recursive"]
+    try:
+        tree = mounts.open_tree(source_fd, recursive=recursive)
+    finally:
+        os.close(source_fd)
+    try:
+        # Private: what is mounted in the pod later must not appear on the host, nor the other way round.
+        mounts.set_attributes(tree, _attributes(operation), recursive=recursive, propagation=mounts.MS_PRIVATE)
+    except OSError:
+        os.close(tree)
+        raise
+    return tree
+
+
+def _make_overlay(operation: Operation, private: bool) -> int:
+    lowers = list(operation["lowers"])
+    upper, work = operation["upper"], operation["work"]
+    attributes = _attributes(operation)
+    if not operation["scratch"]:
+        return overlay.mount_overlay(lowers, upper, work, volatile=operation["volatile"], attributes=attributes)
+    if not private:
+        raise OSError(errno.EINVAL, "an overlay with a scratch directory is for new roots only")
+    options: dict[str, str | None] = {"mode": "0700"}
+    if operation["scratch_size"]:
+        options["size"] = operation["scratch_size"]
+    scratch = mounts.new_filesystem("tmpfs", options)
+    try:
+        # The kernel takes an upper directory only from a mount that is attached in this namespace.
+        mounts.move_mount_to(scratch, "/")
+        like = os.stat(lowers[0])
+        os.mkdir("work", 0o700, dir_fd=scratch)
+        os.mkdir("upper", 0o700, dir_fd=scratch)
+        base = f"/proc/self/fd/{scratch}"
+        os.chown(f"{base}/upper", like.st_uid, like.st_gid)
+        os.chmod(f"{base}/upper", stat.S_IMODE(like.st_mode))
+        made = overlay.mount_overlay(lowers, f"{base}/upper", f"{base}/work", volatile=True, attributes=attributes)
+        # The overlay holds it from here on; and nothing may lie on "/" but the root to be, see pivot_root.
+        mounts.umount(base, mounts.MNT_DETACH)
+        return made
+    finally:
+        os.close(scratch)
+
+
+def _write(operation: Operation, root_fd: int) -> None:
+    parent, _, name = operation["target"].rstrip("/").rpartition("/")
+    if name in ("", ".", ".."):
+        raise OSError(errno.EINVAL, "not the name of a file", operation["target"])
+    directory = beneath.make_mount_target(root_fd, parent, directory=True)
+    try:
+        try:  # noqa: SIM105 - contextlib is not light
+            os.unlink(name, dir_fd=directory)
+        except FileNotFoundError:
+            pass
+        if operation["kind"] == "symlink":
+            os.symlink(operation["points_to"], name, dir_fd=directory)
+            return
+        fd = os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=directory)
+        try:
+            content = memoryview(operation["content"])
+            while content:
+                content = content[os.write(fd, content) :]
+            os.fchmod(fd, operation["mode"])
+        finally:
+            os.close(fd)
+    finally:
+        os.close(directory)
