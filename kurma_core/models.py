@@ -277,6 +277,7 @@ class Attachment:
 
     :param driver: name of the network plugin that serves it.
     :param config: the network's configuration as handed to the plugin; ``del`` gets the same.
+    :param capabilities: further capability arguments of CNI (``dns``, ``bandwidth``), by name.
     """
 
     network: str
@@ -286,6 +287,7 @@ class Attachment:
     request: NetworkRequest
     ports: tuple[PortMapping, ...] = ()
     result: NetworkResult | None = None
+    capabilities: Mapping[str, Json] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Json]:
         result = self.result
@@ -296,6 +298,7 @@ class Attachment:
             "config": dict(self.config),
             "request": self.request.to_json(),
             "ports": [port.to_json() for port in self.ports],
+            "capabilities": dict(self.capabilities),
             "addresses": [] if result is None else [a.address for a in result.addresses],
             "result": None
             if result is None
@@ -330,6 +333,7 @@ class Attachment:
             request=NetworkRequest.from_json(value["request"]),
             ports=tuple(PortMapping.from_json(port) for port in value["ports"]),
             result=result,
+            capabilities=value.get("capabilities", {}),
         )
 
 

@@ -1,0 +1,166 @@
+"""The networks that a pod may name: configured, built in, or found by a driver (W1, W7, W8)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kurma_core.errors import KurmaError, NetworkError
+from kurma_core.networking import builtin
+
+if TYPE_CHECKING:
+    from kurma_core.config import Config, NetworkConfig
+    from kurma_core.hookspecs import Network
+
+Json = Any
+#: The interface of a network that says nothing about it.
+DEFAULT_INTERFACE = "eth{{num}}"
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkInfo:
+    """One network that a pod may name.
+
+    :param driver: the plugin that serves it; "" for ``host`` and ``none``, which need none.
+    :param source: ``configured``, ``built-in`` or ``found`` (by its driver, outside Kurma's configuration).
+    :param interface: name or template of the interface inside the pod.
+    :param default: joined by pods that name no network.
+    :param optional: its failure does not fail the pod.
+    :param config: what the driver gets.
+    :param problem: why it cannot be used; None: nothing is known to be wrong.
+    """
+
+    name: str
+    driver: str
+    source: str
+    interface: str
+    default: bool
+    optional: bool
+    config: Mapping[str, Json]
+    problem: str | None = None
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "name": self.name,
+            "driver": self.driver,
+            "source": self.source,
+            "interface": self.interface,
+            "default": self.default,
+            "optional": self.optional,
+            "config": dict(self.config),
+            "problem": self.problem,
+        }
+
+
+class Catalog:
+    """Finds networks by name. Loads a driver only where a name leads nowhere without."""
+
+    def __init__(
+        self,
+        config: Config,
+        driver: Callable[[str], Network],
+        resolve_alias: Callable[[str], str | None],
+        names: Callable[[], tuple[str, ...]],
+        default: builtin.DefaultNetwork,
+        note: Callable[[str], None],
+    ) -> None:
+        self._configured = {entry.name: entry for entry in config.container_networks}
+        self._driver = driver
+        self._resolve_alias = resolve_alias
+        self._names = names
+        self._default = default
+        self._note = note
+
+    def defaults(self) -> tuple[str, ...]:
+        """Names of the networks that a pod joins that names none; loopback is no matter of choice."""
+        chosen = [e.name for e in self._configured.values() if e.default and e.name != builtin.LO]
+        return tuple(chosen) or (builtin.DEFAULT,)
+
+    def is_optional(self, name: str) -> bool:
+        """Whether the configuration says that a pod may go without it."""
+        entry = self._configured.get(name)
+        return entry is not None and entry.optional
+
+    def get(self, name: str, *, ports: bool = True) -> NetworkInfo:
+        """The network of that name.
+
+        :param ports: whether ports are to be published (some configurations are leaner without).
+        :raises NetworkError: there is none (the known ones are listed), or its plugin is missing.
+        """
+        entry = self._configured.get(name)
+        if entry is not None:
+            return self._from_entry(entry)
+        if name in (builtin.LO, builtin.DEFAULT):
+            return self._built_in(name, self._default.config(ports=ports) if name == builtin.DEFAULT else {})
+        found = self._found()
+        if name not in found:
+            known = ", ".join([info.name for info in self.all()])
+            raise NetworkError(f'no network "{name}"', hint=f"there are: {known}", network=name)
+        return found[name]
+
+    def all(self) -> tuple[NetworkInfo, ...]:
+        """Every network: configured, built in, found. One that cannot be used says why, and stops nothing."""
+        infos: dict[str, NetworkInfo] = {}
+        for entry in self._configured.values():
+            try:
+                infos[entry.name] = self._from_entry(entry)
+            except KurmaError as error:
+                infos[entry.name] = self._info(entry, "", problem=error.message)
+        for name in (builtin.LO, builtin.DEFAULT, builtin.HOST, builtin.NONE):
+            if name not in infos:
+                chosen = name == builtin.DEFAULT and self._default.chosen()
+                infos[name] = self._built_in(name, self._default.config() if chosen else {})
+        return tuple(
+            {**infos, **{name: info for name, info in self._found().items() if name not in infos}}.values()
+        )
+
+    def _from_entry(self, entry: NetworkConfig) -> NetworkInfo:
+        driver = entry.plugin
+        if driver is None:
+            driver = self._resolve_alias(entry.aci or "")
+        if driver is None:
+            raise NetworkError(
+                f'network "{entry.name}": no installed plugin answers to "{entry.aci}", '
+                "and network plugins that are containers are not supported yet",
+                hint="see `kurma plugins list`; `plugin: NAME` picks an installed one",
+                network=entry.name,
+            )
+        return self._info(entry, driver)
+
+    def _info(self, entry: NetworkConfig, driver: str, problem: str | None = None) -> NetworkInfo:
+        interface = builtin.LO if entry.name == builtin.LO else DEFAULT_INTERFACE
+        return NetworkInfo(
+            name=entry.name,
+            driver=driver,
+            source="configured",
+            interface=entry.container_interface or interface,
+            default=entry.name in self.defaults(),
+            optional=entry.optional,
+            config={**entry.config, "name": entry.name},
+            problem=problem,
+        )
+
+    def _built_in(self, name: str, config: Mapping[str, Json]) -> NetworkInfo:
+        interface = {builtin.LO: builtin.LO, builtin.DEFAULT: DEFAULT_INTERFACE}.get(name, "")
+        driver = builtin.DRIVERS.get(name, "")
+        is_default = name in self.defaults()
+        return NetworkInfo(name, driver, "built-in", interface, is_default, False, {**config, "name": name})
+
+    def _found(self) -> dict[str, NetworkInfo]:
+        """What drivers find elsewhere, by name; of two with one name, the driver listed first has it."""
+        found: dict[str, NetworkInfo] = {}
+        for driver in self._names() or tuple(builtin.DRIVERS.values()):
+            try:
+                discover = getattr(self._driver(driver), "discover", None)
+                configs = discover() if discover is not None else {}
+            except KurmaError as error:  # a broken plugin hides its own networks, nobody else's
+                self._note(f"network plugin {driver}: {error.message}")
+                continue
+            for name, config in configs.items():
+                if name not in found:
+                    info = NetworkInfo(
+                        name, driver, "found", DEFAULT_INTERFACE, False, False, {**config, "name": name}
+                    )
+                    found[name] = info
+        return found

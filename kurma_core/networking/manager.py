@@ -1,0 +1,306 @@
+"""Joining pods to networks and taking them out: in order, with undo, whatever the kind of network (W3–W5)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from kurma_core.errors import KurmaError, NetworkError, PluginError, UsageError
+from kurma_core.hookspecs import AttachmentContext
+from kurma_core.models import Attachment, NetworkRequest, PortMapping
+from kurma_core.networking import builtin, interfaces
+from kurma_core.networking.catalog import Catalog, NetworkInfo
+
+if TYPE_CHECKING:
+    from kurma_core.config import Config
+    from kurma_core.hookspecs import Network
+    from kurma_core.models import NetworkResult
+
+Json = Any
+
+
+def namespace_path(uuid: str) -> str:
+    """Where a pod's network namespace is pinned (W11): what ``ip netns`` reads, whatever the state directory."""
+    return f"/run/netns/kurma-{uuid}"
+
+
+class Networking:
+    """The networks of one state directory. May be used by several threads, for different pods.
+
+    :param driver: the network plugin of that name, loaded.
+    :param resolve_alias: name of the plugin that declares an ``aci`` name, or None (W1).
+    :param names: names of the enabled network plugins, asked only when a network is in no configuration.
+    :param note: tells the user something in one line.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        driver: Callable[[str], Network],
+        resolve_alias: Callable[[str], str | None],
+        state_dir: str,
+        note: Callable[[str], None],
+        names: Callable[[], tuple[str, ...]] = lambda: (),
+    ) -> None:
+        self._driver = driver
+        self._note = note
+        self._default = builtin.DefaultNetwork(state_dir)
+        self._catalog = Catalog(config, driver, resolve_alias, names, self._default, note)
+        self._ready: set[str] = set()
+
+    # -- planning --
+
+    @staticmethod
+    def shares_host(requests: Sequence[NetworkRequest] | None) -> bool:
+        """Whether the pod has no network namespace of its own (``--net host``).
+
+        :raises UsageError: ``host`` and another network.
+        """
+        names = [request.name for request in requests or ()]
+        if builtin.HOST in names and len(names) > 1:
+            raise UsageError(
+                "the network host goes with no other: the pod has all of the host's", network=builtin.HOST
+            )
+        return builtin.HOST in names
+
+    def plan(
+        self,
+        requests: Sequence[NetworkRequest] | None,
+        ports: Sequence[PortMapping],
+        pod_uuid: str,
+        capabilities: Mapping[str, Json] | None = None,
+    ) -> tuple[Attachment, ...]:
+        """What the pod will be joined to, in order, loopback first; to be recorded before :meth:`add`. Empty: the
+        pod shares the host's namespace. Nothing is changed on the host.
+
+        :param requests: None or empty: the networks that are joined by default (W8).
+        :param ports: to be published; they go to the first network that can.
+        :param capabilities: further capability arguments of CNI for every network (``dns``, ``bandwidth``).
+        :raises NetworkError: an unknown network, an impossible interface, ports that nothing publishes.
+        :raises UsageError: the requests contradict each other.
+        """
+        if self.shares_host(requests):
+            if ports:
+                self._note("ports are not published: the pod has the host's network, and with it its ports")
+            return ()
+        wanted = list(requests) if requests else [NetworkRequest(name) for name in self._catalog.defaults()]
+        self._check_names(wanted)
+        wanted = [request for request in wanted if request.name not in (builtin.LO, builtin.NONE)]
+        infos = [self._catalog.get(builtin.LO)]
+        infos += [self._catalog.get(request.name, ports=bool(ports)) for request in wanted]
+        wanted.insert(0, NetworkRequest(builtin.LO))
+        names = interfaces.assign(
+            [
+                (info.name, request.interface or info.interface)
+                for info, request in zip(infos, wanted, strict=True)
+            ],
+            pod_uuid,
+        )
+        publisher = self._publisher(infos[1:]) if ports else None
+        return tuple(
+            Attachment(
+                network=info.name,
+                driver=info.driver,
+                interface=name,
+                config=info.config,
+                request=request,
+                ports=tuple(ports) if info is publisher else (),
+                capabilities=dict(capabilities or {}),
+            )
+            for info, request, name in zip(infos, wanted, names, strict=True)
+        )
+
+    @staticmethod
+    def _check_names(wanted: Sequence[NetworkRequest]) -> None:
+        names = [request.name for request in wanted]
+        for name in names:
+            if names.count(name) > 1:
+                raise UsageError(f'network "{name}" is asked for twice', network=name)
+        if builtin.NONE in names and len(names) > 1:
+            raise UsageError("the network none goes with no other", network=builtin.NONE)
+
+    def _publisher(self, infos: Sequence[NetworkInfo]) -> NetworkInfo:
+        for info in infos:
+            publishes = getattr(self._driver(info.driver), "publishes", None)
+            if publishes is None or publishes(info.config):
+                return info
+        names = ", ".join([info.name for info in infos]) or builtin.NONE
+        raise NetworkError(
+            f"ports cannot be published: none of the pod's networks does that ({names})",
+            hint="a CNI network does with the plugin portmap in its chain, and the capability portMappings",
+        )
+
+    # -- joining and leaving --
+
+    def add(self, attachment: Attachment, *, pod: str, pod_name: str, namespace: str) -> Attachment:
+        """Joins one network: ``attachment`` with its result. What a failure left is undone before it is raised.
+
+        :param pod: UUID. :param namespace: path of the pod's network namespace.
+        :raises NetworkError: it failed, or gave no address (W3).
+        """
+        context = AttachmentContext(pod, pod_name, namespace, attachment.interface, attachment)
+        driver = self._driver(attachment.driver)
+        try:
+            with _guarded(attachment, "add"):
+                if attachment.network not in self._ready:
+                    driver.setup(attachment.config)
+                    self._ready.add(attachment.network)
+                result = driver.add(context)
+                self._check_result(attachment, result)
+        except BaseException:  # Ctrl-C too
+            self._undo(driver, context)
+            raise
+        return dataclasses.replace(attachment, result=result)
+
+    def add_all(
+        self,
+        attachments: Sequence[Attachment],
+        *,
+        pod: str,
+        pod_name: str,
+        namespace: str,
+        optional: Collection[str] = (),
+        joined: Callable[[Attachment], None] = lambda _: None,
+    ) -> tuple[Attachment, ...]:
+        """Joins all, in order. A failure undoes the earlier ones in reverse, unless its network is optional (W4).
+
+        :param optional: names of networks that are optional for this pod, beside those configured so.
+        :param joined: called with each attachment that has its result.
+        :returns: those that hold; an optional one that failed is left out, and noted.
+        :raises NetworkError: the first failure.
+        """
+        done: list[Attachment] = []
+        try:
+            for attachment in attachments:
+                try:
+                    result = self.add(attachment, pod=pod, pod_name=pod_name, namespace=namespace)
+                except KurmaError as error:
+                    if not self._optional(attachment.network, optional):
+                        raise
+                    self._note(f"the pod goes without the optional network {attachment.network}: {error.message}")
+                else:
+                    done.append(result)
+                    joined(result)
+        except BaseException:
+            for attachment in reversed(done):
+                context = AttachmentContext(pod, pod_name, namespace, attachment.interface, attachment)
+                self._undo(self._driver(attachment.driver), context)
+            raise
+        return tuple(done)
+
+    def delete(self, attachment: Attachment, *, pod: str, pod_name: str, namespace: str) -> None:
+        """Leaves one network; repeatable, and right whatever became of :meth:`add`.
+
+        :raises NetworkError: something is left on the host; may be tried again.
+        """
+        context = AttachmentContext(pod, pod_name, namespace, attachment.interface, attachment)
+        with _guarded(attachment, "delete"):
+            self._driver(attachment.driver).delete(context)
+
+    def delete_all(self, attachments: Sequence[Attachment], *, pod: str, pod_name: str, namespace: str) -> None:
+        """Leaves all, in reverse; a failure does not keep it from the rest.
+
+        :raises NetworkError: the first failure, after all were tried.
+        """
+        first: KurmaError | None = None
+        for attachment in reversed(attachments):
+            try:
+                self.delete(attachment, pod=pod, pod_name=pod_name, namespace=namespace)
+            except KurmaError as error:
+                first = first or error
+        if first is not None:
+            raise first
+
+    def check(self, attachment: Attachment, *, pod: str, pod_name: str, namespace: str) -> None:
+        """:raises NetworkError: the attachment is not as ``add`` made it."""
+        context = AttachmentContext(pod, pod_name, namespace, attachment.interface, attachment)
+        with _guarded(attachment, "check"):
+            self._driver(attachment.driver).check(context)
+
+    def _undo(self, driver: Network, context: AttachmentContext) -> None:
+        """``delete`` on the way out of another failure, which is the one to be told; this one is noted."""
+        try:
+            with _guarded(context.attachment, "delete"):
+                driver.delete(context)
+        except KurmaError as error:
+            self._note(f"{error.message}; `kurma gc` tries again")
+
+    def _optional(self, name: str, for_this_pod: Collection[str]) -> bool:
+        return name != builtin.LO and (name in for_this_pod or self._catalog.is_optional(name))
+
+    @staticmethod
+    def _check_result(attachment: Attachment, result: NetworkResult | None) -> None:
+        """W3, and that the addresses asked for are the ones given."""
+        name = attachment.network
+        if name == builtin.LO:
+            return
+        if result is None or not result.addresses:
+            raise NetworkError(f'network "{name}" gave the pod no address', network=name)
+        given = [address.address for address in result.addresses]
+        for ip in attachment.request.ips:
+            if not any(_same_address(ip, address) for address in given):
+                have = ", ".join(given)
+                raise NetworkError(f'network "{name}" gave the pod {have} instead of {ip}', network=name)
+
+    # -- networks themselves --
+
+    def listing(self) -> tuple[NetworkInfo, ...]:
+        """Every network that a pod may name, for ``network list``."""
+        return self._catalog.all()
+
+    def show(self, name: str) -> NetworkInfo:
+        """One of them. :raises NetworkError: there is none of that name."""
+        for info in self._catalog.all():
+            if info.name == name:
+                return info
+        return self._catalog.get(name)  # raises, and lists the known ones
+
+    def remove(self, name: str, used_by: Collection[str] = ()) -> None:
+        """Takes away from the host what the network shares among pods; its configuration stays. Repeatable.
+
+        :param used_by: pods that are joined to it.
+        :raises NetworkError: there is none of that name, it is used, or the driver could not.
+        """
+        if name in (builtin.HOST, builtin.NONE):
+            raise NetworkError(f'the network "{name}" has nothing that could be removed', network=name)
+        if used_by:
+            pods = ", ".join(sorted(used_by))
+            raise NetworkError(f'network "{name}" is in use by {pods}', hint="stop and remove these", network=name)
+        info = self.show(name)
+        if name == builtin.DEFAULT and info.source == "built-in" and not self._default.chosen():
+            return  # never used
+        attachment = Attachment(name, info.driver, "", info.config, NetworkRequest(name))
+        with _guarded(attachment, "remove"):
+            self._driver(info.driver).remove(info.config)
+        if name == builtin.DEFAULT and info.source == "built-in":
+            self._default.forget()
+        self._ready.discard(name)
+
+
+def _same_address(wanted: str, given: str) -> bool:
+    from ipaddress import ip_interface
+
+    have, want = ip_interface(given), ip_interface(wanted)
+    return have == want if "/" in wanted else have.ip == want.ip
+
+
+class _guarded:
+    """Turns what a plugin must not raise into an error that names the plugin and the network."""
+
+    def __init__(self, attachment: Attachment, verb: str) -> None:
+        self._attachment = attachment
+        self._verb = verb
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if isinstance(error, Exception) and not isinstance(error, KurmaError):
+            one = self._attachment
+            raise PluginError(
+                f'network plugin {one.driver} failed to {self._verb} network "{one.network}": '
+                f"{type(error).__name__}: {error}",
+                plugin=f"kurma.networks/{one.driver}",
+                network=one.network,
+            ) from error

@@ -1,0 +1,107 @@
+"""What callers say of networks: ``--net NAME[:IFNAME][,ip=…,mac=…]`` and ``-p [IP:]HOST:POD[/udp]`` (W8, W9)."""
+
+from __future__ import annotations
+
+from kurma_core.appc.cni_result import address_family, is_cidr
+from kurma_core.errors import UsageError
+from kurma_core.models import NetworkRequest, PortMapping
+
+_HEX = frozenset("0123456789abcdef")
+#: The protocols that can be published.
+PROTOCOLS = ("tcp", "udp", "sctp")
+
+
+def parse_net(text: str) -> NetworkRequest:
+    """``NAME[:IFNAME][,ip=ADDRESS[/LENGTH]…][,mac=MAC]``; ``ip=`` may stand several times.
+
+    :raises UsageError: the text is malformed; whether the network exists is not asked here.
+    """
+    head, *options = text.split(",")
+    name, colon, interface = head.partition(":")
+    if not name or (colon and not interface):
+        raise _net_error(text, "a name is missing")
+    ips: list[str] = []
+    mac: str | None = None
+    for option in options:
+        key, equals, value = option.partition("=")
+        if key == "ip" and equals:
+            if not (address_family(value) or is_cidr(value)):
+                raise _net_error(text, f'"{value}" is no address')
+            ips.append(value)
+        elif key == "mac" and equals:
+            mac = _mac(text, value)
+        else:
+            raise _net_error(text, f'unknown option "{option}"')
+    return NetworkRequest(name, interface or None, tuple(ips), mac)
+
+
+def parse_port(text: str) -> PortMapping:
+    """``[IP:]HOST:POD[/PROTOCOL]``, one port each; an IPv6 address stands in brackets.
+
+    :raises UsageError: the text is malformed.
+    """
+    mappings = parse_ports(text)
+    if len(mappings) != 1:
+        raise _port_error(text, "one port is wanted, not a range")
+    return mappings[0]
+
+
+def parse_ports(text: str) -> tuple[PortMapping, ...]:
+    """As :func:`parse_port`, where HOST and POD may also be ranges of one length (``8000-8003:80-83``).
+
+    :raises UsageError: the text is malformed.
+    """
+    rest, slash, protocol = text.partition("/")
+    if not slash:
+        protocol = "tcp"
+    if protocol not in PROTOCOLS:
+        raise _port_error(text, f"the protocol is one of {', '.join(PROTOCOLS)}")
+    host_ip = ""
+    if rest.startswith("["):
+        host_ip, _, rest = rest[1:].partition("]:")
+        if address_family(host_ip) != 6:
+            raise _port_error(text, "between brackets stands an IPv6 address")
+    elif rest.count(":") == 2:
+        host_ip, _, rest = rest.partition(":")
+        if address_family(host_ip) != 4:
+            raise _port_error(text, f'"{host_ip}" is no IPv4 address')
+    host, colon, pod = rest.partition(":")
+    if not colon:
+        raise _port_error(text, "the pod's port is missing")
+    host_ports, pod_ports = _range(text, host), _range(text, pod)
+    if len(host_ports) != len(pod_ports):
+        raise _port_error(text, "the ranges differ in length")
+    return tuple(PortMapping(h, p, protocol, host_ip) for h, p in zip(host_ports, pod_ports, strict=True))
+
+
+def _range(text: str, ports: str) -> range:
+    first, dash, last = ports.partition("-")
+    start = _port(text, first)
+    end = _port(text, last) if dash else start
+    if end < start:
+        raise _port_error(text, f'"{ports}" runs backwards')
+    return range(start, end + 1)
+
+
+def _port(text: str, digits: str) -> int:
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 5 and 0 < int(digits) < 65536):
+        raise _port_error(text, f'"{digits}" is no port (1 to 65535)')
+    return int(digits)
+
+
+def _mac(text: str, value: str) -> str:
+    mac = value.lower()
+    octets = mac.split(":")
+    if len(octets) != 6 or any(len(octet) != 2 or not _HEX.issuperset(octet) for octet in octets):
+        raise _net_error(text, f'"{value}" is no MAC address')
+    if int(octets[0], 16) & 1:
+        raise _net_error(text, f'"{value}" is a multicast address')
+    return mac
+
+
+def _net_error(text: str, why: str) -> UsageError:
+    return UsageError(f"malformed network {text!r}: {why}", hint="write NAME[:INTERFACE][,ip=ADDRESS][,mac=MAC]")
+
+
+def _port_error(text: str, why: str) -> UsageError:
+    return UsageError(f"malformed port {text!r}: {why}", hint="write [IP:]HOST:POD[/udp], e.g. 127.0.0.1:8080:80")

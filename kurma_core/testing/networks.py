@@ -1,0 +1,255 @@
+"""What every network plugin must do (:class:`kurma_core.hookspecs.Network`): a suite to subclass.
+
+The tests make network namespaces under ``/run/netns``: run them as root, in a "host" of their own (network and
+mount namespaces), and mark the subclass ``root``::
+
+    @pytest.mark.root
+    class TestMyNetwork(NetworkContract):
+        @pytest.fixture
+        def make_driver(self, tmp_path):
+            return lambda: MyNetwork(DriverContext(config={...}, state_dir=str(tmp_path / "state")))
+
+        @pytest.fixture
+        def config(self):
+            return {"name": "mine", ...}
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from kurma_core.errors import NetworkError
+from kurma_core.hookspecs import AttachmentContext, Network
+from kurma_core.linux import namespaces
+from kurma_core.linux.netns_thread import in_network_namespace
+from kurma_core.models import Attachment, NetworkRequest, NetworkResult, PortMapping
+
+MakeDriver = Callable[[], Network]
+MakePod = Callable[[], str]
+
+
+@contextmanager
+def pod_namespace(pod: str) -> Iterator[str]:
+    """Path of a new network namespace, pinned as a pod's is, and gone afterwards."""
+    import threading
+
+    path = f"/run/netns/kurma-{pod}"
+    errors: list[BaseException] = []
+
+    def make() -> None:
+        try:
+            namespaces.make_netns(path)
+        except BaseException as error:  # noqa: BLE001 - raised again below
+            errors.append(error)
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    try:
+        yield path
+    finally:
+        namespaces.delete_netns(path)
+
+
+def interfaces_in(namespace: str) -> list[str]:
+    """Names of the interfaces in a network namespace, sorted."""
+    return sorted(in_network_namespace(namespace, lambda: [name for _, name in _if_nameindex()]))
+
+
+def _if_nameindex() -> list[tuple[int, str]]:
+    import socket
+
+    return socket.if_nameindex()
+
+
+def context(
+    pod: str,
+    config: Mapping[str, Any],
+    interface: str = "eth0",
+    *,
+    request: NetworkRequest | None = None,
+    ports: tuple[PortMapping, ...] = (),
+    driver: str = "tested",
+    capabilities: Mapping[str, Any] | None = None,
+) -> AttachmentContext:
+    """The arguments of one ``add``, as the core gives them."""
+    attachment = Attachment(
+        network=config["name"],
+        driver=driver,
+        interface=interface,
+        config=config,
+        request=request or NetworkRequest(config["name"]),
+        ports=ports,
+        capabilities=dict(capabilities or {}),
+    )
+    return AttachmentContext(pod, "test", f"/run/netns/kurma-{pod}", interface, attachment)
+
+
+class NetworkContract:
+    """Subclasses give ``make_driver`` and ``config``; what is shared by all pods stays until ``remove``."""
+
+    #: The interface that the network is asked for.
+    interface = "eth0"
+    #: Whether ``add`` makes an interface that gives the pod an address. Only loopback does not.
+    gives_address = True
+
+    @pytest.fixture
+    def make_driver(self) -> MakeDriver:
+        """A new driver, as a new process would make it: the state directory is the same each time."""
+        raise NotImplementedError("give a fixture make_driver")
+
+    @pytest.fixture
+    def config(self) -> Mapping[str, Any]:
+        """The network's configuration as the driver gets it, ``name`` included."""
+        raise NotImplementedError("give a fixture config")
+
+    @pytest.fixture
+    def driver(self, make_driver: MakeDriver, config: Mapping[str, Any]) -> Iterator[Network]:
+        driver = make_driver()
+        driver.setup(config)
+        yield driver
+        driver.remove(config)
+
+    @pytest.fixture
+    def make_pod(self) -> Iterator[MakePod]:
+        """Makes pods that are nothing but a network namespace."""
+        from contextlib import ExitStack
+
+        with ExitStack() as stack:
+
+            def make() -> str:
+                pod = str(uuid.uuid4())
+                stack.enter_context(pod_namespace(pod))
+                return pod
+
+            yield make
+
+    def context(self, pod: str, config: Mapping[str, Any]) -> AttachmentContext:
+        return context(pod, config, self.interface)
+
+    def assert_nothing_left(self, pod: str, config: Mapping[str, Any]) -> None:
+        """Overridden by networks that keep something on the host: fails if anything of the pod's is left."""
+
+    # -- the contract --
+
+    def test_setup_may_be_called_again(self, driver: Network, config: Mapping[str, Any]) -> None:
+        driver.setup(config)
+
+    def test_add_joins_the_pod(self, driver: Network, config: Mapping[str, Any], make_pod: MakePod) -> None:
+        pod = make_pod()
+        one = self.context(pod, config)
+        result = driver.add(one)
+        try:
+            assert self.interface in interfaces_in(one.namespace)
+            if self.gives_address:
+                assert isinstance(result, NetworkResult)
+                assert result.addresses
+            else:
+                assert result is None
+            driver.check(one)
+        finally:
+            driver.delete(one)
+
+    def test_delete_leaves_nothing(self, driver: Network, config: Mapping[str, Any], make_pod: MakePod) -> None:
+        one = self.context(make_pod(), config)
+        driver.add(one)
+        driver.delete(one)
+        assert interfaces_in(one.namespace) == ["lo"]
+        self.assert_nothing_left(one.pod, config)
+
+    def test_delete_is_repeatable(self, driver: Network, config: Mapping[str, Any], make_pod: MakePod) -> None:
+        one = self.context(make_pod(), config)
+        driver.add(one)
+        driver.delete(one)
+        driver.delete(one)
+        self.assert_nothing_left(one.pod, config)
+
+    def test_delete_without_add(self, driver: Network, config: Mapping[str, Any], make_pod: MakePod) -> None:
+        one = self.context(make_pod(), config)
+        driver.delete(one)
+        self.assert_nothing_left(one.pod, config)
+
+    def test_delete_by_another_process(
+        self, driver: Network, make_driver: MakeDriver, config: Mapping[str, Any], make_pod: MakePod
+    ) -> None:
+        one = self.context(make_pod(), config)
+        driver.add(one)
+        make_driver().delete(one)
+        assert interfaces_in(one.namespace) == ["lo"]
+        self.assert_nothing_left(one.pod, config)
+
+    def test_delete_when_the_namespace_is_gone(
+        self, driver: Network, config: Mapping[str, Any], make_pod: MakePod
+    ) -> None:
+        one = self.context(make_pod(), config)
+        driver.add(one)
+        namespaces.delete_netns(one.namespace)
+        assert not os.path.exists(one.namespace)
+        driver.delete(one)
+        self.assert_nothing_left(one.pod, config)
+
+    def test_add_without_a_namespace_fails(self, driver: Network, config: Mapping[str, Any]) -> None:
+        one = self.context(str(uuid.uuid4()), config)
+        with pytest.raises(NetworkError):
+            driver.add(one)
+        driver.delete(one)
+        self.assert_nothing_left(one.pod, config)
+
+    def test_add_after_delete(self, driver: Network, config: Mapping[str, Any], make_pod: MakePod) -> None:
+        one = self.context(make_pod(), config)
+        driver.add(one)
+        driver.delete(one)
+        driver.add(one)
+        assert self.interface in interfaces_in(one.namespace)
+        driver.delete(one)
+
+    def test_check_fails_before_add(self, driver: Network, config: Mapping[str, Any], make_pod: MakePod) -> None:
+        with pytest.raises(NetworkError):
+            driver.check(self.context(make_pod(), config))
+
+    def test_pods_at_once(self, driver: Network, config: Mapping[str, Any], make_pod: MakePod) -> None:
+        from concurrent.futures import ThreadPoolExecutor
+
+        contexts = [self.context(make_pod(), config) for _ in range(4)]
+        with ThreadPoolExecutor(4) as pool:
+            results = list(pool.map(driver.add, contexts))
+        addresses = [a.address for result in results if result is not None for a in result.addresses]
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(driver.delete, contexts))
+        if self.gives_address:
+            assert len(set(addresses)) == len(addresses) >= len(contexts)
+        for one in contexts:
+            self.assert_nothing_left(one.pod, config)
+
+    def test_attachment_survives_its_record(
+        self, driver: Network, config: Mapping[str, Any], make_pod: MakePod
+    ) -> None:
+        """``delete`` gets what stands on disk, which is JSON."""
+        import dataclasses
+        import json
+
+        one = self.context(make_pod(), config)
+        result = driver.add(one)
+        record = json.dumps(dataclasses.replace(one.attachment, result=result).to_json())
+        again = dataclasses.replace(one, attachment=Attachment.from_json(json.loads(record)))
+        assert again.attachment.result == result
+        driver.check(again)
+        driver.delete(again)
+        self.assert_nothing_left(one.pod, config)
+
+    def test_remove_is_repeatable(self, driver: Network, config: Mapping[str, Any], make_pod: MakePod) -> None:
+        one = self.context(make_pod(), config)
+        driver.add(one)
+        driver.delete(one)
+        driver.remove(config)
+        driver.remove(config)
+        driver.add(one)
+        driver.delete(one)

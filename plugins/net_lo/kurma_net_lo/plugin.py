@@ -1,0 +1,71 @@
+"""The loopback network: the hook and its driver (W6)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from kurma_core.errors import NetworkError
+from kurma_core.hookspecs import AttachmentContext, Driver, DriverContext, Network, hookimpl
+from kurma_core.linux.netns_thread import in_network_namespace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeVar
+
+    T = TypeVar("T")
+
+#: The name under which configurations made for other Kurmas know this plugin (Kurma Network Specification).
+ALIAS = "apcera.com/kurma/lo-netplugin"
+
+
+class LoopbackNetwork:
+    """Raises ``lo``; the kernel then gives it 127.0.0.1/8 and, unless IPv6 is off, ::1/128.
+
+    Works in process, by one ioctl. Keeps no state: the interface is made and goes with its namespace.
+    """
+
+    def setup(self, config: Mapping[str, Any]) -> None:
+        """Nothing can be configured, so nothing can be wrong."""
+
+    def add(self, context: AttachmentContext) -> None:
+        """:raises NetworkError: the namespace cannot be entered, or the kernel refuses."""
+        from kurma_core.linux.links import raise_lo
+
+        _inside(context, raise_lo)
+
+    def delete(self, context: AttachmentContext) -> None:
+        """Nothing to undo: a namespace's loopback goes with it."""
+
+    def check(self, context: AttachmentContext) -> None:
+        """:raises NetworkError: lo is down, or lacks one of its addresses."""
+        from kurma_net_lo.inspect import missing
+
+        found = _inside(context, missing)
+        if found:
+            raise NetworkError(f"loopback of pod {context.pod}: {found}", network=context.attachment.network)
+
+    def remove(self, config: Mapping[str, Any]) -> None:
+        """Pods share nothing of it."""
+
+
+def _inside(context: AttachmentContext, function: Callable[[], T]) -> T:
+    try:
+        return in_network_namespace(context.namespace, function)
+    except OSError as error:
+        raise NetworkError(
+            f"loopback of pod {context.pod}: {error.strerror}: {context.namespace}",
+            network=context.attachment.network,
+            errno=error.errno,
+            path=context.namespace,
+        ) from error
+
+
+def _create(context: DriverContext) -> Network:
+    return LoopbackNetwork()
+
+
+@hookimpl
+def kurma_network() -> Driver[Network]:
+    """The driver of the network kind ``lo``."""
+    return Driver(create=_create, aliases=(ALIAS,))

@@ -1,0 +1,60 @@
+"""Loopback, against the contract of all networks, in real network namespaces."""
+
+import pytest
+from kurma_net_lo.plugin import kurma_network
+
+from kurma_core.errors import NetworkError
+from kurma_core.hookspecs import DriverContext
+from kurma_core.linux.netns_thread import in_network_namespace
+from kurma_core.testing.networks import NetworkContract
+
+
+@pytest.mark.root
+class TestLoopback(NetworkContract):
+    interface = "lo"
+    gives_address = False
+
+    @pytest.fixture
+    def make_driver(self, tmp_path):
+        return lambda: kurma_network().create(DriverContext(config={}, state_dir=str(tmp_path)))
+
+    @pytest.fixture
+    def config(self):
+        return {"name": "lo"}
+
+    def test_both_addresses_answer(self, driver, config, make_pod):
+        import socket
+
+        one = self.context(make_pod(), config)
+        driver.add(one)
+
+        def talk(family, address):
+            with socket.create_server((address, 0), family=family) as server:
+                client = socket.create_connection(server.getsockname()[:2], timeout=5)
+                with client, server.accept()[0] as peer:
+                    client.sendall(b"hello")
+                    return peer.recv(5)
+
+        for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+            assert in_network_namespace(one.namespace, lambda f=family, a=address: talk(f, a)) == b"hello"
+
+    def test_check_names_what_is_missing(self, driver, config, make_pod):
+        import subprocess
+
+        one = self.context(make_pod(), config)
+        with pytest.raises(NetworkError, match="lo is down"):
+            driver.check(one)
+        driver.add(one)
+        driver.check(one)
+        run = ["ip", "-n", f"kurma-{one.pod}", "address", "del", "::1/128", "dev", "lo"]
+        subprocess.run(run, check=True)
+        with pytest.raises(NetworkError, match="lacks ::1/128"):
+            driver.check(one)
+
+    def test_the_error_names_the_namespace(self, driver, config):
+        with pytest.raises(NetworkError, match="No such file or directory: /run/netns/kurma-nobody"):
+            driver.add(self.context("nobody", config))
+
+
+def test_it_answers_to_the_documents_name():
+    assert "apcera.com/kurma/lo-netplugin" in kurma_network().aliases

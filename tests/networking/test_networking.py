@@ -1,0 +1,346 @@
+"""Which networks a pod joins, in what order, and what is undone when one fails (W1, W3, W4, W8)."""
+
+import json
+
+import pytest
+
+from kurma_core import config as configuration
+from kurma_core.errors import KurmaError, NetworkError, PluginError, UsageError
+from kurma_core.models import AddressResult, Attachment, NetworkRequest, NetworkResult, PortMapping
+from kurma_core.networking import Networking, namespace_path
+
+UUID = "146d7cef-fbf6-41da-a2f8-eba218597f9c"
+POD = {"pod": UUID, "pod_name": "p", "namespace": namespace_path(UUID)}
+DOCUMENT = {
+    "container_networks": [
+        {"name": "lo", "aci": "apcera.com/kurma/lo-netplugin"},
+        {
+            "name": "mynet",
+            "aci": "apcera.com/kurma/cni-netplugin",
+            "containerInterface": "eth0",
+            "type": "bridge",
+            "bridge": "mynet0",
+            "isGateway": True,
+            "ipMasq": True,
+            "ipam": {"type": "host-local", "subnet": "10.10.0.0/16", "routes": [{"dst": "0.0.0.0/0"}]},
+        },
+    ]
+}
+ALIASES = {"apcera.com/kurma/lo-netplugin": "lo", "apcera.com/kurma/cni-netplugin": "cni"}
+
+
+class Recorder:
+    """A network kind that writes down what it is asked, and fails where it is told to."""
+
+    def __init__(self):
+        self.calls = []
+        self.fail = {}
+        self.results = {}
+        self.found = {}
+        self.publishing = None
+
+    def setup(self, config):
+        self._call("setup", config["name"])
+
+    def add(self, context):
+        self._call("add", context.attachment.network)
+        self.context = context
+        if context.attachment.network == "lo":
+            return None
+        default = NetworkResult((AddressResult("10.1.0.2/16", "10.1.0.1"),))
+        return self.results.get(context.attachment.network, default)
+
+    def delete(self, context):
+        self._call("delete", context.attachment.network)
+        self.deleted = context
+
+    def check(self, context):
+        self._call("check", context.attachment.network)
+
+    def remove(self, config):
+        self._call("remove", config["name"])
+
+    def discover(self):
+        return self.found
+
+    def publishes(self, config):
+        return self.publishing is None or config["name"] in self.publishing
+
+    def _call(self, verb, network):
+        self.calls.append(f"{verb} {network}")
+        if f"{verb} {network}" in self.fail:
+            raise self.fail[f"{verb} {network}"]
+
+
+@pytest.fixture
+def driver():
+    return Recorder()
+
+
+@pytest.fixture
+def notes():
+    return []
+
+
+@pytest.fixture
+def make(tmp_path, driver, notes):
+    def make(value=None):
+        file = tmp_path / "kurma.json"
+        file.write_text(json.dumps(value or {}))
+        config = configuration.load(str(file), str(tmp_path / "state"))
+        return Networking(config, lambda name: driver, ALIASES.get, config.state_dir, notes.append)
+
+    return make
+
+
+def entries(*names, **more):
+    return {"container_networks": [{"name": name, "plugin": "cni", **more} for name in names]}
+
+
+def requests(*names):
+    return [NetworkRequest(name) for name in names]
+
+
+def summary(attachments):
+    return [(one.network, one.driver, one.interface) for one in attachments]
+
+
+# --- what is joined --------------------------------------------------------------------------------------------
+
+
+def test_without_configuration_lo_and_default(make):
+    plan = make().plan(None, (), UUID)
+    assert summary(plan) == [("lo", "lo", "lo"), ("default", "cni", "eth0")]
+    assert plan[1].config["plugins"][0]["type"] == "bridge"
+
+
+def test_the_documents_example(make):
+    networking = make(DOCUMENT)
+    plan = networking.plan(requests("mynet"), (), UUID)
+    assert summary(plan) == [("lo", "lo", "lo"), ("mynet", "cni", "eth0")]
+    expected = {
+        k: v for k, v in DOCUMENT["container_networks"][1].items() if k not in ("aci", "containerInterface")
+    }
+    assert dict(plan[1].config) == expected
+
+
+def test_entries_that_are_default_replace_the_built_in_one(make):
+    plan = make(entries("a", "b", default=True)).plan((), (), UUID)
+    assert summary(plan) == [("lo", "lo", "lo"), ("a", "cni", "eth0"), ("b", "cni", "eth1")]
+
+
+def test_an_entry_may_take_the_name_default(make):
+    plan = make(entries("default", type="ptp")).plan(None, (), UUID)
+    assert plan[1].config == {"name": "default", "type": "ptp"}
+
+
+def test_order_and_interfaces_are_as_asked_for(make):
+    wanted = [NetworkRequest("b"), NetworkRequest("a", "eth0"), NetworkRequest("default", "up{{num}}")]
+    plan = make(entries("a", "b")).plan(wanted, (), UUID)
+    assert [(one.network, one.interface) for one in plan] == [
+        ("lo", "lo"), ("b", "eth1"), ("a", "eth0"), ("default", "up0")
+    ]  # fmt: skip
+    assert plan[2].request == wanted[1]
+
+
+@pytest.mark.parametrize("name", ["none", "lo"])
+def test_none_is_loopback_alone(make, name):
+    assert summary(make().plan(requests(name), (), UUID)) == [("lo", "lo", "lo")]
+
+
+def test_host_is_nothing_at_all(make, notes):
+    networking = make()
+    assert networking.plan(requests("host"), (), UUID) == ()
+    assert networking.shares_host(requests("host"))
+    assert not networking.shares_host(requests("none"))
+    assert not networking.shares_host(None)
+    assert notes == []
+    networking.plan(requests("host"), (PortMapping(80, 80),), UUID)
+    assert "ports are not published" in notes[0]
+
+
+@pytest.mark.parametrize("names", [("host", "default"), ("none", "default"), ("a", "a"), ("host", "host")])
+def test_contradictions_are_refused(make, names):
+    with pytest.raises(UsageError):
+        make(entries("a")).plan(requests(*names), (), UUID)
+
+
+def test_an_unknown_network_lists_the_known_ones(make, driver):
+    driver.found = {"elsewhere": {}}
+    with pytest.raises(NetworkError, match='no network "mynte"') as caught:
+        make(entries("mynet")).plan(requests("mynte"), (), UUID)
+    assert caught.value.hint == "there are: mynet, lo, default, host, none, elsewhere"
+
+
+def test_a_foreign_image_is_not_supported_yet(make):
+    networking = make({"container_networks": [{"name": "far", "aci": "file:///net.aci"}]})
+    with pytest.raises(NetworkError, match=r"file:///net\.aci.*containers are not supported yet"):
+        networking.plan(requests("far"), (), UUID)
+    assert [info.problem is not None for info in networking.listing() if info.name == "far"] == [True]
+
+
+def test_networks_found_by_a_driver(make, driver):
+    driver.found = {"podman": {"type": "bridge"}, "a": {"type": "other"}}
+    networking = make(entries("a"))
+    assert summary(networking.plan(requests("podman"), (), UUID))[1:] == [("podman", "lo", "eth0")]
+    sources = {info.name: info.source for info in networking.listing()}
+    assert sources == {"a": "configured", "lo": "built-in", "default": "built-in", "host": "built-in",
+                       "none": "built-in", "podman": "found"}  # fmt: skip
+
+
+def test_listing_chooses_no_subnet(make, tmp_path):
+    make().listing()
+    assert not (tmp_path / "state" / "networks").exists()
+
+
+def test_ports_go_to_the_first_network_that_publishes(make, driver):
+    driver.publishing = {"b", "c"}
+    port = PortMapping(8080, 80)
+    plan = make(entries("a", "b", "c")).plan(requests("a", "b", "c"), (port,), UUID)
+    assert [one.ports for one in plan] == [(), (), (port,), ()]
+    driver.publishing = set()
+    for names in (("a", "b"), ("none",)):
+        with pytest.raises(NetworkError, match="ports cannot be published"):
+            make(entries("a", "b")).plan(requests(*names), (port,), UUID)
+
+
+def test_a_plan_survives_its_record(make):
+    plan = make(entries("a")).plan(requests("a"), (PortMapping(1, 2),), UUID, {"dns": {"servers": ["10.0.0.1"]}})
+    assert tuple(Attachment.from_json(json.loads(json.dumps(one.to_json()))) for one in plan) == plan
+
+
+# --- joining and leaving ---------------------------------------------------------------------------------------
+
+
+def test_all_are_joined_in_order_and_left_in_reverse(make, driver):
+    networking = make(entries("a", "b"))
+    plan = networking.plan(requests("a", "b"), (), UUID)
+    told = []
+    done = networking.add_all(plan, **POD, joined=lambda one: told.append(one.network))
+    assert told == ["lo", "a", "b"]
+    assert [one.result and one.result.addresses[0].address for one in done] == [None, "10.1.0.2/16", "10.1.0.2/16"]
+    assert driver.context.namespace == f"/run/netns/kurma-{UUID}"
+    networking.delete_all(done, **POD)
+    assert driver.calls == ["setup lo", "add lo", "setup a", "add a", "setup b", "add b",
+                            "delete b", "delete a", "delete lo"]  # fmt: skip
+
+
+def test_setup_is_called_once(make, driver):
+    networking = make(entries("a"))
+    plan = networking.plan(requests("a"), (), UUID)
+    for _ in range(3):
+        networking.add_all(plan, **POD)
+    assert driver.calls.count("setup a") == 1
+
+
+def test_a_failure_undoes_itself_and_the_earlier_ones_in_reverse(make, driver):
+    networking = make(entries("a", "b", "c"))
+    driver.fail = {"add b": NetworkError("no"), "delete b": NetworkError("neither")}
+    with pytest.raises(NetworkError, match=r"^no$"):
+        networking.add_all(networking.plan(requests("a", "b", "c"), (), UUID), **POD)
+    assert driver.calls[4:] == ["setup b", "add b", "delete b", "delete a", "delete lo"]
+
+
+def test_a_failing_undo_is_noted(make, driver, notes):
+    networking = make(entries("a"))
+    driver.fail = {"add a": NetworkError("no"), "delete a": NetworkError("neither")}
+    with pytest.raises(NetworkError):
+        networking.add_all(networking.plan(requests("a"), (), UUID), **POD)
+    assert notes == ["neither; `kurma gc` tries again"]
+
+
+def test_ctrl_c_undoes_too(make, driver):
+    networking = make(entries("a"))
+    driver.fail = {"add a": KeyboardInterrupt()}
+    with pytest.raises(KeyboardInterrupt):
+        networking.add_all(networking.plan(requests("a"), (), UUID), **POD)
+    assert driver.calls[-2:] == ["delete a", "delete lo"]
+
+
+@pytest.mark.parametrize("where", ["configuration", "pod"])
+def test_an_optional_network_may_fail(make, driver, notes, where):
+    networking = make(entries("a", "b", optional=where == "configuration"))
+    driver.fail = {"add a": NetworkError("no")}
+    plan = networking.plan(requests("a", "b"), (), UUID)
+    done = networking.add_all(plan, **POD, optional=("a",) if where == "pod" else ())
+    assert [one.network for one in done] == ["lo", "b"]
+    assert "delete a" in driver.calls
+    assert notes == ["the pod goes without the optional network a: no"]
+
+
+@pytest.mark.parametrize("result", [None, NetworkResult(())])
+def test_a_result_without_address_fails(make, driver, result):
+    networking = make(entries("a"))
+    driver.results = {"a": result}
+    with pytest.raises(NetworkError, match="gave the pod no address"):
+        networking.add_all(networking.plan(requests("a"), (), UUID), **POD)
+    assert driver.calls[-2:] == ["delete a", "delete lo"]
+
+
+@pytest.mark.parametrize(("ip", "good"), [("10.1.0.2", True), ("10.1.0.2/16", True), ("10.1.0.2/24", False),
+                                          ("10.1.0.3", False)])  # fmt: skip
+def test_the_address_asked_for_is_the_one_given(make, ip, good):
+    networking = make(entries("a"))
+    plan = networking.plan([NetworkRequest("a", ips=(ip,))], (), UUID)
+    if good:
+        networking.add_all(plan, **POD)
+    else:
+        with pytest.raises(NetworkError, match="instead of"):
+            networking.add_all(plan, **POD)
+
+
+def test_leaving_goes_on_after_a_failure(make, driver):
+    networking = make(entries("a", "b"))
+    plan = networking.plan(requests("a", "b"), (), UUID)
+    driver.fail = {"delete b": NetworkError("stuck")}
+    with pytest.raises(NetworkError, match="stuck"):
+        networking.delete_all(plan, **POD)
+    assert driver.calls == ["delete b", "delete a", "delete lo"]
+
+
+def test_a_plugins_own_exceptions_name_it(make, driver):
+    networking = make(entries("a"))
+    driver.fail = {"add a": ZeroDivisionError("by zero")}
+    with pytest.raises(
+        PluginError, match='network plugin cni failed to add network "a": ZeroDivisionError: by zero'
+    ):
+        networking.add_all(networking.plan(requests("a"), (), UUID), **POD)
+
+
+# --- networks themselves ---------------------------------------------------------------------------------------
+
+
+def test_remove_refuses_what_is_used(make, driver):
+    networking = make(entries("a"))
+    with pytest.raises(NetworkError, match='network "a" is in use by one, two'):
+        networking.remove("a", used_by=["two", "one"])
+    assert driver.calls == []
+    networking.remove("a")
+    assert driver.calls == ["remove a"]
+
+
+def test_remove_forgets_the_default_networks_choice(make, driver, tmp_path):
+    networking = make()
+    networking.remove("default")
+    assert driver.calls == []
+    networking.plan(None, (), UUID)
+    record = tmp_path / "state" / "networks" / "default.json"
+    assert record.exists()
+    networking.remove("default")
+    assert driver.calls == ["remove default"]
+    assert not record.exists()
+
+
+@pytest.mark.parametrize("name", ["host", "none", "nowhere"])
+def test_remove_of_nothing(make, name):
+    with pytest.raises(NetworkError):
+        make().remove(name)
+
+
+def test_show(make):
+    networking = make(entries("a", default=True, containerInterface="veth+{{shortuuid}}"))
+    shown = networking.show("a").to_json()
+    assert shown == {"name": "a", "driver": "cni", "source": "configured", "interface": "veth+{{shortuuid}}",
+                     "default": True, "optional": False, "config": {"name": "a"}, "problem": None}  # fmt: skip
+    with pytest.raises(KurmaError):
+        networking.show("b")

@@ -1,0 +1,88 @@
+"""``--net`` and ``-p``: what is understood, and what is refused with a reason."""
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kurma_core.errors import UsageError
+from kurma_core.models import NetworkRequest, PortMapping
+from kurma_core.networking import parse_net, parse_port, parse_ports
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("mynet", NetworkRequest("mynet")),
+        ("mynet:eth3", NetworkRequest("mynet", "eth3")),
+        ("mynet:veth{{num}}", NetworkRequest("mynet", "veth{{num}}")),
+        ("mynet,ip=10.1.2.3", NetworkRequest("mynet", ips=("10.1.2.3",))),
+        ("a:b,ip=10.1.2.3/24,ip=fd00::1,mac=02:AB:00:00:00:01",
+         NetworkRequest("a", "b", ("10.1.2.3/24", "fd00::1"), "02:ab:00:00:00:01")),
+    ],
+)  # fmt: skip
+def test_networks(text, expected):
+    assert parse_net(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "a name is missing"),
+        (":eth0", "a name is missing"),
+        ("a:", "a name is missing"),
+        ("a,ip=10.1.2", '"10.1.2" is no address'),
+        ("a,ip=10.1.2.3/33", '"10.1.2.3/33" is no address'),
+        ("a,ip=10.1.2.3\x00", "is no address"),
+        ("a,mac=02:00:00:00:00", "is no MAC address"),
+        ("a,mac=01:00:00:00:00:00", "is a multicast address"),
+        ("a,ipp=10.1.2.3", 'unknown option "ipp=10.1.2.3"'),
+        ("a,ip", 'unknown option "ip"'),
+        ("a,", 'unknown option ""'),
+    ],
+)
+def test_malformed_networks(text, why):
+    with pytest.raises(UsageError) as caught:
+        parse_net(text)
+    assert why in caught.value.message
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("8080:80", PortMapping(8080, 80)),
+        ("53:53/udp", PortMapping(53, 53, "udp")),
+        ("127.0.0.1:8080:80/tcp", PortMapping(8080, 80, "tcp", "127.0.0.1")),
+        ("[::1]:8080:80", PortMapping(8080, 80, "tcp", "::1")),
+        ("1:65535", PortMapping(1, 65535)),
+    ],
+)
+def test_ports(text, expected):
+    assert parse_port(text) == expected
+    assert parse_ports(text) == (expected,)
+
+
+def test_ranges_of_ports():
+    assert parse_ports("8000-8002:80-82/udp") == tuple(PortMapping(8000 + n, 80 + n, "udp") for n in range(3))
+    with pytest.raises(UsageError, match="not a range"):
+        parse_port("8000-8002:80-82")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "80", ":80", "80:", "0:80", "80:65536", "80:-1", "+80:80", "8 0:80", "²:80", "80:80/icmp", "80:80/",
+     "1-3:1-2", "3-1:3-1", "localhost:80:80", "::1:80:80", "[127.0.0.1]:80:80", "[::1]80:80", "a:b:c:d"],
+)  # fmt: skip
+def test_malformed_ports(text):
+    with pytest.raises(UsageError) as caught:
+        parse_ports(text)
+    assert f"malformed port {text!r}" in caught.value.message
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_understood_or_refused(text):
+    for parse in (parse_net, parse_ports):
+        with suppress(UsageError):
+            parse(text)
