@@ -78,9 +78,8 @@ def made(group: str, declaration: specs.Driver[Any], context: specs.DriverContex
     driver = declaration.create(context)
     lacks = [_lacking(driver, protocol) for protocol in PROTOCOLS[group]]
     if all(lacks):
-        raise TypeError(
-            f"its driver ({type(driver).__name__}) lacks {', '.join(min(lacks, key=lambda names: len(names)))}"
-        )
+        fewest = min(lacks, key=len)
+        raise TypeError(f"its driver ({type(driver).__name__}) lacks {', '.join(fewest)}")
     return driver
 
 
