@@ -1,0 +1,208 @@
+"""Copies of single entries, with everything that they have: owner, mode, times, attributes, links among them.
+
+By descriptor of the directory and one name; no link is followed. What cannot be copied is an error, not a loss.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_THIS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_FICLONE = 0x40049409
+# The file system (or the pair of them) cannot do it that way; the next way is tried.
+_CANNOT = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.EPERM, errno.ETXTBSY)
+_PIECE = 1 << 20
+# The system gives these to every file by its own rules; they can be set, but not taken away.
+_STAYS = ("security.selinux", "security.SMACK64")
+
+
+class Copies:
+    """Copies into one tree. Names that share a file in a source share one in the tree as well."""
+
+    __slots__ = ("clone", "made", "splice", "top")
+
+    def __init__(self, top: int) -> None:
+        """:param top: the tree's top directory; stays the caller's."""
+        self.top = top
+        self.clone = True
+        self.splice = True
+        # by source file: where its first copy was put: directories, name
+        self.made: dict[tuple[int, int], tuple[tuple[str, ...], str]] = {}
+
+    def next_source(self) -> None:
+        """Another source is copied from now on: no name of it shares a file with what is there."""
+        self.made.clear()
+
+    def make(self, source: int, target: int, way: Sequence[str], name: str) -> None:
+        """Copy the entry ``name`` (anything but a directory) from one directory to the other.
+
+        :param way: the names that lead from the top of the tree to ``target``.
+        :raises FileExistsError: the target has that name.
+        :raises OSError: a copy with all its attributes cannot be made; what was begun is taken away.
+        """
+        status = os.stat(name, dir_fd=source, follow_symlinks=False)
+        shared = (status.st_dev, status.st_ino) if status.st_nlink > 1 else None
+        if shared in self.made and self._link(*self.made[shared], target, name):
+            return
+        self._create(source, target, name, status)
+        try:
+            self._fill(source, target, name, status)
+        except OSError:
+            os.unlink(name, dir_fd=target)
+            raise
+        if shared is not None:
+            self.made[shared] = (tuple(way), name)
+
+    def _link(self, way: tuple[str, ...], first: str, target: int, name: str) -> bool:
+        """Whether ``name`` could be made another name of an earlier copy."""
+        directory = descend(self.top, way)
+        if directory is None:
+            raise OSError(errno.ENOENT, "something else writes here", first)
+        try:
+            os.link(first, name, src_dir_fd=directory, dst_dir_fd=target, follow_symlinks=False)
+            return True
+        except OSError as error:
+            if error.errno in (errno.EMLINK, errno.EPERM, errno.EOPNOTSUPP):
+                return False  # links are not to be had here: a copy of its own, then
+            raise
+        finally:
+            os.close(directory)
+
+    def _create(self, source: int, target: int, name: str, status: os.stat_result) -> None:
+        if stat.S_ISLNK(status.st_mode):
+            os.symlink(os.readlink(name, dir_fd=source), name, dir_fd=target)
+        elif stat.S_ISREG(status.st_mode):
+            flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+            os.close(os.open(name, flags, 0o600, dir_fd=target))
+        else:
+            os.mknod(name, stat.S_IFMT(status.st_mode) | 0o600, status.st_rdev, dir_fd=target)
+
+    def _fill(self, source: int, target: int, name: str, status: os.stat_result) -> None:
+        """Content, then owner (which takes setuid away), mode, attributes (which may hold it all), times."""
+        if stat.S_ISREG(status.st_mode) and status.st_size:
+            self._copy_content(source, target, name, status.st_size)
+        os.chown(name, status.st_uid, status.st_gid, dir_fd=target, follow_symlinks=False)
+        if not stat.S_ISLNK(status.st_mode):
+            os.chmod(name, stat.S_IMODE(status.st_mode), dir_fd=target)
+        this = os.open(name, _THIS, dir_fd=source)
+        try:
+            that = os.open(name, _THIS, dir_fd=target)
+            try:
+                # The xattr calls refuse O_PATH descriptors; the magic link leads to the very entry, links too.
+                _copy_attributes(f"/proc/self/fd/{this}", f"/proc/self/fd/{that}")
+            finally:
+                os.close(that)
+        finally:
+            os.close(this)
+        times = (status.st_atime_ns, status.st_mtime_ns)
+        os.utime(name, ns=times, dir_fd=target, follow_symlinks=False)
+
+    def _copy_content(self, source: int, target: int, name: str, size: int) -> None:
+        reader = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=source)
+        try:
+            writer = os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=target)
+            try:
+                if not self._cloned(reader, writer):
+                    self._copy_data(reader, writer, size)
+            finally:
+                os.close(writer)
+        finally:
+            os.close(reader)
+
+    def _cloned(self, reader: int, writer: int) -> bool:
+        if self.clone:
+            try:
+                fcntl.ioctl(writer, _FICLONE, reader)
+                return True
+            except OSError as error:
+                if error.errno not in _CANNOT:
+                    raise
+                self.clone = False
+        return False
+
+    def _copy_data(self, reader: int, writer: int, size: int) -> None:
+        """The parts that hold data; holes stay holes."""
+        os.ftruncate(writer, size)
+        start = 0
+        while start < size:
+            try:
+                start = os.lseek(reader, start, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == errno.ENXIO:
+                    return  # only a hole is left
+                raise
+            end = min(os.lseek(reader, start, os.SEEK_HOLE), size)
+            while start < end:
+                count = self._copy_piece(reader, writer, start, end - start)
+                if not count:
+                    raise OSError(errno.EIO, "the file became shorter while it was copied")
+                start += count
+
+    def _copy_piece(self, reader: int, writer: int, offset: int, count: int) -> int:
+        if self.splice:
+            try:
+                return os.copy_file_range(reader, writer, count, offset, offset)
+            except OSError as error:
+                if error.errno not in _CANNOT:
+                    raise
+                self.splice = False
+        data = os.pread(reader, min(count, _PIECE), offset)
+        return os.pwrite(writer, data, offset) if data else 0
+
+
+def copy_directory_attributes(source: int, target: int) -> None:
+    """Give the directory ``target`` the owner, mode, times and attributes of ``source``, and no other ones."""
+    status = os.fstat(source)
+    os.fchown(target, status.st_uid, status.st_gid)
+    os.fchmod(target, stat.S_IMODE(status.st_mode))
+    _copy_attributes(source, target)
+    os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def _copy_attributes(source: int | str, target: int | str) -> None:
+    """Extended attributes, ACLs and file capabilities among them; exactly those, since some are inherited."""
+    names = _attributes(source)
+    for name in _attributes(target):
+        if name not in names:
+            drop_attribute(target, name)
+    for name in names:
+        os.setxattr(target, name, os.getxattr(source, name))
+
+
+def _attributes(file: int | str) -> list[str]:
+    try:
+        return os.listxattr(file)
+    except OSError as error:
+        if error.errno == errno.EOPNOTSUPP:
+            return []  # the file system has none
+        raise
+
+
+def drop_attribute(file: int | str, name: str) -> None:
+    """Take an extended attribute away, unless it is one that every file has."""
+    if name not in _STAYS:
+        os.removexattr(file, name)
+
+
+def descend(top: int, names: Sequence[str]) -> int | None:
+    """A descriptor of the directory that ``names`` lead to from ``top``, through directories only; else None."""
+    fd = os.dup(top)
+    for name in names:
+        try:
+            below = os.open(name, _DIRECTORY, dir_fd=fd)
+        except OSError as error:
+            os.close(fd)
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                return None
+            raise
+        os.close(fd)
+        fd = below
+    return fd

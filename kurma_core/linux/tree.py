@@ -1,0 +1,272 @@
+"""Laying directory trees over one another: by hard links, or as copies with everything that a file has.
+
+What is in the trees was written by strangers; nothing else writes to them meanwhile. So every step goes from one
+open directory to an entry of it, following no link, and back up only to the very directory that was left. Trees
+may be deeper than there are descriptors or than a path may be long.
+
+Runs as root where owners, devices and ``security.*`` attributes are to be kept.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from kurma_core.linux import filecopy
+from kurma_core.linux.beneath import remove_tree
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+    from typing import Protocol
+
+    class Filter(Protocol):
+        """Relative paths of the finished tree that are kept."""
+
+        @property
+        def paths(self) -> Collection[str]: ...
+        @property
+        def directories(self) -> Collection[str]: ...
+
+    class Step(Protocol):
+        """One directory to lay over the target.
+
+        ``root``: where in the target (relative, "" for its top). ``filter``: what is kept of it, None: all.
+        ``removed``, ``opaque``: paths and directories' contents that it takes away from what is there already.
+        """
+
+        @property
+        def path(self) -> str: ...
+        @property
+        def root(self) -> str: ...
+        @property
+        def filter(self) -> Filter | None: ...
+        @property
+        def removed(self) -> Sequence[str]: ...
+        @property
+        def opaque(self) -> Sequence[str]: ...
+
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# A link is out of the question: too many links, another file system, or one that has none.
+_NO_LINK = (errno.EMLINK, errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP)
+# Names of the way to a re-rooted tree; each level holds a descriptor.
+_MOST_ROOT_NAMES = 128
+
+
+def merge(target: str, steps: Iterable[Step], *, copy: bool = False) -> None:
+    """Lay the steps' directories over ``target``, in order (N2).
+
+    What comes later replaces what is there; only a directory on a directory joins with it, and has the later one's
+    owner, mode, times and attributes then. A link where a directory is to be is removed, never followed.
+
+    :param target: a directory that nothing else uses; empty as a rule.
+    :param copy: make files of its own, sharing their blocks where the file system can; else hard links, and
+        copies only where no link can be made.
+    :raises OSError: with the path, as the kernel says.
+    """
+    top = os.open(target, _DIRECTORY)
+    try:
+        copies = filecopy.Copies(top)
+        for step in steps:
+            copies.next_source()
+            _lay(top, step, copies, copy)
+    finally:
+        os.close(top)
+
+
+def _lay(top: int, step: Step, copies: filecopy.Copies, copy: bool) -> None:
+    """One step. Nothing happens if the filter leaves nothing of it, its root included."""
+    if step.filter is not None and step.root not in step.filter.directories:
+        return
+    names = _names(step.root)
+    if len(names) > _MOST_ROOT_NAMES:
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), step.root)
+    way = [os.dup(top)]
+    times = []
+    try:
+        for name in names:
+            before = os.fstat(way[-1])
+            below, made = _directory_in(way[-1], name)
+            way.append(below)
+            times.append((before.st_atime_ns, before.st_mtime_ns))
+            if made:
+                _plain_directory(below)
+        _take_away(way[-1], step)
+        source = os.open(step.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        _Laying(source, os.dup(way[-1]), names, step.filter, copies, copy).run()
+        # The directories on the way do not belong to this step: they look as before.
+        for fd, before_times in zip(way, times, strict=False):
+            os.utime(fd, ns=before_times)
+    finally:
+        for fd in way:
+            os.close(fd)
+
+
+class _Laying:
+    """A walk through one source directory and, in step with it, the target. Owns both descriptors."""
+
+    __slots__ = ("copies", "copy", "filter", "names", "source", "target")
+
+    def __init__(
+        self, source: int, target: int, names: list[str], keep: Filter | None, copies: filecopy.Copies, copy: bool
+    ) -> None:
+        self.source = source
+        self.target = target
+        self.names = names  # from the target's top to where we are
+        self.filter = keep
+        self.copies = copies
+        self.copy = copy
+
+    def run(self) -> None:
+        try:
+            todo = [self._lay_files()]
+            left: list[tuple[tuple[int, int], tuple[int, int]]] = []
+            while True:
+                if todo[-1]:
+                    left.append((_identity(self.source), _identity(self.target)))
+                    self._down(todo[-1].pop())
+                    todo.append(self._lay_files())
+                    continue
+                # Only now: nothing more is written into this directory by this step.
+                filecopy.copy_directory_attributes(self.source, self.target)
+                todo.pop()
+                if not todo:
+                    return
+                self._up(*left.pop())
+        except OSError as error:
+            if error.filename is None or "/" not in str(error.filename):
+                name = "/".join([*self.names, *([str(error.filename)] if error.filename else [])])
+                raise OSError(error.errno, error.strerror, name or "/") from error
+            raise
+        finally:
+            os.close(self.source)
+            os.close(self.target)
+
+    def _lay_files(self) -> list[str]:
+        """Everything here that is no directory; the names of the directories that are to be entered."""
+        directories: list[str] = []
+        files: list[str] = []
+        with os.scandir(self.source) as entries:
+            for entry in entries:
+                (directories if entry.is_dir(follow_symlinks=False) else files).append(entry.name)
+        if self.filter is not None:
+            prefix = "/".join([*self.names, ""])
+            directories = [name for name in directories if prefix + name in self.filter.directories]
+            files = [name for name in files if prefix + name in self.filter.paths]
+        for name in files:
+            self._lay_file(name)
+        return directories
+
+    def _lay_file(self, name: str) -> None:
+        for _ in range(2):
+            try:
+                if self.copy:
+                    self.copies.make(self.source, self.target, self.names, name)
+                else:
+                    self._link(name)
+                return
+            except FileExistsError:
+                remove_tree(self.target, name)
+        raise FileExistsError(errno.EEXIST, "something else writes here", name)
+
+    def _link(self, name: str) -> None:
+        try:
+            os.link(name, name, src_dir_fd=self.source, dst_dir_fd=self.target, follow_symlinks=False)
+        except OSError as error:
+            if error.errno not in _NO_LINK:
+                raise
+            self.copies.make(self.source, self.target, self.names, name)
+
+    def _down(self, name: str) -> None:
+        below = os.open(name, _DIRECTORY, dir_fd=self.source)
+        try:
+            into, _ = _directory_in(self.target, name)
+        except OSError:
+            os.close(below)
+            raise
+        os.close(self.source)
+        os.close(self.target)
+        self.source, self.target = below, into
+        self.names.append(name)
+
+    def _up(self, source: tuple[int, int], target: tuple[int, int]) -> None:
+        self.source = _back(self.source, source)
+        self.target = _back(self.target, target)
+        self.names.pop()
+
+
+def _identity(fd: int) -> tuple[int, int]:
+    status = os.fstat(fd)
+    return status.st_dev, status.st_ino
+
+
+def _back(fd: int, expected: tuple[int, int]) -> int:
+    """From a directory to the one above it, which must be the one we came from; ``fd`` is closed."""
+    above = os.open("..", _DIRECTORY, dir_fd=fd)
+    if _identity(above) != expected:
+        os.close(above)
+        raise OSError(errno.EXDEV, "a directory was moved away while trees were being merged")
+    os.close(fd)
+    return above
+
+
+def _directory_in(parent: int, name: str) -> tuple[int, bool]:
+    """A descriptor of the directory ``name``, and whether it was made: whatever else has that name goes."""
+    for _ in range(2):
+        try:
+            os.mkdir(name, 0o700, dir_fd=parent)
+            return os.open(name, _DIRECTORY, dir_fd=parent), True
+        except FileExistsError:
+            pass
+        try:
+            return os.open(name, _DIRECTORY, dir_fd=parent), False
+        except OSError as error:
+            if error.errno not in (errno.ENOTDIR, errno.ELOOP):
+                raise
+        os.unlink(name, dir_fd=parent)
+    raise FileExistsError(errno.EEXIST, "something else writes here", name)
+
+
+def _plain_directory(fd: int) -> None:
+    """As a directory looks that no image says anything about: ours, 0755, of the year 1970."""
+    for name in os.listxattr(fd):
+        filecopy.drop_attribute(fd, name)  # a default ACL of the directory above leaves its mark
+    os.fchown(fd, os.geteuid(), os.getegid())
+    os.fchmod(fd, 0o755)
+    os.utime(fd, ns=(0, 0))
+
+
+def _names(path: str) -> list[str]:
+    names = [name for name in path.split("/") if name not in ("", ".")]
+    if ".." in names:
+        raise OSError(errno.EINVAL, "the path leads upwards", path)
+    return names
+
+
+def _take_away(top: int, step: Step) -> None:
+    """What a layer hides goes, before its own entries come. Directories keep their times."""
+    for path in step.opaque:
+        fd = filecopy.descend(top, _names(path))
+        if fd is not None:
+            try:
+                _remove(fd, os.listdir(fd))
+            finally:
+                os.close(fd)
+    for path in step.removed:
+        names = _names(path)
+        if not names:
+            raise OSError(errno.EINVAL, "a layer cannot remove its own root", path)
+        fd = filecopy.descend(top, names[:-1])
+        if fd is not None:
+            try:
+                _remove(fd, names[-1:])
+            finally:
+                os.close(fd)
+
+
+def _remove(fd: int, names: list[str]) -> None:
+    before = os.fstat(fd)
+    for name in names:
+        remove_tree(fd, name)
+    os.utime(fd, ns=(before.st_atime_ns, before.st_mtime_ns))

@@ -1,0 +1,239 @@
+"""Image graphs as values, for tests of renderers: by hand or by hypothesis, put on disk, merged in memory."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from hypothesis import strategies as st
+
+from kurma_core.appc.image import ImageManifest
+from kurma_core.hookspecs import ImageLayer, ImageNode
+from kurma_core.models import RenderedLayer
+from kurma_core.testing import trees
+from kurma_core.testing.trees import Entry, Keep, Tree
+
+
+@dataclass(frozen=True)
+class LayerModel:
+    """One layer: its name, its tree, and what it takes away from those below it in its image."""
+
+    name: str
+    tree: Tree
+    removed: tuple[str, ...] = ()
+    opaque: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ImageModel:
+    """One image: ``root`` is where the image above it wants it."""
+
+    name: str
+    layers: tuple[LayerModel, ...]
+    dependencies: tuple[ImageModel, ...] = ()
+    whitelist: tuple[str, ...] = ()
+    root: str = "/"
+
+    @property
+    def id(self) -> str:
+        return "sha512-" + hashlib.sha512(self.name.encode()).hexdigest()
+
+
+def plain(name: str, tree: Tree, *dependencies: ImageModel, whitelist: tuple[str, ...] = ()) -> ImageModel:
+    """An image of one layer."""
+    return ImageModel(name, (LayerModel(name, tree),), dependencies, whitelist)
+
+
+class Store:
+    """Layers and rendered trees below one directory: a renderer's surroundings, without the image store."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self.built = 0
+        self.layers: dict[str, LayerModel] = {}
+        for name in ("layers", "trees"):
+            os.makedirs(os.path.join(directory, name))
+
+    def node(self, image: ImageModel) -> ImageNode:
+        """``image`` as a renderer gets it, its layers on disk."""
+        return ImageNode(
+            image.id,
+            ImageManifest(image.name, path_whitelist=image.whitelist),
+            tuple(
+                ImageLayer(layer.name, self._path(layer), removed=layer.removed, opaque=layer.opaque)
+                for layer in image.layers
+            ),
+            tuple(self.node(dependency) for dependency in image.dependencies),
+            image.root,
+        )
+
+    def _path(self, layer: LayerModel) -> str:
+        path = os.path.join(self.directory, "layers", layer.name.replace("/", "_"))
+        if layer.name not in self.layers:
+            os.mkdir(path)
+            trees.write_tree(layer.tree, path)
+            self.layers[layer.name] = layer
+        return path
+
+    def tree(self, key: str, build: Callable[[str], None]) -> RenderedLayer:
+        """As :class:`kurma_core.hookspecs.RenderCache` says."""
+        identifier = "sha512-" + hashlib.sha512(key.encode()).hexdigest()
+        path = os.path.join(self.directory, "trees", identifier)
+        if not os.path.isdir(path):
+            self.built += 1
+            os.mkdir(path + ".new", 0o755)
+            build(path + ".new")
+            os.rename(path + ".new", path)
+        return RenderedLayer(identifier, path)
+
+    def check_layers(self) -> None:
+        """:raises AssertionError: a stored layer is no longer what it was."""
+        for layer in self.layers.values():
+            found = trees.read_tree(self._path(layer))
+            assert found == layer.tree, f"layer {layer.name} of the store was changed"
+            assert trees.shared_names(found) == trees.shared_names(layer.tree)
+
+
+def expected(image: ImageModel) -> dict[str, Entry]:
+    """The tree that the specification makes of ``image`` (N1 to N3)."""
+    whole: dict[str, Entry] = {}
+    _lay_image(whole, image, "", ())
+    return whole
+
+
+def stored_identity(entry: Entry) -> object:
+    """Which file of a layer an entry of :func:`expected` came from."""
+    return entry.identity[1] if isinstance(entry.identity, tuple) else entry
+
+
+def _lay_image(whole: dict[str, Entry], image: ImageModel, root: str, keeps: tuple[Keep, ...]) -> None:
+    if image.whitelist:
+        keeps = (*keeps, _whitelisted(image.whitelist, root))
+    for dependency in image.dependencies:
+        _lay_image(whole, dependency, "/".join((root, dependency.root)).replace("//", "/").strip("/"), keeps)
+    here = object()  # names share a file with names of the same place only
+    own = {
+        path: replace(entry, identity=(here, entry.identity)) if entry.identity is not None else entry
+        for path, entry in _own_tree(image).items()
+    }
+    if own:
+        trees.lay(whole, own, root, lambda path, is_directory: all(keep(path, is_directory) for keep in keeps))
+
+
+def _whitelisted(whitelist: tuple[str, ...], root: str) -> Keep:
+    listed = [f"{root}{path}".strip("/") for path in whitelist] + [root]
+
+    def keep(path: str, is_directory: bool) -> bool:
+        return any(
+            path == one or (is_directory and f"{one}/".startswith(f"{path}/" if path else "")) for one in listed
+        )
+
+    return keep
+
+
+def _own_tree(image: ImageModel) -> dict[str, Entry]:
+    """An image's own layers as one tree."""
+    whole: dict[str, Entry] = {}
+    for layer in image.layers:
+        for path in layer.opaque:
+            if whole.get(path, trees.file()).kind == "d":
+                for one in [one for one in whole if one.startswith(f"{path}/" if path else "") and one != path]:
+                    del whole[one]
+        for path in layer.removed:
+            trees.remove(whole, path)
+        trees.lay(whole, layer.tree)
+    return whole
+
+
+# --- strategies ------------------------------------------------------------------------------------------------
+
+_ROOT = os.geteuid() == 0
+_OWNERS = st.sampled_from((0, 1000, 2**21 + 5)) if _ROOT else st.just(os.geteuid())
+_MODES = st.sampled_from((0o755, 0o644, 0o700, 0o4755, 0o2775, 0o1777, 0o400, 0o000 if _ROOT else 0o500))
+_TIMES = st.integers(0, 2**31 * 10**9)
+_NAMES = st.sampled_from(("a", "b", "c", "Ω", "\udcff"))
+_PATHS = st.lists(_NAMES, min_size=1, max_size=4).map("/".join)
+_TARGETS = st.sampled_from((b"a", b"../b", b"/", b"/a/b", b".", b"nowhere"))
+# version 2, effective, CAP_NET_RAW permitted
+_CAPABILITY = bytes.fromhex("0100000200200000000000000000000000000000")
+_ATTRIBUTES = st.dictionaries(st.sampled_from(("user.one", "user.two")), st.binary(max_size=20), max_size=2)
+
+
+@st.composite
+def _entries(draw: st.DrawFn, serial: list[int]) -> Entry:
+    kinds = "ddffffllp" + ("c" if _ROOT else "")
+    kind = draw(st.sampled_from(kinds))
+    entry = Entry(kind, draw(_MODES), draw(_OWNERS), draw(_OWNERS) if _ROOT else os.getegid(), draw(_TIMES))
+    if kind == "l":
+        return replace(entry, mode=0o777, content=draw(_TARGETS))
+    if kind == "c":
+        return replace(entry, rdev=os.makedev(1, 3))
+    if kind in "df":
+        attributes = draw(_ATTRIBUTES)
+        if _ROOT and kind == "f" and draw(st.booleans()):
+            attributes["security.capability"] = _CAPABILITY
+        entry = replace(entry, xattrs=tuple(sorted(attributes.items())))
+    if kind == "f":
+        serial[0] += 1
+        return replace(entry, content=draw(st.binary(max_size=8)), identity=serial[0])
+    return entry
+
+
+@st.composite
+def layer_trees(draw: st.DrawFn, serial: list[int]) -> dict[str, Entry]:
+    """A small tree with few names, so that trees meet; some names share a file."""
+    whole: dict[str, Entry] = {"": replace(Entry("d"), mode=draw(_MODES), mtime=draw(_TIMES))}
+    for path in draw(st.lists(_PATHS, max_size=8)):
+        ways = trees.parents(path)
+        if path in whole or any(whole.get(way, trees.directory()).kind != "d" for way in ways):
+            continue
+        for way in ways:
+            whole.setdefault(way, replace(trees.directory(), mode=draw(_MODES), mtime=draw(_TIMES)))
+        files = [entry for entry in whole.values() if entry.kind == "f"]
+        if files and draw(st.integers(0, 3)) == 0:
+            whole[path] = draw(st.sampled_from(files))
+        else:
+            whole[path] = draw(_entries(serial))
+    return whole
+
+
+@st.composite
+def graphs(draw: st.DrawFn, *, stacks: bool = False) -> ImageModel:
+    """An image with dependencies, some shared, some filtered, moved or of several layers.
+
+    :param stacks: only what layers can be stacked for.
+    """
+    serial = [0]
+    layers = [
+        LayerModel(
+            f"layer{number}",
+            draw(layer_trees(serial)),
+            tuple(draw(st.lists(_PATHS, max_size=2))),
+            tuple(draw(st.lists(st.one_of(_PATHS, st.just("")), max_size=1))),
+        )
+        for number in range(draw(st.integers(1, 4)))
+    ]
+    images: list[ImageModel] = []
+    for number in range(draw(st.integers(1, 4))):
+        below = draw(st.lists(st.sampled_from(images), max_size=3)) if images else []
+        roots = ("/",) if stacks else ("/", "/", "/", "/a", "/b/c/")
+        own = draw(
+            st.lists(
+                st.sampled_from(layers),
+                min_size=1,
+                max_size=1 if stacks else 3,
+                unique_by=lambda layer: layer.name,
+            )
+        )
+        lists = st.just([]) if stacks else st.one_of(st.just([]), st.lists(_PATHS.map("/{}".format), max_size=6))
+        images.append(
+            ImageModel(
+                f"example.com/image{number}",
+                tuple(own),
+                tuple(replace(one, root=draw(st.sampled_from(roots))) for one in below),
+                tuple(draw(lists)),
+            )
+        )
+    return images[-1]

@@ -1,0 +1,306 @@
+"""The contract that every renderer keeps (N1 to N5), as a test class.
+
+.. code-block:: python
+
+    class TestMyRenderer(RendererContract):
+        @pytest.fixture
+        def driver(self) -> Driver[Renderer]:
+            return my_plugin.kurma_renderer()
+
+Needs pytest and hypothesis. As root it checks owners, devices and file capabilities too.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kurma_core.errors import RenderError
+from kurma_core.hookspecs import DriverContext
+from kurma_core.linux.beneath import remove_tree
+from kurma_core.rendering import render
+from kurma_core.testing import graphs, trees
+from kurma_core.testing.graphs import ImageModel, LayerModel, Store, plain
+from kurma_core.testing.trees import Entry, directory, file, link
+
+if TYPE_CHECKING:
+    from kurma_core.hookspecs import Driver, ImageNode, Renderer
+    from kurma_core.models import RenderedImage, RenderedLayer
+
+_MANY = settings(
+    max_examples=120,
+    deadline=None,
+    suppress_health_check=[
+        HealthCheck.function_scoped_fixture,  # the renderer keeps no state
+        HealthCheck.differing_executors,  # the class is there to be inherited
+        HealthCheck.too_slow,
+    ],
+)
+
+
+def render_model(store: Store, renderer: Renderer, image: ImageModel) -> tuple[RenderedLayer, ...]:
+    """Render ``image`` in ``store``, checked as the core does it."""
+    return render_node(store, renderer, store.node(image)).layers
+
+
+def render_node(store: Store, renderer: Renderer, node: ImageNode) -> RenderedImage:
+    manifests = {}
+    todo = [node]
+    while todo:
+        one = todo.pop()
+        manifests[one.id] = one.manifest.to_json()
+        todo += one.dependencies
+    return render(node, renderer, store, manifests)
+
+
+def check_same(found: trees.Tree, wanted: trees.Tree) -> None:
+    """Two trees are the same in every entry, in everything that an entry has, and in which names share a file.
+
+    Where one layer is laid down at two places, a name here and a name there may share a file or not.
+
+    :raises AssertionError: they differ.
+    """
+    assert dict(found) == dict(wanted)
+    shared = trees.shared_names(found)
+    assert all(any(names <= more for more in shared) for names in trees.shared_names(wanted))
+    for names in shared:
+        assert len({graphs.stored_identity(wanted[path]) for path in names}) == 1, f"{names} must not share a file"
+
+
+class RendererContract:
+    """Subclass it as ``TestX`` and give it the fixture ``driver``."""
+
+    @pytest.fixture
+    def driver(self) -> Driver[Renderer]:
+        """The renderer under test, as its hook returns it."""
+        raise NotImplementedError("a subclass gives the driver to test")
+
+    @pytest.fixture
+    def renderer(self, driver: Driver[Renderer], tmp_path: Path) -> Renderer:
+        defaults = {option.name: option.default for option in driver.options}
+        return driver.create(DriverContext(defaults, str(tmp_path / "state")))
+
+    @pytest.fixture
+    def store(self) -> Iterator[Store]:
+        # not tmp_path: pytest's own clean-up gives up on very deep trees
+        place = tempfile.mkdtemp()
+        yield Store(place)
+        parent = os.open(os.path.dirname(place), os.O_RDONLY | os.O_DIRECTORY)
+        remove_tree(parent, os.path.basename(place))
+        os.close(parent)
+
+    def check(self, store: Store, renderer: Renderer, image: ImageModel) -> dict[str, Entry]:
+        """Render ``image``, twice, and compare with the model; the tree that a stager would see."""
+        layers = render_model(store, renderer, image)
+        found = trees.stacked(trees.read_tree(layer.path) for layer in layers)
+        check_same(found, graphs.expected(image))
+        store.check_layers()
+        built = store.built
+        assert render_model(store, renderer, image) == layers
+        assert store.built == built, "a rendered tree is made once"
+        return found
+
+    @given(image=st.data())
+    @_MANY
+    def test_any_graph(self, renderer: Renderer, image: st.DataObject) -> None:
+        with tempfile.TemporaryDirectory() as place:
+            self.check(Store(place), renderer, image.draw(graphs.graphs()))
+
+    def test_plain_image(self, store: Store, renderer: Renderer) -> None:
+        self.check(store, renderer, plain("example.com/a", trees.tree({"bin/sh": file(b"x", mode=0o4755)})))
+
+    def test_order_is_depth_first_in_listed_order(self, store: Store, renderer: Renderer) -> None:
+        """N1: A → [B, C], C → [D] overrides in the order B, D, C, A."""
+        names = {"d": "dca", "c": "ca", "a": "a", "b": "bdca"}
+        image = {
+            name: trees.tree({f"over-{other}": file(name.encode()) for other in "abcd" if name in names[other]})
+            for name in "abcd"
+        }
+        d = plain("example.com/d", image["d"])
+        c = plain("example.com/c", image["c"], d)
+        b = plain("example.com/b", image["b"])
+        found = self.check(store, renderer, plain("example.com/a", image["a"], b, c))
+        assert {path: found[path].content for path in found if path} == {f"over-{one}": b"a" for one in "abcd"}
+        found = self.check(store, renderer, ImageModel("example.com/e", (), (b, c)))
+        assert found["over-b"].content == b"c"
+        assert found["over-d"].content == b"c"
+
+    def test_shared_dependency_is_applied_where_it_occurs(self, store: Store, renderer: Renderer) -> None:
+        """D, B, D, C, A: D through B brings one file only, D through C all; C's wins over B's."""
+        d = plain("example.com/d", trees.tree({"one": file(b"d"), "two": file(b"d")}))
+        b = plain("example.com/b", trees.tree({"one": file(b"b"), "three": file(b"b")}), d, whitelist=("/one",))
+        c = plain("example.com/c", trees.tree({"four": file(b"c")}), d, whitelist=("/two", "/four"))
+        found = self.check(store, renderer, plain("example.com/a", trees.tree(), b, c))
+        assert {path: found[path].content for path in found if path} == {"one": b"b", "two": b"d", "four": b"c"}
+
+    def test_link_in_the_way_is_replaced_never_followed(
+        self, store: Store, renderer: Renderer, tmp_path: Path
+    ) -> None:
+        """N2: nothing is written where a link of a lower image points, outside least of all."""
+        outside = tmp_path / "outside"
+        outside.mkdir()
+        below = plain(
+            "example.com/below",
+            trees.tree({"etc": link(str(outside)), "lib": link("usr/lib"), "usr/lib/x": file(b"x")}),
+        )
+        top = plain("example.com/top", trees.tree({"etc/passwd": file(b"root"), "lib/y": file(b"y")}), below)
+        filtered = ImageModel(
+            "example.com/f", top.layers, top.dependencies, ("/etc/passwd", "/lib/y", "/usr/lib/x")
+        )
+        for image in (top, filtered):
+            found = self.check(store, renderer, image)
+            assert found["etc"].kind == found["lib"].kind == "d"
+        assert list(outside.iterdir()) == []
+
+    def test_whitelist_keeps_implied_directories(self, store: Store, renderer: Renderer) -> None:
+        """N3: with the looks that the image gives them; an empty whitelist is none."""
+        looks = directory(mode=0o700, mtime=7, xattrs=(("user.k", b"v"),))
+        content = {
+            "etc": looks,
+            "etc/ssl": looks,
+            "etc/ssl/ca": file(b"1"),
+            "etc/ssl/key": file(b"2"),
+            "srv": looks,
+        }
+        found = self.check(
+            store, renderer, plain("example.com/a", trees.tree(content), whitelist=("/etc/ssl/ca", "/srv"))
+        )
+        assert sorted(found) == ["", "etc", "etc/ssl", "etc/ssl/ca", "srv"]
+        assert found["etc"] == found["srv"] == looks
+
+    def test_dependency_at_a_root_of_its_own(self, store: Store, renderer: Renderer) -> None:
+        """An early document's ``root``; its own whitelist is meant from there."""
+        libs = ImageModel(
+            "example.com/libs",
+            (LayerModel("libs", trees.tree({"x.so": file(b"x"), "y.so": file(b"y")})),),
+            whitelist=("/x.so",),
+            root="/opt/libs",
+        )
+        found = self.check(store, renderer, plain("example.com/a", trees.tree({"bin": directory()}), libs))
+        assert found["opt/libs/x.so"].content == b"x"
+        assert "opt/libs/y.so" not in found
+        assert (found["opt"].mode, found["opt"].mtime) == (0o755, 0)
+
+    def test_layers_and_whiteouts_become_one_tree(self, store: Store, renderer: Renderer) -> None:
+        """R2: a layer removes and re-creates a path; towards a stager there is one tree and no whiteout."""
+        first = trees.tree(
+            {"keep": file(b"1"), "gone": file(b"1"), "again/old": file(b"1"), "hidden/old": file(b"1")}
+        )
+        second = trees.tree({"again/new": file(b"2"), "hidden/new": file(b"2")})
+        image = ImageModel(
+            "example.com/docker",
+            (
+                LayerModel("first", first),
+                LayerModel("second", second, removed=("gone", "again", "never/there"), opaque=("hidden",)),
+            ),
+        )
+        found = self.check(store, renderer, image)
+        assert sorted(found) == ["", "again", "again/new", "hidden", "hidden/new", "keep"]
+        assert len(render_model(store, renderer, image)) == 1
+
+    def test_whiteouts_hide_nothing_of_other_images(self, store: Store, renderer: Renderer) -> None:
+        base = plain("example.com/base", trees.tree({"shared": file(b"base")}))
+        docker = ImageModel(
+            "example.com/docker",
+            (
+                LayerModel("l1", trees.tree({"shared": file(b"1")})),
+                LayerModel("l2", trees.tree(), removed=("shared",)),
+            ),
+        )
+        found = self.check(store, renderer, plain("example.com/a", trees.tree(), base, docker))
+        assert found["shared"].content == b"base"
+
+    def test_default_acl_marks_nothing(self, store: Store, renderer: Renderer) -> None:
+        """A directory's default ACL is kept, and what is put into that directory does not inherit it."""
+        entry = struct.Struct("<HHI")
+        acl = struct.pack("<I", 2) + b"".join(
+            entry.pack(tag, perm, who)
+            for tag, perm, who in (
+                (1, 7, 2**32 - 1),
+                (2, 7, 1),
+                (4, 5, 2**32 - 1),
+                (16, 7, 2**32 - 1),
+                (32, 5, 2**32 - 1),
+            )
+        )
+        looks = directory(xattrs=(("system.posix_acl_default", acl),))
+        below = plain("example.com/below", trees.tree({"d": looks, "d/f": file(b"1"), "d/e": directory()}))
+        above = trees.tree({"d": looks, "d/g": file(b"2"), "d/h/i": file(b"3")})
+        self.check(
+            store, renderer, plain("example.com/a", above, below, whitelist=("/d/f", "/d/e", "/d/g", "/d/h/i"))
+        )
+
+    def test_sparse_file_stays_small(self, store: Store, renderer: Renderer) -> None:
+        node = store.node(plain("example.com/a", trees.tree({"image": file()}), whitelist=("/image",)))
+        with open(os.path.join(node.layers[0].path, "image"), "r+b") as out:
+            out.truncate(1 << 30)
+            out.seek(1 << 29)
+            out.write(b"data")
+        (layer,) = render_node(store, renderer, node).layers
+        status = os.stat(os.path.join(layer.path, "image"))
+        assert status.st_size == 1 << 30
+        assert status.st_blocks * 512 < 1 << 20
+        with open(os.path.join(layer.path, "image"), "rb") as made:
+            made.seek(1 << 29)
+            assert made.read(6) == b"data\0\0"
+
+    def test_deep_tree(self, store: Store, renderer: Renderer) -> None:
+        """Deeper than a path may be long, and than there are descriptors."""
+        depth = 3000
+        image = ImageModel(
+            "example.com/deep",
+            (LayerModel("first", trees.tree({"x": file()})), LayerModel("second", trees.tree({"y": file()}))),
+        )
+        node = store.node(image)
+        fd = os.open(node.layers[1].path, os.O_RDONLY | os.O_DIRECTORY)
+        for _ in range(depth):
+            os.mkdir("directory", dir_fd=fd)
+            below = os.open("directory", os.O_RDONLY | os.O_DIRECTORY, dir_fd=fd)
+            os.close(fd)
+            fd = below
+        os.symlink("target", "bottom", dir_fd=fd)
+        os.close(fd)
+        (layer,) = render_node(store, renderer, node).layers
+        fd = os.open(layer.path, os.O_RDONLY | os.O_DIRECTORY)
+        for _ in range(depth):
+            below = os.open("directory", os.O_RDONLY | os.O_DIRECTORY, dir_fd=fd)
+            os.close(fd)
+            fd = below
+        assert os.readlink("bottom", dir_fd=fd) == "target"
+        os.close(fd)
+
+    def test_more_images_than_a_mount_takes(self, store: Store, renderer: Renderer) -> None:
+        below = [
+            plain(f"example.com/n{n}", trees.tree({f"f{n}": file(), "last": file(b"%d" % n)})) for n in range(140)
+        ]
+        image = plain("example.com/a", trees.tree(), *below)
+        found = self.check(store, renderer, image)
+        assert found["last"].content == b"139"
+        assert len(render_model(store, renderer, image)) <= 100
+
+    def test_image_without_layers(self, store: Store, renderer: Renderer) -> None:
+        (layer,) = render_model(store, renderer, ImageModel("example.com/nothing", ()))
+        assert os.listdir(layer.path) == []
+        assert stat.S_IMODE(os.stat(layer.path).st_mode) == 0o755
+
+    def test_image_that_depends_on_itself(self, store: Store, renderer: Renderer) -> None:
+        inner = plain("example.com/a", trees.tree())
+        with pytest.raises(RenderError, match="depends on itself"):
+            renderer.render(store.node(plain("example.com/a", trees.tree(), inner)), store)
+
+    def test_graph_without_bounds(self, store: Store, renderer: Renderer) -> None:
+        """Few images, each listed twice by the next: two to the power of sixty places."""
+        node = store.node(plain("example.com/n", trees.tree()))
+        for number in range(60):
+            node = type(node)(f"n{number}", node.manifest, node.layers, (node, node))
+        with pytest.raises(RenderError, match="more than"):
+            renderer.render(node, store)

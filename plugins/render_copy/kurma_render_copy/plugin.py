@@ -1,0 +1,43 @@
+"""The renderer ``copy``: every image becomes one flat tree of files of its own.
+
+For file systems without hard links, and stagers or hosts without overlay. Files share their blocks with the
+extracted layers where the file system has reflinks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from kurma_core.appc import layering
+from kurma_core.hookspecs import Driver, hookimpl
+from kurma_core.linux import tree
+
+if TYPE_CHECKING:
+    from kurma_core.hookspecs import DriverContext, ImageNode, RenderCache, Renderer
+    from kurma_core.models import RenderedLayer
+
+
+class CopyRenderer:
+    """Stateless."""
+
+    def render(self, image: ImageNode, cache: RenderCache) -> tuple[RenderedLayer, ...]:
+        """One tree, whatever the graph (N5).
+
+        :raises RenderError: a cycle, or a limit.
+        :raises OSError: the tree cannot be made.
+        """
+        return (layering.merged("copy", layering.applications(image), cache.tree, _copy),)
+
+
+def _copy(target: str, steps: Sequence[layering.Step]) -> None:
+    tree.merge(target, steps, copy=True)
+
+
+def _create(_: DriverContext) -> Renderer:
+    return CopyRenderer()
+
+
+@hookimpl
+def kurma_renderer() -> Driver[Renderer]:
+    return Driver(_create)

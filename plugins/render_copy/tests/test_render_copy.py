@@ -1,0 +1,27 @@
+"""The renderer ``copy`` keeps the contract, and its trees share no file with the store."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from kurma_render_copy.plugin import kurma_renderer
+
+from kurma_core.hookspecs import Driver, Renderer
+from kurma_core.testing import trees
+from kurma_core.testing.graphs import Store, plain
+from kurma_core.testing.renderers import RendererContract, render_model
+
+
+class TestCopy(RendererContract):
+    @pytest.fixture
+    def driver(self) -> Driver[Renderer]:
+        return kurma_renderer()
+
+    def test_a_plain_image_is_a_tree_of_its_own(self, store: Store, renderer: Renderer) -> None:
+        image = plain("example.com/a", trees.tree({"f": trees.file(b"1")}))
+        (layer,) = render_model(store, renderer, image)
+        stored = store.node(image).layers[0].path
+        assert layer.id != image.id
+        assert os.stat(f"{layer.path}/f").st_ino != os.stat(f"{stored}/f").st_ino
+        assert os.stat(f"{stored}/f").st_nlink == 1

@@ -1,0 +1,49 @@
+"""The renderer ``overlay``: layers as they are extracted, wherever stacking them says the same as merging them.
+
+A plain image, and dependencies that are plain, are stacked: nothing is written. A merged tree of hard links is
+made for what a stack cannot say: path whitelists, dependencies at a root of their own, images of several layers
+(whose whiteouts no stager needs to know), and more layers than a mount can be trusted to take.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kurma_core.appc import layering
+from kurma_core.hookspecs import Driver, Option, hookimpl
+from kurma_core.linux import tree
+from kurma_core.models import RenderedLayer
+
+if TYPE_CHECKING:
+    from kurma_core.hookspecs import DriverContext, ImageNode, RenderCache, Renderer
+
+#: A stager that passes ``/layers/sha512-…`` names to mount(2) fits 25 of them into the kernel's one page.
+MOST_LAYERS = 24
+
+
+class OverlayRenderer:
+    """:param most_layers: a longer stack is merged into one tree."""
+
+    def __init__(self, most_layers: int = MOST_LAYERS) -> None:
+        self.most_layers = most_layers
+
+    def render(self, image: ImageNode, cache: RenderCache) -> tuple[RenderedLayer, ...]:
+        """The images' own layers, top first, or one tree made of them (N4).
+
+        :raises RenderError: a cycle, or a limit.
+        :raises OSError: the tree cannot be made.
+        """
+        what = layering.applications(image)
+        if what and len(what) <= self.most_layers and all(one.plain for one in what):
+            return tuple(RenderedLayer(one.image, one.layers[0].path) for one in reversed(what))
+        return (layering.merged("links", what, cache.tree, tree.merge),)
+
+
+def _create(context: DriverContext) -> Renderer:
+    return OverlayRenderer(context.config.get("most_layers", MOST_LAYERS))
+
+
+@hookimpl
+def kurma_renderer() -> Driver[Renderer]:
+    most = Option("most_layers", int, MOST_LAYERS, "a longer stack of layers is merged into one tree")
+    return Driver(_create, options=(most,))
