@@ -1,0 +1,130 @@
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kurma_core.linux import process
+from kurma_core.linux.execute import ExecuteError, execute
+
+
+def test_identity_survives_json_and_tells_the_dead():
+    child = subprocess.Popen(["sleep", "60"])
+    identity = process.ProcessIdentity.current(child.pid)
+    again = process.ProcessIdentity.from_json(identity.to_json())
+    assert again == identity
+    assert again.alive()
+    assert not process.ProcessIdentity(child.pid, identity.start_time + 1, identity.boot_id).alive()
+    assert not process.ProcessIdentity(child.pid, identity.start_time, "another boot").alive()
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert not again.alive(), "a zombie is dead"
+    child.wait()
+    assert not again.alive()
+    assert again.open() is None
+
+
+@pytest.mark.parametrize("value", [{}, {"pid": "1", "startTime": 1, "bootId": ""}, {"pid": 1, "startTime": 1}])
+def test_identity_of_another_shape(value):
+    with pytest.raises(ValueError, match="not a process identity"):
+        process.ProcessIdentity.from_json(value)
+
+
+@pytest.mark.parametrize(("script", "expected"), [("exit 42", 42), ("kill -TERM $$", -signal.SIGTERM)])
+def test_exit_status_of_a_child(script, expected):
+    child = subprocess.Popen(["sh", "-c", script])
+    pidfd = process.pidfd_open(child.pid)
+    try:
+        assert process.wait_pidfd(pidfd, 10)
+        assert process.exit_status(pidfd) == expected
+    finally:
+        os.close(pidfd)
+        child.returncode = expected  # it was waited for behind its back
+
+
+def test_wait_has_an_end():
+    child = subprocess.Popen(["sleep", "60"])
+    pidfd = process.pidfd_open(child.pid)
+    try:
+        assert not process.wait_pidfd(pidfd, 0.01)
+        assert process.exit_status(pidfd) is None
+        process.pidfd_send_signal(pidfd, signal.SIGKILL)
+        assert process.wait_pidfd(pidfd, 10)
+    finally:
+        os.close(pidfd)
+        child.wait()
+
+
+CLONE = """
+import os
+from kurma_core.linux import process
+pid, pidfd = process.clone()
+if not pid:
+    os._exit(5)
+process.wait_pidfd(pidfd, 10)
+print(process.exit_status(pidfd))
+pid, pidfd = process.clone()
+keep = os.dup(1)
+if not pid:
+    process.close_others({1, keep})
+    os.write(1, ",".join(sorted(os.listdir("/proc/self/fd"))).encode())
+    os._exit(0)
+process.wait_pidfd(pidfd, 10)
+"""
+
+
+def test_clone_and_close_others():
+    # In a program of its own: a bare clone is for processes with one thread.
+    done = subprocess.run([sys.executable, "-c", CLONE], capture_output=True, text=True, check=True, timeout=60)
+    code, left = done.stdout.splitlines()
+    assert code == "5"
+    # 1, the copy of it, and the descriptor by which the directory is read
+    assert len(left.split(",")) == 3
+
+
+def why(argv, environment=None):
+    with pytest.raises(ExecuteError) as caught:
+        execute(argv, environment or {})
+    return caught.value
+
+
+def test_why_not_found(tmp_path):
+    error = why([f"{tmp_path}/nope"])
+    assert (error.exit_code, error.strerror) == (127, "no such file")
+    error = why(["nope-nope"], {"PATH": str(tmp_path)})
+    assert (error.exit_code, error.strerror) == (127, "not found in PATH")
+    assert why([""]).exit_code == 127
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "reason"),
+    [
+        (b"#!/bin/sh\n", 0o644, "it lacks the permission to be executed"),
+        (b"#!/nope/sh -e\n", 0o755, "its interpreter /nope/sh is missing"),
+        (b"no magic", 0o755, "it is neither a program of this machine nor a script with an interpreter"),
+    ],
+)
+def test_why_not_executable(tmp_path, content, mode, reason):
+    program = tmp_path / "program"
+    program.write_bytes(content)
+    program.chmod(mode)
+    error = why(["program"], {"PATH": f"/nope:{tmp_path}"})
+    assert (error.exit_code, error.strerror, error.filename) == (126, reason, str(program))
+
+
+def test_why_not_elf(tmp_path):
+    """A program of another machine, and one whose loader is missing."""
+    real = Path("/bin/sh").read_bytes()
+    program = tmp_path / "program"
+    program.write_bytes(real[:18] + (243).to_bytes(2, "little") + real[20:])
+    program.chmod(0o755)
+    assert "it is a program for riscv64, not " in str(why([str(program)]).strerror)
+    at = real.index(b"/lib")
+    program.write_bytes(real[:at] + b"/nop" + real[at + 4 :])
+    assert str(why([str(program)]).strerror).startswith("its loader /nop")
+
+
+def test_a_directory_is_not_executable(tmp_path):
+    assert why([str(tmp_path)]).strerror == "it is a directory"
