@@ -294,12 +294,18 @@ def _merge_named(into: list[Json], new: list[Json], origins: dict[str, str], fil
 def _merge_free(
     into: dict[str, Json], new: dict[str, Json], origins: dict[str, str], file: str, path: str
 ) -> None:
+    origins.setdefault(path, file)
     for name, value in new.items():
-        if isinstance(value, dict) and isinstance(into.get(name), dict):
-            _merge_free(into[name], value, origins, file, f"{path}.{name}")
+        below = f"{path}.{name}"
+        if isinstance(value, dict) and value:
+            if not isinstance(into.get(name), dict):
+                into[name] = {}
+            _merge_free(into[name], value, origins, file, below)
         else:
             into[name] = value
-            origins[f"{path}.{name}"] = file
+            for stale in [key for key in origins if key.startswith(f"{below}.")]:
+                del origins[stale]
+            origins[below] = file
 
 
 def _fill(values: dict[str, Json], keys: tuple[Key, ...], origins: dict[str, str], prefix: str = "") -> None:

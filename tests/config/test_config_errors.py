@@ -1,0 +1,165 @@
+"""What is wrong in a file is told with the file, the place, and what would be right."""
+
+import os
+
+import pytest
+
+from kurma_core.config import load
+from kurma_core.config_schema import duration
+from kurma_core.errors import ConfigError
+
+
+def failing(tmp_path, text, name="kurma.yml"):
+    file = tmp_path / name
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load(str(file))
+    assert caught.value.data["file"] == str(file)
+    assert str(caught.value).startswith(str(file))
+    assert "\n" not in str(caught.value)
+    return str(caught.value).removeprefix(str(file) + ": ")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("rendrer: x", "rendrer: unknown key; the nearest known one is 'renderer'"),
+        ("log: {sise: 1}", "log.sise: unknown key; the nearest known one is 'size'"),
+        ("plugins: {network: {}}", "plugins.network: unknown key; the nearest known one is 'networks'"),
+        (
+            "plugins: {networks: {cni: {enable: false}}}",
+            "plugins.networks.cni.enable: unknown key; the nearest known one is 'enabled'",
+        ),
+        ("stagers: {x: {imge: y}}", "stagers.x.imge: unknown key; the nearest known one is 'image'"),
+        ("trust: {ftp: any}", "trust.ftp: unknown key; the nearest known one is 'http'"),
+    ],
+)
+def test_an_unknown_key_names_the_nearest(tmp_path, text, message):
+    assert failing(tmp_path, text) == message
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("renderer: 1", "renderer: expected text, found the number 1"),
+        ("renderer: ''", "renderer: expected text, found ''"),
+        ("state_dir: here", "state_dir: expected an absolute path, found 'here'"),
+        ("start_timeout: fast", "start_timeout: expected a time"),
+        ("start_timeout: -1", "start_timeout: expected a time"),
+        ("start_timeout: true", "start_timeout: expected a time"),
+        ("log: {size: 1.5}", "log.size: expected a size"),
+        ("log: {size: 1Q}", "log.size: expected a size"),
+        ("log: {size: -1}", "log.size: expected a size"),
+        ("log: {count: 0}", "log.count: expected a whole number from 1 on, found the number 0"),
+        ("log: [1]", "log: expected a mapping, found a list"),
+        ("registries: {insecure: host}", "registries.insecure: expected a list of texts, found 'host'"),
+        ("registries: {mirrors: {a: b}}", "registries.mirrors: expected a mapping of names to lists of texts"),
+        ("trust: {http: maybe}", "trust.http: expected one of signed, digest, any, found 'maybe'"),
+        ("trusted_host_keys: [ABC]", "trusted_host_keys: expected a list of key fingerprints"),
+        ("host_image_digests: {x: 'sha256:0'}", "host_image_digests: expected a mapping of locators"),
+        ("plugins: {networks: {cni: {enabled: 1}}}", "plugins.networks.cni.enabled: expected true or false"),
+        ("stagers: {x: {config: {a: 1}}}", "stagers.x: it has neither `image` nor `driver`"),
+        ("stagers: [x]", "stagers: expected a mapping of names, found a list"),
+        ("[1]", "expected a mapping, found a list"),
+        ("on: {1: 2}", "True: a key must be text, found True: put it in quotes"),
+        ("renderer: 2020-01-01", "renderer: expected what JSON can say, found a date: put it in quotes"),
+    ],
+)
+def test_a_wrong_value(tmp_path, text, message):
+    assert failing(tmp_path, text).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("{plugin: cni}", "container_networks[0]: it has no `name`"),
+        ("{name: x}", "container_networks[0]: network 'x' has neither `aci` nor `plugin`"),
+        ("{name: x, aci: a, plugin: b}", "container_networks[0]: network 'x' has both `aci` and `plugin`"),
+        ("{name: host, plugin: b}", "container_networks[0].name: 'host' is always there"),
+        ("{name: a b, plugin: b}", "container_networks[0].name: 'a b' cannot be a network's name"),
+        ("{name: x, plugin: b, default: 1}", "container_networks[0].default: expected true or false"),
+        (
+            "{name: x, plugin: b}, {name: x, plugin: c}",
+            "container_networks[1].name: 'x' is the name of an earlier",
+        ),
+        ("7", "container_networks[0]: expected a mapping, found the number 7"),
+    ],
+)
+def test_a_wrong_network(tmp_path, entry, message):
+    assert failing(tmp_path, f"container_networks: [{entry}]").startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("kurma.yml", "renderer: a\nrenderer: b\n", "line 2: the key 'renderer' stands twice in one mapping"),
+        ("kurma.yml", "plugins:\n  networks: {a: {}, a: {}}\n", "line 2: the key 'a' stands twice in one mapping"),
+        ("kurma.json", '{"renderer": "a", "renderer": "b"}', "the key 'renderer' stands twice"),
+        ("kurma.yml", "a: [1", "line 2, column 1: not YAML:"),
+        ("kurma.yml", "a: !!python/object:os.system x", "line 1, column 4: not YAML:"),
+        ("kurma.yml", "a: 2020-13-45", "not YAML:"),
+        ("kurma.json", "{", "not JSON:"),
+        ("kurma.json", "[" * 100_000, "not JSON: nested too deep"),
+    ],
+)
+def test_a_broken_file(tmp_path, name, text, message):
+    assert failing(tmp_path, text, name).startswith(message)
+
+
+def test_merge_keys_may_be_overridden(tmp_path):
+    file = tmp_path / "kurma.yml"
+    file.write_text("log: &base {size: 1Mi, count: 2}\nplugins: {networks: {x: {config: {<<: *base, size: 3}}}}\n")
+    assert load(str(file)).plugin("networks", "x").config == {"size": 3, "count": 2}
+
+
+def test_two_main_files_are_one_too_many(tmp_path):
+    (tmp_path / "kurma.yml").write_text("")
+    (tmp_path / "kurma.json").write_text("")
+    with pytest.raises(ConfigError, match=r"holds both kurma\.yml and kurma\.json"):
+        load(str(tmp_path))
+
+
+def test_a_file_that_anyone_may_write(tmp_path):
+    file = tmp_path / "kurma.yml"
+    file.write_text("")
+    os.chmod(file, 0o666)
+    with pytest.raises(ConfigError, match="anyone may write to it") as caught:
+        load(str(file))
+    assert caught.value.hint == f"chmod o-w {file}"
+
+
+def test_a_file_that_is_none(tmp_path):
+    (tmp_path / "kurma.yml").mkdir()
+    with pytest.raises(ConfigError, match=r"cannot read .*kurma\.yml: Is a directory"):
+        load(str(tmp_path))
+
+
+def test_a_file_that_is_not_text(tmp_path):
+    (tmp_path / "kurma.yml").write_bytes(b"a: \xff")
+    with pytest.raises(ConfigError, match="not UTF-8: byte 3"):
+        load(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        (3, 3.0),
+        (0.5, 0.5),
+        ("30s", 30.0),
+        ("500ms", 0.5),
+        ("1h30m", 5400.0),
+        ("2", 2.0),
+        ("1.5m", 90.0),
+        ("1d", 86400),
+    ],
+)
+def test_durations(text, seconds):
+    assert duration(text) == seconds
+
+
+@pytest.mark.parametrize(
+    "text", ["", "s", "1x", "1m30", "1 s", "--1", "1..2s", None, [], float("inf"), float("nan")]
+)
+def test_no_durations(text):
+    with pytest.raises(ValueError):
+        duration(text)
