@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 import urllib3
 
@@ -21,16 +21,10 @@ if TYPE_CHECKING:
 _SKIP = 1 << 16
 
 
-class OpenAt(Protocol):
-    """Asks for a body from an offset on."""
-
-    def __call__(self, offset: int) -> BaseHTTPResponse: ...
-
-
 class ResumingReader(io.RawIOBase):
     """Reads a body; where the connection breaks or stalls, asks again from there on, with back-off.
 
-    :param open_at: raises FetchError if that cannot be had.
+    :param open_at: asks for the body from an offset on; raises FetchError if that cannot be had.
     :param first: an answer that is there already, standing at ``offset``.
     :param size: of the whole body, None if unknown: then its end is where the server ends it.
     :param retries: how often in a row, without a byte gained, it asks again; 0: never, for bodies that cannot be
@@ -39,7 +33,7 @@ class ResumingReader(io.RawIOBase):
 
     def __init__(
         self,
-        open_at: OpenAt,
+        open_at: Callable[[int], BaseHTTPResponse],
         *,
         url: str,
         size: int | None,

@@ -88,6 +88,7 @@ class Transport:
         headers: Mapping[str, str] | None = None,
         *,
         method: str = "GET",
+        body: bytes | None = None,
         accept: Collection[int] = (),
     ) -> tuple[BaseHTTPResponse, str]:
         """Asks, following redirects and trying again where that makes sense. The body is not read.
@@ -100,7 +101,7 @@ class Transport:
         sent = dict(headers or {})
         for _ in range(REDIRECTS):
             self._check(url)
-            answer = self._persist(method, url, sent, accept)
+            answer = self._persist(method, url, sent, body, accept)
             if answer.status not in _REDIRECT:
                 return answer, url
             answer.release_conn()
@@ -125,14 +126,14 @@ class Transport:
             )
 
     def _persist(
-        self, method: str, url: str, headers: Mapping[str, str], accept: Collection[int]
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, accept: Collection[int]
     ) -> BaseHTTPResponse:
         """Until the answer is good, a redirect, wanted, or final; what is an error is raised."""
         waited = 0.0
         for attempt in range(self.retries + 1):
             last = attempt == self.retries
             try:
-                answer = self._once(method, url, headers)
+                answer = self._once(method, url, headers, body)
             except FetchError as error:
                 if last or not faults.is_passing(error):
                     raise
@@ -149,7 +150,7 @@ class Transport:
             self.sleep(pause)
         raise AssertionError("the last attempt returns or raises")
 
-    def _once(self, method: str, url: str, headers: Mapping[str, str]) -> BaseHTTPResponse:
+    def _once(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> BaseHTTPResponse:
         sent = {"User-Agent": "kurma", "Accept-Encoding": "identity", **headers}
         host = urlsplit(url).netloc
         if "Authorization" not in sent and (found := self._credentials.header(host)) is not None:
@@ -158,6 +159,7 @@ class Transport:
             return self._pool(url).urlopen(
                 method,
                 url,
+                body=body,
                 headers=sent,
                 redirect=False,
                 retries=False,

@@ -1,0 +1,231 @@
+"""The distribution API, version 2: one registry (or mirror) spoken to, with whatever credentials it asks for.
+
+OCI Distribution Specification; Docker Registry, Token Authentication.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, BinaryIO
+from urllib.parse import urlencode, urlsplit
+
+from kurma_fetch_http.credentials import basic
+from kurma_fetch_http.reader import ResumingReader, buffered, positioned
+
+from kurma_core.errors import FetchError, FetchRefusedError, FetchUnauthorizedError
+from kurma_fetch_docker.documents import CONFIG_LIMIT, MANIFEST_LIMIT, MEDIA_TYPES, Descriptor, check, digest_of
+from kurma_fetch_docker.logins import Login, Logins
+
+if TYPE_CHECKING:
+    from kurma_fetch_http.transport import Transport
+    from urllib3.response import BaseHTTPResponse
+
+_TOKEN_LIMIT = 1 << 20
+
+
+class Client:
+    """One repository at one endpoint. Safe to use from several threads.
+
+    :param base: ``https://host[:port]`` or ``http://…``.
+    :param registry: the name that credentials are looked up by.
+    """
+
+    def __init__(self, transport: Transport, base: str, registry: str, repository: str, logins: Logins) -> None:
+        self.base = base
+        self.registry = registry
+        self.repository = repository
+        self._transport = transport
+        self._logins = logins
+        self._lock = threading.Lock()
+        self._authorization: str | None = None
+
+    # --- documents and blobs -------------------------------------------------------------------------------------
+
+    def manifest(self, wanted: str, digest: str | None = None) -> tuple[bytes, str]:
+        """A manifest or index by tag or digest, and its digest, computed over what came.
+
+        :raises FetchError: :raises FetchDigestError: it is not what ``digest`` says.
+        """
+        url = f"{self.base}/v2/{self.repository}/manifests/{wanted}"
+        content = self._document(url, {"Accept": ", ".join(MEDIA_TYPES)}, MANIFEST_LIMIT)
+        if digest is not None:
+            check(content, digest, url)
+        return content, digest or digest_of(content)
+
+    def load(self, descriptor: Descriptor) -> bytes:
+        """A manifest that an index names."""
+        return self.manifest(descriptor.digest, descriptor.digest)[0]
+
+    def config(self, descriptor: Descriptor) -> bytes:
+        """The configuration that a manifest names."""
+        url = self.blob_url(descriptor)
+        return check(self._document(url, {}, CONFIG_LIMIT), descriptor.digest, url)
+
+    def blob(self, descriptor: Descriptor) -> RegistryBlob:
+        return RegistryBlob(self, descriptor)
+
+    def blob_url(self, descriptor: Descriptor) -> str:
+        return f"{self.base}/v2/{self.repository}/blobs/{descriptor.digest}"
+
+    def open_blob(self, descriptor: Descriptor, offset: int) -> BinaryIO:
+        """A reader from ``offset`` on that goes on by itself where the connection breaks."""
+        url = self.blob_url(descriptor)
+
+        def open_at(position: int) -> BaseHTTPResponse:
+            headers = {"Range": f"bytes={position}-"} if position else {}
+            # No validator: a blob's name is its digest.
+            return positioned(self._get(url, headers), url, position, None)
+
+        return buffered(
+            ResumingReader(
+                open_at,
+                url=url,
+                size=descriptor.size,
+                retries=self._transport.retries,
+                sleep=self._transport.sleep,
+                offset=offset,
+            )
+        )
+
+    def _document(self, url: str, headers: Mapping[str, str], limit: int) -> bytes:
+        answer = self._get(url, headers)
+        return _read_all(answer, url, limit, self._transport)
+
+    # --- credentials ---------------------------------------------------------------------------------------------
+
+    def _get(self, url: str, headers: Mapping[str, str]) -> BaseHTTPResponse:
+        """Asks; when the registry wants to know who we are, says so and asks again, once."""
+        sent = dict(headers)
+        before = self._authorization
+        if before is not None:
+            sent["Authorization"] = before
+        answer, final = self._transport.request(url, sent, accept=(401,))
+        if answer.status != 401:
+            return answer
+        challenge = answer.headers.get("WWW-Authenticate", "")
+        answer.drain_conn()
+        if urlsplit(final).netloc != urlsplit(url).netloc:
+            raise FetchUnauthorizedError(f"{final}: the redirect asks for credentials of its own", url=final)
+        with self._lock:
+            # Another thread may have got a new token meanwhile.
+            if self._authorization is None or self._authorization == before:
+                self._authorization = self._authorize(challenge)
+            sent["Authorization"] = self._authorization
+        answer, _ = self._transport.request(url, sent, accept=(401,))
+        if answer.status == 401:
+            answer.close()
+            raise self._unauthorized("does not accept the credentials it got")
+        return answer
+
+    def _authorize(self, challenge: str) -> str:
+        given = self._logins.bearer(self.registry)
+        if given is not None:
+            return given
+        scheme, parameters = parse_challenge(challenge)
+        if scheme == "basic":
+            login = self._logins.find(self.registry)
+            if login is None:
+                raise self._unauthorized("asks for credentials, and there are none")
+            return basic(login.user, login.password)
+        if scheme == "bearer" and parameters.get("realm"):
+            return f"Bearer {self._token(parameters)}"
+        raise self._unauthorized(f"asks for credentials in a way that is not understood: {challenge[:80]!r}")
+
+    def _token(self, parameters: Mapping[str, str]) -> str:
+        realm = parameters["realm"]
+        if self.base.startswith("https:") and not realm.startswith("https:"):
+            raise FetchRefusedError(
+                f"{self.base}: wants credentials sent over plain http to {realm}", url=self.base
+            )
+        query = {key: parameters[key] for key in ("service", "scope") if parameters.get(key)}
+        query.setdefault("scope", f"repository:{self.repository}:pull")
+        login = self._logins.find(self.registry)
+        if login is not None and not login.user:
+            answer = self._exchange(realm, query, login)
+        else:
+            headers = {} if login is None else {"Authorization": basic(login.user, login.password)}
+            join = "&" if "?" in realm else "?"
+            answer, _ = self._transport.request(f"{realm}{join}{urlencode(query)}", headers, accept=(401, 403))
+        if answer.status in (401, 403):
+            answer.close()
+            raise self._unauthorized("gives no access to " + self.repository)
+        document = self._json(answer, realm)
+        token = document.get("token") or document.get("access_token")
+        if not isinstance(token, str) or not token.isprintable():
+            raise self._unauthorized("sent no token")
+        return token
+
+    def _exchange(self, realm: str, query: Mapping[str, str], login: Login) -> BaseHTTPResponse:
+        """A refresh token (Docker's identity token) for an access token."""
+        body = {**query, "grant_type": "refresh_token", "refresh_token": login.password, "client_id": "kurma"}
+        headers = {"Content-Type": "application/x-www-form-urlencoded"}
+        answer, _ = self._transport.request(
+            realm, headers, method="POST", body=urlencode(body).encode(), accept=(401, 403)
+        )
+        return answer
+
+    def _json(self, answer: BaseHTTPResponse, url: str) -> dict[str, Any]:
+        content = _read_all(answer, url, _TOKEN_LIMIT, self._transport)
+        try:
+            document = json.loads(content)
+        except ValueError:
+            document = None
+        if not isinstance(document, dict):
+            raise FetchUnauthorizedError(f"{url}: its answer is malformed", url=url)
+        return document
+
+    def _unauthorized(self, what: str) -> FetchUnauthorizedError:
+        return FetchUnauthorizedError(
+            f"registry {self.registry} {what} ({self.repository})",
+            hint=f"put credentials for {self.registry} into auth.d, or use `docker login`; or the name is wrong",
+            url=self.base,
+        )
+
+
+class RegistryBlob:
+    """A blob of a registry, as a :class:`kurma_core.hookspecs.RemoteBlob`. Its key is its digest: the same layer
+    from two registries is one."""
+
+    def __init__(self, client: Client, descriptor: Descriptor) -> None:
+        self._client = client
+        self._descriptor = descriptor
+        self.key: str | None = descriptor.digest
+        self.digest: str | None = descriptor.digest
+        self.size: int | None = descriptor.size
+
+    def open(self, offset: int = 0) -> BinaryIO:
+        """See :meth:`kurma_core.hookspecs.RemoteBlob.open`."""
+        return self._client.open_blob(self._descriptor, offset)
+
+
+def parse_challenge(text: str) -> tuple[str, dict[str, str]]:
+    """``WWW-Authenticate``: the scheme in lower case, and its parameters; of several challenges the first."""
+    scheme, _, rest = text.strip().partition(" ")
+    parameters: dict[str, str] = {}
+    while rest := rest.lstrip(" ,"):
+        name, equals, rest = rest.partition("=")
+        if not equals:
+            break
+        if rest.startswith('"'):
+            value, _, rest = rest[1:].partition('"')
+        else:
+            value, _, rest = rest.partition(",")
+        parameters.setdefault(name.strip().lower(), value.strip())
+    return scheme.lower(), parameters
+
+
+def _read_all(answer: BaseHTTPResponse, url: str, limit: int, transport: Transport) -> bytes:
+    """:raises FetchError: it is longer than ``limit`` bytes, or breaks."""
+    reader = ResumingReader(lambda _: answer, url=url, size=None, retries=0, sleep=transport.sleep, first=answer)
+    pieces: list[bytes] = []
+    size = 0
+    while data := reader.read(1 << 16):
+        pieces.append(data)
+        size += len(data)
+        if size > limit:
+            reader.close()
+            raise FetchError(f"{url}: is longer than {limit} bytes", url=url)
+    answer.release_conn()
+    return b"".join(pieces)

@@ -1,0 +1,230 @@
+"""A Docker or OCI configuration as an App Container image manifest (R3). Pure, and deterministic: the same
+configuration under the same name gives the same manifest.
+
+``app.group`` is empty where the configuration names a user and no group: then the user's own groups are meant,
+which only the image's ``/etc/passwd`` and ``/etc/group`` tell. Whoever stores the image fills it in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kurma_core.appc import types
+from kurma_core.appc.image import App, ImageManifest, MountPoint, NameValue, Port
+from kurma_core.errors import FetchError, ManifestError
+from kurma_core.hookspecs import FetchRequest
+from kurma_fetch_docker.documents import Manifest, appc_arch
+
+Json = Any
+
+#: Annotation names that docker2aci made usual, and our own for what has no place in an image manifest.
+DOCKER = "appc.io/docker"
+OURS = "kurma.io/docker"
+#: Keys of the configuration that become something else, or mean nothing here.
+_PLACED = frozenset(
+    ("Entrypoint", "Cmd", "User", "Env", "WorkingDir", "Volumes", "ExposedPorts", "Labels", "Image", "Hostname")
+    + ("Domainname", "AttachStdin", "AttachStdout", "AttachStderr", "Tty", "OpenStdin", "StdinOnce")
+    + ("ArgsEscaped", "NetworkDisabled", "MacAddress")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where an image stands, for its name and annotations.
+
+    :param registry: host[:port]; "" for one from a file.
+    """
+
+    registry: str
+    repository: str
+    tag: str | None
+
+
+def image_manifest(
+    config: Mapping[str, Json], manifest: Manifest, origin: Origin, request: FetchRequest
+) -> ImageManifest:
+    """:raises FetchError: the configuration is malformed, or for a platform that there is no word for."""
+    where = "/".join(part for part in (origin.registry, origin.repository) if part)
+    section = config.get("config") or {}
+    if not isinstance(section, dict):
+        raise FetchError(f"{where}: the image's configuration is malformed")
+    try:
+        document = ImageManifest(
+            name=types.sanitize_identifier(where),
+            labels=_labels(config, origin, request, where),
+            app=_app(section, where),
+            annotations=_annotations(config, section, manifest, origin),
+        )
+        # The reader's own checks; the group is completed later.
+        probe = document.to_json()
+        probe["app"]["group"] = probe["app"]["group"] or "0"
+        ImageManifest.parse(probe)
+    except ManifestError as error:
+        raise FetchError(f"{where}: the image's configuration cannot be expressed: {error.message}") from None
+    return document
+
+
+def diff_ids(config: Mapping[str, Json], where: str) -> tuple[str, ...]:
+    """Digests of the uncompressed layers, lowest first. :raises FetchError: they are missing."""
+    rootfs = config.get("rootfs")
+    found = rootfs.get("diff_ids") if isinstance(rootfs, dict) else None
+    if not isinstance(found, list) or not all(
+        isinstance(item, str) and item.startswith("sha256:") for item in found
+    ):
+        raise FetchError(f"{where}: the image's configuration does not list its layers")
+    return tuple(found)
+
+
+def _labels(
+    config: Mapping[str, Json], origin: Origin, request: FetchRequest, where: str
+) -> tuple[NameValue, ...]:
+    system = str(config.get("os") or request.os)
+    architecture = str(config.get("architecture") or "")
+    arch = appc_arch(architecture, str(config.get("variant") or "")) if architecture else request.arch
+    if system != request.os:
+        raise FetchError(f"{where}: the image is for {system}, not for {request.os}")
+    if arch is None:
+        raise FetchError(f"{where}: the image is for {system}/{architecture}, which has no App Container name")
+    found = [("version", origin.tag), ("os", system), ("arch", arch)]
+    return tuple(NameValue(name, value) for name, value in found if value)
+
+
+def _app(section: Mapping[str, Json], where: str) -> App:
+    entrypoint, cmd = _words(section, "Entrypoint", where), _words(section, "Cmd", where)
+    user, colon, group = str(section.get("User") or "").partition(":")
+    directory = str(section.get("WorkingDir") or "")
+    return App(
+        exec=(*entrypoint, *cmd),
+        user=user or "0",
+        group=group if colon and group else "",
+        working_directory=_absolute(directory) if directory else None,
+        environment=_environment(section, where),
+        mount_points=_mount_points(section, where),
+        ports=_ports(section, where),
+        user_labels=_texts(section, "Labels", where),
+    )
+
+
+def _environment(section: Mapping[str, Json], where: str) -> tuple[NameValue, ...]:
+    """Of a variable set twice the last counts; one whose name no manifest can hold is left out (and kept as an
+    annotation)."""
+    values: dict[str, str] = {}
+    for line in _words(section, "Env", where):
+        name, _, value = line.partition("=")
+        if _is_variable(name):
+            values[name] = value
+    return tuple(NameValue(name, value) for name, value in values.items())
+
+
+def _mount_points(section: Mapping[str, Json], where: str) -> tuple[MountPoint, ...]:
+    names: set[str] = set()
+    points = []
+    for path in sorted({_absolute(path) for path in _keys(section, "Volumes", where)}):
+        try:
+            name = _unique(types.sanitize_name(f"volume-{path.strip('/')}"), names)
+        except ManifestError:
+            continue
+        points.append(MountPoint(name, path))
+    return tuple(points)
+
+
+def _ports(section: Mapping[str, Json], where: str) -> tuple[Port, ...]:
+    ports = []
+    for text in _keys(section, "ExposedPorts", where):
+        span, _, protocol = text.partition("/")
+        first, dash, last = span.partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()):
+            raise FetchError(f"{where}: the image exposes {text!r}, which is no port")
+        count = int(last) - int(first) + 1 if dash else 1
+        protocol = protocol or "tcp"
+        ports.append(Port(types.sanitize_name(f"{span}-{protocol}"), protocol, int(first), max(count, 1)))
+    return tuple(sorted(ports, key=lambda port: (port.port, port.protocol, port.count)))
+
+
+def _annotations(
+    config: Mapping[str, Json], section: Mapping[str, Json], manifest: Manifest, origin: Origin
+) -> tuple[NameValue, ...]:
+    found: dict[str, str] = {}
+    created = str(config.get("created") or "")
+    if created:
+        found["created" if _is_time(created) else f"{OURS}/created"] = created
+    if config.get("author"):
+        found["authors"] = str(config["author"])
+    found |= {
+        f"{DOCKER}/registryurl": origin.registry,
+        f"{DOCKER}/repository": origin.repository,
+        f"{DOCKER}/imageid": manifest.config.digest,
+        f"{DOCKER}/manifesthash": manifest.digest,
+        f"{DOCKER}/tag": origin.tag or "",
+    }
+    for key in ("Entrypoint", "Cmd"):
+        if section.get(key):
+            found[f"{DOCKER}/{key.lower()}"] = _dump(section[key])
+    odd = [line for line in section.get("Env") or () if not _is_variable(line.partition("=")[0])]
+    if odd:
+        found[f"{OURS}/env"] = _dump(odd)
+    for key, value in sorted(section.items()):
+        if key not in _PLACED and value not in (None, "", [], {}, False):
+            found[f"{OURS}/{types.sanitize_identifier(key)}"] = value if isinstance(value, str) else _dump(value)
+    return tuple(NameValue(name, value) for name, value in found.items() if value)
+
+
+def _words(section: Mapping[str, Json], key: str, where: str) -> tuple[str, ...]:
+    value = section.get(key) or []
+    if isinstance(value, str):
+        value = [value]
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise FetchError(f"{where}: the image's configuration is malformed: {key} is no list of texts")
+    return tuple(value)
+
+
+def _texts(section: Mapping[str, Json], key: str, where: str) -> dict[str, str]:
+    value = section.get(key) or {}
+    if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
+        raise FetchError(f"{where}: the image's configuration is malformed: {key} does not map to texts")
+    return dict(sorted(value.items()))
+
+
+def _keys(section: Mapping[str, Json], key: str, where: str) -> tuple[str, ...]:
+    value = section.get(key) or {}
+    if not isinstance(value, dict):
+        raise FetchError(f"{where}: the image's configuration is malformed: {key} is no object")
+    return tuple(value)
+
+
+def _absolute(path: str) -> str:
+    import posixpath
+
+    return posixpath.normpath("/" + path.lstrip("/"))
+
+
+def _unique(name: str, taken: set[str]) -> str:
+    number, result = 2, name
+    while result in taken:
+        number, result = number + 1, f"{name}-{number}"
+    taken.add(result)
+    return result
+
+
+def _is_variable(name: str) -> bool:
+    try:
+        types.environment_name(name, "$")
+    except ManifestError:
+        return False
+    return True
+
+
+def _is_time(text: str) -> bool:
+    try:
+        types.timestamp(text, "$")
+    except ManifestError:
+        return False
+    return True
+
+
+def _dump(value: Json) -> str:
+    import json
+
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

@@ -1,0 +1,59 @@
+"""From a manifest and a configuration to what the core reads, wherever the two came from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from kurma_core.errors import FetchError
+from kurma_core.hookspecs import FetchRequest, RemoteLayer, RemoteLayers
+from kurma_fetch_docker.convert import Origin, diff_ids, image_manifest
+from kurma_fetch_docker.documents import Manifest, parse_json
+
+if TYPE_CHECKING:
+    from kurma_core.hookspecs import RemoteBlob
+
+
+def remote_layers(
+    *,
+    locator: str,
+    url: str,
+    transport: str,
+    origin: Origin,
+    request: FetchRequest,
+    manifest: Manifest,
+    config: bytes,
+    blobs: Sequence[RemoteBlob],
+    digest: str,
+    pinned: bool,
+) -> RemoteLayers:
+    """:param config: checked against its digest.
+    :param digest: of what the name stands for: a manifest, or an index of several.
+    :param blobs: of the layers, lowest first.
+    :raises FetchError: the two documents do not fit each other, or are malformed.
+    """
+    document = parse_json(config, url)
+    ids = diff_ids(document, url)
+    if len(ids) != len(blobs):
+        raise FetchError(f"{url}: the configuration lists {len(ids)} layers, the manifest {len(blobs)}")
+    if not ids:
+        raise FetchError(f"{url}: the image has no layers")
+    return RemoteLayers(
+        locator=locator,
+        url=url,
+        transport=transport,
+        manifest=image_manifest(document, manifest, origin, request),
+        layers=tuple(
+            RemoteLayer(diff_id, blob, _compression(manifest.layers[index].media_type) if manifest.layers else "")
+            for index, (diff_id, blob) in enumerate(zip(ids, blobs, strict=True))
+        ),
+        digest=digest,
+        pinned=pinned,
+    )
+
+
+def _compression(media_type: str) -> str:
+    for name in ("gzip", "zstd"):
+        if media_type.endswith(name):
+            return name
+    return ""

@@ -1,0 +1,53 @@
+"""The entry points ``docker``, ``oci``, ``oci-archive`` and ``docker-archive``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kurma_core.errors import UsageError
+from kurma_core.hookspecs import Driver, DriverContext, Fetcher, FetchRequest, Option, hookimpl
+
+if TYPE_CHECKING:
+    from kurma_core.hookspecs import RemoteLayers
+
+OPTIONS = (
+    Option("timeout", float, 30.0, "seconds to wait for a connection, and for each piece of an answer"),
+    Option("retries", int, 4, "how often a broken connection or a 5xx answer is tried again"),
+    Option("ca_file", str, "", "PEM file of further certificate authorities, beside the system's"),
+    Option("docker_config", str, "", "Docker's config.json with credentials; empty: where Docker looks for it"),
+)
+
+
+class DockerFetcher:
+    """Resolves Docker and OCI images. One serves all four schemes."""
+
+    def __init__(self, context: DriverContext) -> None:
+        self._context = context
+
+    def resolve(self, locator: str, request: FetchRequest) -> RemoteLayers:
+        """See :meth:`kurma_core.hookspecs.Fetcher.resolve`. Reads the manifest and the configuration, both checked
+        against their digests, and no layer.
+
+        Where the image's configuration names a user and no group, the manifest's ``app.group`` is empty: the
+        user's own groups are meant, which only the image's files tell.
+        """
+        scheme, _, rest = locator.partition(":")
+        if scheme == "docker":
+            from kurma_fetch_docker.remote import resolve_remote
+
+            return resolve_remote(locator, request, self._context)
+        if scheme == "oci":
+            from kurma_fetch_docker.layout import resolve_layout
+
+            return resolve_layout(locator, rest, request)
+        if scheme in ("oci-archive", "docker-archive"):
+            from kurma_fetch_docker.archive import resolve_archive
+
+            return resolve_archive(locator, rest, request, self._context.state_dir)
+        raise UsageError(f"{locator}: not a docker, oci, oci-archive or docker-archive address")
+
+
+@hookimpl
+def kurma_fetcher() -> Driver[Fetcher]:
+    """Docker and OCI images, from registries and from files."""
+    return Driver(create=DockerFetcher, options=OPTIONS)

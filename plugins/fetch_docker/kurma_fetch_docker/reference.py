@@ -1,0 +1,90 @@
+"""References: which registry, which repository, which tag or digest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kurma_core.errors import UsageError
+
+#: The host behind Docker Hub's names, and what people call it.
+HUB = "registry-1.docker.io"
+HUB_NAMES = ("docker.io", "index.docker.io", HUB)
+_HINT = "an image in a registry is docker://[HOST[:PORT]/]NAME[:TAG][@DIGEST]"
+_COMPONENT = frozenset("abcdefghijklmnopqrstuvwxyz0123456789._-")
+_TAG = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-")
+_DIGITS = {"sha256": 64, "sha512": 128}
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """One image of one repository.
+
+    :param registry: ``host[:port]``; Docker Hub is always :data:`HUB`.
+    :param repository: with ``library/`` for the official ones of Docker Hub.
+    :param tag: None where only a digest is given.
+    :param digest: ``sha256:…``, as pinned by the user.
+    """
+
+    registry: str
+    repository: str
+    tag: str | None
+    digest: str | None = None
+
+    @property
+    def wanted(self) -> str:
+        """What the registry is asked for: the digest before the tag."""
+        return self.digest or self.tag or "latest"
+
+    def __str__(self) -> str:
+        tag = f":{self.tag}" if self.tag else ""
+        return f"{self.registry}/{self.repository}{tag}" + (f"@{self.digest}" if self.digest else "")
+
+
+def parse_locator(locator: str) -> Reference:
+    """``docker://…``. With three slashes the host is Docker Hub, whatever the name looks like.
+
+    :raises UsageError: it is malformed.
+    """
+    rest = locator.partition(":")[2]
+    if not rest.startswith("//"):
+        raise UsageError(f"{locator}: not an image in a registry", hint=_HINT)
+    return parse_reference(rest.removeprefix("//"), shown=locator)
+
+
+def parse_reference(text: str, *, shown: str | None = None) -> Reference:
+    """``[HOST[:PORT]/]NAME[:TAG][@DIGEST]``: the first part is a host if it holds a ``.`` or a ``:``, or is
+    ``localhost``, as Docker has it. :raises UsageError: it is malformed."""
+    shown = shown or text
+    body, at, digest = text.partition("@")
+    if at:
+        check_digest(digest, shown)
+    first, slash, rest = body.partition("/")
+    if slash and not first:
+        registry, name = HUB, rest
+    elif slash and ("." in first or ":" in first or first == "localhost"):
+        registry, name = first.lower(), rest
+    else:
+        registry, name = HUB, body
+    if registry in HUB_NAMES:
+        registry = HUB
+    repository, colon, tag = name.partition(":")
+    if colon and (not tag or len(tag) > 128 or tag[0] in ".-" or not _TAG.issuperset(tag)):
+        raise UsageError(f"{shown}: {tag!r} is no tag", hint=_HINT)
+    if not all(_is_component(part) for part in repository.split("/")):
+        lower = " (names are in lower case)" if repository.lower() != repository else ""
+        raise UsageError(f"{shown}: {repository!r} is no name of an image{lower}", hint=_HINT)
+    if registry == HUB and "/" not in repository:
+        repository = f"library/{repository}"
+    return Reference(registry, repository, tag or (None if digest else "latest"), digest or None)
+
+
+def check_digest(digest: str, shown: str) -> str:
+    """:raises UsageError: it is no digest of a kind that is known."""
+    algorithm, _, digits = digest.partition(":")
+    if len(digits) != _DIGITS.get(algorithm, -1) or digits.strip("0123456789abcdef"):
+        raise UsageError(f"{shown}: {digest!r} is no digest", hint="a digest is sha256: and 64 hexadecimal digits")
+    return digest
+
+
+def _is_component(part: str) -> bool:
+    return bool(part) and _COMPONENT.issuperset(part) and part[0].isalnum() and part[-1].isalnum()

@@ -1,0 +1,128 @@
+"""``docker://``: the registry or its mirrors, and how each may be spoken to."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import TYPE_CHECKING
+
+from kurma_fetch_http.transport import Transport
+
+from kurma_core.errors import FetchError, FetchTLSError, FetchTruncatedError
+from kurma_core.hookspecs import DriverContext, FetchRequest, RemoteLayers
+from kurma_fetch_docker.client import Client
+from kurma_fetch_docker.convert import Origin
+from kurma_fetch_docker.documents import choose
+from kurma_fetch_docker.image import remote_layers
+from kurma_fetch_docker.logins import Logins
+from kurma_fetch_docker.reference import HUB, HUB_NAMES, Reference, parse_locator
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def resolve_remote(locator: str, request: FetchRequest, context: DriverContext) -> RemoteLayers:
+    """Asks the registry's mirrors, in order, and then the registry itself.
+
+    :raises FetchError: of the registry itself, in one of its kinds. :raises UsageError: the locator is malformed.
+    """
+    reference = parse_locator(locator)
+    endpoints = Endpoints(context, request)
+    for mirror in endpoints.mirrors(reference.registry):
+        try:
+            return _resolve_at(mirror, locator, reference, request, endpoints)
+        except FetchError as error:
+            context.note(f"mirror {mirror} of {reference.registry}: {error}")
+    return _resolve_at(reference.registry, locator, reference, request, endpoints)
+
+
+def _resolve_at(
+    host: str, locator: str, reference: Reference, request: FetchRequest, endpoints: Endpoints
+) -> RemoteLayers:
+    client = endpoints.client(host, reference.repository)
+    content, digest = client.manifest(reference.wanted, reference.digest)
+    url = f"{client.base}/v2/{reference.repository}/manifests/{reference.wanted}"
+    manifest = choose(content, digest, url, request, client.load)
+    return remote_layers(
+        locator=locator,
+        url=url,
+        transport=client.base.partition(":")[0],
+        origin=Origin(reference.registry, reference.repository, reference.tag),
+        request=request,
+        manifest=manifest,
+        config=client.config(manifest.config),
+        blobs=[client.blob(layer) for layer in manifest.layers],
+        digest=digest,
+        pinned=reference.digest is not None,
+    )
+
+
+class Endpoints:
+    """How each host may be spoken to.
+
+    Plain HTTP is spoken to registries listed as insecure, to those on this machine's loopback addresses (as Docker
+    does: nobody stands between), and to all with ``--insecure-options=http``; and there only where TLS is not
+    spoken: it is tried first.
+    """
+
+    def __init__(self, context: DriverContext, request: FetchRequest) -> None:
+        self._context = context
+        self._insecure = request.insecure
+        self._listed = {str(host).lower() for host in context.registries.get("insecure", ())}
+        self._logins = Logins(context.auth_dir, str(context.config.get("docker_config", "")))
+        self._tls = self._transport(request.insecure - {"http"})
+
+    def mirrors(self, registry: str) -> Iterator[str]:
+        """Hosts to be asked before the registry."""
+        mirrors = self._context.registries.get("mirrors", {})
+        for name in HUB_NAMES if registry == HUB else (registry,):
+            yield from (str(host).lower() for host in mirrors.get(name, ()))
+
+    def client(self, host: str, repository: str) -> Client:
+        """:raises FetchError: the host speaks neither TLS nor, where it is allowed, plain HTTP."""
+        if self._may_be_plain(host) and not self._speaks_tls(host):
+            self._context.note(f"registry {host} is spoken to over plain http ({self._reason(host)})")
+            plain = self._transport(self._insecure | {"http"})
+            return Client(plain, f"http://{host}", host, repository, self._logins)
+        return Client(self._tls, f"https://{host}", host, repository, self._logins)
+
+    def _may_be_plain(self, host: str) -> bool:
+        return host in self._listed or "http" in self._insecure or is_loopback(host)
+
+    def _reason(self, host: str) -> str:
+        if host in self._listed:
+            return "it is listed under registries.insecure"
+        return "it is on this machine" if is_loopback(host) else "--insecure-options=http"
+
+    def _speaks_tls(self, host: str) -> bool:
+        """A server of plain HTTP answers a TLS greeting with nonsense, or hangs up."""
+        probe = self._transport(self._insecure - {"http"}, retries=0)
+        try:
+            answer, _ = probe.request(f"https://{host}/v2/", accept=range(400, 600))
+        except FetchTLSError as error:
+            if error.data.get("reason") == "certificate":
+                raise
+            return False
+        except FetchTruncatedError:
+            return False
+        answer.close()
+        return True
+
+    def _transport(self, insecure: frozenset[str], retries: int | None = None) -> Transport:
+        config = self._context.config
+        return Transport(
+            timeout=float(config.get("timeout", 30.0)),
+            retries=int(config.get("retries", 4)) if retries is None else retries,
+            ca_file=str(config.get("ca_file", "")),
+            insecure=insecure,
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether ``host[:port]`` is this machine by its loopback address: ``localhost``, 127.0.0.0/8 or ::1."""
+    name = host.rpartition(":")[0] if ":" in host and not host.endswith("]") else host
+    if name == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(name.strip("[]")).is_loopback
+    except ValueError:
+        return False
