@@ -273,16 +273,29 @@ class Renderer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class MountSetup:
+    """Where one volume stands in one app. ``path`` is absolute and normal; ``seed``: if the volume is empty it
+    starts with what the app's image has at that path (P5)."""
+
+    volume: str
+    path: str
+    read_only: bool
+    seed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class AppSetup:
     """One app of a pod, as a stager gets it.
 
     :param layers: its rootfs, top first.
+    :param mounts: its volumes, in the order in which they are to be mounted.
     :param environment: added by Kurma for this run (metadata URL, ``-e``), in order, over the manifest's.
     :param interactive: the stager's own standard input belongs to this app.
     """
 
     name: str
     layers: tuple[RenderedLayer, ...]
+    mounts: tuple[MountSetup, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
     interactive: bool = False
 
@@ -295,7 +308,6 @@ class VolumeSetup:
     source: str
     read_only: bool
     recursive: bool = True
-    seeded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,6 +324,7 @@ class PodSetup:
     :param config: the admin's section for this stager.
     :param dns: ``nameservers``, ``search``, ``options``: lists of strings; None: the app keeps its own file.
     :param hosts: lines for ``/etc/hosts``: (address, names).
+    :param volume_links: volume sources may be, or lead over, symbolic links (V1).
     """
 
     uuid: str
@@ -329,6 +342,7 @@ class PodSetup:
     hostname: str
     dns: Mapping[str, tuple[str, ...]] | None = None
     hosts: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    volume_links: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,364 @@
+"""The one API that a caller sees: pods, images, networks, stagers, plugins, of one state directory.
+
+Here it works in process. Everything it needs is made when it is first needed.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kurma_core.config import Config, load
+from kurma_core.errors import AppNotFoundError, PrivilegeError
+from kurma_core.version import VERSION
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from kurma_core.hookspecs import Progress, Stdio
+    from kurma_core.images import HostImage, ImageManager
+    from kurma_core.models import LogLine, PodRecord
+    from kurma_core.networking import Networking
+    from kurma_core.pods.manager import PodManager
+    from kurma_core.pods.request import PodRequest
+    from kurma_core.pods.services import Services
+    from kurma_core.registry import PluginInfo, PluginRegistry
+
+Json = Any
+
+
+def _to_stderr(text: str) -> None:
+    import sys
+
+    print(f"kurma: {text}", file=sys.stderr)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """:param config_file: None: ``/etc/kurma``.
+    :param state_dir: None: as configured.
+    :param state_dir_origin: ``command line`` or ``environment``.
+    :param note: tells the user something in one line.
+    """
+
+    config_file: str | None = None
+    state_dir: str | None = None
+    state_dir_origin: str = "command line"
+    debug: bool = False
+    note: Callable[[str], None] = _to_stderr
+
+
+def connect(settings: Settings) -> Client:
+    """A client. Reads the configuration, and nothing else yet.
+
+    :raises ConfigError: the configuration is wrong.
+    """
+    return Client(settings)
+
+
+class Client:
+    """Use it as a context manager: leaving it ends what it started for itself (never a pod)."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.config: Config = load(
+            settings.config_file, settings.state_dir, state_dir_origin=settings.state_dir_origin
+        )
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if "_services" in self.__dict__:
+            self._services.close()
+
+    # -- rooms --
+
+    @functools.cached_property
+    def registry(self) -> PluginRegistry:
+        from kurma_core.registry import PluginRegistry
+
+        return PluginRegistry(self.config, self.settings.note)
+
+    @functools.cached_property
+    def images(self) -> ImageManager:
+        """The images of this state directory. Removal goes by :meth:`image_rm` and :meth:`image_gc`."""
+        from kurma_core.images import make_image_manager
+
+        return make_image_manager(self.config, self.registry, self.settings.note)
+
+    @functools.cached_property
+    def _services(self) -> Services:
+        from kurma_core.pods.services import Services
+
+        return Services(self.config, self.registry, lambda: self.images, self.settings.note)
+
+    @functools.cached_property
+    def _pods(self) -> PodManager:
+        from kurma_core.pods.manager import PodManager
+
+        return PodManager(self._services)
+
+    @property
+    def networks(self) -> Networking:
+        return self._services.networking
+
+    # -- pods --
+
+    def prepare(self, request: PodRequest, progress: Progress | None = None) -> PodRecord:
+        """Makes a pod that :meth:`start` can start; see :meth:`PodManager.prepare`."""
+        self._need_root("prepare a pod")
+        from kurma_core.pods.foreground import Signals
+
+        self.registry.check_required()
+        with Signals():
+            return self._pods.prepare(request, progress)
+
+    def run(
+        self,
+        request: PodRequest,
+        stdio: Stdio,
+        output: Callable[[LogLine], None],
+        progress: Progress | None = None,
+        prepared: Callable[[PodRecord], None] = lambda _: None,
+    ) -> PodRecord:
+        """Prepares and runs a pod in the foreground, to its end. SIGINT, SIGTERM and SIGHUP stop it; a second one
+        ends it by force. An ephemeral pod is removed at the end.
+
+        :param output: gets each line of the apps' logs as it comes.
+        :param prepared: told of the pod before it is started.
+        :raises KurmaError: it could not be prepared (nothing is left) or started (it is recorded as errored, or,
+            ephemeral, removed).
+        """
+        self._need_root("run a pod")
+        from kurma_core.pods.foreground import Signals
+
+        self.registry.check_required()
+        with Signals() as signals:
+            record = self._pods.prepare(request, progress)
+            try:
+                prepared(record)
+                return self._foreground(record.uuid, stdio, output, signals)
+            finally:
+                signals.raising = False
+                if request.ephemeral:
+                    self._pods.remove(record.uuid)
+
+    def start(self, reference: str, stdio: Stdio, output: Callable[[LogLine], None]) -> PodRecord:
+        """Runs a prepared pod, or an ended one again from a clean copy, in the foreground, to its end."""
+        self._need_root("start a pod")
+        from kurma_core.pods.foreground import Signals
+
+        with Signals() as signals:
+            return self._foreground(reference, stdio, output, signals)
+
+    def restart(self, reference: str, stdio: Stdio, output: Callable[[LogLine], None]) -> PodRecord:
+        """Stops the pod if it runs, and runs it again as :meth:`start` does."""
+        self._need_root("restart a pod")
+        record = self._pods.stop(reference)
+        return self.start(record.uuid, stdio, output)
+
+    def _foreground(
+        self, reference: str, stdio: Stdio, output: Callable[[LogLine], None], signals: Any
+    ) -> PodRecord:
+        from kurma_core.pods.foreground import run_to_end
+
+        pod = self._pods.start(reference, stdio)
+        try:
+            return run_to_end(pod, self._logs_of(self._pods.pod(pod.uuid)), signals, output)
+        finally:
+            pod.close()
+
+    @staticmethod
+    def _logs_of(record: PodRecord, app: str | None = None) -> list[tuple[str, str]]:
+        if app is not None and app not in [each.name for each in record.apps]:
+            raise AppNotFoundError(
+                f"pod {record.name} has no app {app}", hint="its apps: " + ", ".join(a.name for a in record.apps)
+            )
+        return [(each.name, each.log or f"{each.name}.log") for each in record.apps if app in (None, each.name)]
+
+    def pods(self) -> list[PodRecord]:
+        self._need_root("list pods")
+        return self._pods.pods()
+
+    def pod(self, reference: str) -> PodRecord:
+        self._need_root("look at a pod")
+        return self._pods.pod(reference)
+
+    def status(self, reference: str, *, wait: bool = False) -> PodRecord:
+        """The pod's record; with ``wait``, once it has ended."""
+        return self.wait(reference) if wait else self.pod(reference)
+
+    def wait(self, reference: str) -> PodRecord:
+        self._need_root("wait for a pod")
+        return self._pods.wait(reference)
+
+    def logs(
+        self,
+        reference: str,
+        app: str | None = None,
+        *,
+        follow: bool = False,
+        tail: int | None = None,
+        since: float | None = None,
+        stream: str | None = None,
+    ) -> Iterator[LogLine]:
+        """:param tail: only the last so many lines (of all apps asked for) before what is followed.
+        :param since: seconds since the epoch.
+        :param stream: ``stdout`` or ``stderr``.
+        """
+        from kurma_core.pods import loglines, recovery
+        from kurma_core.pods.logs import LogReader
+
+        record = self.pod(reference)
+        directory = self._services.store.directory(record.uuid)
+        with LogReader(directory.path, self._logs_of(record, app)) as reader:
+            wanted = loglines.Filter(since, stream)
+            yield from loglines.tail(filter(wanted, reader.present()), tail)
+            stager = recovery.find_stager(self._services, directory) if follow else None
+            if stager is None:
+                yield from filter(wanted, reader.rest())
+                return
+            try:
+                yield from filter(wanted, reader.follow(stager.fileno()))
+            finally:
+                stager.close()
+
+    def enter(
+        self,
+        reference: str,
+        app: str | None,
+        command: tuple[str, ...],
+        stdio: Stdio,
+        *,
+        user: str | None = None,
+        group: str | None = None,
+        environment: tuple[tuple[str, str], ...] = (),
+        working_directory: str | None = None,
+    ) -> int:
+        """Runs a command inside an app of a running pod; its exit code.
+
+        :param app: may be left out where the pod has one.
+        """
+        self._need_root("enter a pod")
+        from kurma_core.pods.enter import enter
+
+        document: dict[str, Json] = {"exec": list(command)}
+        if user is not None:
+            document["user"] = user
+        if group is not None:
+            document["group"] = group
+        if working_directory is not None:
+            document["workingDirectory"] = working_directory
+        if environment:
+            document["environment"] = [{"name": name, "value": value} for name, value in environment]
+        return enter(self._services, self._pods.pod(reference), app, document, stdio)
+
+    def stop(self, reference: str, *, timeout: float | None = None, force: bool = False) -> PodRecord:
+        self._need_root("stop a pod")
+        return self._pods.stop(reference, timeout=timeout, force=force)
+
+    def kill(self, reference: str, signal: int, app: str | None = None) -> None:
+        self._need_root("signal a pod")
+        self._pods.kill(reference, signal, app)
+
+    def rm(self, reference: str, *, force: bool = False) -> None:
+        self._need_root("remove a pod")
+        self._pods.remove(reference, force=force)
+
+    def gc(self, *, grace: float, dry_run: bool = False) -> tuple[str, ...]:
+        self._need_root("collect garbage")
+        return self._pods.collect(grace=grace, dry_run=dry_run)
+
+    # -- the rest --
+
+    def image_rm(self, reference: str) -> None:
+        """:raises ImageError: a pod uses it."""
+        self._need_root("remove an image")
+        self.images.remove(reference, self._pods.used_images())
+
+    def image_gc(self, *, grace: float, dry_run: bool = False) -> Any:
+        """What :meth:`ImageManager.gc` returns; images that pods name are kept."""
+        self._need_root("collect images")
+        return self.images.gc(self._pods.used_images(), grace, dry_run)
+
+    def network_rm(self, name: str) -> None:
+        """Removes what the network shares among pods.
+
+        :raises NetworkError: pods are joined to it.
+        """
+        self._need_root("remove a network")
+        self.networks.remove(name, self._pods.network_users(name))
+
+    def stagers(self) -> list[Mapping[str, Json]]:
+        """Every stager that ``--stager`` accepts: name, where it comes from, its configuration."""
+        known = self._services.stagers
+        listing: list[Mapping[str, Json]] = []
+        for name in known.names():
+            section = self.config.stagers.get(name)
+            image = None if section is None else section.image
+            listing.append(
+                {
+                    "name": name,
+                    "kind": "plugin" if image is None else "image",
+                    "image": image,
+                    "default": name == self.config.stager,
+                    "config": dict(known.config(name)),
+                }
+            )
+        return listing
+
+    def stager_build(self, name: str, *, force: bool = False) -> HostImage:
+        """The stager's image, built (or fetched) and verified.
+
+        :param force: build it anew.
+        """
+        self._need_root("build a stager")
+        return self._services.stagers.image(name, rebuild=force)
+
+    def plugins(self, *, load: bool = True) -> tuple[PluginInfo, ...]:
+        return self.registry.listing(load)
+
+    def info(self) -> dict[str, Json]:
+        """What this host and this installation are, for people and bug reports."""
+        from kurma_core.pods.services import Services
+
+        uname = os.uname()
+        return {
+            "version": VERSION,
+            "kernel": uname.release,
+            "machine": uname.machine,
+            "stateDirectory": self.config.state_dir,
+            "configuration": list(self.config.config_files),
+            "cgroups": dict(Services.cgroup_versions()),
+            "renderer": self.config.renderer,
+            "stager": self.config.stager,
+            "pods": len(self._services.store.uuids()) if os.geteuid() == 0 else None,
+            "plugins": {
+                group: list(self.registry.names(group))
+                for group in (
+                    "kurma.fetchers",
+                    "kurma.renderers",
+                    "kurma.stagers",
+                    "kurma.networks",
+                    "kurma.isolators",
+                    "kurma.observers",
+                )
+            },
+        }
+
+    @staticmethod
+    def _need_root(what: str) -> None:
+        if os.geteuid() != 0:
+            raise PrivilegeError(f"cannot {what}: only root can", hint="run it as root, with sudo for instance")
+
+
+__all__ = ["Client", "Settings", "connect"]

@@ -1,0 +1,28 @@
+"""Files that are replaced whole: a reader sees the old content or the new, never half of one."""
+
+from __future__ import annotations
+
+import os
+
+
+def replace_file(path: str, content: bytes, mode: int = 0o600) -> None:
+    """Writes ``path`` by way of a temporary file beside it and a rename.
+
+    A crash leaves the old file, and at worst a ``.PID.tmp`` beside it, which the next writer with that PID
+    replaces. Not synced: a power cut may lose the newest version, never tear one (the rename is ordered behind
+    the data on the file systems in use).
+
+    :raises OSError: a full disk, a missing directory; the old file is as it was.
+    """
+    temporary = f"{path}.{os.getpid()}.tmp"
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+    try:
+        view = memoryview(content)
+        while view:
+            view = view[os.write(fd, view) :]
+    except BaseException:
+        os.close(fd)
+        os.unlink(temporary)
+        raise
+    os.close(fd)
+    os.rename(temporary, path)

@@ -1,0 +1,51 @@
+"""Waiting for files to change, by inotify."""
+
+from __future__ import annotations
+
+import os
+
+from kurma_core.linux import libc
+
+IN_MODIFY = 0x2
+IN_CLOSE_WRITE = 0x8
+IN_MOVED_TO = 0x80
+IN_CREATE = 0x100
+
+_NUMBERS = {"x86_64": (294, 254), "aarch64": (26, 27), "arm64": (26, 27)}
+
+
+class Watch:
+    """Polls readable when something in a directory changes.
+
+    A host allows few of these (128 is usual): one per command that follows, never one per pod.
+
+    :raises OSError: ``EMFILE`` when the host's instances are used up; ``ENOENT``.
+    """
+
+    __slots__ = ("_add", "fd")
+
+    def __init__(self, directory: str, mask: int = IN_MODIFY | IN_CLOSE_WRITE | IN_CREATE | IN_MOVED_TO) -> None:
+        init, self._add = _NUMBERS[os.uname().machine]
+        self.fd = libc.syscall(init, os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            self.add(directory, mask)
+        except BaseException:
+            os.close(self.fd)
+            raise
+
+    def add(self, path: str, mask: int) -> None:
+        libc.syscall(self._add, self.fd, os.fsencode(path) + b"\0", mask, path=path)
+
+    def fileno(self) -> int:
+        return self.fd
+
+    def drain(self) -> None:
+        """Forgets the events that are waiting."""
+        try:
+            while os.read(self.fd, 65536):
+                pass
+        except BlockingIOError:
+            return
+
+    def close(self) -> None:
+        os.close(self.fd)

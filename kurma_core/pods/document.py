@@ -1,0 +1,146 @@
+"""``pod.json``: what a pod is, decided when it was prepared and never changed after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kurma_core.appc.pod import PodManifest
+from kurma_core.hookspecs import MountSetup
+from kurma_core.models import (
+    Attachment,
+    CgroupSetting,
+    IsolatorPlan,
+    IsolatorReport,
+)
+
+Json = Any
+
+
+@dataclass(frozen=True, slots=True)
+class PodDocument:
+    """:param manifest: reified.
+    :param mounts: by app, in the order in which they are mounted.
+    :param interactive: the app that gets the caller's standard input.
+    :param attachments: the networks, planned, in order.
+    :param host_network: the pod shares the host's.
+    :param ephemeral: removed once it has ended.
+    """
+
+    uuid: str
+    name: str
+    created_at: str
+    manifest: PodManifest
+    mounts: Mapping[str, tuple[MountSetup, ...]]
+    plans: Mapping[str, IsolatorPlan]
+    pod_plan: IsolatorPlan
+    isolators: tuple[IsolatorReport, ...]
+    notes: tuple[str, ...]
+    stager: str
+    renderer: str
+    attachments: tuple[Attachment, ...]
+    host_network: bool
+    hostname: str
+    interactive: str | None = None
+    dns: Mapping[str, tuple[str, ...]] | None = None
+    hosts: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    ephemeral: bool = False
+    verify: bool = False
+    volume_links: bool = False
+    environment: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
+
+    @property
+    def app_names(self) -> list[str]:
+        return [app.name for app in self.manifest.apps]
+
+    @property
+    def images(self) -> dict[str, str]:
+        """Image ID by app."""
+        return {app.name: str(app.image.id) for app in self.manifest.apps}
+
+    @property
+    def cgroup(self) -> str:
+        """Relative to the root of each hierarchy."""
+        return f"kurma/{self.uuid}"
+
+    @property
+    def network_namespace(self) -> str | None:
+        """The pinned namespace's path (W11); None: the host's."""
+        return None if self.host_network else f"/run/netns/kurma-{self.uuid}"
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "uuid": self.uuid,
+            "name": self.name,
+            "createdAt": self.created_at,
+            "manifest": self.manifest.to_json(),
+            "mounts": {
+                app: [
+                    {"volume": m.volume, "path": m.path, "readOnly": m.read_only, "seed": m.seed} for m in mounts
+                ]
+                for app, mounts in self.mounts.items()
+            },
+            "plans": {app: plan.to_json() for app, plan in self.plans.items()},
+            "podPlan": self.pod_plan.to_json(),
+            "isolators": [report.to_json() for report in self.isolators],
+            "notes": list(self.notes),
+            "stager": self.stager,
+            "renderer": self.renderer,
+            "attachments": [attachment.to_json() for attachment in self.attachments],
+            "hostNetwork": self.host_network,
+            "hostname": self.hostname,
+            "interactive": self.interactive,
+            "dns": None if self.dns is None else {key: list(values) for key, values in self.dns.items()},
+            "hosts": [[address, list(names)] for address, names in self.hosts],
+            "ephemeral": self.ephemeral,
+            "verify": self.verify,
+            "volumeLinks": self.volume_links,
+            "environment": {app: [list(pair) for pair in pairs] for app, pairs in self.environment.items()},
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Json]) -> PodDocument:
+        return cls(
+            uuid=value["uuid"],
+            name=value["name"],
+            created_at=value["createdAt"],
+            manifest=PodManifest.parse(value["manifest"]),
+            mounts={
+                app: tuple(MountSetup(m["volume"], m["path"], m["readOnly"], m["seed"]) for m in mounts)
+                for app, mounts in value["mounts"].items()
+            },
+            plans={app: _plan(plan) for app, plan in value["plans"].items()},
+            pod_plan=_plan(value["podPlan"]),
+            isolators=tuple(
+                IsolatorReport(r["name"], r["app"], r["outcome"], r["note"]) for r in value["isolators"]
+            ),
+            notes=tuple(value["notes"]),
+            stager=value["stager"],
+            renderer=value["renderer"],
+            attachments=tuple(Attachment.from_json(one) for one in value["attachments"]),
+            host_network=value["hostNetwork"],
+            hostname=value["hostname"],
+            interactive=value["interactive"],
+            dns=None if value["dns"] is None else {key: tuple(found) for key, found in value["dns"].items()},
+            hosts=tuple((address, tuple(names)) for address, names in value["hosts"]),
+            ephemeral=value["ephemeral"],
+            verify=value["verify"],
+            volume_links=value["volumeLinks"],
+            environment={
+                app: tuple((pair[0], pair[1]) for pair in pairs) for app, pairs in value["environment"].items()
+            },
+        )
+
+
+def _plan(value: Mapping[str, Json]) -> IsolatorPlan:
+    capabilities = value["capabilities"]
+    return IsolatorPlan(
+        capabilities=None if capabilities is None else tuple(capabilities),
+        ambient=tuple(value["ambient"]),
+        no_new_privileges=value["noNewPrivileges"],
+        oom_score_adj=value["oomScoreAdj"],
+        rlimits={name: (pair[0], pair[1]) for name, pair in value["rlimits"].items()},
+        cgroup=tuple(CgroupSetting(s["controller"], s["file"], s["value"]) for s in value["cgroup"]),
+        sysctls=dict(value["sysctls"]),
+    )

@@ -1,0 +1,54 @@
+"""Running a command inside an app: the stager's ``run`` call-in (Kurma Stager Specification, ``run``)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from kurma_core.errors import AppNotFoundError, PodStateError
+from kurma_core.pods import recovery
+from kurma_core.pods.records import read_document
+
+if TYPE_CHECKING:
+    from kurma_core.hookspecs import Stdio
+    from kurma_core.models import PodRecord
+    from kurma_core.pods.services import Services
+
+
+def enter(
+    services: Services, record: PodRecord, app: str | None, document: Mapping[str, Any], stdio: Stdio
+) -> int:
+    """The command's exit code.
+
+    :param document: what stands in the ``run`` call-in's JSON; user, group, environment and working directory
+        are the app's own where it does not name them.
+    :raises PodStateError: the pod does not run.
+    :raises AppNotFoundError: no such app, or several and none named.
+    """
+    names = [each.name for each in record.apps]
+    if app is None:
+        if len(names) != 1:
+            raise AppNotFoundError(f"pod {record.name} has several apps", hint="name one of " + ", ".join(names))
+        app = names[0]
+    if app not in names:
+        raise AppNotFoundError(f"pod {record.name} has no app {app}", hint="its apps: " + ", ".join(names))
+    directory = services.store.directory(record.uuid)
+    stager = recovery.find_stager(services, directory) if record.state == "running" else None
+    if stager is None:
+        raise PodStateError(f"cannot enter pod {record.name}: it is {record.state}", pod=record.uuid)
+    try:
+        driver = services.stagers.get(record.stager)
+        text = json.dumps({**_defaults(services, record, app), **document}).encode()
+        return driver.call(directory.path, stager, "run", (app,), stdio, text)
+    finally:
+        stager.close()
+
+
+def _defaults(services: Services, record: PodRecord, app: str) -> dict[str, Any]:
+    """The specification has ``user`` and ``group`` required; the app's own are what people expect."""
+    manifest = read_document(services.store.directory(record.uuid)).manifest.app(app)
+    own = manifest.app
+    if own is None:
+        own = services.images.manifest(record.images[app]).app
+    return {} if own is None else {"user": own.user, "group": own.group}

@@ -1,0 +1,132 @@
+"""A pod in the foreground: its logs come out as they are written, signals stop it, its end is ours.
+
+The apps' output goes through the log files, never through this process: it may be stopped, slow or killed, and no
+app notices.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from kurma_core.pods.logs import LogReader
+
+if TYPE_CHECKING:
+    from types import FrameType, TracebackType
+
+    from kurma_core.models import LogLine, PodRecord
+    from kurma_core.pods.owned import OwnedPod
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Interrupted(BaseException):
+    """A signal came while something was being made; what was made is undone on the way out."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"interrupted by {signal.Signals(number).name}")
+        self.number = number
+
+
+class Signals:
+    """SIGINT, SIGTERM and SIGHUP: the first one raises :class:`Interrupted` while ``raising`` is set; all others
+    only make the descriptor readable. So no teardown is ever interrupted by a second Ctrl-C.
+    """
+
+    def __init__(self) -> None:
+        self.raising = True
+        self._read, self._write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._old: dict[int, signal.Handlers | int | Callable[[int, FrameType | None], object] | None] = {}
+
+    def __enter__(self) -> Signals:
+        for number in _SIGNALS:
+            # Who was started with a signal ignored (nohup) goes on ignoring it.
+            if signal.getsignal(number) != signal.SIG_IGN:
+                self._old[number] = signal.signal(number, self._came)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        for number, old in self._old.items():
+            signal.signal(number, old)
+        os.close(self._read)
+        os.close(self._write)
+
+    def _came(self, number: int, _: FrameType | None) -> None:
+        if self.raising:
+            self.raising = False
+            raise Interrupted(number)
+        try:
+            os.write(self._write, bytes([number]))
+        except BlockingIOError:
+            return
+
+    def fileno(self) -> int:
+        return self._read
+
+    def take(self) -> int:
+        """How many came since the last time."""
+        try:
+            return len(os.read(self._read, 64))
+        except BlockingIOError:
+            return 0
+
+
+def run_to_end(
+    pod: OwnedPod, apps: list[tuple[str, str]], signals: Signals, output: Callable[[LogLine], None]
+) -> PodRecord:
+    """Shows the pod's logs until it ends; the first signal asks it to stop, the second ends it by force.
+
+    :param apps: (app, name of its log file).
+    :param output: gets each line; when it raises BrokenPipeError nobody reads any more, and the pod is stopped.
+    """
+    signals.raising = False
+    with LogReader(pod.directory, apps) as reader:
+        watch = reader.watch()
+        shown = _Shown(output)
+        poll = select.poll()
+        for each in (watch, signals, pod):
+            poll.register(each, select.POLLIN)
+        stops = 0
+        try:
+            while True:
+                for line in reader.present():
+                    shown(line)
+                ready = [fd for fd, _ in poll.poll()]
+                watch.drain()
+                wanted = stops + signals.take()
+                if shown.closed:
+                    poll.unregister(watch)
+                    shown.closed = False
+                    wanted = max(wanted, 1)
+                for number in range(stops, wanted):
+                    pod.stop(force=number > 0)
+                stops = wanted
+                if pod.fileno() in ready:
+                    break
+            for line in reader.rest():
+                shown(line)
+        finally:
+            watch.close()
+    return pod.finish()
+
+
+class _Shown:
+    """Output until nobody reads it any more."""
+
+    def __init__(self, output: Callable[[LogLine], None]) -> None:
+        self._output: Callable[[LogLine], None] | None = output
+        self.closed = False
+
+    def __call__(self, line: LogLine) -> None:
+        if self._output is None:
+            return
+        try:
+            self._output(line)
+        except BrokenPipeError:
+            self._output = None
+            self.closed = True

@@ -1,0 +1,244 @@
+"""The steps by which a prepared pod is started, each with its undo (ARCHITECTURE: "Every start step has a
+repeatable teardown").
+
+A step's name is on disk before the step is done. Teardown undoes what is on disk, in reverse, and takes each name
+off once it is undone: a process that dies anywhere leaves a list that any other can finish.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from kurma_core.errors import HostError, KurmaError
+from kurma_core.hookspecs import AppSetup, PodSetup
+from kurma_core.linux.cgroups import CgroupTree
+from kurma_core.models import Attachment
+from kurma_core.pods import volumes
+from kurma_core.pods.dns import pod_dns, pod_hosts
+
+if TYPE_CHECKING:
+    from kurma_core.hookspecs import RunningStager, Stdio
+    from kurma_core.pod_store import PodDirectory
+    from kurma_core.pods.document import PodDocument
+    from kurma_core.pods.services import Services
+
+Json = Any
+
+
+@dataclass(slots=True)
+class Launch:
+    """One pod on its way up or down, and what the steps hand to each other."""
+
+    services: Services
+    directory: PodDirectory
+    document: PodDocument
+    stdio: Stdio | None = None
+    attachments: tuple[Attachment, ...] = ()
+    stager: RunningStager | None = None
+
+    def record(self, **changes: Json) -> None:
+        self.directory.change_state(**changes)
+
+
+class Step(Protocol):
+    """One step. ``undo`` succeeds on missing state, and may be called when ``do`` never was."""
+
+    name: str
+
+    def do(self, launch: Launch) -> None: ...
+    def undo(self, launch: Launch) -> None: ...
+
+
+class Volumes:
+    """The pod's empty volumes, and the places that the stager writes to."""
+
+    name = "volumes"
+
+    def do(self, launch: Launch) -> None:
+        volumes.check_sources(launch.document.manifest, allow_links=launch.document.volume_links)
+        volumes.make_empty(launch.document.manifest, launch.directory.path)
+
+    def undo(self, launch: Launch) -> None:
+        # Empty volumes go with the pod, not with its end: their files are there to be read until `rm`.
+        pass
+
+
+class Cgroup:
+    """The pod's own cgroup, on every hierarchy."""
+
+    name = "cgroup"
+
+    def do(self, launch: Launch) -> None:
+        try:
+            CgroupTree(launch.document.cgroup).create()
+        except OSError as error:
+            raise _host_error("make the cgroup", launch, error) from None
+
+    def undo(self, launch: Launch) -> None:
+        tree = CgroupTree(launch.document.cgroup)
+        try:
+            tree.kill()
+            tree.remove()
+        except OSError as error:
+            raise _host_error("remove the cgroup", launch, error) from None
+
+
+class NetworkNamespace:
+    """The pod's network namespace, held by a mount (W11)."""
+
+    name = "network-namespace"
+
+    def do(self, launch: Launch) -> None:
+        path = launch.document.network_namespace
+        if path is not None:
+            launch.services.spawner.make_namespace(path)
+
+    def undo(self, launch: Launch) -> None:
+        from kurma_core.linux import namespaces
+
+        path = launch.document.network_namespace
+        if path is not None:
+            try:
+                namespaces.delete_netns(path)
+            except OSError as error:
+                raise _host_error("remove the network namespace", launch, error) from None
+
+
+class Networks:
+    """Joins the networks, in order; leaves them in reverse (W3, W4)."""
+
+    name = "networks"
+
+    def do(self, launch: Launch) -> None:
+        document = launch.document
+        if document.network_namespace is None:
+            return
+        # On disk before any is joined: `del` gets the same arguments, also after a death half-way.
+        launch.record(attachments=[one.to_json() for one in document.attachments])
+        launch.attachments = launch.services.networking.add_all(
+            document.attachments,
+            pod=document.uuid,
+            pod_name=document.name,
+            namespace=document.network_namespace,
+        )
+        launch.record(attachments=[one.to_json() for one in launch.attachments])
+
+    def undo(self, launch: Launch) -> None:
+        document = launch.document
+        if document.network_namespace is None:
+            return
+        launch.services.networking.delete_all(
+            document.attachments,
+            pod=document.uuid,
+            pod_name=document.name,
+            namespace=document.network_namespace,
+        )
+
+
+class Stager:
+    """The stager: prepared, started, known by its identity."""
+
+    name = "stager"
+
+    def do(self, launch: Launch) -> None:
+        driver = launch.services.stagers.get(launch.document.stager)
+        assert launch.stdio is not None
+        setup = pod_setup(launch)
+        driver.prepare(setup)
+        launch.stager = driver.start(setup, launch.stdio)
+        launch.record(stager=dict(launch.stager.identity))
+
+    def undo(self, launch: Launch) -> None:
+        driver = launch.services.stagers.get(launch.document.stager)
+        driver.cleanup(launch.directory.path, launch.document.cgroup)
+
+
+#: In the order in which a pod comes up.
+STEPS: tuple[Step, ...] = (Volumes(), Cgroup(), NetworkNamespace(), Networks(), Stager())
+
+
+def bring_up(launch: Launch) -> None:
+    """Does all steps. On failure nothing is undone here: the caller tears down."""
+    done: list[str] = []
+    for step in STEPS:
+        done.append(step.name)
+        launch.record(steps=done)
+        step.do(launch)
+
+
+def tear_down(launch: Launch) -> list[KurmaError]:
+    """Undoes every step on record, in reverse; a failure does not keep it from the rest.
+
+    :returns: what failed; those steps stay on record, and the next teardown tries them again.
+    """
+    on_record = list(launch.directory.read_state().get("steps", []))
+    failures: list[KurmaError] = []
+    for step in reversed(STEPS):
+        if step.name not in on_record:
+            continue
+        try:
+            step.undo(launch)
+        except KurmaError as error:
+            failures.append(error)
+        else:
+            on_record.remove(step.name)
+            launch.record(steps=on_record)
+    return failures
+
+
+def pod_setup(launch: Launch) -> PodSetup:
+    """Everything that the stager's driver is told. Images are rendered anew: from the cache, and checked."""
+    services, document = launch.services, launch.document
+    rendered = {
+        app: services.images.render(image, document.renderer, verify=document.verify)
+        for app, image in document.images.items()
+    }
+    manifests: dict[str, Json] = {}
+    for image in rendered.values():
+        manifests.update(image.manifests)
+    attachments = launch.attachments or document.attachments
+    apps = tuple(
+        AppSetup(
+            name=app,
+            layers=rendered[app].layers,
+            mounts=document.mounts[app],
+            environment=document.environment.get(app, ()),
+            interactive=document.interactive == app,
+        )
+        for app in document.app_names
+    )
+    return PodSetup(
+        uuid=document.uuid,
+        name=document.name,
+        directory=launch.directory.path,
+        manifest=document.manifest,
+        images=manifests,
+        apps=apps,
+        volumes=volumes.setups(document.manifest, launch.directory.path),
+        network_namespace=document.network_namespace,
+        cgroup=document.cgroup,
+        plans=document.plans,
+        pod_plan=document.pod_plan,
+        config=services.stagers.config(document.stager),
+        hostname=document.hostname,
+        dns=pod_dns(document, attachments),
+        hosts=pod_hosts(document, attachments),
+        volume_links=document.volume_links,
+    )
+
+
+def _host_error(what: str, launch: Launch, error: OSError) -> HostError:
+    return HostError(
+        f"pod {launch.document.uuid}: cannot {what}: {error.filename or ''}: {os.strerror(error.errno or 0)}",
+        errno=error.errno,
+        path=error.filename,
+        pod=launch.document.uuid,
+    )
+
+
+def read_attachments(state: Mapping[str, Json]) -> tuple[Attachment, ...]:
+    """The attachments that a state's record holds."""
+    return tuple(Attachment.from_json(one) for one in state.get("attachments", ()))

@@ -1,0 +1,432 @@
+"""The pod manager: makes pods, starts them, finds them, stops and removes them. Works from any process on one
+state directory; flocks and atomic renames keep the processes apart."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid as uuids
+from typing import TYPE_CHECKING
+
+from kurma_core.appc.types import pod_uuid, sanitize_name
+from kurma_core.errors import (
+    AppNotFoundError,
+    KurmaError,
+    PodError,
+    PodNotFoundError,
+    PodStateError,
+    UsageError,
+)
+from kurma_core.linux.clock import timestamp
+from kurma_core.models import ENDED_STATES, PodRecord
+from kurma_core.pods import recovery
+from kurma_core.pods.events import Events
+from kurma_core.pods.launch import Launch
+from kurma_core.pods.owned import OwnedPod
+from kurma_core.pods.records import pod_record, read_document
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kurma_core.hookspecs import Progress, RunningStager, Stager, Stdio
+    from kurma_core.pod_store import PodDirectory
+    from kurma_core.pods.request import PodRequest
+    from kurma_core.pods.services import Services
+
+_NAME_LIMIT = 128
+#: Seconds that an owner has for its teardown once the stager has ended.
+_TEARDOWN_PATIENCE = 60.0
+
+
+class PodManager:
+    """:param services: the rooms below."""
+
+    def __init__(self, services: Services) -> None:
+        self.services = services
+        self.store = services.store
+        self.events = Events(services.registry)
+
+    # -- making --
+
+    def prepare(self, request: PodRequest, progress: Progress | None = None) -> PodRecord:
+        """Makes a pod that can be started. What fails leaves nothing behind.
+
+        :raises KurmaError: see :func:`kurma_core.pods.prepare.pod_document`.
+        :raises PodExistsError: its UUID or name is taken.
+        """
+        from kurma_core.pods.prepare import pod_document
+
+        uuid = str(uuids.uuid4()) if request.uuid is None else pod_uuid(request.uuid)
+        name = self._name(request, uuid)
+        created_at = timestamp()
+        directory = self.store.create(uuid, name)
+        lock = directory.try_own()
+        if lock is None:
+            raise PodError(f"pod {uuid}: somebody else is at work on it")
+        try:
+            document = pod_document(request, uuid, name, created_at, self.services, progress)
+            directory.write_state({"state": "preparing", "steps": []})
+            directory.write_pod(document.to_json())
+            directory.write_state({"state": "prepared", "steps": []})
+        except BaseException:
+            self.store.delete(directory, name)
+            raise
+        finally:
+            os.close(lock)
+        self.events.tell("prepared", document)
+        return pod_record(directory)
+
+    @staticmethod
+    def _name(request: PodRequest, uuid: str) -> str:
+        if request.name is None:
+            first = request.template.pod.apps[0].name if request.template.pod.apps else "pod"
+            return f"{first[: _NAME_LIMIT - 9]}-{uuid[:8]}"
+        name = request.name
+        if len(name) > _NAME_LIMIT or sanitize_name(name) != name:
+            raise UsageError(
+                f"{name!r} is no name for a pod",
+                hint=f"at most {_NAME_LIMIT} of a-z, 0-9, and - inside: {sanitize_name(name)[:_NAME_LIMIT]}",
+            )
+        if name == "names":
+            raise UsageError("a pod cannot be named names")
+        return name
+
+    # -- running --
+
+    def start(self, reference: str, stdio: Stdio) -> OwnedPod:
+        """Starts a prepared or ended pod from a clean copy; this process owns it from now on.
+
+        :raises PodStateError: it runs already, or is owned by another process.
+        :raises KurmaError: it did not come up; all is undone and recorded.
+        """
+        directory = self._find(reference)
+        document = read_document(directory)
+        lock = directory.try_own()
+        if lock is None:
+            raise PodStateError(
+                f"cannot start pod {document.name}: another process is at work on it", pod=document.uuid
+            )
+        pod = OwnedPod(Launch(self.services, directory, document, stdio), lock, self.events)
+        try:
+            state = directory.read_state()
+            if state["state"] not in ("prepared", *ENDED_STATES):
+                raise PodStateError(f"cannot start pod {document.name}: it is {state['state']}", pod=document.uuid)
+            if state.get("steps"):
+                raise PodStateError(
+                    f"cannot start pod {document.name}: its last teardown is not complete", hint="kurma gc"
+                )
+            self._clear_run(directory)
+            pod.start(self.services.config.start_timeout)
+        except BaseException:
+            pod.close()
+            raise
+        return pod
+
+    def _clear_run(self, directory: PodDirectory) -> None:
+        """Every execution starts from a clean copy: what an earlier run left is removed, its logs too."""
+        from kurma_core.linux.beneath import remove_tree
+
+        fd = os.open(directory.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for name in ("pod", "stager", "volumes"):
+                try:
+                    remove_tree(fd, name)
+                except FileNotFoundError:
+                    continue
+        finally:
+            os.close(fd)
+
+    # -- telling --
+
+    def pods(self) -> list[PodRecord]:
+        """Every pod, oldest first. Dead ones are taken down on the way; a broken one never hides the rest."""
+        found = []
+        for uuid in self.store.uuids():
+            directory = self.store.directory(uuid)
+            try:
+                self._recover(directory)
+                found.append(self._record(directory))
+            except PodNotFoundError as error:
+                if os.path.isdir(directory.path):
+                    found.append(self._broken(directory, error))
+        return sorted(found, key=lambda record: record.created_at)
+
+    def pod(self, reference: str) -> PodRecord:
+        """:raises PodNotFoundError: there is none of that UUID, prefix or name."""
+        directory = self._find(reference)
+        return self._record(directory)
+
+    def wait(self, reference: str) -> PodRecord:
+        """Waits until the pod has ended and its teardown is done."""
+        directory = self._find(reference)
+        self._wait_ended(directory, None)
+        return self._record(directory)
+
+    def _find(self, reference: str) -> PodDirectory:
+        directory = self.store.find(reference)
+        self._recover(directory)
+        if not os.path.isdir(directory.path):
+            raise PodNotFoundError(f"no pod {reference}: it was half-made, and its remains were removed")
+        return directory
+
+    def _recover(self, directory: PodDirectory) -> None:
+        if recovery.needs_recovery(directory):
+            try:
+                recovery.recover(self.services, directory, self.events)
+            except KurmaError as error:
+                self.services.note(error.message)
+
+    def _record(self, directory: PodDirectory) -> PodRecord:
+        state = directory.read_state()["state"]
+        if state not in ("running", "stopping"):
+            return pod_record(directory)
+        stager = recovery.find_stager(self.services, directory)
+        try:
+            return pod_record(directory, self._driver(directory), stager)
+        finally:
+            if stager is not None:
+                stager.close()
+
+    def _driver(self, directory: PodDirectory) -> Stager:
+        return self.services.stagers.get(read_document(directory).stager)
+
+    @staticmethod
+    def _broken(directory: PodDirectory, error: KurmaError) -> PodRecord:
+        state = "preparing" if directory.owned() else "errored"
+        return PodRecord(
+            uuid=directory.uuid,
+            name="-",
+            state=state,
+            created_at="",
+            apps=(),
+            images={},
+            stager="",
+            renderer="",
+            reason=None if state == "preparing" else error.message,
+        )
+
+    # -- ending --
+
+    def stop(self, reference: str, *, timeout: float | None = None, force: bool = False) -> PodRecord:
+        """Stops a running pod and waits until its teardown is done. One that has ended is left as it is.
+
+        :param timeout: seconds until it is ended by force; None: what the configuration gives apps, and some.
+        :raises PodStateError: it is only being prepared or started; or it does not end.
+        """
+        directory = self._find(reference)
+        state = directory.read_state()["state"]
+        if state in ENDED_STATES or state == "prepared":
+            return self._record(directory)
+        stager = recovery.find_stager(self.services, directory)
+        if stager is None and state in ("preparing", "starting"):
+            raise PodStateError(
+                f"pod {reference} is {state}: it cannot be stopped yet", hint="try again in a moment"
+            )
+        if stager is not None:
+            try:
+                self._end(directory, stager, timeout, force)
+            finally:
+                stager.close()
+        self._wait_ended(directory, time.monotonic() + _TEARDOWN_PATIENCE)
+        return self._record(directory)
+
+    def _end(self, directory: PodDirectory, stager: RunningStager, timeout: float | None, force: bool) -> None:
+        driver = self._driver(directory)
+        directory.change_state(state="stopping")
+        driver.stop(directory.path, stager, force=force)
+        patience = self.services.config.stop_timeout + 5 if timeout is None else timeout
+        if _ends(stager, patience):
+            return
+        driver.stop(directory.path, stager, force=True)
+        if not _ends(stager, 10):
+            raise PodStateError(
+                f"pod {directory.uuid}: its stager (process {stager.pid}) does not die, not even of SIGKILL",
+                hint="it hangs in the kernel; kurma stop --force tries again",
+            )
+
+    def _wait_ended(self, directory: PodDirectory, deadline: float | None) -> None:
+        """Until the pod is recorded as ended (or gone): by its owner, or by us when it has none."""
+        from kurma_core.linux.inotify import Watch
+        from kurma_core.pods.waiting import wait_readable
+
+        try:
+            watch = Watch(directory.path)
+        except OSError:
+            return
+        try:
+            while True:
+                try:
+                    self._recover(directory)
+                    state = directory.read_state()["state"]
+                except PodNotFoundError:
+                    return
+                if state in ENDED_STATES:
+                    return
+                if deadline is not None and time.monotonic() > deadline:
+                    raise PodStateError(
+                        f"pod {directory.uuid}: its stager has ended, but its owner does not take it down",
+                        hint="is that process stopped? see OWNER in kurma show",
+                    )
+                stager = recovery.find_stager(self.services, directory)
+                try:
+                    wait_readable(watch, stager, None if deadline is None else deadline - time.monotonic())
+                finally:
+                    if stager is not None:
+                        stager.close()
+                watch.drain()
+        finally:
+            watch.close()
+
+    def kill(self, reference: str, number: int, app: str | None = None) -> None:
+        """Sends a signal to an app's main process, or to those of all apps.
+
+        :raises AppNotFoundError: the pod has no such app, or it does not run.
+        :raises PodStateError: the pod does not run.
+        """
+        from kurma_core.linux.cgroups import CgroupTree
+
+        directory = self._find(reference)
+        record = self._record(directory)
+        if record.state != "running":
+            raise PodStateError(f"cannot signal pod {record.name}: it is {record.state}", pod=record.uuid)
+        running = {each.name: each.pid for each in record.apps if each.pid is not None and not each.exited}
+        if app is not None and app not in [each.name for each in record.apps]:
+            raise AppNotFoundError(
+                f"pod {record.name} has no app {app}", hint="its apps: " + ", ".join(a.name for a in record.apps)
+            )
+        if app is not None and app not in running:
+            raise AppNotFoundError(f"app {app} of pod {record.name} does not run")
+        # What a stager says is untrusted: only a process of this pod's own cgroup is ever signalled.
+        members = set(CgroupTree(read_document(directory).cgroup).pids())
+        for name, pid in running.items():
+            if app in (None, name):
+                _signal_member(pid, number, members, name)
+
+    def remove(self, reference: str, *, force: bool = False) -> None:
+        """Removes an ended or prepared pod, its logs and empty volumes.
+
+        :param force: stop it first if it runs, at once.
+        :raises PodStateError: it runs.
+        """
+        try:
+            directory = self._find(reference)
+        except PodNotFoundError:
+            directory = self.store.find(reference)
+        try:
+            document = read_document(directory)
+            state = directory.read_state()["state"]
+        except PodNotFoundError:
+            self._remove_broken(directory)
+            return
+        if state not in ("prepared", *ENDED_STATES):
+            if not force:
+                raise PodStateError(
+                    f"cannot remove pod {document.name}: it is {state}",
+                    hint=f"kurma stop {document.uuid[:8]}, or kurma rm --force {document.uuid[:8]}",
+                )
+            self.stop(document.uuid, force=True)
+        lock = directory.try_own()
+        if lock is None:
+            raise PodStateError(f"cannot remove pod {document.name}: another process is at work on it")
+        try:
+            if directory.read_state().get("steps"):
+                raise PodStateError(
+                    f"cannot remove pod {document.name}: its teardown is not complete", hint="kurma gc"
+                )
+            self.store.delete(directory, document.name)
+        finally:
+            os.close(lock)
+        self.events.tell("removed", document)
+
+    def _remove_broken(self, directory: PodDirectory) -> None:
+        """A pod whose records cannot be read: what it may have made is known by its UUID alone."""
+        from kurma_core.linux import namespaces
+        from kurma_core.linux.cgroups import CgroupTree
+
+        lock = directory.try_own()
+        if lock is None:
+            raise PodStateError(f"cannot remove pod {directory.uuid}: another process is at work on it")
+        try:
+            tree = CgroupTree(f"kurma/{directory.uuid}")
+            tree.kill()
+            tree.remove()
+            namespaces.delete_netns(f"/run/netns/kurma-{directory.uuid}")
+            self.store.delete(directory, None)
+        finally:
+            os.close(lock)
+
+    def collect(self, *, grace: float, dry_run: bool) -> tuple[str, ...]:
+        """Takes down what is dead, whenever it died, and removes pods that ended more than ``grace`` seconds ago.
+
+        :returns: a line for each thing done, or that would be done.
+        """
+        said: list[str] = []
+        for uuid in self.store.uuids():
+            directory = self.store.directory(uuid)
+            try:
+                said += self._collect_one(directory, grace, dry_run)
+            except KurmaError as error:
+                said.append(f"pod {uuid}: left: {error.message}")
+        return tuple(said)
+
+    def _collect_one(self, directory: PodDirectory, grace: float, dry_run: bool) -> Iterable[str]:
+        from kurma_core.pods.times import age
+
+        if recovery.needs_recovery(directory):
+            if dry_run:
+                yield f"pod {directory.uuid}: its owner has died: would be taken down if it has ended"
+                return
+            if recovery.recover(self.services, directory, self.events):
+                yield f"pod {directory.uuid}: taken down"
+        try:
+            state = directory.read_state()
+        except PodNotFoundError:
+            return
+        if state["state"] in ("running", "stopping") and not directory.owned():
+            yield f"pod {directory.uuid}: runs without an owner: left (kurma stop {directory.uuid[:8]})"
+        if state["state"] in ENDED_STATES and not state.get("steps") and age(state.get("finishedAt")) >= grace:
+            if not dry_run:
+                self.remove(directory.uuid)
+            yield f"pod {directory.uuid}: {'would be ' if dry_run else ''}removed"
+
+    def used_images(self) -> set[str]:
+        """IDs of the images that any pod of the store names."""
+        used: set[str] = set()
+        for uuid in self.store.uuids():
+            try:
+                used.update(read_document(self.store.directory(uuid)).images.values())
+            except PodNotFoundError:
+                continue
+        return used
+
+    def network_users(self, network: str) -> list[str]:
+        """Names of the live pods that are joined to that network."""
+        return [
+            record.name
+            for record in self.pods()
+            if record.state not in (*ENDED_STATES, "prepared")
+            and any(attachment.network == network for attachment in record.attachments)
+        ]
+
+
+def _ends(stager: RunningStager, timeout: float) -> bool:
+    from kurma_core.linux.process import wait_pidfd
+
+    return wait_pidfd(stager.fileno(), timeout)
+
+
+def _signal_member(pid: int, number: int, members: set[int], app: str) -> None:
+    from kurma_core.linux.process import pidfd_open, pidfd_send_signal
+
+    try:
+        fd = pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        if pid not in members:
+            raise PodError(f"the stager is wrong: process {pid}, which it names for app {app}, is not in its pod")
+        pidfd_send_signal(fd, number)
+    except ProcessLookupError:
+        return
+    finally:
+        os.close(fd)

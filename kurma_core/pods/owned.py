@@ -1,0 +1,115 @@
+"""A pod that this process owns: it watches the stager, and takes everything down when the stager has ended."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from kurma_core.errors import KurmaError, PodError
+from kurma_core.linux.clock import timestamp
+from kurma_core.pods.launch import Launch, bring_up, tear_down
+from kurma_core.pods.records import conclusion, pod_record
+from kurma_core.staging.aci import last_output
+
+if TYPE_CHECKING:
+    from kurma_core.hookspecs import RunningStager
+    from kurma_core.models import PodRecord
+    from kurma_core.pods.events import Events
+
+
+class OwnedPod:
+    """Made with the owner lock in hand; keeps it until :meth:`close`.
+
+    :param lock: the owner lock's descriptor.
+    """
+
+    def __init__(self, launch: Launch, lock: int, events: Events) -> None:
+        self._launch = launch
+        self._lock = lock
+        self._events = events
+        self._over = False
+
+    @property
+    def uuid(self) -> str:
+        return self._launch.document.uuid
+
+    @property
+    def directory(self) -> str:
+        return self._launch.directory.path
+
+    @property
+    def stager(self) -> RunningStager:
+        assert self._launch.stager is not None
+        return self._launch.stager
+
+    def start(self, timeout: float) -> None:
+        """Brings the pod up and waits until it runs. When that fails, all is undone and recorded as errored.
+
+        :param timeout: seconds the stager has to report the pod as running.
+        :raises KurmaError: why it did not come up.
+        """
+        launch = self._launch
+        launch.record(
+            state="starting",
+            owner=os.getpid(),
+            reason=None,
+            exitCode=None,
+            startedAt=timestamp(),
+            finishedAt=None,
+            stager=None,
+            attachments=[],
+            notes=[],
+        )
+        self._events.tell("starting", launch.document)
+        try:
+            bring_up(launch)
+            running = self.stager.wait_running(timeout)
+        except BaseException as error:
+            reason = error.message if isinstance(error, KurmaError) else f"interrupted ({type(error).__name__})"
+            self._end({"state": "errored", "reason": reason, "exitCode": 125})
+            raise
+        if running:
+            launch.directory.change_state(state="running")
+            self._events.tell("running", launch.document)
+
+    def fileno(self) -> int:
+        """Polls readable once the stager has ended."""
+        return self.stager.fileno()
+
+    def stop(self, *, force: bool) -> None:
+        """Asks the stager to end the pod; does not wait."""
+        self._launch.directory.change_state(state="stopping")
+        driver = self._launch.services.stagers.get(self._launch.document.stager)
+        driver.stop(self.directory, self.stager, force=force)
+
+    def finish(self) -> PodRecord:
+        """Waits for the stager's end, takes everything down, records how it ended.
+
+        :raises PodError: something of it could not be undone; on record, and tried again by ``kurma gc``.
+        """
+        launch = self._launch
+        status = self.stager.wait()
+        driver = launch.services.stagers.get(launch.document.stager)
+        end = conclusion(launch.directory, launch.document, driver, status, last_output(self.directory))
+        failures = self._end(end)
+        record = pod_record(launch.directory)
+        if failures:
+            raise PodError(
+                f"pod {self.uuid}: teardown is not complete: {failures[0].message}", hint="kurma gc tries again"
+            )
+        return record
+
+    def _end(self, how: dict[str, object]) -> list[KurmaError]:
+        self._over = True
+        failures = tear_down(self._launch)
+        if failures:
+            how = {**how, "state": "errored", "reason": f"teardown is not complete: {failures[0].message}"}
+        self._launch.record(**how, finishedAt=timestamp(), owner=None)
+        self._events.tell(str(how["state"]), self._launch.document)
+        return failures
+
+    def close(self) -> None:
+        """Gives the pod up; if it still runs, it goes on without an owner."""
+        if self._launch.stager is not None:
+            self._launch.stager.close()
+        os.close(self._lock)

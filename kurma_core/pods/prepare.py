@@ -1,0 +1,145 @@
+"""From a request to a prepared pod: images found, manifest reified, isolators compiled, networks planned.
+
+Nothing here changes the host outside the state directory; what fails leaves no pod behind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from kurma_core.appc.reify import effective_app, reify
+from kurma_core.appc.template import locator_of
+from kurma_core.errors import UsageError
+from kurma_core.hookspecs import MountSetup
+from kurma_core.isolation import compile_isolators, host_facts
+from kurma_core.models import NetworkRequest, PortMapping
+from kurma_core.networking import parse_net
+from kurma_core.pods import volumes
+from kurma_core.pods.document import PodDocument
+from kurma_core.pods.request import overridden
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kurma_core.appc.image import ImageManifest
+    from kurma_core.appc.reify import Reified
+    from kurma_core.appc.template import PodTemplate
+    from kurma_core.hookspecs import Progress
+    from kurma_core.pods.request import PodRequest
+    from kurma_core.pods.services import Services
+
+_HOSTNAME_LIMIT = 63
+
+
+def pod_document(
+    request: PodRequest, uuid: str, name: str, created_at: str, services: Services, progress: Progress | None
+) -> PodDocument:
+    """Decides everything about the pod.
+
+    :raises KurmaError: an image that cannot be had, a manifest that does not hold, a volume without its source,
+        an unknown network, isolator, stager or renderer …
+    """
+    template = request.template
+    renderer = request.renderer or services.config.renderer
+    stager = request.stager or services.config.stager
+    services.stagers.check(stager)
+    resolved = _images(request, services, progress)
+    template = _override(request, template, resolved)
+    reified = reify(template, resolved, strict_volumes=request.strict_volumes)
+    volumes.check_sources(reified.pod, allow_links=request.allow_volume_links)
+    apps = {app.name: effective_app(app, resolved[app.name][1]) for app in reified.pod.apps}
+    isolation = compile_isolators(
+        reified.pod.isolators,
+        {app: manifest.isolators for app, manifest in apps.items()},
+        services.isolators(bool(reified.pod.isolators) or any(m.isolators for m in apps.values())),
+        host_facts(services.cgroup_versions()),
+        strict=request.strict_isolators,
+    )
+    attachments = services.networking.plan(_networks(request, template), _ports(request, reified), uuid)
+    for app in reified.pod.apps:
+        services.images.render(str(app.image.id), renderer, verify=request.verify)
+    return PodDocument(
+        uuid=uuid,
+        name=name,
+        created_at=created_at,
+        manifest=reified.pod,
+        mounts=_mounts(reified),
+        plans=isolation.apps,
+        pod_plan=isolation.pod,
+        isolators=isolation.reports,
+        notes=reified.notes,
+        stager=stager,
+        renderer=renderer,
+        attachments=attachments,
+        # Even a pod on "none" has its loopback; only one in the host's network has no attachment.
+        host_network=not attachments,
+        hostname=request.hostname or name[:_HOSTNAME_LIMIT].rstrip("-."),
+        interactive=request.interactive,
+        dns=request.dns,
+        hosts=request.hosts,
+        ephemeral=request.ephemeral,
+        verify=request.verify,
+        volume_links=request.allow_volume_links,
+    )
+
+
+def _images(
+    request: PodRequest, services: Services, progress: Progress | None
+) -> dict[str, tuple[str, ImageManifest]]:
+    """Image ID and manifest by app; an image that several apps name is looked for once."""
+    found: dict[str, tuple[str, ImageManifest]] = {}
+    known: dict[str, tuple[str, ImageManifest]] = {}
+    for app in request.template.pod.apps:
+        locator = locator_of(app.image)
+        if locator not in known:
+            record = services.images.resolve(
+                locator, pull=request.pull, insecure=request.insecure, progress=progress
+            )
+            known[locator] = (record.id, services.images.manifest(record.id))
+        found[app.name] = known[locator]
+    return found
+
+
+def _override(
+    request: PodRequest, template: PodTemplate, resolved: Mapping[str, tuple[str, ImageManifest]]
+) -> PodTemplate:
+    names = [app.name for app in template.pod.apps]
+    for name in [*request.overrides, *([request.interactive] if request.interactive else [])]:
+        if name not in names:
+            raise UsageError(f"the pod has no app {name}", hint="its apps: " + ", ".join(names))
+    apps = []
+    for app in template.pod.apps:
+        overrides = request.overrides.get(app.name)
+        if overrides:
+            image = resolved[app.name][1]
+            app = replace(app, app=overridden(app.app or image.app, overrides, image))
+        apps.append(app)
+    return replace(template, pod=replace(template.pod, apps=tuple(apps)))
+
+
+def _networks(request: PodRequest, template: PodTemplate) -> list[NetworkRequest] | None:
+    if request.networks is not None:
+        return list(request.networks)
+    if template.networks is not None:
+        # A template that lists no network wants none.
+        return [parse_net(text) for text in template.networks or ("none",)]
+    return None
+
+
+def _ports(request: PodRequest, reified: Reified) -> list[PortMapping]:
+    return [
+        *request.ports,
+        *[PortMapping(p.host_port, p.pod_port, p.protocol, p.host_ip) for p in reified.ports],
+    ]
+
+
+def _mounts(reified: Reified) -> dict[str, tuple[MountSetup, ...]]:
+    seeds = {volume.name: volume.seed for volume in reified.pod.volumes}
+    return {
+        app: tuple(
+            MountSetup(m.volume_name, m.path, m.read_only, seeds.get(m.volume_name) == (app, m.path))
+            for m in mounts
+        )
+        for app, mounts in reified.mounts.items()
+    }

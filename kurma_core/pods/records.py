@@ -1,0 +1,125 @@
+"""A pod's record, put together from what is on disk and what its stager tells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from kurma_core.errors import KurmaError, StagerError
+from kurma_core.models import AppStatus, PodRecord
+from kurma_core.pods.document import PodDocument
+from kurma_core.pods.launch import read_attachments
+from kurma_core.staging.records import exit_code, read_status_file
+
+if TYPE_CHECKING:
+    from kurma_core.hookspecs import RunningStager, Stager
+    from kurma_core.pod_store import PodDirectory
+
+Json = Any
+
+
+def read_document(directory: PodDirectory) -> PodDocument:
+    """:raises PodNotFoundError: the pod was never wholly made, or its record is damaged."""
+    try:
+        return PodDocument.from_json(directory.read_pod())
+    except (KeyError, TypeError, AttributeError) as error:
+        from kurma_core.errors import PodNotFoundError
+
+        raise PodNotFoundError(
+            f"pod {directory.uuid}: pod.json is damaged: {error!r}", hint=f"kurma rm {directory.uuid}"
+        ) from None
+
+
+def pod_record(
+    directory: PodDirectory, stager: Stager | None = None, running: RunningStager | None = None
+) -> PodRecord:
+    """:param stager: asked for the apps' status; None: only what stands on disk is told."""
+    document = read_document(directory)
+    state = directory.read_state()
+    apps = app_statuses(directory, document, state, stager, running)
+    stager_identity = state.get("stager") or {}
+    live = state["state"] in ("starting", "running", "stopping")
+    return PodRecord(
+        uuid=document.uuid,
+        name=document.name,
+        state=state["state"],
+        reason=state.get("reason"),
+        exit_code=state.get("exitCode"),
+        created_at=document.created_at,
+        started_at=state.get("startedAt"),
+        finished_at=state.get("finishedAt"),
+        owner=state.get("owner") if live and directory.owned() else None,
+        stager=document.stager,
+        stager_pid=stager_identity.get("pid") if live else None,
+        renderer=document.renderer,
+        network_namespace=document.network_namespace if live else None,
+        apps=apps,
+        images=document.images,
+        attachments=read_attachments(state) or document.attachments,
+        isolators=document.isolators,
+        notes=(*document.notes, *state.get("notes", ())),
+        manifest=document.manifest.to_json(),
+    )
+
+
+def app_statuses(
+    directory: PodDirectory,
+    document: PodDocument,
+    state: Mapping[str, Json],
+    stager: Stager | None,
+    running: RunningStager | None,
+) -> tuple[AppStatus, ...]:
+    """One for each app of the manifest, in its order; apps that nobody tells of are just named."""
+    if state["state"] in ("preparing", "prepared"):
+        return tuple(AppStatus(name) for name in document.app_names)
+    told: Mapping[str, AppStatus] = {}
+    try:
+        if stager is not None:
+            told = stager.status(directory.path, running)
+        else:
+            told = (read_status_file(directory.path) or ({}, ()))[0]
+    except StagerError:
+        # A stager that answers nonsense must not keep the pod from being listed and removed.
+        told = {}
+    statuses = [told.get(name, AppStatus(name)) for name in document.app_names]
+    if state["state"] in ("stopped", "errored"):
+        statuses = [replace(status, pid=None) for status in statuses]
+    return tuple(statuses)
+
+
+def conclusion(
+    directory: PodDirectory, document: PodDocument, stager: Stager | None, status: int | None, output: str
+) -> dict[str, Json]:
+    """How a pod whose stager has ended is to be recorded (G6): state, reason, exit code, notes.
+
+    :param status: the stager's exit status; None: nobody knows.
+    :param output: what it said last.
+    """
+    notes: tuple[str, ...] = ()
+    apps: Mapping[str, AppStatus] = {}
+    problem: str | None = None
+    try:
+        found = read_status_file(directory.path)
+        if found is not None:
+            apps, notes = found
+        elif stager is not None:
+            apps = stager.status(directory.path, None)
+    except KurmaError as error:
+        problem = error.message
+    code = exit_code(apps, document.app_names)
+    all_ended = bool(apps) and all(apps[name].exited for name in document.app_names if name in apps)
+    if status == 0 or (status is None and all_ended):
+        state, reason = "stopped", None
+    elif status is None:
+        state, reason = "errored", "the stager ended, and nobody saw how"
+    else:
+        state, reason = "errored", f"the stager ended with status {status}" + (f": {output}" if output else "")
+    if state == "errored" and not code:
+        code = status or 125
+    return {
+        "state": state,
+        "reason": reason or problem,
+        "exitCode": code,
+        "notes": list(notes),
+    }

@@ -1,0 +1,109 @@
+"""Pods whose owner has died: what is dead is taken down by whoever comes by; what lives is left alone."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from kurma_core.errors import KurmaError, PodNotFoundError
+from kurma_core.linux.clock import timestamp
+from kurma_core.pods.launch import Launch, tear_down
+from kurma_core.pods.records import conclusion, read_document
+from kurma_core.staging.aci import last_output
+
+if TYPE_CHECKING:
+    from kurma_core.hookspecs import RunningStager
+    from kurma_core.pod_store import PodDirectory
+    from kurma_core.pods.events import Events
+    from kurma_core.pods.services import Services
+
+_LIVE = ("starting", "running", "stopping")
+
+
+def find_stager(services: Services, directory: PodDirectory) -> RunningStager | None:
+    """The living stager of that pod; the caller closes it."""
+    state = directory.read_state()
+    identity = state.get("stager")
+    if not identity:
+        return None
+    driver = services.stagers.get(read_document(directory).stager)
+    return driver.attach_to(directory.path, identity)
+
+
+def needs_recovery(directory: PodDirectory) -> bool:
+    """A quick look: is the pod in a state that somebody must own, or is its teardown not complete?"""
+    try:
+        state = directory.read_state()
+    except PodNotFoundError:
+        return not directory.owned()
+    unfinished = state["state"] in (*_LIVE, "preparing") or bool(state.get("steps"))
+    return unfinished and not directory.owned()
+
+
+def recover(services: Services, directory: PodDirectory, events: Events) -> bool:
+    """Finishes what a dead owner left: a half-made pod is undone, a dead one taken down and recorded.
+
+    :returns: whether something was done. A pod that runs, or has a living owner, is left as it is.
+    :raises KurmaError: the teardown failed; it stays on record.
+    """
+    lock = directory.try_own()
+    if lock is None:
+        return False
+    try:
+        return _recover(services, directory, events)
+    finally:
+        os.close(lock)
+
+
+def _recover(services: Services, directory: PodDirectory, events: Events) -> bool:
+    try:
+        document, state = read_document(directory), directory.read_state()
+    except PodNotFoundError:
+        # It died before it was wholly prepared: nothing outside its directory was made.
+        services.store.delete(directory, _reserved_name(services, directory.uuid))
+        return True
+    if state["state"] == "preparing":
+        services.store.delete(directory, document.name)
+        return True
+    if state["state"] not in _LIVE and not state.get("steps"):
+        return False
+    stager = find_stager(services, directory)
+    launch = Launch(services, directory, document)
+    if stager is not None:
+        if state["state"] != "starting":
+            stager.close()
+            return False
+        # Nobody will ever hear that it came up: a half-made pod is undone.
+        services.stagers.get(document.stager).stop(directory.path, stager, force=True)
+        stager.wait(5)
+        stager.close()
+        end: dict[str, object] = {"state": "errored", "reason": "its owner died while it started", "exitCode": 125}
+    elif state["state"] == "starting":
+        end = {"state": "errored", "reason": "its owner died while it started", "exitCode": 125}
+    elif state["state"] in _LIVE:
+        driver = services.stagers.get(document.stager)
+        end = conclusion(directory, document, driver, None, last_output(directory.path))
+    else:
+        end = {"state": state["state"], "reason": state.get("reason"), "exitCode": state.get("exitCode")}
+    failures = tear_down(launch)
+    if failures:
+        end = {**end, "state": "errored", "reason": f"teardown is not complete: {failures[0].message}"}
+    directory.change_state(**end, finishedAt=state.get("finishedAt") or timestamp(), owner=None)
+    events.tell(str(end["state"]), document)
+    if failures:
+        raise KurmaError(f"pod {document.uuid}: teardown is not complete: {failures[0].message}")
+    if document.ephemeral:
+        services.store.delete(directory, document.name)
+    return True
+
+
+def _reserved_name(services: Services, uuid: str) -> str | None:
+    """The name that a half-made pod reserved, found among the links."""
+    try:
+        with os.scandir(services.store.names) as entries:
+            for entry in entries:
+                if os.path.basename(os.readlink(entry.path)) == uuid:
+                    return entry.name
+    except OSError:
+        return None
+    return None

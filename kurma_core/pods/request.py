@@ -1,0 +1,118 @@
+"""What somebody asks for when a pod is to be made: a template, and what the command line adds to it."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from kurma_core.appc.image import App, ImageManifest, NameValue
+from kurma_core.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kurma_core.appc.template import PodTemplate
+    from kurma_core.models import NetworkRequest, PortMapping
+
+
+@dataclass(frozen=True, slots=True)
+class AppOverrides:
+    """What the command line changes of one app's manifest. None and empty: as the image has it.
+
+    :param arguments: after ``--``: for a Docker image in place of its Cmd, behind its Entrypoint; for any other
+        appended to ``exec`` (rkt's way).
+    :param exec: in place of the whole command.
+    :param environment: added, replacing what has the same name.
+    """
+
+    arguments: tuple[str, ...] = ()
+    exec: tuple[str, ...] = ()
+    user: str | None = None
+    group: str | None = None
+    working_directory: str | None = None
+    environment: tuple[tuple[str, str], ...] = ()
+
+    def __bool__(self) -> bool:
+        return self != AppOverrides()
+
+
+@dataclass(frozen=True, slots=True)
+class PodRequest:
+    """:param template: the pod; images may be locators.
+    :param uuid: None: a new random one.
+    :param name: None: the first app's name and the head of the UUID.
+    :param overrides: by app.
+    :param networks: None: as the template says, else the default ones.
+    :param ports: added to the manifest's.
+    :param interactive: the app that gets the caller's standard input.
+    :param ephemeral: remove the pod once it has ended.
+    :param hosts: further lines of ``/etc/hosts``: (address, names).
+    :param dns: ``nameservers``, ``search``, ``options``; None: from the networks, else the host's.
+    """
+
+    template: PodTemplate
+    uuid: str | None = None
+    name: str | None = None
+    overrides: Mapping[str, AppOverrides] = field(default_factory=dict)
+    networks: tuple[NetworkRequest, ...] | None = None
+    ports: tuple[PortMapping, ...] = ()
+    stager: str | None = None
+    renderer: str | None = None
+    pull: str = "new"
+    insecure: frozenset[str] = frozenset()
+    verify: bool = False
+    interactive: str | None = None
+    ephemeral: bool = False
+    hostname: str | None = None
+    dns: Mapping[str, tuple[str, ...]] | None = None
+    hosts: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    strict_isolators: bool = False
+    strict_volumes: bool = False
+    allow_volume_links: bool = False
+
+
+def overridden(base: App | None, overrides: AppOverrides, image: ImageManifest) -> App:
+    """The app's manifest with the overrides in it.
+
+    :param base: the pod's ``app``, else the image's; None: neither has one.
+    """
+    app = base if base is not None else App(exec=(), user="0", group="0")
+    command = overrides.exec or _command(app, overrides.arguments, image)
+    if overrides.exec and overrides.arguments:
+        command = overrides.exec + overrides.arguments
+    environment = {pair.name: pair for pair in app.environment}
+    environment.update({name: NameValue(name, value) for name, value in overrides.environment})
+    return replace(
+        app,
+        exec=command,
+        user=app.user if overrides.user is None else overrides.user,
+        group=app.group if overrides.group is None else overrides.group,
+        working_directory=overrides.working_directory or app.working_directory,
+        environment=tuple(environment.values()),
+    )
+
+
+def _command(app: App, arguments: tuple[str, ...], image: ImageManifest) -> tuple[str, ...]:
+    if not arguments:
+        return app.exec
+    entrypoint = docker_words(image, "entrypoint")
+    if entrypoint is None and docker_words(image, "cmd") is None:
+        return app.exec + arguments
+    return (entrypoint or ()) + arguments
+
+
+def docker_words(image: ImageManifest, which: str) -> tuple[str, ...] | None:
+    """Entrypoint or Cmd as a Docker image's annotation keeps it (R3): a JSON list; None: it has none."""
+    text = image.annotation(f"appc.io/docker/{which}")
+    if text is None:
+        return None
+    import json
+
+    try:
+        words = json.loads(text)
+    except ValueError:
+        return tuple(shlex.split(text))
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise UsageError(f"image {image.name}: annotation appc.io/docker/{which} is no list of words: {text}")
+    return tuple(words)

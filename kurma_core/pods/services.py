@@ -1,0 +1,86 @@
+"""What the pod manager works with: the rooms below it, made when they are first needed.
+
+Start-up latency is the product: ``kurma list`` loads no plugin, starts no spawner and opens no image store.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from kurma_core.pod_store import PodStore
+from kurma_core.pods.stagers import Stagers
+
+if TYPE_CHECKING:
+    from kurma_core.config import Config
+    from kurma_core.hookspecs import Isolator
+    from kurma_core.images import ImageManager
+    from kurma_core.networking import Networking
+    from kurma_core.registry import PluginRegistry
+    from kurma_core.spawner.client import Spawner
+
+
+class Services:
+    """:param note: tells the user something in one line."""
+
+    def __init__(
+        self,
+        config: Config,
+        registry: PluginRegistry,
+        images: Callable[[], ImageManager],
+        note: Callable[[str], None],
+    ) -> None:
+        self.config = config
+        self.registry = registry
+        self._images = images
+        self.note = note
+        self.store = PodStore(config.state_dir)
+        self.stagers = Stagers(config, registry, lambda: self.images, lambda: self.spawner)
+
+    @property
+    def images(self) -> ImageManager:
+        return self._images()
+
+    @functools.cached_property
+    def networking(self) -> Networking:
+        from kurma_core.networking import Networking
+
+        group = "kurma.networks"
+        return Networking(
+            self.config,
+            lambda name: self.registry.driver(group, name),  # type: ignore[arg-type,return-value]
+            lambda alias: self.registry.resolve_alias(group, alias),
+            self.config.state_dir,
+            self.note,
+            lambda: self.registry.names(group),
+        )
+
+    @functools.cached_property
+    def spawner(self) -> Spawner:
+        from kurma_core.spawner.client import Spawner
+
+        return Spawner()
+
+    def isolators(self, needed: bool) -> tuple[Isolator, ...]:
+        """Every enabled isolator plugin; none is loaded when no isolator is to be compiled."""
+        if not needed:
+            return ()
+        return tuple(self.registry.drivers("kurma.isolators").values())  # type: ignore[arg-type]
+
+    @staticmethod
+    def cgroup_versions() -> Mapping[str, int]:
+        """cgroup version by controller that the host has."""
+        from kurma_core.linux.cgroup_layout import Layout
+
+        layout = Layout.detect()
+        return {
+            controller: hierarchy.version
+            for hierarchy in layout.hierarchies
+            for controller in hierarchy.controllers
+        }
+
+    def close(self) -> None:
+        """Ends the spawner, if one was started. What it started goes on."""
+        if "spawner" in self.__dict__:
+            self.spawner.close()

@@ -1,0 +1,106 @@
+"""Which driver stands behind a stager's name: a section of ``stagers`` in ``kurma.yml``, or a plugin (G8)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+from kurma_core.errors import PluginNotFoundError, StagerError
+from kurma_core.version import VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kurma_core.config import Config
+    from kurma_core.hookspecs import Json, Stager, StagerImageSource
+    from kurma_core.images import HostImage, ImageManager
+    from kurma_core.registry import PluginRegistry
+    from kurma_core.spawner.client import Spawner
+    from kurma_core.staging.aci import StagerImage
+
+_GROUP = "kurma.stagers"
+
+
+class Stagers:
+    """Makes each driver once. The image of a stager is asked for, and verified, at every start (G1)."""
+
+    def __init__(
+        self,
+        config: Config,
+        registry: PluginRegistry,
+        images: Callable[[], ImageManager],
+        spawner: Callable[[], Spawner],
+    ) -> None:
+        self._config = config
+        self._registry = registry
+        self._images = images
+        self._spawner = spawner
+        self._made: dict[str, Stager] = {}
+
+    def names(self) -> list[str]:
+        """Every name that ``--stager`` accepts."""
+        return sorted({*self._config.stagers, *self._registry.names(_GROUP)})
+
+    def check(self, name: str) -> None:
+        """:raises StagerError: there is no such stager."""
+        section = self._config.stagers.get(name)
+        if (section is None or section.image is None) and self._driver_name(name) not in self._registry.names(
+            _GROUP
+        ):
+            raise StagerError(
+                f"no stager {name}",
+                hint="known ones: " + (", ".join(self.names()) or "none; pip install kurma-stager-default"),
+            )
+
+    def config(self, name: str) -> Mapping[str, Json]:
+        """The admin's section for it: what stands in ``stagerConfig``."""
+        section = self._config.stagers.get(name)
+        return {} if section is None else section.config
+
+    def get(self, name: str) -> Stager:
+        """:raises StagerError: there is no such stager.
+        :raises PluginError: its plugin is broken.
+        """
+        if name not in self._made:
+            self._made[name] = self._make(name)
+        return self._made[name]
+
+    def image(self, name: str, *, rebuild: bool = False) -> HostImage:
+        """The image of a stager that is one: built or fetched if need be, verified.
+
+        :param rebuild: build (or fetch) it anew.
+        :raises StagerError: this stager is no image.
+        """
+        section = self._config.stagers.get(name)
+        if section is not None and section.image is not None:
+            return self._images().host_image(section.image, pull="always" if rebuild else "new")
+        driver = self._load(name)
+        if not hasattr(driver, "fingerprint"):
+            raise StagerError(f"stager {name} is no image: its plugin runs pods by itself")
+        return self._images().host_image_from_source(name, cast("StagerImageSource", driver), rebuild=rebuild)
+
+    def _driver_name(self, name: str) -> str:
+        section = self._config.stagers.get(name)
+        return section.driver if section is not None and section.driver is not None else name
+
+    def _load(self, name: str) -> object:
+        try:
+            return self._registry.driver(_GROUP, self._driver_name(name))
+        except PluginNotFoundError:
+            self.check(name)
+            raise
+
+    def _make(self, name: str) -> Stager:
+        section = self._config.stagers.get(name)
+        if section is None or section.image is None:
+            driver = self._load(name)
+            if not hasattr(driver, "fingerprint"):
+                return cast("Stager", driver)
+        from kurma_core.staging.aci import AciStager, StagerImage, StagerTimes
+
+        def verified() -> StagerImage:
+            image = self.image(name)
+            return StagerImage(image.id, image.path, image.manifest)
+
+        times = StagerTimes(self._config.stop_timeout, self._config.log.size, self._config.log.count)
+        return AciStager(name, verified, self._spawner(), VERSION, times)

@@ -1,0 +1,210 @@
+"""The engine of the Kurma Stager Specification: any signed image that keeps to it runs pods (G1 to G9).
+
+The stager lives in a root made of its image, in a mount namespace of its own and the pod's network namespace, in
+the host's PID namespace, and is called into by entering both. Nothing of it is copied per pod.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kurma_core.errors import StagerError
+from kurma_core.hookspecs import Stdio
+from kurma_core.linux.cgroups import CgroupTree
+from kurma_core.linux.files import replace_file
+from kurma_core.spawner.plan import SpawnPlan
+from kurma_core.staging import records
+from kurma_core.staging.callin import STATUS_TIMEOUT, CallIn
+from kurma_core.staging.document import stager_manifest
+from kurma_core.staging.process import StagerProcess, find_again
+from kurma_core.staging.root import stager_root
+
+if TYPE_CHECKING:
+    from kurma_core.appc.image import ImageManifest
+    from kurma_core.hookspecs import PodSetup, RunningStager
+    from kurma_core.models import AppStatus
+    from kurma_core.spawner.client import Spawner
+
+#: The last lines of a stager's output, as an error shows them.
+_TAIL_LINES, _TAIL_BYTES = 5, 4096
+
+
+@dataclass(frozen=True, slots=True)
+class StagerImage:
+    """A stager's image, verified for this use: ``path`` of its tree, its manifest."""
+
+    id: str
+    path: str
+    manifest: ImageManifest
+
+
+@dataclass(frozen=True, slots=True)
+class StagerTimes:
+    """:param stop: seconds between SIGTERM and SIGKILL for an app.
+    :param log_size: bytes after which an app's log is turned; ``log_count`` files are kept.
+    """
+
+    stop: float = 10.0
+    log_size: int = 16 << 20
+    log_count: int = 5
+
+
+class AciStager:
+    """Implements :class:`kurma_core.hookspecs.Stager` for stagers that are images.
+
+    :param image: gives the image, verified; asked at every start.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        image: Callable[[], StagerImage],
+        spawner: Spawner,
+        version: str,
+        times: StagerTimes,
+    ) -> None:
+        self.name = name
+        self._image = image
+        self._spawner = spawner
+        self._version = version
+        self._times = times
+
+    def prepare(self, pod: PodSetup) -> None:
+        for name in ("pod", "stager"):
+            os.makedirs(f"{pod.directory}/{name}", mode=0o700, exist_ok=True)
+
+    def start(self, pod: PodSetup, stdio: Stdio) -> StagerProcess:
+        image = self._image()
+        app = image.manifest.app
+        if app is None or not app.exec:
+            raise StagerError(f"stager {self.name}: its image {image.manifest.name} gives no command (app.exec)")
+        if image.manifest.dependencies:
+            raise StagerError(
+                f"stager {self.name}: its image {image.manifest.name} has dependencies, and a stager may have none"
+            )
+        manifest = stager_manifest(
+            pod,
+            self._version,
+            stop_timeout=self._times.stop,
+            log_size=self._times.log_size,
+            log_count=self._times.log_count,
+        )
+        replace_file(f"{pod.directory}/stager/manifest", manifest)
+        replace_file(f"{pod.directory}/stager/call.json", json.dumps({"cgroup": pod.cgroup}).encode())
+        cgroup = CgroupTree(pod.cgroup)
+        environment = {pair.name: pair.value for pair in app.environment}
+        environment.setdefault("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+        environment["HOSTNAME"] = pod.hostname
+        interactive = any(each.interactive for each in pod.apps)
+        output = os.open(
+            f"{pod.directory}/stager/output",
+            os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW,
+            0o600,
+        )
+        ready, running = os.pipe2(os.O_CLOEXEC)
+        fds = {1: output, 2: output, 4: running}
+        if interactive:
+            fds[0] = stdio.stdin
+        try:
+            spawned = self._spawner.start(
+                SpawnPlan(
+                    argv=tuple(app.exec),
+                    environment=environment,
+                    cwd=app.working_directory or "/",
+                    root=stager_root(image.path, pod, manifest, cgroup),
+                    netns_path=pod.network_namespace,
+                    cgroup_procs=cgroup.procs_files(),
+                    fds=fds,
+                    new_session=True,
+                )
+            )
+        except BaseException:
+            os.close(ready)
+            raise
+        finally:
+            os.close(output)
+            os.close(running)
+        return StagerProcess(spawned.identity, spawned.pidfd, ready, lambda: last_output(pod.directory))
+
+    def attach_to(self, directory: str, identity: Mapping[str, Any]) -> StagerProcess | None:
+        return find_again(identity, lambda: last_output(directory))
+
+    def status(self, directory: str, running: RunningStager | None) -> Mapping[str, AppStatus]:
+        found = records.read_status_file(directory)
+        if found is not None:
+            return found[0]
+        if running is not None and running.alive():
+            return self._ask(directory, running)
+        return self._last_said(directory)
+
+    def _ask(self, directory: str, running: RunningStager) -> Mapping[str, AppStatus]:
+        """The ``status`` call-in, whose answer is kept: it is all that is known once the stager has ended (G8)."""
+        output = os.memfd_create("status", os.MFD_CLOEXEC)
+        null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            call = self._call_in(directory, running, ("/opt/stager/status",), Stdio(null, output, null), None)
+            code = call.wait(STATUS_TIMEOUT)
+            text = os.pread(output, records.LIMIT + 1, 0)
+        finally:
+            os.close(output)
+            os.close(null)
+        if code != 0:
+            raise StagerError(f"stager {self.name}: its status call-in ended with status {code}")
+        apps = records.parse_status_output(text)
+        replace_file(f"{directory}/stager/last-status.json", text)
+        return apps
+
+    def _last_said(self, directory: str) -> Mapping[str, AppStatus]:
+        try:
+            with open(f"{directory}/stager/last-status.json", "rb") as stream:
+                return records.parse_status_output(stream.read())
+        except FileNotFoundError:
+            return {}
+
+    def call(
+        self,
+        directory: str,
+        running: RunningStager,
+        verb: str,
+        arguments: tuple[str, ...],
+        stdio: Stdio,
+        document: bytes | None = None,
+    ) -> int:
+        argv = (f"/opt/stager/{verb}", *arguments)
+        return self._call_in(directory, running, argv, stdio, document).wait()
+
+    def _call_in(
+        self,
+        directory: str,
+        running: RunningStager,
+        argv: tuple[str, ...],
+        stdio: Stdio,
+        document: bytes | None,
+    ) -> CallIn:
+        with open(f"{directory}/stager/call.json", "rb") as stream:
+            cgroup = json.load(stream)["cgroup"]
+        return CallIn(self._spawner, running.pid, running.fileno(), cgroup, argv, stdio, document)
+
+    def stop(self, directory: str, running: RunningStager, *, force: bool) -> None:
+        running.signal(signal.SIGKILL if force else signal.SIGTERM)
+
+    def cleanup(self, directory: str, cgroup: str) -> None:
+        # Whatever the stager started is in the pod's cgroup; its mounts go with the last process in them.
+        CgroupTree(cgroup).kill()
+
+
+def last_output(directory: str) -> str:
+    """The last lines that the stager of the pod in that directory printed, joined by " / "."""
+    try:
+        with open(f"{directory}/stager/output", "rb") as stream:
+            size = stream.seek(0, os.SEEK_END)
+            stream.seek(max(0, size - _TAIL_BYTES))
+            text = stream.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+    return " / ".join(line.strip() for line in text.splitlines()[-_TAIL_LINES:] if line.strip())

@@ -1,0 +1,139 @@
+"""Calls into a living stager (Kurma Stager Specification, Call Ins; G5).
+
+A call-in is a program of the stager's image, run in the stager's mount and network namespaces with the caller's
+three descriptors, and for ``run`` a document on descriptor 3.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import select
+import signal
+import socket
+import struct
+import time
+from typing import TYPE_CHECKING
+
+from kurma_core.errors import CommandNotFoundError, StagerError
+from kurma_core.linux import process
+from kurma_core.linux.cgroups import CgroupTree
+from kurma_core.spawner.plan import EnterPlan
+
+if TYPE_CHECKING:
+    from kurma_core.hookspecs import Stdio
+    from kurma_core.spawner.client import Spawner
+
+#: Seconds in which a call-in must have read its document, its end included.
+DOCUMENT_TIMEOUT = 10.0
+#: Seconds that a ``status`` may take.
+STATUS_TIMEOUT = 10.0
+_SIOCOUTQ = 0x5411
+_ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+
+
+class CallIn:
+    """One call-in that runs.
+
+    :param cgroup: the pod's; the call-in runs in a child of it, so that the pod's end is its end.
+    :raises StagerError: the stager has no such call-in, or cannot be entered.
+    """
+
+    def __init__(
+        self,
+        spawner: Spawner,
+        pid: int,
+        pidfd: int,
+        cgroup: str,
+        argv: tuple[str, ...],
+        stdio: Stdio,
+        document: bytes | None,
+    ) -> None:
+        self._verb = os.path.basename(argv[0])
+        home = CgroupTree(f"{cgroup}/callins")
+        home.create()
+        fds = {0: stdio.stdin, 1: stdio.stdout, 2: stdio.stderr}
+        self._ours: socket.socket | None = None
+        theirs: socket.socket | None = None
+        if document is not None:
+            self._ours, theirs = socket.socketpair()
+            fds[3] = theirs.fileno()
+        try:
+            self._process = spawner.enter(
+                EnterPlan(
+                    pid=pid,
+                    pidfd=pidfd,
+                    argv=argv,
+                    environment=_ENVIRONMENT,
+                    cgroup_procs=home.procs_files(),
+                    fds=fds,
+                )
+            )
+        except CommandNotFoundError:
+            raise StagerError(f"this pod's stager has no call-in {self._verb!r} ({argv[0]})") from None
+        finally:
+            if theirs is not None:
+                theirs.close()
+        self._document = document or b""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Hands over the document, waits for the end; the exit code, 128+N for signal N.
+
+        :raises StagerError: the document was not read in time, or the time is over; the call-in is killed.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        try:
+            if self._ours is not None:
+                self._hand_over(self._ours)
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not process.wait_pidfd(self._process.pidfd, left):
+                raise StagerError(f"the stager's call-in {self._verb!r} did not answer within {timeout:g} s")
+            code = process.exit_status(self._process.pidfd)
+        except BaseException:
+            self._kill()
+            raise
+        finally:
+            if self._ours is not None:
+                self._ours.close()
+            os.close(self._process.pidfd)
+        if code is None:
+            raise StagerError(f"the exit status of the stager's call-in {self._verb!r} is not known")
+        return code if code >= 0 else 128 - code
+
+    def _kill(self) -> None:
+        try:
+            process.pidfd_send_signal(self._process.pidfd, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+        process.wait_pidfd(self._process.pidfd, 5)
+        process.exit_status(self._process.pidfd)
+
+    def _hand_over(self, sock: socket.socket) -> None:
+        """Writes the document and its end, and sees that it is read in time."""
+        deadline = time.monotonic() + DOCUMENT_TIMEOUT
+        sock.settimeout(DOCUMENT_TIMEOUT)
+        try:
+            sock.sendall(self._document)
+            sock.shutdown(socket.SHUT_WR)
+        except OSError as error:
+            if isinstance(error, TimeoutError) or error.errno not in (errno.EPIPE, errno.ECONNRESET):
+                raise self._unread() from None
+            return  # it closed the descriptor early: its exit code says what it thinks of the document
+        poll = select.poll()
+        poll.register(sock, select.POLLRDHUP | select.POLLHUP)
+        poll.register(self._process.pidfd, select.POLLIN)
+        while (left := deadline - time.monotonic()) > 0:
+            if self._unread_bytes(sock) == 0 or poll.poll(min(left, 0.1) * 1000):
+                return
+        raise self._unread()
+
+    @staticmethod
+    def _unread_bytes(sock: socket.socket) -> int:
+        answer = fcntl.ioctl(sock, _SIOCOUTQ, b"\0\0\0\0")
+        return int(struct.unpack("i", answer)[0])
+
+    def _unread(self) -> StagerError:
+        return StagerError(
+            f"the stager's call-in {self._verb!r} did not read its document within {DOCUMENT_TIMEOUT:g} s"
+        )

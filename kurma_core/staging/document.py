@@ -1,0 +1,56 @@
+"""The stager manifest: what a stager is told of its pod (Kurma Stager Specification, Stager Manifest; G4)."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kurma_core.hookspecs import AppSetup, PodSetup
+
+#: The one key of ``stagerConfig`` that Kurma keeps for itself, and the version of what stands there.
+RESERVED_KEY = "kurma.io"
+RESERVED_VERSION = 1
+
+
+def stager_manifest(pod: PodSetup, version: str, *, stop_timeout: float, log_size: int, log_count: int) -> bytes:
+    """The document as bytes.
+
+    :param version: of Kurma.
+    :param stop_timeout: seconds an app has between SIGTERM and SIGKILL.
+    :param log_size: bytes after which an app's log is turned, ``log_count`` files are kept.
+    """
+    document = {
+        "kurmaVersion": version,
+        "name": pod.name,
+        "pod": pod.manifest.to_json(),
+        "images": dict(pod.images),
+        "appImageOrder": {app.name: [layer.id for layer in app.layers] for app in pod.apps},
+        "stagerConfig": {
+            **pod.config,
+            RESERVED_KEY: {
+                "version": RESERVED_VERSION,
+                "uuid": pod.uuid,
+                "hostname": pod.hostname,
+                "dns": None if pod.dns is None else {key: list(values) for key, values in pod.dns.items()},
+                "hosts": [[address, list(names)] for address, names in pod.hosts],
+                "podPlan": pod.pod_plan.to_json(),
+                "stopTimeout": stop_timeout,
+                "logs": {"size": log_size, "count": log_count},
+                "apps": {app.name: _app(pod, app) for app in pod.apps},
+            },
+        },
+    }
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def _app(pod: PodSetup, app: AppSetup) -> dict[str, Any]:
+    return {
+        "mounts": [
+            {"volume": mount.volume, "path": mount.path, "readOnly": mount.read_only, "seed": mount.seed}
+            for mount in app.mounts
+        ],
+        "environment": [list(pair) for pair in app.environment],
+        "stdin": app.interactive,
+        "plan": pod.plans[app.name].to_json(),
+    }

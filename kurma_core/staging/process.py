@@ -1,0 +1,133 @@
+"""A running stager, held by a pidfd: from the process that started it, or found again by any other.
+
+Whoever is its parent waits for it; others learn its exit status from the kernel (Linux 6.15 and later), or not
+at all. Nothing here depends on being the parent.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kurma_core.errors import StagerError
+from kurma_core.linux import process
+
+_PF_EXITING = 0x4
+
+
+class StagerProcess:
+    """Implements :class:`kurma_core.hookspecs.RunningStager`.
+
+    :param pidfd: closed by :meth:`close`.
+    :param ready: the read end of the pipe whose other end is the stager's descriptor 4; None: found again.
+    :param last_output: gives the last lines that the stager printed, for error messages.
+    """
+
+    def __init__(
+        self,
+        identity: process.ProcessIdentity,
+        pidfd: int,
+        ready: int | None,
+        last_output: Callable[[], str],
+    ) -> None:
+        self._identity = identity
+        self._pidfd = pidfd
+        self._ready = ready
+        self._last_output = last_output
+        self._status: int | None = None
+
+    @property
+    def pid(self) -> int:
+        return self._identity.pid
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        return self._identity.to_json()
+
+    def fileno(self) -> int:
+        return self._pidfd
+
+    def alive(self) -> bool:
+        return not process.wait_pidfd(self._pidfd, 0)
+
+    def signal(self, number: int) -> None:
+        try:
+            process.pidfd_send_signal(self._pidfd, number)
+        except ProcessLookupError:
+            return
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        if self._status is None and process.wait_pidfd(self._pidfd, timeout):
+            code = process.exit_status(self._pidfd)
+            self._status = code if code is None or code >= 0 else 128 - code
+        return self._status
+
+    def wait_running(self, timeout: float) -> bool:
+        """Descriptor 4 closed = running; closed by the stager's end = ran and ended, or failed (G3)."""
+        if self._ready is None:
+            return self.alive()
+        closed = self._wait_closed(time.monotonic() + timeout)
+        if not closed:
+            raise StagerError(
+                f"the stager did not report its pod as running within {timeout:g} s{self._told()}",
+                hint="it may hold descriptor 4 open by accident (in an app, for instance); "
+                "start_timeout in kurma.yml says how long to wait",
+            )
+        os.close(self._ready)
+        self._ready = None
+        if not self._exiting():
+            return True
+        status = self.wait()
+        if status == 0:
+            return False
+        how = "it ended in an unknown way" if status is None else f"it ended with status {status}"
+        raise StagerError(f"the stager failed to start its pod: {how}{self._told()}", status=status)
+
+    def _wait_closed(self, deadline: float) -> bool:
+        assert self._ready is not None
+        poll = select.poll()
+        poll.register(self._ready, select.POLLIN)
+        poll.register(self._pidfd, select.POLLIN)
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            events = dict(poll.poll(left * 1000))
+            if self._ready in events and os.read(self._ready, 4096) == b"":
+                return True
+            if self._pidfd in events:
+                # It has ended, yet something that it started holds the descriptor: that counts as closed.
+                return True
+
+    def _exiting(self) -> bool:
+        """Whether the stager is on its way out. The kernel marks a process before it closes its descriptors, so
+        this is sure at the moment when descriptor 4 is seen closed."""
+        try:
+            with open(f"/proc/{self.pid}/stat", "rb") as stream:
+                fields = stream.read().rpartition(b")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        return bool(int(fields[6]) & _PF_EXITING) or fields[0] in (b"Z", b"X")
+
+    def _told(self) -> str:
+        text = self._last_output()
+        return f"; it said: {text}" if text else ""
+
+    def close(self) -> None:
+        for fd in (self._pidfd, self._ready):
+            if fd is not None and fd >= 0:
+                os.close(fd)
+        self._pidfd, self._ready = -1, None
+
+
+def find_again(identity: Mapping[str, Any], last_output: Callable[[], str]) -> StagerProcess | None:
+    """The stager of that identity, or None: it has ended, or the record is damaged."""
+    try:
+        known = process.ProcessIdentity.from_json(dict(identity))
+    except ValueError:
+        return None
+    fd = known.open()
+    return None if fd is None else StagerProcess(known, fd, None, last_output)

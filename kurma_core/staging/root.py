@@ -1,0 +1,67 @@
+"""The root that a stager finds itself in (Kurma Stager Specification, Filesystem Configuration; G2)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kurma_core.spawner.plan import (
+    Bind,
+    Directory,
+    File,
+    Operation,
+    Overlay,
+    RootPlan,
+    Symlink,
+    proc,
+    sysfs,
+    tmpfs,
+)
+
+if TYPE_CHECKING:
+    from kurma_core.hookspecs import PodSetup
+    from kurma_core.linux.cgroups import CgroupTree
+
+#: What a stager writes to its root besides ``/pod`` is kept in memory, and no more of it than this.
+SCRATCH_SIZE = "64m"
+
+
+def stager_root(image: str, pod: PodSetup, manifest: bytes, cgroup: CgroupTree) -> RootPlan:
+    """:param image: the stager image's tree, shared by all its pods and never written to.
+    :param manifest: the stager manifest.
+    """
+    operations: list[Operation] = [
+        # The rest of the root may be written to as well, and is thrown away with the mount namespace.
+        Overlay((image,), scratch=True, scratch_size=SCRATCH_SIZE),
+        File("/manifest", manifest, 0o600),
+        Directory("/layers"),
+        Directory("/volumes"),
+        Bind(f"{pod.directory}/pod", "/pod", recursive=False),
+        Bind("/dev", "/dev"),
+        proc(),
+        sysfs(),
+    ]
+    layers = {layer.id: layer.path for app in pod.apps for layer in app.layers}
+    operations += [Bind(path, f"/layers/{name}", read_only=True, recursive=False) for name, path in layers.items()]
+    operations += [
+        Bind(
+            volume.source,
+            f"/volumes/{volume.name}",
+            read_only=volume.read_only,
+            recursive=volume.recursive,
+            links=pod.volume_links,
+        )
+        for volume in pod.volumes
+    ]
+    operations += _cgroups(cgroup)
+    return RootPlan(tuple(operations))
+
+
+def _cgroups(cgroup: CgroupTree) -> list[Operation]:
+    plan = cgroup.mount_plan()
+    if [target for _, target in plan] == ["."]:
+        return [Bind(plan[0][0], "/sys/fs/cgroup", make_target=False)]
+    return [
+        tmpfs("/sys/fs/cgroup", attributes=("nosuid", "nodev", "noexec"), mode="0755", size="64k"),
+        *[Bind(source, f"/sys/fs/cgroup/{target}", recursive=False) for source, target in plan],
+        *[Symlink(f"/sys/fs/cgroup/{name}", target) for name, target in cgroup.links()],
+    ]
