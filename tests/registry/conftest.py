@@ -1,0 +1,82 @@
+"""Distributions as pip leaves them: a directory on ``sys.path`` with modules and ``dist-info``."""
+
+import itertools
+import sys
+import textwrap
+
+import pytest
+
+from kurma_core.config import load
+from kurma_core.registry import PluginRegistry
+
+_numbers = itertools.count()
+
+NETWORK = """
+from kurma_core.hookspecs import Driver, Option, hookimpl
+
+class Network:
+    def __init__(self, context): self.context = context
+    def setup(self, config): pass
+    def add(self, context): pass
+    def delete(self, context): pass
+    def check(self, context): pass
+    def remove(self, config): pass
+
+@hookimpl
+def kurma_network():
+    return Driver(
+        create=Network,
+        options=(
+            Option("size", int, 3, "how big"),
+            Option("rate", float, 1.0, "how fast"),
+            Option("names", list, [], "which"),
+        ),
+        aliases=("example.com/one",),
+    )
+"""
+
+
+@pytest.fixture
+def network():
+    """Source of a network plugin that does nothing."""
+    return NETWORK
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """``install("name", {"entry": source}, group=…)``: a distribution, each entry a module of that source."""
+    before = set(sys.modules)
+
+    def install(name, entries, *, group="kurma.networks", version="1.0"):
+        site = tmp_path / f"site{next(_numbers)}"
+        info = site / f"{name.replace('-', '_')}-{version}.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        lines = [f"[{group}]"]
+        for entry, source in entries.items():
+            module = f"kurma_test_plugin_{next(_numbers)}"
+            (site / f"{module}.py").write_text(textwrap.dedent(source))
+            lines.append(f"{entry} = {module}")
+        (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
+        monkeypatch.syspath_prepend(str(site))
+        return site
+
+    yield install
+    for module in set(sys.modules) - before:
+        if module.startswith("kurma_test_plugin_"):
+            del sys.modules[module]
+
+
+@pytest.fixture
+def registry(tmp_path):
+    """``registry("plugins: …")``: a registry over that ``kurma.yml``; what it told the user is in ``.told``."""
+
+    def make(text=""):
+        file = tmp_path / "kurma.yml"
+        file.write_text(text)
+        told = []
+        made = PluginRegistry(load(str(file), str(tmp_path / "state")), told.append)
+        made.told = told
+        return made
+
+    return make

@@ -1,0 +1,340 @@
+"""Plugins: found, enabled, configured, loaded when they are needed, and told apart when they are broken."""
+
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from kurma_core.config import check
+from kurma_core.errors import ConfigError, PluginCollisionError, PluginError, PluginNotFoundError
+from kurma_core.hookspecs import GROUPS
+from kurma_core.models import PodEvent
+
+NETWORKS = "kurma.networks"
+BROKEN = "import nothing_of_this_name"
+SKIPPED = "from kurma_core.errors import PluginSkipped\nraise PluginSkipped('needs a moon')"
+EVENT = PodEvent("running", "uuid", "pod", "2024-01-01T00:00:00Z")
+
+
+def row(registry, kind, name, load=True):
+    (found,) = [info for info in registry.listing(load) if (info.kind, info.name) == (kind, name)]
+    return found
+
+
+def test_only_what_is_asked_for_is_loaded(install, registry, network):
+    site = install("kurma-test", {"one": network, "two": network})
+    plugins = registry()
+    assert {"one", "two"} <= set(plugins.names(NETWORKS))
+    modules = {path.stem for path in site.glob("*.py")}
+    assert not modules & set(sys.modules)
+    driver = plugins.driver(NETWORKS, "one")
+    assert len(modules & set(sys.modules)) == 1
+    assert plugins.driver(NETWORKS, "one") is driver
+
+
+def test_a_driver_is_made_once_by_many_threads(install, registry, network):
+    install("kurma-test", {"one": network.replace("self.context = context", "import time; time.sleep(0.05)")})
+    plugins = registry()
+    made = []
+    threads = [threading.Thread(target=lambda: made.append(plugins.driver(NETWORKS, "one"))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 4
+    assert len(set(map(id, made))) == 1
+
+
+def test_what_a_driver_is_made_with(install, registry, network, tmp_path):
+    install("kurma-test", {"one": network})
+    plugins = registry(
+        "registries: {insecure: [localhost]}\nauth_dir: /auth\n"
+        "plugins: {networks: {one: {config: {size: 7, rate: 2}}}}"
+    )
+    context = plugins.driver(NETWORKS, "one").context
+    assert context.config == {"size": 7, "rate": 2.0, "names": []}
+    assert isinstance(context.config["rate"], float)
+    assert context.state_dir == str(tmp_path / "state/plugins/kurma.networks/one")
+    assert not os.path.exists(context.state_dir)
+    assert context.registries == {"insecure": ["localhost"], "mirrors": {}}
+    assert context.auth_dir == "/auth"
+    context.note("hello")
+    assert plugins.told == ["hello"]
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("{sise: 1}", "plugins.networks.one.config.sise: unknown key; the nearest known one is 'size'"),
+        ("{size: big}", "plugins.networks.one.config.size: expected a whole number, found 'big'"),
+        ("{size: true}", "plugins.networks.one.config.size: expected a whole number, found true"),
+        ("{names: {a: 1}}", "plugins.networks.one.config.names: expected a list, found a mapping"),
+    ],
+)
+def test_its_section_is_checked(install, registry, network, tmp_path, config, message):
+    install("kurma-test", {"one": network})
+    plugins = registry(f"plugins: {{networks: {{one: {{config: {config}}}}}}}")
+    with pytest.raises(ConfigError) as caught:
+        plugins.driver(NETWORKS, "one")
+    assert str(caught.value) == f"{tmp_path / 'kurma.yml'}: {message}"
+    assert [str(error) for error in check(plugins._config, plugins) if "networks.one" in str(error)] == [
+        str(caught.value)
+    ]
+
+
+def test_a_value_without_text_is_the_default(install, registry, network):
+    install("kurma-test", {"one": network})
+    assert (
+        registry("plugins: {networks: {one: {config: {size: null}}}}")
+        .driver(NETWORKS, "one")
+        .context.config["size"]
+        == 3
+    )
+
+
+def test_none_of_that_name(install, registry, network):
+    install("kurma-test", {"one": network})
+    with pytest.raises(PluginNotFoundError, match="no network plugin 'oen' is installed") as caught:
+        registry().driver(NETWORKS, "oen")
+    assert "one" in caught.value.hint
+
+
+def test_disabled(install, registry, network, tmp_path):
+    install("kurma-test", {"one": network})
+    plugins = registry("plugins: {networks: {one: {enabled: false}}}")
+    assert "one" not in plugins.names(NETWORKS)
+    assert plugins.resolve_alias(NETWORKS, "example.com/one") is None
+    with pytest.raises(PluginNotFoundError, match=f"network plugin 'one' is disabled in {tmp_path}/kurma.yml"):
+        plugins.driver(NETWORKS, "one")
+    assert row(plugins, "networks", "one").status == "disabled"
+    assert row(plugins, "networks", "one").reason == f"by {tmp_path}/kurma.yml"
+
+
+def test_a_broken_one_stops_nobody_else(install, registry, network):
+    install("kurma-test", {"bad": BROKEN, "one": network}, version="2.5")
+    plugins = registry()
+    message = (
+        "network plugin 'bad' of kurma-test 2.5 is broken: "
+        "ModuleNotFoundError: No module named 'nothing_of_this_name'"
+    )
+    for _ in range(2):
+        with pytest.raises(PluginError) as caught:
+            plugins.driver(NETWORKS, "bad")
+        assert str(caught.value) == message
+        assert caught.value.data["plugin"] == "kurma.networks/bad"
+        assert isinstance(caught.value.__cause__, ModuleNotFoundError)
+    assert "one" in plugins.drivers(NETWORKS)
+    assert "bad" not in plugins.drivers(NETWORKS)
+    assert plugins.told.count(message) == 1, "told once"
+    plugins.check_required()
+    info = row(plugins, "networks", "bad")
+    assert (info.distribution, info.version, info.status, info.reason) == ("kurma-test", "2.5", "failed", message)
+    assert row(plugins, "networks", "one").status == "ok"
+    assert row(plugins, "networks", "one", load=False).status == "found"
+
+
+def test_a_required_one_that_is_broken(install, registry, tmp_path):
+    install("kurma-test", {"bad": BROKEN})
+    plugins = registry("plugins: {networks: {bad: {required: true}}}")
+    with pytest.raises(PluginError, match=rf"'bad' .* is broken: .*, and {tmp_path}/kurma.yml requires it"):
+        plugins.check_required()
+    with pytest.raises(PluginError, match=r"'bad' .* is broken"):
+        plugins.drivers(NETWORKS)
+
+
+def test_a_required_one_that_is_missing(registry, tmp_path):
+    plugins = registry("plugins: {networks: {moon: {required: true}}}")
+    message = f"no network plugin 'moon' is installed, and {tmp_path}/kurma.yml requires it"
+    with pytest.raises(PluginNotFoundError) as caught:
+        plugins.check_required()
+    assert str(caught.value) == message
+    info = row(plugins, "networks", "moon")
+    assert (info.distribution, info.status) == (None, "failed")
+    assert info.reason == f"not installed, and {tmp_path}/kurma.yml requires it"
+
+
+def test_skipped(install, registry, network):
+    install("kurma-test", {"moon": SKIPPED, "one": network})
+    plugins = registry()
+    with pytest.raises(PluginError, match=r"'moon' of kurma-test 1\.0 cannot work on this host: needs a moon"):
+        plugins.driver(NETWORKS, "moon")
+    assert row(plugins, "networks", "moon").status == "skipped"
+    assert "needs a moon" in row(plugins, "networks", "moon").reason
+    assert "one" in plugins.drivers(NETWORKS)
+    assert not [text for text in plugins.told if "moon" in text], "nobody asked for it"
+
+
+@pytest.mark.parametrize(
+    "where",
+    ["def __init__(self, context): self.context = context", "    return Driver("],
+    ids=["factory", "hook"],
+)
+def test_skipped_later(install, registry, network, where):
+    skip = "from kurma_core.errors import PluginSkipped; raise PluginSkipped('needs a moon')"
+    replacement = f"def __init__(self, context): {skip}" if "init" in where else f"    {skip}\n    return Driver("
+    install("kurma-test", {"one": network.replace(where, replacement)})
+    assert row(registry(), "networks", "one").status == "skipped"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (("def kurma_network()", "def kurma_netwrok()"), "unknown hook 'kurma_netwrok'"),
+        (
+            ("def kurma_network()", "def kurma_network(context)"),
+            "are declared in the hookimpl but can not be found in the hookspec",
+        ),
+        (("def kurma_network()", "def kurma_renderer()"), "implements no kurma_network hook"),
+        (("@hookimpl", ""), "implements no kurma_network hook"),
+        (("return Driver(", "return dict("), "hook returned {"),
+        (("return Driver(", "return None and Driver("), "hook returned None instead of a Driver"),
+        (("def delete", "def deelete"), "lacks delete"),
+        (("self.context = context", "raise SystemExit(3)"), "SystemExit: 3"),
+        (("self.context = context", "raise KeyError('x')"), "KeyError: 'x'"),
+        (("import Driver", "import Drover, Driver"), "ImportError: cannot import name 'Drover'"),
+    ],
+)
+def test_a_broken_contract(install, registry, network, change, reason):
+    install("kurma-test", {"one": network.replace(*change)})
+    plugins = registry()
+    with pytest.raises(PluginError) as caught:
+        plugins.driver(NETWORKS, "one")
+    assert str(caught.value).startswith("network plugin 'one' of kurma-test 1.0 is broken: ")
+    assert reason in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_two_distributions_claim_one_name(install, registry, network):
+    install("kurma-first", {"one": network}, version="1.1")
+    install("kurma-second", {"one": network, "two": network}, version="2.2")
+    plugins = registry()
+    message = "network plugin 'one' is claimed by kurma-second 2.2 and kurma-first 1.1"
+    for ask in (
+        lambda: plugins.driver(NETWORKS, "one"),
+        lambda: plugins.names(NETWORKS),
+        lambda: plugins.drivers(NETWORKS),
+        plugins.check_required,
+    ):
+        with pytest.raises(PluginCollisionError) as caught:
+            ask()
+        assert str(caught.value) == message
+    assert "one: {enabled: false}" in caught.value.hint
+    plugins.driver(NETWORKS, "two")
+    infos = [info for info in plugins.listing() if info.name == "one"]
+    assert [info.distribution for info in infos] == ["kurma-second", "kurma-first"]
+    assert {info.status for info in infos} == {"failed"}
+    assert {info.reason for info in infos} == {message}
+    registry("plugins: {networks: {one: {enabled: false}}}").check_required()
+
+
+def test_one_distribution_seen_twice_is_one(install, registry, network):
+    """As Python imports it: what comes first on the path."""
+    install("kurma-test", {"one": network, "gone": network}, version="1.0")
+    install("Kurma_Test", {"one": network}, version="2.0")
+    plugins = registry()
+    plugins.check_required()
+    assert row(plugins, "networks", "one").version == "2.0"
+    assert "gone" not in plugins.names(NETWORKS)
+
+
+def test_aliases(install, registry, network):
+    install("kurma-test", {"bad": BROKEN, "one": network})
+    plugins = registry()
+    assert plugins.resolve_alias(NETWORKS, "example.com/one") == "one"
+    assert plugins.resolve_alias(NETWORKS, "example.com/other") is None
+    install("kurma-other", {"two": network})
+    with pytest.raises(PluginCollisionError, match=r"'one' of kurma-test 1\.0 and 'two' of kurma-other 1\.0"):
+        registry().resolve_alias(NETWORKS, "example.com/one")
+
+
+def test_configured_order(install, registry, network):
+    install("kurma-test", {"one": network, "three": network, "two": network})
+    names = registry("plugins: {networks: {two: {}, one: {}, none: {}}}").names(NETWORKS)
+    ours = [name for name in names if name in ("one", "two", "three")]
+    assert ours == ["two", "one", "three"]
+
+
+OBSERVER = """
+from kurma_core.hookspecs import hookimpl
+seen = []
+@hookimpl
+def kurma_pod_event(event):
+    seen.append(event)
+"""
+
+
+def test_observers_are_told_whatever_one_does(install, registry):
+    site = install(
+        "kurma-test",
+        {
+            "a": OBSERVER.replace("seen.append(event)", "raise ValueError('no\\nway')"),
+            "b": OBSERVER.replace("seen.append(event)", "raise SystemExit(1)"),
+            "c": BROKEN,
+            "d": OBSERVER,
+        },
+        group="kurma.observers",
+    )
+    plugins = registry()
+    plugins.emit(EVENT)
+    plugins.emit(EVENT)
+    (module,) = [sys.modules[p.stem] for p in site.glob("*.py") if getattr(sys.modules.get(p.stem), "seen", None)]
+    assert module.seen == [EVENT, EVENT]
+    assert plugins.told[0] == "observer 'a' failed at 'running' of pod uuid: ValueError: no way"
+    assert plugins.told[1] == "observer 'b' failed at 'running' of pod uuid: SystemExit: 1"
+    assert sum("'c'" in text for text in plugins.told) == 1
+    assert [row(plugins, "observers", name).status for name in "abcd"] == ["ok", "ok", "failed", "ok"]
+
+
+def test_an_observer_has_no_options(install, registry):
+    install("kurma-test", {"d": OBSERVER}, group="kurma.observers")
+    plugins = registry("plugins: {observers: {d: {config: {a: 1}}}}")
+    with pytest.raises(ConfigError, match=r"plugins\.observers\.d\.config\.a: unknown key; there is none"):
+        plugins.driver("kurma.observers", "d")
+
+
+def test_config_check_finds_what_is_not_there(install, registry, network):
+    install("kurma-test", {"one": network, "bad": BROKEN})
+    plugins = registry(
+        "renderer: nor\nstager: nos\nstagers: {x: {driver: nod}}\n"
+        "container_networks: [{name: a, plugin: none}, {name: b, plugin: one}]\n"
+        "plugins: {networks: {bad: {}, gone: {enabled: false}}}\n"
+    )
+    found = [str(error) for error in check(plugins._config, plugins)]
+    assert sorted(text.split(" is ")[0].replace(" of kurma-test 1.0", "") for text in found) == [
+        "network plugin 'bad'",
+        "no network plugin 'none'",
+        "no renderer plugin 'nor'",
+        "no stager plugin 'nod'",
+        "no stager plugin 'nos'",
+    ]
+
+
+def test_stevedore_leaves_no_cache(tmp_path):
+    """Root trusts no cache of entry points that somebody's home directory keeps."""
+    program = (
+        "from kurma_core.config import load; from kurma_core.registry import PluginRegistry\n"
+        f"registry = PluginRegistry(load({str(tmp_path)!r}))\n"
+        "registry.listing(); import sys; assert 'stevedore' in sys.modules"
+    )
+    environment = {**os.environ, "HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    subprocess.run([sys.executable, "-c", program], check=True, env=environment)
+    assert os.listdir(tmp_path) == []
+
+
+def test_looking_up_names_imports_neither_plugins_nor_stevedore(tmp_path):
+    program = (
+        "from kurma_core.config import load; from kurma_core.registry import PluginRegistry\n"
+        f"names = PluginRegistry(load({str(tmp_path)!r})).names('kurma.networks'); import sys\n"
+        "print([m for m in sys.modules if m.startswith(('stevedore', 'kurma_net', 'pyroute2', 'yaml'))], names)"
+    )
+    output = subprocess.check_output([sys.executable, "-c", program], text=True)
+    assert output.startswith("[] ('cni', 'lo')")
+
+
+@pytest.mark.parametrize("group", sorted(GROUPS))
+def test_every_plugin_of_this_repository_works(registry, group):
+    plugins = registry()
+    for name in plugins.names(group):
+        plugins.driver(group, name)
