@@ -68,12 +68,12 @@ class _Layers:
 
     def __init__(self, lowers: list[str], upper: str | None, work: str | None, fds: list[int]) -> None:
         self._fds = fds
-        seen: dict[tuple[int, int], str] = {}
+        seen: set[tuple[int, int]] = set()
         for path in lowers:
             status = os.fstat(self._open(path))
-            twin = seen.setdefault((status.st_dev, status.st_ino), path)
-            if twin is not path:
+            if (status.st_dev, status.st_ino) in seen:
                 raise OSError(errno.ELOOP, "overlay: the same layer twice", path)
+            seen.add((status.st_dev, status.st_ino))
         self.lowers = list(zip(lowers, fds, strict=False))
         self.upper = None if upper is None else (upper, self._open(upper))
         self.work = None if work is None else (work, self._open(work))

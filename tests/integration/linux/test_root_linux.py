@@ -1,0 +1,315 @@
+"""System calls with root's rights, on this machine: overlay, cgroups, network namespaces, capabilities."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+from kurma_core.linux import beneath, capabilities, links, mounts, namespaces, overlay, process
+from kurma_core.linux.cgroups import CgroupTree
+
+pytestmark = pytest.mark.root
+
+
+@pytest.fixture(autouse=True)
+def nothing_left():
+    before = [(one.target, one.fstype) for one in mounts.mountinfo()]
+    descriptors = len(os.listdir("/proc/self/fd"))
+    yield
+    after = [(one.target, one.fstype) for one in mounts.mountinfo()]
+    # The first network namespace makes /run/netns a shared mount, for good.
+    assert [one for one in after if one not in before and one[0] != "/run/netns"] == []
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+@pytest.fixture
+def base():
+    """A directory on a file system that can hold an upper directory; mounts below it go."""
+    path = Path(f"/run/kurma-test-{uuid.uuid4().hex[:8]}")
+    path.mkdir()
+    yield path
+    mounts.unmount_below(str(path))
+    fd = os.open("/run", os.O_PATH)
+    beneath.remove_tree(fd, path.name)
+    os.close(fd)
+
+
+def attach(mount_fd, place):
+    place.mkdir(exist_ok=True)
+    mounts.move_mount_to(mount_fd, str(place))
+    os.close(mount_fd)
+
+
+def layers(base, count, name="sha512-" + "0" * 128):
+    made = []
+    for number in range(count):
+        layer = base / f"{name}-{number:03}"
+        layer.mkdir()
+        (layer / f"file{number}").write_text(str(number))
+        (layer / "same").write_text(str(number))
+        made.append(str(layer))
+    return made
+
+
+@pytest.mark.parametrize("one_by_one", [True, False])
+def test_overlay_of_sixty_long_named_layers(base, one_by_one):
+    lowers = layers(base, 60)
+    for name in ("upper", "work"):
+        (base / name).mkdir()
+    fd = overlay.mount_overlay(lowers, f"{base}/upper", f"{base}/work", one_by_one=one_by_one)
+    attach(fd, base / "m")
+    assert (base / "m" / "same").read_text() == "0", "the first is on top"
+    assert len(list((base / "m").iterdir())) == 61
+    (base / "m" / "new").write_text("")
+    assert (base / "upper" / "new").exists()
+
+
+def test_overlay_paths_that_options_cannot_hold(base):
+    lowers = layers(base, 2, "a:b,c\\d" + "e" * 200)
+    attach(overlay.mount_overlay(lowers), base / "m")
+    assert (base / "m" / "file1").read_text() == "1"
+    with pytest.raises(OSError) as caught:
+        (base / "m" / "x").write_text("")
+    assert caught.value.errno == errno.EROFS
+
+
+def test_overlay_errors_name_their_cause(base):
+    lowers = layers(base, 2)
+    with pytest.raises(FileNotFoundError) as missing:
+        overlay.mount_overlay([*lowers, f"{base}/nope"])
+    assert missing.value.filename == f"{base}/nope"
+    with pytest.raises(OSError, match="the same layer twice") as twice:
+        overlay.mount_overlay([*lowers, lowers[0]])
+    assert twice.value.filename == lowers[0]
+    with pytest.raises(OSError, match="501 layers"):
+        overlay.mount_overlay(["/"] * 501)
+
+
+def test_mount_options_are_never_cut(base):
+    with pytest.raises(OSError, match="do not fit") as caught:
+        mounts.mount("overlay", str(base), "overlay", 0, "lowerdir=" + "x" * 4096)
+    assert caught.value.errno == errno.E2BIG
+
+
+def test_read_only_binds_hold_for_submounts(base):
+    (base / "source" / "sub").mkdir(parents=True)
+    attach(mounts.new_filesystem("tmpfs", {"mode": "0700", "size": "1m"}), base / "source" / "sub")
+    (base / "target").mkdir()
+    mounts.bind_path(str(base / "source"), str(base / "target"), attributes=mounts.ATTR_RDONLY)
+    for place in ("target", "target/sub"):
+        with pytest.raises(OSError) as caught:
+            (base / place / "x").write_text("")
+        assert caught.value.errno == errno.EROFS
+    (base / "source" / "sub" / "x").write_text("")
+
+
+def test_a_bad_option_is_explained():
+    with pytest.raises(OSError, match=r"tmpfs: .*nonsense"):
+        mounts.new_filesystem("tmpfs", {"nonsense": "1"})
+
+
+def test_remove_tree_crosses_no_mount(base):
+    (base / "tree" / "sub").mkdir(parents=True)
+    (base / "other").mkdir()
+    (base / "other" / "kept").write_text("")
+    mounts.bind_path(str(base / "other"), str(base / "tree" / "sub"))
+    fd = os.open(base, os.O_PATH)
+    with pytest.raises(OSError) as caught:
+        beneath.remove_tree(fd, "tree")
+    assert caught.value.errno == errno.EXDEV
+    assert (base / "other" / "kept").exists()
+    assert mounts.unmount_below(str(base / "tree")) == 1
+    assert mounts.unmount_below(str(base / "tree")) == 0
+    beneath.remove_tree(fd, "tree")
+    os.close(fd)
+    assert (base / "other" / "kept").exists()
+
+
+def test_unmount_below_takes_stacks_and_busy_ones(base):
+    for _ in range(2):
+        attach(mounts.new_filesystem("tmpfs"), base / "m")
+    attach(mounts.new_filesystem("tmpfs"), base / "m" / "inner")
+    busy = os.open(base / "m" / "inner", os.O_RDONLY)
+    assert mounts.unmount_below(str(base / "m")) >= 3
+    assert mounts.mounts_at_or_below(str(base / "m")) == []
+    os.close(busy)
+
+
+def test_network_namespaces_are_made_and_deleted_twice():
+    path = f"/run/netns/kurma-test-{uuid.uuid4().hex[:8]}"
+    script = (
+        "import sys; from kurma_core.linux import namespaces, links\n"
+        "namespaces.make_netns(sys.argv[1]); links.raise_lo(); links.raise_lo()"
+    )
+    for _ in range(2):
+        subprocess.run([sys.executable, "-c", script, path], check=True, timeout=60)
+        assert namespaces.is_pinned(path)
+        again = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True, timeout=60)
+        assert "FileExistsError" in again.stderr
+        home = os.stat("/proc/self/ns/net").st_ino
+        with namespaces.in_netns(path):
+            assert os.stat("/proc/self/ns/net").st_ino == os.stat(path).st_ino != home
+            assert "UP" in subprocess.run(["ip", "link", "show", "lo"], capture_output=True, text=True).stdout
+        assert os.stat("/proc/self/ns/net").st_ino == home
+        # What `ip netns` makes of it
+        assert os.path.basename(path) in subprocess.run(["ip", "netns"], capture_output=True, text=True).stdout
+        namespaces.delete_netns(path)
+        namespaces.delete_netns(path)
+        assert not os.path.lexists(path)
+    with pytest.raises(OSError, match="cannot enter the network namespace") as caught:
+        namespaces.enter_netns(path)
+    assert caught.value.filename == path
+    links.raise_lo()
+
+
+@pytest.fixture
+def tree():
+    tree = CgroupTree(f"kurma-test-{uuid.uuid4().hex[:8]}/pod")
+    yield tree
+    tree.kill()
+    tree.remove()
+    tree.remove()
+    assert not tree.exists()
+    for directory in tree.directories():
+        assert not os.path.exists(os.path.dirname(directory))
+
+
+def test_cgroup_life(tree):
+    with pytest.raises(FileNotFoundError):
+        tree.write("memory", "memory.limit_in_bytes", "1")
+    tree.create()
+    tree.create()
+    assert all(os.path.isdir(directory) for directory in tree.directories())
+    sleeper = subprocess.Popen(["sleep", "60"])
+    tree.add(sleeper.pid)
+    for directory in tree.directories():
+        os.mkdir(f"{directory}/app")
+    if os.path.exists(f"{tree.file('cpuset', 'cpuset.cpus')}"):
+        for file in ("cpuset.cpus", "cpuset.mems"):
+            child = tree.file("cpuset", file).replace("/pod/", "/pod/app/")
+            Path(child).write_text(tree.read("cpuset", file))
+    stubborn = subprocess.Popen(["sh", "-c", "trap '' TERM; sleep 60 & wait"])
+    for directory in tree.directories():
+        Path(f"{directory}/app/cgroup.procs").write_text(str(stubborn.pid))
+    assert {sleeper.pid, stubborn.pid} <= set(tree.pids())
+    with pytest.raises(OSError, match=r"Invalid argument|No such") as caught:
+        tree.write("cpu", "cpu.shares" if tree.layout.kind != "v2" else "cpu.weight", "nonsense")
+    assert tree.name in str(caught.value.filename)
+    tree.kill()
+    assert tree.pids() == []
+    assert sleeper.wait(10) == stubborn.wait(10) == -signal.SIGKILL
+    tree.kill()
+    tree.remove()
+
+
+def test_a_forked_child_moves_itself(tree):
+    tree.create()
+    fds = tree.open_procs()
+    script = "import os, sys, time; [os.write(int(fd), b'0') for fd in sys.argv[1:]]; time.sleep(60)"
+    child = subprocess.Popen([sys.executable, "-c", script, *map(str, fds)], pass_fds=fds)
+    for fd in fds:
+        os.close(fd)
+    wanted = f":/{tree.name}"
+    for _ in range(500):
+        lines = Path(f"/proc/{child.pid}/cgroup").read_text().splitlines()
+        if all(line.endswith(wanted) for line in lines):
+            break
+        time.sleep(0.01)
+    assert all(line.endswith(wanted) for line in lines)
+    tree.kill()
+    assert child.wait(10) == -signal.SIGKILL
+
+
+def test_kill_without_cgroup_kill(tree):
+    """A host of v1 alone: the same, by signals to the processes listed."""
+    tree.create()
+    tree.layout.hierarchies = [one for one in tree.layout.hierarchies if one.version == 1]
+    sleeper = subprocess.Popen(["sleep", "60"])
+    tree.add(sleeper.pid)
+    bystander = subprocess.Popen(["sleep", "60"])
+    try:
+        tree.kill()
+        assert sleeper.wait(10) == -signal.SIGKILL
+        assert bystander.poll() is None
+    finally:
+        bystander.kill()
+        bystander.wait()
+        tree.layout = type(tree.layout).detect()
+
+
+def test_siblings_and_their_parent_stay(tree):
+    other = CgroupTree(tree.name.replace("/pod", "/other"))
+    tree.create()
+    other.create()
+    try:
+        tree.remove()
+        assert other.exists()
+        assert all(os.path.isdir(directory) for directory in other.directories())
+    finally:
+        other.remove()
+
+
+@pytest.mark.parametrize("name", ["", "/", "a//b", "../a", "a/./b", "kurma/cgroup.procs"])
+def test_cgroup_names_that_lead_elsewhere(name):
+    with pytest.raises(OSError) as caught:
+        CgroupTree(name)
+    assert caught.value.errno == errno.EINVAL
+
+
+def status_after(keep, uid, granted):
+    """The sets of a program that is exec'd after :func:`capabilities.apply`."""
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.dup2(write_end, 1)
+
+            def become():
+                os.setgroups([])
+                os.setresgid(uid, uid, uid)
+                os.setresuid(uid, uid, uid)
+
+            capabilities.apply(keep, uid, granted=granted, become=become)
+            os.execv("/bin/cat", ["cat", "/proc/self/status"])
+        finally:
+            os._exit(9)
+    os.close(write_end)
+    with os.fdopen(read_end) as file:
+        text = file.read()
+    assert os.waitpid(pid, 0)[1] == 0
+    fields = dict(line.split(":", 1) for line in text.splitlines())
+    return tuple(
+        capabilities.bits(int(fields[name], 16)) for name in ("CapBnd", "CapPrm", "CapEff", "CapInh", "CapAmb")
+    )
+
+
+def test_capabilities_of_root_and_of_plain_users():
+    """X2: all five sets."""
+    keep, none = capabilities.DEFAULT_SET, frozenset()
+    assert status_after(keep, 0, False) == (keep, keep, keep, none, none)
+    assert status_after(keep, 1000, False) == (keep, none, none, none, none)
+    one = frozenset({capabilities.parse("NET_BIND_SERVICE")})
+    assert status_after(one, 1000, True) == (one, one, one, one, one)
+    assert status_after(none, 0, True) == (none, none, none, none, none)
+
+
+def test_the_end_of_a_process_that_is_no_child():
+    """The kernel tells since 6.15; before, it is None."""
+    parent = subprocess.Popen(
+        ["sh", "-c", "exec 3<&0; sh -c 'read x <&3; exit 7' & echo $!; wait"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    pidfd = process.pidfd_open(int(parent.stdout.readline()))
+    assert process.exit_status(pidfd) is None
+    parent.communicate(b"\n", 10)
+    assert process.wait_pidfd(pidfd, 10)
+    release = tuple(int(part) for part in os.uname().release.split(".")[:2])
+    assert process.exit_status(pidfd) == (7 if release >= (6, 15) else None)
+    os.close(pidfd)
