@@ -1,0 +1,127 @@
+"""What every isolator plugin must do (:class:`kurma_core.hookspecs.Isolator`): a suite to subclass::
+
+class TestMyIsolators(IsolatorContract):
+    good = (("example.com/thing", {"limit": 3}, "app"),)
+    bad = (("example.com/thing", {"limit": "many"}, "app"),)
+
+    @pytest.fixture
+    def driver(self, tmp_path):
+        return load_driver(my_module, tmp_path)
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from kurma_core.errors import IsolatorError, ManifestError
+from kurma_core.hookspecs import Compiled, Isolator, IsolatorHost
+from kurma_core.models import IsolatorPlan
+
+#: Name, value, scope.
+Case = tuple[str, Any, str]
+
+_V1 = dict.fromkeys(("cpu", "memory", "blkio", "pids", "devices", "freezer", "cpuset"), 1)
+_V2 = dict.fromkeys(("cpu", "memory", "io", "pids", "cpuset"), 2)
+#: Hosts that differ: one generation of cgroups, the other, and none to be had.
+HOSTS = {
+    "cgroup-v1": IsolatorHost(cgroups=_V1, cpus=2),
+    "cgroup-v2": IsolatorHost(cgroups=_V2, cpus=64),
+    "no-cgroups": IsolatorHost(cgroups={}, cpus=1),
+}
+
+
+class IsolatorContract:
+    """Subclasses give a fixture ``driver``, at least one ``good`` case per name, and ``bad`` ones."""
+
+    #: Cases that compile, on whatever host.
+    good: Sequence[Case] = ()
+    #: Cases that are refused, on whatever host.
+    bad: Sequence[Case] = ()
+
+    @pytest.fixture
+    def driver(self) -> Isolator:
+        raise NotImplementedError("give a fixture driver")
+
+    @pytest.fixture(params=sorted(HOSTS))
+    def host(self, request: pytest.FixtureRequest) -> IsolatorHost:
+        return HOSTS[request.param]
+
+    # -- the contract --
+
+    def test_it_says_what_it_looks_after(self, driver: Isolator) -> None:
+        assert isinstance(driver.names, tuple)
+        assert driver.names
+        assert len(set(driver.names)) == len(driver.names)
+        assert all(isinstance(name, str) and name == name.strip().lower() for name in driver.names)
+
+    def test_every_name_has_a_good_case(self, driver: Isolator) -> None:
+        assert {name for name, _, _ in self.good} == set(driver.names)
+        assert self.bad, "there must be something that it refuses"
+
+    def test_good_values_compile(self, driver: Isolator, host: IsolatorHost) -> None:
+        for name, value, scope in self.good:
+            compiled = driver.compile(name, value, scope, host)
+            assert isinstance(compiled, Compiled)
+            assert isinstance(compiled.plan, IsolatorPlan)
+            assert compiled.outcome in ("enforced", "modified", "ignored"), (name, compiled.outcome)
+
+    def test_the_outcome_is_honest(self, driver: Isolator, host: IsolatorHost) -> None:
+        for name, value, scope in self.good:
+            compiled = driver.compile(name, value, scope, host)
+            if compiled.outcome == "ignored":
+                assert compiled.plan == IsolatorPlan(), f"{name} is ignored, and yet sets something"
+            if compiled.outcome != "enforced":
+                assert compiled.note, f"{name} is {compiled.outcome}, and does not say how or why"
+
+    def test_no_write_to_a_controller_that_is_not_there(self, driver: Isolator, host: IsolatorHost) -> None:
+        for name, value, scope in self.good:
+            for setting in driver.compile(name, value, scope, host).plan.cgroup:
+                assert setting.controller in host.cgroups, (name, setting)
+                assert "/" not in setting.file, (name, setting)
+
+    def test_sysctls_belong_to_pods(self, driver: Isolator, host: IsolatorHost) -> None:
+        for name, value, scope in self.good:
+            if scope == "app":
+                assert not driver.compile(name, value, scope, host).plan.sysctls, name
+
+    def test_the_plan_can_be_written_down(self, driver: Isolator, host: IsolatorHost) -> None:
+        for name, value, scope in self.good:
+            document = driver.compile(name, value, scope, host).plan.to_json()
+            assert json.loads(json.dumps(document)) == document, name
+
+    def test_it_only_compiles(self, driver: Isolator, host: IsolatorHost) -> None:
+        """The same in, the same out; the value is left as it is, and no descriptor is left open."""
+        before = len(os.listdir("/proc/self/fd"))
+        for name, value, scope in self.good:
+            given = copy.deepcopy(value)
+            first = driver.compile(name, given, scope, host)
+            assert driver.compile(name, copy.deepcopy(value), scope, host) == first, name
+            assert given == value, f"{name} changed the value that it was given"
+        assert len(os.listdir("/proc/self/fd")) == before
+
+    def test_bad_values_are_refused(self, driver: Isolator, host: IsolatorHost) -> None:
+        for name, value, scope in self.bad:
+            with pytest.raises((IsolatorError, ManifestError)) as caught:
+                driver.compile(name, value, scope, host)
+            assert str(caught.value), name
+            assert "\n" not in str(caught.value), name
+
+    def test_any_value_is_an_answer_or_a_refusal(self, driver: Isolator, host: IsolatorHost) -> None:
+        """Values come from manifests that strangers wrote."""
+        strange: tuple[Any, ...] = (
+            *(None, True, -1, 1e300, "", "\0", "9" * 99),
+            *([], [None], {}, {"": {}}, {"set": 3}, {"limit": -1}),
+        )
+        for name in driver.names:
+            for value in strange:
+                for scope in ("app", "pod"):
+                    try:
+                        driver.compile(name, value, scope, host)
+                    except (IsolatorError, ManifestError):
+                        continue
