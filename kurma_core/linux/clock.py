@@ -1,4 +1,4 @@
-"""The time as Kurma writes it down: RFC 3339 in UTC. Part of the light library that also ships inside the stager."""
+"""The time as Kurma writes it down: RFC 3339 in UTC. Part of the light library that ships inside the stager."""
 
 from __future__ import annotations
 
