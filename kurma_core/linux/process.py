@@ -15,7 +15,10 @@ from kurma_core.linux import libc
 CLONE_PIDFD = 0x1000
 CLONE_PARENT = 0x8000
 
+_SIGKILL = 9
 _SIGCHLD = 17
+_SIGSTOP = 19
+_SIG_SETMASK = 2
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -187,6 +190,18 @@ def clone(flags: int = 0) -> tuple[int, int]:
     if pid == 0:
         return 0, -1
     return pid, int.from_bytes(pidfd[:4], "little")
+
+
+def reset_signals() -> None:
+    """Every signal as the kernel has it by default, none blocked: those that libc keeps to itself (32, 33) too.
+
+    For a process that is about to exec: the interpreter's own handlers are gone as well.
+    """
+    by_default = bytes(32)  # the kernel's struct sigaction: SIG_DFL, no flags, no mask
+    for number in range(1, 65):
+        if number not in (_SIGKILL, _SIGSTOP):
+            libc.syscall("rt_sigaction", number, by_default, None, 8)
+    libc.syscall("rt_sigprocmask", _SIG_SETMASK, bytes(8), None, 8)
 
 
 def set_pdeathsig(signal: int) -> None:

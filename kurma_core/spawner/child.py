@@ -5,7 +5,6 @@ Each step runs as root; who we are and where we stand is said at each.
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]
 import errno
 import os
 
@@ -79,10 +78,7 @@ def enter(request: Request, fds: dict[int, int], pidfd: int, root_fd: int) -> No
 
 def reset() -> None:
     """No signal ignored or blocked, a usual umask: a program must not see what its starter was."""
-    for number in _signal.valid_signals():
-        if _signal.getsignal(number) not in (_signal.SIG_DFL, None):
-            _signal.signal(number, _signal.SIG_DFL)
-    _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
+    process.reset_signals()
     os.umask(0o022)
 
 

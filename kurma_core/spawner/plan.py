@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kurma_core.linux.cgroups import CgroupTree
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +110,22 @@ def proc(target: str = "/proc") -> FileSystemMount:
 def sysfs(target: str = "/sys", *, read_only: bool = True) -> FileSystemMount:
     """``/sys``, which shows the network namespace that the process is in."""
     return FileSystemMount("sysfs", target, {}, ("nosuid", "nodev", "noexec", *(("ro",) if read_only else ())))
+
+
+def cgroups(tree: CgroupTree) -> tuple[Operation, ...]:
+    """What shows a root its own cgroup, read-write, and no other (G2). Comes after :func:`sysfs`.
+
+    :param tree: made already.
+    """
+    base = "/sys/fs/cgroup"
+    operations: list[Operation] = []
+    if tree.layout.kind != "v2":
+        operations.append(tmpfs(base, attributes=("nosuid", "nodev", "noexec"), mode="0755"))
+    for source, place in tree.mount_plan():
+        target = base if place == "." else f"{base}/{place}"
+        operations.append(Bind(source, target, attributes=("nosuid", "nodev", "noexec")))
+    operations += [Symlink(f"{base}/{name}", place) for name, place in tree.links()]
+    return tuple(operations)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,5 +241,9 @@ def _plain(value: SpawnPlan | EnterPlan | Operation) -> dict[str, object]:
     plain: dict[str, object] = {}
     for one in fields(value):
         item = getattr(value, one.name)
-        plain[one.name] = dict(item) if isinstance(item, Mapping) else item
+        if isinstance(item, Mapping):
+            item = dict(item)
+        elif isinstance(item, int) and not isinstance(item, bool):
+            item = int(item)  # a signal's number may come as an enumeration's member
+        plain[one.name] = item
     return plain
