@@ -120,8 +120,13 @@ class CgroupTree:
             for hierarchy in self._ordered():
                 if hierarchy.version == 2:
                     _write_if_there(self._path(hierarchy) + "/cgroup.kill", "1")
-            # Processes that left the v2 hierarchy's cgroup, or hosts without cgroup.kill.
-            left = self._signal_all()
+            # Processes that left the v2 hierarchy's cgroup, or hosts without cgroup.kill. Frozen, they cannot fork
+            # faster than they are signalled; they die when thawed.
+            self._freeze("FROZEN")
+            try:
+                left = self._signal_all()
+            finally:
+                self._freeze("THAWED")
             if not left:
                 return
             if time.monotonic() > end:
@@ -191,6 +196,13 @@ class CgroupTree:
                         _write(f"{at}/{file}", opened.read().strip())
             if "memory" in hierarchy.controllers and hierarchy.version == 1:
                 _count_children(parent, at)
+
+    def _freeze(self, state: str) -> None:
+        """By v1's freezer, where the host has that and no cgroup.kill."""
+        if not any(os.path.exists(path + "/cgroup.kill") for path in self.directories()):
+            for hierarchy in self.layout.hierarchies:
+                if "freezer" in hierarchy.controllers:
+                    _write_if_there(self._path(hierarchy) + "/freezer.state", state)
 
     def _signal_all(self) -> list[int]:
         """SIGKILL all that can be seen; the PIDs seen."""

@@ -79,6 +79,11 @@ class Spawner:
     def close(self) -> None:
         """Let the program end, and wait for it. May be repeated."""
         if self._socket is not None:
+            try:  # noqa: SIM105 - as light as the rest
+                # A copy of the descriptor in a forked process of the caller's must not keep the program waiting.
+                self._socket.shutdown(_socket.SHUT_RDWR)
+            except OSError:
+                pass  # its end is closed already
             self._socket.close()
             self._socket = None
         if self._pid:
@@ -161,6 +166,10 @@ class Spawner:
                 if fresh or attempt:
                     break
                 continue
+            except BaseException:
+                # Interrupted between question and answer: the next question must not get this one's answer.
+                self.close()
+                raise
             if answer is not None:
                 return answer
             self.close()

@@ -369,6 +369,24 @@ def test_its_death_harms_nothing_and_it_comes_again(spawner, base):
         assert run(spawner, "exit 3", plain_root(base))[0] == 3
 
 
+def test_an_interrupted_request_does_not_answer_the_next(spawner, base):
+    spawner.open()
+    os.kill(spawner._pid, signal.SIGSTOP)
+
+    def interrupt(*_):
+        os.kill(spawner._pid, signal.SIGCONT)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            spawner.bind_into(1, [Bind("/nope", "/x")])
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert run(spawner, "exit 3", plain_root(base))[0] == 3
+
+
 def test_not_the_callers_child(spawner, base):
     started = spawner.start(SpawnPlan(("sh", "-c", "exit 5"), PATH, root=plain_root(base), child_of_caller=False))
     with pytest.raises(ChildProcessError):
