@@ -1,0 +1,111 @@
+"""Logs as the core reads them from a stager's files."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from kurma_core.errors import PodError
+from kurma_core.models import LogLine
+from kurma_core.pods.loglines import Filter, tail
+from kurma_core.pods.logs import LogReader, parse_line
+
+
+def write(directory: Path, name: str, text: bytes) -> None:
+    path = directory / "pod" / "logs" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as stream:
+        stream.write(text)
+
+
+def test_a_line_and_its_parts() -> None:
+    assert parse_line("a", b"2026-01-01T00:00:00.000000001Z stderr P half \xff line") == LogLine(
+        "a", "2026-01-01T00:00:00.000000001Z", "stderr", True, b"half \xff line"
+    )
+    assert parse_line("a", b"T stdout F ").text == b""
+    assert parse_line("a", b"not ours") == LogLine("a", "", "stdout", False, b"not ours")
+
+
+def test_several_apps_are_merged_by_time(tmp_path: Path) -> None:
+    write(tmp_path, "a.log", b"2026-01-01T00:00:01Z stdout F a1\n2026-01-01T00:00:03Z stdout F a2\n")
+    write(tmp_path, "b.log", b"2026-01-01T00:00:02Z stderr F b1\n")
+    with LogReader(str(tmp_path), [("a", "a.log"), ("b", "b.log"), ("c", "c.log")]) as reader:
+        assert [(line.app, line.text) for line in reader.present()] == [("a", b"a1"), ("b", b"b1"), ("a", b"a2")]
+        assert list(reader.present()) == []
+        write(tmp_path, "b.log", b"2026-01-01T00:00:04Z stdout F half")
+        assert list(reader.present()) == []
+        write(tmp_path, "b.log", b" and half\n")
+        assert [line.text for line in reader.present()] == [b"half and half"]
+
+
+def test_more_than_one_chunk(tmp_path: Path) -> None:
+    line = b"2026-01-01T00:00:01Z stdout F " + b"x" * 100_000 + b"\n"
+    write(tmp_path, "a.log", line * 30)
+    with LogReader(str(tmp_path), [("a", "a.log")]) as reader:
+        assert [len(each.text) for each in reader.present()] == [100_000] * 30
+
+
+def test_following_ends_with_the_descriptor_and_loses_nothing(tmp_path: Path) -> None:
+    write(tmp_path, "a.log", b"T stdout F 1\n")
+    ended, end = os.pipe()
+    seen: list[bytes] = []
+
+    def writer() -> None:
+        deadline = time.monotonic() + 10
+        while len(seen) < 1 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        write(tmp_path, "a.log", b"T stdout F 2\n")
+        while len(seen) < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        write(tmp_path, "a.log", b"T stdout F 3\n")
+        os.close(end)
+
+    thread = threading.Thread(target=writer)
+    thread.start()
+    with LogReader(str(tmp_path), [("a", "a.log")]) as reader:
+        for line in reader.follow(ended):
+            seen.append(line.text)
+    thread.join()
+    os.close(ended)
+    assert seen == [b"1", b"2", b"3"]
+
+
+def test_a_link_for_a_log_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "pod" / "logs").mkdir(parents=True)
+    os.symlink("/etc/passwd", tmp_path / "pod" / "logs" / "a.log")
+    with (
+        LogReader(str(tmp_path), [("a", "a.log")]) as reader,
+        pytest.raises(PodError, match="cannot read the log"),
+    ):
+        list(reader.present())
+
+
+def test_a_stager_without_logs_has_its_output_shown(tmp_path: Path) -> None:
+    """G8"""
+    (tmp_path / "stager").mkdir()
+    (tmp_path / "stager" / "output").write_bytes(b"one\ntwo")
+    with LogReader(str(tmp_path), [("a", "a.log")]) as reader:
+        assert [(line.text, line.partial) for line in reader.rest()] == [(b"one", False), (b"two", True)]
+
+
+def lines(*parts: tuple[str, bool]) -> list[LogLine]:
+    return [LogLine("a", "", "stdout", partial, text.encode()) for text, partial in parts]
+
+
+def test_tail_counts_whole_lines() -> None:
+    given = lines(("1", False), ("2a", True), ("2b", False), ("3", False))
+    assert [line.text for line in tail(given, 2)] == [b"2a", b"2b", b"3"]
+    assert list(tail(given, 0)) == []
+    assert list(tail(given, None)) == given
+
+
+def test_filter_by_time_and_stream() -> None:
+    line = LogLine("a", "2026-01-01T00:00:10.5Z", "stdout", False, b"")
+    at = 1767225610.0  # 2026-01-01T00:00:10Z
+    assert Filter(at, None)(line)
+    assert not Filter(at + 1, None)(line)
+    assert not Filter(None, "stderr")(line)

@@ -1,0 +1,114 @@
+"""Pods on disk: names, prefixes, locks, damage."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kurma_core.errors import AmbiguousReferenceError, FormatVersionError, PodExistsError, PodNotFoundError
+from kurma_core.pod_store import PodStore
+
+A = "aaaa0000-0000-4000-8000-000000000001"
+B = "aaaabbbb-0000-4000-8000-000000000002"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> PodStore:
+    return PodStore(str(tmp_path))
+
+
+def test_an_existing_uuid_is_refused(store: PodStore) -> None:
+    """G11"""
+    store.create(A, "one")
+    with pytest.raises(PodExistsError, match="a pod with this UUID exists"):
+        store.create(A, "two")
+    # The refusal must not have reserved the name.
+    store.create(B, "two")
+
+
+def test_a_taken_name_is_refused_and_leaves_nothing(store: PodStore) -> None:
+    store.create(A, "one")
+    with pytest.raises(PodExistsError, match=f"pod {A} has that name"):
+        store.create(B, "one")
+    assert store.uuids() == [A]
+
+
+def test_a_name_whose_pod_is_gone_is_free_again(store: PodStore) -> None:
+    pod = store.create(A, "one")
+    os.rmdir(pod.path)  # as a process would leave it that died before it freed the name
+    assert store.create(B, "one").uuid == B
+
+
+def test_found_by_uuid_prefix_and_name(store: PodStore) -> None:
+    store.create(A, "one")
+    store.create(B, "two")
+    assert store.find(A).uuid == A
+    assert store.find(A.upper()).uuid == A
+    assert store.find("aaaab").uuid == B
+    assert store.find("two").uuid == B
+    with pytest.raises(AmbiguousReferenceError, match="2 pods begin so"):
+        store.find("aaaa")
+
+
+@pytest.mark.parametrize("reference", ["", ".", "..", "names", "../pods", "aaa", "nothing", "a/b"])
+def test_no_such_pod(store: PodStore, reference: str) -> None:
+    store.create(A, "one")
+    with pytest.raises(PodNotFoundError):
+        store.find(reference)
+
+
+def test_state_is_replaced_whole_and_read_back(store: PodStore) -> None:
+    pod = store.create(A, "one")
+    pod.write_state({"state": "prepared"})
+    assert pod.change_state(state="running", owner=1)["owner"] == 1
+    assert pod.read_state() == {"version": 1, "state": "running", "owner": 1}
+    assert sorted(os.listdir(pod.path)) == ["op.lock", "state.json"]
+
+
+def test_damage_is_told_with_what_to_do(store: PodStore) -> None:
+    pod = store.create(A, "one")
+    Path(pod.file("state.json")).write_text("{")
+    with pytest.raises(PodNotFoundError, match=r"state\.json is damaged") as caught:
+        pod.read_state()
+    assert caught.value.hint == f"kurma rm {A}"
+
+
+def test_a_newer_format_is_refused(store: PodStore) -> None:
+    pod = store.create(A, "one")
+    Path(pod.file("state.json")).write_text('{"version": 99}')
+    with pytest.raises(FormatVersionError, match="newer version"):
+        pod.read_state()
+
+
+def test_the_owner_lock_is_one_processs_and_dies_with_it(store: PodStore) -> None:
+    pod = store.create(A, "one")
+    script = (
+        "import sys; from kurma_core.pod_store import PodDirectory\n"
+        "fd = PodDirectory(sys.argv[1]).try_own(); print('held' if fd is not None else 'busy', flush=True)\n"
+        "sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, pod.path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        assert pod.owned()
+        assert pod.try_own() is None
+        holder.kill()
+    assert not pod.owned()
+
+
+def test_delete_frees_the_name_and_is_repeatable(store: PodStore) -> None:
+    pod = store.create(A, "one")
+    deep = Path(pod.path, "pod", *["d"] * 50)
+    deep.mkdir(parents=True)
+    os.symlink("/etc", deep / "link")
+    store.delete(pod, "one")
+    store.delete(pod, "one")
+    assert store.uuids() == []
+    assert os.listdir(store.names) == []
+    assert os.path.exists("/etc/passwd")

@@ -1,0 +1,69 @@
+"""What stagers say is untrusted (G5)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from kurma_core.errors import StagerError
+from kurma_core.models import AppStatus
+from kurma_core.staging.records import exit_code, parse_status_output, read_status_file
+
+
+def test_the_documents_own_examples() -> None:
+    assert parse_status_output(b'{"nats": {"pid": 1234, "exited": false}}') == {
+        "nats": AppStatus("nats", pid=1234)
+    }
+    exited = parse_status_output(b'{"nats": {"exited": true, "exitCode": 1, "exitReason": "killed"}}')["nats"]
+    assert (exited.exited, exited.exit_code, exited.reason, exited.pid) == (True, 1, "killed", None)
+    assert parse_status_output(b'{"nats": {"running": false, "exitCode": 3}}')["nats"].exited
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"a": 1}',
+        b'{"a": {"pid": "1"}}',
+        b'{"a": {"pid": -1}}',
+        b'{"a": {"pid": true}}',
+        b'{"a": {"exited": true, "exitCode": 256}}',
+        b'{"a": {"exited": true, "exitCode": 1.5}}',
+        b'{"a": {"log": "../../etc/shadow"}}',
+        b"x" * ((1 << 20) + 1),
+    ],
+)
+def test_nonsense_is_refused(text: bytes) -> None:
+    with pytest.raises(StagerError, match="the stager is wrong"):
+        parse_status_output(text)
+
+
+def test_an_unknown_reason_is_dropped() -> None:
+    assert parse_status_output(b'{"a": {"exited": true, "exitReason": "\\u001b[2J"}}')["a"].reason is None
+
+
+def test_a_link_in_place_of_the_status_file_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "pod").mkdir()
+    secret = tmp_path / "secret"
+    secret.write_text('{"apps": {}}')
+    os.symlink(secret, tmp_path / "pod" / "status.json")
+    assert read_status_file(str(tmp_path)) is None
+    os.unlink(tmp_path / "pod" / "status.json")
+    os.mkfifo(tmp_path / "pod" / "status.json")
+    with pytest.raises(StagerError):
+        read_status_file(str(tmp_path))
+
+
+def test_the_pods_exit_code_is_the_first_that_is_not_zero() -> None:
+    apps = {
+        "a": AppStatus("a", exited=True, exit_code=0),
+        "b": AppStatus("b", exited=True, exit_code=42),
+        "c": AppStatus("c", exited=True, exit_code=7),
+    }
+    assert exit_code(apps, ["a", "b", "c"]) == 42
+    assert exit_code(apps, ["c", "b"]) == 7
+    assert exit_code(apps, ["a", "missing"]) == 0
