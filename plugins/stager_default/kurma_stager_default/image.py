@@ -1,0 +1,234 @@
+"""The default stager's image, made of the running interpreter (H1): a program, some modules, a few libraries.
+
+``/opt/stager`` is the interpreter's prefix, found by its landmarks, so that neither an environment variable nor an
+option has to name it; modules are compiled ahead and come without their source.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import kurma_core.linux
+import kurma_stager_default
+from kurma_core.errors import StagerError
+from kurma_stager_default import elf
+
+NAME = "kurma.io/stager/default"
+PREFIX = "opt/stager"
+#: Programs of the image, and the module whose ``main`` each calls.
+PROGRAMS = {"start": "main", "status": "callin_status", "logs": "callin_logs", "run": "callin_run"}
+#: ``-I``: nothing of the environment or the current directory; ``-S``: no ``site``.
+_OPTIONS = "-IS"
+
+# Standard modules that are imported late, on paths that a look at a fresh interpreter does not take.
+_LATE = ("fcntl", "resource", "gc", "time", "errno", "select", "stat", "os", "io", "encodings.ascii", "encodings.latin_1")
+
+_LIST = """
+import sys
+for name in sys.argv[1:]:
+    __import__(name)
+found = {name: [getattr(module.__spec__, "origin", None), hasattr(module, "__path__")]
+         for name, module in sorted(sys.modules.items())
+         if name != "__main__" and getattr(module, "__spec__", None) is not None}
+import json
+print(json.dumps(found))
+"""
+
+# In a fresh interpreter, so that the same source gives the same bytes whatever this process has loaded.
+_COMPILE = """
+import marshal, sys
+from importlib.util import MAGIC_NUMBER
+for line in sys.stdin:
+    source, target, shown = line.rstrip("\\n").split("\\t")
+    with open(source, "rb") as file:
+        code = compile(file.read(), shown, "exec", dont_inherit=True, optimize=2)
+    with open(target, "wb") as file:
+        # "hash-based, never checked": no date in it, and no source to look for
+        file.write(MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8))
+        file.write(marshal.dumps(code))
+"""
+
+
+def interpreter() -> str:
+    """The real program behind this process: no virtual environment, no shim, no link."""
+    base = getattr(sys, "_base_executable", None) or sys.executable
+    if not base:
+        raise StagerError("the running Python cannot tell where its program is")
+    return os.path.realpath(base)
+
+
+def fingerprint() -> str:
+    """Changes whenever the image would: some forty ``stat`` calls, no reading."""
+    program = interpreter()
+    digest = hashlib.sha256(f"{sys.version}\0{sys.implementation.cache_tag}\0{_stdlib()}\0".encode())
+    for path in [program, os.path.realpath(elf.loader_of(program) or program), *_own_sources(), *_builders()]:
+        status = os.stat(path)
+        digest.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
+    return digest.hexdigest()
+
+
+def build(rootfs: str) -> Mapping[str, Any]:
+    """Fills the empty directory ``rootfs``; returns the image manifest.
+
+    :raises StagerError: something that the interpreter needs is missing.
+    """
+    program = interpreter()
+    loader = elf.loader_of(program)
+    if loader is None:
+        raise StagerError(f"{program} is linked statically; the stager's image needs a dynamic interpreter")
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    library = f"{rootfs}/{PREFIX}/lib/{version}"
+    os.makedirs(f"{library}/lib-dynload")
+    for directory in (f"{PREFIX}/bin", "run", "tmp", "etc", "pod", "layers", "volumes", "dev", "proc", "sys"):
+        os.makedirs(f"{rootfs}/{directory}", exist_ok=True)
+    _copy(program, f"{rootfs}/{PREFIX}/bin/python3")
+    extensions = _modules(program, library)
+    _libraries(rootfs, loader, [program, *extensions])
+    for name, module in PROGRAMS.items():
+        _launcher(f"{rootfs}/{PREFIX}/{name}", module)
+    return {
+        "acKind": "ImageManifest",
+        "acVersion": "0.8.11",
+        "name": NAME,
+        "labels": [{"name": "os", "value": "linux"}, {"name": "arch", "value": _arch()}],
+        "app": {
+            "exec": [f"/{PREFIX}/bin/python3", _OPTIONS, f"/{PREFIX}/start"],
+            "user": "0",
+            "group": "0",
+            "workingDirectory": "/",
+        },
+        "annotations": [{"name": "kurma.io/stager/python", "value": sys.version.split()[0]}],
+    }
+
+
+def _arch() -> str:
+    machine = os.uname().machine
+    return {"x86_64": "amd64", "i686": "i386"}.get(machine, machine)
+
+
+def _stdlib() -> str:
+    return os.path.dirname(os.path.realpath(os.__file__))
+
+
+def _own_sources() -> list[str]:
+    """The sources that go into the image, besides the standard library's."""
+    return [source for _, source in _own_modules()]
+
+
+def _own_modules() -> list[tuple[str, str]]:
+    """``(module name, source)`` of the half inside and of the light library; in order."""
+    found = []
+    for package, directory in (
+        ("kurma_stager_default.inside", os.path.dirname(os.path.abspath(kurma_stager_default.__file__ or "")) + "/inside"),
+        ("kurma_core.linux", os.path.dirname(os.path.abspath(kurma_core.linux.__file__ or ""))),
+    ):
+        for name in sorted(os.listdir(directory)):
+            if name.endswith(".py"):
+                found.append((package if name == "__init__.py" else f"{package}.{name[:-3]}", f"{directory}/{name}"))
+    return found
+
+
+def _builders() -> list[str]:
+    directory = os.path.dirname(os.path.abspath(kurma_stager_default.__file__ or ""))
+    return [f"{directory}/{name}" for name in ("elf.py", "image.py", "plugin.py")]
+
+
+def _copy(source: str, target: str, mode: int = 0o755) -> None:
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    shutil.copyfile(source, target)
+    os.chmod(target, mode)
+
+
+def _modules(program: str, library: str) -> list[str]:
+    """Standard modules that are in use, and ours, compiled; returns the extension modules' sources."""
+    listed = _run(program, [_LIST, *_standard_names()])
+    stdlib = _stdlib()
+    jobs: list[tuple[str, str, str]] = []
+    extensions = []
+    for name, (origin, package) in json.loads(listed).items():
+        if origin == "built-in":
+            continue
+        if origin is not None and origin.endswith(".so"):
+            extensions.append(origin)
+            _copy(origin, f"{library}/lib-dynload/{os.path.basename(origin)}")
+            continue
+        path = name.replace(".", "/") + ("/__init__" if package else "")
+        source = f"{stdlib}/{path}.py"
+        if os.path.exists(source):  # what is frozen has its source beside it too; "os" is a landmark
+            jobs.append((source, f"{library}/{path}.pyc", f"{path}.py"))
+    for name, source in _own_modules():
+        path = name.replace(".", "/") + ("/__init__" if source.endswith("/__init__.py") else "")
+        jobs.append((source, f"{library}/{path}.pyc", f"{path}.py"))
+    for package in ("kurma_core", "kurma_stager_default"):
+        empty = f"{library}/{package}/__init__.py"
+        os.makedirs(os.path.dirname(empty), exist_ok=True)
+        with open(empty, "w"):
+            pass
+        jobs.append((empty, f"{library}/{package}/__init__.pyc", f"{package}/__init__.py"))
+    for _, target, _ in jobs:
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+    _run(program, [_COMPILE], "".join(["\t".join(job) + "\n" for job in jobs]))
+    for package in ("kurma_core", "kurma_stager_default"):
+        os.unlink(f"{library}/{package}/__init__.py")
+    return extensions
+
+
+def _standard_names() -> list[str]:
+    """Standard modules that ours import, read from their sources: nothing of ours is imported to find out."""
+    import ast
+
+    names = set(_LATE)
+    for _, source in _own_modules():
+        with open(source, "rb") as file:
+            tree = ast.parse(file.read(), source)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                names.update(alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                names.add(node.module)
+    return sorted(name for name in names if _wanted(name))
+
+
+def _wanted(name: str) -> bool:
+    top = name.split(".")[0]
+    # What stands under TYPE_CHECKING is for readers of types only.
+    return top not in ("__future__", "kurma_core", "kurma_stager_default", "collections", "typing")
+
+
+def _run(program: str, arguments: list[str], stdin: str = "") -> str:
+    code, *rest = arguments
+    done = subprocess.run(
+        [program, "-ISB", "-c", code, *rest], input=stdin, capture_output=True, text=True, check=False, env={}
+    )
+    if done.returncode != 0:
+        raise StagerError(f"the stager's image cannot be made: {program}: {done.stderr.strip().splitlines()[-1:]}")
+    return done.stdout
+
+
+def _libraries(rootfs: str, loader: str, objects: list[str]) -> None:
+    """All in one directory, one of those where the loader looks without any configuration."""
+    _copy(loader, f"{rootfs}{loader}")
+    found = elf.libraries(loader, objects)
+    default = next((os.path.dirname(path) for name, path in found.items() if name.startswith("libc.")), "/lib")
+    for name, path in sorted(found.items()):
+        _copy(path, f"{rootfs}{default}/{os.path.basename(name)}")
+
+
+def _launcher(path: str, module: str) -> None:
+    with open(path, "w") as file:
+        file.write(
+            f"#!/{PREFIX}/bin/python3 {_OPTIONS}\n"
+            f"import os, sys\n"
+            f"from kurma_stager_default.inside.{module} import main\n"
+            f"code = main()\n"
+            f"sys.stdout.flush()\n"
+            f"os._exit(code)\n"
+        )
+    os.chmod(path, 0o755)

@@ -1,0 +1,178 @@
+"""An app's root: the union of its layers, its volumes, what the kernel shows (H3, H10, H11, V3).
+
+Made anew for every execution, in a mount namespace of the execution's own: nothing has to be unmounted later, the
+namespace's end is the end of it all. Runs as root in a forked child, which ends up with that root as its own.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+
+from kurma_core.linux import mounts, namespaces, overlay
+from kurma_core.linux.beneath import make_mount_target
+from kurma_stager_default.inside import hostfiles, sysmounts
+from kurma_stager_default.inside.errors import SetupError
+from kurma_stager_default.inside.manifest import App, Mount, Pod
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+#: Where the root is mounted until it becomes the root; and the pod's shared memory.
+PLACE = "/run/root"
+SHM = "/run/shm"
+
+_READABLE = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_NO_OVERLAY = (errno.ENODEV, errno.EINVAL, errno.EOPNOTSUPP)
+
+
+def enter(pod: Pod, app: App, directory: str, note: Callable[[str], None]) -> None:
+    """Make the root and change to it.
+
+    :param directory: an empty one on a real file system, for this execution's changes.
+    :param note: told what is worth knowing of a root that works.
+    :raises SetupError: what failed, on what, why.
+    """
+    try:
+        namespaces.unshare(namespaces.CLONE_NEWNS)
+        mounts.make_private("/")
+        root = _union(pod, app, directory, note)
+        hostfiles.write(root, hostfiles.contents(pod))
+        sysmounts.mount_all(root, SHM)
+        _volumes(app, root, note)
+        if app.read_only:
+            mounts.set_attributes(root, mounts.ATTR_RDONLY, recursive=False)
+        mounts.pivot_root(root)
+        os.close(root)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        raise SetupError(f"its root cannot be made: {where}{error.strerror or error}") from None
+
+
+def _union(pod: Pod, app: App, directory: str, note: Callable[[str], None]) -> int:
+    """The layers as one writable tree, mounted at :data:`PLACE`, ``nodev``. :returns: a descriptor of it."""
+    layers = [f"/layers/{layer}" for layer in app.layers]
+    if not layers:
+        raise SetupError("it has no layers")
+    os.mkdir(directory + "/upper")
+    if pod.storage != "copy":
+        os.mkdir(directory + "/work")
+        top = os.stat(layers[0])
+        os.chown(directory + "/upper", top.st_uid, top.st_gid)
+        os.chmod(directory + "/upper", stat.S_IMODE(top.st_mode))
+        try:
+            root = overlay.mount_overlay(
+                layers, directory + "/upper", directory + "/work", volatile=True, attributes=mounts.ATTR_NODEV
+            )
+            mounts.move_mount_to(root, PLACE)
+            return root
+        except OSError as error:
+            if pod.storage == "overlay" or error.errno not in _NO_OVERLAY:
+                raise
+            note(f"app {app.name}: its root is a copy, since overlay is not to be had ({error.strerror or error})")
+    return _copied(layers, directory + "/upper")
+
+
+def _copied(layers: list[str], target: str) -> int:
+    _merge(target, reversed(layers))
+    root = mounts.open_tree(mounts.AT_FDCWD, target, recursive=False)
+    mounts.set_attributes(root, mounts.ATTR_NODEV, recursive=False)
+    mounts.move_mount_to(root, PLACE)
+    return root
+
+
+class _Layer:
+    """A directory to copy, as :func:`kurma_core.linux.tree.merge` wants it."""
+
+    root = ""
+    filter = None
+    removed = ()
+    opaque = ()
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+
+def _merge(target: str, paths: Iterable[str]) -> None:
+    from kurma_core.linux import tree
+
+    tree.merge(target, [_Layer(path) for path in paths], copy=True)
+
+
+class _Target:
+    """A place where a volume will be mounted; :attr:`path` is the real one, links resolved."""
+
+    __slots__ = ("fd", "mount", "path", "source")
+
+    def __init__(self, mount: Mount, root: int) -> None:
+        self.mount = mount
+        try:
+            self.source = os.open(f"/volumes/{mount.volume}", os.O_PATH | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise SetupError(f"volume {mount.volume}: there is none") from None
+        directory = stat.S_ISDIR(os.fstat(self.source).st_mode)
+        try:
+            self.fd = make_mount_target(root, mount.path, directory=directory)
+        except OSError as error:
+            raise SetupError(f"volume {mount.volume}: cannot be mounted at {mount.path}: {error.strerror}") from None
+        self.path = os.readlink(f"/proc/self/fd/{self.fd}")[len(PLACE) :] or "/"
+
+
+def _volumes(app: App, root: int, note: Callable[[str], None]) -> None:
+    # All places are found before the first volume is mounted, so that none is made inside of another volume.
+    targets = [_Target(mount, root) for mount in app.mounts]
+    _refuse_overlaps(targets)
+    for target in targets:
+        mount = target.mount
+        if mount.seed:
+            _seed(target)
+        elif _hides(target):
+            note(f"app {app.name}: volume {mount.volume} hides what the image has at {mount.path}")
+        attributes = mounts.ATTR_NODEV | (mounts.ATTR_RDONLY if mount.read_only else 0)
+        mounts.bind(target.source, target.fd, attributes=attributes)
+        os.close(target.source)
+        os.close(target.fd)
+
+
+def _refuse_overlaps(targets: list[_Target]) -> None:
+    for number, target in enumerate(targets):
+        name = f"volume {target.mount.volume}: cannot be mounted at {target.mount.path}"
+        if target.path in ("/", "/dev") or target.path.split("/")[1] in ("proc", "sys"):
+            raise SetupError(f"{name}: that place is the system's")
+        for other in targets[:number]:
+            shorter, longer = sorted((target.path, other.path), key=len)
+            if longer == shorter or longer.startswith(shorter + "/"):
+                raise SetupError(f"{name}: overlaps volume {other.mount.volume} at {other.mount.path}")
+
+
+def _hides(target: _Target) -> bool:
+    status = os.fstat(target.fd)
+    if not stat.S_ISDIR(status.st_mode):
+        return status.st_size > 0
+    fd = os.open(f"/proc/self/fd/{target.fd}", _READABLE)
+    try:
+        return not _is_empty(fd)
+    finally:
+        os.close(fd)
+
+
+def _is_empty(fd: int) -> bool:
+    with os.scandir(fd) as entries:
+        return next(entries, None) is None
+
+
+def _seed(target: _Target) -> None:
+    """Fill an empty volume with what the image has in its place, once: a volume with content is left alone."""
+    if not stat.S_ISDIR(os.fstat(target.source).st_mode):
+        return
+    volume = os.open(f"/proc/self/fd/{target.source}", _READABLE)
+    try:
+        # Apps are set up side by side, and may share the volume: the second one finds it filled.
+        fcntl.flock(volume, fcntl.LOCK_EX)
+        if _is_empty(volume):
+            _merge(f"/proc/self/fd/{volume}/.", [f"/proc/self/fd/{target.fd}"])
+    finally:
+        os.close(volume)

@@ -1,0 +1,191 @@
+"""One app of a running pod: its executions one after the other, each with its root, its pipes and its log."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from kurma_core.linux import beneath
+from kurma_core.linux.clock import timestamp
+from kurma_stager_default.inside import applog, child, podgroups
+from kurma_stager_default.inside.manifest import App, Pod
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from kurma_core.linux.cgroups import CgroupTree
+
+#: Phases besides those of a child: waiting for the next execution, and over.
+WAITING = "waiting"
+ENDED = "ended"
+
+_CHUNK = 1 << 18
+_F_SETPIPE_SZ = 1031
+# Executions remembered in status.json besides the last one.
+_REMEMBERED = 10
+# Seconds: the pause before the first restart, the longest, and how long an execution must have lasted to be no
+# failure of the start.
+_FIRST_PAUSE, _LONGEST_PAUSE, _SETTLED = 0.1, 60.0, 10.0
+
+
+class Instance:
+    """One execution."""
+
+    __slots__ = ("began", "code", "directory", "files", "finished", "log", "message", "oom", "reason", "started", "streams")
+
+    def __init__(self, app: App, number: int, log: applog.AppLog, stdin: int, oom: int) -> None:
+        apps = "/pod/apps"
+        self.directory = f"{apps}/{app.name}/{number}"
+        os.makedirs(self.directory, 0o700)
+        out, out_end = _pipe()
+        err, err_end = _pipe()
+        #: read ends, and what the log calls them
+        self.streams = {out: applog.STDOUT, err: applog.STDERR}
+        self.files = child.Files(self.directory, out_end, err_end, stdin)
+        self.log = log
+        self.oom = oom
+        self.began = time.monotonic()
+        self.started: str | None = None
+        self.finished: str | None = None
+        self.code: int | None = None
+        self.reason: str | None = None
+        self.message: str | None = None
+
+    def close(self) -> None:
+        for fd in (*self.streams, self.files.stdout, self.files.stderr, self.files.namespace):
+            if fd >= 0:
+                os.close(fd)
+        self.streams = {}
+        self.files.stdout = self.files.stderr = self.files.namespace = -1
+        self.log.close()
+
+    def drain(self, fd: int, limit: int = 1 << 30) -> None:
+        """Log what is waiting in a pipe. :param limit: at most so many bytes, for a writer that does not stop."""
+        while limit > 0:
+            try:
+                data = os.read(fd, _CHUNK)
+            except BlockingIOError:
+                return
+            if not data:
+                return
+            limit -= len(data)
+            self.log.write(self.streams[fd], data)
+
+    def to_json(self, pid: int | None) -> dict[str, Any]:
+        value = {
+            "pid": pid,
+            "exited": self.finished is not None,
+            "startedAt": self.started,
+            "log": os.path.basename(self.log.path),
+        }
+        if self.finished is not None:
+            value["exitCode"] = self.code
+            value["exitReason"] = self.reason
+            value["finishedAt"] = self.finished
+        if self.message is not None:
+            value["message"] = self.message
+        if self.log.dropped_in_all:
+            value["logDropped"] = self.log.dropped_in_all
+        return value
+
+
+def _pipe() -> tuple[int, int]:
+    """A pipe whose read end does not block and whose write end does, somewhat larger than usual."""
+    import fcntl
+
+    read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    os.set_blocking(write, True)
+    try:
+        fcntl.fcntl(read, _F_SETPIPE_SZ, _CHUNK)
+    except OSError:
+        pass  # the user's allowance of pipe memory is spent; the usual size does
+    return read, write
+
+
+class AppRun:
+    """An app and its current execution."""
+
+    __slots__ = ("app", "child", "deadline", "history", "instance", "number", "pause", "phase", "tree")
+
+    def __init__(self, app: App, tree: CgroupTree) -> None:
+        self.app = app
+        self.tree = tree
+        self.phase = WAITING
+        self.child: child.Child | None = None
+        self.instance: Instance | None = None
+        self.number = 0
+        self.pause = _FIRST_PAUSE
+        #: monotonic time at which the phase is over, whatever happens; None: it may last
+        self.deadline: float | None = None
+        self.history: list[dict[str, Any]] = []
+
+    def new_instance(self, pod: Pod, stdin: int) -> Instance:
+        """A fresh root, a log of its own."""
+        if self.instance is not None:
+            self.history = [*self.history, self.instance.to_json(None)][-_REMEMBERED:]
+            self._clear(self.instance)
+        log = applog.AppLog(f"/pod/logs/{applog.free_name('/pod/logs', self.app.name)}", pod.log_size, pod.log_count)
+        while os.path.lexists(f"/pod/apps/{self.app.name}/{self.number}"):
+            self.number += 1  # left by an earlier run of the pod
+        self.instance = Instance(self.app, self.number, log, stdin, podgroups.oom_kills(self.tree))
+        self.number += 1
+        return self.instance
+
+    def _clear(self, instance: Instance) -> None:
+        """What an execution wrote to its root is gone with it."""
+        parent = os.open(os.path.dirname(instance.directory), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            beneath.remove_tree(parent, os.path.basename(instance.directory))
+        except OSError:
+            pass  # some process still holds it; it goes with the pod
+        finally:
+            os.close(parent)
+
+    def started(self) -> None:
+        if self.instance is not None and self.instance.started is None:
+            self.instance.started = timestamp()
+
+    def record(self, code: int, reason: str, message: str | None = None) -> None:
+        """How the execution ended."""
+        instance = self.instance
+        if instance is not None and instance.finished is None:
+            instance.finished = timestamp()
+            instance.code, instance.reason, instance.message = code, reason, message
+
+    def record_status(self, status: int) -> None:
+        """:param status: as ``waitpid`` gives it, of the main process."""
+        code = os.waitstatus_to_exitcode(status)
+        killed = code < 0
+        number = 128 - code if killed else code
+        reason = "killed" if killed else "exited"
+        if number == 137 and self.instance is not None and podgroups.oom_kills(self.tree) > self.instance.oom:
+            reason = "oom"
+        self.record(number, reason)
+
+    def next_pause(self) -> float | None:
+        """Seconds until the app is to be started again; None: it is not (H5)."""
+        instance = self.instance
+        if instance is None or instance.reason == "start-failed" or self.app.restart == "never":
+            return None
+        if self.app.restart == "on-failure" and instance.code == 0:
+            return None
+        if time.monotonic() - instance.began >= _SETTLED:
+            self.pause = _FIRST_PAUSE
+        pause, self.pause = self.pause, min(self.pause * 2, _LONGEST_PAUSE)
+        return pause
+
+    def to_json(self) -> dict[str, Any]:
+        if self.instance is None:
+            return {"pid": None, "exited": False}
+        running = self.child is not None and self.phase == child.MAIN
+        value = self.instance.to_json(self.child.pid if running and self.child is not None else None)
+        if self.phase == WAITING and value["exited"]:
+            # It will run again: for others it has not ended.
+            value["exited"] = False
+            value["restarting"] = True
+        value["phase"] = self.phase
+        value["restarts"] = len(self.history)
+        if self.history:
+            value["earlier"] = self.history
+        return value

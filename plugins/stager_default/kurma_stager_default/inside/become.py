@@ -1,0 +1,179 @@
+"""The last steps of a child on its way to being a process of an app: identity, rights, environment, exec.
+
+The same for an app's main process, its handlers and commands run in it later, so that none has more than another.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import _signal
+
+from kurma_core.linux import capabilities, landlock, libc, userdb
+from kurma_stager_default.inside import execpath
+from kurma_stager_default.inside.errors import SetupError
+from kurma_stager_default.inside.manifest import PATH, App, Plan
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_PR_SET_NO_NEW_PRIVS = 38
+_CAP_SYS_ADMIN = 21
+# Caught by the supervisor, or ignored by the interpreter.
+_CHANGED = (
+    _signal.SIGCHLD,
+    _signal.SIGTERM,
+    _signal.SIGINT,
+    _signal.SIGHUP,
+    _signal.SIGQUIT,
+    _signal.SIGUSR1,
+    _signal.SIGUSR2,
+    _signal.SIGWINCH,
+    _signal.SIGPIPE,
+    _signal.SIGXFSZ,
+)
+
+
+def needs_domain(plan: Plan) -> bool:
+    """Whether the app gets a Landlock domain: not with CAP_SYS_ADMIN, since a domain forbids to mount (H2)."""
+    return _CAP_SYS_ADMIN not in granted(plan)
+
+
+def granted(plan: Plan) -> frozenset[int]:
+    if plan.capabilities is None:
+        return capabilities.DEFAULT_SET
+    return frozenset([capabilities.parse(name) for name in plan.capabilities])
+
+
+def clean_process() -> None:
+    """Undo, in a fresh child, what its Python parent has done to signals; a usual umask."""
+    _signal.set_wakeup_fd(-1)
+    for number in _CHANGED:
+        _signal.signal(number, _signal.SIG_DFL)
+    _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
+    os.umask(0o022)
+
+
+def join_cgroups(procs: list[int]) -> None:
+    """:param procs: descriptors of ``cgroup.procs`` files."""
+    for fd in procs:
+        os.write(fd, b"0")
+        os.close(fd)
+
+
+def apply_limits(plan: Plan) -> None:
+    """Runs as root before the root is changed, with a ``/proc`` that shows us.
+
+    :raises SetupError: the kernel refuses one.
+    """
+    if plan.oom_score_adj is not None:
+        try:
+            with open("/proc/self/oom_score_adj", "w") as file:
+                file.write(str(plan.oom_score_adj))
+        except OSError as error:
+            raise SetupError(f"cannot set oom_score_adj to {plan.oom_score_adj}: {error.strerror}") from None
+    if plan.rlimits:
+        import resource
+
+        for name, (soft, hard) in plan.rlimits.items():
+            number = getattr(resource, "RLIMIT_" + name.upper(), None)
+            if number is None:
+                raise SetupError(f"there is no resource limit {name!r}")
+            try:
+                resource.setrlimit(number, (soft, hard))
+            except (OSError, ValueError) as error:
+                raise SetupError(f"cannot set the limit {name} to {soft}:{hard}: {error}") from None
+
+
+class Identity:
+    """Who the process becomes."""
+
+    __slots__ = ("groups", "user")
+
+    def __init__(self, user: userdb.User, groups: list[int]) -> None:
+        self.user = user
+        self.groups = groups
+
+
+def resolve(user: str, group: str, groups: list[int]) -> Identity:
+    """Looks the names up in the root that this process has now (H6). An empty group: the user's own groups.
+
+    :raises SetupError: there is no such user or group.
+    """
+    root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        found = userdb.find_user(root, user)
+        more = list(groups)
+        if group:
+            found.gid = userdb.find_group(root, group)
+        elif found.name is not None:
+            more += userdb.groups_of(root, found.name)
+        return Identity(found, list(dict.fromkeys(more)))
+    except LookupError as error:
+        raise SetupError(str(error)) from None
+    except OSError as error:
+        raise SetupError(f"user {user!r}, group {group!r}: {error.filename}: {error.strerror}") from None
+    finally:
+        os.close(root)
+
+
+def environment_of(app: App, user: userdb.User, extra: list[tuple[str, str]]) -> dict[str, str]:
+    """What the process finds in its environment (Y1).
+
+    :param extra: over the app's own, last wins.
+    """
+    found = {"PATH": PATH}
+    if user.name is not None:
+        found["USER"] = found["LOGNAME"] = user.name
+    found["HOME"] = user.home or "/"
+    if user.shell is not None:
+        found["SHELL"] = user.shell
+    for key, value in app.environment:
+        found[key] = value
+    for key, value in extra:
+        found[key] = value
+    found["AC_APP_NAME"] = app.name
+    found["container"] = "kurma"
+    return found
+
+
+def become(
+    app: App,
+    argv: list[str],
+    identity: Identity,
+    environment: dict[str, str],
+    directory: str,
+    ready: Callable[[], None],
+) -> None:
+    """Give up what was not granted, and exec. Runs as root in the app's root; never comes back.
+
+    :param ready: called once everything but exec itself has worked.
+    :raises SetupError: before ``ready``.
+    :raises ExecError: after it.
+    """
+    plan = app.plan
+    user = identity.user
+    keep = granted(plan)
+    if plan.no_new_privileges:
+        libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    if _CAP_SYS_ADMIN not in keep and landlock.usable():
+        landlock.enter_domain()
+
+    def change_user() -> None:
+        os.setgroups(identity.groups)
+        os.setresgid(user.gid, user.gid, user.gid)
+        os.setresuid(user.uid, user.uid, user.uid)
+
+    capabilities.apply(keep, user.uid, granted=bool(plan.ambient), become=change_user)
+    if plan.ambient and user.uid != 0:
+        capabilities.set_ambient(frozenset([capabilities.parse(name) for name in plan.ambient]) & keep)
+    try:
+        # As the app's user: a directory that it may not enter is as good as none.
+        os.chdir(directory)
+    except OSError as error:
+        reason = "does not exist" if error.errno == errno.ENOENT else error.strerror
+        raise SetupError(f"the working directory {directory} {reason}") from None
+    ready()
+    execpath.execute(argv, environment)

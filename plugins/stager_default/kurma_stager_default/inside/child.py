@@ -1,0 +1,164 @@
+"""One forked child of the stager on its way to being a process of an app, and what it reports on that way.
+
+The report is a pipe that closes at exec. Lines: ``N text`` a note, ``R`` the root is made, ``G`` all but exec is done,
+``S text`` the set-up failed, ``X127 text`` the program cannot be executed.
+"""
+
+from __future__ import annotations
+
+import os
+
+from kurma_core.linux import namespaces
+from kurma_stager_default.inside import approot, become
+from kurma_stager_default.inside.errors import SetupError
+from kurma_stager_default.inside.execpath import ExecError
+from kurma_stager_default.inside.manifest import App, Pod
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kurma_core.linux.cgroups import CgroupTree
+
+#: What a child is for.
+ROOT = "root"
+PRE_START = "pre-start"
+MAIN = "main"
+POST_STOP = "post-stop"
+
+SETUP_FAILED = 125
+
+
+class Files:
+    """Descriptors of one execution of an app.
+
+    :attr:`namespace` is its mount namespace, held for handlers that run before or after main; -1: not held.
+    """
+
+    __slots__ = ("directory", "namespace", "stderr", "stdin", "stdout")
+
+    def __init__(self, directory: str, stdout: int, stderr: int, stdin: int) -> None:
+        self.directory = directory
+        self.stdout = stdout
+        self.stderr = stderr
+        self.stdin = stdin
+        self.namespace = -1
+
+
+class Child:
+    """A child, as the stager sees it."""
+
+    __slots__ = ("_rest", "executing", "failure", "kind", "notes", "pid", "ready", "report")
+
+    def __init__(self, pid: int, report: int, kind: str) -> None:
+        self.pid = pid
+        self.report = report
+        self.kind = kind
+        self.ready = False
+        self.executing = False
+        #: exit code and reason of what could not be started
+        self.failure: tuple[int, str] | None = None
+        self.notes: list[str] = []
+        self._rest = b""
+
+    def read_report(self) -> bool:
+        """Takes what is there; whether the report has ended."""
+        while True:
+            try:
+                data = os.read(self.report, 4096)
+            except BlockingIOError:
+                return False
+            if not data:
+                return True
+            *whole, self._rest = (self._rest + data).split(b"\n")
+            for line in whole:
+                self._take(line.decode(errors="replace"))
+
+    def _take(self, line: str) -> None:
+        kind, _, text = line.partition(" ")
+        if kind == "N":
+            self.notes.append(text)
+        elif kind == "R":
+            self.ready = True
+        elif kind == "G":
+            self.executing = True
+        elif kind == "S":
+            self.failure = (SETUP_FAILED, text)
+        elif kind.startswith("X"):
+            self.failure = (int(kind[1:]), text)
+
+    def close(self) -> None:
+        if self.report >= 0:
+            os.close(self.report)
+            self.report = -1
+
+
+def spawn(pod: Pod, app: App, kind: str, argv: list[str], files: Files, tree: CgroupTree) -> Child:
+    """Fork a child that becomes ``argv``; for :data:`ROOT`, one that makes the root and waits to be killed.
+
+    :param files: with a namespace in it, the child goes there; else it makes the root itself.
+    """
+    procs = tree.open_procs()
+    report, told = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    os.set_blocking(told, True)
+    pid = os.fork()
+    if pid:
+        os.close(told)
+        for fd in procs:
+            os.close(fd)
+        return Child(pid, report, kind)
+
+    def tell(word: str, text: str = "") -> None:
+        line = f"{word} {text}".replace("\n", " ")
+        os.write(told, line.encode(errors="replace")[:2000] + b"\n")
+
+    code = SETUP_FAILED
+    try:
+        _run(pod, app, kind, argv, files, procs, tell)
+    except SetupError as error:
+        tell("S", str(error))
+    except ExecError as error:
+        code = error.code
+        tell(f"X{code}", str(error))
+    except BaseException as error:  # noqa: BLE001 - a forked child must never run on into its parent's code
+        tell("S", f"{type(error).__name__}: {error}")
+    finally:
+        os._exit(code)
+
+
+def _run(
+    pod: Pod,
+    app: App,
+    kind: str,
+    argv: list[str],
+    files: Files,
+    procs: list[int],
+    tell: Callable[..., None],
+) -> None:
+    """Root with all rights at first; the rights go in :func:`become.become`."""
+    become.clean_process()
+    os.setsid()
+    become.join_cgroups(procs)
+    become.apply_limits(app.plan)
+    if files.namespace >= 0:
+        namespaces.setns(files.namespace, namespaces.CLONE_NEWNS)
+        os.chdir("/")
+    else:
+        approot.enter(pod, app, files.directory, lambda text: tell("N", text))
+    if kind == ROOT:
+        tell("R")
+        while True:
+            os.read(os.pipe()[0], 1)  # for ever: the stager takes the namespace and kills us
+    identity = become.resolve(app.user, app.group, app.groups)
+    _connect(files if kind == MAIN else Files("", files.stdout, files.stderr, -1), identity.user.uid)
+    environment = become.environment_of(app, identity.user, [])
+    become.become(app, argv, identity, environment, app.working_directory, lambda: tell("G"))
+
+
+def _connect(files: Files, uid: int) -> None:
+    """Standard input, output and error. The pipes become the user's, who may then open ``/dev/stdout`` anew."""
+    stdin = files.stdin if files.stdin >= 0 else os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+    for number, fd in ((0, stdin), (1, files.stdout), (2, files.stderr)):
+        os.dup2(fd, number)
+    for number in (1, 2):
+        os.fchown(number, uid, -1)

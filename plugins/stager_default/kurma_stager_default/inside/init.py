@@ -1,0 +1,83 @@
+"""PID 1 of a pod: it holds the pod's PID namespace, reaps what was orphaned, and has nothing worth taking.
+
+Its root is an empty read-only directory, it has no capability, cannot be traced or dumped, and stays as large as it
+was. The apps are not its children; the stager, outside of the namespace, waits for those itself. A request to end
+(SIGTERM, SIGINT, SIGPWR) is passed on to the stager, which stops the pod.
+"""
+
+from __future__ import annotations
+
+import os
+
+import _signal
+
+from kurma_core.linux import capabilities, libc, mounts, namespaces, process
+
+_PR_SET_DUMPABLE = 4
+_PR_SET_NAME = 15
+_PR_SET_NO_NEW_PRIVS = 38
+_REQUESTS = (_signal.SIGTERM, _signal.SIGINT, _signal.SIGPWR)
+
+
+def start(stop_fd: int) -> int:
+    """Fork it. The caller has unshared a PID namespace and not forked since.
+
+    :param stop_fd: a byte is written there when somebody asks PID 1 to end.
+    :returns: its PID, as the caller sees it, once its root is the empty one.
+    """
+    ready, told = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(told)
+        answer = os.read(ready, 4096)
+        os.close(ready)
+        if answer != b"R":
+            raise OSError(f"the pod's PID 1 cannot be set up: {answer.decode(errors='replace')}")
+        return pid
+    try:
+        _prepare()
+        os.write(told, b"R")
+        process.close_others({stop_fd})
+        _reap(stop_fd)
+    except BaseException as error:  # noqa: BLE001 - a forked child must never run on into its parent's code
+        os.write(told, str(error).encode())
+    finally:
+        os._exit(1)
+
+
+def _prepare() -> None:
+    process.set_pdeathsig(_signal.SIGKILL)  # and all of the namespace with us: the stager's end is the pod's
+    libc.syscall("prctl", _PR_SET_NAME, b"kurma-init")
+    _signal.set_wakeup_fd(-1)
+    _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
+    namespaces.unshare(namespaces.CLONE_NEWNS)
+    mounts.make_private("/")
+    none: frozenset[int] = frozenset()
+    capabilities.drop_bounding(none)  # it asks /proc, which is gone after the next steps
+    root = mounts.new_filesystem("tmpfs", {"mode": "0555", "size": "4k", "nr_inodes": "2"}, _ATTRIBUTES)
+    mounts.move_mount_to(root, "/run")
+    mounts.pivot_root(root)
+    os.close(root)
+    libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    capabilities.set_ambient(none)
+    capabilities.set_(none, none, none)
+    libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+_ATTRIBUTES = mounts.ATTR_RDONLY | mounts.ATTR_NOSUID | mounts.ATTR_NODEV | mounts.ATTR_NOEXEC
+
+
+def _reap(stop_fd: int) -> None:
+    signals = [_signal.SIGCHLD, *_REQUESTS]
+    while True:
+        number = _signal.sigwaitinfo(signals).si_signo
+        if number in _REQUESTS:
+            try:
+                os.write(stop_fd, b"s")
+            except OSError:
+                continue  # full: it has been asked often enough
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            continue

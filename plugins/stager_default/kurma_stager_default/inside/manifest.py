@@ -1,0 +1,187 @@
+"""The stager manifest, read (Kurma Stager Specification, Stager Manifest), with the reserved part of ``stagerConfig``."""
+
+from __future__ import annotations
+
+import os
+
+from kurma_stager_default.inside import smalljson
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+RESERVED = "kurma.io"
+VERSION = 1
+RESTARTS = ("never", "on-failure", "always")
+LIFECYCLES = ("all", "any")
+STORAGES = ("overlay", "copy")
+
+
+class ManifestError(Exception):
+    """The manifest asks for what this stager does not know."""
+
+
+class Mount:
+    """A volume at a path of an app."""
+
+    __slots__ = ("path", "read_only", "seed", "volume")
+
+    def __init__(self, value: dict[str, Any]) -> None:
+        self.volume: str = value["volume"]
+        self.path: str = value["path"]
+        self.read_only: bool = value.get("readOnly", False)
+        self.seed: bool = value.get("seed", False)
+
+
+class Plan:
+    """An isolator plan; see ``kurma_core.models.IsolatorPlan``."""
+
+    __slots__ = ("ambient", "capabilities", "cgroup", "no_new_privileges", "oom_score_adj", "rlimits", "sysctls")
+
+    def __init__(self, value: dict[str, Any]) -> None:
+        if value.get("version", 1) > 1:
+            raise ManifestError(f"isolator plan: version {value['version']} is newer than this stager's 1")
+        self.capabilities: list[str] | None = value.get("capabilities")
+        self.ambient: list[str] = value.get("ambient", [])
+        self.no_new_privileges: bool = value.get("noNewPrivileges", False)
+        self.oom_score_adj: int | None = value.get("oomScoreAdj")
+        self.rlimits: dict[str, list[int]] = value.get("rlimits", {})
+        self.cgroup: list[dict[str, str]] = value.get("cgroup", [])
+        self.sysctls: dict[str, str] = value.get("sysctls", {})
+
+
+class App:
+    """One app of the pod: what to run, as whom, in which root."""
+
+    __slots__ = (
+        "environment",
+        "exec",
+        "group",
+        "groups",
+        "layers",
+        "mounts",
+        "name",
+        "plan",
+        "post_stop",
+        "pre_start",
+        "read_only",
+        "restart",
+        "stdin",
+        "user",
+        "working_directory",
+    )
+
+    def __init__(self, name: str, app: dict[str, Any]) -> None:
+        """:param app: the App Container ``app`` object."""
+        self.name = name
+        self.exec: list[str] = app.get("exec") or []
+        self.user: str = app.get("user", "0")
+        self.group: str = app.get("group", "")
+        self.groups: list[int] = app.get("supplementaryGIDs") or app.get("supplementaryGids") or []
+        self.working_directory: str = app.get("workingDirectory") or "/"
+        self.environment: list[tuple[str, str]] = [(pair["name"], pair["value"]) for pair in app.get("environment") or []]
+        handlers = {handler["name"]: handler["exec"] for handler in app.get("eventHandlers") or []}
+        self.pre_start: list[str] | None = handlers.get("pre-start")
+        self.post_stop: list[str] | None = handlers.get("post-stop")
+        self.layers: list[str] = []
+        self.mounts: list[Mount] = []
+        self.read_only = False
+        self.restart = "never"
+        self.stdin = False
+        self.plan = Plan({})
+
+
+class Pod:
+    """The whole manifest."""
+
+    __slots__ = (
+        "apps",
+        "dns",
+        "handler_timeout",
+        "hostname",
+        "hosts",
+        "lifecycle",
+        "log_count",
+        "log_size",
+        "plan",
+        "stop_timeout",
+        "storage",
+    )
+
+    def __init__(self, document: dict[str, Any], environment: dict[str, str]) -> None:
+        """:param environment: the stager's own; hostname and metadata URL of a core that gives no reserved part.
+
+        :raises ManifestError: something unknown is asked for.
+        """
+        pod = document["pod"]
+        config = document.get("stagerConfig") or {}
+        ours = config.get(RESERVED) or {}
+        if ours.get("version", VERSION) > VERSION:
+            raise ManifestError(f"stagerConfig {RESERVED}: version {ours['version']} is newer than this stager's {VERSION}")
+        notes = _annotations(pod)
+        self.hostname: str = ours.get("hostname") or environment.get("HOSTNAME") or document.get("name") or "pod"
+        self.dns: dict[str, list[str]] | None = ours.get("dns")
+        self.hosts: list[list[Any]] = ours.get("hosts", [])
+        self.plan = Plan(ours.get("podPlan") or {})
+        self.stop_timeout: float = ours.get("stopTimeout", 10)
+        self.handler_timeout: float = config.get("handlerTimeout", 30)
+        logs = ours.get("logs") or {}
+        self.log_size: int = logs.get("size", 16 << 20)
+        self.log_count: int = logs.get("count", 5)
+        self.storage: str | None = _one_of("graphStorage", config.get("graphStorage"), (*STORAGES, None))
+        self.lifecycle: str = _one_of("kurma.io/lifecycle", notes.get("kurma.io/lifecycle", "all"), LIFECYCLES)
+        self.apps = [_app(document, app, ours, environment) for app in pod.get("apps") or []]
+
+    def app(self, name: str) -> App | None:
+        for app in self.apps:
+            if app.name == name:
+                return app
+        return None
+
+
+def _app(document: dict[str, Any], entry: dict[str, Any], ours: dict[str, Any], environment: dict[str, str]) -> App:
+    name: str = entry["name"]
+    image = document["images"].get(entry["image"].get("id")) or {}
+    specification = entry.get("app") or image.get("app")
+    if not specification:
+        raise ManifestError(f"app {name}: neither the pod nor the image says what to run")
+    extra = ours.get("apps", {}).get(name) or {}
+    app = App(name, specification)
+    app.layers = document["appImageOrder"][name]
+    app.read_only = entry.get("readOnlyRootFS", False)
+    app.stdin = extra.get("stdin", False)
+    app.plan = Plan(extra.get("plan") or {})
+    if "mounts" in extra:
+        app.mounts = [Mount(mount) for mount in extra["mounts"]]
+    else:
+        read_only = {volume["name"]: volume.get("readOnly", False) for volume in document["pod"].get("volumes") or []}
+        app.mounts = [
+            Mount({**mount, "readOnly": read_only.get(mount["volume"], False)}) for mount in entry.get("mounts") or []
+        ]
+    app.environment += [(pair[0], pair[1]) for pair in extra.get("environment", [])]
+    if "AC_METADATA_URL" in environment:
+        app.environment.insert(0, ("AC_METADATA_URL", environment["AC_METADATA_URL"]))
+    notes = {**_annotations(image), **_annotations(entry)}
+    app.restart = _one_of(f"app {name}: kurma.io/restart", notes.get("kurma.io/restart", "never"), RESTARTS)
+    return app
+
+
+def _annotations(value: dict[str, Any]) -> dict[str, str]:
+    return {note["name"]: note["value"] for note in value.get("annotations") or []}
+
+
+def _one_of(what: str, value: Any, known: tuple[Any, ...]) -> Any:
+    if value not in known:
+        raise ManifestError(f"{what}: {value!r} is none of {', '.join([str(each) for each in known if each])}")
+    return value
+
+
+def load(path: str = "/manifest") -> Pod:
+    """:raises ManifestError: it cannot be used, with the reason."""
+    with open(path, encoding="utf-8") as file:
+        text = file.read()
+    try:
+        return Pod(smalljson.decode(text), dict(os.environ))
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ManifestError(f"{path}: not a stager manifest: {type(error).__name__}: {error}") from None

@@ -1,0 +1,118 @@
+"""The pod's cgroup as the stager sees it: the root of ``/sys/fs/cgroup``. One child for the stager, one per app."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from kurma_core.linux.cgroup_layout import Layout
+from kurma_core.linux.cgroups import CgroupTree
+from kurma_stager_default.inside.errors import SetupError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from kurma_stager_default.inside.manifest import Plan
+
+#: Where the stager itself goes: a v2 cgroup with controllers for its children takes no process of its own.
+OWN = "stager"
+
+
+class PodGroups:
+    """:param layout: what is mounted (None: look)."""
+
+    __slots__ = ("layout",)
+
+    def __init__(self, layout: Layout | None = None) -> None:
+        self.layout = Layout.detect() if layout is None else layout
+
+    def app(self, name: str) -> CgroupTree:
+        return CgroupTree(f"app-{name}", self.layout)
+
+    def enter_own(self) -> None:
+        """Move this process out of the way of the apps'."""
+        own = CgroupTree(OWN, self.layout)
+        own.create()
+        for fd in own.open_procs():
+            try:
+                os.write(fd, b"0")
+            finally:
+                os.close(fd)
+
+    def apply_pod(self, plan: Plan) -> None:
+        """:raises SetupError: a setting of the pod's plan is refused."""
+        for setting in plan.cgroup:
+            hierarchy = self.layout.of(setting["controller"])
+            if hierarchy is None:
+                raise SetupError(f"this host has no cgroup controller {setting['controller']!r}")
+            _write(f"{hierarchy.directory}/{_file_name(setting['file'])}", setting["value"])
+
+    def make_app(self, name: str, plan: Plan) -> CgroupTree:
+        """The app's cgroup, with its settings and its devices. :raises SetupError: a setting is refused."""
+        from kurma_stager_default.inside import sysmounts
+
+        tree = self.app(name)
+        try:
+            tree.create()
+            for setting in plan.cgroup:
+                tree.write(setting["controller"], setting["file"], setting["value"])
+            devices = self.layout.of("devices")
+            if devices is not None and devices.version == 1:
+                # One write per line: the file takes no more.
+                tree.write("devices", "devices.deny", "a")
+                for line in sysmounts.ALLOWED:
+                    tree.write("devices", "devices.allow", line)
+        except OSError as error:
+            raise SetupError(f"its cgroup: {error.filename}: {error.strerror}") from None
+        return tree
+
+
+def _file_name(name: str) -> str:
+    if "/" in name:
+        raise SetupError(f"not the name of a cgroup file: {name!r}")
+    return name
+
+
+def _write(path: str, value: str) -> None:
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(fd, value.encode())
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise SetupError(f"cannot write {value!r} to {path}: {error.strerror}") from None
+
+
+def oom_kills(tree: CgroupTree) -> int:
+    """How many processes of the cgroup the kernel has ended for want of memory; 0 where it does not tell."""
+    for file in ("memory.events", "memory.oom_control"):
+        try:
+            text = tree.read("memory", file)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP):
+                continue
+            raise
+        for line in text.split("\n"):
+            key, _, value = line.partition(" ")
+            if key == "oom_kill":
+                return int(value)
+    return 0
+
+
+def end_all(tree: CgroupTree) -> None:
+    """SIGKILL to all in the cgroup, without waiting for them."""
+    for directory in tree.directories():
+        try:
+            fd = os.open(directory + "/cgroup.kill", os.O_WRONLY | os.O_CLOEXEC)
+        except OSError:
+            continue  # v1
+        try:
+            os.write(fd, b"1")
+        finally:
+            os.close(fd)
+        return
+    for pid in tree.pids():
+        try:
+            os.kill(pid, 9)
+        except ProcessLookupError:
+            continue

@@ -1,0 +1,143 @@
+"""What the kernel shows inside an app: ``/proc``, ``/sys``, ``/dev`` (H11). Runs in the app's own mount namespace."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from kurma_core.linux import mounts
+from kurma_core.linux.beneath import make_mount_target
+
+#: The nodes of an app's ``/dev``, and how the devices controller calls them.
+NODES = {
+    "null": "c 1:3",
+    "zero": "c 1:5",
+    "full": "c 1:7",
+    "random": "c 1:8",
+    "urandom": "c 1:9",
+    "tty": "c 5:0",
+}
+#: Allowed besides: making any node (it cannot be opened), the multiplexer of terminals, and terminals themselves.
+ALLOWED = (*[f"{node} rwm" for node in NODES.values()], "c 5:2 rwm", "c 136:* rwm", "c *:* m", "b *:* m")
+
+_LINKS = {
+    "fd": "/proc/self/fd",
+    "stdin": "/proc/self/fd/0",
+    "stdout": "/proc/self/fd/1",
+    "stderr": "/proc/self/fd/2",
+    "ptmx": "pts/ptmx",
+}
+_MASKED = (
+    "proc/acpi",
+    "proc/asound",
+    "proc/kcore",
+    "proc/keys",
+    "proc/latency_stats",
+    "proc/sched_debug",
+    "proc/scsi",
+    "proc/timer_list",
+    "proc/timer_stats",
+    "sys/devices/virtual/powercap",
+    "sys/firmware",
+)
+_READ_ONLY = ("bus", "fs", "irq", "sys", "sysrq-trigger")
+
+_CLOSED = mounts.ATTR_NOSUID | mounts.ATTR_NODEV | mounts.ATTR_NOEXEC
+_GROUP_TTY = "5"
+
+
+def mount_all(root: int, shm: str) -> None:
+    """:param shm: where the pod's shared memory is mounted: one for all its apps, as its IPC namespace is.
+    :raises OSError: with what could not be mounted.
+    """
+    proc = _mount(root, "proc", mounts.new_filesystem("proc", None, _CLOSED))
+    _mount(root, "sys", mounts.new_filesystem("sysfs", None, _CLOSED | mounts.ATTR_RDONLY), keep=False)
+    for name in _READ_ONLY:
+        _read_only(proc, name)
+    _dev(root, shm)
+    _mask(root)
+    os.close(proc)
+
+
+def _mount(root: int, path: str, mount: int, *, keep: bool = True) -> int:
+    target = make_mount_target(root, path, directory=True)
+    try:
+        mounts.move_mount(mount, target)
+    finally:
+        os.close(target)
+    if not keep:
+        os.close(mount)
+    return mount
+
+
+def _open(directory: int, path: str) -> int | None:
+    """In the kernel's own trees; what this kernel does not have is None."""
+    try:
+        return os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            return None
+        raise
+
+
+def _read_only(proc: int, name: str) -> None:
+    place = _open(proc, name)
+    if place is None:
+        return
+    mounts.bind(place, place, attributes=_CLOSED | mounts.ATTR_RDONLY)
+    os.close(place)
+
+
+def _mask(root: int) -> None:
+    """An empty read-only directory, or the null device, on what tells too much of the host."""
+    null = os.open("/dev/null", os.O_PATH | os.O_CLOEXEC)
+    empty = -1
+    for path in _MASKED:
+        place = _open(root, path)
+        if place is None:
+            continue
+        if not stat.S_ISDIR(os.fstat(place).st_mode):
+            mounts.bind(null, place, recursive=False, attributes=mounts.ATTR_RDONLY | mounts.ATTR_NOSUID)
+        elif empty < 0:
+            options: dict[str, str | None] = {"mode": "0555", "size": "4k", "nr_inodes": "2"}
+            empty = mounts.new_filesystem("tmpfs", options, _CLOSED | mounts.ATTR_RDONLY)
+            mounts.move_mount(empty, place)
+        else:
+            mounts.bind(empty, place, recursive=False)
+        os.close(place)
+    os.close(null)
+    if empty >= 0:
+        os.close(empty)
+
+
+def _dev(root: int, shm: str) -> None:
+    """Nodes are bound from the stager's own ``/dev``: what an app makes with mknod stays dead under ``nodev``."""
+    options: dict[str, str | None] = {"mode": "0755", "size": "64k"}
+    dev = _mount(root, "dev", mounts.new_filesystem("tmpfs", options, mounts.ATTR_NOSUID | mounts.ATTR_NODEV))
+    for name, target in _LINKS.items():
+        os.symlink(target, name, dir_fd=dev)
+    for name in NODES:
+        _node(dev, name)
+    for name in ("pts", "shm", "mqueue"):
+        os.mkdir(name, 0o755, dir_fd=dev)
+    terminals = {"newinstance": None, "ptmxmode": "0666", "mode": "0620", "gid": _GROUP_TTY}
+    _attach(dev, "pts", mounts.new_filesystem("devpts", terminals, mounts.ATTR_NOSUID | mounts.ATTR_NOEXEC))
+    _attach(dev, "mqueue", mounts.new_filesystem("mqueue", None, _CLOSED))
+    _attach(dev, "shm", mounts.open_tree(mounts.AT_FDCWD, shm, recursive=False))
+    os.close(dev)
+
+
+def _node(dev: int, name: str) -> None:
+    os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=dev))
+    node = mounts.open_tree(mounts.AT_FDCWD, f"/dev/{name}", recursive=False)
+    # A node under nodev is none; it was given, so here it is one.
+    mounts.set_attributes(node, mounts.ATTR_NOSUID | mounts.ATTR_NOEXEC, clear=mounts.ATTR_NODEV, recursive=False)
+    _attach(dev, name, node)
+
+
+def _attach(directory: int, name: str, mount: int) -> None:
+    place = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    mounts.move_mount(mount, place)
+    os.close(place)
+    os.close(mount)

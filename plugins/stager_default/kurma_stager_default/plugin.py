@@ -1,0 +1,46 @@
+"""The default stager as Kurma's core sees it: an image that this plugin knows how to build."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from kurma_core.errors import PluginSkipped
+from kurma_core.hookspecs import Driver, DriverContext, Option, hookimpl
+
+if TYPE_CHECKING:
+    from kurma_core.hookspecs import StagerImageSource
+
+
+class DefaultStager:
+    """Implements :class:`kurma_core.hookspecs.StagerImageSource`."""
+
+    def fingerprint(self) -> str:
+        from kurma_stager_default import image
+
+        return image.fingerprint()
+
+    def build(self, rootfs: str) -> Mapping[str, Any]:
+        from kurma_stager_default import image
+
+        return image.build(rootfs)
+
+
+def _create(context: DriverContext) -> StagerImageSource:
+    import os
+
+    if os.uname().machine not in ("x86_64", "aarch64"):
+        raise PluginSkipped(f"needs an x86_64 or aarch64 machine, this one is {os.uname().machine}")
+    return DefaultStager()
+
+
+@hookimpl
+def kurma_stager() -> Driver[StagerImageSource]:
+    """The stager that pods run under unless another is asked for."""
+    return Driver(
+        create=_create,
+        options=(
+            Option("graphStorage", str, "", "how an app's root is made: overlay or copy; empty: overlay where it works"),
+            Option("handlerTimeout", float, 30.0, "seconds that a pre-start or post-stop handler may take"),
+        ),
+    )
