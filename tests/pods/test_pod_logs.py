@@ -67,8 +67,7 @@ def test_following_ends_with_the_descriptor_and_loses_nothing(tmp_path: Path) ->
     thread = threading.Thread(target=writer)
     thread.start()
     with LogReader(str(tmp_path), [("a", "a.log")]) as reader:
-        for line in reader.follow(ended):
-            seen.append(line.text)
+        seen.extend(line.text for line in reader.follow(ended))
     thread.join()
     os.close(ended)
     assert seen == [b"1", b"2", b"3"]
