@@ -199,7 +199,7 @@ def _standard_names() -> list[str]:
 def _wanted(name: str) -> bool:
     top = name.split(".")[0]
     # What stands under TYPE_CHECKING is for readers of types only.
-    return top not in ("__future__", "kurma_core", "kurma_stager_default", "collections", "typing")
+    return top not in ("kurma_core", "kurma_stager_default", "collections", "typing")
 
 
 def _run(program: str, arguments: list[str], stdin: str = "") -> str:

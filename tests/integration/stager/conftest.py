@@ -1,0 +1,266 @@
+"""Pods run by the default stager in the root that the core makes, on busybox from Debian."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from kurma_stager_default import image
+
+from kurma_core.appc.image import ImageManifest
+from kurma_core.appc.pod import PodManifest
+from kurma_core.hookspecs import AppSetup, MountSetup, PodSetup, Stdio, VolumeSetup
+from kurma_core.linux.cgroups import CgroupTree
+from kurma_core.models import IsolatorPlan, RenderedLayer
+from kurma_core.spawner.client import Spawner
+from kurma_core.staging.aci import AciStager, StagerImage, StagerTimes
+from kurma_core.staging.process import StagerProcess
+
+BUSYBOX = "/bin/busybox"
+
+
+def make_root(path: str, files: Mapping[str, str] | None = None) -> str:
+    """A busybox root with a passwd of its own."""
+    for directory in ("bin", "etc", "home/alice", "tmp", "work"):
+        os.makedirs(f"{path}/{directory}", exist_ok=True)
+    os.chmod(f"{path}/tmp", 0o1777)
+    shutil.copy(BUSYBOX, f"{path}/bin/busybox")
+    for name in subprocess.run([BUSYBOX, "--list"], capture_output=True, text=True, check=True).stdout.split():
+        if not os.path.lexists(f"{path}/bin/{name}"):
+            os.symlink("busybox", f"{path}/bin/{name}")
+    contents = {
+        "etc/passwd": "root:x:0:0:root:/root:/bin/sh\nalice:x:1000:100:Alice:/home/alice:/bin/ash\n",
+        "etc/group": "root:x:0:\nusers:x:100:\nwheel:x:10:root,alice\nstaff:x:50:bob\n",
+        **(files or {}),
+    }
+    for name, text in contents.items():
+        os.makedirs(os.path.dirname(f"{path}/{name}"), exist_ok=True)
+        with open(f"{path}/{name}", "w") as file:
+            file.write(text)
+    return path
+
+
+class TestPod:
+    """One pod: its stager's process, what it wrote, what it can be asked."""
+
+    __test__ = False
+
+    def __init__(self, stager: AciStager, setup: PodSetup, stdin: int) -> None:
+        self.stager = stager
+        self.setup = setup
+        null = os.open("/dev/null", os.O_RDWR)
+        self.process: StagerProcess = stager.start(setup, Stdio(stdin if stdin >= 0 else null, null, null))
+        os.close(null)
+
+    @property
+    def directory(self) -> str:
+        return self.setup.directory
+
+    def started(self, timeout: float = 20) -> TestPod:
+        self.process.wait_running(timeout)
+        return self
+
+    def ended(self, timeout: float = 20) -> int:
+        """The stager's exit status, once it has ended."""
+        code = self.process.wait(timeout)
+        assert code is not None, f"still running; {self.output()}"
+        return code
+
+    def stop(self) -> int:
+        self.process.signal(signal.SIGTERM)
+        return self.ended()
+
+    def output(self) -> str:
+        with open(f"{self.directory}/stager/output") as file:
+            return file.read()
+
+    def document(self) -> dict[str, Any]:
+        with open(f"{self.directory}/pod/status.json") as file:
+            value: dict[str, Any] = json.load(file)
+        return value
+
+    def app(self, name: str = "main") -> dict[str, Any]:
+        value: dict[str, Any] = self.document()["apps"][name]
+        return value
+
+    def raw_log(self, name: str = "main.log") -> bytes:
+        with open(f"{self.directory}/pod/logs/{name}", "rb") as file:
+            return file.read()
+
+    def log(self, name: str = "main.log", stream: bytes | None = None) -> str:
+        """The text of a log, as the app wrote it."""
+        text = b""
+        for line in self.raw_log(name).splitlines():
+            _, source, kind, rest = line.split(b" ", 3)
+            if stream is None or source == stream:
+                text += rest + (b"\n" if kind == b"F" else b"")
+        return text.decode(errors="surrogateescape")
+
+    def wait_log(self, text: str, name: str = "main.log", timeout: float = 20) -> str:
+        end = time.monotonic() + timeout
+        while time.monotonic() < end:
+            try:
+                found = self.log(name)
+            except FileNotFoundError:
+                found = ""
+            if text in found:
+                return found
+            time.sleep(0.02)
+        raise AssertionError(f"{text!r} is not in the log: {self.log(name)!r}; {self.output()}")
+
+    def call(self, verb: str, *arguments: str, document: bytes | None = None, stdin: bytes = b"") -> tuple[int, str, str]:
+        """A call-in: exit code, stdout, stderr."""
+        files = [tempfile.TemporaryFile() for _ in range(3)]
+        try:
+            files[0].write(stdin)
+            files[0].seek(0)
+            stdio = Stdio(*[file.fileno() for file in files])
+            code = self.stager.call(self.directory, self.process, verb, arguments, stdio, document)
+            for file in files:
+                file.seek(0)
+            return code, files[1].read().decode(), files[2].read().decode()
+        finally:
+            for file in files:
+                file.close()
+
+    def run(self, *argv: str, app: str = "main", stdin: bytes = b"", **fields: Any) -> tuple[int, str, str]:
+        """The ``run`` call-in."""
+        return self.call("run", app, document=json.dumps({"exec": list(argv), **fields}).encode(), stdin=stdin)
+
+
+def shell(script: str, **fields: Any) -> dict[str, Any]:
+    """An App Container ``app`` that runs a shell script."""
+    return {"exec": ["/bin/sh", "-c", script], "user": "0", "group": "0", **fields}
+
+
+@pytest.fixture(scope="session")
+def stager_tree(tmp_path_factory: pytest.TempPathFactory) -> StagerImage:
+    path = str(tmp_path_factory.mktemp("stager-image"))
+    manifest = image.build(path)
+    return StagerImage("sha512-" + "0" * 128, path, ImageManifest.parse(dict(manifest)))
+
+
+@pytest.fixture(scope="session")
+def busybox_root(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return make_root(str(tmp_path_factory.mktemp("busybox-root")))
+
+
+@pytest.fixture
+def pods(
+    stager_tree: StagerImage, busybox_root: str, tmp_path: Any
+) -> Iterator[Callable[..., TestPod]]:
+    """``pods({"main": shell("true")}, plans=…, …)`` starts a pod; all are torn down, and what is left is an error."""
+    made: list[TestPod] = []
+    cgroups: list[CgroupTree] = []
+    with Spawner() as spawner:
+
+        def start(
+            apps: Mapping[str, Mapping[str, Any]],
+            *,
+            roots: Sequence[str] | Mapping[str, Sequence[str]] = (),
+            plans: Mapping[str, IsolatorPlan] | None = None,
+            pod_plan: IsolatorPlan | None = None,
+            volumes: Mapping[str, Any] | None = None,
+            mounts: Mapping[str, Sequence[MountSetup]] | None = None,
+            annotations: Mapping[str, str] | None = None,
+            app_annotations: Mapping[str, str] | None = None,
+            read_only: bool = False,
+            config: Mapping[str, Any] | None = None,
+            environment: Sequence[tuple[str, str]] = (),
+            interactive: str = "",
+            stdin: int = -1,
+            times: StagerTimes | None = None,
+            dns: Mapping[str, tuple[str, ...]] | None = None,
+            hosts: tuple[tuple[str, tuple[str, ...]], ...] = (),
+        ) -> TestPod:
+            name = str(uuid.uuid4())
+            directory = str(tmp_path / name)
+            os.makedirs(directory)
+            layers: dict[str, RenderedLayer] = {}
+
+            def layer(path: str) -> RenderedLayer:
+                return layers.setdefault(path, RenderedLayer(f"sha512-{len(layers):0128x}", path))
+
+            def layers_of(app: str) -> tuple[RenderedLayer, ...]:
+                paths = roots.get(app, ()) if isinstance(roots, Mapping) else roots
+                return tuple(layer(path) for path in (paths or [busybox_root]))
+
+            setups = tuple(
+                AppSetup(
+                    app,
+                    layers_of(app),
+                    tuple((mounts or {}).get(app, ())),
+                    tuple(environment),
+                    app == interactive,
+                )
+                for app in apps
+            )
+            notes = [{"name": key, "value": value} for key, value in (app_annotations or {}).items()]
+            manifest = PodManifest.parse(
+                {
+                    "acVersion": "0.8.11",
+                    "acKind": "PodManifest",
+                    "apps": [
+                        {
+                            "name": setup.name,
+                            "image": {"id": setup.layers[0].id},
+                            "app": dict(apps[setup.name]),
+                            "readOnlyRootFS": read_only,
+                            "annotations": notes,
+                        }
+                        for setup in setups
+                    ],
+                    "annotations": [{"name": key, "value": value} for key, value in (annotations or {}).items()],
+                }
+            )
+            cgroup = CgroupTree(f"kurma-test/{name}")
+            cgroup.create()
+            cgroups.append(cgroup)
+            setup = PodSetup(
+                uuid=name,
+                name="test",
+                directory=directory,
+                manifest=manifest,
+                images={one.id: {"acKind": "ImageManifest", "name": "example.com/test"} for one in layers.values()},
+                apps=setups,
+                volumes=tuple(
+                    VolumeSetup(key, value, False) if isinstance(value, str) else value
+                    for key, value in (volumes or {}).items()
+                ),
+                network_namespace=None,
+                cgroup=cgroup.name,
+                plans={app: (plans or {}).get(app, IsolatorPlan()) for app in apps},
+                pod_plan=pod_plan or IsolatorPlan(),
+                config=config or {},
+                hostname="test-host",
+                dns=dns,
+                hosts=hosts,
+            )
+            stager = AciStager("default", lambda: stager_tree, spawner, "test", times or StagerTimes(stop=3))
+            stager.prepare(setup)
+            pod = TestPod(stager, setup, stdin)
+            made.append(pod)
+            return pod
+
+        yield start
+        for pod in made:
+            pod.stager.cleanup(pod.directory, pod.setup.cgroup)
+            pod.process.wait(10)
+            pod.process.close()
+        for cgroup in cgroups:
+            assert cgroup.pids() == []
+            cgroup.remove()
+            assert not cgroup.exists()
+
+
+__all__ = ["TestPod", "make_root", "replace", "shell"]
