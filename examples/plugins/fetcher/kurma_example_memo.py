@@ -1,0 +1,61 @@
+"""``memo:NAME``: the image archive ``NAME.aci`` of one configured directory."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from kurma_core.errors import FetchNotFoundError, PluginSkipped, UsageError
+from kurma_core.hookspecs import Driver, DriverContext, Fetcher, FetchRequest, Option, RemoteArchive, hookimpl
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file as the core reads it: from any offset on; ``key`` changes whenever the file does."""
+
+    path: str
+    key: str
+    size: int
+    digest: str | None = None
+
+    def open(self, offset: int = 0) -> BinaryIO:
+        stream = open(self.path, "rb")  # noqa: SIM115 (the caller closes it)
+        stream.seek(offset)
+        return stream
+
+
+class Memo:
+    """Resolves ``memo:NAME``."""
+
+    def __init__(self, context: DriverContext) -> None:
+        self._directory = context.config["directory"]
+        if not os.path.isdir(self._directory):
+            raise PluginSkipped(f"needs the directory {self._directory}")
+
+    def resolve(self, locator: str, request: FetchRequest) -> RemoteArchive:
+        name = locator.removeprefix("memo:")
+        if not name or "/" in name or name.startswith("."):
+            raise UsageError(f"{locator}: not a name", hint="write memo:NAME")
+        path = os.path.join(self._directory, f"{name}.aci")
+        try:
+            info = os.stat(path)
+        except FileNotFoundError:
+            raise FetchNotFoundError(f"{locator}: no {path}", url=locator) from None
+        key = f"memo {path} {info.st_ino} {info.st_size} {info.st_mtime_ns}"
+        return RemoteArchive(locator, locator, "file", File(path, key, info.st_size), lambda: signature(path))
+
+
+def signature(path: str) -> bytes | None:
+    """The detached signature beside the archive, if there is one."""
+    try:
+        with open(f"{path}.asc", "rb") as stream:
+            return stream.read()
+    except FileNotFoundError:
+        return None
+
+
+@hookimpl
+def kurma_fetcher() -> Driver[Fetcher]:
+    directory = Option("directory", str, "/var/lib/memo", "where the archives lie")
+    return Driver(Memo, options=(directory,))

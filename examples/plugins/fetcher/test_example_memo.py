@@ -1,0 +1,43 @@
+"""The example fetcher: finds, refuses, and reads from any offset on."""
+
+import kurma_example_memo
+import pytest
+
+from kurma_core.errors import ConfigError, FetchNotFoundError, PluginSkipped, UsageError
+from kurma_core.hookspecs import FetchRequest
+from kurma_core.testing import load_driver
+
+REQUEST = FetchRequest("linux", "amd64")
+
+
+@pytest.fixture
+def driver(tmp_path):
+    (tmp_path / "box.aci").write_bytes(b"0123456789")
+    return load_driver(kurma_example_memo, tmp_path, {"directory": str(tmp_path)})
+
+
+def test_it_resolves(driver, tmp_path):
+    found = driver.resolve("memo:box", REQUEST)
+    assert (found.transport, found.blob.size, found.signature()) == ("file", 10, None)
+    with found.blob.open(4) as stream:
+        assert stream.read() == b"456789"
+    (tmp_path / "box.aci.asc").write_bytes(b"signature")
+    assert driver.resolve("memo:box", REQUEST).signature() == b"signature"
+
+
+def test_what_it_refuses(driver):
+    with pytest.raises(FetchNotFoundError, match=r"memo:none: no /.*/none\.aci"):
+        driver.resolve("memo:none", REQUEST)
+    for locator in ("memo:", "memo:../box", "memo:/etc/passwd"):
+        with pytest.raises(UsageError, match="not a name"):
+            driver.resolve(locator, REQUEST)
+
+
+def test_a_host_without_the_directory(tmp_path):
+    with pytest.raises(PluginSkipped, match="needs the directory"):
+        load_driver(kurma_example_memo, tmp_path, {"directory": str(tmp_path / "none")})
+
+
+def test_a_misspelt_option(tmp_path):
+    with pytest.raises(ConfigError, match="the nearest known one is 'directory'"):
+        load_driver(kurma_example_memo, tmp_path, {"dir": "/"})

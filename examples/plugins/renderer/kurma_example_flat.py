@@ -1,0 +1,22 @@
+"""The renderer ``flat``: whatever the image graph, one tree of hard links into the extracted layers."""
+
+from __future__ import annotations
+
+from kurma_core.appc import layering
+from kurma_core.hookspecs import Driver, DriverContext, ImageNode, RenderCache, Renderer, hookimpl
+from kurma_core.linux import tree
+from kurma_core.models import RenderedLayer
+
+
+class Flat:
+    def render(self, image: ImageNode, cache: RenderCache) -> tuple[RenderedLayer, ...]:
+        return (layering.merged("links", layering.applications(image), cache.tree, tree.merge),)
+
+
+def create(context: DriverContext) -> Renderer:
+    return Flat()
+
+
+@hookimpl
+def kurma_renderer() -> Driver[Renderer]:
+    return Driver(create)

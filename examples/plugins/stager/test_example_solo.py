@@ -1,0 +1,52 @@
+"""The example stager, against the contract of all drivers: it really runs pods, as root."""
+
+import dataclasses
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from kurma_core.errors import StagerError
+from kurma_core.hookspecs import VolumeSetup
+from kurma_core.testing import load_driver
+from kurma_core.testing.stagers import PATIENCE, StagerContract, pod_setup
+
+
+@pytest.mark.root
+class TestSolo(StagerContract):
+    @pytest.fixture
+    def driver(self, tmp_path, monkeypatch):
+        from kurma_example_solo import plugin
+
+        path = [str(Path(__file__).parent), *os.environ.get("PYTHONPATH", "").split(":")]
+        monkeypatch.setenv("PYTHONPATH", ":".join(filter(None, path)))
+        return load_driver(plugin, tmp_path)
+
+    @pytest.fixture
+    def make_pod(self, tmp_path):
+        rootfs = tmp_path / "layer"
+        (rootfs / "bin").mkdir(parents=True)
+        shutil.copy("/bin/busybox", rootfs / "bin/busybox")
+        for name in ("sh", "sleep", "true"):
+            (rootfs / "bin" / name).symlink_to("busybox")
+        return lambda command: pod_setup(tmp_path / "pod", rootfs, command)
+
+    def test_the_app_sees_its_copy_and_nothing_else(self, driver, start, tmp_path):
+        _, running = start(f"test -n $KURMA_TEST && test ! -e {sys.executable} && test $$ = 1 && echo x > /new")
+        assert running.wait(PATIENCE) == 0
+        assert not (tmp_path / "layer/new").exists()
+
+    def test_a_command_that_is_not_there(self, driver, make_pod, stdio):
+        pod = make_pod(("/none",))
+        driver.prepare(pod)
+        running = driver.start(pod, stdio)
+        assert running.wait(PATIENCE) == 127
+        running.close()
+        driver.cleanup(pod.directory, pod.cgroup)
+
+    def test_a_pod_that_is_not_for_it(self, driver, make_pod):
+        pod = dataclasses.replace(make_pod(("/bin/true",)), volumes=(VolumeSetup("v", "/srv", True),))
+        with pytest.raises(StagerError, match="one app without volumes"):
+            driver.prepare(pod)
