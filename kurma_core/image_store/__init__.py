@@ -1,0 +1,40 @@
+"""Image archives and the image store: read, checked, extracted once, kept by content."""
+
+from __future__ import annotations
+
+from kurma_core.image_store.limits import Limits
+from kurma_core.image_store.store import ImageStore
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, BinaryIO
+
+    from kurma_core.appc.image import ImageManifest
+    from kurma_core.image_store.builder import build_archive
+    from kurma_core.image_store.staging import StagedImage
+    from kurma_core.image_store.sweeping import GcReport
+
+__all__ = ["GcReport", "ImageStore", "Limits", "StagedImage", "build_archive", "validate"]
+
+_LAZY = {"build_archive": "builder", "StagedImage": "staging", "GcReport": "sweeping"}
+
+
+def validate(stream: BinaryIO, limits: Limits | None = None) -> ImageManifest:
+    """Read an image archive to its end and check all of it; nothing is written.
+
+    :raises ArchiveError: it is no image, or broken. :raises HostileArchiveError: it would not be extracted.
+    :raises ManifestError: its manifest breaks the specification.
+    """
+    from kurma_core.image_store.validating import validate
+
+    return validate(stream, limits)
+
+
+def __getattr__(name: str) -> Any:
+    """Looking something up in the store, as every start of a pod does, loads none of what reads archives."""
+    module = _LAZY.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{module}"), name)

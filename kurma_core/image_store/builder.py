@@ -1,0 +1,150 @@
+"""Building an archive from a directory: the same input gives the same image ID (A6)."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Mapping
+
+from kurma_core.errors import ArchiveError
+from kurma_core.image_store import attributes
+from kurma_core.image_store.entry import BLOCK, CHARACTER, DIRECTORY, FIFO, FILE, HARDLINK, SYMLINK, Entry, show
+from kurma_core.image_store.trees import open_tree, place, walk
+from kurma_core.image_store.writer import TarWriter
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, BinaryIO
+
+    from kurma_core.appc.image import ImageManifest
+
+_PIECE = 1 << 18
+_KINDS = {
+    stat.S_IFREG: FILE,
+    stat.S_IFDIR: DIRECTORY,
+    stat.S_IFLNK: SYMLINK,
+    stat.S_IFIFO: FIFO,
+    stat.S_IFCHR: CHARACTER,
+    stat.S_IFBLK: BLOCK,
+}
+
+
+def build_archive(
+    rootfs: str | None, manifest: Mapping[str, Any] | ImageManifest, out: BinaryIO, *, compress: str = ""
+) -> str:
+    """Write an image archive: the manifest, then ``rootfs`` in the order of its names' bytes.
+
+    Kept as they are: mode, owner and time of every file, hard links, extended attributes that belong to the
+    image. The manifest itself has no owner and no time.
+
+    :param rootfs: directory with the root filesystem; None: an empty one. No link in it is followed.
+    :param compress: ``""``, ``gzip``, ``bzip2``, ``xz`` or ``zstd``.
+    :returns: the image's ID.
+    :raises ManifestError: the manifest breaks the specification.
+    :raises ArchiveError: a file is none that an image can hold, or changes while it is read.
+    :raises OSError: reading or writing fails.
+    """
+    import hashlib
+    import json
+
+    from kurma_core.appc.image import ImageManifest
+    from kurma_core.image_store.compressing import compressor
+
+    value = manifest.to_json() if isinstance(manifest, ImageManifest) else dict(manifest)
+    ImageManifest.parse(value)
+    digest = hashlib.sha512()
+    with compressor(compress, out) as write:
+
+        def put(data: bytes) -> None:
+            digest.update(data)
+            write(data)
+
+        writer = TarWriter(put)
+        add_manifest(writer, json.dumps(value, ensure_ascii=False).encode())
+        if rootfs is None:
+            writer.add(Entry(b"rootfs", DIRECTORY, mode=0o755))
+        else:
+            root = open_tree(rootfs)
+            try:
+                _add_tree(writer, root)
+            finally:
+                os.close(root)
+        writer.close()
+    return f"sha512-{digest.hexdigest()}"
+
+
+def add_manifest(writer: TarWriter, manifest: bytes) -> None:
+    """The first entry of every archive that Kurma writes."""
+    writer.add(Entry(b"manifest", FILE, mode=0o644, size=len(manifest)), (manifest,))
+
+
+def _add_tree(writer: TarWriter, root: int) -> None:
+    first: dict[tuple[int, int], bytes] = {}
+    for path, parent, name, status in walk(root):
+        add_file(writer, b"rootfs/" + path if path else b"rootfs", parent, name, status, first)
+
+
+def add_file(
+    writer: TarWriter,
+    path: bytes,
+    parent: int,
+    name: bytes,
+    status: os.stat_result,
+    first: dict[tuple[int, int], bytes],
+) -> None:
+    """Write one file of a tree.
+
+    :param path: its name in the archive.
+    :param parent: descriptor of the directory that it lies in as ``name``.
+    :param first: the path under which each file with several names was written; added to.
+    """
+    entry = _describe(path, parent, name, status)
+    if entry.kind != DIRECTORY and status.st_nlink > 1:
+        identity = (status.st_dev, status.st_ino)
+        known = first.setdefault(identity, path)
+        if known != path:
+            writer.add(
+                Entry(
+                    path, HARDLINK, mode=entry.mode, uid=entry.uid, gid=entry.gid, mtime=entry.mtime, target=known
+                )
+            )
+            return
+    if entry.kind != FILE:
+        writer.add(entry)
+        return
+    fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=parent)
+    try:
+        writer.add(entry, _content(fd, entry.size))
+    except ValueError as error:
+        raise ArchiveError(f"{show(path)!r} changed while it was read", path=show(path)) from error
+    finally:
+        os.close(fd)
+
+
+def _describe(path: bytes, parent: int, name: bytes, status: os.stat_result) -> Entry:
+    kind = _KINDS.get(stat.S_IFMT(status.st_mode))
+    if kind is None:
+        raise ArchiveError(f"{show(path)!r} is a socket, which no image can hold", path=show(path))
+    device = kind in (CHARACTER, BLOCK)
+    return Entry(
+        path,
+        kind,
+        mode=stat.S_IMODE(status.st_mode) if kind != SYMLINK else 0o777,
+        uid=status.st_uid,
+        gid=status.st_gid,
+        size=status.st_size if kind == FILE else 0,
+        mtime=status.st_mtime_ns,
+        target=os.readlink(name, dir_fd=parent) if kind == SYMLINK else b"",
+        device=(os.major(status.st_rdev), os.minor(status.st_rdev)) if device else (0, 0),
+        attributes=attributes.get(place(parent, name), follow=False),
+    )
+
+
+def _content(fd: int, size: int) -> Iterator[bytes]:
+    left = size
+    while left:
+        piece = os.read(fd, min(left, _PIECE))
+        if not piece:
+            return
+        left -= len(piece)
+        yield piece

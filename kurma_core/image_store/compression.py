@@ -1,0 +1,214 @@
+"""Compression of archives, told by content and never by name (A1).
+
+Every decoder gives its output in pieces of at most :data:`PIECE` bytes or, for zstd, in pieces whose size is
+bounded by that of the input given to it, so that a bomb is noticed before it fills the memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from kurma_core.errors import ArchiveError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    class _Decoder(Protocol):
+        """What :mod:`bz2`, :mod:`lzma` and Python 3.14's ``compression.zstd`` have in common."""
+
+        @property
+        def eof(self) -> bool: ...
+        @property
+        def needs_input(self) -> bool: ...
+        @property
+        def unused_data(self) -> bytes: ...
+        def decompress(self, data: bytes, max_length: int = -1) -> bytes: ...
+
+
+#: Largest piece of output, bytes.
+PIECE = 1 << 18
+#: zstd: bytes of input at a time; one block of 4 bytes can stand for 128 KiB, so 4 KiB for 128 MiB at worst.
+_ZSTD_INPUT = 1 << 12
+#: Largest window of a zstd frame, as a power of two: 128 MiB, what ``zstd --long`` uses.
+_ZSTD_WINDOW_LOG = 27
+#: Memory that an xz stream may ask for: ``xz -9`` takes 65 MiB.
+_XZ_MEMORY = 256 << 20
+
+_MAGIC = (
+    (b"\x1f\x8b", "gzip"),
+    (b"BZh", "bzip2"),
+    (b"\xfd7zXZ\x00", "xz"),
+    (b"\x28\xb5\x2f\xfd", "zstd"),
+    *((bytes((0x50 + low, 0x2A, 0x4D, 0x18)), "zstd") for low in range(16)),  # a skippable frame comes first
+)
+#: First byte of an encrypted OpenPGP message: a session key or encrypted data, in the old and the new form.
+_OPENPGP = frozenset((*range(0x84, 0x88), *range(0x8C, 0x90), *range(0xA4, 0xA8), 0xC1, 0xC3, 0xC9, 0xD2, 0xD4))
+
+
+def detect(head: bytes) -> str:
+    """What a stream that starts with ``head`` (512 bytes, fewer if it is shorter) is.
+
+    :returns: ``tar``, ``gzip``, ``bzip2``, ``xz``, ``zstd``, ``openpgp``, or ``""`` for anything else.
+    """
+    if is_tar(head):
+        return "tar"
+    for magic, kind in _MAGIC:
+        if head.startswith(magic):
+            return kind
+    if head.startswith(b"-----BEGIN PGP MESSAGE") or (head and head[0] in _OPENPGP):
+        return "openpgp"
+    return ""
+
+
+def is_tar(head: bytes) -> bool:
+    """Whether ``head`` is a tar header with a right checksum, or the zeros at the end of an empty tar."""
+    if len(head) < 512:
+        return False
+    block = head[:512]
+    field = block[148:156].strip(b" \0")
+    if not field:
+        return not any(block)
+    if not field.isdigit() or field.strip(b"01234567"):
+        return False
+    return int(field, 8) == sum(block) - sum(block[148:156]) + 256
+
+
+def decoder(kind: str, source: Iterator[bytes]) -> Iterator[bytes]:
+    """The unpacked content of ``source``.
+
+    :param kind: as :func:`detect` says.
+    :param source: pieces of the stream as shipped, none empty.
+    :raises ArchiveError: it is encrypted, corrupt, truncated, or nothing that is known.
+    """
+    if kind == "tar":
+        return source
+    if kind == "gzip":
+        return _members(source, _Gzip, "gzip")
+    if kind == "bzip2":
+        return _bzip2(source)
+    if kind == "xz":
+        return _xz(source)
+    if kind == "zstd":
+        return _zstd(source)
+    if kind == "openpgp":
+        raise ArchiveError(
+            "the archive is encrypted with OpenPGP, and encrypted images cannot be opened yet",
+            hint="decrypt it first: gpg --output image.aci --decrypt FILE",
+            encrypted=True,
+        )
+    raise ArchiveError(
+        "not an image archive: neither a tar nor one compressed with gzip, bzip2, xz or zstd",
+        hint="an App Container image is a tar with `manifest` and `rootfs`",
+    )
+
+
+def _bzip2(source: Iterator[bytes]) -> Iterator[bytes]:
+    from bz2 import BZ2Decompressor
+
+    return _members(source, BZ2Decompressor, "bzip2")
+
+
+def _xz(source: Iterator[bytes]) -> Iterator[bytes]:
+    import lzma
+
+    return _members(source, lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, _XZ_MEMORY), "xz")
+
+
+def _zstd(source: Iterator[bytes]) -> Iterator[bytes]:
+    try:
+        from compression import zstd  # type: ignore[import-not-found, unused-ignore]
+    except ImportError:
+        return _members(_slices(source, _ZSTD_INPUT), _Zstandard, "zstd")
+    options = {zstd.DecompressionParameter.window_log_max: _ZSTD_WINDOW_LOG}
+    return _members(source, lambda: zstd.ZstdDecompressor(options=options), "zstd")
+
+
+def _slices(source: Iterator[bytes], size: int) -> Iterator[bytes]:
+    for piece in source:
+        for start in range(0, len(piece), size):
+            yield piece[start : start + size]
+
+
+def _members(source: Iterator[bytes], make: Callable[[], _Decoder], kind: str) -> Iterator[bytes]:
+    """One member (stream, frame) after the other; zeros between and after them are padding."""
+    current: _Decoder | None = make()
+    for piece in source:
+        data = piece
+        while data or (current is not None and not current.needs_input):
+            if current is None:
+                data = data.lstrip(b"\0")
+                if not data:
+                    break
+                current = make()
+            try:
+                out = current.decompress(data, PIECE)
+            except Exception as error:
+                # zlib.error, OSError, EOFError, LZMAError, ZstdError: each library has its own word for "corrupt".
+                raise ArchiveError(f"the archive is corrupt: not valid {kind} data: {error}", kind=kind) from error
+            if out:
+                yield out
+            data = b""
+            if current.eof:
+                data = current.unused_data
+                current = None
+    if current is not None:
+        raise ArchiveError(f"the archive is truncated: its {kind} stream ends early", kind=kind, truncated=True)
+
+
+class _Gzip:
+    """One gzip member, with the face of the other decoders."""
+
+    __slots__ = ("_inner", "_rest")
+
+    def __init__(self) -> None:
+        import zlib
+
+        self._inner = zlib.decompressobj(zlib.MAX_WBITS | 16)
+        self._rest = b""
+
+    def decompress(self, data: bytes, max_length: int = -1) -> bytes:
+        out = self._inner.decompress(self._rest + data if self._rest else data, max(max_length, 0))
+        self._rest = self._inner.unconsumed_tail
+        return out
+
+    @property
+    def eof(self) -> bool:
+        return self._inner.eof
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._rest
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._inner.unused_data
+
+
+class _Zstandard:
+    """One zstd frame by way of the zstandard package, with the face of the other decoders."""
+
+    __slots__ = ("_inner",)
+
+    def __init__(self) -> None:
+        import zstandard
+
+        self._inner = zstandard.ZstdDecompressor(max_window_size=1 << _ZSTD_WINDOW_LOG).decompressobj()
+
+    def decompress(self, data: bytes, max_length: int = -1) -> bytes:
+        out: bytes = self._inner.decompress(data)
+        return out
+
+    @property
+    def eof(self) -> bool:
+        ended: bool = self._inner.eof
+        return ended
+
+    @property
+    def needs_input(self) -> bool:
+        return True
+
+    @property
+    def unused_data(self) -> bytes:
+        rest: bytes = self._inner.unused_data
+        return rest

@@ -1,0 +1,197 @@
+"""The store's documents on disk: ``image.json``, ``layer.json``, and the names of things."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+
+from kurma_core.errors import FormatVersionError, ImageNotFoundError, StoreError
+from kurma_core.hookspecs import ImageLayer
+from kurma_core.models import ImageRecord, Provenance
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from kurma_core.image_store.layout import Whiteouts
+    from kurma_core.image_store.store import ImageStore
+
+#: Version of the store's documents.
+VERSION = 1
+_ID_PREFIX = "sha512-"
+_HEX = frozenset("0123456789abcdef")
+
+
+def is_hex(text: str) -> bool:
+    return bool(text) and _HEX.issuperset(text)
+
+
+def is_id(text: str) -> bool:
+    """Whether it is a whole image ID."""
+    return len(text) == 135 and text.startswith(_ID_PREFIX) and is_hex(text[7:])
+
+
+def checked_id(image_id: str) -> str:
+    """``image_id`` itself, fit to be part of a path. :raises ImageNotFoundError: it is no image ID."""
+    if not is_id(image_id):
+        raise not_found(image_id)
+    return image_id
+
+
+def not_found(image_id: str) -> ImageNotFoundError:
+    return ImageNotFoundError(f"the store holds no image {image_id}", image=image_id)
+
+
+def layer_key(diff_id: str) -> str:
+    """The key of a layer with that digest. :raises StoreError: it is no SHA-256 digest."""
+    algorithm, _, digest = diff_id.partition(":")
+    if algorithm != "sha256" or len(digest) != 64 or not is_hex(digest):
+        raise StoreError(f"not a layer's digest: {diff_id!r}", hint="sha256: and 64 hexadecimal digits")
+    return f"sha256-{digest}"
+
+
+def is_key(key: str) -> bool:
+    """Whether it is the key of a layer: an image ID, or what :func:`layer_key` makes."""
+    return is_id(key) or (len(key) == 71 and key.startswith("sha256-") and is_hex(key[7:]))
+
+
+def read_file(path: str, image_id: str) -> bytes:
+    """:raises ImageNotFoundError: there is no such file."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        raise not_found(image_id) from None
+
+
+def load(content: bytes, path: str) -> dict[str, Any]:
+    """A document of the store. :raises StoreError: damaged. :raises FormatVersionError: too new."""
+    try:
+        value = json.loads(content)
+        version = value["version"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreError(f"the image store is damaged: {path} is not readable: {error}", path=path) from error
+    if version > VERSION:
+        raise FormatVersionError(f"{path} was written by a newer Kurma (version {version})", path=path)
+    document: dict[str, Any] = value
+    return document
+
+
+def dump(document: Mapping[str, Any]) -> bytes:
+    return json.dumps({"version": VERSION, **document}, indent=1).encode() + b"\n"
+
+
+# --- images ------------------------------------------------------------------------------------------------------
+
+
+def image_document(image: ImageRecord, layers_size: int) -> bytes:
+    """``image.json``; the archive's own size and the last use are not in it, since files tell them."""
+    return dump(
+        {
+            "id": image.id,
+            "name": image.name,
+            "labels": dict(image.labels),
+            "layers": list(image.layers),
+            "layersSize": layers_size,
+            "provenance": [provenance.to_json() for provenance in image.provenance],
+        }
+    )
+
+
+def read_image(store: ImageStore, image_id: str) -> ImageRecord:
+    """:raises ImageNotFoundError: it is not there."""
+    path = store.path("images", checked_id(image_id), "image.json")
+    document = load(read_file(path, image_id), path)
+    labels = document["labels"]
+    try:
+        archive = os.stat(store.path("archives", f"{image_id}.aci")).st_blocks * 512
+    except FileNotFoundError:
+        archive = 0
+    return ImageRecord(
+        id=image_id,
+        name=document["name"],
+        version=labels.get("version"),
+        labels=labels,
+        size=document["layersSize"] + archive,
+        layers=tuple(document["layers"]),
+        provenance=tuple(Provenance.from_json(value) for value in document["provenance"]),
+        last_used=_last_used(store.path("images", image_id, "used")),
+    )
+
+
+def touch(path: str, image_id: str) -> None:
+    """Set the time of the file that stands for the last use. :raises ImageNotFoundError: its image is gone."""
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except (FileNotFoundError, NotADirectoryError):
+        raise not_found(image_id) from None
+    try:
+        os.utime(fd)
+    finally:
+        os.close(fd)
+
+
+def _last_used(path: str) -> str | None:
+    try:
+        used = os.stat(path).st_mtime
+    except FileNotFoundError:
+        return None
+    return timestamp(used)
+
+
+def timestamp(seconds: float) -> str:
+    """RFC 3339, UTC, to the millisecond."""
+    import time
+
+    whole = int(seconds)
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole)) + f".{int((seconds - whole) * 1000):03d}Z"
+
+
+def seconds(timestamp: str) -> float:
+    """Seconds since the epoch. :raises ValueError: it is no RFC 3339 time."""
+    from datetime import datetime
+
+    return datetime.fromisoformat(timestamp).timestamp()
+
+
+# --- layers ------------------------------------------------------------------------------------------------------
+
+
+def layer_document(key: str, whiteouts: Whiteouts, implied: tuple[bytes, ...], size: int, entries: int) -> bytes:
+    """``layer.json``: what it takes away, the directories that had no entry of their own, bytes on disk."""
+    return dump(
+        {
+            "key": key,
+            "removed": [os.fsdecode(path) for path in whiteouts.removed],
+            "opaque": [os.fsdecode(path) for path in whiteouts.opaque],
+            "implied": [os.fsdecode(path) for path in implied],
+            "size": size,
+            "entries": entries,
+        }
+    )
+
+
+def layer_values(store: ImageStore, key: str) -> dict[str, Any]:
+    """``layer.json`` as it stands. :raises StoreError: the layer is not there, or damaged."""
+    path = store.path("layers", key, "layer.json")
+    try:
+        if not is_key(key):
+            raise FileNotFoundError
+        with open(path, "rb") as file:
+            return load(file.read(), path)
+    except FileNotFoundError:
+        raise StoreError(
+            f"the image store is damaged: the layer {key} is missing", hint="remove the image and fetch it anew"
+        ) from None
+
+
+def read_layer(store: ImageStore, key: str) -> ImageLayer:
+    """:raises StoreError: the layer is not there, or damaged."""
+    document = layer_values(store, key)
+    return ImageLayer(
+        key=key,
+        path=store.path("layers", key, "rootfs"),
+        removed=tuple(document["removed"]),
+        opaque=tuple(document["opaque"]),
+    )

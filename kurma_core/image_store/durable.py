@@ -1,0 +1,195 @@
+"""Making things on disk that are either wholly there or not there (S1).
+
+Whatever is being made lies in a directory of its own under ``tmp/``, on which its maker holds a lock; one that
+nobody holds is dead, whatever happened to its maker, and anybody may remove it. Done, it is synced and renamed
+into place.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+
+from kurma_core.linux.beneath import remove_tree
+from kurma_core.linux.libc import syscall
+
+_SYNCFS = {"x86_64": 306, "aarch64": 267, "arm64": 267}
+#: How a file is opened that must not be there yet.
+NEW_FILE = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class WorkDirectory:
+    """A new, empty, locked directory under ``tmp``; removed with all that is in it when it is left.
+
+    :ivar path: absolute.
+    """
+
+    __slots__ = ("_fd", "_name", "_tmp", "path")
+
+    def __init__(self, tmp: str) -> None:
+        self._tmp = tmp
+        while True:
+            self._name = f"{os.getpid()}-{os.urandom(6).hex()}"
+            self.path = f"{tmp}/{self._name}"
+            os.mkdir(self.path, 0o700)
+            try:
+                self._fd = os.open(self.path, _DIRECTORY)
+            except FileNotFoundError:
+                continue  # swept before it could be locked
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            if same_directory(self.path, self._fd):
+                return
+            os.close(self._fd)
+
+    def __enter__(self) -> WorkDirectory:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        tmp = os.open(self._tmp, _DIRECTORY)
+        try:
+            remove_tree(tmp, self._name)
+        finally:
+            os.close(tmp)
+            os.close(self._fd)
+
+
+def sweep(tmp: str, *, dry_run: bool = False) -> list[tuple[str, int]]:
+    """Remove what lies in ``tmp`` and nobody is at work on.
+
+    :returns: names, and bytes on disk of each.
+    :raises OSError: as the kernel says.
+    """
+    found: list[tuple[str, int]] = []
+    parent = os.open(tmp, _DIRECTORY)
+    try:
+        for name in sorted(os.listdir(parent)):
+            fd = try_lock(f"{tmp}/{name}")
+            if fd is None:
+                continue
+            try:
+                found.append((name, disk_usage(f"{tmp}/{name}")))
+                if not dry_run:
+                    remove_tree(parent, name)
+            finally:
+                os.close(fd)
+    finally:
+        os.close(parent)
+    return found
+
+
+def try_lock(path: str) -> int | None:
+    """Lock the file or directory ``path`` for oneself; None: somebody else has it, or it is gone.
+
+    :returns: a descriptor that holds the lock until it is closed.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return None
+    if same_directory(path, fd):
+        return fd
+    os.close(fd)
+    return None
+
+
+def share_lock(path: str) -> int | None:
+    """Hold the directory ``path`` against removal; None: it is not there.
+
+    :returns: a descriptor that holds the lock until it is closed.
+    """
+    try:
+        fd = os.open(path, _DIRECTORY)
+    except FileNotFoundError:
+        return None
+    fcntl.flock(fd, fcntl.LOCK_SH)
+    if same_directory(path, fd):
+        return fd
+    os.close(fd)
+    return None
+
+
+def same_directory(path: str, fd: int) -> bool:
+    """Whether ``path`` still names what ``fd`` has open."""
+    try:
+        named = os.lstat(path)
+    except FileNotFoundError:
+        return False
+    opened = os.fstat(fd)
+    return (named.st_dev, named.st_ino) == (opened.st_dev, opened.st_ino)
+
+
+def sync_file_system(fd: int) -> None:
+    """``syncfs(2)``: everything written so far to the file system that ``fd`` lies on.
+
+    One call is cheaper than an ``fsync`` of each of thousands of files, and covers directories too.
+    """
+    syscall(_SYNCFS[os.uname().machine], fd)
+
+
+def sync_directory(path: str) -> None:
+    """Make renames within the directory ``path`` last. :raises OSError: as the kernel says."""
+    fd = os.open(path, _DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def put_directory(source: str, target: str) -> bool:
+    """Rename the directory ``source`` to ``target``; False: somebody was faster, and ``source`` stays.
+
+    :raises OSError: as the kernel says.
+    """
+    import errno
+
+    try:
+        os.rename(source, target)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            return False
+        raise
+    return True
+
+
+def disk_usage(path: str) -> int:
+    """Bytes on disk below and including ``path``; a file with several names counts once.
+
+    :raises OSError: as the kernel says.
+    """
+    seen: set[tuple[int, int]] = set()
+    total = 0
+    todo = [path]
+    while todo:
+        current = todo.pop()
+        status = os.lstat(current)
+        if (status.st_dev, status.st_ino) in seen:
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        total += status.st_blocks * 512
+        if stat.S_ISDIR(status.st_mode):
+            with os.scandir(current) as entries:
+                todo += [entry.path for entry in entries]
+    return total
+
+
+def write_new(path: str, content: bytes) -> None:
+    """A new file with that content. :raises OSError: as the kernel says."""
+    fd = os.open(path, NEW_FILE, 0o600)
+    try:
+        write_all(fd, content)
+    finally:
+        os.close(fd)
+
+
+def write_all(fd: int, data: bytes | memoryview) -> None:
+    """Write everything to ``fd``. :raises OSError: as the kernel says."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]

@@ -1,0 +1,89 @@
+"""Images out of the store again, as archives with exactly their ID (A4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from kurma_core.errors import StoreError
+from kurma_core.hookspecs import ImageLayer
+from kurma_core.image_store import documents
+from kurma_core.image_store.builder import add_file, add_manifest
+from kurma_core.image_store.merge import merged
+from kurma_core.image_store.store import ImageStore, guard
+from kurma_core.image_store.writer import TarWriter
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import BinaryIO
+
+
+def export(store: ImageStore, image_id: str, out: BinaryIO) -> None:
+    """See :meth:`.store.ImageStore.export`."""
+    image = store.get(image_id)
+    archive = store.archive_path(image_id)
+    found = (
+        _write_layered(out.write, store.manifest_bytes(image_id), described(store, image.layers))
+        if archive is None
+        else _unpack(archive, out)
+    )
+    if found != image_id:
+        raise StoreError(
+            f"the image store is damaged: what was exported of {image_id} is {found}",
+            hint="remove the image and fetch it anew",
+            image=image_id,
+        )
+
+
+def layered_id(manifest: bytes, layers: Sequence[tuple[ImageLayer, Sequence[str]]]) -> str:
+    """The ID of an image made of layers: that of the tar which :func:`export` would write.
+
+    :raises ArchiveError: a file cannot be read as it is. :raises OSError: as the kernel says.
+    """
+    return _write_layered(_nowhere, manifest, layers)
+
+
+def described(store: ImageStore, keys: Sequence[str]) -> list[tuple[ImageLayer, Sequence[str]]]:
+    """Layers for :func:`.merge.merged`. :raises StoreError: one is missing."""
+    return [(store.layer(key), documents.layer_values(store, key)["implied"]) for key in keys]
+
+
+def _nowhere(data: bytes) -> None:
+    """Takes what is only to be hashed."""
+
+
+def _write_layered(
+    write: Callable[[bytes], object], manifest: bytes, layers: Sequence[tuple[ImageLayer, Sequence[str]]]
+) -> str:
+    import hashlib
+
+    digest = hashlib.sha512()
+
+    def put(data: bytes) -> None:
+        digest.update(data)
+        write(data)
+
+    writer = TarWriter(put)
+    add_manifest(writer, manifest)
+    first: dict[tuple[int, int], bytes] = {}
+    for file in merged(layers):
+        path = b"rootfs/" + file.path if file.path else b"rootfs"
+        add_file(writer, path, file.parent, file.name, file.status, first)
+    writer.close()
+    return f"sha512-{digest.hexdigest()}"
+
+
+def _unpack(archive: str, out: BinaryIO) -> str:
+    """The archive as shipped, without its compression."""
+    import hashlib
+
+    from kurma_core.image_store.compression import decoder, detect
+
+    digest = hashlib.sha512()
+    with guard("cannot read an archive of the image store"), open(archive, "rb") as file:
+        head = file.read(512)
+        file.seek(0)
+        pieces: Iterator[bytes] = iter(lambda: file.read(1 << 18), b"")
+        for piece in decoder(detect(head), pieces):
+            digest.update(piece)
+            out.write(piece)
+    return f"sha512-{digest.hexdigest()}"

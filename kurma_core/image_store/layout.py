@@ -1,0 +1,157 @@
+"""What stands where in an archive: images (A2), and layers of registries with their whiteouts (R2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from kurma_core.errors import ArchiveError, HostileArchiveError
+from kurma_core.image_store.archive import TarReader
+from kurma_core.image_store.entry import DIRECTORY, FILE, HARDLINK, Entry, show
+from kurma_core.image_store.extract import explain, hostile
+from kurma_core.image_store.limits import Limits
+from kurma_core.image_store.names import split
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from kurma_core.appc.image import ImageManifest
+
+    #: Takes an entry and its path beneath the root filesystem.
+    Sink = Callable[[Entry, list[bytes]], None]
+
+_EARLY = (b"app", b"fileset")
+_WHITEOUT = b".wh."
+_OPAQUE = b".wh..wh..opq"
+_WHITEOUT_RESERVED = b".wh..wh."
+
+
+@dataclass(frozen=True, slots=True)
+class ImageContents:
+    """What an image archive holds beside its root filesystem."""
+
+    manifest: ImageManifest
+    manifest_bytes: bytes
+
+
+def read_image(reader: TarReader, limits: Limits, sink: Sink) -> ImageContents:
+    """Read an image archive to its end (App Container Image, Image Layout).
+
+    :param sink: given every entry of the root filesystem, that of ``rootfs`` itself with an empty path.
+    :raises ArchiveError: it is no image.
+    :raises HostileArchiveError: it is none that an honest builder makes.
+    :raises ManifestError: its manifest breaks the specification.
+    """
+    contents: ImageContents | None = None
+    rootfs = False
+    for entry in reader:
+        parts = split(entry.name, limits)
+        top = parts[0] if parts else b""
+        if top == b"rootfs":
+            rootfs = rootfs or len(parts) == 1
+            _sink_image_entry(sink, entry, parts, limits)
+        elif top == b"manifest" and len(parts) == 1:
+            if contents is not None:
+                raise hostile(entry, "there are two entries of that name")
+            contents = _read_manifest(reader, entry, limits)
+        elif not parts and entry.kind == DIRECTORY:
+            continue  # `./`, as `tar -C DIR -c .` writes it
+        else:
+            _refuse(entry, top)
+    if contents is None:
+        raise ArchiveError("not an App Container image: the archive has no `manifest`")
+    if not rootfs:
+        raise ArchiveError("not an App Container image: the archive has no directory `rootfs`")
+    return contents
+
+
+def _sink_image_entry(sink: Sink, entry: Entry, parts: list[bytes], limits: Limits) -> None:
+    if len(parts) == 1 and entry.kind != DIRECTORY:
+        raise hostile(entry, "`rootfs` must be a directory")
+    if entry.kind == HARDLINK:
+        target = split(entry.target, limits)
+        if len(target) < 2 or target[0] != b"rootfs":
+            raise hostile(entry, f"it is a hard link to {show(entry.target)!r}, outside of `rootfs`")
+        entry.target = b"/".join(target[1:])
+    _deliver(sink, entry, parts[1:])
+
+
+def _read_manifest(reader: TarReader, entry: Entry, limits: Limits) -> ImageContents:
+    from kurma_core.appc.image import ImageManifest
+
+    if entry.kind != FILE or entry.sparse is not None:
+        raise hostile(entry, "`manifest` must be a regular file")
+    if entry.size > limits.manifest_size:
+        raise hostile(entry, f"it is larger than {limits.manifest_size} bytes")
+    content = b"".join(reader.content_of(entry))
+    return ImageContents(ImageManifest.parse(content), content)
+
+
+def _refuse(entry: Entry, top: bytes) -> None:
+    name = show(entry.name)
+    if top in _EARLY:
+        raise ArchiveError(
+            f"the archive is an early App Container image (with `{show(top)}` in place of `manifest`), "
+            "and those are not supported yet",
+            entry=name,
+            early=True,
+        )
+    raise HostileArchiveError(
+        f"the archive is refused for its entry {name!r}: an image holds `manifest` and `rootfs`, and nothing else",
+        entry=name,
+    )
+
+
+# --- layers ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Whiteouts:
+    """What a layer takes away from those below it: paths, sorted."""
+
+    removed: tuple[bytes, ...]
+    opaque: tuple[bytes, ...]
+
+
+def read_layer(reader: TarReader, limits: Limits, sink: Sink) -> Whiteouts:
+    """Read a layer's tar to its end (OCI Image Layer Filesystem Changeset).
+
+    A whiteout speaks of the layers below only, so it may stand beside what re-creates the path.
+
+    :raises ArchiveError: it is broken.
+    :raises HostileArchiveError: it is none that an honest builder makes.
+    """
+    removed: set[bytes] = set()
+    opaque: set[bytes] = set()
+    for entry in reader:
+        parts = split(entry.name, limits, rooted=True) if entry.name.strip(b"/") else []
+        name = parts[-1] if parts else b""
+        _no_whiteout(entry, parts[:-1])
+        if name.startswith(_WHITEOUT):
+            if name == _OPAQUE:
+                opaque.add(b"/".join(parts[:-1]))
+            elif not name.startswith(_WHITEOUT_RESERVED):
+                gone = name[len(_WHITEOUT) :]
+                if gone in (b"", b".", b".."):
+                    raise hostile(entry, "it is a whiteout of nothing")
+                removed.add(b"/".join([*parts[:-1], gone]))
+            continue  # other reserved names are notes of aufs to itself
+        if not parts and entry.kind != DIRECTORY:
+            raise hostile(entry, "the root must be a directory")
+        if entry.kind == HARDLINK:
+            target = split(entry.target, limits, rooted=True)
+            _no_whiteout(entry, target)
+            entry.target = b"/".join(target)
+        _deliver(sink, entry, parts)
+    return Whiteouts(tuple(sorted(removed)), tuple(sorted(opaque)))
+
+
+def _no_whiteout(entry: Entry, parts: Iterable[bytes]) -> None:
+    if any(part.startswith(_WHITEOUT) for part in parts):
+        raise hostile(entry, "it lies beneath a whiteout, or links to one")
+
+
+def _deliver(sink: Sink, entry: Entry, parts: list[bytes]) -> None:
+    try:
+        sink(entry, parts)
+    except OSError as error:
+        raise explain(error, entry) from error

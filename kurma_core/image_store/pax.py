@@ -1,0 +1,148 @@
+"""Extended headers of POSIX (pax), and the sparse maps that GNU tar hides in them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kurma_core.errors import ArchiveError
+
+#: Stretches of one sparse file; 64 Ki of them is a fragmented terabyte.
+MAX_STRETCHES = 1 << 20
+_MAX_ID = 0xFFFFFFFE
+_MAX_SIZE = (1 << 63) - 1
+#: Seconds around the epoch that a file's time may be: any file system's range lies well within.
+MAX_SECONDS = 1 << 40
+_ATTRIBUTE = b"SCHILY.xattr."
+_ATTRIBUTE_ENCODED = b"LIBARCHIVE.xattr."
+
+
+class Extensions:
+    """What extended headers say of the next entry, or (global ones) of all that follow.
+
+    :ivar fields: by keyword, the last one given wins; an empty value takes a global one back.
+    :ivar stretches: of GNU sparse format 0.0, whose keywords repeat: offsets and lengths in turn.
+    """
+
+    __slots__ = ("fields", "stretches")
+
+    def __init__(self, fields: dict[bytes, bytes], stretches: list[bytes]) -> None:
+        self.fields = fields
+        self.stretches = stretches
+
+
+def parse(data: bytes) -> Extensions:
+    """Read the records ``LENGTH KEYWORD=VALUE\\n`` of one extended header.
+
+    :raises ArchiveError: it is malformed.
+    """
+    fields: dict[bytes, bytes] = {}
+    stretches: list[bytes] = []
+    at = 0
+    while at < len(data):
+        space = data.find(b" ", at, at + 20)
+        if space < 0:
+            if not data[at:].strip(b"\0"):
+                break  # some writers count their padding
+            raise ArchiveError("the archive is corrupt: an extended header has no length")
+        length = number(data[at:space], "length of an extended header")
+        end = at + length
+        equals = data.find(b"=", space + 1, end)
+        if equals < 0 or end > len(data) or data[end - 1 : end] != b"\n":
+            raise ArchiveError("the archive is corrupt: an extended header does not hold together")
+        key, value = data[space + 1 : equals], data[equals + 1 : end - 1]
+        if key in (b"GNU.sparse.offset", b"GNU.sparse.numbytes"):
+            stretches.append(value)
+        fields[key] = value
+        at = end
+    return Extensions(fields, stretches)
+
+
+def number(text: bytes, what: str, limit: int = _MAX_SIZE) -> int:
+    """A decimal number from 0 to ``limit``. :raises ArchiveError: it is none."""
+    if not text.isdigit() or len(text) > 20 or (value := int(text)) > limit:
+        raise ArchiveError(f"the archive is corrupt: bad {what}")
+    return value
+
+
+def identity(text: bytes) -> int:
+    """A user or group ID. :raises ArchiveError: it is none."""
+    return number(text, "user or group in an extended header", _MAX_ID)
+
+
+def time(text: bytes) -> int:
+    """A time in decimal seconds as nanoseconds, what is finer cut off. :raises ArchiveError: it is none."""
+    negative = text.startswith(b"-")
+    whole, _, fraction = text[negative:].partition(b".")
+    if not whole.isdigit() or len(whole) > 20 or (fraction and not fraction.isdigit()):
+        raise ArchiveError("the archive is corrupt: bad time in an extended header")
+    seconds = int(whole)
+    if seconds > MAX_SECONDS:
+        raise ArchiveError("the archive is corrupt: a time in an extended header is out of range")
+    value = seconds * 1_000_000_000 + int(fraction[:9].ljust(9, b"0"))
+    return -value if negative else value
+
+
+def attributes(fields: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """Extended attributes by name, in GNU tar's and star's way, or libarchive's.
+
+    :raises ArchiveError: one is malformed.
+    """
+    found: dict[bytes, bytes] = {}
+    for key, value in fields.items():
+        if key.startswith(_ATTRIBUTE_ENCODED):
+            name, content = _decode(key[len(_ATTRIBUTE_ENCODED) :], value)
+            found.setdefault(name, content)  # libarchive writes both ways; the plain one needs no decoding
+        elif key.startswith(_ATTRIBUTE):
+            found[key[len(_ATTRIBUTE) :]] = value
+    return found
+
+
+def _decode(name: bytes, value: bytes) -> tuple[bytes, bytes]:
+    from base64 import b64decode
+    from binascii import Error
+    from urllib.parse import unquote_to_bytes
+
+    try:
+        return unquote_to_bytes(name), b64decode(value + b"=" * (-len(value) % 4), validate=True)
+    except Error as error:
+        raise ArchiveError("the archive is corrupt: an extended attribute is not valid base64") from error
+
+
+# --- sparse files ------------------------------------------------------------------------------------------------
+
+
+def sparse_map(extensions: Extensions) -> list[tuple[int, int]] | None:
+    """The map of GNU sparse formats 0.0 and 0.1; None: the entry has none (1.0 keeps it in the content).
+
+    :raises ArchiveError: it is malformed.
+    """
+    text = extensions.fields.get(b"GNU.sparse.map")
+    if text is not None:
+        values = text.split(b",") if text else []
+    elif b"GNU.sparse.numblocks" in extensions.fields:
+        values = extensions.stretches
+    else:
+        return None
+    return pairs([number(value, "sparse map") for value in values])
+
+
+def pairs(values: list[int]) -> list[tuple[int, int]]:
+    """Offsets and lengths in turn, as pairs. :raises ArchiveError: odd, or too many."""
+    if len(values) % 2 or len(values) > 2 * MAX_STRETCHES:
+        raise ArchiveError("the archive is corrupt: bad sparse map")
+    return list(zip(values[::2], values[1::2], strict=True))
+
+
+def check_map(stretches: list[tuple[int, int]], size: int, stored: int) -> None:
+    """Stretches must ascend, lie within the file, and add up to what is stored.
+
+    :raises ArchiveError: they do not.
+    """
+    end = total = 0
+    for offset, length in stretches:
+        if offset < end:
+            raise ArchiveError("the archive is corrupt: a sparse map overlaps itself")
+        end = offset + length
+        total += length
+    if end > size or total != stored:
+        raise ArchiveError("the archive is corrupt: a sparse map does not fit its file")

@@ -1,0 +1,267 @@
+"""The way into the store: staged in a work directory, then put in place piece by piece, the image last (S1).
+
+Runs as root on untrusted archives. Whatever happens, the work directory goes away with everything in it; a
+process that is killed leaves one that nobody holds, for the next ``gc``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from kurma_core.errors import ArchiveError, StoreError
+from kurma_core.image_store import documents
+from kurma_core.image_store.archive import TarReader
+from kurma_core.image_store.durable import (
+    NEW_FILE,
+    WorkDirectory,
+    put_directory,
+    sync_directory,
+    sync_file_system,
+    write_all,
+    write_new,
+)
+from kurma_core.image_store.store import ImageStore, guard
+from kurma_core.image_store.stream import ArchiveStream
+from kurma_core.image_store.trees import open_tree
+from kurma_core.image_store.unpacking import unpack_image, unpack_layer
+from kurma_core.models import ImageRecord, Provenance
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import BinaryIO
+
+    from kurma_core.appc.image import ImageManifest
+
+_CANNOT = "cannot put an image into the store"
+#: What vouches for the very bytes of an archive, so that those bytes are worth keeping.
+_SIGNED = ("signed", "built")
+
+
+@dataclass(frozen=True, slots=True)
+class StagedImage:
+    """An image that has been read and is not in the store yet.
+
+    :ivar archive_path: the archive as shipped; good until the context is left, or the image committed.
+    :ivar size: bytes of the uncompressed tar.
+    """
+
+    id: str
+    manifest: ImageManifest
+    manifest_bytes: bytes
+    archive_path: str
+    size: int
+    _store: ImageStore
+    _work: str
+    _layer_size: int
+
+    def commit(self, provenance: Provenance) -> ImageRecord:
+        """Put it into the store. If it is there already, only where it came from is added.
+
+        :raises StoreError: the disk is full, …; then the store is as it was.
+        """
+        with guard(_CANNOT):
+            image = ImageRecord(
+                id=self.id,
+                name=self.manifest.name,
+                version=self.manifest.version,
+                labels={label.name: label.value for label in self.manifest.labels},
+                size=0,
+                layers=(self.id,),
+                provenance=(provenance,),
+            )
+            write_image(self._store, self._work, image, self.manifest_bytes, self._layer_size)
+            _sync(self._store, self._work)
+            place(self._store, self._work, image, archive=self.archive_path)
+        return self._store.get(self.id)
+
+
+@contextmanager
+def stage(store: ImageStore, stream: BinaryIO) -> Iterator[StagedImage]:
+    """See :meth:`.store.ImageStore.stage_archive`."""
+    store.prepare()
+    with guard(_CANNOT):
+        work = WorkDirectory(store.path("tmp"))
+    with work:
+        with guard(_CANNOT):
+            staged = _stage(store, stream, work.path)
+        yield staged
+
+
+def _stage(store: ImageStore, stream: BinaryIO, work: str) -> StagedImage:
+    store.step("staging")
+    archive = f"{work}/archive.aci"
+    kept = os.open(archive, NEW_FILE, 0o600)
+    try:
+        with ArchiveStream(stream, store.limits, tee=lambda data: write_all(kept, data)) as source:
+            contents, layer = unpack_image(TarReader(source, store.limits), store.limits, f"{work}/layer")
+            image_id, unpacked = f"sha512-{source.digest()}", source.size
+    finally:
+        os.close(kept)
+    layer.describe(image_id)
+    store.step("extracted")
+    return StagedImage(
+        id=image_id,
+        manifest=contents.manifest,
+        manifest_bytes=contents.manifest_bytes,
+        archive_path=archive,
+        size=unpacked,
+        _store=store,
+        _work=work,
+        _layer_size=layer.size,
+    )
+
+
+# --- layers of registries ----------------------------------------------------------------------------------------
+
+
+def add_layer(store: ImageStore, stream: BinaryIO, diff_id: str) -> str:
+    """See :meth:`.store.ImageStore.add_layer`."""
+    key = documents.layer_key(diff_id)
+    store.prepare()
+    with guard("cannot put a layer into the store"), WorkDirectory(store.path("tmp")) as work:
+        store.step("staging")
+        with ArchiveStream(stream, store.limits, algorithm="sha256") as source:
+            reader = TarReader(source, store.limits, strict=False)
+            layer = unpack_layer(reader, store.limits, f"{work.path}/layer")
+            found = f"sha256:{source.digest()}"
+        if found != diff_id:
+            raise ArchiveError(f"the layer is not the one asked for: its digest is {found}, not {diff_id}")
+        layer.describe(key)
+        store.step("extracted")
+        _sync(store, work.path)
+        for _ in range(100):
+            with store.locked():
+                put_directory(f"{work.path}/layer", store.path("layers", key))
+            store.step("layer placed")
+            if store.hold_layer(key):
+                sync_directory(store.path("layers"))
+                return key
+    raise StoreError(f"the layer {key} is taken away as fast as it is put into the store")
+
+
+def add_layered(
+    store: ImageStore, manifest: ImageManifest, layers: tuple[str, ...], provenance: Provenance
+) -> ImageRecord:
+    """See :meth:`.store.ImageStore.add_layered`."""
+    import json
+
+    from kurma_core.image_store.exporting import described, layered_id
+
+    manifest_bytes = json.dumps(manifest.to_json(), ensure_ascii=False).encode()
+    store.prepare()
+    with guard(_CANNOT), WorkDirectory(store.path("tmp")) as work:
+        for key in layers:
+            if not store.hold_layer(key):
+                raise StoreError(f"the image store has no layer {key}", layer=key)
+        image_id = layered_id(manifest_bytes, described(store, layers))
+        store.step("identified")
+        image = ImageRecord(
+            id=image_id,
+            name=manifest.name,
+            version=manifest.version,
+            labels={label.name: label.value for label in manifest.labels},
+            size=0,
+            layers=layers,
+            provenance=(provenance,),
+        )
+        size = sum(documents.layer_values(store, key)["size"] for key in dict.fromkeys(layers))
+        write_image(store, work.path, image, manifest_bytes, size)
+        _sync(store, work.path)
+        place(store, work.path, image, archive=None)
+        store.release_layers(layers)
+    return store.get(image_id)
+
+
+# --- putting in place --------------------------------------------------------------------------------------------
+
+
+def write_image(store: ImageStore, work: str, image: ImageRecord, manifest: bytes, layers_size: int) -> None:
+    """``work/image`` as it will stand in the store."""
+    os.mkdir(f"{work}/image", 0o700)
+    write_new(f"{work}/image/manifest", manifest)
+    write_new(f"{work}/image/image.json", documents.image_document(image, layers_size))
+    store.step("recorded")
+
+
+def _sync(store: ImageStore, work: str) -> None:
+    fd = open_tree(work)
+    try:
+        sync_file_system(fd)
+    finally:
+        os.close(fd)
+    store.step("synced")
+
+
+def place(store: ImageStore, work: str, image: ImageRecord, *, archive: str | None) -> None:
+    """Rename everything into place; with the last rename the image is in the store."""
+    with store.locked():
+        if archive is not None:
+            if not os.path.isdir(store.path("images", image.id)):
+                _place_archive(store, archive, image)
+            store.step("archive placed")
+            put_directory(f"{work}/layer", store.path("layers", image.id))
+            store.step("layer placed")
+            sync_directory(store.path("archives"))
+            sync_directory(store.path("layers"))
+        new = put_directory(f"{work}/image", store.path("images", image.id))
+        store.step("image placed")
+        if not new:
+            _add_provenance(store, work, image, archive)
+        sync_directory(store.path("images"))
+    store.step("done")
+
+
+def _place_archive(store: ImageStore, archive: str, image: ImageRecord) -> None:
+    os.rename(archive, store.path("archives", f"{image.id}.aci"))
+
+
+def _add_provenance(store: ImageStore, work: str, image: ImageRecord, archive: str | None) -> None:
+    """The image is there: note that it also came from elsewhere, or again."""
+    import fcntl
+
+    fd = open_tree(store.path("images", image.id))
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        known = store.get(image.id)
+        (new,) = image.provenance
+        # The bytes that were signed are the ones that a signature can be checked against later.
+        better = new.trust in _SIGNED or store.archive_path(image.id) is None
+        if archive is not None and better and os.path.exists(archive):
+            _place_archive(store, archive, image)
+        others = tuple(old for old in known.provenance if _source(old) != _source(new))
+        changed = ImageRecord(
+            id=known.id,
+            name=known.name,
+            version=known.version,
+            labels=known.labels,
+            size=0,
+            layers=known.layers,
+            provenance=(*others, new),
+        )
+        path = store.path("images", image.id, "image.json")
+        with open(path, "rb") as file:
+            layers_size = documents.load(file.read(), path)["layersSize"]
+        write_new(f"{work}/image.json", documents.image_document(changed, layers_size))
+        file_fd = os.open(f"{work}/image.json", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(file_fd)
+        finally:
+            os.close(file_fd)
+        os.rename(f"{work}/image.json", path)
+        store.step("provenance added")
+    finally:
+        os.close(fd)
+
+
+def _source(provenance: Provenance) -> tuple[object, ...]:
+    return (
+        provenance.locator,
+        provenance.trust,
+        provenance.url,
+        provenance.digest,
+        provenance.fingerprint,
+        provenance.insecure,
+    )

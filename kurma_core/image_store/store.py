@@ -1,0 +1,272 @@
+"""The image store: content-addressed, shared by any number of processes, whole at any moment (S1–S4).
+
+Under its root, which is root's alone (what images bring may be set-user-ID)::
+
+    lock                       shared while something is put in place, exclusive while something is taken away
+    tmp/                       work in progress; see :mod:`.durable`
+    partial/                   downloads that can be resumed
+    archives/ID.aci            archives as shipped
+    layers/KEY/rootfs/         extracted once; KEY is an image's ID, or a layer's digest
+    layers/KEY/{layer.json,files}
+    images/ID/{manifest,image.json,used}
+    trees/ID/{rootfs/,tree.json,files}
+
+An image is there once ``images/ID`` is: its archive and its layers have been put in place, and synced, before.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+from kurma_core.errors import ImageNotFoundError, StoreError
+from kurma_core.hookspecs import ImageLayer
+from kurma_core.image_store import documents
+from kurma_core.image_store.durable import share_lock
+from kurma_core.image_store.limits import Limits
+from kurma_core.models import ImageRecord, Provenance
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import BinaryIO
+
+    from kurma_core.appc.image import ImageManifest
+    from kurma_core.hookspecs import RenderCache
+    from kurma_core.image_store.staging import StagedImage
+    from kurma_core.image_store.sweeping import GcReport
+
+_DIRECTORIES = ("tmp", "partial", "archives", "layers", "images", "trees")
+
+
+def _no_step(name: str) -> None:
+    """The usual seam: nobody waits at any step."""
+
+
+class ImageStore:
+    """The store in the directory ``root``, made when something is first put in.
+
+    :param step: called with the name of each step on the way of something into or out of the store; tests end
+        the process there.
+    """
+
+    def __init__(self, root: str, *, limits: Limits | None = None, step: Callable[[str], None] = _no_step) -> None:
+        self.root = os.path.abspath(root)
+        self.limits = limits or Limits()
+        self.step = step
+        self._held: dict[str, int] = {}
+
+    # --- putting in ----------------------------------------------------------------------------------------------
+
+    def stage_archive(self, stream: BinaryIO) -> AbstractContextManager[StagedImage]:
+        """Read an image archive, once, to its end: unpacked, its ID known, but not yet in the store.
+
+        Leaving the context without :meth:`StagedImage.commit` removes every trace.
+
+        :param stream: the archive as shipped, compressed or not.
+        :raises ArchiveError: it is no image, or broken. :raises HostileArchiveError: it is malicious.
+        :raises ManifestError: its manifest breaks the specification. :raises StoreError: the disk is full, …
+        """
+        from kurma_core.image_store.staging import stage
+
+        return stage(self, stream)
+
+    def has_layer(self, diff_id: str) -> bool:
+        """Whether the layer is extracted already. If so it stays at least until this process ends, or has made
+        an image of it.
+
+        :param diff_id: ``sha256:`` and 64 hex digits over its uncompressed tar.
+        """
+        return self.hold_layer(documents.layer_key(diff_id))
+
+    def add_layer(self, stream: BinaryIO, diff_id: str) -> str:
+        """Extract a registry's layer, once; whiteouts are noted and not extracted (R2).
+
+        :param stream: its tar, compressed or not.
+        :returns: its key, for :meth:`add_layered`.
+        :raises ArchiveError: it is broken, or not the one with that digest.
+        """
+        from kurma_core.image_store.staging import add_layer
+
+        return add_layer(self, stream, diff_id)
+
+    def add_layered(self, manifest: ImageManifest, layers: tuple[str, ...], provenance: Provenance) -> ImageRecord:
+        """An image made of layers, lowest first. Its ID is that of the tar that :meth:`export` writes (A4).
+
+        :raises StoreError: a layer is not there.
+        """
+        from kurma_core.image_store.staging import add_layered
+
+        return add_layered(self, manifest, layers, provenance)
+
+    # --- looking up ----------------------------------------------------------------------------------------------
+
+    def get(self, image_id: str) -> ImageRecord:
+        """:raises ImageNotFoundError: it is not in the store."""
+        return documents.read_image(self, image_id)
+
+    def find(self, reference: str) -> ImageRecord:
+        """The image that ``reference`` means: an ID, the start of one (6 digits or more, with or without
+        ``sha512-``), or ``NAME[:VERSION][,label=value…]``, of which the newest one counts.
+
+        :raises ImageNotFoundError: there is none. :raises AmbiguousReferenceError: the start of several IDs.
+        """
+        from kurma_core.image_store.references import find
+
+        return find(self, reference)
+
+    def list(self) -> tuple[ImageRecord, ...]:
+        """All images, by name and then by age."""
+        found = []
+        for image_id in self.ids():
+            try:
+                found.append(self.get(image_id))
+            except ImageNotFoundError:
+                continue  # removed meanwhile
+        return tuple(sorted(found, key=lambda image: (image.name, image.fetched_at, image.id)))
+
+    def ids(self) -> tuple[str, ...]:
+        """IDs of all images, sorted."""
+        try:
+            return tuple(sorted(os.listdir(self.path("images"))))
+        except FileNotFoundError:
+            return ()
+
+    def manifest(self, image_id: str) -> ImageManifest:
+        """:raises ImageNotFoundError: it is not in the store."""
+        from kurma_core.appc.image import ImageManifest
+
+        return ImageManifest.parse(self.manifest_bytes(image_id))
+
+    def manifest_bytes(self, image_id: str) -> bytes:
+        """The manifest as the archive has it. :raises ImageNotFoundError: it is not in the store."""
+        return documents.read_file(self.path("images", documents.checked_id(image_id), "manifest"), image_id)
+
+    def layers(self, image_id: str) -> tuple[ImageLayer, ...]:
+        """Its extracted layers, lowest first. :raises ImageNotFoundError: it is not in the store."""
+        return tuple(self.layer(key) for key in self.get(image_id).layers)
+
+    def layer(self, key: str) -> ImageLayer:
+        """:raises StoreError: the store has lost it."""
+        return documents.read_layer(self, key)
+
+    def archive_path(self, image_id: str) -> str | None:
+        """Absolute path of the archive as shipped; None: the image was made of layers, and has none."""
+        path = self.path("archives", f"{documents.checked_id(image_id)}.aci")
+        return path if os.path.exists(path) else None
+
+    def touch(self, image_id: str) -> None:
+        """Note that it is used now. :raises ImageNotFoundError: it is not in the store."""
+        documents.touch(self.path("images", documents.checked_id(image_id), "used"), image_id)
+
+    # --- everything else -----------------------------------------------------------------------------------------
+
+    @property
+    def cache(self) -> RenderCache:
+        """The cache of rendered trees."""
+        from kurma_core.image_store.tree_cache import TreeCache
+
+        return TreeCache(self)
+
+    def export(self, image_id: str, out: BinaryIO) -> None:
+        """Write the image as an uncompressed archive with exactly that ID.
+
+        :raises ImageNotFoundError: it is not in the store. :raises StoreError: it is damaged.
+        """
+        from kurma_core.image_store.exporting import export
+
+        export(self, image_id, out)
+
+    def verify(self, image_id: str, *, deep: bool = False) -> None:
+        """Compare what is on disk with what was extracted; of a rendered tree too, by its ID.
+
+        :param deep: read everything, and compute everything anew from the archive where there is one.
+        :raises StoreError: something was changed, added or removed; names the first such file.
+        """
+        from kurma_core.image_store.verification import verify
+
+        verify(self, image_id, deep=deep)
+
+    def remove(self, image_id: str) -> None:
+        """Take the image away, with its archive and the layers that no other image has.
+
+        :raises ImageNotFoundError: it is not in the store.
+        """
+        from kurma_core.image_store.sweeping import remove
+
+        remove(self, image_id)
+
+    def gc(self, used: Collection[str], grace: float, dry_run: bool = False) -> GcReport:
+        """Remove what nothing needs (S3): images and trees not in ``used``, and leftovers.
+
+        :param used: IDs of images and trees that pods need, dependencies included.
+        :param grace: seconds for which something not used stays all the same.
+        """
+        from kurma_core.image_store.sweeping import gc
+
+        return gc(self, used, grace, dry_run=dry_run)
+
+    # --- for the rest of this package ----------------------------------------------------------------------------
+
+    def path(self, *parts: str) -> str:
+        """A path in the store, of parts that have been checked."""
+        return "/".join((self.root, *parts))
+
+    def prepare(self) -> None:
+        """Make the store's directories. :raises StoreError: they cannot be made."""
+        with guard(f"cannot make the image store {self.root}"):
+            os.makedirs(self.root, 0o700, exist_ok=True)
+            for name in _DIRECTORIES:
+                os.makedirs(self.path(name), 0o700, exist_ok=True)
+
+    def hold_layer(self, key: str) -> bool:
+        """Keep the layer from being removed for as long as this process lives; False: it is not there."""
+        if key in self._held:
+            return True
+        fd = share_lock(self.path("layers", key))
+        if fd is None:
+            return False
+        if self._held.setdefault(key, fd) != fd:
+            os.close(fd)  # another thread was faster
+        return True
+
+    def release_layers(self, keys: Collection[str]) -> None:
+        """An image has them now."""
+        for key in keys:
+            fd = self._held.pop(key, None)
+            if fd is not None:
+                os.close(fd)
+
+    @contextmanager
+    def locked(self, *, exclusive: bool = False) -> Iterator[None]:
+        """Hold the store's lock, for moments only."""
+        import fcntl
+
+        fd = os.open(self.path("lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
+            yield
+        finally:
+            os.close(fd)
+
+
+@contextmanager
+def guard(what: str) -> Iterator[None]:
+    """Turn the kernel's refusals into one clear line. :raises StoreError: in place of OSError."""
+    try:
+        yield
+    except OSError as error:
+        import errno
+
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        privileged = error.errno in (errno.EPERM, errno.EACCES) and os.geteuid() != 0
+        raise StoreError(
+            f"{what}: {(error.strerror or str(error)).lower()}",
+            hint="make room, for instance with `kurma image gc`"
+            if full
+            else "run as root"
+            if privileged
+            else None,
+            errno=error.errno,
+            path=error.filename,
+        ) from error

@@ -1,0 +1,201 @@
+"""An archive as a stream: kept as shipped, unpacked and hashed in a thread of its own, read once (A4).
+
+The caller's stream is read in the caller's thread, so that an interrupt or a slow network is felt where it
+belongs; writing it down, inflating and hashing, which all let go of the interpreter's lock, happen in the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from queue import Empty, Queue, SimpleQueue
+from threading import Thread
+
+from kurma_core.errors import ArchiveError, HostileArchiveError
+from kurma_core.image_store.compression import decoder, detect
+from kurma_core.image_store.limits import Limits
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import BinaryIO
+
+#: Bytes read from the caller's stream at a time.
+_READ = 1 << 18
+#: Pieces read ahead, and unpacked ahead.
+_AHEAD = 4
+
+
+class ArchiveStream:
+    """The uncompressed bytes of an archive, in order. Used as a context manager: leaving it ends the thread.
+
+    :param stream: the archive as shipped; read to its end, not closed.
+    :param algorithm: of the digest over the uncompressed bytes, trailing padding included.
+    :param tee: called in the other thread with every piece as shipped.
+    """
+
+    def __init__(
+        self,
+        stream: BinaryIO,
+        limits: Limits,
+        *,
+        algorithm: str = "sha512",
+        tee: Callable[[bytes], object] | None = None,
+    ) -> None:
+        import hashlib
+
+        self._stream = stream
+        self._limits = limits
+        self._tee = tee
+        self._hash = hashlib.new(algorithm)
+        self._raw: SimpleQueue[bytes | None] = SimpleQueue()
+        self._out: Queue[bytes | None] = Queue(_AHEAD)
+        self._fed = 0
+        self._taken = 0
+        self._read_all = False
+        self._ended = False
+        self._stop = False
+        self._error: BaseException | None = None
+        self._piece: bytes = b""
+        self._at = 0
+        self._thread: Thread | None = None
+        #: Bytes as shipped and unpacked, so far.
+        self.packed = 0
+        self.size = 0
+
+    def __enter__(self) -> ArchiveStream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop = True
+        self._raw.put(None)
+        if self._thread is not None:
+            while not self._ended:
+                self._ended = self._out.get() is None
+            self._thread.join()
+
+    def digest(self) -> str:
+        """Hexadecimal digest over everything; right once :meth:`finish` has returned."""
+        return self._hash.hexdigest()
+
+    # --- reading -------------------------------------------------------------------------------------------------
+
+    def take(self, count: int) -> bytes:
+        """The next ``count`` bytes; fewer only at the end of the stream."""
+        at = self._at
+        end = at + count
+        if end <= len(self._piece):
+            self._at = end
+            return self._piece[at:end]
+        return b"".join(self.pieces(count))
+
+    def pieces(self, count: int) -> Iterator[memoryview]:
+        """The next ``count`` bytes as they come; fewer only at the end of the stream."""
+        while count > 0:
+            if self._at == len(self._piece) and not self._next():
+                return
+            piece = memoryview(self._piece)[self._at : self._at + count]
+            self._at += len(piece)
+            count -= len(piece)
+            yield piece
+
+    def finish(self, check: Callable[[memoryview], object] | None = None) -> None:
+        """Read what is left to the very end, so that the digest covers it.
+
+        :param check: called with every piece that is left.
+        """
+        while self._at < len(self._piece) or self._next():
+            if check is not None:
+                check(memoryview(self._piece)[self._at :])
+            self._at = len(self._piece)
+
+    def _next(self) -> bool:
+        """Get one more piece; False at the end."""
+        if self._ended:
+            return False
+        if self._thread is None:
+            self._thread = Thread(target=self._work, name="kurma-archive", daemon=True)
+            self._thread.start()
+        if not self._read_all and self._fed - self._taken < _AHEAD:
+            self._feed()
+        while True:
+            try:
+                piece = self._out.get_nowait()
+                break
+            except Empty:
+                if self._read_all or self._fed - self._taken >= _AHEAD:
+                    piece = self._out.get()
+                    break
+                self._feed()
+        if piece is None:
+            self._ended = True
+            self._piece, self._at = b"", 0
+            if self._error is not None:
+                raise self._error
+            return False
+        self._piece, self._at = piece, 0
+        return True
+
+    def _feed(self) -> None:
+        try:
+            raw = self._stream.read(_READ)
+        except OSError as error:
+            raise ArchiveError(f"cannot read the archive: {error.strerror or error}", errno=error.errno) from error
+        self._read_all = not raw
+        self._fed += 1
+        self._raw.put(raw or None)
+
+    # --- the other thread ----------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        try:
+            source = self._shipped()
+            head = b""
+            for piece in source:
+                head += piece
+                if len(head) >= 512:
+                    break
+            if not head:
+                raise ArchiveError("not an image archive: it is empty")
+            for piece in decoder(detect(head[:512]), _chain(head, source)):
+                self._hash.update(piece)
+                self.size += len(piece)
+                self._judge()
+                self._out.put(piece)
+                if self._stop:
+                    return
+        except BaseException as error:  # noqa: BLE001 - handed to the caller's thread, which raises it
+            self._error = error
+        finally:
+            self._out.put(None)
+
+    def _shipped(self) -> Iterator[bytes]:
+        while True:
+            raw = self._raw.get()
+            self._taken += 1
+            if raw is None or self._stop:
+                return
+            self.packed += len(raw)
+            if self._tee is not None:
+                self._tee(raw)
+            yield raw
+
+    def _judge(self) -> None:
+        limits = self._limits
+        if self.size > limits.total_size:
+            raise HostileArchiveError(
+                f"the archive is larger than {limits.total_size} bytes unpacked",
+                hint="raise limits.total_size in kurma.yml if the image is trusted",
+                entry=None,
+                limit="total_size",
+            )
+        if self.size > limits.ratio_from and self.size > limits.ratio * self.packed:
+            raise HostileArchiveError(
+                f"the archive unpacks to more than {limits.ratio:g} times its size",
+                hint="raise limits.ratio in kurma.yml if the image is trusted",
+                entry=None,
+                limit="ratio",
+            )
+
+
+def _chain(head: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
+    yield head
+    yield from rest

@@ -1,0 +1,50 @@
+"""Checking an archive without extracting it (A6)."""
+
+from __future__ import annotations
+
+from kurma_core.errors import ArchiveError
+from kurma_core.image_store.archive import TarReader
+from kurma_core.image_store.entry import DIRECTORY, HARDLINK, Entry, show
+from kurma_core.image_store.extract import check, hostile
+from kurma_core.image_store.layout import read_image
+from kurma_core.image_store.limits import Limits
+from kurma_core.image_store.stream import ArchiveStream
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import BinaryIO
+
+    from kurma_core.appc.image import ImageManifest
+
+
+def validate(stream: BinaryIO, limits: Limits | None = None) -> ImageManifest:
+    """Read an image archive to its end and check all of it; nothing is written.
+
+    :raises ArchiveError: it is no image, or broken. :raises HostileArchiveError: it would not be extracted.
+    :raises ManifestError: its manifest breaks the specification.
+    """
+    limits = limits or Limits()
+    with ArchiveStream(stream, limits) as source:
+        return read_image(TarReader(source, limits), limits, _Ledger().add).manifest
+
+
+class _Ledger:
+    """What an extraction would have made so far: path → whether it is a directory, None for an implied one."""
+
+    def __init__(self) -> None:
+        self._made: dict[bytes, bool | None] = {b"": None}
+
+    def add(self, entry: Entry, parts: list[bytes]) -> None:
+        check(entry)
+        path = b"/".join(parts)
+        for count in range(1, len(parts)):
+            if self._made.setdefault(b"/".join(parts[:count]), None) is False:
+                raise hostile(entry, f"{show(b'/'.join(parts[:count]))!r} above it is no directory")
+        directory = entry.kind == DIRECTORY
+        if path in self._made and not (directory and self._made[path] is None):
+            raise hostile(entry, "there are two entries of that name")
+        if entry.kind == HARDLINK and self._made.get(entry.target, True) is not False:
+            if entry.target in self._made:
+                raise hostile(entry, "it is a hard link to a directory")
+            raise ArchiveError(f"the archive has a hard link {show(entry.name)!r} to nothing before it")
+        self._made[path] = directory

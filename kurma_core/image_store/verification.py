@@ -1,0 +1,139 @@
+"""Whether anything in the store is not as it was extracted (S2).
+
+The shallow way looks at every file's status against the record made at extraction. A new hard link to a file, as a
+rendered tree makes them, changes its inode's change time: then its content is compared, and the record brought up
+to date. The deep way reads everything, and trusts no record where there is an archive, whose hash is the image's
+name.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+
+from kurma_core.errors import StoreError
+from kurma_core.image_store import documents, files
+from kurma_core.image_store.digests import file_digest, sparse_digest
+from kurma_core.image_store.durable import WorkDirectory, write_new
+from kurma_core.image_store.entry import show
+from kurma_core.image_store.store import ImageStore, guard
+from kurma_core.image_store.trees import open_tree, place, walk
+
+
+def verify(store: ImageStore, image_id: str, *, deep: bool) -> None:
+    """See :meth:`.store.ImageStore.verify`."""
+    documents.checked_id(image_id)
+    with guard("cannot verify an image"):
+        if os.path.isdir(store.path("trees", image_id)) and not os.path.isdir(store.path("images", image_id)):
+            _Check(store, f"trees/{image_id}", deep=deep).run()
+            return
+        image = store.get(image_id)
+        for key in image.layers:
+            store.layer(key)
+            _Check(store, f"layers/{key}", deep=deep).run()
+        if deep:
+            _verify_origin(store, image_id)
+
+
+def _verify_origin(store: ImageStore, image_id: str) -> None:
+    """The archive still has the hash that is the image's name, and the records say what it says."""
+    from kurma_core.image_store.rereading import reread
+
+    archive = store.archive_path(image_id)
+    if archive is None:
+        from kurma_core.image_store.exporting import described, layered_id
+
+        found = layered_id(store.manifest_bytes(image_id), described(store, store.get(image_id).layers))
+        if found != image_id:
+            raise _damaged("the manifest or the layers of the image have changed", image_id)
+        return
+    found, manifest, expected = reread(archive, store.limits)
+    if found != image_id:
+        raise _damaged("its archive has changed", archive)
+    if manifest != store.manifest_bytes(image_id):
+        raise _damaged("the manifest has changed", store.path("images", image_id, "manifest"))
+    path = store.path("layers", image_id, "files")
+    with open(path, "rb") as file:
+        recorded = {line.path: line for line in files.read(file.read())}
+    for name in sorted(expected.keys() | recorded.keys()):
+        line = recorded.get(name)
+        if line is None or name not in expected or expected[name] != files.origin(line):
+            raise _damaged(f"{show(name)!r} is not what the archive holds", f"{path}: {show(name)}")
+
+
+class _Check:
+    """One tree against its record."""
+
+    def __init__(self, store: ImageStore, directory: str, *, deep: bool) -> None:
+        self._store = store
+        self._path = store.path(directory)
+        self._deep = deep
+        self._stale = False
+
+    def run(self) -> None:
+        try:
+            with open(f"{self._path}/files", "rb") as file:
+                records = {record.path: record for record in files.read(file.read())}
+        except FileNotFoundError:
+            raise _damaged("the record of its files is missing", self._path) from None
+        except (ValueError, IndexError):
+            raise _damaged("the record of its files is not readable", f"{self._path}/files") from None
+        root = open_tree(f"{self._path}/rootfs")
+        try:
+            lines = list(self._lines(root, records))
+        finally:
+            os.close(root)
+        if records:
+            raise self._changed(min(records), "is missing")
+        if self._stale:
+            self._write(lines)
+
+    def _lines(self, root: int, records: dict[bytes, files.FileRecord]) -> Iterator[bytes]:
+        """Checks each file, takes it out of ``records``, and gives its line as it is now."""
+        for path, parent, name, status in walk(root):
+            record = records.pop(path, None)
+            if record is None:
+                raise self._changed(path, "was added")
+            stamp, changed = files.stamps(status)
+            if stamp != record.stamp:
+                raise self._changed(path, "has changed")
+            moved = changed != record.changed
+            if moved or self._deep:
+                self._compare(path, root if not path else parent, name, status, record)
+                self._stale = self._stale or moved
+            yield files.line(files.FileRecord(path, stamp, changed, record.digest, record.attributes))
+
+    def _compare(
+        self, path: bytes, parent: int, name: bytes, status: os.stat_result, record: files.FileRecord
+    ) -> None:
+        if files.attributes_digest(place(parent, name) if path else parent) != record.attributes:
+            raise self._changed(path, "has other attributes")
+        if stat.S_ISLNK(status.st_mode):
+            if files.link_digest(os.readlink(name, dir_fd=parent)) != record.digest:
+                raise self._changed(path, "has another target")
+        elif stat.S_ISREG(status.st_mode) and record.digest != b"-":
+            fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+            try:
+                sparse = record.digest.startswith(b"sparse:")
+                digest = sparse_digest(fd, status.st_size) if sparse else file_digest(fd)
+            finally:
+                os.close(fd)
+            if digest.encode() != record.digest:
+                raise self._changed(path, "has other content")
+
+    def _write(self, lines: list[bytes]) -> None:
+        """The record anew. Whoever else does the same at once writes the same, or newer."""
+        with WorkDirectory(self._store.path("tmp")) as work:
+            write_new(f"{work.path}/files", files.HEADER + b"".join(lines))
+            os.rename(f"{work.path}/files", f"{self._path}/files")
+
+    def _changed(self, path: bytes, how: str) -> StoreError:
+        shown = show(path) if path else "/"
+        return _damaged(f"{shown!r} {how} since it was extracted", f"{self._path}/rootfs/{shown}")
+
+
+def _damaged(what: str, path: str) -> StoreError:
+    return StoreError(
+        f"the image store is damaged: {what}: {path}", hint="remove the image and fetch it anew", path=path
+    )
