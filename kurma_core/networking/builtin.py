@@ -74,8 +74,11 @@ class DefaultNetwork:
         publish = {"type": "portmap", "capabilities": {"portMappings": True}}
         # Accepts the pod's traffic where the host's policy (a firewall, docker) is to drop what it forwards.
         accept = {"type": "firewall"}
-        plugins = [bridge, publish, accept] if ports else [bridge, accept]
-        return {"cniVersion": CNI_VERSION, "name": DEFAULT, "plugins": plugins}
+        config: dict[str, Json] = {"cniVersion": CNI_VERSION, "name": DEFAULT}
+        if ports:
+            # portmap 1.1's CHECK looks for the IPv4 rules among the IPv6 ones, and fails.
+            return {**config, "disableCheck": True, "plugins": [bridge, publish, accept]}
+        return {**config, "plugins": [bridge, accept]}
 
     def chosen(self) -> bool:
         """Whether it has ever been used."""

@@ -1,0 +1,37 @@
+"""The hook of the network kind ``cni``."""
+
+from __future__ import annotations
+
+from kurma_core.hookspecs import Driver, DriverContext, Network, Option, hookimpl
+
+#: The name under which configurations made for other Kurmas know this plugin (Kurma Network Specification).
+ALIAS = "apcera.com/kurma/cni-netplugin"
+BIN_DIRS = ("/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni", "/usr/local/lib/cni", "/usr/local/libexec/cni")
+CONFIG_DIRS = ("/etc/cni/net.d",)
+
+
+def _create(context: DriverContext) -> Network:
+    from kurma_net_cni.execute import Executor
+    from kurma_net_cni.network import CniNetwork
+    from kurma_net_cni.records import Records
+
+    return CniNetwork(
+        Executor(context.config["bin_dirs"], context.config["timeout"]),
+        Records(context.state_dir),
+        tuple(context.config["config_dirs"]),
+        context.note,
+    )
+
+
+@hookimpl
+def kurma_network() -> Driver[Network]:
+    """The driver of the network kind ``cni``."""
+    return Driver(
+        create=_create,
+        options=(
+            Option("bin_dirs", list, list(BIN_DIRS), "directories of CNI plugins, in order"),
+            Option("config_dirs", list, list(CONFIG_DIRS), "directories of CNI's own network configurations"),
+            Option("timeout", float, 60.0, "seconds that a plugin may take before it is killed"),
+        ),
+        aliases=(ALIAS,),
+    )

@@ -1,0 +1,86 @@
+"""The packet filter as CNI plugins use it: ``iptables`` and ``ip6tables``, whichever backend is behind them."""
+
+from __future__ import annotations
+
+import shutil
+
+from kurma_core.errors import NetworkError
+from kurma_net_cni.process import ProgramTimeout, run, search_path
+
+#: The two families; each is looked after only where its program is installed.
+FAMILIES = ("iptables", "ip6tables")
+
+
+class Table:
+    """One table of one family, as it was when it was read.
+
+    :param chains: the rules (``-A CHAIN …``) by chain.
+    """
+
+    def __init__(self, family: str, name: str) -> None:
+        self._family = family
+        self._name = name
+        self.chains: dict[str, list[str]] = {}
+        self._changes: list[str] = []
+        for line in self._run("save", "-t", name).splitlines():
+            if line.startswith(":"):
+                self.chains[line[1:].split(" ", 1)[0]] = []
+            elif line.startswith("-A "):
+                self.chains[line.split(" ", 2)[1]].append(line)
+
+    def references(self, chain: str) -> list[str]:
+        """The rules that jump to ``chain``."""
+        return [rule for rules in self.chains.values() for rule in rules if _target(rule) == chain]
+
+    def drop(self, chain: str) -> None:
+        """Takes ``chain`` away, and the jumps to it. To be done by :meth:`commit`; no such chain is success.
+
+        A chain that was read as empty is not flushed: if somebody has put a rule into it since, commit fails.
+        """
+        rules = self.chains.pop(chain, None)
+        if rules is None:
+            return
+        if rules:
+            self._changes.append(f"-F {chain}")
+        for holder, others in self.chains.items():
+            self._changes += [f"-D {rule.removeprefix('-A ')}" for rule in others if _target(rule) == chain]
+            self.chains[holder] = [rule for rule in others if _target(rule) != chain]
+        self._changes.append(f"-X {chain}")
+
+    def commit(self) -> None:
+        """Does everything at once, or nothing.
+
+        :raises NetworkError: somebody else changed the table in between, or the kernel refuses.
+        """
+        if self._changes:
+            text = "\n".join([f"*{self._name}", *self._changes, "COMMIT", ""])
+            self._run("restore", "--noflush", "--wait", stdin=text)
+
+    def _run(self, verb: str, *arguments: str, stdin: str = "") -> str:
+        program = f"{self._family}-{verb}"
+        path = shutil.which(program, path=search_path())
+        if path is None:
+            raise NetworkError(f"cannot read packet filter rules: there is no program {program}")
+        try:
+            finished = run([path, *arguments], stdin=stdin.encode(), environment={"PATH": search_path()})
+        except OSError as error:
+            raise NetworkError(f"cannot execute {path}: {error.strerror}") from error
+        except ProgramTimeout:
+            raise NetworkError(f"{program} was killed: it took too long") from None
+        if finished.status != 0:
+            why = finished.stderr.decode(errors="replace").strip().partition("\n")[0]
+            raise NetworkError(f"{program} failed on the table {self._name}: {why}")
+        return finished.stdout.decode(errors="replace")
+
+
+def families() -> tuple[str, ...]:
+    """Those whose programs are installed; where they are not, no CNI plugin can have used them."""
+    return tuple(family for family in FAMILIES if shutil.which(f"{family}-save", path=search_path()))
+
+
+def _target(rule: str) -> str:
+    words = rule.split()
+    for flag in ("-j", "-g"):
+        if flag in words:
+            return words[words.index(flag) + 1]
+    return ""

@@ -1,0 +1,93 @@
+"""What the pods of a network share on the host, and how it is taken away: the plugins themselves never do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from ipaddress import ip_address
+from typing import Any
+
+from kurma_core.errors import NetworkError
+from kurma_net_cni.chain import Chain
+from kurma_net_cni.links import bridge_ports, delete_link, exists
+from kurma_net_cni.rules import Table, families
+
+Json = Any
+#: Defaults of the plugins bridge and host-local.
+_BRIDGE = "cni0"
+_ADDRESSES = "/var/lib/cni/networks"
+
+
+def remove_shared(chain: Chain) -> None:
+    """Takes away bridge, address records and base chains of a network without pods. Repeatable.
+
+    :raises NetworkError: something of somebody else's hangs on it.
+    """
+    for plugin in chain.plugins:
+        if plugin["type"] == "bridge":
+            _remove_bridge(chain.name, plugin.get("bridge") or _BRIDGE)
+        ipam = plugin.get("ipam") or {}
+        if ipam.get("type") == "host-local":
+            _remove_addresses(chain.name, ipam)
+    for family in families():
+        _remove_base_chains(family)
+
+
+def _remove_bridge(network: str, bridge: str) -> None:
+    if not exists(bridge):
+        return
+    ports = bridge_ports(bridge)
+    if ports:
+        raise NetworkError(
+            f'network "{network}": its bridge {bridge} is in use by {", ".join(ports)}', network=network
+        )
+    delete_link(bridge)
+
+
+def _remove_addresses(network: str, ipam: Mapping[str, Json]) -> None:
+    """The directory in which host-local keeps a file per address given out."""
+    directory = os.path.join(ipam.get("dataDir") or _ADDRESSES, network)
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:
+        return
+    if any(_is_address(name) for name in names):
+        raise NetworkError(
+            f'network "{network}": addresses of it are given out still: {directory}',
+            network=network,
+            path=directory,
+        )
+    for name in names:
+        if name == "lock" or name.startswith("last_reserved_ip."):
+            with suppress(FileNotFoundError):
+                os.unlink(os.path.join(directory, name))
+    with suppress(OSError):  # something foreign in it: then it is not ours alone, and stays
+        os.rmdir(directory)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _remove_base_chains(family: str) -> None:
+    """The chains that portmap and firewall share among all networks of the host, if nothing is in them: other
+    programs use the same plugins, and administrators write into CNI-ADMIN.
+    """
+    nat = Table(family, "nat")
+    if not nat.chains.get("CNI-HOSTPORT-DNAT"):
+        nat.drop("CNI-HOSTPORT-DNAT")
+        if not nat.references("CNI-HOSTPORT-SETMARK"):
+            nat.drop("CNI-HOSTPORT-SETMARK")
+            nat.drop("CNI-HOSTPORT-MASQ")
+    nat.commit()
+    filters = Table(family, "filter")
+    rules = filters.chains.get("CNI-FORWARD", [])
+    if rules == filters.references("CNI-ADMIN") and not filters.chains.get("CNI-ADMIN"):
+        filters.drop("CNI-FORWARD")
+        filters.drop("CNI-ADMIN")
+    filters.commit()
