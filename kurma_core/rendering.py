@@ -87,7 +87,7 @@ def _check(
             raise _broken(
                 renderer,
                 image,
-                f"{layer.id} at {layer.path}, which is no layer of the graph and not from the cache",
+                f"{layer.id} at {layer.path}, which is neither of the graph nor cached",
             )
         if layer.id in ids or layer.path in paths:
             raise _broken(renderer, image, f"{layer.id} at {layer.path} twice")

@@ -135,10 +135,9 @@ class _Laying:
                     return
                 self._up(*left.pop())
         except OSError as error:
-            if error.filename is None or "/" not in str(error.filename):
-                name = "/".join([*self.names, *([str(error.filename)] if error.filename else [])])
-                raise OSError(error.errno, error.strerror, name or "/") from error
-            raise
+            # The calls know one name, or a descriptor; the reader wants the way to it.
+            name = [error.filename] if isinstance(error.filename, str) else []
+            raise OSError(error.errno, error.strerror, "/".join([*self.names, *name]) or "/") from error
         finally:
             os.close(self.source)
             os.close(self.target)
@@ -168,6 +167,8 @@ class _Laying:
                 return
             except FileExistsError:
                 remove_tree(self.target, name)
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, name) from error
         raise FileExistsError(errno.EEXIST, "something else writes here", name)
 
     def _link(self, name: str) -> None:
