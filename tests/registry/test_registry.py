@@ -330,7 +330,8 @@ def test_looking_up_names_imports_neither_plugins_nor_stevedore(tmp_path):
         "print([m for m in sys.modules if m.startswith(('stevedore', 'kurma_net', 'pyroute2', 'yaml'))], names)"
     )
     output = subprocess.check_output([sys.executable, "-c", program], text=True)
-    assert output.startswith("[] ('cni', 'lo')")
+    assert output.startswith("[] (")
+    assert "'lo'" in output
 
 
 @pytest.mark.parametrize("group", sorted(GROUPS))

@@ -1,0 +1,208 @@
+"""A stranger's plugin, from wheel to use: wheels of the core and of an example, in a clean virtual environment.
+
+Both are installed by plain pip, without a network. What the core depends on comes from the environment that runs
+the tests: a directory of links to everything in it that is not Kurma's, so that pip finds and checks those
+requirements as it always does, and nothing of the checkout can be imported.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples/plugins/isolator"
+DISTRIBUTION, MODULE = "kurma-example-nofile", "kurma_example_nofile"
+
+LISTING = """
+import json, sys
+from kurma_core.config import load
+from kurma_core.registry import PluginRegistry
+registry = PluginRegistry(load(sys.argv[1]))
+print(json.dumps([info.to_json() for info in registry.listing()]))
+"""
+
+USE = """
+import sys
+from kurma_core.config import load
+from kurma_core.errors import KurmaError
+from kurma_core.hookspecs import IsolatorHost
+from kurma_core.registry import PluginRegistry
+try:
+    registry = PluginRegistry(load(sys.argv[1]))
+    registry.check_required()
+    driver = registry.driver("kurma.isolators", "nofile")
+    print(driver.compile(driver.names[0], {"limit": 100}, "app", IsolatorHost({}, 1)).plan.rlimits["nofile"])
+except KurmaError as error:
+    print(f"{type(error).__name__}: {error}")
+"""
+
+
+def pip(*arguments):
+    run = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-cache-dir", *map(str, arguments)]
+    done = subprocess.run(run, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def build(source, wheels):
+    pip("wheel", "--quiet", "--no-index", "--no-deps", "--no-build-isolation", "--wheel-dir", wheels, source)
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory):
+    """A directory with wheels of the core and of the example."""
+    directory = tmp_path_factory.mktemp("wheels")
+    build(ROOT, directory)
+    build(EXAMPLE, directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory, wheels):
+    """A virtual environment with the core, from its wheel, and no plugin at all."""
+    directory = tmp_path_factory.mktemp("clean")
+    venv.create(directory / "venv", with_pip=False, symlinks=True)
+    others = directory / "others"
+    others.mkdir()
+    for path in Path(sysconfig.get_path("purelib")).iterdir():
+        if "kurma" not in path.name and not path.name.endswith(".pth"):
+            (others / path.name).symlink_to(path)
+    (packages,) = (directory / "venv/lib").glob("python*/site-packages")
+    (packages / "others.pth").write_text(f"{others}\n")
+    install(directory, wheels, "kurma-core")
+    return directory
+
+
+def install(clean, wheels, *what):
+    pip("--python", clean / "venv/bin/python", "install", "--no-index", "--find-links", wheels, *what)
+
+
+def uninstall(clean, *what):
+    pip("--python", clean / "venv/bin/python", "uninstall", "--yes", *what)
+
+
+@pytest.fixture
+def example(clean, wheels):
+    """The clean environment with the example in it."""
+    install(clean, wheels, DISTRIBUTION)
+    yield clean
+    uninstall(clean, DISTRIBUTION)
+
+
+@pytest.fixture
+def run(clean, tmp_path):
+    """``run(program, "kurma.yml's text")``: what the program prints in the clean environment."""
+
+    def run(program, text=""):
+        config = tmp_path / "kurma.yml"
+        config.write_text(text)
+        environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONWARNINGS": "error"}
+        command = [clean / "venv/bin/python", "-c", program, config]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    return run
+
+
+def variant(tmp_path, wheels_name, **changes):
+    """A wheel of a changed copy of the example; ``changes`` replace text in its two files."""
+    source = tmp_path / "source"
+    shutil.copytree(EXAMPLE, source, ignore=shutil.ignore_patterns("__pycache__"))
+    for name, replacements in (
+        ("pyproject.toml", changes["project"]),
+        (f"{MODULE}.py", changes.get("module", {})),
+    ):
+        text = (source / name).read_text()
+        for old, new in replacements.items():
+            assert old in text
+            text = text.replace(old, new)
+        (source / name).write_text(text)
+    if MODULE in changes["project"]:
+        (source / f"{MODULE}.py").rename(source / f"{changes['project'][MODULE]}.py")
+    wheels = tmp_path / wheels_name
+    build(source, wheels)
+    return wheels
+
+
+def test_the_core_alone_comes_from_its_wheel(clean, run):
+    where = run("import kurma_core, sys; print(kurma_core.__file__)")
+    assert where.startswith(str(clean))
+    assert json.loads(run(LISTING)) == []
+
+
+def test_listed_and_used(example, run):
+    assert json.loads(run(LISTING)) == [
+        {
+            "kind": "isolators",
+            "name": "nofile",
+            "distribution": DISTRIBUTION,
+            "version": "0.1.0",
+            "status": "ok",
+            "reason": "",
+        }
+    ]
+    assert run(USE) == "(100, 100)"
+    assert run(USE, "plugins: {isolators: {nofile: {config: {most: 50}}}}") == "(50, 50)"
+
+
+def test_disabled(example, run, tmp_path):
+    text = "plugins: {isolators: {nofile: {enabled: false}}}"
+    (info,) = json.loads(run(LISTING, text))
+    assert (info["status"], info["reason"]) == ("disabled", f"by {tmp_path}/kurma.yml")
+    message = f"PluginNotFoundError: isolator plugin 'nofile' is disabled in {tmp_path}/kurma.yml"
+    assert run(USE, text) == message
+
+
+def test_required_and_missing(clean, run, tmp_path):
+    text = "plugins: {isolators: {nofile: {required: true}}}"
+    (info,) = json.loads(run(LISTING, text))
+    assert (info["distribution"], info["status"]) == (None, "failed")
+    assert info["reason"] == f"not installed, and {tmp_path}/kurma.yml requires it"
+    assert run(USE, text) == (
+        f"PluginNotFoundError: no isolator plugin 'nofile' is installed, and {tmp_path}/kurma.yml requires it"
+    )
+
+
+def test_broken(example, run, tmp_path):
+    newer = variant(
+        tmp_path,
+        "newer",
+        project={'version = "0.1.0"': 'version = "0.2.0"'},
+        module={"from typing import Any": "import nothing_of_this_name\nfrom typing import Any"},
+    )
+    install(example, newer, "--no-deps", "--upgrade", DISTRIBUTION)
+    message = (
+        f"isolator plugin 'nofile' of {DISTRIBUTION} 0.2.0 is broken: "
+        "ModuleNotFoundError: No module named 'nothing_of_this_name'"
+    )
+    (info,) = json.loads(run(LISTING))
+    assert (info["version"], info["status"], info["reason"]) == ("0.2.0", "failed", message)
+    assert run(USE) == f"PluginError: {message}"
+
+
+def test_colliding(example, run, tmp_path):
+    other = variant(
+        tmp_path,
+        "other",
+        project={DISTRIBUTION: "kurma-example-rival", MODULE: "kurma_example_rival"},
+    )
+    install(example, other, "--no-deps", "kurma-example-rival")
+    try:
+        infos = json.loads(run(LISTING))
+        assert [info["status"] for info in infos] == ["failed", "failed"]
+        message = infos[0]["reason"]
+        assert sorted(message.split(" claimed by ")[1].split(" and ")) == [
+            "kurma-example-nofile 0.1.0",
+            "kurma-example-rival 0.1.0",
+        ]
+        assert run(USE) == f"PluginCollisionError: {message}"
+    finally:
+        uninstall(example, "kurma-example-rival")
