@@ -9,11 +9,8 @@ import gc
 import os
 import sys
 
-from kurma_core.linux import mounts, namespaces, process
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from kurma_stager_default.inside.podgroups import PodGroups
+from kurma_core.linux import landlock, mounts, namespaces, process
+from kurma_stager_default.inside import approot, become, init, manifest, podgroups, supervisor
 
 #: The descriptor whose closing says that the pod runs (G3).
 RUNNING = 4
@@ -24,47 +21,47 @@ def main() -> int:
     process.close_others({0, 1, 2, RUNNING})
     try:
         os.set_inheritable(RUNNING, False)
-        namespaces.unshare(namespaces.CLONE_NEWPID | namespaces.CLONE_NEWIPC | namespaces.CLONE_NEWUTS)
-        requests, stop = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        from kurma_stager_default.inside import init, podgroups
-
-        groups = podgroups.PodGroups()
-        groups.enter_own()
-        # As early as can be, while this process is small: PID 1 is a copy of it.
-        first = init.start(stop)
-        os.close(stop)
-        return _serve(groups, first, requests)
+        return _serve()
     except Exception as error:  # noqa: BLE001 - whatever it is, its last word is what the user is shown
         reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else error
         print(f"kurma stager: {reason}", file=sys.stderr, flush=True)
         return 1
 
 
-def _serve(groups: PodGroups, first: int, requests: int) -> int:
-    from kurma_stager_default.inside import approot, become, manifest, supervisor
-
+def _serve() -> int:
     pod = manifest.load()
+    groups = podgroups.PodGroups()
+    groups.enter_own()
     groups.apply_pod(pod.plan)
+    namespaces.unshare(namespaces.CLONE_NEWPID | namespaces.CLONE_NEWIPC | namespaces.CLONE_NEWUTS)
     namespaces.set_hostname(pod.hostname)
     _sysctls(pod.plan.sysctls)
     for directory, mode in (("/pod/logs", 0o755), ("/pod/apps", 0o700), (approot.PLACE, 0o755), (approot.SHM, 0o755)):
         os.makedirs(directory, mode, exist_ok=True)
     _shared_memory(approot.SHM)
-    notes = []
-    for app in pod.apps:
-        if not become.needs_domain(app.plan):
-            notes.append(f"app {app.name}: no Landlock domain, since it may mount (CAP_SYS_ADMIN)")
-    notes.append(_landlock_note())
-    serving = supervisor.Supervisor(pod, groups, RUNNING, first, requests, _take_stdin(pod), notes)
+    # PID 1 is a copy of this process. What neither of the two writes to again is there once: so now, when all
+    # is loaded, and with the collector's marks out of the way.
+    gc.freeze()
+    requests, stop = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    first = init.start(stop)
+    os.close(stop)
+    serving = supervisor.Supervisor(pod, groups, RUNNING, first, requests, _take_stdin(pod), _notes(pod))
     code = serving.run()
     if serving.broken is not None:
         print(f"kurma stager: {serving.broken}", file=sys.stderr, flush=True)
     return code
 
 
-def _landlock_note() -> str:
-    from kurma_core.linux import landlock
+def _notes(pod: manifest.Pod) -> list[str]:
+    """What holds, and what does not (H2)."""
+    notes = [_landlock_note()]
+    for app in pod.apps:
+        if not become.needs_domain(app.plan):
+            notes.append(f"app {app.name}: no Landlock domain, since it may mount (CAP_SYS_ADMIN)")
+    return notes
 
+
+def _landlock_note() -> str:
     if landlock.usable():
         return "landlock: each app has a domain of its own; apps do not reach each other through /proc"
     return "landlock: not on this kernel; apps of the same user and capabilities reach each other through /proc"
@@ -88,11 +85,11 @@ def _shared_memory(place: str) -> None:
     os.close(memory)
 
 
-def _take_stdin(pod: object) -> int:
+def _take_stdin(pod: manifest.Pod) -> int:
     """Our standard input, put aside for the app that wants it; ours is then empty, so that we hold nothing open."""
     null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
     stdin = -1
-    if any(app.stdin for app in pod.apps):  # type: ignore[attr-defined]
+    if any(app.stdin for app in pod.apps):
         stdin = os.dup(0)
     os.dup2(null, 0)
     os.close(null)
