@@ -57,7 +57,8 @@ def parse_locator(text: str, schemes: Collection[str] = ()) -> Locator:
         and _SCHEME.issuperset(lower)
         and (rest.startswith(("//", "/", "./", "../")) or lower in schemes)
     ):
-        return Locator(lower, f"{lower}:{rest}")
+        # A path is made absolute here, where it was written: the fetcher may run in another process.
+        return Locator(lower, f"{lower}:{rest}" if rest.startswith("//") else f"{lower}:{os.path.abspath(rest)}")
     return _parse_name(text)
 
 

@@ -1,0 +1,327 @@
+"""Images: located, fetched, verified, stored, rendered, and collected. Knows no pods."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from kurma_core.errors import ImageError, ImageNotFoundError, UsageError
+from kurma_core.fetching import NAMED, Fetching, host_platform
+from kurma_core.images.acquisition import PULLS, Acquisition
+from kurma_core.images.host import HostImage, HostImages
+from kurma_core.images.judges import PolicyJudge
+from kurma_core.images.known import KnownImages
+from kurma_core.images.policy import Policy, refused_by_name, relaxations
+
+if TYPE_CHECKING:
+    from kurma_core.appc.image import ImageManifest
+    from kurma_core.config import Config
+    from kurma_core.hookspecs import Fetcher, Progress, Renderer, StagerImageSource
+    from kurma_core.image_store import GcReport, ImageStore
+    from kurma_core.models import ImageRecord, RenderedImage
+    from kurma_core.registry import PluginRegistry
+    from kurma_core.trust import Trust
+
+__all__ = ["PULLS", "HostImage", "ImageManager", "make_image_manager"]
+
+Json = Any
+_FETCHERS = "kurma.fetchers"
+_RENDERERS = "kurma.renderers"
+
+
+def make_image_manager(
+    config: Config, registry: PluginRegistry, note: Callable[[str], None] = lambda text: None
+) -> ImageManager:
+    """The images of one state directory, with every part made as the configuration says."""
+    from kurma_core.image_store import ImageStore, Limits
+    from kurma_core.trust import Trust
+
+    limits = config.limits
+    root = os.path.join(config.state_dir, "images")
+    store = ImageStore(root, limits=Limits(limits.total_size, limits.entries, limits.ratio))
+    fetching = Fetching(
+        lambda scheme: cast("Fetcher", registry.driver(_FETCHERS, scheme)),
+        os.path.join(root, "partial"),
+        schemes=lambda: registry.names(_FETCHERS),
+        note=note,
+    )
+    return ImageManager(config, registry, store, fetching, Trust(config), note)
+
+
+class ImageManager:
+    """:param note: tells the user something in one line, on standard error."""
+
+    def __init__(
+        self,
+        config: Config,
+        registry: PluginRegistry,
+        store: ImageStore,
+        fetching: Fetching,
+        trust: Trust,
+        note: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self.store = store
+        self._config = config
+        self._registry = registry
+        self._fetching = fetching
+        self._trust = trust
+        self._note = note
+        directory = os.path.join(config.state_dir, "locators")
+        self._known = KnownImages(directory)
+        self._host = HostImages(
+            config, store, trust, self._known, directory, lambda image_id: self.render(image_id).layers
+        )
+
+    # --- getting -------------------------------------------------------------------------------------------------
+
+    def fetch(
+        self,
+        locator: str,
+        *,
+        pull: str = "new",
+        insecure: Collection[str] = frozenset(),
+        progress: Progress | None = None,
+    ) -> ImageRecord:
+        """Brings an image into the store, verified as the policy says (K4, S6).
+
+        :param locator: a path, an address, or a name to be discovered.
+        :param pull: ``new`` fetches what is not in the store, ``always`` asks the source each time; ``never``.
+        :param insecure: relaxations for this run: ``image``, ``tls``, ``http``, ``pubkey``; told and recorded.
+        :raises UsageError: the locator or an option is malformed.
+        :raises FetchError: in one of its kinds. :raises TrustError: what should vouch for it does not.
+        :raises ArchiveError: it is no image. :raises StoreError: the disk is full, …
+        """
+        policy = self._policy(insecure)
+        return self._acquisition(policy, progress).get(self._fetching.parse(locator), _checked_pull(pull))
+
+    def resolve(
+        self,
+        reference: str,
+        *,
+        pull: str = "new",
+        insecure: Collection[str] = frozenset(),
+        progress: Progress | None = None,
+    ) -> ImageRecord:
+        """The image that somebody means: one of the store by its ID (or the start of it) or its name, else one to
+        be fetched. One of the store stands for a name only if what vouches for it is enough for that (S4).
+
+        :raises ImageNotFoundError: ``pull`` is ``never`` and it is not in the store; else as :meth:`fetch`.
+        :raises AmbiguousReferenceError: the start of several IDs.
+        """
+        policy = self._policy(insecure)
+        pull = _checked_pull(pull)
+        stored = self._by_id(reference)
+        if stored is not None:
+            return stored
+        locator = self._fetching.parse(reference)
+        if locator.scheme == NAMED and pull != "always":
+            stored = self._by_name(reference, policy)
+            if stored is not None:
+                return stored
+        return self._acquisition(policy, progress).get(locator, pull)
+
+    def _by_id(self, reference: str) -> ImageRecord | None:
+        digits = reference.removeprefix("sha512-")
+        if len(digits) < 6 or digits.strip("0123456789abcdef"):
+            return None
+        try:
+            record = self.store.find(reference)
+        except ImageNotFoundError:
+            if reference != digits:
+                raise
+            return None
+        return record if record.id.startswith(f"sha512-{digits}") else None
+
+    def _by_name(self, reference: str, policy: Policy) -> ImageRecord | None:
+        """Several may have the name: the newest that may stand for it."""
+        try:
+            newest = self.store.find(reference)
+        except ImageNotFoundError:
+            return None
+        if policy.accepts_by_name(newest):
+            return newest
+        wanted = self._fetching.parse(reference)
+        labels = {**wanted.labels, **({"version": wanted.version} if wanted.version else {})}
+        fitting = [
+            record
+            for record in self.store.list()
+            if record.name == wanted.name
+            and labels.items() <= record.labels.items()
+            and policy.accepts_by_name(record)
+        ]
+        if not fitting:
+            raise refused_by_name(newest)
+        return max(fitting, key=lambda record: record.fetched_at)
+
+    # --- rendering -----------------------------------------------------------------------------------------------
+
+    def render(self, image_id: str, renderer: str | None = None, *, verify: bool = False) -> RenderedImage:
+        """The image and its dependencies as read-only directories, top first (N4).
+
+        :param renderer: name of a renderer plugin; None: the configured one.
+        :param verify: read and check every file of every image and tree involved first.
+        :raises RenderError: a dependency is missing (named, with the way to fetch it), a cycle, …
+        :raises StoreError: ``verify`` found a change; names the file.
+        """
+        from kurma_core import rendering
+        from kurma_core.images.graph import Graph
+
+        graph = Graph(self.store, self._policy(()))
+        node = graph.node(image_id)
+        if verify:
+            for ident in graph.manifests:
+                self.store.verify(ident, deep=True)
+        driver = cast("Renderer", self._registry.driver(_RENDERERS, renderer or self._config.renderer))
+        rendered = rendering.render(node, driver, self.store.cache, graph.manifests)
+        if verify:
+            for layer in rendered.layers:
+                if layer.id not in graph.manifests:
+                    self.store.verify(layer.id, deep=True)
+        for ident in graph.manifests:
+            self.store.touch(ident)
+        return rendered
+
+    # --- images with host privilege ------------------------------------------------------------------------------
+
+    def host_image(self, locator: str, *, pull: str = "new") -> HostImage:
+        """A stager's or network plugin's image, by locator (K5): signed by a key that ``trusted_host_keys`` lists,
+        or of the digest that ``host_image_digests`` pins. Both are checked at each use, and the files too.
+
+        :raises TrustError: neither is so. :raises StoreError: a file was changed since. :raises FetchError: …
+        """
+        found = self._fetching.parse(locator)
+        pins = self._config.host_image_digests
+        pinned = pins.get(locator) or pins.get(found.text)
+        return self._host.by_locator(found, _checked_pull(pull), self._acquisition(self._policy(()), None), pinned)
+
+    def host_image_from_source(self, name: str, source: StagerImageSource, *, rebuild: bool = False) -> HostImage:
+        """A stager's image that a plugin builds: built and signed with this machine's key once for each
+        fingerprint of the source, then checked at each use (H1).
+
+        :param rebuild: build it although it is there.
+        :raises TrustError: ``trusted_host_keys`` leaves this machine's key out.
+        :raises StoreError: a file was changed since. :raises StagerError: it cannot be built.
+        """
+        return self._host.by_source(name, source, rebuild=rebuild)
+
+    # --- looking -------------------------------------------------------------------------------------------------
+
+    def list(self) -> tuple[ImageRecord, ...]:
+        """All images of the store."""
+        return self.store.list()
+
+    def get(self, reference: str) -> ImageRecord:
+        """By ID, the start of one, or name. :raises ImageNotFoundError: :raises AmbiguousReferenceError:"""
+        return self.store.find(reference)
+
+    def manifest(self, image_id: str) -> ImageManifest:
+        """:raises ImageNotFoundError:"""
+        return self.store.manifest(image_id)
+
+    def cat_manifest(self, image_id: str) -> bytes:
+        """The manifest as the archive has it. :raises ImageNotFoundError:"""
+        return self.store.manifest_bytes(image_id)
+
+    def verify(self, reference: str) -> ImageRecord:
+        """Reads everything of an image and checks it. :raises StoreError: names the first file that differs."""
+        record = self.get(reference)
+        self.store.verify(record.id, deep=True)
+        return record
+
+    # --- removing ------------------------------------------------------------------------------------------------
+
+    def remove(self, reference: str, used: Collection[str] = ()) -> ImageRecord:
+        """:param used: IDs of the images that pods name; what those depend on is used as well.
+        :raises ImageError: a pod uses it. :raises ImageNotFoundError:
+        """
+        record = self.get(reference)
+        if record.id in self._with_dependencies(used):
+            raise ImageError(
+                f"{record.name} ({record.id[:19]}): a pod uses it", hint="remove the pod first", image=record.id
+            )
+        self.store.remove(record.id)
+        self._known.forget(record.id)
+        return record
+
+    def gc(self, used: Collection[str], grace: float, dry_run: bool = False) -> GcReport:
+        """Removes images that nothing has used for ``grace`` seconds, trees, unfinished downloads (S3).
+
+        :param used: IDs of the images that pods name.
+        """
+        from kurma_core.images.needs import needed_trees
+
+        images = self._with_dependencies(used) | self._host_images()
+        trees = needed_trees(images, self.store, self._policy(()), self._renderers())
+        self._fetching.sweep(grace, dry_run=dry_run)
+        return self.store.gc(images | trees, grace, dry_run)
+
+    def _with_dependencies(self, used: Collection[str]) -> set[str]:
+        from kurma_core.images.needs import with_dependencies
+
+        return with_dependencies(used, self.store, self._policy(()))
+
+    def _host_images(self) -> set[str]:
+        """The stagers' images that are in use: every source's last."""
+        return self._known.images("built:")
+
+    def _renderers(self) -> Mapping[str, Renderer]:
+        return cast("Mapping[str, Renderer]", self._registry.drivers(_RENDERERS))
+
+    # --- archives ------------------------------------------------------------------------------------------------
+
+    def export(self, image_id: str, path: str) -> None:
+        """Writes the image's archive, uncompressed, to ``path``: whole, or not at all.
+
+        :raises ImageNotFoundError: :raises StoreError: the file cannot be written.
+        """
+        from kurma_core.images.archives import written
+
+        with written(path) as out:
+            self.store.export(image_id, out)
+
+    def build(self, rootfs: str | None, manifest: Mapping[str, Json], path: str, *, compress: str = "") -> str:
+        """Makes an archive of a directory, reproducibly (A6): whole, or not at all.
+
+        :param rootfs: None: an empty root filesystem.
+        :param compress: ``""``, ``gzip``, ``bzip2``, ``xz`` or ``zstd``.
+        :returns: the image's ID.
+        :raises ManifestError: :raises ArchiveError: :raises StoreError: the file cannot be written.
+        """
+        from kurma_core.image_store import build_archive
+        from kurma_core.images.archives import written
+
+        with written(path) as out:
+            return build_archive(rootfs, manifest, out, compress=compress)
+
+    def validate(self, path: str) -> ImageManifest:
+        """Reads an archive to its end and checks all of it. :raises ArchiveError: :raises ManifestError:"""
+        from kurma_core.image_store import validate
+        from kurma_core.images.archives import opened
+
+        with opened(path) as stream:
+            return validate(stream, self.store.limits)
+
+    # --- parts ---------------------------------------------------------------------------------------------------
+
+    def _policy(self, insecure: Collection[str]) -> Policy:
+        plain = frozenset(self._config.registries.insecure)
+        return Policy(self._config.trust, relaxations(insecure), plain)
+
+    def _acquisition(self, policy: Policy, progress: Progress | None) -> Acquisition:
+        return Acquisition(
+            store=self.store,
+            fetching=self._fetching,
+            known=self._known,
+            judge=PolicyJudge(policy, self._trust),
+            insecure=policy.insecure,
+            platform=host_platform(),
+            note=self._note,
+            progress=progress,
+        )
+
+
+def _checked_pull(pull: str) -> str:
+    if pull not in PULLS:
+        raise UsageError(f"{pull}: no way to pull", hint=f"there are: {', '.join(PULLS)}")
+    return pull

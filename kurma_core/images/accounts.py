@@ -1,0 +1,92 @@
+"""The groups of a Docker image's user, from the image's own files.
+
+A Docker configuration may name a user and no group; Docker and podman then look into ``/etc/passwd`` and
+``/etc/group`` of the image when a container starts. An App Container manifest must name the group, so it is looked
+up once, when the image comes in: the files are part of the image, and the result is as deterministic as they are.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from kurma_core.appc.image import MAX_ID
+from kurma_core.linux.beneath import open_beneath
+
+if TYPE_CHECKING:
+    from kurma_core.appc.image import ImageManifest
+    from kurma_core.hookspecs import ImageLayer
+
+#: Longest passwd or group file that is read, bytes.
+_LIMIT = 4 << 20
+
+
+def complete_groups(manifest: ImageManifest, layers: Sequence[ImageLayer]) -> ImageManifest:
+    """The manifest with ``app.group`` filled in where it is empty, and the user's further groups with it.
+
+    :param layers: lowest first.
+    """
+    app = manifest.app
+    if app is None or app.group:
+        return manifest
+    name, group = _account(app.user, _read(layers, "etc/passwd"))
+    others = _memberships(name, _read(layers, "etc/group")) if name is not None else ()
+    gids = tuple(gid for gid in others if gid != group)
+    return replace(manifest, app=replace(app, group=str(group), supplementary_gids=gids))
+
+
+def _account(user: str, passwd: str) -> tuple[str | None, int]:
+    """Name and group of a user given by name or number; an unknown one has the group 0, as with Docker."""
+    for line in passwd.splitlines():
+        fields = line.split(":")
+        if len(fields) >= 4 and user in (fields[0], fields[2]) and (group := _number(fields[3])) is not None:
+            return fields[0], group
+    return None, 0
+
+
+def _memberships(name: str, groups: str) -> tuple[int, ...]:
+    found = set()
+    for line in groups.splitlines():
+        fields = line.split(":")
+        if len(fields) >= 4 and name in fields[3].split(",") and (gid := _number(fields[2])) is not None:
+            found.add(gid)
+    return tuple(sorted(found))
+
+
+def _number(text: str) -> int | None:
+    if not (text.isascii() and text.isdigit()) or int(text) > MAX_ID:
+        return None
+    return int(text)
+
+
+def _read(layers: Sequence[ImageLayer], path: str) -> str:
+    """The file as the stacked layers show it; empty where it is not there, or is no plain file without links on
+    the way (then nothing is guessed)."""
+    parent = os.path.dirname(path)
+    for layer in reversed(layers):
+        content = _read_beneath(layer.path, path)
+        if content is not None:
+            return content
+        if path in layer.removed or parent in layer.removed or parent in layer.opaque or "" in layer.opaque:
+            return ""
+    return ""
+
+
+def _read_beneath(root: str, path: str) -> str | None:
+    """None: this layer says nothing of the path."""
+    root_fd = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        descriptor = open_beneath(root_fd, path, os.O_RDONLY | os.O_NONBLOCK)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError:
+        return ""  # a link, or what cannot be opened
+    finally:
+        os.close(root_fd)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            return ""
+        return file.read(_LIMIT).decode(errors="surrogateescape")

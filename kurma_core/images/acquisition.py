@@ -1,0 +1,143 @@
+"""From a locator to an image in the store: found, read once, vouched for, put in place."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+from urllib.parse import urlsplit
+
+from kurma_core.errors import ImageNotFoundError
+from kurma_core.fetching import Fetching, Locator
+from kurma_core.hookspecs import FetchRequest, RemoteArchive, RemoteLayers
+from kurma_core.images.judges import Judge, Voucher
+from kurma_core.images.known import Known, KnownImages
+from kurma_core.images.policy import RELAXATIONS
+from kurma_core.models import ImageRecord, Provenance
+
+if TYPE_CHECKING:
+    from typing import BinaryIO
+
+    from kurma_core.hookspecs import Progress
+    from kurma_core.image_store import ImageStore
+
+PULLS = ("new", "always", "never")
+
+
+@dataclass(frozen=True, slots=True)
+class Acquisition:
+    """One run's way of getting images.
+
+    :param insecure: relaxations of this run.
+    :param platform: os and arch wanted, as the App Container specification spells them.
+    """
+
+    store: ImageStore
+    fetching: Fetching
+    known: KnownImages
+    judge: Judge
+    insecure: frozenset[str]
+    platform: tuple[str, str]
+    note: Callable[[str], None]
+    progress: Progress | None = None
+
+    def get(
+        self,
+        locator: Locator,
+        pull: str,
+    ) -> ImageRecord:
+        """The image, from the store or from its source (S6).
+
+        ``new`` asks the source only for what is not in the store; a file of this machine is always looked at, for
+        that costs nothing. ``always`` asks it each time, and reads nothing where it says that nothing changed.
+
+        :raises FetchError: :raises TrustError: :raises ArchiveError: …
+        """
+        known = self.known.get(locator.text, self._platform)
+        local = locator.scheme != "docker" and locator.scheme not in ("http", "https")
+        if known is not None and not (local and pull != "never"):
+            stored = self._stored(known, locator)
+            if stored is not None and (pull != "always" or known.fresh(time.time())):
+                return stored
+        if pull == "never":
+            raise ImageNotFoundError(
+                f"{locator.text}: not in the store, and nothing is to be fetched",
+                hint="fetch it: kurma image fetch " + locator.text,
+            )
+        return self._fetch(locator, known)
+
+    @property
+    def _platform(self) -> str:
+        return "/".join(self.platform)
+
+    def _stored(self, known: Known, locator: Locator) -> ImageRecord | None:
+        """None: it is gone, or came in with less than is wanted now (S4): then it is fetched, and judged, anew."""
+        try:
+            record = self.store.get(known.image)
+        except ImageNotFoundError:
+            return None
+        return record if self.judge.accepts(record, locator) else None
+
+    def _fetch(self, locator: Locator, known: Known | None) -> ImageRecord:
+        for name in sorted(self.insecure):
+            self.note(f"{locator.text}: {RELAXATIONS[name]} (--insecure-options={name})")
+        system, arch = self.platform
+        remote = self.fetching.resolve(locator, FetchRequest(system, arch, self.insecure))
+        key = remote.blob.key if isinstance(remote, RemoteArchive) else remote.digest
+        if known is not None and key is not None and known.key == key:
+            stored = self._stored(known, locator)
+            if stored is not None:
+                self._remember(locator, stored, key, _max_age(remote))
+                return stored
+        record = self._archive(locator, remote) if isinstance(remote, RemoteArchive) else self._layers(remote)
+        self._remember(locator, record, key, _max_age(remote))
+        return record
+
+    def _remember(self, locator: Locator, record: ImageRecord, key: str | None, max_age: int) -> None:
+        self.known.put(locator.text, self._platform, Known(record.id, key, time.time(), max_age))
+
+    # --- archives ------------------------------------------------------------------------------------------------
+
+    def _archive(self, locator: Locator, remote: RemoteArchive) -> ImageRecord:
+        what = urlsplit(remote.url).path.rpartition("/")[2] or remote.url
+        keep = remote.transport != "file"
+        with self.fetching.download(remote.blob, what, progress=self.progress, keep=keep) as download:
+            if download.waited:
+                stored = self._fetched_meanwhile(locator, remote.blob.key)
+                if stored is not None:
+                    return stored
+            with self.store.stage_archive(cast("BinaryIO", download)) as staged:
+                download.finish()
+                voucher = self.judge.archive(remote, staged)
+                return staged.commit(self._provenance(remote, voucher))
+
+    def _fetched_meanwhile(self, locator: Locator, key: str | None) -> ImageRecord | None:
+        known = self.known.get(locator.text, self._platform)
+        return self._stored(known, locator) if known is not None and known.key == key else None
+
+    # --- layers --------------------------------------------------------------------------------------------------
+
+    def _layers(self, remote: RemoteLayers) -> ImageRecord:
+        from kurma_core.images.accounts import complete_groups
+        from kurma_core.images.layer_fetch import fetch_layers
+
+        voucher = self.judge.layers(remote)
+        keys = fetch_layers(self.store, self.fetching, remote, self.progress)
+        manifest = complete_groups(remote.manifest, [self.store.layer(key) for key in keys])
+        return self.store.add_layered(manifest, keys, self._provenance(remote, voucher))
+
+    def _provenance(self, remote: RemoteArchive | RemoteLayers, voucher: Voucher) -> Provenance:
+        return Provenance(
+            locator=remote.locator,
+            fetched_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            trust=voucher.trust,
+            url=remote.url,
+            digest=voucher.digest,
+            fingerprint=voucher.fingerprint,
+            insecure=tuple(sorted({*self.insecure, *voucher.insecure})),
+        )
+
+
+def _max_age(remote: RemoteArchive | RemoteLayers) -> int:
+    return int(getattr(remote.blob, "max_age", 0)) if isinstance(remote, RemoteArchive) else 0

@@ -1,0 +1,130 @@
+"""An image and all that it depends on, as the tree that a renderer is given (I4, N1)."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from kurma_core.errors import ImageNotFoundError, RenderError
+from kurma_core.hookspecs import ImageNode
+from kurma_core.images.policy import at_least
+
+if TYPE_CHECKING:
+    from kurma_core.appc.image import Dependency, ImageManifest
+    from kurma_core.image_store import ImageStore
+    from kurma_core.images.policy import Policy
+    from kurma_core.models import ImageRecord
+
+Json = Any
+#: How deep dependencies may stand in one another.
+_DEPTH = 64
+#: Where conversion keeps the place at which an early document puts a dependency's tree.
+_ROOT = "kurma.io/root"
+
+
+class Graph:
+    """Builds nodes from the store, each image once.
+
+    :ivar manifests: of all images met, as JSON values by ID.
+    """
+
+    def __init__(self, store: ImageStore, policy: Policy) -> None:
+        self._store = store
+        self._policy = policy
+        self._nodes: dict[str, ImageNode] = {}
+        self.manifests: dict[str, Json] = {}
+
+    def node(self, image_id: str, way: tuple[str, ...] = ()) -> ImageNode:
+        """:param way: IDs of the images that led here, the outermost first.
+        :raises RenderError: a dependency is missing, is another than it says, or leads back to itself.
+        """
+        if image_id in way:
+            names = " → ".join(self.manifests[step]["name"] for step in (*way[way.index(image_id) :], image_id))
+            raise RenderError(f"images depend on each other in a circle: {names}", image=image_id)
+        if len(way) > _DEPTH:
+            raise RenderError(f"dependencies stand more than {_DEPTH} deep in one another", image=way[0])
+        node = self._nodes.get(image_id)
+        if node is None:
+            manifest = self._store.manifest(image_id)
+            self.manifests[image_id] = manifest.to_json()
+            node = ImageNode(
+                id=image_id,
+                manifest=manifest,
+                layers=self._store.layers(image_id),
+                dependencies=tuple(
+                    self._dependency(manifest, dependency, (*way, image_id))
+                    for dependency in manifest.dependencies
+                ),
+            )
+            self._nodes[image_id] = node
+        return node
+
+    def _dependency(self, manifest: ImageManifest, dependency: Dependency, way: tuple[str, ...]) -> ImageNode:
+        record = self._find(manifest, dependency, way)
+        if dependency.size is not None:
+            _check_size(self._store, manifest, dependency, record)
+        node = self.node(record.id, way)
+        root = dependency.extra.get(_ROOT, "/")
+        return node if root == "/" else replace(node, root=str(root))
+
+    def _find(self, manifest: ImageManifest, dependency: Dependency, way: tuple[str, ...]) -> ImageRecord:
+        """By ID, whatever vouches for it, for the ID is the content's. By name only what may stand for its name,
+        or is vouched for as well as the image is that names it."""
+        if dependency.image_id is not None:
+            try:
+                record = self._store.find(dependency.image_id)
+            except ImageNotFoundError:
+                raise _missing(manifest, dependency) from None
+            if record.name != dependency.image_name:
+                raise RenderError(
+                    f"{manifest.name} depends on {dependency.image_name}, and the image with the ID that it "
+                    f"gives is {record.name}",
+                    image=record.id,
+                )
+            return record
+        wanted = {label.name: label.value for label in dependency.labels}
+        fitting = [
+            record
+            for record in self._store.list()
+            if record.name == dependency.image_name and wanted.items() <= record.labels.items()
+        ]
+        if not fitting:
+            raise _missing(manifest, dependency)
+        trusted = [
+            record
+            for record in fitting
+            if self._policy.accepts_by_name(record) or at_least(record.trust, self._store.get(way[-1]).trust)
+        ]
+        if not trusted:
+            raise RenderError(
+                f"{manifest.name} depends on {_named(dependency)}: the image of that name in the store came in "
+                "unverified",
+                hint="fetch a signed one, or allow it for this run: --insecure-options=image",
+                image=fitting[0].id,
+            )
+        return max(trusted, key=lambda record: record.fetched_at)
+
+
+def _check_size(store: ImageStore, manifest: ImageManifest, dependency: Dependency, record: ImageRecord) -> None:
+    archive = store.archive_path(record.id)
+    if archive is not None and (found := os.stat(archive).st_size) != dependency.size:
+        raise RenderError(
+            f"{manifest.name} depends on {dependency.image_name} with {dependency.size} bytes; the one in "
+            f"the store has {found}",
+            image=record.id,
+        )
+
+
+def _missing(manifest: ImageManifest, dependency: Dependency) -> RenderError:
+    return RenderError(
+        f"{manifest.name} depends on {_named(dependency)}, which is not in the store",
+        hint="fetch it first: kurma image fetch FILE or address",
+        dependency=dependency.image_name,
+    )
+
+
+def _named(dependency: Dependency) -> str:
+    labels = "".join(f",{label.name}={label.value}" for label in dependency.labels)
+    ident = f" ({dependency.image_id[:19]}…)" if dependency.image_id else ""
+    return f"{dependency.image_name}{labels}{ident}"

@@ -1,0 +1,180 @@
+"""Who decides whether an image may come in, and whether one in the store will do."""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+from urllib.parse import urlsplit
+
+from kurma_core.errors import TrustError
+from kurma_core.images.policy import Policy
+
+if TYPE_CHECKING:
+    from kurma_core.fetching import Locator
+    from kurma_core.hookspecs import RemoteArchive, RemoteLayers
+    from kurma_core.image_store.staging import StagedImage
+    from kurma_core.models import ImageRecord, Provenance
+    from kurma_core.trust import Trust
+
+
+@dataclass(frozen=True, slots=True)
+class Voucher:
+    """What vouches for an image: words and facts of :class:`kurma_core.models.Provenance`."""
+
+    trust: str
+    fingerprint: str | None = None
+    digest: str | None = None
+    insecure: tuple[str, ...] = ()
+
+
+class Judge(Protocol):
+    """Judges an image that has been read (an archive) or found (layers), and is not in the store yet."""
+
+    def archive(self, remote: RemoteArchive, staged: StagedImage) -> Voucher:
+        """:raises TrustError: it is not to come in."""
+        ...
+
+    def layers(self, remote: RemoteLayers) -> Voucher:
+        """:raises TrustError: it is not to come in."""
+        ...
+
+    def accepts(self, record: ImageRecord, locator: Locator) -> bool:
+        """Whether an image of the store may be used for the locator; if not, it is fetched and judged anew."""
+        ...
+
+
+class PolicyJudge:
+    """Judges by ``trust`` of ``kurma.yml`` and the relaxations of the run (K4)."""
+
+    def __init__(self, policy: Policy, trust: Trust) -> None:
+        self._policy = policy
+        self._trust = trust
+
+    def archive(self, remote: RemoteArchive, staged: StagedImage) -> Voucher:
+        """TLS stands for the content digest that an archive's address cannot hold."""
+        policy = self._policy
+        if "image" in policy.insecure:
+            return Voucher("unverified")
+        word = policy.word(remote.transport)
+        tls = remote.transport == "https" and "tls" not in policy.insecure
+        if word == "signed" or (word == "digest" and not tls):
+            return self._verified(remote, staged)
+        if word == "digest":
+            return Voucher("digest")
+        if remote.transport != "file":
+            return Voucher("unverified")
+        return self._verified_if_signed(remote, staged)
+
+    def layers(self, remote: RemoteLayers) -> Voucher:
+        """A content digest that came over TLS, or was pinned by the user, vouches for a registry's image; so does
+        one from this machine's own loopback, where nobody stands between. Over plain HTTP nothing does: it comes
+        in as unverified, and only where the fetcher may speak plain HTTP at all."""
+        policy = self._policy
+        if "image" in policy.insecure:
+            return Voucher("unverified")
+        if policy.word("docker") == "signed":
+            raise TrustError(
+                f"{remote.locator}: images from registries carry no signatures, and the policy wants one",
+                hint="set trust.docker to digest in kurma.yml, or for this run: --insecure-options=image",
+            )
+        if remote.transport == "file":
+            return Voucher("local", digest=remote.digest)
+        tls = remote.transport == "https" and "tls" not in policy.insecure
+        if tls or remote.pinned or is_loopback(remote.url):
+            return Voucher("digest", digest=remote.digest)
+        relaxed = ("http",) if remote.transport == "http" else ()
+        return Voucher("unverified", digest=remote.digest, insecure=relaxed)
+
+    def accepts(self, record: ImageRecord, locator: Locator) -> bool:
+        source = locator.scheme if locator.scheme in ("http", "https", "file") else "docker"
+        return self._policy.accepts(record, source, locator.text)
+
+    def _verified(self, remote: RemoteArchive, staged: StagedImage) -> Voucher:
+        name = staged.manifest.name
+        signature = remote.signature()
+        if signature is None:
+            raise TrustError(
+                f"{remote.locator}: the image {name} is not signed (there is no {remote.url}.asc)",
+                hint="for this run alone: --insecure-options=image",
+                image=staged.id,
+            )
+        fingerprint = self._trust.verify(staged.archive_path, signature, self._trust.keys_for(name))
+        return Voucher("signed", fingerprint)
+
+    def _verified_if_signed(self, remote: RemoteArchive, staged: StagedImage) -> Voucher:
+        """A file needs no signature; if one is beside it, and keys are trusted for the name, it must be right."""
+        keys = self._trust.keys_for(staged.manifest.name)
+        if not keys or (signature := remote.signature()) is None:
+            return Voucher("local")
+        return Voucher("signed", self._trust.verify(staged.archive_path, signature, keys))
+
+
+class HostJudge:
+    """Judges images that run with host privilege (K5): no option skips it.
+
+    :param keys: fingerprints that ``kurma.yml`` lists for the purpose, or this machine's own.
+    :param digests: what ``kurma.yml`` pins, by locator.
+    """
+
+    def __init__(self, trust: Trust, keys: Collection[str], pinned: str | None) -> None:
+        self._trust = trust
+        self._keys = tuple(keys)
+        self._pinned = pinned
+
+    def archive(self, remote: RemoteArchive, staged: StagedImage) -> Voucher:
+        if self._pinned is not None:
+            self._check_pin(remote.locator, (staged.id, _file_digest(staged.archive_path)))
+            return Voucher("digest", digest=self._pinned)
+        signature = remote.signature()
+        if signature is None:
+            raise TrustError(
+                f"{remote.locator}: runs with host privilege, and is not signed (there is no {remote.url}.asc)",
+                hint=f"sign it, or pin it in kurma.yml: host_image_digests: {{{remote.locator}: {staged.id}}}",
+                image=staged.id,
+            )
+        fingerprint = self._trust.verify_host_image(staged.archive_path, signature)
+        return Voucher("signed", fingerprint)
+
+    def layers(self, remote: RemoteLayers) -> Voucher:
+        if self._pinned is None:
+            raise TrustError(
+                f"{remote.locator}: runs with host privilege, and an image from a registry cannot be signed",
+                hint=f"pin it in kurma.yml: host_image_digests: {{{remote.locator}: {remote.digest}}}",
+            )
+        self._check_pin(remote.locator, (remote.digest,))
+        return Voucher("digest", digest=remote.digest)
+
+    def accepts(self, record: ImageRecord, locator: Locator) -> bool:
+        return any(p.locator == locator.text and self.vouches(record, p) for p in record.provenance)
+
+    def vouches(self, record: ImageRecord, provenance: Provenance) -> bool:
+        """Whether it would come in today as it came in then: keys and pins may have changed since."""
+        if self._pinned is not None:
+            return self._pinned in (record.id, provenance.digest)
+        return provenance.trust in ("signed", "built") and provenance.fingerprint in self._keys
+
+    def _check_pin(self, locator: str, found: tuple[str, ...]) -> None:
+        if self._pinned not in found:
+            raise TrustError(
+                f"{locator}: its digest is {found[-1]}, and kurma.yml pins {self._pinned}",
+                hint="if the new image is meant, change host_image_digests in kurma.yml",
+            )
+
+
+def is_loopback(url: str) -> bool:
+    """Whether the address is on this machine by its loopback interface."""
+    host = urlsplit(url).hostname or ""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _file_digest(path: str) -> str:
+    with open(path, "rb") as file:
+        return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"

@@ -1,0 +1,106 @@
+"""Which image a locator gave last time, and by what the source told that it was that one (S5)."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+
+from kurma_core.errors import StoreError
+from kurma_core.linux.files import replace_file
+
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """:param key: what told the content at the source: a validator, a digest, a file's stamps; None: nothing did.
+    :param fetched: seconds since the epoch, when the source was last asked.
+    :param max_age: seconds for which the source called its answer fresh.
+    """
+
+    image: str
+    key: str | None
+    fetched: float
+    max_age: int = 0
+
+    def fresh(self, now: float) -> bool:
+        return self.fetched <= now < self.fetched + self.max_age
+
+
+class KnownImages:
+    """One small file per locator and platform. It only saves work: whether an image may be used is asked of the
+    store, each time.
+
+    :param directory: made when something is first written.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+
+    def get(self, locator: str, platform: str) -> Known | None:
+        """None: never fetched, or the file cannot be understood."""
+        try:
+            with open(self._path(locator, platform), "rb") as file:
+                value = json.load(file)
+            if value["version"] != _VERSION or value["locator"] != locator:
+                return None
+            return Known(value["image"], value["key"], float(value["fetched"]), int(value["maxAge"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None  # then it is fetched anew
+
+    def put(self, locator: str, platform: str, known: Known) -> None:
+        """:raises StoreError: the disk is full, …"""
+        value = {
+            "version": _VERSION,
+            "locator": locator,
+            "platform": platform,
+            "image": known.image,
+            "key": known.key,
+            "fetched": known.fetched,
+            "maxAge": known.max_age,
+        }
+        path = self._path(locator, platform)
+        try:
+            os.makedirs(self._directory, mode=0o700, exist_ok=True)
+            replace_file(path, json.dumps(value).encode())
+        except OSError as error:
+            raise StoreError(f"{path}: cannot be written: {error.strerror}", path=path) from None
+
+    def images(self, prefix: str) -> set[str]:
+        """IDs of the images that locators with that prefix gave last."""
+        found = set()
+        for path in self._files():
+            try:
+                with open(path, "rb") as file:
+                    value = json.load(file)
+                if value["locator"].startswith(prefix):
+                    found.add(str(value["image"]))
+            except (OSError, ValueError, KeyError, AttributeError, TypeError):
+                continue  # no entry, or one that :meth:`get` would not take either
+        return found
+
+    def forget(self, image: str) -> None:
+        """Drops what led to that image."""
+        for path in self._files():
+            try:
+                with open(path, "rb") as file:
+                    gone = json.load(file).get("image") == image
+            except (OSError, ValueError, AttributeError):
+                gone = True
+            if gone:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)
+
+    def _files(self) -> list[str]:
+        try:
+            names = os.listdir(self._directory)
+        except FileNotFoundError:
+            return []
+        return [os.path.join(self._directory, name) for name in names if not name.endswith((".lock", ".tmp"))]
+
+    def _path(self, locator: str, platform: str) -> str:
+        name = hashlib.sha256(f"{platform} {locator}".encode(errors="surrogateescape")).hexdigest()[:40]
+        return os.path.join(self._directory, name)
