@@ -1,0 +1,194 @@
+"""The house stands: imports go down only, rooms on floor 3 do not know each other, plugins see the public face.
+
+Read from the source, so imports inside functions count as well.
+"""
+
+import ast
+import sys
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+CORE = ROOT / "kurma_core"
+PLUGINS = sorted(path.parent for path in (ROOT / "plugins").glob("*/pyproject.toml"))
+EXAMPLES = sorted(path.parent for path in (ROOT / "examples/plugins").glob("*/pyproject.toml"))
+
+#: Rooms by floor; a package is one room.
+FLOORS = {
+    0: {"appc", "models", "errors", "version"},
+    1: {"hookspecs", "config", "config_schema", "config_files", "linux"},
+    2: {"registry", "entry_points", "plugin_checks", "testing"},
+    3: {
+        *("fetching", "trust", "image_store", "rendering", "isolation"),
+        *("networking", "staging", "spawner", "metadata", "pod_store"),
+    },
+    4: {"images"},
+    5: {"pods"},
+    6: {"client", "daemon"},
+    7: {"cli"},
+}
+FLOOR = {room: floor for floor, rooms in FLOORS.items() for room in rooms}
+
+#: (room, room): why the one may look at the other, though it is above it or beside it on floor 3.
+ALLOWED: dict[tuple[str, str], str] = {}
+
+PUBLIC = {"hookspecs", "models", "errors", "appc", "linux", "testing"}
+
+#: Modules that take long to import: none of them in what also runs inside the stager.
+HEAVY = {"dataclasses", "enum", "typing", "re", "contextlib", "subprocess", "pathlib", "logging"}
+
+
+@dataclass(frozen=True)
+class Import:
+    """``typing``: only for the type checker."""
+
+    file: Path
+    line: int
+    module: str
+    typing: bool
+
+    def __str__(self):
+        return f"{self.file.relative_to(ROOT)}:{self.line} imports {self.module}"
+
+
+def imports(file):
+    """Every import of a file; ``from a import b`` counts as ``a`` and as ``a.b``: b may be a module."""
+    tree = ast.parse(file.read_text())
+    typing = {
+        node
+        for block in ast.walk(tree)
+        if isinstance(block, ast.If) and "TYPE_CHECKING" in ast.unparse(block.test)
+        for statement in block.body
+        for node in ast.walk(statement)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                package = file.relative_to(ROOT).with_suffix("").parts[: -node.level]
+                base = ".".join([*package, base] if base else package)
+            names = [base, *(f"{base}.{alias.name}" for alias in node.names)]
+        else:
+            continue
+        for name in names:
+            yield Import(file, node.lineno, name, node in typing)
+
+
+def sources(directory):
+    return sorted(path for path in directory.rglob("*.py") if "tests" not in path.relative_to(directory).parts)
+
+
+def room_of(file):
+    return file.relative_to(CORE).parts[0].removesuffix(".py")
+
+
+def room_named(module):
+    """The room that a dotted name lies in; None: not in the core."""
+    parts = module.split(".")
+    return parts[1] if parts[0] == "kurma_core" and len(parts) > 1 else None
+
+
+CORE_IMPORTS = [item for file in sources(CORE) for item in imports(file)]
+
+
+def test_every_room_has_a_floor():
+    rooms = {room_of(file) for file in sources(CORE)} - {"__init__", "__main__"}
+    assert rooms <= set(FLOOR)
+
+
+def test_imports_go_down_only():
+    wrong = []
+    for item in CORE_IMPORTS:
+        here, there = room_of(item.file), room_named(item.module)
+        if here == there or there not in FLOOR or here not in FLOOR or (here, there) in ALLOWED:
+            continue
+        up = FLOOR[there] > FLOOR[here]
+        sideways = FLOOR[here] == FLOOR[there] == 3
+        if up or sideways:
+            wrong.append(str(item))
+    assert not wrong, "\n".join(wrong)
+
+
+def test_what_is_allowed_is_needed():
+    used = {(room_of(item.file), room_named(item.module)) for item in CORE_IMPORTS}
+    assert set(ALLOWED) <= used
+
+
+def test_appc_is_pure():
+    """The vocabulary of the specification knows no system calls, no files and no configuration."""
+    wrong = [
+        str(item)
+        for item in CORE_IMPORTS
+        if room_of(item.file) == "appc" and room_named(item.module) not in ("appc", "errors", "models", None)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_nothing_of_the_core_needs_the_testing_kit():
+    wrong = [
+        str(item)
+        for item in CORE_IMPORTS
+        if room_of(item.file) != "testing" and (room_named(item.module) == "testing" or item.module == "pytest")
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def inside_stagers():
+    """What runs inside stager images: the thin system calls, and the plugins' own halves."""
+    return [*sources(CORE / "linux"), *(file for plugin in PLUGINS for file in plugin.glob("*/inside/**/*.py"))]
+
+
+@pytest.mark.parametrize("file", inside_stagers(), ids=lambda file: str(file.relative_to(ROOT)))
+def test_what_runs_inside_a_stager_is_light(file):
+    own = (
+        file.relative_to(ROOT / "plugins").parts[1] if "plugins" in file.relative_to(ROOT).parts else "kurma_core"
+    )
+    for item in imports(file):
+        top = item.module.split(".")[0]
+        if item.typing:
+            continue
+        assert top not in HEAVY, str(item)
+        if top == "kurma_core":
+            assert item.module == "kurma_core" or room_named(item.module) == "linux", str(item)
+        elif top == own:
+            assert item.module == own or item.module.split(".")[1] == "inside", str(item)
+        else:
+            assert top in sys.stdlib_module_names, str(item)
+
+
+@pytest.mark.parametrize("plugin", [*PLUGINS, *EXAMPLES], ids=lambda path: path.name)
+def test_plugins_see_the_public_face(plugin):
+    allowed = {name.split(";")[0].split(">")[0].split("=")[0].strip() for name in project(plugin)["dependencies"]}
+    own = {path.stem for path in plugin.glob("kurma_*")}
+    for file in sources(plugin):
+        if file.name.startswith(("test_", "conftest")):
+            continue
+        for item in imports(file):
+            top = item.module.split(".")[0]
+            if top == "kurma_core":
+                assert item.module == "kurma_core" or room_named(item.module) in PUBLIC, str(item)
+            elif top.startswith("kurma_"):
+                assert top in own or top.replace("_", "-") in allowed, f"{item}, which it does not depend on"
+
+
+def project(plugin):
+    return tomllib.loads((plugin / "pyproject.toml").read_text())["project"]
+
+
+def test_the_core_names_no_plugin():
+    """Not by module and not by distribution: what is there is known from entry points and the configuration."""
+    names = {project(plugin)["name"] for plugin in PLUGINS}
+    names |= {name.replace("-", "_") for name in names}
+    wrong = []
+    for file in sources(CORE):
+        tree = ast.parse(file.read_text())
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                wrong += [f"{file.relative_to(ROOT)}:{node.lineno} {name}" for name in names if name in node.value]
+    wrong += [str(item) for item in CORE_IMPORTS if item.module.split(".")[0] in names]
+    assert not wrong, "\n".join(wrong)
