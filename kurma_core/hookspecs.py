@@ -519,6 +519,26 @@ class Network(Protocol):
         ...
 
 
+class NetworkDiscovery(Protocol):
+    """What a :class:`Network` may have besides: networks of its own, outside Kurma's configuration."""
+
+    def discover(self) -> Mapping[str, Mapping[str, Json]]:
+        """Configurations by network's name. Asked when a name is in no configuration, and for listings.
+
+        What is broken is noted, and hides nothing else.
+        """
+        ...
+
+
+class PortPublisher(Protocol):
+    """What a :class:`Network` may have besides: a word on ports. Without it, a network is given a pod's ports."""
+
+    def publishes(self, config: Mapping[str, Json]) -> bool:
+        """Whether that network can lead ports of the host into a pod. Of a pod's networks the first that can gets
+        the ports."""
+        ...
+
+
 # --- isolators -------------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,274 @@
+"""Running plugins: real processes, made of shell scripts that misbehave as told."""
+
+import json
+import os
+import time
+
+import pytest
+from kurma_net_cni.discover import discover
+from kurma_net_cni.execute import Executor
+from kurma_net_cni.network import CniNetwork
+from kurma_net_cni.plugin import kurma_network
+from kurma_net_cni.process import ProgramTimeout, run
+from kurma_net_cni.records import Records
+
+from kurma_core.errors import FormatVersionError, NetworkError
+from kurma_core.hookspecs import DriverContext
+from kurma_core.testing.networks import context
+
+RESULT = '{"cniVersion": "1.0.0", "ips": [{"address": "10.0.0.2/24"}]}'
+LOG = 'echo "$CNI_COMMAND $0 [$CNI_NETNS] $CNI_CONTAINERID $CNI_IFNAME $CNI_ARGS" >> $(dirname $0)/log; '
+CAT = "tee $(dirname $0)/$(basename $0).$CNI_COMMAND"
+
+
+@pytest.fixture
+def bin_dir(tmp_path):
+    directory = tmp_path / "bin"
+    directory.mkdir()
+    return directory
+
+
+@pytest.fixture
+def script(bin_dir):
+    def script(name, text):
+        path = bin_dir / name
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+        return str(path)
+
+    return script
+
+
+@pytest.fixture
+def driver(bin_dir, tmp_path):
+    return CniNetwork(Executor([str(bin_dir)], 5), Records(str(tmp_path / "state")), (), print)
+
+
+def config(*names, version="1.0.0"):
+    return {"name": "n", "cniVersion": version, "plugins": [{"type": name} for name in names]}
+
+
+def log(bin_dir):
+    text = (bin_dir / "log").read_text().replace(f"{bin_dir}/", "")
+    return text.splitlines()
+
+
+# --- processes -------------------------------------------------------------------------------------------------
+
+
+def test_input_output_and_status(script):
+    path = script("p", "cat; echo no >&2; exit 3")
+    finished = run([path], stdin=b"x" * 300_000, environment={"PATH": os.environ["PATH"]})
+    assert (finished.status, finished.stdout, finished.stderr) == (3, b"x" * 300_000, b"no\n")
+
+
+def test_a_signal_is_a_negative_status(script):
+    assert run([script("p", "kill -9 $$")], environment={}).status == -9
+
+
+def test_too_slow_is_killed_whole(script, tmp_path):
+    pids = tmp_path / "pids"
+    path = script("p", f"sleep 60 & echo $! > {pids}; echo $$ >> {pids}; wait")
+    begun = time.monotonic()
+    with pytest.raises(ProgramTimeout):
+        run([path], environment={"PATH": os.environ["PATH"]}, timeout=0.5)
+    assert time.monotonic() - begun < 5
+    for pid in pids.read_text().split():
+        for _ in range(100):
+            try:
+                with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+                    state = file.read().rpartition(")")[2].split()[0]
+            except (FileNotFoundError, ProcessLookupError):
+                break
+            if state in "ZX":  # dead, and not yet reaped by whoever has adopted it
+                break
+            time.sleep(0.02)
+        else:
+            pytest.fail(f"process {pid} lives on")
+
+
+def test_what_is_inherited_holds_nothing_up(script):
+    """A plugin may leave a process behind that keeps its output open."""
+    begun = time.monotonic()
+    finished = run([script("p", "sleep 3 & echo done")], environment={"PATH": os.environ["PATH"]})
+    assert finished.stdout == b"done\n"
+    assert time.monotonic() - begun < 2
+
+
+# --- plugins ---------------------------------------------------------------------------------------------------
+
+
+def test_a_chain_runs_in_order_and_back(driver, script, bin_dir):
+    script("one", LOG + CAT + " >/dev/null; " + f"echo '{RESULT}'")
+    script("two", LOG + CAT + " >/dev/null; " + f"echo '{RESULT.replace('.2/', '.3/')}'")
+    one = context("pod", config("one", "two"))
+    assert driver.add(one).addresses[0].address == "10.0.0.3/24"
+    driver.check(one)
+    driver.delete(one)
+    rest = "pod eth0 IgnoreUnknown=1"
+    path = "/run/netns/kurma-pod"
+    assert log(bin_dir) == [f"ADD one [{path}] {rest}", f"ADD two [{path}] {rest}",
+                            f"CHECK one [{path}] {rest}", f"CHECK two [{path}] {rest}",
+                            f"DEL two [] {rest}", f"DEL one [] {rest}"]  # fmt: skip
+    read = {
+        name: json.loads((bin_dir / name).read_text()) for name in ("one.ADD", "two.ADD", "one.DEL", "two.CHECK")
+    }
+    assert "prevResult" not in read["one.ADD"]
+    assert read["two.ADD"]["prevResult"] == json.loads(RESULT)
+    assert (
+        read["one.DEL"]["prevResult"]["ips"]
+        == read["two.CHECK"]["prevResult"]["ips"]
+        == [{"address": "10.0.0.3/24"}]
+    )
+
+
+def test_before_0_4_0_delete_gets_no_result_and_there_is_no_check(driver, script, bin_dir):
+    script("one", LOG + CAT + ' >/dev/null; echo \'{"ip4": {"ip": "10.0.0.2/24"}}\'')
+    one = context("pod", config("one", version="0.2.0"))
+    driver.add(one)
+    driver.check(one)
+    driver.delete(one)
+    assert [line.split()[0] for line in log(bin_dir)] == ["ADD", "DEL"]
+    assert "prevResult" not in json.loads((bin_dir / "one.DEL").read_text())
+
+
+def test_delete_goes_on_after_a_failure_and_can_be_repeated(driver, script, bin_dir):
+    script("one", LOG + f"echo '{RESULT}'")
+    script(
+        "two",
+        LOG + f"[ $CNI_COMMAND = DEL ] && [ ! -e {bin_dir}/good ] && echo broken >&2 && exit 1; echo '{RESULT}'",
+    )
+    one = context("pod", config("one", "two", "one"))
+    driver.add(one)
+    with pytest.raises(NetworkError, match='cannot leave network "n": CNI plugin two failed: broken'):
+        driver.delete(one)
+    assert [" ".join(line.split()[:2]) for line in log(bin_dir)[3:]] == [
+        "DEL one",
+        "DEL two",
+        "DEL one",
+        "DEL two",
+    ]
+    (bin_dir / "good").touch()
+    driver.delete(one)
+    assert [" ".join(line.split()[:2]) for line in log(bin_dir)[7:]] == ["DEL two"]
+    driver.remove(config("one"))
+
+
+def test_delete_after_a_failed_add_reaches_every_plugin(driver, script, bin_dir):
+    script("one", LOG + f"echo '{RESULT}'")
+    script("two", LOG + "[ $CNI_COMMAND = DEL ] || exit 1")
+    one = context("pod", config("one", "two", "one"))
+    with pytest.raises(NetworkError):
+        driver.add(one)
+    driver.delete(one)
+    assert [" ".join(line.split()[:2]) for line in log(bin_dir)] == [
+        "ADD one", "ADD two", "DEL one", "DEL two", "DEL one"
+    ]  # fmt: skip
+
+
+ERROR = '{"cniVersion": "1.0.0", "code": 7, "msg": "no good", "details": "too small"}'
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (f"echo '{ERROR}'; exit 1", r"failed: no good: too small$"),
+        ("echo plain words; exit 1", r"failed: plain words$"),
+        ("echo one >&2; echo two >&2; exit 1", r"failed: one two$"),
+        ("echo '[]'; exit 1", r"failed: \[\]$"),
+        ("exit 4", r"failed: it ended with status 4 and said nothing$"),
+        ("kill -9 $$", r"failed: it ended with signal 9 and said nothing$"),
+        ("printf 'a\\033[31mb\\nc'; exit 1", r"failed: a \[31mb c$"),
+        ("true", r"printed no result but nothing$"),
+        ("echo hello", r"printed no result but hello$"),
+        ("echo 3", r"returned a wrong result: \$: expected an object, found 3$"),
+        ("sleep 20", r"was killed: it took longer than 5 seconds$"),
+    ],
+)
+def test_every_failure_is_one_clear_line(driver, script, text, why):
+    script("one", f"[ $CNI_COMMAND = DEL ] && exit; {text}")
+    one = context("pod", config("one"))
+    with pytest.raises(NetworkError, match=why) as caught:
+        driver.add(one)
+    assert '"n"' in caught.value.message
+    assert "\n" not in caught.value.message
+    driver.delete(one)
+
+
+def test_the_error_keeps_the_plugins_code(driver, script):
+    script("one", f"echo '{ERROR}'; exit 1")
+    with pytest.raises(NetworkError) as caught:
+        driver.add(context("pod", config("one")))
+    assert caught.value.data["code"] == 7
+
+
+@pytest.mark.parametrize("missing", ["bridge", "host-local", "homemade"])
+def test_a_missing_program_is_named_with_its_package(driver, script, bin_dir, missing):
+    for name in {"bridge", "host-local"} - {missing}:
+        script(name, "exit 0")
+    kind = missing if missing == "homemade" else "bridge"
+    with pytest.raises(NetworkError) as caught:
+        driver.setup({"name": "n", "type": kind, "ipam": {"type": "host-local"}})
+    assert caught.value.message == (
+        f'network "n" needs the CNI plugin "{missing}", which is in none of {bin_dir}'
+    )  # fmt: skip
+    assert ("containernetworking-plugins" in (caught.value.hint or "")) is (missing != "homemade")
+
+
+def test_a_program_that_cannot_be_executed(driver, bin_dir):
+    (bin_dir / "one").write_text("no program")
+    (bin_dir / "one").chmod(0o755)
+    with pytest.raises(NetworkError, match="cannot be executed: Exec format error"):
+        driver.add(context("pod", config("one")))
+
+
+# --- records and files -----------------------------------------------------------------------------------------
+
+
+def test_a_newer_record_is_refused(driver, script, tmp_path):
+    script("one", f"echo '{RESULT}'")
+    one = context("pod", config("one"))
+    driver.add(one)
+    (record,) = (tmp_path / "state" / "results").iterdir()
+    record.write_text(json.dumps({**json.loads(record.read_text()), "version": 2}))
+    with pytest.raises(FormatVersionError):
+        driver.delete(one)
+
+
+def test_networks_are_told_apart_in_the_records(tmp_path):
+    from kurma_net_cni.records import Record
+
+    records = Records(str(tmp_path))
+    for network, pod, interface in (("a", "p1", "eth0"), ("ba", "p2", "eth0"), ("a", "p3", "a:a")):
+        records.write(Record(network, pod, interface))
+    assert records.pods("a") == ("p1", "p3")
+    assert records.pods("ba") == ("p2",)
+    assert records.pods("c") == ()
+
+
+def test_networks_of_cnis_own_directory(tmp_path):
+    for name, value in {
+        "20-b.conf": {"name": "second", "type": "ptp"},
+        "10-a.conflist": {"name": "first", "cniVersion": "1.0.0", "plugins": [{"type": "bridge"}]},
+        "30-again.conf": {"name": "first", "type": "other"},
+        "40-broken.conf": {"name": "broken"},
+        "50-ignored.txt": {"name": "ignored", "type": "x"},
+    }.items():
+        (tmp_path / name).write_text(json.dumps(value))
+    (tmp_path / "60-torn.conf").write_text("{")
+    notes = []
+    found = discover([str(tmp_path / "nowhere"), str(tmp_path)], notes.append)
+    assert list(found) == ["first", "second"]
+    assert found["first"]["plugins"] == [{"type": "bridge"}]
+    assert [note.partition(" ")[0] for note in notes] == [
+        str(tmp_path / name) for name in ("40-broken.conf", "60-torn.conf")
+    ]
+
+
+def test_the_defaults_of_its_options_make_a_driver(tmp_path):
+    driver = kurma_network()
+    settings = {option.name: option.default for option in driver.options}
+    assert all(isinstance(settings[option.name], option.type) for option in driver.options)
+    network = driver.create(DriverContext(config=settings, state_dir=str(tmp_path / "cni")))
+    network.setup({"name": "n", "type": "bridge", "ipam": {"type": "host-local"}})  # Debian's are found
+    assert not (tmp_path / "cni").exists()
