@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from kurma_core.appc.image import App, ImageManifest, NameValue
+from kurma_core.appc.image import App, ImageManifest, Isolator, NameValue
 from kurma_core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ class AppOverrides:
         appended to ``exec`` (rkt's way).
     :param exec: in place of the whole command.
     :param environment: added, replacing what has the same name.
+    :param isolators: (name, value), added, replacing what has the same name.
     """
 
     arguments: tuple[str, ...] = ()
@@ -32,6 +33,7 @@ class AppOverrides:
     group: str | None = None
     working_directory: str | None = None
     environment: tuple[tuple[str, str], ...] = ()
+    isolators: tuple[tuple[str, Any], ...] = ()
 
     def __bool__(self) -> bool:
         return self != AppOverrides()
@@ -83,6 +85,8 @@ def overridden(base: App | None, overrides: AppOverrides, image: ImageManifest) 
         command = overrides.exec + overrides.arguments
     environment = {pair.name: pair for pair in app.environment}
     environment.update({name: NameValue(name, value) for name, value in overrides.environment})
+    isolators = {isolator.name: isolator for isolator in app.isolators}
+    isolators.update({name: Isolator(name, value) for name, value in overrides.isolators})
     return replace(
         app,
         exec=command,
@@ -90,6 +94,7 @@ def overridden(base: App | None, overrides: AppOverrides, image: ImageManifest) 
         group=app.group if overrides.group is None else overrides.group,
         working_directory=overrides.working_directory or app.working_directory,
         environment=tuple(environment.values()),
+        isolators=tuple(isolators.values()),
     )
 
 
