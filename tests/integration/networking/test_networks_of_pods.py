@@ -4,6 +4,7 @@ import json
 import os
 import socket
 import subprocess
+import tempfile
 import uuid
 from contextlib import ExitStack
 from ipaddress import ip_interface, ip_network
@@ -12,10 +13,10 @@ import pytest
 
 from kurma_core import config as configuration
 from kurma_core.errors import NetworkError
-from kurma_core.hookspecs import DriverContext
 from kurma_core.linux.netns_thread import in_network_namespace
 from kurma_core.models import NetworkRequest
 from kurma_core.networking import Networking, namespace_path, parse_net, parse_ports
+from kurma_core.registry import PluginRegistry
 from kurma_core.testing.networks import interfaces_in, pod_namespace
 
 pytestmark = pytest.mark.root
@@ -90,20 +91,22 @@ def stack():
 
 @pytest.fixture
 def make(tmp_path):
-    """Networking over the real plugins, as the registry would give them; one per state directory."""
-    from kurma_net_cni.plugin import kurma_network as cni
-    from kurma_net_lo.plugin import kurma_network as lo
+    """Networking over the installed plugins; one per state directory."""
 
     def make(name="state", value=None):
         file = tmp_path / f"{name}.json"
         file.write_text(json.dumps(value or {}))
         config = configuration.load(str(file), str(tmp_path / name))
-        drivers = {}
-        for key, hook in (("cni", cni()), ("lo", lo())):
-            settings = {option.name: option.default for option in hook.options}
-            directory = f"{config.state_dir}/plugins/kurma.networks/{key}"
-            drivers[key] = hook.create(DriverContext(config=settings, state_dir=directory))
-        return Networking(config, drivers.__getitem__, {}.get, config.state_dir, lambda text: None)
+        registry = PluginRegistry(config)
+        group = "kurma.networks"
+        return Networking(
+            config,
+            lambda name: registry.driver(group, name),
+            lambda alias: registry.resolve_alias(group, alias),
+            config.state_dir,
+            lambda text: None,
+            lambda: registry.names(group),
+        )
 
     return make
 
@@ -313,6 +316,39 @@ def test_a_missing_driver_program_is_one_clear_line(make, stack, tmp_path):
     networking = make(value={"container_networks": [{"name": "odd", "plugin": "cni", "type": "no-such-plugin"}]})
     with pytest.raises(NetworkError, match='network "odd" needs the CNI plugin "no-such-plugin"'):
         Pod(networking, stack).join(["odd"])
+
+
+def test_the_specifications_own_example(make, stack):
+    """Kurma Network Specification, Kurma Configuration, but for where addresses are recorded."""
+    networking = make(value={"container_networks": [
+        {"name": "lo", "aci": "apcera.com/kurma/lo-netplugin"},
+        {
+            "name": "mynet", "aci": "apcera.com/kurma/cni-netplugin", "containerInterface": "eth0",
+            "type": "bridge", "bridge": "mynet0", "isGateway": True, "ipMasq": True,
+            "ipam": {"type": "host-local", "subnet": "10.10.0.0/16", "routes": [{"dst": "0.0.0.0/0"}],
+                     "dataDir": str(stack.enter_context(tempfile.TemporaryDirectory()))},
+        },
+    ]})  # fmt: skip
+    pod = Pod(networking, stack).join(["mynet"])
+    assert [one.driver for one in pod.attachments] == ["lo", "cni"]
+    assert pod.attachments[1].result.addresses[0].gateway == "10.10.0.1"
+    assert pod.attachments[1].result.raw["ip4"]["ip"].startswith("10.10.")
+    pod.leave()
+    networking.remove("mynet")
+    assert "mynet0" not in links()
+
+
+def test_networks_of_cnis_own_directory(make, stack, tmp_path):
+    directory = tmp_path / "net.d"
+    directory.mkdir()
+    value = {"cniVersion": "0.4.0", "name": "theirs", "plugins": [{"type": "ptp", "ipam": {
+        "type": "host-local", "subnet": "10.234.0.0/24", "dataDir": str(tmp_path / "addresses")}}]}  # fmt: skip
+    (directory / "10-theirs.conflist").write_text(json.dumps(value))
+    networking = make(value={"plugins": {"networks": {"cni": {"config": {"config_dirs": [str(directory)]}}}}})
+    assert ("theirs", "found") in [(info.name, info.source) for info in networking.listing()]
+    pod = Pod(networking, stack).join(["theirs"])
+    assert pod.address.startswith("10.234.0.")
+    pod.leave()
 
 
 def test_host_shares(networking):
