@@ -1,5 +1,4 @@
-"""What authors of fetchers test with: the contract that every fetcher keeps, and a web server that misbehaves on
-demand.
+"""What authors of fetchers test with: the contract that every fetcher keeps.
 
 A plugin's test subclasses :class:`FetcherContract` and gives it the fixtures that it asks for.
 """
@@ -7,30 +6,13 @@ A plugin's test subclasses :class:`FetcherContract` and gives it the fixtures th
 from __future__ import annotations
 
 import hashlib
-import http.server
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from kurma_core.errors import FetchError, FetchNotFoundError, UsageError
-from kurma_core.hookspecs import DriverContext, Fetcher, FetchRequest, RemoteArchive, RemoteBlob, RemoteLayers
-
-if TYPE_CHECKING:
-    import ssl
+from kurma_core.hookspecs import Fetcher, FetchRequest, RemoteArchive, RemoteBlob, RemoteLayers
 
 REQUEST = FetchRequest("linux", "amd64")
-
-
-def driver_context(state_dir: object, **config: Any) -> DriverContext:
-    """What a driver is made with, its notes kept in ``context.note.__self__`` (a list)."""
-    notes: list[str] = []
-    return DriverContext(
-        config=config, state_dir=str(state_dir), auth_dir=f"{state_dir}/auth.d", note=notes.append
-    )
 
 
 class FetcherContract:
@@ -118,167 +100,3 @@ def _read(blob: RemoteBlob, offset: int) -> bytes:
 def _one_line(error: FetchError | UsageError) -> None:
     assert error.message
     assert "\n" not in error.message
-
-
-# --- a web server that misbehaves on demand ----------------------------------------------------------------------
-
-
-@dataclass
-class Page:
-    """What stands at one path.
-
-    :param etag: given as the validator; "" for none.
-    :param cuts: for each request to come, the number of bytes after which the connection is cut.
-    :param statuses: for each request to come, an answer instead of the content.
-    :param ranges: ranges are understood.
-    :param length: the length is announced.
-    :param delay: seconds before the answer.
-    """
-
-    content: bytes = b""
-    etag: str = '"one"'
-    cuts: list[int] = field(default_factory=list)
-    statuses: list[int] = field(default_factory=list)
-    headers: dict[str, str] = field(default_factory=dict)
-    ranges: bool = True
-    length: bool = True
-    delay: float = 0.0
-    redirect: str = ""
-    authorization: str = ""
-
-
-@dataclass(frozen=True)
-class Seen:
-    """One request that came."""
-
-    method: str
-    path: str
-    headers: Mapping[str, str]
-    body: bytes = b""
-
-
-class WebServer:
-    """Serves :attr:`pages` (by path, without the query) on a free port of 127.0.0.1; :attr:`seen` are the requests."""
-
-    def __init__(self, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> None:
-        self.pages: dict[str, Page] = {}
-        self.seen: list[Seen] = []
-        self._server = _Server((host, 0), _handler(self))
-        if tls is not None:
-            # The greeting is left to the threads that answer: one that fails must not end the server.
-            self._server.socket = tls.wrap_socket(
-                self._server.socket, server_side=True, do_handshake_on_connect=False
-            )
-        self._scheme = "http" if tls is None else "https"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
-
-    @property
-    def host(self) -> str:
-        return f"{self._server.server_address[0]!s}:{self._server.server_address[1]}"
-
-    def url(self, path: str) -> str:
-        return f"{self._scheme}://{self.host}{path}"
-
-    def requests(self, path: str) -> list[Seen]:
-        return [seen for seen in self.seen if seen.path.partition("?")[0] == path]
-
-    def start(self) -> WebServer:
-        self._thread.start()
-        return self
-
-    def stop(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-
-@contextmanager
-def web_server(tls: ssl.SSLContext | None = None) -> Iterator[WebServer]:
-    """A running :class:`WebServer`, ended at the end."""
-    server = WebServer(tls).start()
-    try:
-        yield server
-    finally:
-        server.stop()
-
-
-class _Server(http.server.ThreadingHTTPServer):
-    # Connections that a client keeps open must not keep the test from ending.
-    daemon_threads = True
-    block_on_close = False
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """A client that hangs up, or refuses our certificate, is what some tests are about."""
-
-
-def _handler(server: WebServer) -> type[http.server.BaseHTTPRequestHandler]:
-    class Handler(http.server.BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        timeout = 20
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Tests look at ``seen``."""
-
-        def do_GET(self) -> None:
-            self._answer(b"")
-
-        def do_POST(self) -> None:
-            self._answer(self.rfile.read(int(self.headers.get("Content-Length", "0"))))
-
-        def _answer(self, body: bytes) -> None:
-            server.seen.append(Seen(self.command, self.path, dict(self.headers), body))
-            page = server.pages.get(self.path.partition("?")[0])
-            if page is None:
-                self._say(404, {}, b"no such page")
-                return
-            if page.delay:
-                threading.Event().wait(page.delay)
-            if page.statuses:
-                self._say(page.statuses.pop(0), page.headers, b"not now")
-            elif page.authorization and self.headers.get("Authorization") != page.authorization:
-                self._say(401, page.headers, b"who are you")
-            elif page.redirect:
-                self._say(302, {"Location": page.redirect}, b"")
-            else:
-                self._page(page)
-
-        def _page(self, page: Page) -> None:
-            start = self._start_of(page)
-            content = page.content[start:]
-            headers = dict(page.headers)
-            if page.etag:
-                headers["ETag"] = page.etag
-            if start:
-                headers["Content-Range"] = f"bytes {start}-{len(page.content) - 1}/{len(page.content)}"
-            cut = page.cuts.pop(0) if page.cuts else None
-            self._say(206 if start else 200, headers, content, length=page.length, cut=cut)
-
-        def _start_of(self, page: Page) -> int:
-            span = self.headers.get("Range", "")
-            meant = self.headers.get("If-Range", page.etag) == page.etag
-            if not page.ranges or not meant or not span.startswith("bytes="):
-                return 0
-            return int(span.removeprefix("bytes=").rstrip("-"))
-
-        def _say(
-            self,
-            status: int,
-            headers: Mapping[str, str],
-            content: bytes,
-            *,
-            length: bool = True,
-            cut: int | None = None,
-        ) -> None:
-            self.send_response(status)
-            for name, value in headers.items():
-                self.send_header(name, value)
-            if length:
-                self.send_header("Content-Length", str(len(content)))
-            else:
-                self.send_header("Connection", "close")
-            self.end_headers()
-            self.wfile.write(content if cut is None else content[:cut])
-            if cut is not None or not length:
-                self.close_connection = True
-
-    return Handler

@@ -1,0 +1,69 @@
+"""The fetcher keeps the contract of its kind, for files and for web servers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import kurma_fetch_http.plugin
+import pytest
+
+from kurma_core.hookspecs import Fetcher, FetchRequest
+from kurma_core.testing import load_driver
+from kurma_core.testing.fetchers import FetcherContract
+from kurma_core.testing.webserver import Page, WebServer, web_server
+
+CONTENT = bytes(range(256)) * 100
+
+
+@pytest.fixture
+def fetcher(tmp_path: Path) -> Fetcher:
+    driver: Fetcher = load_driver(kurma_fetch_http.plugin, tmp_path)
+    return driver
+
+
+class TestFiles(FetcherContract):
+    @pytest.fixture
+    def fetcher(self, fetcher: Fetcher) -> Fetcher:
+        return fetcher
+
+    @pytest.fixture
+    def good(self, tmp_path: Path) -> str:
+        (tmp_path / "a b.aci").write_bytes(CONTENT)
+        return f"file://{tmp_path}/a%20b.aci"
+
+    @pytest.fixture
+    def missing(self, tmp_path: Path) -> str:
+        return f"file://{tmp_path}/none.aci"
+
+    @pytest.fixture
+    def malformed(self) -> str:
+        return "file://elsewhere/image.aci"
+
+
+class TestWeb(FetcherContract):
+    @pytest.fixture
+    def fetcher(self, fetcher: Fetcher) -> Fetcher:
+        return fetcher
+
+    @pytest.fixture
+    def server(self) -> Iterator[WebServer]:
+        with web_server() as server:
+            server.pages["/image.aci"] = Page(CONTENT)
+            yield server
+
+    @pytest.fixture
+    def good(self, server: WebServer) -> str:
+        return server.url("/image.aci")
+
+    @pytest.fixture
+    def missing(self, server: WebServer) -> str:
+        return server.url("/none.aci")
+
+    @pytest.fixture
+    def malformed(self) -> str:
+        return "https://user:secret@127.0.0.1/image.aci"
+
+    @pytest.fixture
+    def request_for(self) -> FetchRequest:
+        return FetchRequest("linux", "amd64", frozenset({"http"}))
