@@ -63,6 +63,8 @@ def parse_locator(text: str, schemes: Collection[str] = ()) -> Locator:
 
 
 def _parse_name(text: str) -> Locator:
+    if not text.isprintable():
+        raise UsageError(f"{text!r}: not an image")
     head, *pairs = text.split(",")
     name, colon, version = head.partition(":")
     labels: dict[str, str] = {}
