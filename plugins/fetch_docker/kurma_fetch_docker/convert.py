@@ -24,9 +24,11 @@ DOCKER = "appc.io/docker"
 OURS = "kurma.io/docker"
 #: Keys of the configuration that become something else, or mean nothing here.
 _PLACED = frozenset(
-    ("Entrypoint", "Cmd", "User", "Env", "WorkingDir", "Volumes", "ExposedPorts", "Labels", "Image", "Hostname")
-    + ("Domainname", "AttachStdin", "AttachStdout", "AttachStderr", "Tty", "OpenStdin", "StdinOnce")
-    + ("ArgsEscaped", "NetworkDisabled", "MacAddress")
+    (
+        *("Entrypoint", "Cmd", "User", "Env", "WorkingDir", "Volumes", "ExposedPorts", "Labels"),
+        *("Image", "Hostname", "Domainname", "AttachStdin", "AttachStdout", "AttachStderr"),
+        *("Tty", "OpenStdin", "StdinOnce", "ArgsEscaped", "NetworkDisabled", "MacAddress"),
+    )
 )
 
 
