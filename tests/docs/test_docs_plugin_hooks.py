@@ -1,0 +1,94 @@
+"""``docs/plugin_hooks.md`` says of every hook and every protocol what the code says, word for word."""
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from kurma_core.hookspecs import GROUPS
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docs/plugin_hooks.md").read_text()
+SOURCE = ast.parse((ROOT / "kurma_core/hookspecs.py").read_text())
+CLASSES = {node.name: node for node in SOURCE.body if isinstance(node, ast.ClassDef)}
+HOOKS = {node.name: node for node in CLASSES.pop("Hooks").body if isinstance(node, ast.FunctionDef)}
+#: Contracts inside the core: no plugin meets them.
+INTERNAL = {"Progress"}
+
+BLOCKS = [match for match in re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL) if match[0] != "#"]
+EXAMPLES = re.findall(r"```python\n# (examples/\S+)\n(.*?)```", TEXT, re.DOTALL)
+
+
+def signature(function):
+    """The signature as one line, without ``self``."""
+    decorators = [ast.unparse(node) for node in function.decorator_list if ast.unparse(node) != "hookspec"]
+    arguments = ast.unparse(function.args).removeprefix("self, ").removeprefix("self")
+    return " ".join([*decorators, f"{function.name}({arguments}) -> {ast.unparse(function.returns)}"])
+
+
+def members(node):
+    """Fields and methods of a class, in order."""
+    lines = [f"class ({', '.join(map(ast.unparse, node.bases))})"]
+    for item in node.body:
+        if isinstance(item, ast.AnnAssign):
+            lines.append(ast.unparse(item))
+        elif isinstance(item, ast.FunctionDef):
+            lines.append(signature(item))
+    return lines
+
+
+def documented(kind):
+    return {node.name: node for block in BLOCKS for node in ast.parse(block).body if isinstance(node, kind)}
+
+
+def section(hook):
+    return TEXT.split(f"\n## {hook}\n")[1].split("\n## ")[0]
+
+
+def test_hooks_and_groups_agree():
+    assert sorted(GROUPS.values()) == sorted(HOOKS)
+
+
+@pytest.mark.parametrize("name", sorted(HOOKS))
+def test_every_hook_has_its_signature(name):
+    assert signature(documented(ast.FunctionDef)[name]) == signature(HOOKS[name])
+
+
+@pytest.mark.parametrize("name", sorted(HOOKS))
+def test_every_hook_is_told_whole(name):
+    text = section(name)
+    for word in ("**Called**", "**Example**", "**Used by**"):
+        assert word in text, word
+    assert re.search(r"\*\*Returns?\*\*", text)
+
+
+@pytest.mark.parametrize("name", sorted(set(CLASSES) - INTERNAL))
+def test_every_class_is_as_it_is(name):
+    assert members(documented(ast.ClassDef)[name]) == members(CLASSES[name])
+
+
+def test_nothing_else_is_documented():
+    assert set(documented(ast.ClassDef)) == set(CLASSES) - INTERNAL
+    assert set(documented(ast.FunctionDef)) == set(HOOKS)
+
+
+@pytest.mark.parametrize(("path", "text"), EXAMPLES)
+def test_examples_are_taken_from_what_is_tested(path, text):
+    assert text.strip("\n") in (ROOT / path).read_text()
+
+
+def test_every_hook_has_an_example():
+    for hook in HOOKS:
+        assert "# examples/plugins/" in section(hook)
+
+
+def test_real_plugins_are_named():
+    for file in sorted(ROOT.glob("plugins/*/pyproject.toml")):
+        project = tomllib.loads(file.read_text())["project"]
+        for group, entries in project["entry-points"].items():
+            used = section(GROUPS[group]).split("**Used by**")[1]
+            assert project["name"] in used
+            for entry in entries:
+                assert f"`{entry}`" in used

@@ -1,0 +1,42 @@
+"""``docs/plugins.md``: what it shows is in the examples, what it names is there."""
+
+import ast
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docs/plugins.md").read_text()
+EXCERPTS = re.findall(r"```\w+\n# (examples/\S+)\n(.*?)```", TEXT, re.DOTALL)
+SUITES = re.findall(r"`(kurma_core\.testing\.\w+)\.(\w+)`", TEXT)
+
+
+@pytest.mark.parametrize(("path", "text"), EXCERPTS)
+def test_excerpts_are_taken_from_what_is_tested(path, text):
+    assert text.strip("\n") in (ROOT / path).read_text()
+
+
+@pytest.mark.parametrize(("module", "name"), SUITES)
+def test_suites_are_there(module, name):
+    suite = getattr(importlib.import_module(module), name)
+    assert any(member.startswith("test_") for member in dir(suite))
+
+
+def test_no_suite_is_left_out():
+    found = set()
+    for file in (ROOT / "kurma_core/testing").glob("*.py"):
+        for node in ast.parse(file.read_text()).body:
+            if isinstance(node, ast.ClassDef) and node.name.endswith("Contract"):
+                found.add((f"kurma_core.testing.{file.stem}", node.name))
+    assert set(SUITES) == found
+
+
+def test_every_kind_has_an_example():
+    kinds = {path.parent.name for path in (ROOT / "examples/plugins").glob("*/pyproject.toml")}
+    assert kinds == {"fetcher", "renderer", "stager", "network", "isolator", "observer"}
+    for kind in kinds:
+        folder = ROOT / "examples/plugins" / kind
+        assert list(folder.glob("test_*.py"))
+        assert (folder / "README.md").exists()
