@@ -1,0 +1,120 @@
+"""Declarations of commands: what they take, as plain values that cost nothing to import.
+
+Importing typer costs more than most commands do. So a command is declared by these values; the small parser
+(:mod:`kurma_core.cli.parse`) reads the ordinary case from them, and typer's objects are built from the same values
+only where help, completion or the words for a usage error are wanted (:mod:`kurma_core.cli.full`).
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+
+class Argument:
+    """A word without a dash.
+
+    :param name: of the function's parameter.
+    :param metavar: as help shows it.
+    :param many: takes all that are left; the value is then a tuple. Only the last one may.
+    """
+
+    __slots__ = ("help", "many", "metavar", "name", "required")
+
+    def __init__(self, name: str, metavar: str, help: str, *, required: bool = True, many: bool = False) -> None:
+        self.name = name
+        self.metavar = metavar
+        self.help = help
+        self.required = required
+        self.many = many
+
+
+class Option:
+    """A word with dashes. Without ``metavar`` it is a flag: False unless it is given.
+
+    :param flags: ``--timeout``, ``-t``.
+    :param many: may stand several times; the value is a tuple.
+    :param number: the value is a whole number.
+    :param choices: the words allowed.
+    :param default: the value where it is not given.
+    """
+
+    __slots__ = ("choices", "default", "flags", "help", "many", "metavar", "name", "number")
+
+    def __init__(
+        self,
+        name: str,
+        flags: str,
+        help: str,
+        *,
+        metavar: str | None = None,
+        many: bool = False,
+        number: bool = False,
+        choices: tuple[str, ...] = (),
+        default: Any = None,
+    ) -> None:
+        self.name = name
+        self.flags = tuple(flags.split())
+        self.help = help
+        self.metavar = metavar or ("|".join(choices) if choices else None)
+        self.many = many
+        self.number = number
+        self.choices = choices
+        self.default = () if many else False if self.is_flag and default is None else default
+
+    @property
+    def is_flag(self) -> bool:
+        return self.metavar is None
+
+
+class Rest:
+    """What stands after ``--``, untouched; the value is a tuple."""
+
+    __slots__ = ("metavar", "name")
+
+    def __init__(self, name: str, metavar: str) -> None:
+        self.name = name
+        self.metavar = metavar
+
+
+class Command:
+    """A command: a function ``(session, **values) -> exit code or None``, and what it takes. Its docstring is its
+    help; the first line of it stands in :data:`kurma_core.cli.table.TABLE`, too.
+
+    :param root: it is refused at once to everybody but root.
+    """
+
+    __slots__ = ("arguments", "function", "options", "rest", "root")
+
+    def __init__(self, function: Callable[..., int | None], parts: tuple[Any, ...], *, root: bool) -> None:
+        self.function = function
+        self.arguments = tuple(part for part in parts if isinstance(part, Argument))
+        self.options = tuple(part for part in parts if isinstance(part, Option))
+        self.rest = next((part for part in parts if isinstance(part, Rest)), None)
+        self.root = root
+
+
+def command(
+    *parts: Argument | Option | Rest, root: bool = False
+) -> Callable[[Callable[..., int | None]], Command]:
+    """Makes a :class:`Command` of the function below it."""
+    return lambda function: Command(function, parts, root=root)
+
+
+#: Options of ``kurma`` itself; they stand before the command.
+GLOBAL_OPTIONS = (
+    Option("dir", "--dir", "Keep all state under DIR (KURMA_DIR; default /var/lib/kurma).", metavar="DIR"),
+    Option(
+        "config",
+        "--config",
+        "Read FILE, or a directory like /etc/kurma, instead of /etc/kurma (KURMA_CONFIG).",
+        metavar="FILE",
+    ),
+    Option("debug", "--debug", "Show where an error came from."),
+)
+
+#: What every listing takes.
+FORMAT = Option("format", "--format", "How to print.", choices=("table", "json", "yaml"), default="table")
+NO_LEGEND = Option("no_legend", "--no-legend", "Print no line of headings.")

@@ -1,0 +1,167 @@
+"""``image``: the images of the store."""
+
+from __future__ import annotations
+
+from kurma_core.cli import values
+from kurma_core.cli.declare import FORMAT, NO_LEGEND, Argument, Option, command
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kurma_core.cli.output import Column
+    from kurma_core.cli.session import Session
+    from kurma_core.models import ImageRecord
+
+_IMAGE = Argument("image", "IMAGE", "The image: its ID, the beginning of it, or its name.")
+
+
+@command(
+    Argument("locators", "LOCATOR", "Addresses, paths or names.", many=True),
+    Option(
+        "pull",
+        "--pull",
+        "Fetch what is not in the store, always, or never.",
+        choices=("new", "always", "never"),
+        default="new",
+    ),
+    Option(
+        "insecure_options",
+        "--insecure-options",
+        "Checks to relax: image, tls, http, pubkey.",
+        metavar="WORD,…",
+        many=True,
+    ),
+    root=True,
+)
+def fetch(session: Session, *, locators: tuple[str, ...], pull: str, insecure_options: tuple[str, ...]) -> int:
+    """Fetch images into the store, and print their IDs.
+
+    A locator is a path, http:// or https://, docker://, oci: or docker-archive:, or an image's name.
+    """
+    insecure = values.insecure(insecure_options)
+    images = session.client.images
+
+    def one(locator: str) -> None:
+        session.line(images.fetch(locator, pull=pull, insecure=insecure, progress=session.progress()).id)
+
+    return session.each(locators, one)
+
+
+@command(FORMAT, NO_LEGEND)
+def list_(session: Session, *, format: str, no_legend: bool) -> None:
+    """List the images of the store."""
+    from kurma_core.cli.output import ago, size
+
+    columns: list[Column] = [
+        ("ID", lambda image: image.id[:20]),
+        ("NAME", lambda image: image.name),
+        ("VERSION", lambda image: image.version or ""),
+        ("SIZE", lambda image: size(image.size)),
+        ("TRUST", lambda image: image.trust),
+        ("FETCHED", lambda image: ago(image.fetched_at)),
+        ("LAST USED", lambda image: ago(image.last_used) or "never"),
+    ]
+    session.listing(format, session.client.images.list(), columns, no_legend=no_legend)
+
+
+@command(_IMAGE, FORMAT)
+def show(session: Session, *, image: str, format: str) -> None:
+    """Show everything that is known of an image."""
+    record = session.client.images.get(image)
+    session.show(format, record.to_json(), lambda: "\n".join(_page(record)))
+
+
+@command(_IMAGE)
+def cat_manifest(session: Session, *, image: str) -> None:
+    """Print an image's manifest, byte for byte."""
+    images = session.client.images
+    session.write("stdout", images.cat_manifest(images.get(image).id), flush=True)
+
+
+@command(_IMAGE, Argument("file", "FILE", "Where to; it is replaced if it exists."), root=True)
+def export(session: Session, *, image: str, file: str) -> None:
+    """Write an image of the store to a file.
+
+    The archive is uncompressed, and has the image's ID as its digest.
+    """
+    images = session.client.images
+    images.export(images.get(image).id, file)
+
+
+@command(
+    _IMAGE,
+    Option("renderer", "--renderer", "The renderer; the configured one otherwise.", metavar="NAME"),
+    Option("verify", "--verify", "Check the images' content again first."),
+    FORMAT,
+    root=True,
+)
+def render(session: Session, *, image: str, renderer: str | None, verify: bool, format: str) -> None:
+    """Render an image, and print its directories, top first."""
+    images = session.client.images
+    rendered = images.render(images.get(image).id, renderer, verify=verify)
+    layers = [{"id": layer.id, "path": layer.path} for layer in rendered.layers]
+    session.show(
+        format, {"id": rendered.id, "layers": layers}, lambda: "\n".join(layer["path"] for layer in layers)
+    )
+
+
+@command(Argument("images", "IMAGE", "The images.", many=True), root=True)
+def rm(session: Session, *, images: tuple[str, ...]) -> int:
+    """Remove images from the store.
+
+    Those that a pod uses stay.
+    """
+    return session.each(images, session.client.image_rm)
+
+
+@command(
+    Option(
+        "grace_period", "--grace-period", "Keep what was used less than TIME ago.", metavar="TIME", default="24h"
+    ),
+    Option("dry_run", "--dry-run", "Only say what would be done."),
+    FORMAT,
+    root=True,
+)
+def gc(session: Session, *, grace_period: str, dry_run: bool, format: str) -> None:
+    """Remove images that were not used for a while.
+
+    Rendered trees and unfinished downloads go, too; what a pod uses stays.
+    """
+    from kurma_core.cli.output import size
+
+    report = session.client.image_gc(grace=values.seconds(grace_period, "--grace-period"), dry_run=dry_run)
+
+    def page() -> str:
+        word = "would be removed" if dry_run else "removed"
+        lines = [f"{one.kind} {one.name[:20]}: {word} ({size(one.size)})" for one in report.removed]
+        return "\n".join([*lines, f"{size(report.freed)} {'would be freed' if dry_run else 'freed'}"])
+
+    session.show(format, report.to_json(), page)
+
+
+def _page(record: ImageRecord) -> Iterator[str]:
+    from kurma_core.cli.output import facts, pairs, size, table
+
+    yield facts(
+        [
+            ("id", record.id),
+            ("name", record.name),
+            ("version", record.version),
+            ("labels", pairs(record.labels)),
+            ("size", size(record.size)),
+            ("trust", record.trust),
+            ("fetched", record.fetched_at),
+            ("last used", record.last_used or "never"),
+            ("layers", str(len(record.layers))),
+        ]
+    )
+    columns: list[Column] = [
+        ("LOCATOR", lambda one: one.locator),
+        ("TRUST", lambda one: one.trust),
+        ("FETCHED", lambda one: one.fetched_at),
+        ("DIGEST", lambda one: one.digest or ""),
+        ("KEY", lambda one: one.fingerprint or ""),
+        ("RELAXED", lambda one: ",".join(one.insecure)),
+    ]
+    yield from ("", *table(record.provenance, columns))

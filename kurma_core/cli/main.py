@@ -1,0 +1,154 @@
+"""``kurma``: reads the command line, runs the command, says what went wrong in one line and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from kurma_core.cli.parse import parse
+from kurma_core.cli.session import OutputClosed, Session
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kurma_core.cli.parse import Call
+    from kurma_core.cli.session import Connect
+    from kurma_core.errors import KurmaError
+
+#: Kurma failed (exit codes 126 and 127 are of commands that were to be run, 2 of usage errors).
+FAILED = 125
+INTERRUPTED = 130
+#: As a shell says of a program that SIGPIPE ended.
+NOBODY_READS = 141
+
+
+def main(words: Sequence[str] | None = None, *, connect: Connect | None = None) -> int:
+    """Runs one command line; its exit code.
+
+    :param words: without the program's name; None: the process's own.
+    :param connect: makes the client; None: :func:`kurma_core.client.connect`.
+    """
+    words = sys.argv[1:] if words is None else words
+    runner = _Runner(connect)
+    if "_KURMA_COMPLETE" in os.environ:
+        from kurma_core.cli import full
+
+        return full.complete(runner)
+    return _guarded(lambda: _read_and_run(words, runner), runner)
+
+
+def _read_and_run(words: Sequence[str], runner: _Runner) -> int:
+    call = parse(words)
+    if call is not None:
+        return runner(call)
+    from kurma_core.cli import full
+
+    return full.main(words, runner)
+
+
+class _Runner:
+    """Runs a call that was understood. ``debug`` is known once one was."""
+
+    def __init__(self, connect: Connect | None) -> None:
+        self._connect = connect
+        self.debug = False
+
+    def __call__(self, call: Call) -> int:
+        self.debug = bool(call.globals["debug"])
+        session = Session(call.globals, self._connect)
+        if call.command.root and os.geteuid() != 0:
+            from kurma_core.errors import PrivilegeError
+
+            raise PrivilegeError(f"only root can {' '.join(call.path)}", hint=_AS_ROOT)
+        with session:
+            return call.command.function(session, **call.values) or 0
+
+
+_AS_ROOT = "run it as root, with sudo for instance"
+
+
+def _guarded(run: object, runner: _Runner) -> int:
+    from kurma_core.errors import KurmaError
+
+    try:
+        code: int = run()  # type: ignore[operator]
+        _flush()
+        return code
+    except KurmaError as error:
+        _tell(error.message, error.hint or _root_hint(error), runner.debug)
+        return error.exit_code
+    except OutputClosed:
+        _silence()
+        return NOBODY_READS
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except OSError as error:
+        _tell(_os_words(error), _root_hint(error), runner.debug)
+        return FAILED
+    except Exception as error:  # noqa: BLE001 (nothing is above us: the user is told in one line)
+        kind = type(error).__name__
+        hint = None if runner.debug else "this is a mistake in Kurma or a plugin; kurma --debug … shows where"
+        _tell(f"internal error: {kind}: {' '.join(str(error).split())}", hint, runner.debug)
+        return FAILED
+    except BaseException as error:
+        number = _signal_of(error)
+        if number is None:
+            raise
+        _tell(str(error), None, runner.debug)
+        return 128 + number
+
+
+def _flush() -> None:
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError as error:
+        raise OutputClosed from error
+
+
+def _silence() -> None:
+    """Nobody reads standard output any more: what the interpreter would still flush goes nowhere."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.close(null)
+
+
+def _signal_of(error: BaseException) -> int | None:
+    """The signal that interrupted the making of a pod; the module that says so is loaded if one did."""
+    module = sys.modules.get("kurma_core.pods.foreground")
+    if module is not None and isinstance(error, module.Interrupted):
+        number: int = error.number
+        return number
+    return None
+
+
+def _os_words(error: OSError) -> str:
+    what = (error.strerror or str(error) or type(error).__name__).strip()
+    path = error.filename if error.filename2 is None else error.filename2
+    return what[:1].lower() + what[1:] + (f": {os.fsdecode(path)}" if isinstance(path, str | bytes) else "")
+
+
+def _root_hint(error: KurmaError | OSError) -> str | None:
+    """What only root may do was tried by somebody else."""
+    if os.geteuid() == 0:
+        return None
+    if isinstance(error, OSError):
+        denied = isinstance(error, PermissionError)
+    else:
+        denied = error.data.get("errno") in (1, 13) or isinstance(error.__cause__, PermissionError)
+    return _AS_ROOT if denied else None
+
+
+def _tell(message: str, hint: str | None, debug: bool) -> None:
+    """One line, whatever the message holds; the trace first, where it was asked for."""
+    if debug:
+        import traceback
+
+        traceback.print_exc()
+    print(f"kurma: {' '.join(message.splitlines())}", file=sys.stderr)
+    if hint:
+        print(f"  hint: {' '.join(hint.splitlines())}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

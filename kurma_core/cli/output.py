@@ -1,0 +1,124 @@
+"""Tables, JSON, YAML, and how sizes and ages are said to people."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from typing import Any
+
+    #: A heading, and what stands below it for an item.
+    Column = tuple[str, Callable[[Any], str]]
+
+_GAP = "  "
+
+
+def table(items: Iterable[Any], columns: Sequence[Column], *, legend: bool = True) -> Iterator[str]:
+    """Lines of a table whose columns are as wide as they must be. An empty cell is a dash, so that every line has
+    the same number of words for tools that count them, save where a cell itself holds spaces."""
+    rows = [[_cell(value(item)) for _, value in columns] for item in items]
+    if legend:
+        rows.insert(0, [heading for heading, _ in columns])
+    widths = [max(len(row[at]) for row in rows) for at in range(len(columns))] if rows else []
+    for row in rows:
+        yield _GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def facts(pairs: Iterable[tuple[str, str | None]]) -> str:
+    """Lines ``NAME  VALUE``, aligned; those without a value are left out."""
+    kept = [(name, value) for name, value in pairs if value]
+    width = max((len(name) for name, _ in kept), default=0)
+    return "\n".join(f"{name.ljust(width)}{_GAP}{printable(value)}" for name, value in kept)
+
+
+def _cell(text: str) -> str:
+    return printable(text).replace("\n", "\\n") or "-"
+
+
+def printable(text: str) -> str:
+    """Without the characters that could move a terminal's cursor: much of what is shown comes from strangers."""
+    if text.isprintable():
+        return text
+    return "".join(
+        letter if letter.isprintable() or letter == "\n" else letter.encode("unicode_escape").decode()
+        for letter in text
+    )
+
+
+def plain(item: Any) -> Any:
+    """An item as JSON can say it."""
+    return item.to_json() if hasattr(item, "to_json") else item
+
+
+def formatted(format: str, value: object) -> str:
+    """:param format: ``json`` or ``yaml``."""
+    if format == "json":
+        return json_text(value)
+    import yaml
+
+    text: str = yaml.safe_dump(_simple(value), sort_keys=False, allow_unicode=True, default_flow_style=False)
+    return text.rstrip("\n")
+
+
+def _simple(value: Any) -> Any:
+    """For yaml, which writes neither subclasses nor tuples."""
+    if isinstance(value, dict):
+        return {str(key): _simple(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_simple(item) for item in value]
+    if isinstance(value, float) and type(value) is not float:
+        return float(value)
+    return value
+
+
+def json_text(value: object) -> str:
+    import json
+
+    return json.dumps(value, indent=2, ensure_ascii=False, default=_mapping)
+
+
+def _mapping(value: Any) -> Any:
+    """Read-only views are mappings, too."""
+    if hasattr(value, "keys"):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} is nothing that JSON can say")
+
+
+def size(count: int) -> str:
+    """Bytes: ``512 B``, ``12.3 MB``."""
+    if count < 1000:
+        return f"{count} B"
+    amount = float(count)
+    for unit in ("kB", "MB", "GB"):
+        amount /= 1000
+        if amount < 999.95:
+            return f"{amount:.1f} {unit}"
+    return f"{amount / 1000:.1f} TB"
+
+
+def ago(at: str | None, now: float | None = None) -> str:
+    """``3 minutes ago``.
+
+    :param at: RFC 3339; what is none is shown as it stands.
+    """
+    if not at:
+        return ""
+    import time
+    from datetime import datetime
+
+    try:
+        then = datetime.fromisoformat(at).timestamp()
+    except ValueError:
+        return at
+    seconds = int((time.time() if now is None else now) - then)
+    if seconds < 1:
+        return "just now"
+    for unit, length in (("day", 86400), ("hour", 3600), ("minute", 60)):
+        if seconds >= length * 2 or (unit == "day" and seconds >= length):
+            count = seconds // length
+            return f"{count} {unit}{'s' if count > 1 else ''} ago"
+    return f"{seconds} second{'s' if seconds > 1 else ''} ago"
+
+
+def pairs(values: Mapping[str, object]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in values.items())

@@ -1,0 +1,351 @@
+"""The options of ``run`` and ``prepare``, and the pod request that they make."""
+
+from __future__ import annotations
+
+from kurma_core.cli import values
+from kurma_core.cli.declare import Argument, Option, Rest
+from kurma_core.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from kurma_core.appc.template import PodTemplate
+    from kurma_core.models import NetworkRequest, PortMapping
+    from kurma_core.pods.request import AppOverrides, PodRequest
+
+    Json = Any
+
+#: What ``run`` and ``prepare`` take, in the order of their help.
+POD_OPTIONS = (
+    Argument("image", "IMAGE", "Address, path, name, or ID of the image; left out with --pod.", required=False),
+    Rest("arguments", "ARG..."),
+    Option("pod", "--pod", "A pod of any number of apps: JSON or YAML; - is standard input.", metavar="FILE"),
+    Option("name", "--name", "The pod's name.", metavar="NAME"),
+    Option("uuid_file", "--uuid-file", "Write the pod's UUID to FILE.", metavar="FILE"),
+    Option("interactive", "--interactive -i", "Give the app this command's standard input."),
+    Option("env", "--env -e", "Set a variable; NAME alone takes it from here.", metavar="NAME[=VALUE]", many=True),
+    Option("env_file", "--env-file", "Set the variables that FILE lists.", metavar="FILE", many=True),
+    Option("bind", "-v", "Mount a host path.", metavar="SOURCE:TARGET[:ro]", many=True),
+    Option(
+        "volume",
+        "--volume",
+        "A volume; keys: name, kind (host or empty), source, readOnly, recursive, mode, uid, gid.",
+        metavar="KEY=VALUE,…",
+        many=True,
+    ),
+    Option("mount", "--mount", "Mount a volume.", metavar="volume=NAME,target=PATH", many=True),
+    Option(
+        "net",
+        "--net",
+        "Join a network; none, host, or a name of `kurma network list`.",
+        metavar="NAME[:IFNAME][,ip=…][,mac=…]",
+        many=True,
+    ),
+    Option(
+        "publish", "--publish -p", "Lead a port of the host to the pod.", metavar="[IP:]HOST:POD[/udp]", many=True
+    ),
+    Option("dns", "--dns", "A name server.", metavar="ADDRESS", many=True),
+    Option("dns_search", "--dns-search", "A domain in which names are looked up.", metavar="DOMAIN", many=True),
+    Option("dns_opt", "--dns-opt", "An option of resolv.conf.", metavar="OPTION", many=True),
+    Option("hostname", "--hostname", "The pod's host name.", metavar="NAME"),
+    Option("hosts_entry", "--hosts-entry", "A line of /etc/hosts.", metavar="IP=NAME[,NAME]", many=True),
+    Option("user", "--user", "Run as this user, by name or number.", metavar="USER"),
+    Option("group", "--group", "Run as this group, by name or number.", metavar="GROUP"),
+    Option("workdir", "--workdir", "Run in this directory of the app.", metavar="PATH"),
+    Option("exec", "--exec", "Run this program in place of the image's command.", metavar="PATH"),
+    Option("read_only", "--read-only", "Make the app's root read-only."),
+    Option("annotation", "--annotation", "Annotate the pod.", metavar="NAME=VALUE", many=True),
+    Option("isolator", "--isolator", "Constrain the app.", metavar="NAME=JSON", many=True),
+    Option("strict_isolators", "--strict-isolators", "Fail if an isolator cannot be enforced."),
+    Option("strict_volumes", "--strict-volumes", "Fail if a mount point of the image has no volume."),
+    Option("allow_volume_links", "--allow-volume-links", "Let sources of volumes lead over symbolic links."),
+    Option("stager", "--stager", "The stager.", metavar="NAME"),
+    Option("renderer", "--renderer", "The renderer.", metavar="NAME"),
+    Option(
+        "pull",
+        "--pull",
+        "Fetch images that are not in the store, always, or never.",
+        choices=("new", "always", "never"),
+        default="new",
+    ),
+    Option(
+        "insecure_options",
+        "--insecure-options",
+        "Checks to relax: image, tls, http, pubkey.",
+        metavar="WORD,…",
+        many=True,
+    ),
+    Option("verify", "--verify", "Check the images' content again before they are used."),
+)
+
+#: Options that speak of an app, by name of their value: they need a pod of one.
+_OF_AN_APP = {
+    "interactive": "--interactive",
+    "env": "--env",
+    "env_file": "--env-file",
+    "bind": "-v",
+    "mount": "--mount",
+    "user": "--user",
+    "group": "--group",
+    "workdir": "--workdir",
+    "exec": "--exec",
+    "read_only": "--read-only",
+    "isolator": "--isolator",
+    "arguments": "ARG",
+}
+
+
+def pod_request(options: dict[str, Any], note: Callable[[str], None], *, ephemeral: bool = False) -> PodRequest:
+    """What the options ask for.
+
+    :param options: values of :data:`POD_OPTIONS` by name.
+    :raises UsageError: they are malformed, or contradict each other.
+    :raises ManifestError: the pod's file does.
+    """
+    from kurma_core.appc.template import PodTemplate
+    from kurma_core.pods.request import PodRequest
+
+    document = _document(options["image"], options["pod"])
+    app = _the_app(document, options)
+    _add_volumes(document, app, options)
+    if options["annotation"]:
+        pairs = [values.pair(text, "--annotation") for text in options["annotation"]]
+        document.setdefault("annotations", []).extend({"name": name, "value": value} for name, value in pairs)
+    template = PodTemplate.parse(document, warn=note)
+    overrides = _overrides(options)
+    return PodRequest(
+        template=template,
+        name=options["name"],
+        overrides={app["name"]: overrides} if app is not None and overrides else {},
+        networks=_networks(options["net"], template),
+        ports=_ports(options["publish"]),
+        stager=options["stager"],
+        renderer=options["renderer"],
+        pull=options["pull"],
+        insecure=values.insecure(options["insecure_options"]),
+        verify=options["verify"],
+        interactive=app["name"] if app is not None and options["interactive"] else None,
+        ephemeral=ephemeral,
+        hostname=options["hostname"],
+        dns=_dns(options),
+        hosts=tuple(_hosts_entry(text) for text in options["hosts_entry"]),
+        strict_isolators=options["strict_isolators"],
+        strict_volumes=options["strict_volumes"],
+        allow_volume_links=options["allow_volume_links"],
+    )
+
+
+# --- the template ----------------------------------------------------------------------------------------------
+
+
+def _document(image: str | None, file: str | None) -> dict[str, Json]:
+    if (image is None) == (file is None):
+        what = "neither an image nor a pod is given" if image is None else "both an image and --pod are given"
+        raise UsageError(what, hint="name an IMAGE, or a file with --pod FILE")
+    if image is not None:
+        return {"apps": [{"name": app_name(image), "image": image}]}
+    assert file is not None
+    document = _read(file)
+    apps = document.get("apps") if isinstance(document, dict) else None
+    if not isinstance(document, dict) or not isinstance(apps, list):
+        raise UsageError(f"{file} is no pod: it has no list of apps")
+    if not all(isinstance(app, dict) and isinstance(app.get("name"), str) for app in apps):
+        raise UsageError(f"{file} is no pod: an app has no name")
+    return document
+
+
+def _read(file: str) -> Json:
+    from kurma_core.config_files import read
+
+    if not file.endswith(".json"):
+        return read("/dev/stdin" if file == "-" else file)
+    from kurma_core.appc.jsonio import loads
+
+    try:
+        with open(file, "rb") as stream:
+            return loads(stream.read(), file)
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror}") from None
+
+
+def app_name(image: str) -> str:
+    """A name for the app of a one-app pod: the last part of the image's, without version and suffix."""
+    from kurma_core.appc.types import sanitize_name
+    from kurma_core.errors import ManifestError
+
+    if image.startswith("sha512-"):
+        return "app"
+    last = image.split("?")[0].split(",")[0].rstrip("/").split("/")[-1].split("@")[0]
+    last = last.split(":")[0] or last.rpartition(":")[2]
+    try:
+        return sanitize_name(last.removesuffix(".aci"))[:40].rstrip("-")
+    except ManifestError:
+        return "app"
+
+
+def _the_app(document: dict[str, Json], options: dict[str, Any]) -> dict[str, Json] | None:
+    """The pod's only app. None: it has another number of them, and no option asks for one.
+
+    :raises UsageError: an option does.
+    """
+    apps: list[dict[str, Json]] = document["apps"]
+    given = next((flag for name, flag in _OF_AN_APP.items() if options[name]), None)
+    if given is not None and len(apps) != 1:
+        raise UsageError(
+            f"{given} is for a pod of one app; this one has {len(apps)}", hint="say it in the pod's file"
+        )
+    if len(apps) != 1:
+        return None
+    if options["read_only"]:
+        apps[0]["readOnlyRootFS"] = True
+    return apps[0]
+
+
+# --- volumes ---------------------------------------------------------------------------------------------------
+
+
+def _add_volumes(document: dict[str, Json], app: dict[str, Json] | None, options: dict[str, Any]) -> None:
+    volumes: list[Json] = [*(document.get("volumes") or []), *(_volume(text) for text in options["volume"])]
+    mounts: list[Json] = [] if app is None else list(app.get("mounts") or [])
+    taken = {volume.get("name") for volume in volumes if isinstance(volume, dict)}
+    for text in options["bind"]:
+        source, target, read_only = _bind(text)
+        name = _free_name(target, taken)
+        volumes.append({"name": name, "kind": "host", "source": source, "readOnly": read_only})
+        mounts.append({"volume": name, "path": target})
+    mounts += [_mount(text) for text in options["mount"]]
+    if volumes:
+        document["volumes"] = volumes
+    if app is not None and mounts:
+        app["mounts"] = mounts
+
+
+def _bind(text: str) -> tuple[str, str, bool]:
+    """``SOURCE:TARGET[:ro|rw]``; a relative source is one of the current directory."""
+    import os
+
+    source, colon, rest = text.partition(":")
+    target, _, mode = rest.partition(":")
+    if not (source and colon and target.startswith("/")) or mode not in ("", "ro", "rw"):
+        raise UsageError(f"-v: malformed {text!r}", hint="write SOURCE:TARGET[:ro], e.g. ./data:/data:ro")
+    if "/" not in source and source not in (".", ".."):
+        raise UsageError(
+            f"-v: {source!r} is no path",
+            hint=f"write ./{source}, or --volume name={source},kind=empty --mount volume={source},target={target}",
+        )
+    return os.path.abspath(source), target, mode == "ro"
+
+
+def _free_name(target: str, taken: set[Any]) -> str:
+    from kurma_core.appc.types import sanitize_name
+
+    base = "root" if target.strip("/.") == "" else sanitize_name(target)
+    name, count = base, 1
+    while name in taken:
+        count += 1
+        name = f"{base}-{count}"
+    taken.add(name)
+    return name
+
+
+def _volume(text: str) -> dict[str, Json]:
+    volume: dict[str, Json] = {}
+    for part in text.split(","):
+        key, equals, value = part.partition("=")
+        if key in ("readOnly", "recursive"):
+            if value not in ("", "true", "false") or (equals and not value):
+                raise UsageError(f"--volume: {key} is true or false, not {value!r}")
+            volume[key] = value != "false"
+        elif key in ("uid", "gid"):
+            if not value.isdecimal():
+                raise UsageError(f"--volume: {key} is a number, not {value!r}")
+            volume[key] = int(value)
+        elif key in ("name", "kind", "source", "mode") and value:
+            volume[key] = value
+        else:
+            hint = "write name=NAME,kind=host,source=PATH or name=NAME,kind=empty"
+            raise UsageError(f"--volume: malformed {part!r} in {text!r}", hint=hint)
+    volume.setdefault("kind", "host" if "source" in volume else "empty")
+    if "name" not in volume:
+        raise UsageError(f"--volume: {text!r} has no name", hint="write name=NAME,…")
+    return volume
+
+
+def _mount(text: str) -> dict[str, Json]:
+    parts = dict(values.pair(part, "--mount") for part in text.split(","))
+    if set(parts) != {"volume", "target"}:
+        raise UsageError(f"--mount: malformed {text!r}", hint="write volume=NAME,target=PATH")
+    return {"volume": parts["volume"], "path": parts["target"]}
+
+
+# --- the rest --------------------------------------------------------------------------------------------------
+
+
+def _overrides(options: dict[str, Any]) -> AppOverrides:
+    from kurma_core.pods.request import AppOverrides
+
+    environment = [pair for path in options["env_file"] for pair in values.environment_file(path)]
+    environment += values.environment(options["env"])
+    return AppOverrides(
+        arguments=options["arguments"],
+        exec=(options["exec"],) if options["exec"] else (),
+        user=options["user"],
+        group=options["group"],
+        working_directory=options["workdir"],
+        environment=tuple(dict(environment).items()),
+        isolators=tuple(_isolator(text) for text in options["isolator"]),
+    )
+
+
+def _isolator(text: str) -> tuple[str, Json]:
+    from kurma_core.appc.jsonio import loads
+
+    name, value = values.pair(text, "--isolator")
+    return name, loads(value, f"--isolator {name}")
+
+
+def _networks(texts: tuple[str, ...], template: PodTemplate) -> tuple[NetworkRequest, ...] | None:
+    """None: as the template says."""
+    if not texts:
+        return None
+    from kurma_core.networking.requests import parse_net
+
+    return tuple(parse_net(text) for text in texts)
+
+
+def _ports(texts: tuple[str, ...]) -> tuple[PortMapping, ...]:
+    if not texts:
+        return ()
+    from kurma_core.networking.requests import parse_ports
+
+    return tuple(port for text in texts for port in parse_ports(text))
+
+
+def _dns(options: dict[str, Any]) -> dict[str, tuple[str, ...]] | None:
+    for address in options["dns"]:
+        _address(address, "--dns")
+    if not (options["dns"] or options["dns_search"] or options["dns_opt"]):
+        return None
+    return {
+        "nameservers": options["dns"],
+        "search": options["dns_search"],
+        "options": options["dns_opt"],
+    }
+
+
+def _hosts_entry(text: str) -> tuple[str, tuple[str, ...]]:
+    address, names = values.pair(text, "--hosts-entry")
+    _address(address, "--hosts-entry")
+    split = tuple(names.split(","))
+    if not all(name and not any(letter.isspace() or letter == "#" for letter in name) for name in split):
+        raise UsageError(f"--hosts-entry: malformed {text!r}", hint="write IP=NAME[,NAME]")
+    return address, split
+
+
+def _address(text: str, option: str) -> None:
+    from kurma_core.appc.cni_result import address_family
+
+    if not address_family(text):
+        raise UsageError(f"{option}: {text!r} is no address")

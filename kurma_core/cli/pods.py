@@ -1,0 +1,162 @@
+"""``list``, ``show``, ``status``, ``wait``, ``cat-manifest``: looking at pods."""
+
+from __future__ import annotations
+
+from kurma_core.cli.declare import FORMAT, NO_LEGEND, Argument, Option, command
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from kurma_core.cli.output import Column
+    from kurma_core.cli.session import Session
+    from kurma_core.models import AppStatus, Attachment, PodRecord
+
+_POD = Argument("pod", "POD", "The pod.")
+
+
+@command(FORMAT, NO_LEGEND)
+def list_(session: Session, *, format: str, no_legend: bool) -> None:
+    """List pods.
+
+    States: preparing, prepared, starting, running, stopping, stopped, errored.
+    """
+    from kurma_core.cli.output import ago
+
+    columns: list[Column] = [
+        ("UUID", lambda pod: pod.uuid[:8]),
+        ("NAME", lambda pod: pod.name),
+        ("APPS", lambda pod: ",".join(app.name for app in pod.apps)),
+        ("STATE", lambda pod: pod.state),
+        ("CREATED", lambda pod: ago(pod.created_at)),
+        ("NETWORKS", networks),
+    ]
+    session.listing(format, session.client.pods(), columns, no_legend=no_legend)
+
+
+@command(_POD, FORMAT)
+def show(session: Session, *, pod: str, format: str) -> None:
+    """Show everything that is known of a pod."""
+    record = session.client.pod(pod)
+    session.show(format, record.to_json(), lambda: "\n".join(_page(record)))
+
+
+@command(_POD, Option("wait", "--wait", "Wait for the pod's end first."), FORMAT, NO_LEGEND)
+def status(session: Session, *, pod: str, wait: bool, format: str, no_legend: bool) -> None:
+    """Show the state of a pod and of its apps."""
+    from kurma_core.cli.output import table
+
+    record = session.client.status(pod, wait=wait)
+    value = {
+        name: item
+        for name, item in record.to_json().items()
+        if name in ("uuid", "name", "state", "reason", "exitCode", "startedAt", "finishedAt", "apps")
+    }
+
+    def text() -> str:
+        head = f"pod {record.name}: {record.state}" + (f": {record.reason}" if record.reason else "")
+        return "\n".join([head, *table(record.apps, _APP_COLUMNS, legend=not no_legend)])
+
+    session.show(format, value, text)
+
+
+@command(_POD)
+def wait(session: Session, *, pod: str) -> int:
+    """Wait for a pod's end, and exit with its exit code."""
+    from kurma_core.cli.run import exit_code
+
+    return exit_code(session.client.wait(pod))
+
+
+@command(_POD)
+def cat_manifest(session: Session, *, pod: str) -> None:
+    """Print a pod's manifest, as it runs."""
+    session.json(dict(session.client.pod(pod).manifest))
+
+
+def networks(record: PodRecord) -> str:
+    """The networks that the pod is joined to, with their addresses; loopback goes without saying."""
+    if not record.attachments:
+        return "host"
+    shown = [_network(attachment) for attachment in record.attachments if attachment.interface != "lo"]
+    return ",".join(shown) or "none"
+
+
+def _network(attachment: Attachment) -> str:
+    addresses = [] if attachment.result is None else [a.address.split("/")[0] for a in attachment.result.addresses]
+    return f"{attachment.network}={'+'.join(addresses)}" if addresses else attachment.network
+
+
+def _app_state(app: AppStatus) -> str:
+    if app.exited:
+        return app.reason or "exited"
+    return "running" if app.pid is not None else "waiting"
+
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+_APP_COLUMNS: list[Column] = [
+    ("APP", lambda app: app.name),
+    ("STATE", _app_state),
+    ("EXIT", lambda app: _text(app.exit_code)),
+    ("PID", lambda app: _text(app.pid)),
+    ("STARTED", lambda app: _text(app.started_at)),
+    ("FINISHED", lambda app: _text(app.finished_at)),
+    ("MESSAGE", lambda app: _text(app.message)),
+]
+
+
+def _page(record: PodRecord) -> Iterator[str]:
+    from kurma_core.cli.output import facts, table
+
+    owner = f"process {record.owner}" if record.owner is not None else "nobody"
+    yield facts(
+        [
+            ("uuid", record.uuid),
+            ("name", record.name),
+            ("state", record.state),
+            ("reason", record.reason),
+            ("exit code", _text(record.exit_code)),
+            ("created", record.created_at),
+            ("started", record.started_at),
+            ("finished", record.finished_at),
+            ("owner", owner),
+            ("stager", record.stager + (f" (process {record.stager_pid})" if record.stager_pid else "")),
+            ("renderer", record.renderer),
+            ("network namespace", record.network_namespace),
+        ]
+    )
+    yield from ("", *table(record.apps, [_APP_COLUMNS[0], ("IMAGE", _image_of(record)), *_APP_COLUMNS[1:]]))
+    if record.attachments:
+        yield from ("", *table(record.attachments, _NETWORK_COLUMNS))
+    if record.isolators:
+        yield from ("", *table(record.isolators, _ISOLATOR_COLUMNS))
+    if record.notes:
+        yield from ("", *(f"note: {note}" for note in record.notes))
+
+
+def _image_of(record: PodRecord) -> Any:
+    return lambda app: record.images.get(app.name, "")[:20]
+
+
+_NETWORK_COLUMNS: list[Column] = [
+    ("NETWORK", lambda one: one.network),
+    ("INTERFACE", lambda one: one.interface),
+    ("ADDRESSES", lambda one: "" if one.result is None else ",".join(a.address for a in one.result.addresses)),
+    ("PORTS", lambda one: ",".join(_port(port) for port in one.ports)),
+]
+
+_ISOLATOR_COLUMNS: list[Column] = [
+    ("ISOLATOR", lambda one: one.name),
+    ("APP", lambda one: one.scope or ""),
+    ("OUTCOME", lambda one: one.outcome),
+    ("NOTE", lambda one: one.note),
+]
+
+
+def _port(port: Any) -> str:
+    host = f"{port.host_ip}:" if port.host_ip else ""
+    return f"{host}{port.host_port}:{port.pod_port}/{port.protocol}"

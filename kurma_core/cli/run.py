@@ -1,0 +1,96 @@
+"""``run``, ``prepare``, ``run-prepared``, ``start``, ``restart``: pods in the foreground."""
+
+from __future__ import annotations
+
+from kurma_core.cli.declare import Argument, Option, command
+from kurma_core.cli.pod_options import POD_OPTIONS, pod_request
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from kurma_core.cli.loglines import LogPrinter
+    from kurma_core.cli.session import Session
+    from kurma_core.models import PodRecord
+
+_POD = Argument("pod", "POD", "The pod.")
+_PREFIX = Option("prefix", "--prefix", "Print the app's name before each line.")
+
+
+@command(*POD_OPTIONS, Option("rm", "--rm", "Remove the pod once it has ended."), _PREFIX, root=True)
+def run(session: Session, *, rm: bool, prefix: bool, **options: Any) -> int:
+    """Run a pod in the foreground, to its end.
+
+    The exit code is the app's; with several apps the first that is not 0, in the order of the manifest. Ctrl-C,
+    SIGTERM and SIGHUP stop the pod; a second one ends it at once.
+    """
+    request = pod_request(options, session.note, ephemeral=rm)
+    uuid_file: str | None = options["uuid_file"]
+
+    def prepared(record: PodRecord) -> None:
+        if uuid_file is not None:
+            _write_uuid(uuid_file, record.uuid)
+
+    record = session.client.run(request, session.stdio(), _printer(session, prefix), session.progress(), prepared)
+    return _end(session, record)
+
+
+@command(*POD_OPTIONS, root=True)
+def prepare(session: Session, **options: Any) -> None:
+    """Prepare a pod, and print its UUID.
+
+    Everything is decided and its images are in place; run-prepared runs it.
+    """
+    record = session.client.prepare(pod_request(options, session.note), session.progress())
+    if options["uuid_file"] is not None:
+        _write_uuid(options["uuid_file"], record.uuid)
+    session.line(record.uuid)
+
+
+@command(_POD, _PREFIX, root=True)
+def run_prepared(session: Session, *, pod: str, prefix: bool) -> int:
+    """Run a prepared pod in the foreground, to its end."""
+    return _end(session, session.client.start(pod, session.stdio(), _printer(session, prefix)))
+
+
+@command(_POD, _PREFIX, root=True)
+def start(session: Session, *, pod: str, prefix: bool) -> int:
+    """Run an ended pod again, from a clean copy, under the same UUID.
+
+    It runs in the foreground, as with run.
+    """
+    return _end(session, session.client.start(pod, session.stdio(), _printer(session, prefix)))
+
+
+@command(_POD, _PREFIX, root=True)
+def restart(session: Session, *, pod: str, prefix: bool) -> int:
+    """Stop a pod if it runs, and run it again in the foreground."""
+    return _end(session, session.client.restart(pod, session.stdio(), _printer(session, prefix)))
+
+
+def _printer(session: Session, prefix: bool) -> LogPrinter:
+    from kurma_core.cli.loglines import LogPrinter
+
+    return LogPrinter(session, flush=True, prefix=prefix)
+
+
+def _write_uuid(path: str, uuid: str) -> None:
+    with open(path, "w", encoding="ascii") as stream:
+        stream.write(uuid + "\n")
+
+
+def _end(session: Session, record: PodRecord) -> int:
+    """Says what the exit code alone does not, and returns it."""
+    for app in record.apps:
+        if app.message:
+            session.note(f"app {app.name}: {app.message}")
+    if record.state == "errored" and record.reason:
+        session.note(f"pod {record.name}: {record.reason}")
+    return exit_code(record)
+
+
+def exit_code(record: PodRecord) -> int:
+    """The pod's exit code; 125 where it has ended without one."""
+    if record.exit_code is None or (record.state == "errored" and record.exit_code == 0):
+        return 125
+    return record.exit_code

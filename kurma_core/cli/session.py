@@ -1,0 +1,151 @@
+"""What a command works with: the client, the terminal, and the ways of printing."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
+
+    from kurma_core.cli.output import Column
+    from kurma_core.cli.progress import Bar
+    from kurma_core.client import Client, Settings
+    from kurma_core.hookspecs import Stdio
+
+    Connect = Callable[[Settings], Client]
+
+
+class OutputClosed(BrokenPipeError):
+    """Nobody reads standard output any more."""
+
+
+class Session:
+    """One command's run. A context manager: the client, if one was made, is closed at the end.
+
+    :param globals: the options that stand before the command.
+    :param connect: None: :func:`kurma_core.client.connect`.
+    """
+
+    def __init__(self, globals: Mapping[str, Any], connect: Connect | None = None) -> None:
+        self._connect = connect
+        self._client: Client | None = None
+        self._bar: Bar | None = None
+        self.debug: bool = globals["debug"]
+        self.config_file: str | None = globals["config"] or os.environ.get("KURMA_CONFIG") or None
+        environment = os.environ.get("KURMA_DIR") or None
+        self.state_dir: str | None = globals["dir"] or environment
+        self.state_dir_origin = "command line" if globals["dir"] else "environment"
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.finish()
+        if self._client is not None:
+            self._client.close()
+
+    @property
+    def client(self) -> Client:
+        """:raises ConfigError: the configuration is wrong."""
+        if self._client is None:
+            from kurma_core import client
+
+            settings = client.Settings(
+                config_file=self.config_file,
+                state_dir=self.state_dir,
+                state_dir_origin=self.state_dir_origin,
+                debug=self.debug,
+                note=self.note,
+            )
+            self._client = (self._connect or client.connect)(settings)
+        return self._client
+
+    # -- speaking --
+
+    def note(self, text: str) -> None:
+        """Tells the user something in one line, on standard error."""
+        if self._bar is not None:
+            self._bar.clear()
+        print(f"kurma: {' '.join(text.splitlines())}", file=sys.stderr)
+
+    def progress(self) -> Bar | None:
+        """A progress bar, where somebody looks."""
+        if self._bar is None and os.isatty(2):
+            from kurma_core.cli.progress import Bar
+
+            self._bar = Bar(sys.stderr)
+        return self._bar
+
+    def line(self, text: str) -> None:
+        """One line on standard output."""
+        try:
+            sys.stdout.write(text + "\n")
+        except BrokenPipeError as error:
+            raise OutputClosed from error
+
+    def write(self, stream: str, data: bytes, *, flush: bool) -> None:
+        """Bytes, as they are, on ``stdout`` or ``stderr``."""
+        out = sys.stdout if stream == "stdout" else sys.stderr
+        try:
+            out.flush()
+            out.buffer.write(data)
+            if flush:
+                out.buffer.flush()
+        except BrokenPipeError as error:
+            raise OutputClosed from error
+
+    def json(self, value: object) -> None:
+        from kurma_core.cli.output import json_text
+
+        self.line(json_text(value))
+
+    def show(self, format: str, value: object, table: Callable[[], str]) -> None:
+        """One value: as JSON, as YAML, or as ``table`` writes it for people."""
+        from kurma_core.cli import output
+
+        self.line(output.formatted(format, value) if format != "table" else table())
+
+    def listing(self, format: str, items: Sequence[Any], columns: Sequence[Column], *, no_legend: bool) -> None:
+        """A listing of values that have ``to_json`` or are mappings."""
+        from kurma_core.cli import output
+
+        if format != "table":
+            self.line(output.formatted(format, [output.plain(item) for item in items]))
+            return
+        for row in output.table(items, columns, legend=not no_legend):
+            self.line(row)
+
+    def each(self, references: Sequence[str], action: Callable[[str], object]) -> int:
+        """Does it to each; one failure does not keep it from the rest.
+
+        :returns: 0, or the exit code of the first failure.
+        """
+        from kurma_core.errors import KurmaError
+
+        code = 0
+        for reference in references:
+            try:
+                action(reference)
+            except KurmaError as error:
+                if len(references) == 1:
+                    raise
+                self.note(error.message)
+                if error.hint:
+                    print(f"  hint: {error.hint}", file=sys.stderr)
+                code = code or error.exit_code
+        return code
+
+    # -- the caller's descriptors --
+
+    @staticmethod
+    def stdio() -> Stdio:
+        """What was printed before is flushed: others will write to the same descriptors."""
+        from kurma_core.hookspecs import Stdio
+
+        sys.stdout.flush()
+        sys.stderr.flush()
+        return Stdio(0, 1, 2)

@@ -1,0 +1,109 @@
+"""Every command: the module and the function that it is, and the line that stands for it in a listing.
+
+The line is kept here so that ``kurma --help`` imports no command; a test holds it against the docstrings.
+"""
+
+from __future__ import annotations
+
+
+class Entry:
+    """:param module: below :mod:`kurma_core.cli`. :param attribute: the :class:`~.declare.Command` in it."""
+
+    __slots__ = ("attribute", "help", "module")
+
+    def __init__(self, module: str, attribute: str, help: str) -> None:
+        self.module = module
+        self.attribute = attribute
+        self.help = help
+
+
+class Group:
+    """Commands below a word."""
+
+    __slots__ = ("entries", "help")
+
+    def __init__(self, help: str, entries: dict[str, Entry]) -> None:
+        self.help = help
+        self.entries = entries
+
+
+TABLE: dict[str, Entry | Group] = {
+    "run": Entry("run", "run", "Run a pod in the foreground, to its end."),
+    "prepare": Entry("run", "prepare", "Prepare a pod, and print its UUID."),
+    "run-prepared": Entry("run", "run_prepared", "Run a prepared pod in the foreground, to its end."),
+    "start": Entry("run", "start", "Run an ended pod again, from a clean copy, under the same UUID."),
+    "restart": Entry("run", "restart", "Stop a pod if it runs, and run it again in the foreground."),
+    "list": Entry("pods", "list_", "List pods."),
+    "show": Entry("pods", "show", "Show everything that is known of a pod."),
+    "status": Entry("pods", "status", "Show the state of a pod and of its apps."),
+    "wait": Entry("pods", "wait", "Wait for a pod's end, and exit with its exit code."),
+    "cat-manifest": Entry("pods", "cat_manifest", "Print a pod's manifest, as it runs."),
+    "logs": Entry("logs", "logs", "Print what the apps of a pod have written."),
+    "enter": Entry("enter", "enter", "Run a command inside an app of a running pod."),
+    "exec": Entry("enter", "enter", "Run a command inside an app of a running pod."),
+    "stop": Entry("end", "stop", "Stop pods."),
+    "kill": Entry("end", "kill", "Send a signal to the apps of a pod."),
+    "rm": Entry("end", "rm", "Remove pods that do not run."),
+    "gc": Entry("end", "gc", "Take down what is dead, and remove pods that ended a while ago."),
+    "image": Group(
+        "Fetch, build and look at images.",
+        {
+            "fetch": Entry("image", "fetch", "Fetch images into the store, and print their IDs."),
+            "list": Entry("image", "list_", "List the images of the store."),
+            "show": Entry("image", "show", "Show everything that is known of an image."),
+            "cat-manifest": Entry("image", "cat_manifest", "Print an image's manifest, byte for byte."),
+            "build": Entry("image_build", "build", "Build an image archive from a directory."),
+            "validate": Entry(
+                "image_build", "validate", "Check that files are image archives that Kurma accepts."
+            ),
+            "export": Entry("image", "export", "Write an image of the store to a file."),
+            "render": Entry("image", "render", "Render an image, and print its directories, top first."),
+            "rm": Entry("image", "rm", "Remove images from the store."),
+            "gc": Entry("image", "gc", "Remove images that were not used for a while."),
+        },
+    ),
+    "stager": Group(
+        "The programs that run the inside of pods.",
+        {
+            "list": Entry("stager", "list_", "List the stagers that --stager accepts."),
+            "build": Entry("stager", "build", "Build, or fetch, and verify a stager's image; print its ID."),
+        },
+    ),
+    "network": Group(
+        "The networks that pods may join.",
+        {
+            "list": Entry("network", "list_", "List networks."),
+            "show": Entry("network", "show", "Show everything that is known of a network."),
+            "rm": Entry("network", "rm", "Take from the host what networks share among pods, such as a bridge."),
+        },
+    ),
+    "plugins": Group(
+        "The plugins of this installation.",
+        {
+            "list": Entry("plugins", "list_", "List plugins, and why one does not work."),
+            "show": Entry("plugins", "show", "Show a plugin and the options that it takes."),
+        },
+    ),
+    "config": Group(
+        "The configuration.",
+        {
+            "show": Entry("config", "show", "Show the effective configuration, and where each value comes from."),
+            "check": Entry("config", "check", "Check the configuration, with the plugins that it names."),
+        },
+    ),
+    "info": Entry("system", "info", "Show what this host and this installation are."),
+    "version": Entry("system", "version", "Print Kurma's version."),
+    "completion": Entry("system", "completion", "Print a shell's completion for kurma."),
+}
+
+
+def find(path: tuple[str, ...]) -> Entry | Group | None:
+    """The command or group of these words."""
+    found: Entry | Group | None = None
+    entries: dict[str, Entry | Group] | dict[str, Entry] = TABLE
+    for word in path:
+        found = entries.get(word)
+        if found is None:
+            return None
+        entries = found.entries if isinstance(found, Group) else {}
+    return found

@@ -1,0 +1,62 @@
+"""Start-up latency is the product: what a command does not need is not imported."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HEAVY = {"rich", "stevedore", "pyroute2", "yaml", "gnupg", "urllib3", "typer"}
+PROGRAM = """
+import sys
+from kurma_core.cli.main import main
+code = main(sys.argv[1:])
+print("MODULES", *sorted(sys.modules), file=sys.stderr)
+sys.exit(code)
+"""
+
+
+def modules(tmp_path: Path, *words: str) -> set[str]:
+    """Names of the modules that the command line imports."""
+    environment = {**os.environ, "KURMA_DIR": str(tmp_path / "state"), "KURMA_CONFIG": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *words], capture_output=True, text=True, env=environment, check=True
+    )
+    line = next(line for line in done.stderr.splitlines() if line.startswith("MODULES "))
+    return set(line.split()[1:])
+
+
+@pytest.mark.root
+def test_list_imports_nothing_heavy(tmp_path: Path) -> None:
+    assert not HEAVY & modules(tmp_path, "list")
+
+
+@pytest.mark.root
+def test_image_list_imports_nothing_heavy(tmp_path: Path) -> None:
+    assert not HEAVY & modules(tmp_path, "image", "list")
+
+
+def test_version_imports_no_client(tmp_path: Path) -> None:
+    found = modules(tmp_path, "version")
+    assert not HEAVY & found
+    assert not {"kurma_core.client", "kurma_core.models", "dataclasses", "typing", "re", "enum"} & found
+
+
+def test_config_show_without_files_imports_nothing_heavy(tmp_path: Path) -> None:
+    assert not HEAVY & modules(tmp_path, "config", "show")
+
+
+def test_help_imports_typer_and_no_command(tmp_path: Path) -> None:
+    found = modules(tmp_path, "--help")
+    assert "typer" in found
+    assert not (HEAVY - {"typer"}) & found
+    assert not {"kurma_core.client", "kurma_core.cli.run", "kurma_core.cli.image"} & found
+
+
+def test_help_of_a_command_imports_only_that(tmp_path: Path) -> None:
+    found = modules(tmp_path, "logs", "--help")
+    assert "kurma_core.cli.logs" in found
+    assert not {"kurma_core.client", "kurma_core.cli.run", "kurma_core.cli.image", "rich"} & found

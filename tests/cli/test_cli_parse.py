@@ -1,0 +1,144 @@
+"""The small parser reads as typer does, or leaves it to typer."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kurma_core.cli import full
+from kurma_core.cli.declare import Command, Option
+from kurma_core.cli.parse import Call, load, parse
+from kurma_core.cli.table import TABLE, Entry, Group
+from kurma_core.errors import UsageError
+
+PATHS = [
+    *((name,) for name, entry in TABLE.items() if isinstance(entry, Entry)),
+    *((name, word) for name, entry in TABLE.items() if isinstance(entry, Group) for word in entry.entries),
+]
+
+
+def by_typer(words: list[str]) -> Call | None:
+    """The call as typer reads it; None: it is wrong."""
+    calls: list[Call] = []
+    try:
+        full.main(words, lambda call: calls.append(call) or 0)
+    except UsageError:
+        return None
+    return calls[0] if calls else None
+
+
+def facts(call: Call | None) -> Any:
+    return None if call is None else (call.path, call.values, call.globals, call.command)
+
+
+def command_of(path: tuple[str, ...]) -> Command:
+    entry = TABLE[path[0]]
+    return load(entry.entries[path[1]] if isinstance(entry, Group) else entry)
+
+
+WORD = st.sampled_from(
+    ["web", "a=b", "-", "--", "", "3", "-5", "--nope", "-x", "json", "stdout", "=", "K=V=W", "é"]
+)
+PLAIN = st.sampled_from(["web", "a=b", "-", "", "3", "é"])
+
+
+def option_words(option: Option) -> st.SearchStrategy[list[str]]:
+    """An option as people write it, its value right or nearly so."""
+    flag = st.sampled_from(option.flags)
+    if option.is_flag:
+        return st.one_of(st.builds(lambda f: [f], flag), st.builds(lambda f: [f"{f}=x"], flag))
+    good = st.sampled_from(option.choices or (("5",) if option.number else ("x", "K=V", "--y", "")))
+    value = st.one_of(good, good, good, WORD)
+    return st.one_of(
+        st.builds(lambda f, v: [f, v], flag, value),
+        st.builds(lambda f, v: [f"{f}={v}"], flag, value),
+        st.builds(lambda f, v: [f"{f}{v}"], flag, value),
+    )
+
+
+@st.composite
+def command_lines(draw: st.DrawFn) -> list[str]:
+    """Every command with flags of its own and words, in any order, now and then a strange one."""
+    path = draw(st.sampled_from(PATHS))
+    command = command_of(path)
+    pieces = [[draw(PLAIN)] for argument in command.arguments if argument.required or draw(st.booleans())]
+    if command.options:
+        for option in draw(st.lists(st.sampled_from(command.options), max_size=3)):
+            pieces.append(draw(option_words(option)))
+    if draw(st.integers(0, 4)) == 0:
+        pieces.append([draw(WORD)])
+    pieces = draw(st.permutations(pieces))
+    before = draw(st.sampled_from([[], [], ["--debug"], ["--dir=/d", "--config", "c"], ["--dir"]]))
+    after = draw(st.sampled_from([[], [], ["--"], ["--", "ls", "--", "-l"]]))
+    return [*before, *path, *(word for piece in pieces for word in piece), *after]
+
+
+@settings(max_examples=400, deadline=None)
+@given(command_lines())
+def test_what_the_small_parser_understands_typer_understands_alike(words: list[str]) -> None:
+    call = parse(words)
+    if call is not None:
+        assert facts(call) == facts(by_typer(words))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "version",
+        "list",
+        "list --format json --no-legend",
+        "--dir /d --config=/c --debug list",
+        "run docker://debian",
+        "run --rm -i -e A=1 -eB=2 --env=C=3 -p 80:80 --net none img.aci -- sh -c 'exit 3' --rm",
+        "run img.aci --rm",
+        "prepare --pod -",
+        "logs -f -n 5 web app",
+        "logs --tail=5 --since 10m web",
+        "enter web",
+        "enter web app -- ls -l --",
+        "exec web -- ls",
+        "stop a b c --timeout 10",
+        "kill -s KILL web",
+        "kill -sKILL web",
+        "image fetch a b",
+        "image build dir -o out.aci --compress gzip",
+        "plugins list",
+        "config show",
+    ],
+)
+def test_ordinary_lines_need_no_typer_and_mean_the_same(line: str) -> None:
+    words = shlex.split(line)
+    call = parse(words)
+    assert call is not None
+    assert facts(call) == facts(by_typer(words))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "--help",
+        "list --help",
+        "image",
+        "image --help",
+        "lst",
+        "run --nope x",
+        "logs",
+        "logs a b c",
+        "-x",
+        "-fi",
+    ],
+)
+def test_everything_else_is_left_to_typer(line: str) -> None:
+    assert parse(shlex.split(line)) is None
+
+
+def test_what_stands_after_two_dashes_is_untouched() -> None:
+    call = parse(["run", "img", "--", "--rm", "--", "-x", ""])
+    assert call is not None
+    assert call.values["arguments"] == ("--rm", "--", "-x", "")
+    assert call.values["rm"] is False
