@@ -133,11 +133,15 @@ def _lines(root_fd: int, path: str) -> list[list[str]]:
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO):
             return []
         raise
-    with open(fd, "rb") as file:
+    try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             return []
         if status.st_size > _LIMIT:
             raise OSError(errno.EFBIG, f"{status.st_size} bytes are too many for a user database", path)
-        text = file.read(_LIMIT).decode(errors="surrogateescape")
-    return [line.split(":") for line in text.split("\n") if line and line[0] not in "#+-"]
+        text = b""
+        while len(text) <= _LIMIT and (data := os.read(fd, 65536)):
+            text += data
+    finally:
+        os.close(fd)
+    return [line.split(":") for line in text.decode(errors="surrogateescape").split("\n") if line and line[0] not in "#+-"]

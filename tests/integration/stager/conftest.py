@@ -33,6 +33,7 @@ def make_root(path: str, files: Mapping[str, str] | None = None) -> str:
     """A busybox root with a passwd of its own."""
     for directory in ("bin", "etc", "home/alice", "tmp", "work"):
         os.makedirs(f"{path}/{directory}", exist_ok=True)
+    os.chmod(path, 0o755)
     os.chmod(f"{path}/tmp", 0o1777)
     shutil.copy(BUSYBOX, f"{path}/bin/busybox")
     for name in subprocess.run([BUSYBOX, "--list"], capture_output=True, text=True, check=True).stdout.split():
@@ -138,11 +139,6 @@ class TestPod:
         return self.call("run", app, document=json.dumps({"exec": list(argv), **fields}).encode(), stdin=stdin)
 
 
-def shell(script: str, **fields: Any) -> dict[str, Any]:
-    """An App Container ``app`` that runs a shell script."""
-    return {"exec": ["/bin/sh", "-c", script], "user": "0", "group": "0", **fields}
-
-
 @pytest.fixture(scope="session")
 def stager_tree(tmp_path_factory: pytest.TempPathFactory) -> StagerImage:
     path = str(tmp_path_factory.mktemp("stager-image"))
@@ -159,7 +155,7 @@ def busybox_root(tmp_path_factory: pytest.TempPathFactory) -> str:
 def pods(
     stager_tree: StagerImage, busybox_root: str, tmp_path: Any
 ) -> Iterator[Callable[..., TestPod]]:
-    """``pods({"main": shell("true")}, plans=…, …)`` starts a pod; all are torn down, and what is left is an error."""
+    """``pods({"main": APP}, plans=…, …)`` starts a pod; all are torn down, and what is left is an error."""
     made: list[TestPod] = []
     cgroups: list[CgroupTree] = []
     with Spawner() as spawner:
@@ -214,7 +210,7 @@ def pods(
                         {
                             "name": setup.name,
                             "image": {"id": setup.layers[0].id},
-                            "app": dict(apps[setup.name]),
+                            "app": {**apps[setup.name], "group": apps[setup.name]["group"] or "0"},
                             "readOnlyRootFS": read_only,
                             "annotations": notes,
                         }
@@ -222,6 +218,14 @@ def pods(
                     ],
                     "annotations": [{"name": key, "value": value} for key, value in (annotations or {}).items()],
                 }
+            )
+            # No manifest that somebody writes has an empty group; one made of a Docker image may.
+            manifest = replace(
+                manifest,
+                apps=tuple(
+                    replace(one, app=replace(one.app, group=apps[one.name]["group"])) if one.app else one
+                    for one in manifest.apps
+                ),
             )
             cgroup = CgroupTree(f"kurma-test/{name}")
             cgroup.create()
@@ -263,4 +267,3 @@ def pods(
             assert not cgroup.exists()
 
 
-__all__ = ["TestPod", "make_root", "replace", "shell"]

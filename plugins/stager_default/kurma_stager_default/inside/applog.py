@@ -42,14 +42,14 @@ def lines(data: bytes, stream: bytes, now_ns: int) -> bytes:
 
 
 class AppLog:
-    """One file, turned by size.
+    """One file, turned by size, between lines: no line is torn in two by it (unless it is as long as a whole log).
 
     :param path: of the current file; older ones are ``path.1`` (the newest) and so on.
     :param size: bytes after which it is turned; 0: never.
     :param count: how many files are kept, the current one included.
     """
 
-    __slots__ = ("_bytes", "_fd", "count", "dropped", "dropped_in_all", "path", "size")
+    __slots__ = ("_bytes", "_fd", "_open_lines", "count", "dropped", "dropped_in_all", "path", "size")
 
     def __init__(self, path: str, size: int, count: int) -> None:
         self.path = path
@@ -59,6 +59,7 @@ class AppLog:
         self.dropped_in_all = 0
         self._fd = -1
         self._bytes = 0
+        self._open_lines: set[bytes] = set()
         self._open()
 
     def _open(self) -> None:
@@ -69,17 +70,37 @@ class AppLog:
             self._fd = -1  # a full or read-only disk: lines are dropped, and it is tried again with the next ones
 
     def write(self, stream: bytes, data: bytes) -> None:
+        if 0 < self.size <= self._bytes:
+            data = self._turn_between_lines(stream, data)
+        if data:
+            self._write(stream, data)
+
+    def _turn_between_lines(self, stream: bytes, data: bytes) -> bytes:
+        """Turns the file, after what ends this stream's open line; the rest of ``data``."""
+        if self._bytes < 2 * self.size:
+            if stream in self._open_lines:
+                head, newline, rest = data.partition(b"\n")
+                self._write(stream, head + newline)
+                data = rest
+            if self._open_lines:
+                return data
+        self._turn()
+        return data
+
+    def _write(self, stream: bytes, data: bytes) -> None:
         if self._fd < 0:
             self._open()
         now = time.time_ns()
+        if data.endswith(b"\n"):
+            self._open_lines.discard(stream)
+        else:
+            self._open_lines.add(stream)
         made = lines(data, stream, now)
         if self.dropped:
             note = b"[kurma: %d bytes of output were dropped, the log could not be written]\n" % self.dropped
             made = lines(note, STDERR, now) + made
         if self._append(made):
             self.dropped = 0
-            if 0 < self.size <= self._bytes:
-                self._turn()
         else:
             self.dropped += len(data)
             self.dropped_in_all += len(data)

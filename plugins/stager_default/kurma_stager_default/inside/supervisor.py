@@ -122,7 +122,9 @@ class Supervisor:
 
     @staticmethod
     def _starting(run: AppRun) -> bool:
-        return run.phase == child.MAIN and run.child is not None and run.child.report >= 0
+        """Not yet executed; or it could not be, and has not been waited for."""
+        one = run.child
+        return run.phase == child.MAIN and one is not None and (one.report >= 0 or one.failure is not None or not one.executing)
 
     def _write_status(self) -> None:
         value = {
@@ -244,13 +246,14 @@ class Supervisor:
         """The app's main process never ran."""
         if self.stopping and one.failure is None:
             run.record(128 + _signal.SIGKILL, "killed", "stopped before it had started")
-        elif one.failure is not None and one.kind != child.PRE_START:
-            code, text = one.failure
+        else:
+            code, text = child.SETUP_FAILED, f"{what} {_how(one, status)}"
+            if one.failure is not None and one.kind != child.PRE_START:
+                code, text = one.failure
             run.record(code, "start-failed", text)
+            # A program that is not there is the app's own failure (126, 127); anything else, the pod's.
             if code == child.SETUP_FAILED and self._running >= 0:
                 self.broken = f"app {run.app.name}: {text}"
-        else:
-            run.record(child.SETUP_FAILED, "start-failed", f"{what} {_how(one, status)}")
         self._finish(run)
 
     def _end_leftovers(self, run: AppRun) -> None:
