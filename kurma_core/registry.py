@@ -17,7 +17,7 @@ from kurma_core import entry_points, plugin_checks
 from kurma_core.config import Config
 from kurma_core.errors import ConfigError, KurmaError, PluginCollisionError, PluginError, PluginNotFoundError
 from kurma_core.errors import PluginSkipped as Skipped
-from kurma_core.hookspecs import GROUPS, Driver, DriverContext
+from kurma_core.hookspecs import GROUPS, Driver, DriverContext, Option
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -116,6 +116,15 @@ class PluginRegistry:
         for name in enabled:
             self._entry(group, name)
         return enabled
+
+    def options(self, group: str, name: str) -> tuple[Option, ...]:
+        """The keys that the plugin's section may hold; its module is loaded, no driver is made.
+
+        :raises KurmaError: as :meth:`driver`.
+        """
+        with self._lock:
+            declaration = self._declared(group, name).declared
+        return declaration.options if declaration is not None else ()
 
     def resolve_alias(self, group: str, alias: str) -> str | None:
         """The plugin that declares that alias; None: no plugin does. May load the whole group.

@@ -249,6 +249,11 @@ def test_aliases(install, registry, network):
         registry().resolve_alias(NETWORKS, "example.com/one")
 
 
+def test_options_are_known_without_a_driver(install, registry, network):
+    install("kurma-test", {"one": network.replace("self.context = context", "raise KeyError")})
+    assert [option.name for option in registry().options(NETWORKS, "one")] == ["size", "rate", "names"]
+
+
 def test_configured_order(install, registry, network):
     install("kurma-test", {"one": network, "three": network, "two": network})
     names = registry("plugins: {networks: {two: {}, one: {}, none: {}}}").names(NETWORKS)

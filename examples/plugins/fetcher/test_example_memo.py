@@ -1,4 +1,4 @@
-"""The example fetcher: finds, refuses, and reads from any offset on."""
+"""The example fetcher, against the contract of all fetchers."""
 
 import kurma_example_memo
 import pytest
@@ -6,6 +6,7 @@ import pytest
 from kurma_core.errors import ConfigError, FetchNotFoundError, PluginSkipped, UsageError
 from kurma_core.hookspecs import FetchRequest
 from kurma_core.testing import load_driver
+from kurma_core.testing.fetchers import FetcherContract
 
 REQUEST = FetchRequest("linux", "amd64")
 
@@ -14,6 +15,24 @@ REQUEST = FetchRequest("linux", "amd64")
 def driver(tmp_path):
     (tmp_path / "box.aci").write_bytes(b"0123456789")
     return load_driver(kurma_example_memo, tmp_path, {"directory": str(tmp_path)})
+
+
+class TestMemo(FetcherContract):
+    @pytest.fixture
+    def fetcher(self, driver):
+        return driver
+
+    @pytest.fixture
+    def good(self):
+        return "memo:box"
+
+    @pytest.fixture
+    def missing(self):
+        return "memo:none"
+
+    @pytest.fixture
+    def malformed(self):
+        return "memo:../box"
 
 
 def test_it_resolves(driver, tmp_path):
