@@ -56,9 +56,8 @@ show run --name server --pod "$work/pod.yml" &
 server=$!
 address=
 for _ in $(seq 100); do
-	address=$(kurma show server --format json 2>/dev/null |
-		sed -n 's/.*"\(10\.[0-9.]*\|172\.[0-9.]*\|192\.168\.[0-9.]*\)\/[0-9]*".*/\1/p' | head -n 1)
-	[ -n "$address" ] && [ "$(kurma list --no-legend | grep -c running)" = 1 ] && break
+	address=$(kurma list --no-legend | sed -n 's/.* running .*default=\([0-9.]*\).*/\1/p')
+	[ -z "$address" ] || break
 	kill -0 "$server" 2>/dev/null || exit 1
 	sleep 0.1
 done
