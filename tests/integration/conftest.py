@@ -1,0 +1,75 @@
+"""What every test with real parts stands on: a "host" of its own, and the proof that nothing of it is left behind."""
+
+import os
+import time
+
+import pytest
+
+#: Seconds that what was ended may take to go.
+_PATIENCE = 5.0
+
+
+def _named(directory):
+    try:
+        return set(os.listdir(directory))
+    except FileNotFoundError:
+        return set()
+
+
+def _mounts():
+    """Mount point and file system of every mount of this namespace."""
+    found = set()
+    with open("/proc/self/mountinfo") as file:
+        for line in file:
+            fields = line.split()
+            found.add(f"mount {fields[4]} ({fields[fields.index('-') + 1]})")
+    # The directory that holds named network namespaces is made a mount of its own once per host, as by ip-netns(8).
+    return {mount for mount in found if not mount.startswith("mount /run/netns (")}
+
+
+def _cgroups():
+    """The pods' cgroups on every hierarchy, and whether anything is left in them."""
+    found = set()
+    base = "/sys/fs/cgroup"
+    for hierarchy in [base, *[f"{base}/{name}" for name in _named(base)]]:
+        for pod in _named(f"{hierarchy}/kurma"):
+            path = f"{hierarchy}/kurma/{pod}"
+            if os.path.isdir(path) and not pod.startswith(("cgroup.", "memory.", "cpu.", "pids.", "io.")):
+                found.add(f"cgroup {path}")
+    return found
+
+
+def _children():
+    """Our own children, dead ones too."""
+    with open(f"/proc/self/task/{os.getpid()}/children") as file:
+        return {f"child process {pid}" for pid in file.read().split()}
+
+
+def _state():
+    return (
+        _mounts()
+        | _cgroups()
+        | {f"network namespace {name}" for name in _named("/run/netns")}
+        | {f"link {name}" for name in _named("/proc/sys/net/ipv4/conf") if name.startswith("veth")}
+        | _children()
+    )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_host(request):
+    """Root tests make mounts, namespaces and networks: never on the machine itself."""
+    if not any(item.get_closest_marker("root") for item in request.session.items):
+        return
+    if os.geteuid() != 0 or os.environ.get("KURMA_TEST_HOST") != "1":
+        pytest.fail("these tests need root and a host of their own: ./dev test", pytrace=False)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(own_host):
+    """Mounts, namespaces, cgroups, links and processes are, after each test, as they were before it."""
+    before = _state()
+    yield
+    deadline = time.monotonic() + _PATIENCE
+    while (left := _state() - before) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not left, f"the test left behind: {', '.join(sorted(left))}"

@@ -1,0 +1,55 @@
+"""Pods of busybox, run by the real parts: one state directory for the session, whose stager is built once."""
+
+import json
+
+import pytest
+
+from kurma_core.client import Settings, connect
+from tests.integration.pods.support import House, busybox_archive
+
+
+@pytest.fixture(scope="session")
+def session_state(tmp_path_factory):
+    """A state directory with the default stager in it."""
+    directory = tmp_path_factory.mktemp("kurma")
+    (directory / "kurma.json").write_text("{}")
+    with connect(Settings(str(directory / "kurma.json"), str(directory / "state"))) as client:
+        client.stager_build("default")
+    return str(directory / "state")
+
+
+@pytest.fixture(scope="session")
+def busybox_image(tmp_path_factory):
+    """Path of an image archive made of Debian's static busybox."""
+    return busybox_archive(str(tmp_path_factory.mktemp("busybox")))
+
+
+@pytest.fixture(scope="session")
+def busybox_id(session_state, busybox_image):
+    with connect(Settings(_config_file(session_state), session_state)) as client:
+        return client.images.fetch(busybox_image).id
+
+
+def _config_file(state):
+    return f"{state}/../kurma.json"
+
+
+@pytest.fixture
+def make_house(tmp_path, session_state, busybox_id):
+    """``make_house(config, state=…)``: a client with a configuration of its own, and what tests do with it."""
+    houses = []
+
+    def make(config=None, *, state=session_state, image=busybox_id):
+        file = tmp_path / f"kurma-{len(houses)}.json"
+        file.write_text(json.dumps(config or {}))
+        houses.append(House(str(file), state, image, str(tmp_path)))
+        return houses[-1]
+
+    yield make
+    for house in houses:
+        house.close()
+
+
+@pytest.fixture
+def house(make_house):
+    return make_house({"stop_timeout": 3})

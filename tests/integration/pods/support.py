@@ -1,0 +1,286 @@
+"""What the tests of pods are made of: images, requests, foreground commands in processes of their own."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+from kurma_core.appc.template import PodTemplate
+from kurma_core.client import Settings, connect
+from kurma_core.errors import KurmaError
+from kurma_core.hookspecs import Stdio
+from kurma_core.image_store import build_archive
+from kurma_core.pods.request import PodRequest
+
+BUSYBOX = "/bin/busybox"
+PATIENCE = 20.0
+_RUNNER = os.path.join(os.path.dirname(__file__), "runner.py")
+
+
+def busybox_root(path, files=None):
+    """A root filesystem of busybox and its applets; ``files`` are added."""
+    for directory in ("bin", "etc", "root", "tmp", "data"):
+        os.makedirs(f"{path}/{directory}", exist_ok=True)
+    os.chmod(f"{path}/tmp", 0o1777)
+    shutil.copy(BUSYBOX, f"{path}/bin/busybox")
+    for name in subprocess.run([BUSYBOX, "--list"], capture_output=True, text=True, check=True).stdout.split():
+        if not os.path.lexists(f"{path}/bin/{name}"):
+            os.symlink("busybox", f"{path}/bin/{name}")
+    contents = {
+        "etc/passwd": "root:x:0:0:root:/root:/bin/sh\nalice:x:1000:100:Alice:/:/bin/sh\n",
+        "etc/group": "root:x:0:\nusers:x:100:\n",
+        "data/from-image": "seed\n",
+        **(files or {}),
+    }
+    for name, text in contents.items():
+        os.makedirs(os.path.dirname(f"{path}/{name}"), exist_ok=True)
+        with open(f"{path}/{name}", "w") as file:
+            file.write(text)
+        if text.startswith("#!"):
+            os.chmod(f"{path}/{name}", 0o755)
+    return path
+
+
+def archive(root, path, name, **manifest):
+    """Path of the image archive built of a root filesystem."""
+    value = {
+        "acKind": "ImageManifest",
+        "acVersion": "0.8.11",
+        "name": name,
+        "labels": [{"name": "version", "value": "1"}],
+        **manifest,
+    }
+    with open(path, "wb") as out:
+        build_archive(root, value, out)
+    return path
+
+
+def busybox_archive(directory):
+    root = busybox_root(f"{directory}/root")
+    return archive(root, f"{directory}/busybox.aci", "example.com/busybox", app=shell("true"))
+
+
+def shell(script, **fields):
+    """An App Container ``app`` that runs a shell script."""
+    return {"exec": ["/bin/sh", "-c", script], "user": "0", "group": "0", **fields}
+
+
+def until(condition, what="it", patience=PATIENCE):
+    """Waits for ``condition()`` to be true; what it was."""
+    deadline = time.monotonic() + patience
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"{what} did not come true within {patience:g} s"
+        time.sleep(0.01)
+    return found
+
+
+def alive(pid):
+    """Whether the process runs: a zombie does not."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+class House:
+    """A client, and pods asked for in a line.
+
+    :param image: ID of the busybox image.
+    """
+
+    def __init__(self, config_file, state, image, scratch):
+        self.config_file = config_file
+        self.state = state
+        self.image = image
+        self.notes = []
+        self._scratch = scratch
+        self._runs = []
+        self.client = self.connect()
+
+    def connect(self):
+        return connect(Settings(self.config_file, self.state, note=self.notes.append))
+
+    def close(self):
+        """Ends what tests left running, as the last resort; each test checks its own."""
+        for run in self._runs:
+            run.kill()
+        with self.connect() as client:
+            for uuid in client._services.store.uuids():
+                # What a test has broken on purpose is removed by it, too.
+                with contextlib.suppress(KurmaError):
+                    client.rm(uuid, force=True)
+        self.client.close()
+
+    # -- asking --
+
+    def template(self, apps, *, net="none", **pod):
+        """:param apps: by name: a shell script, an ``app``, or a whole runtime app."""
+        documents = []
+        for name, app in apps.items():
+            if isinstance(app, str):
+                app = {"app": shell(app)}
+            elif "exec" in app:
+                app = {"app": app}
+            documents.append({"name": name, "image": self.image, **app})
+        networks = {} if net is None else {"networks": [net] if isinstance(net, str) else net}
+        return {"apps": documents, **networks, **pod}
+
+    def request(self, apps, *, template=None, **options):
+        """:param apps: see :meth:`template`; a script alone is the app ``main``."""
+        if isinstance(apps, str):
+            apps = {"main": apps}
+        pod = {
+            key: options.pop(key)
+            for key in ("net", "volumes", "isolators", "annotations", "ports")
+            if key in options
+        }
+        return PodRequest(PodTemplate.parse(template or self.template(apps, **pod)), **options)
+
+    # -- doing --
+
+    def run(self, apps, *, stdin=None, **options):
+        """Runs a pod in the foreground: its record and its output."""
+        return self.foreground(
+            lambda stdio, out: self.client.run(self.request(apps, **options), stdio, out), stdin
+        )
+
+    def start(self, reference, stdin=None):
+        return self.foreground(lambda stdio, out: self.client.start(reference, stdio, out), stdin)
+
+    def foreground(self, function, stdin=None):
+        lines = []
+        null = os.open("/dev/null", os.O_RDWR)
+        try:
+            record = function(Stdio(null if stdin is None else stdin, null, null), lines.append)
+        finally:
+            os.close(null)
+        return record, text_of(lines)
+
+    def enter(self, reference, *argv, app=None, stdin=b"", **options):
+        """A command in an app: exit code, stdout, stderr."""
+        with contextlib.ExitStack() as stack:
+            files = [stack.enter_context(open(f"{self._scratch}/enter.{n}", "w+b")) for n in range(3)]  # noqa: SIM115
+            files[0].write(stdin)
+            files[0].seek(0)
+            code = self.client.enter(reference, app, argv, Stdio(*[file.fileno() for file in files]), **options)
+            for file in files[1:]:
+                file.seek(0)
+            return code, files[1].read().decode(), files[2].read().decode()
+
+    def launch(self, apps=None, *, start=None, faults=(), stdout=None, stdin=None, wait="running", **options):
+        """Runs a pod in the foreground of a process of its own.
+
+        :param start: reference of a pod to be started, instead of a new one.
+        :param faults: see ``runner.py``.
+        :param wait: the state to wait for; None: none.
+        """
+        if isinstance(apps, str):
+            apps = {"main": apps}
+        pod = {
+            key: options.pop(key)
+            for key in ("net", "volumes", "isolators", "annotations", "ports")
+            if key in options
+        }
+        run = Run(
+            self, None if apps is None else self.template(apps, **pod), start, faults, options, stdout, stdin
+        )
+        self._runs.append(run)
+        if wait is not None:
+            run.wait_state(wait)
+        return run
+
+    # -- looking --
+
+    def path(self, record, name=""):
+        uuid = getattr(record, "uuid", record)
+        return f"{self.state}/pods/{uuid}/{name}".rstrip("/")
+
+    def state_of(self, record):
+        with open(self.path(record, "state.json")) as file:
+            return json.load(file)
+
+    def log(self, record, app=None):
+        return text_of(self.client.logs(record.uuid, app))
+
+    def uuids(self):
+        return sorted(self.client._services.store.uuids())
+
+
+def text_of(lines):
+    return "".join(line.text.decode() + ("" if line.partial else "\n") for line in lines)
+
+
+class Run:
+    """A foreground command, in a process of its own."""
+
+    def __init__(self, house, template, start, faults, options, stdout, stdin):
+        self.house = house
+        self._files = f"{house._scratch}/run-{len(house._runs)}"
+        request = {
+            "config": house.config_file,
+            "state": house.state,
+            "template": template,
+            "start": start,
+            "options": options,
+            "faults": list(faults),
+            "told": f"{self._files}.told",
+        }
+        with open(f"{self._files}.out", "wb") as out, open(f"{self._files}.err", "wb") as err:
+            self.process = subprocess.Popen(
+                [sys.executable, _RUNNER, json.dumps(request)],
+                stdin=subprocess.DEVNULL if stdin is None else stdin,
+                stdout=stdout or out,
+                stderr=err,
+                start_new_session=True,
+            )
+
+    @property
+    def uuid(self):
+        def told():
+            with contextlib.suppress(FileNotFoundError), open(f"{self._files}.told") as file:
+                return file.read().strip()
+            assert self.process.poll() is None, self.errors
+            return ""
+
+        return until(told, "the pod's UUID")
+
+    def wait_state(self, *states):
+        """Waits until the pod's record names one of these states."""
+
+        def reached():
+            with contextlib.suppress(FileNotFoundError):
+                state = self.house.state_of(self.uuid)["state"]
+                return state if state in states else ""
+            return ""
+
+        return until(reached, f"pod in {states}; {self.errors}")
+
+    @property
+    def output(self):
+        with open(f"{self._files}.out") as file:
+            return file.read()
+
+    def wait_output(self, text):
+        until(lambda: text in self.output, f"{text!r} in the output; {self.errors}")
+
+    @property
+    def errors(self):
+        with open(f"{self._files}.err") as file:
+            return file.read()
+
+    def signal(self, number):
+        self.process.send_signal(number)
+
+    def wait(self, timeout=PATIENCE):
+        return self.process.wait(timeout)
+
+    def kill(self):
+        """SIGKILL: as the machine's own killer would."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGKILL)
+        self.process.wait(PATIENCE)
