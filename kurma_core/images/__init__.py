@@ -46,7 +46,8 @@ def make_image_manager(
         schemes=lambda: registry.names(_FETCHERS),
         note=note,
     )
-    return ImageManager(config, registry, store, fetching, Trust(config), note)
+    trust = Trust(config.trust, config.trusted_host_keys, config.trustedkeys, config.state_dir)
+    return ImageManager(config, registry, store, fetching, trust, note)
 
 
 class ImageManager:

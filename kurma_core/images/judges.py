@@ -101,15 +101,15 @@ class PolicyJudge:
                 hint="for this run alone: --insecure-options=image",
                 image=staged.id,
             )
-        fingerprint = self._trust.verify(staged.archive_path, signature, self._trust.keys_for(name))
-        return Voucher("signed", fingerprint)
+        keys = self._trust.keys_for(name)
+        return Voucher("signed", self._trust.verify(staged.archive_path, signature, keys, what=remote.locator))
 
     def _verified_if_signed(self, remote: RemoteArchive, staged: StagedImage) -> Voucher:
         """A file needs no signature; if one is beside it, and keys are trusted for the name, it must be right."""
         keys = self._trust.keys_for(staged.manifest.name)
         if not keys or (signature := remote.signature()) is None:
             return Voucher("local")
-        return Voucher("signed", self._trust.verify(staged.archive_path, signature, keys))
+        return Voucher("signed", self._trust.verify(staged.archive_path, signature, keys, what=remote.locator))
 
 
 class HostJudge:
@@ -135,7 +135,7 @@ class HostJudge:
                 hint=f"sign it, or pin it in kurma.yml: host_image_digests: {{{remote.locator}: {staged.id}}}",
                 image=staged.id,
             )
-        fingerprint = self._trust.verify_host_image(staged.archive_path, signature)
+        fingerprint = self._trust.verify_host_image(staged.archive_path, signature, what=remote.locator)
         return Voucher("signed", fingerprint)
 
     def layers(self, remote: RemoteLayers) -> Voucher:
