@@ -1,0 +1,134 @@
+"""Who vouches for an image: trusted keys, detached signatures, policy, and this machine's own key (K1 to K5)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from kurma_core.errors import TrustError
+from kurma_core.trust import keystore
+from kurma_core.trust.machine import MachineKey
+
+__all__ = ["Trust"]
+
+_STRICTEST = "signed"
+
+
+class Trust:
+    """:param policy: ``signed``, ``digest`` or ``any`` by source (K4).
+    :param trusted_host_keys: fingerprints whose images may run with the host's power; empty: this machine's key.
+    :param key_dirs: keystores, the weakest first: a later one masks an earlier one (K1).
+    :param state_dir: this machine's key is kept in ``keys`` under it.
+    """
+
+    def __init__(
+        self,
+        policy: Mapping[str, str],
+        trusted_host_keys: Sequence[str],
+        key_dirs: Sequence[str],
+        state_dir: str,
+    ) -> None:
+        self._policy = policy
+        self._trusted_host_keys = tuple(key.replace(" ", "").upper() for key in trusted_host_keys)
+        self._key_dirs = tuple(key_dirs)
+        self._machine = MachineKey(f"{state_dir}/keys")
+
+    # --- images --------------------------------------------------------------------------------------------------
+
+    def policy(self, source: str) -> str:
+        """What must vouch for an image from that source (``named``, ``https``, ``http``, ``docker``, ``file``);
+        for one that nobody has thought of, a signature."""
+        return self._policy.get(source, _STRICTEST)
+
+    def keys_for(self, name: str) -> Mapping[str, str]:
+        """Key files by fingerprint (upper case) of those who may sign the image of that name (K1, K2).
+
+        :raises TrustError: a keystore cannot be read.
+        """
+        return keystore.keys_for(self._key_dirs, name)
+
+    def verify(
+        self, path: str, signature: bytes | None, keys: Mapping[str, str], *, what: str | None = None
+    ) -> str:
+        """Check a detached signature, armored or not, over the file ``path`` with just these keys (K3).
+
+        :param signature: None: there is none, which is an error.
+        :param keys: key files by fingerprint, as from :meth:`keys_for`.
+        :param what: what to call the file in errors.
+        :returns: the fingerprint of the signer's primary key (upper case).
+        :raises TrustError: ``data["reason"]`` is ``unsigned``, ``unknown``, ``expired``, ``revoked``, ``weak``,
+            ``bad`` or ``malformed``; ``data["fingerprint"]`` the signer where the signature tells.
+        """
+        from kurma_core.trust import openpgp
+
+        return openpgp.verify(path, signature, keys, what=what)
+
+    # --- this machine --------------------------------------------------------------------------------------------
+
+    def machine_key(self) -> str:
+        """The fingerprint of this machine's signing key; made when it is first asked for. Safe among processes.
+
+        :raises TrustError: it cannot be made.
+        """
+        return self._machine.fingerprint()
+
+    def sign(self, path: str) -> bytes:
+        """An armored detached signature over the file, by this machine's key.
+
+        :raises TrustError: it cannot be made.
+        """
+        return self._machine.sign(path)
+
+    def verify_own(self, path: str, signature: bytes | None) -> str:
+        """:meth:`verify` with nothing but this machine's key."""
+        return self.verify(path, signature, {self.machine_key(): self._machine.public_key()})
+
+    # --- images that run with the host's power -------------------------------------------------------------------
+
+    def host_keys(self) -> tuple[str, ...]:
+        """Fingerprints of the keys that count for images with host privilege (K5)."""
+        return self._trusted_host_keys or (self.machine_key(),)
+
+    def verify_host_image(
+        self, path: str, signature: bytes | None, allowed: Sequence[str] | None = None, *, what: str | None = None
+    ) -> str:
+        """:meth:`verify` for an image that runs with host privilege (K5). Nothing skips it.
+
+        :param allowed: fingerprints; None: :meth:`host_keys`. Where their key files lie says nothing of what they
+            may sign: they are taken from anywhere in the keystores, ``host.d`` among it.
+        :raises TrustError: as from :meth:`verify`; the hint has the line for ``kurma.yml``.
+        """
+        fingerprints = self.host_keys() if allowed is None else tuple(key.upper() for key in allowed)
+        keys = {}
+        for fingerprint in fingerprints:
+            file = self._key_file(fingerprint)
+            if file is not None:
+                keys[fingerprint] = file
+        try:
+            return self.verify(path, signature, keys, what=what)
+        except TrustError as error:
+            missing = [fingerprint for fingerprint in fingerprints if fingerprint not in keys]
+            raise self._host_error(error, missing, what or path) from error
+
+    def _key_file(self, fingerprint: str) -> str | None:
+        if self._machine.known() == fingerprint:
+            return self._machine.public_key()
+        return keystore.find(self._key_dirs, fingerprint)
+
+    def _host_error(self, error: TrustError, missing: Sequence[str], what: str) -> TrustError:
+        """:param missing: listed keys of which no key file was found."""
+        signer = error.data.get("fingerprint")
+        if error.data.get("reason") != "unknown" or not isinstance(signer, str):
+            return TrustError(f"{error.message} (it would run with host privilege)", hint=error.hint, **error.data)
+        if signer in missing:
+            message = f"{what}: trusted_host_keys lists its signer {signer}, whose public key is in no keystore"
+            return TrustError(message, hint=self._remedy(signer), **error.data)
+        hint = f"if you trust that key with this host, add to kurma.yml: trusted_host_keys: [{signer}]"
+        if missing:
+            # The signature may be by a sub-key of one of them, and names only that.
+            hint += f"; of the listed key {missing[0]} the public half is missing: {self._remedy(missing[0])}"
+        message = f"{what}: runs with host privilege, and its signer {signer} is not listed for that"
+        return TrustError(message, hint=hint, **error.data)
+
+    def _remedy(self, fingerprint: str) -> str:
+        directory = self._key_dirs[-1] if self._key_dirs else "/etc/kurma/trustedkeys"
+        return f"gpg --armor --export {fingerprint} > {directory}/host.d/{fingerprint}"

@@ -1,0 +1,179 @@
+"""This machine's own signing key: ed25519, without a passphrase, made once, root's alone.
+
+It lies in a GnuPG home of its own, with two files of ours: ``fingerprint`` and, as ``public.asc``, its public
+half. An agent runs only while a key is made or used.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from kurma_core.errors import TrustError
+from kurma_core.trust import keystore, openpgp
+
+if TYPE_CHECKING:
+    import gnupg
+
+_AGENT_ENDS = 5.0  # seconds
+
+
+class MachineKey:
+    """:param home: the GnuPG home; made, 0700, when a key is."""
+
+    def __init__(self, home: str) -> None:
+        self.home = home
+
+    def known(self) -> str | None:
+        """Its fingerprint, if it has been made."""
+        try:
+            with open(f"{self.home}/fingerprint") as file:
+                text = file.read().strip()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise TrustError(
+                f"cannot read this machine's key {self.home}: {error.strerror}", path=self.home
+            ) from error
+        if not keystore.is_fingerprint(text):
+            raise TrustError(
+                f"this machine's key is damaged: {self.home}/fingerprint holds no fingerprint",
+                hint=f"remove {self.home}; what was signed with the key is built and signed again",
+                path=self.home,
+            )
+        return text
+
+    def public_key(self) -> str:
+        """The file that holds its public half."""
+        return f"{self.home}/public.asc"
+
+    def fingerprint(self) -> str:
+        """Its fingerprint; the key is made if need be. :raises TrustError: it cannot be made."""
+        known = self.known()
+        if known is not None:
+            return known
+        try:
+            os.makedirs(self.home, 0o700, exist_ok=True)
+            os.chmod(self.home, 0o700)
+            lock = os.open(f"{self.home}/lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise TrustError(
+                f"cannot make this machine's key in {self.home}: {error.strerror}", path=self.home
+            ) from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            return self.known() or self._make()
+        finally:
+            os.close(lock)
+
+    def _make(self) -> str:
+        """Runs with the lock held. A key that was made and not yet recorded is taken."""
+        with self._gpg() as gpg:
+            there = [key["fingerprint"] for key in gpg.list_keys(secret=True)]
+            if not there:
+                made = gpg.gen_key(
+                    gpg.gen_key_input(
+                        key_type="EDDSA",
+                        key_curve="ed25519",
+                        key_usage="sign",
+                        name_real="Kurma, this machine's key",
+                        name_email="kurma@localhost",
+                        expire_date="0",
+                        no_protection=True,
+                    )
+                )
+                if not made.fingerprint:
+                    raise TrustError(f"gpg cannot make this machine's key in {self.home}: {_reason(made.stderr)}")
+                there = [made.fingerprint]
+            fingerprint = str(there[0])
+            self._write("public.asc", gpg.export_keys(fingerprint))
+            self._write("fingerprint", fingerprint + "\n")
+        return fingerprint
+
+    def _write(self, name: str, text: str) -> None:
+        """Whole or not at all, also after a power cut."""
+        new = f"{self.home}/{name}.new"
+        with open(new, "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(new, f"{self.home}/{name}")
+        directory = os.open(self.home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+    def sign(self, path: str) -> bytes:
+        """An armored detached signature over the file. :raises TrustError: it cannot be made."""
+        fingerprint = self.fingerprint()
+        lock = os.open(f"{self.home}/lock", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            # One at a time: who is done ends the agent.
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            # An open file, not its path: python-gnupg closes what it opened itself before all of it is read.
+            with self._gpg() as gpg, open(path, "rb") as data:
+                made = gpg.sign_file(
+                    data, keyid=fingerprint, clearsign=False, detach=True, extra_args=["--digest-algo", "SHA512"]
+                )
+        finally:
+            os.close(lock)
+        if not made.data:
+            raise TrustError(f"gpg cannot sign {path} with this machine's key: {_reason(made.stderr)}", path=path)
+        return bytes(made.data)
+
+    @contextmanager
+    def _gpg(self) -> Iterator[gnupg.GPG]:
+        """GnuPG in our home, by a short name: an agent's socket lies in it. The agent ends with the block."""
+        with openpgp.private_directory() as directory:
+            home = f"{directory}/home"
+            os.symlink(os.path.abspath(self.home), home)
+            try:
+                yield openpgp.gpg(home)
+            finally:
+                _end_agent(home)
+
+
+def _end_agent(home: str) -> None:
+    """End the agent that gpg started for that home, and see it gone; none is success."""
+    talk = shutil.which("gpg-connect-agent")
+    if talk is None or not os.path.exists(f"{home}/S.gpg-agent"):
+        return
+    asked = subprocess.run(
+        [talk, "--homedir", home, "--no-autostart", "GETINFO pid", "/bye"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_AGENT_ENDS,
+    )
+    said = [line.partition(" ")[2] for line in asked.stdout.splitlines() if line.startswith("D ")]
+    if not said or not said[0].isdigit():
+        return
+    try:
+        agent = os.pidfd_open(int(said[0]))
+    except ProcessLookupError:
+        return
+    try:
+        subprocess.run(
+            [talk, "--homedir", home, "--no-autostart", "KILLAGENT", "/bye"],
+            capture_output=True,
+            check=False,
+            timeout=_AGENT_ENDS,
+        )
+        if not select.select([agent], [], [], _AGENT_ENDS)[0]:
+            signal.pidfd_send_signal(agent, signal.SIGKILL)
+    finally:
+        os.close(agent)
+
+
+def _reason(output: object) -> str:
+    """The last thing that gpg said to people."""
+    lines = [line for line in str(output).splitlines() if line and not line.startswith("[GNUPG:]")]
+    return lines[-1].removeprefix("gpg: ") if lines else "it says nothing"

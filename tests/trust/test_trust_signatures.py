@@ -1,0 +1,156 @@
+"""Signatures by real keys: which count, and what is said of those that do not (K3)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from kurma_core.errors import TrustError
+from kurma_core.trust import Trust
+
+
+@pytest.fixture
+def trust(tmp_path: Path) -> Trust:
+    return Trust({}, (), (), str(tmp_path / "state"))
+
+
+@pytest.fixture
+def keys(tmp_path: Path, signers) -> dict[str, str]:
+    """Everybody's key but mallory's."""
+    found = {}
+    for name, fingerprint in signers.fingerprints.items():
+        if name != "mallory":
+            path = tmp_path / f"{fingerprint}"
+            path.write_bytes(signers.public(name, armor=name != "old"))
+            found[fingerprint] = str(path)
+    return found
+
+
+def refusal(trust: Trust, archive: Path, signature: bytes | None, keys: dict[str, str]) -> TrustError:
+    with pytest.raises(TrustError) as caught:
+        trust.verify(str(archive), signature, keys, what="example.com/app")
+    assert str(caught.value).startswith("example.com/app: ")
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+@pytest.mark.parametrize("armor", [True, False])
+def test_good(trust: Trust, archive: Path, signers, keys, armor: bool) -> None:
+    signature = signers.sign(archive, "alice", armor=armor)
+    assert trust.verify(str(archive), signature, keys) == signers.fingerprints["alice"]
+
+
+def test_a_binary_key_file_counts_too(trust: Trust, archive: Path, signers, keys) -> None:
+    assert trust.verify(str(archive), signers.sign(archive, "old"), keys) == signers.fingerprints["old"]
+
+
+def test_a_sub_key_signs_for_its_primary_key(trust: Trust, archive: Path, signers, keys) -> None:
+    listing = signers.gpg("--with-colons", "--list-keys", "alice@example.com").decode().splitlines()
+    subkey = [line.split(":")[9] for line in listing if line.startswith("fpr:")][1]
+    assert subkey != signers.fingerprints["alice"]
+    signature = signers.sign(archive, f"{subkey}!")
+    assert trust.verify(str(archive), signature, keys) == signers.fingerprints["alice"]
+
+
+def test_a_changed_byte(trust: Trust, archive: Path, signers, keys) -> None:
+    signature = signers.sign(archive, "alice")
+    with archive.open("r+b") as file:
+        file.write(b"A")
+    assert refusal(trust, archive, signature, keys).data["reason"] == "bad"
+
+
+def test_a_key_that_nobody_trusts_is_named(trust: Trust, archive: Path, signers, keys) -> None:
+    error = refusal(trust, archive, signers.sign(archive, "mallory"), keys)
+    assert error.data["reason"] == "unknown"
+    assert error.data["fingerprint"] == signers.fingerprints["mallory"]
+    assert signers.fingerprints["mallory"] in str(error)
+    assert refusal(trust, archive, signers.sign(archive, "mallory"), {}).data["reason"] == "unknown"
+
+
+def test_a_key_smuggled_into_another_keys_file(trust: Trust, archive: Path, signers, keys) -> None:
+    file = keys[signers.fingerprints["alice"]]
+    Path(file).write_bytes(signers.public("alice", "mallory"))
+    assert refusal(trust, archive, signers.sign(archive, "mallory"), keys).data["reason"] == "unknown"
+
+
+def test_an_expired_key(trust: Trust, archive: Path, signers, keys) -> None:
+    """Although it signed while it was valid."""
+    signature = signers.sign(archive, "expired", "--faked-system-time", "20200101T010000!")
+    error = refusal(trust, archive, signature, keys)
+    assert (error.data["reason"], "key has expired" in str(error)) == ("expired", True)
+
+
+def test_an_expired_signature(trust: Trust, archive: Path, signers, keys) -> None:
+    signature = signers.sign(
+        archive, "old", "--faked-system-time", "20200102T000000!", "--default-sig-expire", "1d"
+    )
+    error = refusal(trust, archive, signature, keys)
+    assert (error.data["reason"], "signature has expired" in str(error)) == ("expired", True)
+
+
+def test_a_revoked_key(trust: Trust, archive: Path, signers, keys) -> None:
+    signature = signers.sign(archive, "revoked")
+    file = Path(keys[signers.fingerprints["revoked"]])
+    assert trust.verify(str(archive), signature, keys) == signers.fingerprints["revoked"]
+    file.write_bytes(file.read_bytes() + signers.revocation)
+    assert refusal(trust, archive, signature, keys).data["reason"] == "revoked"
+
+
+def test_a_weak_digest(trust: Trust, archive: Path, signers, keys) -> None:
+    error = refusal(trust, archive, signers.sign(archive, "alice", "--digest-algo", "SHA1"), keys)
+    assert error.data["reason"] == "weak"
+    assert "SHA-1" in str(error)
+
+
+def test_no_signature(trust: Trust, archive: Path, keys) -> None:
+    assert refusal(trust, archive, None, keys).data["reason"] == "unsigned"
+
+
+@pytest.mark.parametrize("junk", [b"", b"<html>404</html>", os.urandom(200), b"x" * (1 << 17)])
+def test_no_signature_at_all(trust: Trust, archive: Path, keys, junk: bytes) -> None:
+    assert refusal(trust, archive, junk, keys).data["reason"] == "malformed"
+
+
+def test_a_signature_over_text_leaves_line_ends_free(trust: Trust, archive: Path, signers, keys) -> None:
+    signature = signers.sign(archive, "alice", "--textmode")
+    archive.write_bytes(archive.read_bytes().replace(b"\n", b"\r\n"))
+    assert refusal(trust, archive, signature, keys).data["reason"] == "malformed"
+
+
+@pytest.mark.parametrize("way", ["--clear-sign", "--sign"])
+def test_a_signed_message_is_no_detached_signature(trust: Trust, archive: Path, signers, keys, way: str) -> None:
+    message = signers.sign(archive, "alice", way)
+    archive.write_bytes(b"something else")
+    assert refusal(trust, archive, message, keys).data["reason"] in ("malformed", "bad")
+
+
+def test_one_good_signature_of_two_is_enough(trust: Trust, archive: Path, signers, keys) -> None:
+    two = signers.sign(archive, "mallory", armor=False) + signers.sign(archive, "alice", armor=False)
+    assert trust.verify(str(archive), two, keys) == signers.fingerprints["alice"]
+
+
+def test_a_status_line_in_a_user_id_is_only_text(
+    trust: Trust, archive: Path, signers, keys, tmp_path: Path
+) -> None:
+    """gpg escapes line ends in names; a key's owner cannot write status lines."""
+    alice = signers.fingerprints["alice"]
+    name = f"x\\x0a[GNUPG:] GOODSIG {alice[-16:]} x"
+    signers.gpg("--quick-generate-key", name, "ed25519", "sign", "never")
+    listing = signers.gpg("--with-colons", "--list-keys", "x").decode().splitlines()
+    made = [line.split(":")[9] for line in listing if line.startswith("fpr:")][-1]
+    signature = signers.sign(archive, f"{made}!")
+    assert refusal(trust, archive, signature, keys).data["reason"] == "unknown"
+
+
+def test_an_unreadable_key(trust: Trust, archive: Path, signers, keys, tmp_path: Path) -> None:
+    keys[signers.fingerprints["alice"]] = str(tmp_path / "gone")
+    with pytest.raises(TrustError, match="cannot read the key"):
+        trust.verify(str(archive), signers.sign(archive, "alice"), keys)
+
+
+def test_nothing_is_left(trust: Trust, archive: Path, signers, keys, place) -> None:
+    trust.verify(str(archive), signers.sign(archive, "alice"), keys)
+    refusal(trust, archive, b"", keys)
+    assert place.left() == []
