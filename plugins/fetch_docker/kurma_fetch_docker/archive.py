@@ -149,6 +149,7 @@ class Members:
         spans: dict[str, tuple[int, int]] = {}
         links: dict[str, str] = {}
         try:
+            os.lseek(descriptor.number, 0, os.SEEK_SET)
             with (
                 os.fdopen(os.dup(descriptor.number), "rb") as reader,
                 tarfile.open(fileobj=reader, mode="r:") as tar,
