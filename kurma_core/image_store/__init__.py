@@ -34,7 +34,7 @@ def __getattr__(name: str) -> Any:
     """Looking something up in the store, as every start of a pod does, loads none of what reads archives."""
     module = _LAZY.get(name)
     if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise AttributeError(f"module {__name__!r} has no attribute '{name}'")
     from importlib import import_module
 
     return getattr(import_module(f"{__name__}.{module}"), name)

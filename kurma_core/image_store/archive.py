@@ -92,7 +92,7 @@ class TarReader:
             count -= len(piece)
             yield piece
         if count:
-            raise _truncated(f"in the middle of {show(entry.name)!r}")
+            raise _truncated(f"in the middle of '{show(entry.name)}'")
 
     # --- headers -------------------------------------------------------------------------------------------------
 
@@ -157,7 +157,7 @@ class TarReader:
         kind = _KINDS.get(flag)
         if kind is None:
             named = show(head.rstrip(b"\0"))
-            raise ArchiveError(f"the archive has an entry {named!r} of an unknown type {flag!r}", entry=named)
+            raise ArchiveError(f"the archive has an entry '{named}' of an unknown type {flag!r}", entry=named)
         if name is None:
             name = head.partition(b"\0")[0]
             prefix = prefix.partition(b"\0")[0]
@@ -252,7 +252,7 @@ class TarReader:
         elif version in ((None, None), (b"0", b"0"), (b"0", b"1")):
             entry.sparse = pax.sparse_map(local)
         if entry.sparse is None:
-            raise ArchiveError(f"the archive has a sparse file of an unknown format: {show(entry.name)!r}")
+            raise ArchiveError(f"the archive has a sparse file of an unknown format: '{show(entry.name)}'")
         pax.check_map(entry.sparse, entry.size, entry.stored)
 
     def _map_in_content(self, entry: Entry) -> list[tuple[int, int]]:

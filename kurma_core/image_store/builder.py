@@ -116,7 +116,7 @@ def add_file(
     try:
         writer.add(entry, _content(fd, entry.size))
     except ValueError as error:
-        raise ArchiveError(f"{show(path)!r} changed while it was read", path=show(path)) from error
+        raise ArchiveError(f"'{show(path)}' changed while it was read", path=show(path)) from error
     finally:
         os.close(fd)
 
@@ -124,7 +124,7 @@ def add_file(
 def _describe(path: bytes, parent: int, name: bytes, status: os.stat_result) -> Entry:
     kind = _KINDS.get(stat.S_IFMT(status.st_mode))
     if kind is None:
-        raise ArchiveError(f"{show(path)!r} is a socket, which no image can hold", path=show(path))
+        raise ArchiveError(f"'{show(path)}' is a socket, which no image can hold", path=show(path))
     device = kind in (CHARACTER, BLOCK)
     return Entry(
         path,

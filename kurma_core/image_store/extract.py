@@ -12,7 +12,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 
-from kurma_core.errors import ArchiveError, HostileArchiveError
+from kurma_core.errors import HostileArchiveError
 from kurma_core.image_store import attributes
 from kurma_core.image_store.digests import content_hash, sparse_digest
 from kurma_core.image_store.durable import write_all
@@ -63,7 +63,6 @@ class Extractor:
 
         :param parts: its path beneath the root; empty for the root itself.
         :raises HostileArchiveError: it is none that an honest archive has.
-        :raises ArchiveError: it cannot be what it says.
         :raises OSError: the file system fails.
         """
         check(entry)
@@ -83,6 +82,10 @@ class Extractor:
                 raise hostile(entry, "there are two entries of that name") from None
             self._clear(parent, parts[-1], path)
             self._make(entry, parent, parts[-1], path)
+
+    def imply(self, entry: Entry, parts: list[bytes]) -> None:
+        """Make the directory ``parts`` for the sake of ``entry``, if it is not there. Errors as of :meth:`add`."""
+        self._parent(entry, parts)
 
     def implied(self) -> list[bytes]:
         """Directories that had no entry of their own, so that their owner, mode and time mean nothing."""
@@ -134,7 +137,7 @@ class Extractor:
             try:
                 os.mkdir(parts[-1], 0o700, dir_fd=above)
             except FileExistsError:
-                raise hostile(entry, f"{show(path)!r} above it is no directory") from None
+                raise hostile(entry, f"'{show(path)}' above it is no directory") from None
             self._note_directory(path, parts, None)
         return self._reopen(path)
 
@@ -207,11 +210,11 @@ class Extractor:
         if entry.target in self._directories:
             raise hostile(entry, "it is a hard link to a directory")
         if above not in self._directories:
-            raise ArchiveError(_dangling(entry), entry=show(entry.name))
+            raise _dangling(entry)
         try:
             os.link(last, name, src_dir_fd=self._reopen(above), dst_dir_fd=parent, follow_symlinks=False)
         except FileNotFoundError:
-            raise ArchiveError(_dangling(entry), entry=show(entry.name)) from None
+            raise _dangling(entry) from None
         digest = self.digests.get(entry.target)
         if digest is not None:
             self.digests[path] = digest
@@ -233,7 +236,7 @@ def check(entry: Entry) -> None:
         raise hostile(entry, "its owner is out of range")
     for name in entry.attributes:
         if attributes.hostile(name):
-            raise hostile(entry, f"it carries the attribute {show(name)!r}, which an overlay would obey")
+            raise hostile(entry, f"it carries the attribute '{show(name)}', which an overlay would obey")
         if b"\0" in name or not name or len(name) > 255:
             raise hostile(entry, "it carries an attribute with an impossible name")
     if entry.kind in (CHARACTER, BLOCK):
@@ -249,7 +252,7 @@ def check(entry: Entry) -> None:
 def hostile(entry: Entry, why: str) -> HostileArchiveError:
     """The error for an entry that no honest archive has."""
     name = show(entry.name)
-    return HostileArchiveError(f"the archive is refused for its entry {name!r}: {why}", entry=name)
+    return HostileArchiveError(f"the archive is refused for its entry '{name}': {why}", entry=name)
 
 
 def explain(error: OSError, entry: Entry) -> Exception:
@@ -259,8 +262,8 @@ def explain(error: OSError, entry: Entry) -> Exception:
     return error
 
 
-def _dangling(entry: Entry) -> str:
-    return f"the archive has a hard link {show(entry.name)!r} to {show(entry.target)!r}, which is not before it"
+def _dangling(entry: Entry) -> HostileArchiveError:
+    return hostile(entry, f"it is a hard link to '{show(entry.target)}', which is not before it")
 
 
 def _write_sparse(fd: int, entry: Entry, content: Iterator[memoryview]) -> None:

@@ -68,9 +68,9 @@ def _sink_image_entry(sink: Sink, entry: Entry, parts: list[bytes], limits: Limi
     if len(parts) == 1 and entry.kind != DIRECTORY:
         raise hostile(entry, "`rootfs` must be a directory")
     if entry.kind == HARDLINK:
-        target = split(entry.target, limits)
+        target = split(entry.target, limits, link=entry.name)
         if len(target) < 2 or target[0] != b"rootfs":
-            raise hostile(entry, f"it is a hard link to {show(entry.target)!r}, outside of `rootfs`")
+            raise hostile(entry, f"it is a hard link to '{show(entry.target)}', outside of `rootfs`")
         entry.target = b"/".join(target[1:])
     _deliver(sink, entry, parts[1:])
 
@@ -96,7 +96,7 @@ def _refuse(entry: Entry, top: bytes) -> None:
             early=True,
         )
     raise HostileArchiveError(
-        f"the archive is refused for its entry {name!r}: an image holds `manifest` and `rootfs`, and nothing else",
+        f"the archive is refused for its entry '{name}': an image holds `manifest` and `rootfs`, and nothing else",
         entry=name,
     )
 
@@ -112,11 +112,12 @@ class Whiteouts:
     opaque: tuple[bytes, ...]
 
 
-def read_layer(reader: TarReader, limits: Limits, sink: Sink) -> Whiteouts:
+def read_layer(reader: TarReader, limits: Limits, sink: Sink, imply: Sink) -> Whiteouts:
     """Read a layer's tar to its end (OCI Image Layer Filesystem Changeset).
 
     A whiteout speaks of the layers below only, so it may stand beside what re-creates the path.
 
+    :param imply: given a directory that must be there, though it may have no entry of its own.
     :raises ArchiveError: it is broken.
     :raises HostileArchiveError: it is none that an honest builder makes.
     """
@@ -129,6 +130,7 @@ def read_layer(reader: TarReader, limits: Limits, sink: Sink) -> Whiteouts:
         if name.startswith(_WHITEOUT):
             if name == _OPAQUE:
                 opaque.add(b"/".join(parts[:-1]))
+                _deliver(imply, entry, parts[:-1])
             elif not name.startswith(_WHITEOUT_RESERVED):
                 gone = name[len(_WHITEOUT) :]
                 if gone in (b"", b".", b".."):
@@ -138,7 +140,7 @@ def read_layer(reader: TarReader, limits: Limits, sink: Sink) -> Whiteouts:
         if not parts and entry.kind != DIRECTORY:
             raise hostile(entry, "the root must be a directory")
         if entry.kind == HARDLINK:
-            target = split(entry.target, limits, rooted=True)
+            target = split(entry.target, limits, rooted=True, link=entry.name)
             _no_whiteout(entry, target)
             entry.target = b"/".join(target)
         _deliver(sink, entry, parts)

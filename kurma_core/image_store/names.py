@@ -7,30 +7,35 @@ from kurma_core.image_store.entry import show
 from kurma_core.image_store.limits import Limits
 
 _MAX_COMPONENT = 255
+_SLASH = 0x2F
 
 
-def split(name: bytes, limits: Limits, *, rooted: bool = False) -> list[bytes]:
+def split(name: bytes, limits: Limits, *, rooted: bool = False, link: bytes | None = None) -> list[bytes]:
     """The components of ``name``; empty for the top itself (``./``).
 
     :param rooted: a leading slash means the top (layers of registries), instead of being refused (images).
+    :param link: name of the entry whose target ``name`` is; None: it is an entry's own name.
     :raises HostileArchiveError: ``..``, an absolute or empty name, one too long or too deep, a NUL.
     """
     if b"\0" in name or not name:
-        raise _hostile(name, "its name is impossible")
+        raise _hostile(name, link, "is impossible")
     if len(name) > limits.path_length:
-        raise _hostile(name, f"its name is longer than {limits.path_length} bytes", "path_length")
-    if name[0] == 0x2F and not rooted:
-        raise _hostile(name, "its name is absolute")
+        raise _hostile(name, link, f"is longer than {limits.path_length} bytes", "path_length")
+    if name[0] == _SLASH and not rooted:
+        raise _hostile(name, link, "is absolute")
     parts = [part for part in name.split(b"/") if part and part != b"."]
     if b".." in parts:
-        raise _hostile(name, "its name leads upwards with '..'")
+        raise _hostile(name, link, "leads upwards with '..'")
     if len(parts) > limits.depth:
-        raise _hostile(name, f"it is more than {limits.depth} directories deep", "depth")
+        raise _hostile(name, link, f"is more than {limits.depth} directories deep", "depth")
     if len(name) > _MAX_COMPONENT and max(map(len, parts)) > _MAX_COMPONENT:
-        raise _hostile(name, f"a part of its name is longer than {_MAX_COMPONENT} bytes", "path_length")
+        raise _hostile(name, link, f"has a part longer than {_MAX_COMPONENT} bytes", "path_length")
     return parts
 
 
-def _hostile(name: bytes, why: str, limit: str | None = None) -> HostileArchiveError:
-    shown = show(name)
-    return HostileArchiveError(f"the archive is refused for its entry {shown!r}: {why}", entry=shown, limit=limit)
+def _hostile(name: bytes, link: bytes | None, why: str, limit: str | None = None) -> HostileArchiveError:
+    shown = show(name if link is None else link)
+    what = "its name" if link is None else f"its target '{show(name)}'"
+    return HostileArchiveError(
+        f"the archive is refused for its entry '{shown}': {what} {why}", entry=shown, limit=limit
+    )

@@ -83,7 +83,7 @@ def time(text: bytes) -> int:
 
 
 def attributes(fields: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    """Extended attributes by name, in GNU tar's and star's way, or libarchive's.
+    """Extended attributes by name, in star's way (GNU tar's where a name has ``=`` or ``%``), or libarchive's.
 
     :raises ArchiveError: one is malformed.
     """
@@ -93,7 +93,10 @@ def attributes(fields: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
             name, content = _decode(key[len(_ATTRIBUTE_ENCODED) :], value)
             found.setdefault(name, content)  # libarchive writes both ways; the plain one needs no decoding
         elif key.startswith(_ATTRIBUTE):
-            found[key[len(_ATTRIBUTE) :]] = value
+            name = key[len(_ATTRIBUTE) :]
+            if b"%" in name:
+                name = name.replace(b"%3D", b"=").replace(b"%25", b"%")
+            found[name] = value
     return found
 
 

@@ -56,7 +56,7 @@ def unpack_layer(reader: TarReader, limits: Limits, path: str) -> UnpackedLayer:
     root = _make(path)
     try:
         with Extractor(root, reader.content_of, replace=True) as extractor:
-            whiteouts = read_layer(reader, limits, extractor.add)
+            whiteouts = read_layer(reader, limits, extractor.add, extractor.imply)
             return _finish(extractor, root, path, whiteouts)
     finally:
         os.close(root)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from kurma_core.errors import ArchiveError
 from kurma_core.image_store.archive import TarReader
 from kurma_core.image_store.entry import DIRECTORY, HARDLINK, Entry, show
 from kurma_core.image_store.extract import check, hostile
@@ -39,12 +38,12 @@ class _Ledger:
         path = b"/".join(parts)
         for count in range(1, len(parts)):
             if self._made.setdefault(b"/".join(parts[:count]), None) is False:
-                raise hostile(entry, f"{show(b'/'.join(parts[:count]))!r} above it is no directory")
+                raise hostile(entry, f"'{show(b'/'.join(parts[:count]))}' above it is no directory")
         directory = entry.kind == DIRECTORY
         if path in self._made and not (directory and self._made[path] is None):
             raise hostile(entry, "there are two entries of that name")
         if entry.kind == HARDLINK and self._made.get(entry.target, True) is not False:
             if entry.target in self._made:
                 raise hostile(entry, "it is a hard link to a directory")
-            raise ArchiveError(f"the archive has a hard link {show(entry.name)!r} to nothing before it")
+            raise hostile(entry, f"it is a hard link to '{show(entry.target)}', which is not before it")
         self._made[path] = directory

@@ -59,7 +59,7 @@ def _verify_origin(store: ImageStore, image_id: str) -> None:
     for name in sorted(expected.keys() | recorded.keys()):
         line = recorded.get(name)
         if line is None or name not in expected or expected[name] != files.origin(line):
-            raise _damaged(f"{show(name)!r} is not what the archive holds", f"{path}: {show(name)}")
+            raise _damaged(f"'{show(name)}' is not what the archive holds", f"{path}: {show(name)}")
 
 
 class _Check:
@@ -130,7 +130,7 @@ class _Check:
 
     def _changed(self, path: bytes, how: str) -> StoreError:
         shown = show(path) if path else "/"
-        return _damaged(f"{shown!r} {how} since it was extracted", f"{self._path}/rootfs/{shown}")
+        return _damaged(f"'{shown}' {how} since it was extracted", f"{self._path}/rootfs/{shown}")
 
 
 def _damaged(what: str, path: str) -> StoreError:

@@ -111,7 +111,8 @@ def _extended(entry: Entry) -> dict[bytes, bytes]:
     if entry.mtime % 1_000_000_000 or not 0 <= entry.mtime < 8**11 * 1_000_000_000:
         fields[b"mtime"] = _time(entry.mtime)
     for name, content in entry.attributes.items():
-        fields[b"SCHILY.xattr." + name] = content
+        # A keyword ends at the first "="; GNU tar's way around that.
+        fields[b"SCHILY.xattr." + name.replace(b"%", b"%25").replace(b"=", b"%3D")] = content
     for key in (b"path", b"linkpath"):
         if key in fields and not _is_utf8(fields[key]):
             fields[b"hdrcharset"] = b"BINARY"
