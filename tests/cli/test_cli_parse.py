@@ -67,8 +67,8 @@ def command_lines(draw: st.DrawFn) -> list[str]:
     command = command_of(path)
     pieces = [[draw(PLAIN)] for argument in command.arguments if argument.required or draw(st.booleans())]
     if command.options:
-        for option in draw(st.lists(st.sampled_from(command.options), max_size=3)):
-            pieces.append(draw(option_words(option)))
+        options = draw(st.lists(st.sampled_from(command.options), max_size=3))
+        pieces.extend(draw(option_words(option)) for option in options)
     if draw(st.integers(0, 4)) == 0:
         pieces.append([draw(WORD)])
     pieces = draw(st.permutations(pieces))

@@ -1,0 +1,406 @@
+"""What goes wrong is one line, a hint and an exit code; what comes out is what the apps wrote."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from kurma_core import errors
+from kurma_core.cli import values
+from kurma_core.cli.main import main
+from kurma_core.models import AppStatus, LogLine
+from kurma_core.version import VERSION
+
+
+@pytest.fixture(autouse=True)
+def _as_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+
+
+def run(fakes: ModuleType, words: str, **client: Any) -> tuple[int, Any]:
+    fake = fakes.FakeClient(**client)
+    return main(words.split(), connect=fake.connect), fake
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "lines"),
+    [
+        (errors.PodNotFoundError("no pod x", hint="kurma list"), 125, ["kurma: no pod x", "  hint: kurma list"]),
+        (errors.UsageError("two\nlines"), 2, ["kurma: two lines"]),
+        (errors.CommandNotFoundError("no /x"), 127, ["kurma: no /x"]),
+        (errors.CommandNotExecutableError("no /x"), 126, ["kurma: no /x"]),
+        (OSError(28, "No space left on device", "/a"), 125, ["kurma: no space left on device: /a"]),
+        (KeyboardInterrupt(), 130, []),
+    ],
+)
+def test_errors(
+    fakes: ModuleType, capsys: pytest.CaptureFixture[str], error: BaseException, code: int, lines: list[str]
+) -> None:
+    result, client = run(fakes, "show web", answers={"pod": error})
+    assert result == code
+    assert client.closed
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines() == lines
+
+
+def test_a_mistake_of_ours_is_one_line_and_debug_shows_where(
+    fakes: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers = {"pod": ZeroDivisionError("by\nzero")}
+    assert run(fakes, "show web", answers=answers)[0] == 125
+    err = capsys.readouterr().err.splitlines()
+    assert err[0] == "kurma: internal error: ZeroDivisionError: by zero"
+    assert "--debug" in err[1]
+    assert len(err) == 2
+    assert run(fakes, "--debug show web", answers=answers)[0] == 125
+    err = capsys.readouterr().err.splitlines()
+    assert err[0].startswith("Traceback")
+    assert err[-1] == "kurma: internal error: ZeroDivisionError: by zero"
+
+
+def test_debug_shows_the_trace_of_an_error(fakes: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    run(fakes, "--debug show web", answers={"pod": errors.PodError("broken")})
+    err = capsys.readouterr().err
+    assert "Traceback" in err
+    assert err.endswith("kurma: broken\n")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "lst",
+        "run --nope x",
+        "logs",
+        "logs a --tail x",
+        "list extra",
+        "run --pull maybe x",
+        "image lst",
+        "--dir",
+        "list --format xml",
+    ],
+)
+def test_usage_errors_are_one_line_too(fakes: ModuleType, capsys: pytest.CaptureFixture[str], words: str) -> None:
+    result, client = run(fakes, words)
+    assert result == 2
+    assert client.calls == []
+    err = capsys.readouterr().err.splitlines()
+    assert err[0].startswith("kurma: ")
+    assert all(line.startswith("  hint: ") for line in err[1:])
+
+
+def test_a_command_that_is_nearly_right_is_named(fakes: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(fakes, "prepair x")[0] == 2
+    assert capsys.readouterr().err.splitlines()[0] == "kurma: no command 'prepair'; did you mean 'prepare'?"
+
+
+def test_arguments_without_dashes_are_told_where_they_belong(
+    fakes: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(fakes, "run img ls")[0] == 2
+    assert "stands after --" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words", ["run img", "prepare img", "start a", "stop a", "kill a", "rm a", "gc", "enter a", "image fetch x"]
+)
+def test_who_is_not_root_is_told_at_once(
+    fakes: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    result, client = run(fakes, words)
+    assert result == 125
+    assert client.calls == []
+    err = capsys.readouterr().err.splitlines()
+    assert err[0].startswith("kurma: only root can ")
+    assert err[1].startswith("  hint: run it as root")
+
+
+def test_a_refused_file_hints_at_root(
+    fakes: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert (
+        run(fakes, "list", answers={"pods": PermissionError(13, "Permission denied", "/var/lib/kurma")})[0] == 125
+    )
+    err = capsys.readouterr().err.splitlines()
+    assert err == ["kurma: permission denied: /var/lib/kurma", "  hint: run it as root, with sudo for instance"]
+
+
+def test_global_options_and_environment(fakes: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = run(fakes, "--dir /d --config /c --debug show web")[1]
+    settings = client.settings
+    assert (settings.state_dir, settings.state_dir_origin) == ("/d", "command line")
+    assert (settings.config_file, settings.debug) == ("/c", True)
+    monkeypatch.setenv("KURMA_DIR", "/e")
+    monkeypatch.setenv("KURMA_CONFIG", "/f")
+    settings = run(fakes, "show web")[1].settings
+    assert (settings.state_dir, settings.state_dir_origin) == ("/e", "environment")
+    assert (settings.config_file, settings.debug) == ("/f", False)
+    assert run(fakes, "--dir /d show web")[1].settings.state_dir == "/d"
+
+
+# --- exit codes ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", ["run img", "run-prepared web", "start web", "restart web", "wait web"])
+def test_the_exit_code_is_the_pods(fakes: ModuleType, words: str) -> None:
+    assert run(fakes, words)[0] == 42
+
+
+def test_an_errored_pod_without_a_code_is_125(fakes: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    broken = fakes.record(state="errored", reason="the stager died", exit_code=None)
+    assert run(fakes, "run img", answers={"run": broken})[0] == 125
+    assert "kurma: pod web: the stager died" in capsys.readouterr().err
+
+
+def test_why_an_app_did_not_start_is_said(fakes: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    apps = (AppStatus("a", exited=True, exit_code=127, reason="start-failed", message="no /x"),)
+    ended = fakes.record(state="stopped", exit_code=127, apps=apps)
+    assert run(fakes, "run img", answers={"run": ended})[0] == 127
+    assert "kurma: app a: no /x" in capsys.readouterr().err
+
+
+def test_enters_exit_code_and_arguments(fakes: ModuleType) -> None:
+    words = "enter web nginx --user u --group g -e A=1 --workdir /w -- ls -l"
+    code, client = run(fakes, words, answers={"enter": 3})
+    assert code == 3
+    name, args, kwargs = client.calls[0]
+    assert (name, args[:3]) == ("enter", ("web", "nginx", ("ls", "-l")))
+    assert kwargs == {"user": "u", "group": "g", "environment": (("A", "1"),), "working_directory": "/w"}
+    assert run(fakes, "exec web", answers={"enter": 0})[1].calls[0][1][1:3] == (None, ("/bin/sh",))
+
+
+def test_several_pods_one_failure(fakes: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    class Some(fakes.FakeClient):  # type: ignore[misc, name-defined]
+        def rm(self, pod: str, *, force: bool) -> None:
+            self.calls.append(("rm", (pod, force), {}))
+            if pod == "b":
+                raise errors.PodStateError("b runs", hint="stop it")
+
+    client = Some()
+    assert main(["rm", "-f", "a", "b", "c"], connect=client.connect) == 125
+    assert [args for _, args, _ in client.calls] == [("a", True), ("b", True), ("c", True)]
+    assert capsys.readouterr().err.splitlines() == ["kurma: b runs", "  hint: stop it"]
+
+
+@pytest.mark.parametrize(
+    ("words", "call"),
+    [
+        ("stop web --timeout 1m30s --force", ("stop", ("web",), {"timeout": 90.0, "force": True})),
+        ("stop web", ("stop", ("web",), {"timeout": None, "force": False})),
+        ("kill web", ("kill", ("web", 15, None), {})),
+        ("kill -s sigusr1 web app", ("kill", ("web", 10, "app"), {})),
+        ("kill --signal 9 web", ("kill", ("web", 9, None), {})),
+        ("status web --wait", ("status", ("web",), {"wait": True})),
+        ("network rm blue", ("network_rm", ("blue",), {})),
+        ("image rm x", ("image_rm", ("x",), {})),
+    ],
+)
+def test_words_become_calls(fakes: ModuleType, words: str, call: Any) -> None:
+    assert run(fakes, words)[1].calls == [call]
+
+
+def test_gc(fakes: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    client = run(fakes, "gc --grace-period 2h --dry-run", answers={"gc": ("pod a: removed",)})[1]
+    assert client.calls == [("gc", (), {"grace": 7200.0, "dry_run": True})]
+    assert capsys.readouterr().out == "pod a: removed\n"
+    assert run(fakes, "gc", answers={"gc": ()})[1].calls[0][2] == {"grace": 1800.0, "dry_run": False}
+
+
+@pytest.mark.parametrize(
+    "words", ["kill -s NOPE web", "kill -s 0 web", "stop web --timeout soon", "logs web --since x"]
+)
+def test_values_that_mean_nothing(fakes: ModuleType, words: str) -> None:
+    code, client = run(fakes, words)
+    assert code == 2
+    assert client.calls == []
+
+
+def test_the_checks_that_can_be_relaxed_are_those_of_the_policy() -> None:
+    from kurma_core.images.policy import RELAXATIONS
+
+    assert set(values.INSECURE) == set(RELAXATIONS)
+
+
+# --- what is printed -------------------------------------------------------------------------------------------
+
+
+def test_list(fakes: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    pods = [fakes.record(), fakes.record(name="host", attachments=(), created_at="then")]
+    assert run(fakes, "list", answers={"pods": pods})[0] == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["UUID", "NAME", "APPS", "STATE", "CREATED", "NETWORKS"]
+    assert lines[1].split()[:4] == [fakes.UUID[:8], "web", "nginx", "running"]
+    assert lines[1].split()[-1] == "default=10.1.0.2"
+    assert lines[2].split() == [fakes.UUID[:8], "host", "nginx", "running", "then", "host"]
+    run(fakes, "list --no-legend", answers={"pods": pods})
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+def test_list_as_json_is_the_records_own(fakes: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    pods = [fakes.record()]
+    run(fakes, "list --format json", answers={"pods": pods})
+    assert json.loads(capsys.readouterr().out) == [pods[0].to_json()]
+
+
+def test_the_keys_of_a_pods_json_stay(fakes: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    run(fakes, "show web --format json")
+    value = json.loads(capsys.readouterr().out)
+    keys = "uuid name state reason exitCode createdAt startedAt finishedAt owner stager stagerPid renderer"
+    keys += " networkNamespace apps images networks isolators notes manifest"
+    assert set(keys.split()) <= set(value)
+    assert {"pid", "exited", "exitCode", "exitReason", "message", "startedAt", "finishedAt", "log"} <= set(
+        value["apps"]["nginx"]
+    )
+
+
+def test_show_status_and_manifest_for_people(fakes: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    run(fakes, "show web")
+    out = capsys.readouterr().out
+    assert f"uuid      {fakes.UUID}" in out
+    assert "10.1.0.2/16" in out
+    run(fakes, "status web")
+    assert capsys.readouterr().out.splitlines()[0] == "pod web: running"
+    run(fakes, "cat-manifest web")
+    assert json.loads(capsys.readouterr().out) == dict(fakes.record().manifest)
+
+
+LINES = [
+    LogLine("a", "T1", "stdout", False, b"one"),
+    LogLine("a", "T2", "stderr", False, b"err\xff"),
+    LogLine("b", "T3", "stdout", True, b"par"),
+    LogLine("b", "T4", "stdout", False, b"tial"),
+    LogLine("a", "T5", "stdout", True, b"open"),
+]
+
+
+@pytest.mark.parametrize("words", ["run img", "run-prepared web", "logs web", "logs -f web"])
+def test_output_is_the_apps_own_byte_for_byte(
+    fakes: ModuleType, capfdbinary: pytest.CaptureFixture[bytes], words: str
+) -> None:
+    run(fakes, words, lines=LINES)
+    out, err = capfdbinary.readouterr()
+    assert out == b"one\npartial\nopen"
+    assert err == b"err\xff\n"
+
+
+def test_prefix_and_time_stand_before_whole_lines(
+    fakes: ModuleType, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    run(fakes, "logs --prefix --timestamps web", lines=LINES)
+    out, err = capfdbinary.readouterr()
+    assert out == b"T1 a: one\nT3 b: partial\nT5 a: open"
+    assert err == b"T2 a: err\xff\n"
+
+
+def test_logs_arguments(fakes: ModuleType) -> None:
+    client = run(fakes, "logs web a -f -n 5 --since 2024-01-01T00:00:00Z --stream stderr")[1]
+    assert client.calls == [
+        ("logs", ("web", "a"), {"follow": True, "tail": 5, "since": 1704067200.0, "stream": "stderr"})
+    ]
+
+
+# --- as a program ----------------------------------------------------------------------------------------------
+
+
+def kurma(*words: str, **more: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "kurma_core.cli.main", *words], capture_output=True, text=True, check=False, **more
+    )
+
+
+def test_version() -> None:
+    done = kurma("version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"kurma {VERSION}\n", "")
+
+
+def test_nobody_reads() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "kurma_core.cli.main", "config", "show"],
+            stdout=write,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    finally:
+        os.close(write)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_output_that_cannot_be_written_is_an_error() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "kurma_core.cli.main", "version"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 125
+    assert done.stderr == "kurma: no space left on device\n"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(shell: str) -> None:
+    done = kurma("completion", shell)
+    assert done.returncode == 0
+    assert "_KURMA_COMPLETE" in done.stdout
+
+
+def test_completion_in_use() -> None:
+    environment = {
+        **os.environ,
+        "_KURMA_COMPLETE": "complete_bash",
+        "COMP_WORDS": "kurma image l",
+        "COMP_CWORD": "2",
+    }
+    assert kurma(env=environment).stdout.split() == ["list"]
+    environment |= {"COMP_WORDS": "kurma run --pull ", "COMP_CWORD": "3"}
+    assert kurma(env=environment).stdout.split() == ["new", "always", "never"]
+    environment |= {"COMP_WORDS": "kurma re", "COMP_CWORD": "1"}
+    assert kurma(env=environment).stdout.split() == ["restart"]
+
+
+def test_config_show_tells_where_values_come_from(tmp_path: Path) -> None:
+    file = tmp_path / "kurma.yml"
+    file.write_text("stop_timeout: 7\n")
+    done = kurma("--config", str(file), "--dir", "/d", "config", "show")
+    rows = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines()}
+    assert rows["stop_timeout"] == ["7.0", str(file)]
+    assert rows["state_dir"] == ['"/d"', "command", "line"]
+    assert rows["renderer"][-1] == "default"
+    value = json.loads(kurma("--config", str(file), "config", "show", "--format", "json").stdout)
+    assert value["stop_timeout"] == 7
+
+
+def test_config_check(tmp_path: Path) -> None:
+    file = tmp_path / "kurma.yml"
+    file.write_text("stop_timeot: 7\n")
+    done = kurma("--config", str(file), "config", "check")
+    assert done.returncode == 125
+    assert "stop_timeot" in done.stderr
+    assert "stop_timeout" in done.stderr
+    file.write_text("stop_timeout: 7\n")
+    done = kurma("--config", str(file), "config", "check")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert str(file) in done.stdout
+
+
+def test_plugins_show() -> None:
+    done = kurma("plugins", "show", "networks/cni", "--format", "json")
+    value = json.loads(done.stdout)
+    assert (value["kind"], value["name"], value["distribution"]) == ("networks", "cni", "kurma-net-cni")
+    assert value["settings"]["enabled"] is True
+    done = kurma("plugins", "show", "networks/cny")
+    assert done.returncode == 125
+    assert "networks/cni" in done.stderr

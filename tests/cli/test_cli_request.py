@@ -1,0 +1,292 @@
+"""Every option of ``run`` and ``prepare`` arrives in the pod request."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from kurma_core.cli.declare import Option
+from kurma_core.cli.main import main
+from kurma_core.cli.pod_options import POD_OPTIONS, app_name
+from kurma_core.models import NetworkRequest, PortMapping
+from kurma_core.pods.request import AppOverrides, PodRequest
+
+
+@pytest.fixture(autouse=True)
+def _as_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+
+
+def request_of(fakes: ModuleType, *words: str, command: str = "run") -> PodRequest:
+    client = fakes.FakeClient()
+    code = main([command, *words], connect=client.connect)
+    assert [name for name, _, _ in client.calls] == [command], code
+    request = client.calls[0][1][0]
+    assert isinstance(request, PodRequest)
+    return request
+
+
+def volumes(request: PodRequest) -> list[Any]:
+    return [volume.to_json() for volume in request.template.pod.volumes]
+
+
+def mounts(request: PodRequest) -> list[Any]:
+    return [mount.to_json() for mount in request.template.pod.apps[0].mounts]
+
+
+def test_an_image_alone(fakes: ModuleType) -> None:
+    request = request_of(fakes, "docker://127.0.0.1:5000/library/busybox:1.36")
+    (app,) = request.template.pod.apps
+    assert app.name == "busybox"
+    assert app.image.locator == "docker://127.0.0.1:5000/library/busybox:1.36"
+    assert request == PodRequest(request.template)
+
+
+def test_all_of_an_apps_overrides(fakes: ModuleType) -> None:
+    words = "--user www --group 5 --workdir /srv --exec /bin/sh -e A=1 -e B=x=y -e A=2 img -- -c true"
+    assert request_of(fakes, *words.split()).overrides == {
+        "img": AppOverrides(
+            arguments=("-c", "true"),
+            exec=("/bin/sh",),
+            user="www",
+            group="5",
+            working_directory="/srv",
+            environment=(("A", "2"), ("B", "x=y")),
+        )
+    }
+
+
+def test_variables_from_here_and_from_files(
+    fakes: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HERE", "yes")
+    monkeypatch.delenv("NOWHERE", raising=False)
+    file = tmp_path / "env"
+    file.write_text('# a comment\n\nQ="quoted"\nHERE\nA=file\n')
+    request = request_of(fakes, "--env-file", str(file), "-e", "A=line", "-e", "HERE", "-e", "NOWHERE", "img")
+    assert dict(request.overrides["img"].environment) == {"Q": '"quoted"', "HERE": "yes", "A": "line"}
+
+
+def test_volumes_and_mounts(fakes: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    request = request_of(
+        fakes,
+        *("-v", "/srv:/data:ro", "-v", "./x:/data/", "-v", "/a:/"),
+        *("--volume", "name=tmp,kind=empty,mode=1777,uid=3,gid=4", "--mount", "volume=tmp,target=/tmp"),
+        *("--volume", "name=h,source=/h,readOnly,recursive=false"),
+        *("--read-only", "img"),
+    )
+    assert volumes(request) == [
+        {"name": "tmp", "kind": "empty", "mode": "1777", "uid": 3, "gid": 4},
+        {"name": "h", "kind": "host", "source": "/h", "readOnly": True, "recursive": False},
+        {"name": "data", "kind": "host", "source": "/srv", "readOnly": True},
+        {"name": "data-2", "kind": "host", "source": str(tmp_path / "x")},
+        {"name": "root", "kind": "host", "source": "/a"},
+    ]
+    assert [(mount["volume"], mount["path"]) for mount in mounts(request)] == [
+        ("data", "/data"),
+        ("data-2", "/data/"),
+        ("root", "/"),
+        ("tmp", "/tmp"),
+    ]
+    assert request.template.pod.apps[0].read_only_rootfs
+
+
+def test_networks_ports_and_names(fakes: ModuleType) -> None:
+    request = request_of(
+        fakes,
+        *(
+            "--net",
+            "default:eth5,ip=10.1.0.9",
+            "--net",
+            "back",
+            "-p",
+            "8080:80",
+            "--publish",
+            "127.0.0.1:53:53/udp",
+        ),
+        *("--hostname", "h", "--hosts-entry", "10.0.0.1=db,db.local", "--hosts-entry", "::1=six"),
+        *("--dns", "9.9.9.9", "--dns", "1.1.1.1", "--dns-search", "a.example", "--dns-opt", "ndots:2", "img"),
+    )
+    assert request.networks == (NetworkRequest("default", "eth5", ("10.1.0.9",)), NetworkRequest("back"))
+    assert request.ports == (PortMapping(8080, 80), PortMapping(53, 53, "udp", "127.0.0.1"))
+    assert request.hostname == "h"
+    assert request.hosts == (("10.0.0.1", ("db", "db.local")), ("::1", ("six",)))
+    assert request.dns == {
+        "nameservers": ("9.9.9.9", "1.1.1.1"),
+        "search": ("a.example",),
+        "options": ("ndots:2",),
+    }
+
+
+def test_the_pods_own(fakes: ModuleType) -> None:
+    request = request_of(
+        fakes,
+        *("--name", "web", "--rm", "-i", "--stager", "s", "--renderer", "copy", "--pull", "never", "--verify"),
+        *("--strict-isolators", "--strict-volumes", "--allow-volume-links", "--insecure-options", "http,tls"),
+        *(
+            "--insecure-options",
+            "image",
+            "--annotation",
+            "a.b/c=d=e",
+            "--isolator",
+            'os/linux/x={"set": [1.5]}',
+            "img",
+        ),
+    )
+    assert request.name == "web"
+    assert request.ephemeral
+    assert request.interactive == "img"
+    assert (request.stager, request.renderer, request.pull, request.verify) == ("s", "copy", "never", True)
+    assert request.strict_isolators
+    assert request.strict_volumes
+    assert request.allow_volume_links
+    assert request.insecure == {"http", "tls", "image"}
+    assert request.template.pod.annotation("a.b/c") == "d=e"
+    assert request.overrides["img"].isolators == (("os/linux/x", {"set": [1.5]}),)
+
+
+def test_prepare_takes_the_same(fakes: ModuleType, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "uuid"
+    request = request_of(fakes, "--name", "n", "--uuid-file", str(file), "img", command="prepare")
+    assert request.name == "n"
+    assert capsys.readouterr().out == fakes.UUID + "\n"
+    assert file.read_text() == fakes.UUID + "\n"
+
+
+def test_run_writes_the_uuid(fakes: ModuleType, tmp_path: Path) -> None:
+    file = tmp_path / "uuid"
+    request_of(fakes, "--uuid-file", str(file), "img")
+    assert file.read_text() == fakes.UUID + "\n"
+
+
+POD = {
+    "apps": [
+        {"name": "one", "image": "/one.aci"},
+        {"name": "two", "image": "docker://two", "app": {"exec": ["/x"], "user": "0", "group": "0"}},
+    ],
+    "volumes": [{"name": "v", "kind": "empty"}],
+    "networks": ["default"],
+}
+
+
+@pytest.mark.parametrize("suffix", ["json", "yml"])
+def test_a_pod_from_a_file(fakes: ModuleType, tmp_path: Path, suffix: str) -> None:
+    import yaml
+
+    file = tmp_path / f"pod.{suffix}"
+    file.write_text(json.dumps(POD) if suffix == "json" else yaml.safe_dump(POD))
+    request = request_of(fakes, "--pod", str(file), "--volume", "name=w,kind=empty", "--annotation", "a=b")
+    assert [app.name for app in request.template.pod.apps] == ["one", "two"]
+    assert [volume["name"] for volume in volumes(request)] == ["v", "w"]
+    assert request.template.networks == ("default",)
+    assert request.networks is None
+    assert request.overrides == {}
+
+
+def test_options_of_an_app_reach_a_pod_file_of_one(fakes: ModuleType, tmp_path: Path) -> None:
+    file = tmp_path / "pod.json"
+    mount = {"volume": "v", "path": "/v"}
+    file.write_text(json.dumps({"apps": [{"name": "one", "image": "i", "mounts": [mount]}]}))
+    request = request_of(fakes, "--pod", str(file), "-i", "-e", "A=1", "-v", "/x:/y", "--", "word")
+    assert request.interactive == "one"
+    assert request.overrides["one"].arguments == ("word",)
+    assert mounts(request) == [mount, {"volume": "y", "path": "/y"}]
+
+
+def test_a_pod_from_standard_input(tmp_path: Path) -> None:
+    program = f"""
+import os, sys, types
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+os.geteuid = lambda: 0
+import cli_fakes
+from kurma_core.cli.main import main
+client = cli_fakes.FakeClient()
+main(["run", "--pod", "-"], connect=client.connect)
+print([app.name for app in client.calls[0][1][0].template.pod.apps])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], input=json.dumps(POD), capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "['one', 'two']\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("", "neither an image nor a pod"),
+        ("--pod FILE img", "both an image and --pod"),
+        ("--pod FILE -e A=1", "--env is for a pod of one app; this one has 2"),
+        ("--pod FILE -i", "--interactive is for a pod of one app"),
+        ("--pod FILE -- word", "ARG is for a pod of one app"),
+        ("--pod /nowhere.json", "cannot read /nowhere.json: No such file"),
+        ("-v data:/data img", "'data' is no path"),
+        ("-v /a img", "-v: malformed '/a'"),
+        ("-v /a:b img", "-v: malformed"),
+        ("-v /a:/b:rx img", "-v: malformed"),
+        ("--volume kind=empty img", "has no name"),
+        ("--volume name=a,size=3 img", "malformed 'size=3'"),
+        ("--volume name=a,readOnly=maybe img", "readOnly is true or false"),
+        ("--volume name=a,uid=x img", "uid is a number"),
+        ("--mount volume=a img", "--mount: malformed"),
+        ("-p 80 img", "malformed port '80'"),
+        ("--net a: img", "malformed network 'a:'"),
+        ("--dns nine img", "'nine' is no address"),
+        ("--hosts-entry a=b img", "'a' is no address"),
+        ("--hosts-entry 10.0.0.1= img", "malformed '10.0.0.1='"),
+        ("--annotation x img", "expected NAME=VALUE"),
+        ("-e =x img", "--env: expected NAME=VALUE"),
+        ("--env-file /nowhere img", "cannot read /nowhere"),
+        ("--insecure-options all img", "no option 'all'"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(
+    fakes: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: str, said: str
+) -> None:
+    file = tmp_path / "pod.json"
+    file.write_text(json.dumps(POD))
+    client = fakes.FakeClient()
+    assert main(["run", *words.replace("FILE", str(file)).split()], connect=client.connect) == 2
+    err = capsys.readouterr().err.splitlines()
+    assert err[0].startswith("kurma: ")
+    assert said in err[0]
+    assert all(line.startswith("  hint: ") for line in err[1:])
+    assert len(err) <= 2
+    assert client.calls == []
+
+
+def test_an_isolators_value_is_json(fakes: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--isolator", "a={", "img"], connect=fakes.FakeClient().connect) == 125
+    assert "--isolator a" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("image", "name"),
+    [
+        ("/images/Busy_Box-1.0.aci", "busy-box-1-0"),
+        ("docker://host:5000/a/b:1.0", "b"),
+        ("docker://debian@sha256:00ff", "debian"),
+        ("example.com/etcd:v2,arch=amd64", "etcd"),
+        ("https://x.example/a/nginx.aci?token=1", "nginx"),
+        ("oci:/dir/layout:tag", "layout"),
+        ("sha512-00ff", "app"),
+        ("./---", "app"),
+        ("x" * 80, "x" * 40),
+    ],
+)
+def test_the_apps_name(image: str, name: str) -> None:
+    assert app_name(image) == name
+
+
+def test_every_option_is_used_by_a_test() -> None:
+    text = Path(__file__).read_text()
+    for part in POD_OPTIONS:
+        if isinstance(part, Option):
+            assert any(flag in text for flag in part.flags), part.name
