@@ -49,7 +49,7 @@ class Stagers:
         ):
             raise StagerError(
                 f"no stager {name}",
-                hint="known ones: " + (", ".join(self.names()) or "none; pip install kurma-stager-default"),
+                hint="known ones: " + (", ".join(self.names()) or "none is installed"),
             )
 
     def config(self, name: str) -> Mapping[str, Json]:

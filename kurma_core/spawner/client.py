@@ -12,8 +12,9 @@ from typing import Self, cast
 
 from kurma_core.errors import CommandNotExecutableError, CommandNotFoundError, HostError, KurmaError
 from kurma_core.linux import process
+from kurma_core.spawn_plan import EnterPlan, Operation, SpawnPlan, UserMap
 from kurma_core.spawner import wire
-from kurma_core.spawner.plan import EnterPlan, Operation, SpawnPlan, UserMap, encode, encode_operations
+from kurma_core.spawner.encoding import encode, encode_operations
 
 _PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "program.py")
 

@@ -17,7 +17,7 @@ from kurma_core.errors import StagerError
 from kurma_core.hookspecs import Stdio
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.files import replace_file
-from kurma_core.spawner.plan import SpawnPlan
+from kurma_core.spawn_plan import SpawnPlan
 from kurma_core.staging import records
 from kurma_core.staging.callin import STATUS_TIMEOUT, CallIn
 from kurma_core.staging.document import stager_manifest

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from kurma_core.errors import CommandNotFoundError, StagerError
 from kurma_core.linux import process
 from kurma_core.linux.cgroups import CgroupTree
-from kurma_core.spawner.plan import EnterPlan
+from kurma_core.spawn_plan import EnterPlan
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs import Stdio

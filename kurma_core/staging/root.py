@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kurma_core.spawner.plan import (
+from kurma_core.spawn_plan import (
     Bind,
     Directory,
     File,
     Operation,
     Overlay,
     RootPlan,
-    Symlink,
+    cgroups,
     proc,
     sysfs,
-    tmpfs,
 )
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 SCRATCH_SIZE = "64m"
 
 
-def stager_root(image: str, pod: PodSetup, manifest: bytes, cgroup: CgroupTree) -> RootPlan:
+def stager_root(image: str, pod: PodSetup, manifest: bytes, tree: CgroupTree) -> RootPlan:
     """:param image: the stager image's tree, shared by all its pods and never written to.
     :param manifest: the stager manifest.
     """
@@ -52,16 +51,5 @@ def stager_root(image: str, pod: PodSetup, manifest: bytes, cgroup: CgroupTree) 
         )
         for volume in pod.volumes
     ]
-    operations += _cgroups(cgroup)
+    operations += cgroups(tree)
     return RootPlan(tuple(operations))
-
-
-def _cgroups(cgroup: CgroupTree) -> list[Operation]:
-    plan = cgroup.mount_plan()
-    if [target for _, target in plan] == ["."]:
-        return [Bind(plan[0][0], "/sys/fs/cgroup", make_target=False)]
-    return [
-        tmpfs("/sys/fs/cgroup", attributes=("nosuid", "nodev", "noexec"), mode="0755", size="64k"),
-        *[Bind(source, f"/sys/fs/cgroup/{target}", recursive=False) for source, target in plan],
-        *[Symlink(f"/sys/fs/cgroup/{name}", target) for name, target in cgroup.links()],
-    ]

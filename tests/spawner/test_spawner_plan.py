@@ -4,8 +4,9 @@ import os
 
 import pytest
 
+from kurma_core.spawn_plan import Bind, EnterPlan, File, Overlay, RootPlan, SpawnPlan, proc, sysfs, tmpfs
 from kurma_core.spawner import wire
-from kurma_core.spawner.plan import Bind, EnterPlan, File, Overlay, RootPlan, SpawnPlan, encode, proc, sysfs, tmpfs
+from kurma_core.spawner.encoding import encode
 
 
 def test_a_plan_crosses_as_plain_values():

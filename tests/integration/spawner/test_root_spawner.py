@@ -17,8 +17,7 @@ import pytest
 from kurma_core.errors import CommandNotExecutableError, CommandNotFoundError, HostError
 from kurma_core.linux import beneath, mounts, namespaces, process
 from kurma_core.linux.cgroups import CgroupTree
-from kurma_core.spawner.client import Spawner
-from kurma_core.spawner.plan import (
+from kurma_core.spawn_plan import (
     Bind,
     Directory,
     EnterPlan,
@@ -33,6 +32,7 @@ from kurma_core.spawner.plan import (
     sysfs,
     tmpfs,
 )
+from kurma_core.spawner.client import Spawner
 
 pytestmark = pytest.mark.root
 PATH = {"PATH": "/bin"}
@@ -398,7 +398,7 @@ def test_not_the_callers_child(spawner, base):
 DYING = """
 import os, signal, sys
 from kurma_core.spawner.client import Spawner
-from kurma_core.spawner.plan import SpawnPlan
+from kurma_core.spawn_plan import SpawnPlan
 with Spawner() as spawner:
     signal_number = signal.SIGKILL if sys.argv[1] == "kill" else None
     started = spawner.start(SpawnPlan(("/bin/busybox", "sleep", "60"), parent_death_signal=signal_number))

@@ -1,4 +1,4 @@
-"""What the spawner is asked to do, as frozen values; they cross to its program as plain lists and dicts.
+"""What the spawner is asked to do, as frozen values: the room that asks and the room that does share only these.
 
 A root is described by mount operations, applied in order inside the new process's private mount namespace. Targets
 are resolved inside the new root by descriptor; sources are paths of the host, opened before the root is changed.
@@ -7,7 +7,7 @@ are resolved inside the new root by descriptor; sources are paths of the host, o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -203,47 +203,3 @@ class EnterPlan:
     controlling_tty: bool = False
     parent_death_signal: int | None = None
     child_of_caller: bool = True
-
-
-_KINDS: dict[type, str] = {
-    Overlay: "overlay",
-    Bind: "bind",
-    FileSystemMount: "filesystem",
-    Directory: "directory",
-    File: "file",
-    Symlink: "symlink",
-}
-
-
-def encode(plan: SpawnPlan | EnterPlan) -> tuple[dict[str, object], list[int]]:
-    """A plan as plain values, and the descriptors to be passed along (in the order of ``message["fds"]``)."""
-    message = _plain(plan)
-    message["fds"] = sorted(plan.fds)
-    message["namespaces"] = sorted(plan.namespaces)
-    fds = [plan.fds[target] for target in sorted(plan.fds)]
-    if isinstance(plan, SpawnPlan):
-        message["root"] = None if plan.root is None else encode_operations(plan.root.operations)
-        message["action"] = "start"
-    else:
-        message["action"] = "enter"
-        message["pidfd"] = plan.pidfd is not None
-        if plan.pidfd is not None:
-            fds.append(plan.pidfd)
-    return message, fds
-
-
-def encode_operations(operations: tuple[Operation, ...]) -> list[dict[str, object]]:
-    """Mount operations as plain values."""
-    return [{"kind": _KINDS[type(operation)], **_plain(operation)} for operation in operations]
-
-
-def _plain(value: SpawnPlan | EnterPlan | Operation) -> dict[str, object]:
-    plain: dict[str, object] = {}
-    for one in fields(value):
-        item = getattr(value, one.name)
-        if isinstance(item, Mapping):
-            item = dict(item)
-        elif isinstance(item, int) and not isinstance(item, bool):
-            item = int(item)  # a signal's number may come as an enumeration's member
-        plain[one.name] = item
-    return plain
