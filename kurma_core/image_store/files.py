@@ -13,12 +13,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from kurma_core.image_store import attributes
-from kurma_core.image_store.digests import content_hash
+from kurma_core.image_store.digests import content_hash, file_digest
 from kurma_core.image_store.entry import BLOCK, CHARACTER, DIRECTORY, FIFO, FILE, SYMLINK
 from kurma_core.image_store.trees import place, walk
 
 #: First line of a record.
 HEADER = b"kurma files 1\n"
+_NONE = b"-"
 _KINDS = {
     stat.S_IFREG: FILE,
     stat.S_IFDIR: DIRECTORY,
@@ -81,17 +82,19 @@ def attributes_digest(target: int | bytes) -> bytes:
 def attributes_value_digest(found: Mapping[bytes, bytes]) -> bytes:
     """The same for attributes already at hand, sorted by name."""
     if not found:
-        return b"-"
+        return _NONE
     digest = content_hash()
     for name, value in found.items():
         digest.update(b"%d %b=%d %b" % (len(name), name, len(value), value))
     return digest.hexdigest().encode()
 
 
-def record(root: int, digests: Mapping[bytes, str], attributed: frozenset[bytes] | None) -> tuple[bytes, int, int]:
+def record(
+    root: int, digests: Mapping[bytes, str] | None, attributed: frozenset[bytes] | None
+) -> tuple[bytes, int, int]:
     """The record of the tree at ``root`` as it is now.
 
-    :param digests: of regular files, by path, as they were made; ``-`` stands for the others.
+    :param digests: of regular files, by path, as they were made; None: they are read and hashed now.
     :param attributed: paths that may have extended attributes; None: any.
     :returns: the record, bytes on disk, and the number of files.
     """
@@ -104,10 +107,12 @@ def record(root: int, digests: Mapping[bytes, str], attributed: frozenset[bytes]
             if status.st_nlink > 1:
                 seen.add(status.st_ino)
         stamp, changed = stamps(status)
-        digest = digests.get(path, "-").encode()
-        if stat.S_ISLNK(status.st_mode):
+        digest = _NONE
+        if stat.S_ISREG(status.st_mode):
+            digest = digests[path].encode() if digests is not None else _read_digest(parent, name)
+        elif stat.S_ISLNK(status.st_mode):
             digest = link_digest(os.readlink(name, dir_fd=parent))
-        extended = b"-"
+        extended = _NONE
         if attributed is None or path in attributed:
             extended = attributes_digest(place(parent, name) if path else root)
         lines.append(line(FileRecord(path, stamp, changed, digest, extended)))
@@ -118,6 +123,14 @@ def line(record: FileRecord) -> bytes:
     """A record's line."""
     path = _escape(record.path)
     return b"%b %b %b %b %b\n" % (record.stamp, record.changed, record.digest, record.attributes, path)
+
+
+def _read_digest(parent: int, name: bytes) -> bytes:
+    fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    try:
+        return file_digest(fd).encode()
+    finally:
+        os.close(fd)
 
 
 def link_digest(target: bytes) -> bytes:

@@ -73,7 +73,8 @@ class StagedImage:
                 provenance=(provenance,),
             )
             write_image(self._store, self._work, image, self.manifest_bytes, self._layer_size)
-            _sync(self._store, self._work)
+            _sync(self._work)
+            self._store.step("synced")
             place(self._store, self._work, image, archive=self.archive_path)
         return self._store.get(self.id)
 
@@ -131,7 +132,8 @@ def add_layer(store: ImageStore, stream: BinaryIO, diff_id: str) -> str:
             raise ArchiveError(f"the layer is not the one asked for: its digest is {found}, not {diff_id}")
         layer.describe(key)
         store.step("extracted")
-        _sync(store, work.path)
+        _sync(work.path)
+        store.step("layer synced")
         for _ in range(100):
             with store.locked():
                 put_directory(f"{work.path}/layer", store.path("layers", key))
@@ -169,7 +171,8 @@ def add_layered(
         )
         size = sum(documents.layer_values(store, key)["size"] for key in dict.fromkeys(layers))
         write_image(store, work.path, image, manifest_bytes, size)
-        _sync(store, work.path)
+        _sync(work.path)
+        store.step("synced")
         place(store, work.path, image, archive=None)
         store.release_layers(layers)
     return store.get(image_id)
@@ -186,13 +189,12 @@ def write_image(store: ImageStore, work: str, image: ImageRecord, manifest: byte
     store.step("recorded")
 
 
-def _sync(store: ImageStore, work: str) -> None:
+def _sync(work: str) -> None:
     fd = open_tree(work)
     try:
         sync_file_system(fd)
     finally:
         os.close(fd)
-    store.step("synced")
 
 
 def place(store: ImageStore, work: str, image: ImageRecord, *, archive: str | None) -> None:

@@ -72,7 +72,7 @@ class TreeCache:
     def _finish(self, made: str, tree_id: str, key: str) -> None:
         root = open_tree(f"{made}/rootfs")
         try:
-            record, size, entries = files.record(root, {}, None)
+            record, size, entries = files.record(root, None, None)
             write_new(f"{made}/files", record)
             document = {"id": tree_id, "key": key, "size": size, "entries": entries}
             write_new(f"{made}/tree.json", documents.dump(document))

@@ -112,7 +112,7 @@ class _Check:
         if stat.S_ISLNK(status.st_mode):
             if files.link_digest(os.readlink(name, dir_fd=parent)) != record.digest:
                 raise self._changed(path, "has another target")
-        elif stat.S_ISREG(status.st_mode) and record.digest != b"-":
+        elif stat.S_ISREG(status.st_mode):
             fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
             try:
                 sparse = record.digest.startswith(b"sparse:")

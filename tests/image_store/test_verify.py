@@ -1,0 +1,186 @@
+"""S2: verification finds any tampering, in what was extracted, kept or rendered."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+
+from kurma_core.errors import KurmaError, StoreError
+from kurma_core.image_store import ImageStore
+from kurma_core.models import ImageRecord
+from tests.image_store.making import directory, file, hardlink, image, stage_and_commit, symlink
+
+Tamper = Callable[[str], None]
+
+
+def rewrite(path: str, content: bytes) -> None:
+    """Change a file's content, and hide it as well as one can: same size, same times."""
+    status = os.stat(path)
+    with open(path, "r+b") as target:
+        target.write(content)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def replace_file(path: str, content: bytes) -> None:
+    status = os.stat(path)
+    os.unlink(path)
+    with open(path, "wb") as target:
+        target.write(content)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def relink(path: str, target: str) -> None:
+    os.unlink(path)
+    os.symlink(target, path)
+
+
+def add_file(path: str) -> None:
+    with open(path, "wb"):
+        pass
+
+
+TAMPERING: dict[str, tuple[Tamper, str]] = {
+    "content": (lambda root: rewrite(f"{root}/etc/passwd", b"evil"), "etc/passwd"),
+    "another file": (lambda root: replace_file(f"{root}/etc/passwd", b"root"), "etc"),
+    "longer": (lambda root: rewrite(f"{root}/etc/passwd", b"longer than it was"), "etc/passwd"),
+    "mode": (lambda root: os.chmod(f"{root}/bin/tool", 0o4755), "bin/tool"),
+    "mode there and back": (
+        lambda root: (rewrite(f"{root}/bin/tool", b"evil"), os.chmod(f"{root}/bin/tool", 0o755))[1],
+        "bin/tool",
+    ),
+    "attribute": (lambda root: os.setxattr(f"{root}/bin/tool", "user.evil", b"1"), "bin/tool"),
+    "attribute of a directory": (lambda root: os.setxattr(f"{root}/etc", "user.evil", b"1"), "etc"),
+    "added file": (lambda root: add_file(f"{root}/etc/new"), "etc"),
+    "added directory": (lambda root: os.mkdir(f"{root}/etc/new"), "etc"),
+    "removed file": (lambda root: os.unlink(f"{root}/etc/passwd"), "etc"),
+    "removed directory": (lambda root: os.rmdir(f"{root}/empty"), ""),
+    "link": (lambda root: relink(f"{root}/link", "bin/evil"), ""),
+    "renamed": (lambda root: os.rename(f"{root}/etc/passwd", f"{root}/etc/shadow"), "etc"),
+    "root's mode": (lambda root: os.chmod(root, 0o777), "/"),
+}
+
+
+@pytest.fixture
+def store(tmp_path: object) -> ImageStore:
+    return ImageStore(f"{tmp_path}/images")
+
+
+@pytest.fixture
+def stored(store: ImageStore) -> ImageRecord:
+    archive = image(
+        directory("rootfs/bin"),
+        directory("rootfs/etc"),
+        directory("rootfs/empty"),
+        file("rootfs/bin/tool", b"tool", mode=0o755),
+        hardlink("rootfs/bin/zother", "rootfs/bin/tool"),
+        file("rootfs/etc/passwd", b"root"),
+        symlink("rootfs/link", "bin/tool"),
+    )
+    return stage_and_commit(store, archive)
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_untouched(deep: bool, store: ImageStore, stored: ImageRecord) -> None:
+    store.verify(stored.id, deep=deep)
+    store.verify(stored.id, deep=deep)
+
+
+@pytest.mark.parametrize("deep", [False, True])
+@pytest.mark.parametrize("how", TAMPERING)
+def test_tampering_is_found(how: str, deep: bool, store: ImageStore, stored: ImageRecord) -> None:
+    tamper, where = TAMPERING[how]
+    (layer,) = store.layers(stored.id)
+    tamper(layer.path)
+    with pytest.raises(StoreError, match="damaged") as caught:
+        store.verify(stored.id, deep=deep)
+    assert where in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_hard_links_are_no_tampering_but_hide_none(
+    store: ImageStore, stored: ImageRecord, tmp_path: object
+) -> None:
+    (layer,) = store.layers(stored.id)
+    os.link(f"{layer.path}/etc/passwd", f"{tmp_path}/elsewhere")
+    store.verify(stored.id)
+    store.verify(stored.id)
+    rewrite(f"{tmp_path}/elsewhere", b"evil")
+    with pytest.raises(StoreError, match="'etc/passwd' has other content"):
+        store.verify(stored.id)
+
+
+def test_a_verification_does_not_hide_what_it_found(store: ImageStore, stored: ImageRecord) -> None:
+    (layer,) = store.layers(stored.id)
+    rewrite(f"{layer.path}/etc/passwd", b"evil")
+    for _ in range(2):
+        with pytest.raises(StoreError):
+            store.verify(stored.id)
+
+
+def test_a_forged_record_does_not_survive_the_deep_way(store: ImageStore, stored: ImageRecord) -> None:
+    import hashlib
+
+    (layer,) = store.layers(stored.id)
+    rewrite(f"{layer.path}/etc/passwd", b"evil")
+    path = f"{os.path.dirname(layer.path)}/files"
+    with open(path) as record:
+        lines = record.read()
+    old, new = (hashlib.sha256(content).hexdigest() for content in (b"root", b"evil"))
+    status = os.stat(f"{layer.path}/etc/passwd")
+    forged = []
+    for line in lines.splitlines():
+        if line.endswith("etc/passwd"):
+            fields = line.split(" ", 10)
+            fields[7] = str(status.st_ctime_ns)
+            line = " ".join(fields).replace(old, new)
+        forged.append(line)
+    with open(path, "w") as record:
+        record.write("\n".join(forged) + "\n")
+    store.verify(stored.id)  # the shallow way believes its record
+    with pytest.raises(StoreError, match="'etc/passwd' is not what the archive holds"):
+        store.verify(stored.id, deep=True)
+
+
+@pytest.mark.parametrize("which", ["archives/{id}.aci", "images/{id}/manifest", "layers/{id}/files"])
+def test_other_files_of_the_store(which: str, store: ImageStore, stored: ImageRecord) -> None:
+    path = f"{store.root}/{which.format(id=stored.id)}"
+    with open(path, "r+b") as target:
+        content = target.read()
+        target.seek(0)
+        target.write(content.replace(b"root", b"evil").replace(b"thing", b"other").replace(b"0755", b"0777"))
+    with pytest.raises(KurmaError):
+        store.verify(stored.id, deep=True)
+
+
+def test_a_lost_layer(store: ImageStore, stored: ImageRecord) -> None:
+    import shutil
+
+    (layer,) = store.layers(stored.id)
+    shutil.rmtree(os.path.dirname(layer.path))
+    with pytest.raises(StoreError, match="is missing"):
+        store.verify(stored.id)
+
+
+def test_rendered_trees(store: ImageStore, stored: ImageRecord) -> None:
+    (layer,) = store.layers(stored.id)
+
+    def build(path: str) -> None:
+        os.mkdir(f"{path}/etc")
+        os.link(f"{layer.path}/etc/passwd", f"{path}/etc/passwd")
+
+    tree = store.cache.tree("a key", build)
+    store.verify(tree.id)
+    store.verify(tree.id, deep=True)
+    store.verify(stored.id)
+    store.cache.tree("another key", build)
+    store.verify(tree.id)
+    os.chmod(f"{tree.path}/etc", 0o777)
+    with pytest.raises(StoreError, match="'etc' has changed"):
+        store.verify(tree.id)
+    os.chmod(f"{tree.path}/etc", 0o755)
+    rewrite(f"{tree.path}/etc/passwd", b"evil")
+    for image_or_tree in (tree.id, stored.id):
+        with pytest.raises(StoreError):
+            store.verify(image_or_tree)
