@@ -91,7 +91,7 @@ def _network(attachment: Attachment) -> str:
 def _app_state(app: AppStatus) -> str:
     if app.exited:
         return app.reason or "exited"
-    return "running" if app.pid is not None else "waiting"
+    return "running" if app.pid is not None else "not started"
 
 
 def _text(value: object) -> str:
