@@ -17,7 +17,7 @@ _HIGHEST_ID = 0xFFFFFFFE
 
 
 class User:
-    """Who a process runs as. :attr:`name`, :attr:`home` and :attr:`shell` are None where the image says nothing."""
+    """Who a process runs as. :attr:`name`, :attr:`home`, :attr:`shell`: None where the image says nothing."""
 
     __slots__ = ("gid", "home", "name", "shell", "uid")
 
@@ -144,4 +144,8 @@ def _lines(root_fd: int, path: str) -> list[list[str]]:
             text += data
     finally:
         os.close(fd)
-    return [line.split(":") for line in text.decode(errors="surrogateescape").split("\n") if line and line[0] not in "#+-"]
+    return [
+        line.split(":")
+        for line in text.decode(errors="surrogateescape").split("\n")
+        if line and line[0] not in "#+-"
+    ]

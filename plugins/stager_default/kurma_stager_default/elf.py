@@ -39,7 +39,9 @@ def libraries(loader: str, objects: list[str]) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for path in objects:
-        done = subprocess.run([loader, "--list", path], capture_output=True, text=True, check=False, env={"LC_ALL": "C"})
+        done = subprocess.run(
+            [loader, "--list", path], capture_output=True, text=True, check=False, env={"LC_ALL": "C"}
+        )
         if done.returncode != 0:
             raise StagerError(f"{loader} cannot list the libraries of {path}: {done.stderr.strip()}", path=path)
         for line in done.stdout.splitlines():

@@ -28,7 +28,19 @@ PROGRAMS = {"start": "main", "status": "callin_status", "logs": "callin_logs", "
 _OPTIONS = "-IS"
 
 # Standard modules that are imported late, on paths that a look at a fresh interpreter does not take.
-_LATE = ("fcntl", "resource", "gc", "time", "errno", "select", "stat", "os", "io", "encodings.ascii", "encodings.latin_1")
+_LATE = (
+    "fcntl",
+    "resource",
+    "gc",
+    "time",
+    "errno",
+    "select",
+    "stat",
+    "os",
+    "io",
+    "encodings.ascii",
+    "encodings.latin_1",
+)
 
 _LIST = """
 import sys
@@ -126,12 +138,17 @@ def _own_modules() -> list[tuple[str, str]]:
     """``(module name, source)`` of the half inside and of the light library; in order."""
     found = []
     for package, directory in (
-        ("kurma_stager_default.inside", os.path.dirname(os.path.abspath(kurma_stager_default.__file__ or "")) + "/inside"),
+        (
+            "kurma_stager_default.inside",
+            os.path.dirname(os.path.abspath(kurma_stager_default.__file__ or "")) + "/inside",
+        ),
         ("kurma_core.linux", os.path.dirname(os.path.abspath(kurma_core.linux.__file__ or ""))),
     ):
-        for name in sorted(os.listdir(directory)):
-            if name.endswith(".py"):
-                found.append((package if name == "__init__.py" else f"{package}.{name[:-3]}", f"{directory}/{name}"))
+        names = [name for name in sorted(os.listdir(directory)) if name.endswith(".py")]
+        found += [
+            (package if name == "__init__.py" else f"{package}.{name[:-3]}", f"{directory}/{name}")
+            for name in names
+        ]
     return found
 
 
@@ -231,4 +248,4 @@ def _launcher(path: str, module: str) -> None:
             f"sys.stdout.flush()\n"
             f"os._exit(code)\n"
         )
-    os.chmod(path, 0o755)
+    os.chmod(path, 0o755)  # noqa: S103 - a program

@@ -40,7 +40,12 @@ def kurma_stager() -> Driver[StagerImageSource]:
     return Driver(
         create=_create,
         options=(
-            Option("graphStorage", str, "", "how an app's root is made: overlay or copy; empty: overlay where it works"),
+            Option(
+                "graphStorage",
+                str,
+                "",
+                "how an app's root is made: overlay or copy; empty: overlay where it works",
+            ),
             Option("handlerTimeout", float, 30.0, "seconds that a pre-start or post-stop handler may take"),
         ),
     )

@@ -119,9 +119,11 @@ class TestPod:
             time.sleep(0.02)
         raise AssertionError(f"{text!r} is not in the log: {self.log(name)!r}; {self.output()}")
 
-    def call(self, verb: str, *arguments: str, document: bytes | None = None, stdin: bytes = b"") -> tuple[int, str, str]:
+    def call(
+        self, verb: str, *arguments: str, document: bytes | None = None, stdin: bytes = b""
+    ) -> tuple[int, str, str]:
         """A call-in: exit code, stdout, stderr."""
-        files = [tempfile.TemporaryFile() for _ in range(3)]
+        files = [tempfile.TemporaryFile() for _ in range(3)]  # noqa: SIM115 - closed below
         try:
             files[0].write(stdin)
             files[0].seek(0)
@@ -152,9 +154,7 @@ def busybox_root(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
-def pods(
-    stager_tree: StagerImage, busybox_root: str, tmp_path: Any
-) -> Iterator[Callable[..., TestPod]]:
+def pods(stager_tree: StagerImage, busybox_root: str, tmp_path: Any) -> Iterator[Callable[..., TestPod]]:
     """``pods({"main": APP}, plans=…, …)`` starts a pod; all are torn down, and what is left is an error."""
     made: list[TestPod] = []
     cgroups: list[CgroupTree] = []
@@ -235,7 +235,9 @@ def pods(
                 name="test",
                 directory=directory,
                 manifest=manifest,
-                images={one.id: {"acKind": "ImageManifest", "name": "example.com/test"} for one in layers.values()},
+                images={
+                    one.id: {"acKind": "ImageManifest", "name": "example.com/test"} for one in layers.values()
+                },
                 apps=setups,
                 volumes=tuple(
                     VolumeSetup(key, value, False) if isinstance(value, str) else value
@@ -265,5 +267,3 @@ def pods(
             assert cgroup.pids() == []
             cgroup.remove()
             assert not cgroup.exists()
-
-

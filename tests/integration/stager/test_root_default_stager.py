@@ -147,7 +147,8 @@ def test_out_of_memory_is_told_from_killed(pods):
     file = "memory.limit_in_bytes" if hierarchy.version == 1 else "memory.max"
     plan = IsolatorPlan(cgroup=(CgroupSetting("memory", file, str(24 << 20)),))
     pod = pods(
-        {"eater": sh("exec tail -c 200m /dev/zero"), "killed": sh("kill -9 $$")}, plans={"eater": plan, "killed": plan}
+        {"eater": sh("exec tail -c 200m /dev/zero"), "killed": sh("kill -9 $$")},
+        plans={"eater": plan, "killed": plan},
     )
     assert pod.ended() == 0
     assert (pod.app("eater")["exitCode"], pod.app("eater")["exitReason"]) == (137, "oom")
@@ -214,7 +215,9 @@ def test_users(pods, busybox_root, tmp_path, user, group, groups, expected):
 
 def test_plain_user_reopens_its_output(pods):
     """``/dev/stdout`` is the app's own, whoever it runs as."""
-    pod = pods({"main": {**sh("echo again > /dev/stdout; echo wrong > /dev/stderr"), "user": "1000", "group": "100"}})
+    pod = pods(
+        {"main": {**sh("echo again > /dev/stdout; echo wrong > /dev/stderr"), "user": "1000", "group": "100"}}
+    )
     assert pod.ended() == 0
     assert pod.log(stream=b"stdout") == "again\n"
     assert pod.log(stream=b"stderr") == "wrong\n"
@@ -304,9 +307,7 @@ def test_union_and_clean_copy(pods, busybox_root, tmp_path, storage):
     (middle / "etc" / "only").write_text("middle")
     top.chmod(0o751)
     script = "stat -c %a /; cat /etc/who /etc/only; echo x > /etc/who; rm /etc/only; mkdir /new; echo done"
-    pod = pods(
-        {"main": sh(script)}, roots=[str(top), str(middle), busybox_root], config={"graphStorage": storage}
-    )
+    pod = pods({"main": sh(script)}, roots=[str(top), str(middle), busybox_root], config={"graphStorage": storage})
     assert pod.ended() == 0, pod.output()
     assert pod.log() == "751\ntopmiddledone\n"
     assert (top / "etc" / "who").read_text() == "top"
@@ -331,7 +332,11 @@ def test_setuid_works(pods, busybox_root, tmp_path):
 
 def test_read_only_root(pods):
     pod = pods(
-        {"main": sh("touch /file || echo refused; touch /work/in && echo volume; touch /dev/shm/x && echo memory")},
+        {
+            "main": sh(
+                "touch /file || echo refused; touch /work/in && echo volume; touch /dev/shm/x && echo memory"
+            )
+        },
         read_only=True,
         volumes={"v": "/tmp"},
         mounts={"main": [mount("v", "/work")]},
@@ -352,7 +357,9 @@ def test_volumes(pods, tmp_path):
     pod = pods(
         {
             "writer": sh("echo hi > /a/b/c/file; stat -c '%a %u' /a/b; cat /etc/one"),
-            "reader": sh("until cat /etc/passwd/file; do :; done 2>/dev/null; touch /etc/passwd/x || echo refused"),
+            "reader": sh(
+                "until cat /etc/passwd/file; do :; done 2>/dev/null; touch /etc/passwd/x || echo refused"
+            ),
         },
         volumes={"v": str(shared), "f": str(single)},
         mounts={

@@ -149,7 +149,16 @@ def test_apps_do_not_reach_each_other(pods):
 
 def test_renames_across_directories_still_work(pods):
     """The Landlock domain restricts nothing that an app does with its own files."""
-    pod = pods({"main": {**sh("mkdir -p /tmp/a /tmp/b; echo x > /tmp/a/f; mv /tmp/a/f /tmp/b/f; ln /tmp/b/f /tmp/g; cat /tmp/g"), "user": "1000"}})
+    pod = pods(
+        {
+            "main": {
+                **sh(
+                    "mkdir -p /tmp/a /tmp/b; echo x > /tmp/a/f; mv /tmp/a/f /tmp/b/; ln /tmp/b/f /tmp/g; cat /tmp/g"
+                ),
+                "user": "1000",
+            }
+        }
+    )
     assert pod.ended() == 0
     assert pod.log() == "x\n"
 
@@ -157,7 +166,13 @@ def test_renames_across_directories_still_work(pods):
 def test_an_app_with_the_right_may_mount(pods):
     """H2: no domain for an app with CAP_SYS_ADMIN, and it is told."""
     plan = IsolatorPlan(capabilities=("CAP_SYS_ADMIN",))
-    pod = pods({"main": sh("mount -t tmpfs t /work && touch /work/in && echo mounted"), "other": sh("mount -t tmpfs t /work || echo refused")}, plans={"main": plan})
+    pod = pods(
+        {
+            "main": sh("mount -t tmpfs t /work && touch /work/in && echo mounted"),
+            "other": sh("mount -t tmpfs t /work || echo refused"),
+        },
+        plans={"main": plan},
+    )
     assert pod.ended() == 0
     assert pod.log() == "mounted\n"
     assert pod.log("other.log", b"stdout") == "refused\n"
@@ -188,7 +203,11 @@ def test_devices(pods, tmp_path):
     """
     source = tmp_path / "volume"
     source.mkdir()
-    pod = pods({"main": sh(script)}, volumes={"v": str(source)}, mounts={"main": [MountSetup("v", "/volume", False, False)]})
+    pod = pods(
+        {"main": sh(script)},
+        volumes={"v": str(source)},
+        mounts={"main": [MountSetup("v", "/volume", False, False)]},
+    )
     assert pod.ended() == 0
     assert pod.log(stream=b"stdout").split("\n") == [
         "fd full mqueue null ptmx pts random shm stderr stdin stdout tty urandom zero ",
@@ -221,7 +240,9 @@ def test_masked_and_read_only(pods):
 
 def test_shared_memory_is_the_pods(pods):
     """Apps share the IPC namespace, and /dev/shm with it."""
-    pod = pods({"one": sh("echo hi > /dev/shm/x"), "two": sh("until cat /dev/shm/x; do sleep 0.05; done 2>/dev/null")})
+    pod = pods(
+        {"one": sh("echo hi > /dev/shm/x"), "two": sh("until cat /dev/shm/x; do sleep 0.05; done 2>/dev/null")}
+    )
     assert pod.ended() == 0
     assert pod.log("two.log") == "hi\n"
     assert not os.path.exists("/dev/shm/x")
@@ -287,7 +308,10 @@ def test_restart_on_failure_from_a_clean_copy(pods, tmp_path):
 
     source = tmp_path / "count"
     source.mkdir()
-    script = "echo x >> /count/n; [ -e /mark ] && echo dirty; touch /mark; n=$(wc -l < /count/n); echo run $n; [ $n = 3 ]"
+    script = """
+        echo x >> /count/n; [ -e /mark ] && echo dirty; touch /mark
+        n=$(wc -l < /count/n); echo run $n; [ $n = 3 ]
+    """
     pod = pods(
         {"main": sh(script)},
         app_annotations={"kurma.io/restart": "on-failure"},
@@ -298,7 +322,11 @@ def test_restart_on_failure_from_a_clean_copy(pods, tmp_path):
     app = pod.app()
     assert (app["exitCode"], app["restarts"], app["log"]) == (0, 2, "main.2.log")
     assert [one["exitCode"] for one in app["earlier"]] == [1, 1]
-    assert [pod.log(name) for name in ("main.log", "main.1.log", "main.2.log")] == ["run 1\n", "run 2\n", "run 3\n"]
+    assert [pod.log(name) for name in ("main.log", "main.1.log", "main.2.log")] == [
+        "run 1\n",
+        "run 2\n",
+        "run 3\n",
+    ]
 
 
 def test_restart_always_until_stopped(pods):
@@ -400,11 +428,21 @@ def test_status_call_in(pods):
 
 
 def test_run(pods):
-    """G5: in the app's namespaces, root, cgroup; as its user unless another is asked for; streams, code, signal."""
-    fields = {"user": "alice", "group": "100", "workingDirectory": "/home/alice", "environment": [{"name": "A", "value": "app"}]}
+    """G5: in the app's namespaces, root, cgroup; as its user unless another is asked for; streams and codes."""
+    fields = {
+        "user": "alice",
+        "group": "100",
+        "workingDirectory": "/home/alice",
+        "environment": [{"name": "A", "value": "app"}],
+    }
     pod = pods({"main": {**sh("touch /tmp/mark; echo up; exec sleep 1000"), **fields}}).started()
     pod.wait_log("up")
-    code, out, err = pod.run("sh", "-c", "cat; id -u; id -g; pwd; ls /tmp; hostname; echo $A $AC_APP_NAME; echo err >&2; exit 42", stdin=b"in\n")
+    code, out, err = pod.run(
+        "sh",
+        "-c",
+        "cat; id -u; id -g; pwd; ls /tmp; hostname; echo $A $AC_APP_NAME; echo err >&2; exit 42",
+        stdin=b"in\n",
+    )
     assert (code, out, err) == (42, "in\n1000\n100\n/home/alice\nmark\ntest-host\napp main\n", "err\n")
     assert pod.run("sh", "-c", "kill -TERM $$")[0] == 143
     code, out, _ = pod.run(
@@ -423,7 +461,9 @@ def test_run(pods):
 
 def test_run_has_no_more_power_than_the_app(pods):
     plan = IsolatorPlan(capabilities=("CAP_CHOWN",), no_new_privileges=True, rlimits={"nofile": (50, 60)})
-    pod = pods({"main": sh("echo up; exec sleep 1000"), "other": sh("echo up; exec sleep 1001")}, plans={"main": plan}).started()
+    pod = pods(
+        {"main": sh("echo up; exec sleep 1000"), "other": sh("echo up; exec sleep 1001")}, plans={"main": plan}
+    ).started()
     pod.wait_log("up")
     pod.wait_log("up", "other.log")
     code, out, _ = pod.run("sh", "-c", "awk '/CapPrm|CapBnd|NoNewPrivs/ {print $2}' /proc/self/status; ulimit -n")
@@ -437,7 +477,10 @@ def test_run_says_what_is_wrong(pods):
     pod = pods({"main": sh("echo up; exec sleep 1000"), "over": sh("true")}).started()
     pod.wait_log("up")
     code, _, err = pod.run("nosuch")
-    assert (code, err) == (127, "run: nosuch: not found in /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n")
+    assert (code, err) == (
+        127,
+        "run: nosuch: not found in /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n",
+    )
     assert pod.run("/etc/passwd")[0] == 126
     code, _, err = pod.run("true", user="nobody-here")
     assert (code, err) == (125, "run: no user 'nobody-here' in the image's /etc/passwd\n")

@@ -29,7 +29,7 @@ def stamp(now_ns: int) -> bytes:
 
 
 def lines(data: bytes, stream: bytes, now_ns: int) -> bytes:
-    """The chunk as log lines; a last piece that does not end its line is marked ``P``, and goes on in the next one."""
+    """The chunk as log lines; a last piece that does not end its line is marked ``P``; it goes on in the next."""
     head = b"%s %s " % (stamp(now_ns), stream)
     whole, newline, rest = data.rpartition(b"\n")
     made = b""

@@ -91,6 +91,7 @@ class _Layer:
     filter = None
     removed = ()
     opaque = ()
+    implied = ()
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -117,7 +118,9 @@ class _Target:
         try:
             self.fd = make_mount_target(root, mount.path, directory=directory)
         except OSError as error:
-            raise SetupError(f"volume {mount.volume}: cannot be mounted at {mount.path}: {error.strerror}") from None
+            raise SetupError(
+                f"volume {mount.volume}: cannot be mounted at {mount.path}: {error.strerror}"
+            ) from None
         self.path = os.readlink(f"/proc/self/fd/{self.fd}")[len(PLACE) :] or "/"
 
 

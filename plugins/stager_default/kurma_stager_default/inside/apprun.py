@@ -32,7 +32,19 @@ _FIRST_PAUSE, _LONGEST_PAUSE, _SETTLED = 0.1, 60.0, 10.0
 class Instance:
     """One execution."""
 
-    __slots__ = ("began", "code", "directory", "files", "finished", "log", "message", "oom", "reason", "started", "streams")
+    __slots__ = (
+        "began",
+        "code",
+        "directory",
+        "files",
+        "finished",
+        "log",
+        "message",
+        "oom",
+        "reason",
+        "started",
+        "streams",
+    )
 
     def __init__(self, app: App, number: int, log: applog.AppLog, stdin: int, oom: int) -> None:
         apps = "/pod/apps"
@@ -96,7 +108,7 @@ def _pipe() -> tuple[int, int]:
 
     read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     os.set_blocking(write, True)
-    try:
+    try:  # noqa: SIM105 - contextlib costs every pod's start
         fcntl.fcntl(read, _F_SETPIPE_SZ, _CHUNK)
     except OSError:
         pass  # the user's allowance of pipe memory is spent; the usual size does
@@ -125,7 +137,9 @@ class AppRun:
         if self.instance is not None:
             self.history = [*self.history, self.instance.to_json(None)][-_REMEMBERED:]
             self._clear(self.instance)
-        log = applog.AppLog(f"/pod/logs/{applog.free_name('/pod/logs', self.app.name)}", pod.log_size, pod.log_count)
+        log = applog.AppLog(
+            f"/pod/logs/{applog.free_name('/pod/logs', self.app.name)}", pod.log_size, pod.log_count
+        )
         while os.path.lexists(f"/pod/apps/{self.app.name}/{self.number}"):
             self.number += 1  # left by an earlier run of the pod
         self.instance = Instance(self.app, self.number, log, stdin, podgroups.oom_kills(self.tree))

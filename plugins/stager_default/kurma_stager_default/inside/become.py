@@ -5,10 +5,9 @@ The same for an app's main process, its handlers and commands run in it later, s
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import errno
 import os
-
-import _signal
 
 from kurma_core.linux import capabilities, landlock, libc, userdb
 from kurma_stager_default.inside import execpath
@@ -54,13 +53,6 @@ def clean_process() -> None:
         _signal.signal(number, _signal.SIG_DFL)
     _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
     os.umask(0o022)
-
-
-def join_cgroups(procs: list[int]) -> None:
-    """:param procs: descriptors of ``cgroup.procs`` files."""
-    for fd in procs:
-        os.write(fd, b"0")
-        os.close(fd)
 
 
 def apply_limits(plan: Plan) -> None:
@@ -130,10 +122,8 @@ def environment_of(app: App, user: userdb.User, extra: list[tuple[str, str]]) ->
     found["HOME"] = user.home or "/"
     if user.shell is not None:
         found["SHELL"] = user.shell
-    for key, value in app.environment:
-        found[key] = value
-    for key, value in extra:
-        found[key] = value
+    found.update(app.environment)
+    found.update(extra)
     found["AC_APP_NAME"] = app.name
     found["container"] = "kurma"
     return found

@@ -74,7 +74,9 @@ def _moment(text: str) -> bytes:
         return stamp(int(text) * 1_000_000_000)
     day, _, clock = text.rstrip("Z").partition("T")
     if not text.endswith("Z") or len(day) != 10 or len(clock) < 8 or not clock[:2].isdigit():
-        raise UsageError(f"--since {text}: neither RFC 3339 in UTC (2026-01-31T12:00:00Z) nor seconds since the epoch")
+        raise UsageError(
+            f"--since {text}: neither RFC 3339 in UTC (2026-01-31T12:00:00Z) nor seconds since the epoch"
+        )
     whole, _, fraction = clock.partition(".")
     return f"{day}T{whole}.{fraction:0<9.9}Z".encode()
 
@@ -99,11 +101,11 @@ class _Reader:
         self.path = f"{_LOGS}/{name}"
         self._rest = b""
         self._fd = -1
-        older = []
+        older: list[str] = []
         while os.path.exists(f"{self.path}.{len(older) + 1}"):
             older.append(f"{self.path}.{len(older) + 1}")
         self._waiting = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in reversed(older)]
-        try:
+        try:  # noqa: SIM105 - contextlib costs every call
             self._waiting.append(os.open(self.path, os.O_RDONLY | os.O_CLOEXEC))
         except FileNotFoundError:
             pass  # being turned just now

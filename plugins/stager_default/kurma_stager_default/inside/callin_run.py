@@ -6,15 +6,14 @@ mount and network namespaces, as root; it ends as the command ends: with its exi
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import os
 import select
 import sys
 import time
 
-import _signal
-
-from kurma_core.linux import cgroups, namespaces, process
-from kurma_stager_default.inside import become, manifest, smalljson
+from kurma_core.linux import namespaces, process
+from kurma_stager_default.inside import become, forking, manifest, smalljson
 from kurma_stager_default.inside.errors import SetupError
 from kurma_stager_default.inside.execpath import ExecError
 from kurma_stager_default.inside.podgroups import PodGroups
@@ -23,6 +22,8 @@ from kurma_stager_default.inside.statusfile import apps
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    from kurma_core.linux.cgroups import CgroupTree
 
 _DOCUMENT = 3
 _DEADLINE = 10.0
@@ -107,22 +108,26 @@ def hold(name: str) -> int:
     return fd
 
 
-def start(app: manifest.App, command: Command, pidfd: int, procs: list[int]) -> tuple[int, int]:
+def start(app: manifest.App, command: Command, pidfd: int, tree: CgroupTree) -> tuple[int, int]:
     """Fork the child that becomes the command. :returns: its PID and the read end of its report."""
     flags = namespaces.CLONE_NEWPID | namespaces.CLONE_NEWIPC | namespaces.CLONE_NEWUTS
     report, told = os.pipe2(os.O_CLOEXEC)
     namespaces.setns(pidfd, flags)
-    pid = os.fork()
+    parent = os.getpid()
+    try:
+        pid = forking.fork_into(tree)
+    except BaseException:
+        if os.getpid() == parent:
+            raise
+        os.write(told, b"the app's cgroup cannot be joined")
+        os._exit(_FAILED)
     if pid:
         os.close(told)
-        for fd in procs:
-            os.close(fd)
         return pid, report
     code = _FAILED
     try:
         become.clean_process()
         process.set_pdeathsig(_signal.SIGKILL)
-        become.join_cgroups(procs)
         become.apply_limits(app.plan)
         namespaces.setns(pidfd, namespaces.CLONE_NEWNS)
         identity = become.resolve(command.user, command.group, command.groups)
@@ -168,8 +173,7 @@ def main() -> int:
             return _USAGE
         command = Command(value, app)
         pidfd = hold(name)
-        tree: cgroups.CgroupTree = PodGroups().app(name)
-        pid, report = start(app, command, pidfd, tree.open_procs())
+        pid, report = start(app, command, pidfd, PodGroups().app(name))
         code = wait_reported(pid, report)
     except (SetupError, manifest.ManifestError, OSError) as error:
         print(f"run: {error}", file=sys.stderr, flush=True)

@@ -1,7 +1,7 @@
 """One forked child of the stager on its way to being a process of an app, and what it reports on that way.
 
-The report is a pipe that closes at exec. Lines: ``N text`` a note, ``R`` the root is made, ``G`` all but exec is done,
-``S text`` the set-up failed, ``X127 text`` the program cannot be executed.
+The report is a pipe that closes at exec. Lines: ``N text`` a note, ``R`` the root is made, ``G`` all but exec is
+done, ``S text`` the set-up failed, ``X127 text`` the program cannot be executed.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from kurma_core.linux import namespaces
-from kurma_stager_default.inside import approot, become
+from kurma_stager_default.inside import approot, become, forking
 from kurma_stager_default.inside.errors import SetupError
 from kurma_stager_default.inside.execpath import ExecError
 from kurma_stager_default.inside.manifest import App, Pod
@@ -98,14 +98,19 @@ def spawn(pod: Pod, app: App, kind: str, argv: list[str], files: Files, tree: Cg
 
     :param files: with a namespace in it, the child goes there; else it makes the root itself.
     """
-    procs = tree.open_procs()
     report, told = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     os.set_blocking(told, True)
-    pid = os.fork()
+    parent = os.getpid()
+    try:
+        pid = forking.fork_into(tree)
+    except BaseException as error:
+        if os.getpid() == parent:
+            raise
+        # A child that could not join must never run on into its parent's code.
+        os.write(told, f"S its cgroup cannot be joined: {error}\n".encode())
+        os._exit(SETUP_FAILED)
     if pid:
         os.close(told)
-        for fd in procs:
-            os.close(fd)
         return Child(pid, report, kind)
 
     def tell(word: str, text: str = "") -> None:
@@ -114,7 +119,7 @@ def spawn(pod: Pod, app: App, kind: str, argv: list[str], files: Files, tree: Cg
 
     code = SETUP_FAILED
     try:
-        _run(pod, app, kind, argv, files, procs, tell)
+        _run(pod, app, kind, argv, files, tell)
     except SetupError as error:
         tell("S", str(error))
     except ExecError as error:
@@ -132,13 +137,11 @@ def _run(
     kind: str,
     argv: list[str],
     files: Files,
-    procs: list[int],
     tell: Callable[..., None],
 ) -> None:
     """Root with all rights at first; the rights go in :func:`become.become`."""
     become.clean_process()
     os.setsid()
-    become.join_cgroups(procs)
     become.apply_limits(app.plan)
     if files.namespace >= 0:
         namespaces.setns(files.namespace, namespaces.CLONE_NEWNS)

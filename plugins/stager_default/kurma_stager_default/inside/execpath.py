@@ -40,12 +40,14 @@ def execute(argv: list[str], environment: dict[str, str]) -> None:
         error = _try(f"{directory or '.'}/{name}", raw, pairs)
         if error.code != NOT_FOUND and denied is None:
             denied = error
-    raise denied or ExecError(NOT_FOUND, f"{name}: not found in {searched}" if name else "the command's name is empty")
+    raise denied or ExecError(
+        NOT_FOUND, f"{name}: not found in {searched}" if name else "the command's name is empty"
+    )
 
 
 def _try(path: str, argv: list[bytes], environment: dict[bytes, bytes]) -> ExecError:
     try:
-        os.execve(path, argv, environment)
+        os.execve(path, argv, environment)  # noqa: S606 - that is the job
     except OSError as error:
         return _explain(path, error)
     except ValueError as error:  # a NUL in an argument
@@ -68,8 +70,12 @@ def _explain(path: str, error: OSError) -> ExecError:
         return ExecError(NOT_EXECUTABLE, f"{path}: is not a regular file")
     if error.errno == errno.EACCES:
         if not status.st_mode & 0o111:
-            return ExecError(NOT_EXECUTABLE, f"{path}: is not executable (mode {stat.S_IMODE(status.st_mode):04o})")
-        return ExecError(NOT_EXECUTABLE, f"{path}: permission denied for user {os.getuid()}, or on a noexec volume")
+            return ExecError(
+                NOT_EXECUTABLE, f"{path}: is not executable (mode {stat.S_IMODE(status.st_mode):04o})"
+            )
+        return ExecError(
+            NOT_EXECUTABLE, f"{path}: permission denied for user {os.getuid()}, or on a noexec volume"
+        )
     if error.errno in (errno.ENOENT, errno.ENOEXEC, errno.ELIBBAD, errno.ENOTDIR):
         reason = _content(path)
         if reason is not None:
@@ -113,10 +119,14 @@ def _elf(head: bytes) -> str | None:
         found = [name for name, value in _MACHINES.items() if value == number(18, 2)]
         return f"is built for {found[0] if found else 'another architecture'}, this machine is {machine}"
     wide = head[4] == 2
-    table, size, count = (number(32, 8), number(54, 2), number(56, 2)) if wide else (number(28, 4), number(42, 2), number(44, 2))
+    table, size, count = (
+        (number(32, 8), number(54, 2), number(56, 2)) if wide else (number(28, 4), number(42, 2), number(44, 2))
+    )
     for at in range(table, table + size * count, size or 1):
         if number(at, 4) == _PT_INTERP:
-            start, length = (number(at + 8, 8), number(at + 32, 8)) if wide else (number(at + 4, 4), number(at + 16, 4))
+            start, length = (
+                (number(at + 8, 8), number(at + 32, 8)) if wide else (number(at + 4, 4), number(at + 16, 4))
+            )
             loader = os.fsdecode(head[start : start + length].rstrip(b"\0"))
             if loader and not os.path.exists(loader):
                 return f"its ELF loader {loader} is missing (is a library missing from the image?)"

@@ -1,6 +1,6 @@
 """``/etc/hosts``, ``/etc/hostname`` and ``/etc/resolv.conf`` for an app that does not bring its own (H10).
 
-They are written into the app's own fresh root: each app has its own, and an image's file with content stays as it is.
+They are written into the app's own fresh root: each app has its own; an image's file with content stays as it is.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
 """PID 1 of a pod: it holds the pod's PID namespace, reaps what was orphaned, and has nothing worth taking.
 
-Its root is an empty read-only directory, it has no capability, cannot be traced or dumped, and stays as large as it
-was. The apps are not its children; the stager, outside of the namespace, waits for those itself. A request to end
-(SIGTERM, SIGINT, SIGPWR) is passed on to the stager, which stops the pod.
+Its root is an empty read-only directory, it has no capability, cannot be traced or dumped, and stays as large as
+it was. The apps are not its children; the stager, outside of the namespace, waits for those itself. A request to
+end (SIGTERM, SIGINT, SIGPWR) is passed on to the stager, which stops the pod.
 """
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import os
-
-import _signal
 
 from kurma_core.linux import capabilities, libc, mounts, namespaces, process
 

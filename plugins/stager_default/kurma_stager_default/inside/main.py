@@ -31,12 +31,17 @@ def main() -> int:
 def _serve() -> int:
     pod = manifest.load()
     groups = podgroups.PodGroups()
-    groups.enter_own()
+    groups.make_way()
     groups.apply_pod(pod.plan)
     namespaces.unshare(namespaces.CLONE_NEWPID | namespaces.CLONE_NEWIPC | namespaces.CLONE_NEWUTS)
     namespaces.set_hostname(pod.hostname)
     _sysctls(pod.plan.sysctls)
-    for directory, mode in (("/pod/logs", 0o755), ("/pod/apps", 0o700), (approot.PLACE, 0o755), (approot.SHM, 0o755)):
+    for directory, mode in (
+        ("/pod/logs", 0o755),
+        ("/pod/apps", 0o700),
+        (approot.PLACE, 0o755),
+        (approot.SHM, 0o755),
+    ):
         os.makedirs(directory, mode, exist_ok=True)
     _shared_memory(approot.SHM)
     # PID 1 is a copy of this process. What neither of the two writes to again is there once: so now, when all
@@ -55,10 +60,8 @@ def _serve() -> int:
 def _notes(pod: manifest.Pod) -> list[str]:
     """What holds, and what does not (H2)."""
     notes = [_landlock_note()]
-    for app in pod.apps:
-        if not become.needs_domain(app.plan):
-            notes.append(f"app {app.name}: no Landlock domain, since it may mount (CAP_SYS_ADMIN)")
-    return notes
+    mounting = [app.name for app in pod.apps if not become.needs_domain(app.plan)]
+    return notes + [f"app {name}: no Landlock domain, since it may mount (CAP_SYS_ADMIN)" for name in mounting]
 
 
 def _landlock_note() -> str:
@@ -86,7 +89,7 @@ def _shared_memory(place: str) -> None:
 
 
 def _take_stdin(pod: manifest.Pod) -> int:
-    """Our standard input, put aside for the app that wants it; ours is then empty, so that we hold nothing open."""
+    """Our standard input, put aside for the app that wants it; ours is empty then, and holds nothing open."""
     null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
     stdin = -1
     if any(app.stdin for app in pod.apps):

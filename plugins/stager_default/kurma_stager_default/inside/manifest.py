@@ -1,4 +1,4 @@
-"""The stager manifest, read (Kurma Stager Specification, Stager Manifest), with the reserved part of ``stagerConfig``."""
+"""The stager manifest (Kurma Stager Specification, Stager Manifest) and ``stagerConfig``'s reserved part."""
 
 from __future__ import annotations
 
@@ -80,7 +80,9 @@ class App:
         self.group: str = app.get("group", "")
         self.groups: list[int] = app.get("supplementaryGIDs") or app.get("supplementaryGids") or []
         self.working_directory: str = app.get("workingDirectory") or "/"
-        self.environment: list[tuple[str, str]] = [(pair["name"], pair["value"]) for pair in app.get("environment") or []]
+        self.environment: list[tuple[str, str]] = [
+            (pair["name"], pair["value"]) for pair in app.get("environment") or []
+        ]
         handlers = {handler["name"]: handler["exec"] for handler in app.get("eventHandlers") or []}
         self.pre_start: list[str] | None = handlers.get("pre-start")
         self.post_stop: list[str] | None = handlers.get("post-stop")
@@ -118,7 +120,9 @@ class Pod:
         config = document.get("stagerConfig") or {}
         ours = config.get(RESERVED) or {}
         if ours.get("version", VERSION) > VERSION:
-            raise ManifestError(f"stagerConfig {RESERVED}: version {ours['version']} is newer than this stager's {VERSION}")
+            raise ManifestError(
+                f"stagerConfig {RESERVED}: version {ours['version']} is newer than this stager's {VERSION}"
+            )
         notes = _annotations(pod)
         self.hostname: str = ours.get("hostname") or environment.get("HOSTNAME") or document.get("name") or "pod"
         self.dns: dict[str, list[str]] | None = ours.get("dns")
@@ -140,7 +144,9 @@ class Pod:
         return None
 
 
-def _app(document: dict[str, Any], entry: dict[str, Any], ours: dict[str, Any], environment: dict[str, str]) -> App:
+def _app(
+    document: dict[str, Any], entry: dict[str, Any], ours: dict[str, Any], environment: dict[str, str]
+) -> App:
     name: str = entry["name"]
     image = document["images"].get(entry["image"].get("id")) or {}
     specification = entry.get("app") or image.get("app")
@@ -155,9 +161,12 @@ def _app(document: dict[str, Any], entry: dict[str, Any], ours: dict[str, Any], 
     if "mounts" in extra:
         app.mounts = [Mount(mount) for mount in extra["mounts"]]
     else:
-        read_only = {volume["name"]: volume.get("readOnly", False) for volume in document["pod"].get("volumes") or []}
+        read_only = {
+            volume["name"]: volume.get("readOnly", False) for volume in document["pod"].get("volumes") or []
+        }
         app.mounts = [
-            Mount({**mount, "readOnly": read_only.get(mount["volume"], False)}) for mount in entry.get("mounts") or []
+            Mount({**mount, "readOnly": read_only.get(mount["volume"], False)})
+            for mount in entry.get("mounts") or []
         ]
     app.environment += [(pair[0], pair[1]) for pair in extra.get("environment", [])]
     if "AC_METADATA_URL" in environment:

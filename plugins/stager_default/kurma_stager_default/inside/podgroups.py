@@ -1,10 +1,11 @@
-"""The pod's cgroup as the stager sees it: the root of ``/sys/fs/cgroup``. One child for the stager, one per app."""
+"""The pod's cgroup as the stager sees it, the root of ``/sys/fs/cgroup``, and the apps' below it."""
 
 from __future__ import annotations
 
 import errno
 import os
 
+from kurma_core.linux import process
 from kurma_core.linux.cgroup_layout import Layout
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_stager_default.inside.errors import SetupError
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
 #: Where the stager itself goes: a v2 cgroup with controllers for its children takes no process of its own.
 OWN = "stager"
+
+_SIGKILL = 9
+_ROUNDS = 64
 
 
 class PodGroups:
@@ -28,15 +32,21 @@ class PodGroups:
     def app(self, name: str) -> CgroupTree:
         return CgroupTree(f"app-{name}", self.layout)
 
-    def enter_own(self) -> None:
-        """Move this process out of the way of the apps'."""
+    def make_way(self) -> None:
+        """Where v2 is all there is, have no process in the pod's own cgroup, unless that is so already.
+
+        Besides v1, v2 has no controllers that matter here, and this process stays where it is: moving costs some
+        ten milliseconds (see :mod:`forking`).
+        """
+        if self.layout.kind != "v2":
+            return
+        (hierarchy,) = self.layout.hierarchies
+        with open(hierarchy.directory + "/cgroup.procs") as file:
+            if str(os.getpid()) not in file.read().split():
+                return
         own = CgroupTree(OWN, self.layout)
         own.create()
-        for fd in own.open_procs():
-            try:
-                os.write(fd, b"0")
-            finally:
-                os.close(fd)
+        own.add(os.getpid())
 
     def apply_pod(self, plan: Plan) -> None:
         """:raises SetupError: a setting of the pod's plan is refused."""
@@ -100,19 +110,52 @@ def oom_kills(tree: CgroupTree) -> int:
 
 
 def end_all(tree: CgroupTree) -> None:
-    """SIGKILL to all in the cgroup, without waiting for them."""
-    for directory in tree.directories():
-        try:
-            fd = os.open(directory + "/cgroup.kill", os.O_WRONLY | os.O_CLOEXEC)
-        except OSError:
-            continue  # v1
-        try:
-            os.write(fd, b"1")
-        finally:
-            os.close(fd)
+    """SIGKILL to all in the cgroup, without waiting for them.
+
+    Not by ``cgroup.kill``: after it, Linux 6.18 kills whatever is cloned into that cgroup later (see forking).
+    """
+    if not tree.pids():
         return
-    for pid in tree.pids():
+    _freeze(tree, True)  # so that nothing is born while we look
+    try:
+        signalled: set[int] = set()
+        for _ in range(_ROUNDS):
+            new = [pid for pid in tree.pids() if pid not in signalled]
+            if not new:
+                return
+            signalled.update(new)
+            _kill_members(tree, new)
+    finally:
+        _freeze(tree, False)
+
+
+def _kill_members(tree: CgroupTree, pids: list[int]) -> None:
+    held = {}
+    for pid in pids:
         try:
-            os.kill(pid, 9)
+            held[pid] = process.pidfd_open(pid)
         except ProcessLookupError:
             continue
+    # Held now, and still a member: no other process has got the number in between.
+    members = set(tree.pids())
+    for pid, fd in held.items():
+        if pid in members:
+            try:  # noqa: SIM105 - contextlib costs every pod's start
+                process.pidfd_send_signal(fd, _SIGKILL)
+            except ProcessLookupError:
+                pass
+        os.close(fd)
+
+
+def _freeze(tree: CgroupTree, frozen: bool) -> None:
+    for directory in tree.directories():
+        for file, words in (("cgroup.freeze", ("0", "1")), ("freezer.state", ("THAWED", "FROZEN"))):
+            try:
+                fd = os.open(f"{directory}/{file}", os.O_WRONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                continue
+            try:
+                os.write(fd, words[frozen].encode())
+            finally:
+                os.close(fd)
+            return

@@ -1,4 +1,4 @@
-"""JSON without the ``json`` package, which brings ``re`` and ``enum`` along: the accelerator below it is enough."""
+"""JSON without the ``json`` package, which brings ``re`` and ``enum`` along: its accelerator is enough."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def decode(text: str) -> Any:
     """
     start = len(text) - len(text.lstrip(_SPACE))
     try:
-        value, end = _json.make_scanner(_Reading())(text, start)
+        value, end = _json.make_scanner(_Reading())(text, start)  # type: ignore[arg-type]
     except (ValueError, StopIteration, ImportError, SystemError, RecursionError):
         # ImportError, SystemError: the accelerator looked for the package's exception, which the image leaves out.
         raise ValueError("not a JSON document") from None

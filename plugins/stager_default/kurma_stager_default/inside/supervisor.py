@@ -1,4 +1,4 @@
-"""The life of a pod: all apps started, watched, started again, stopped; one loop that sleeps while nothing happens.
+"""The life of a pod: all apps started, watched, started again, stopped; a loop that sleeps while nothing happens.
 
 Per app: pre-start handler → main → post-stop handler (H4), again if its restart policy says so (H5). The pod ends
 with its last app, or its first where its lifecycle is ``any``.
@@ -6,12 +6,11 @@ with its last app, or its first where its lifecycle is ``any``.
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import gc
 import os
 import select
 import time
-
-import _signal
 
 from kurma_core.linux.files import replace_file
 from kurma_stager_default.inside import child, podgroups, smalljson, statusfile
@@ -29,7 +28,14 @@ class Supervisor:
     """
 
     def __init__(
-        self, pod: Pod, groups: podgroups.PodGroups, running: int, init: int, requests: int, stdin: int, notes: list[str]
+        self,
+        pod: Pod,
+        groups: podgroups.PodGroups,
+        running: int,
+        init: int,
+        requests: int,
+        stdin: int,
+        notes: list[str],
     ) -> None:
         self.pod = pod
         self.notes = notes
@@ -112,7 +118,10 @@ class Supervisor:
 
     def _announce(self) -> None:
         """Status first, then the word that the pod runs."""
-        started = all(run.phase in (child.MAIN, child.POST_STOP, WAITING, ENDED) and not self._starting(run) for run in self.runs)
+        started = all(
+            run.phase in (child.MAIN, child.POST_STOP, WAITING, ENDED) and not self._starting(run)
+            for run in self.runs
+        )
         if self._changed:
             self._changed = False
             self._write_status()
@@ -124,7 +133,11 @@ class Supervisor:
     def _starting(run: AppRun) -> bool:
         """Not yet executed; or it could not be, and has not been waited for."""
         one = run.child
-        return run.phase == child.MAIN and one is not None and (one.report >= 0 or one.failure is not None or not one.executing)
+        return (
+            run.phase == child.MAIN
+            and one is not None
+            and (one.report >= 0 or one.failure is not None or not one.executing)
+        )
 
     def _write_status(self) -> None:
         value = {
@@ -160,7 +173,9 @@ class Supervisor:
         run.phase = kind
         run.deadline = None
         if kind in (child.PRE_START, child.POST_STOP):
-            bound = min(self.pod.handler_timeout, self.pod.stop_timeout) if self.stopping else self.pod.handler_timeout
+            bound = (
+                min(self.pod.handler_timeout, self.pod.stop_timeout) if self.stopping else self.pod.handler_timeout
+            )
             run.deadline = time.monotonic() + bound
         run.child = child.spawn(self.pod, run.app, kind, argv, instance.files, run.tree)
         if kind == child.MAIN and run.app.stdin and self._stdin >= 0:
@@ -327,4 +342,3 @@ def _catch_signals() -> int:
 
 def _nothing(_number: int, _frame: object) -> None:
     """Python calls it after it has written to the wake-up descriptor, which is all that is wanted."""
-

@@ -1,4 +1,4 @@
-"""What the kernel shows inside an app: ``/proc``, ``/sys``, ``/dev`` (H11). Runs in the app's own mount namespace."""
+"""What the kernel shows inside an app: ``/proc``, ``/sys``, ``/dev`` (H11). Runs in the app's mount namespace."""
 
 from __future__ import annotations
 
