@@ -179,7 +179,8 @@ def test_a_blob_that_was_changed_is_refused(
 ) -> None:
     manifest = json.loads((oci.path / "blobs/sha256" / oci.manifests[0]["digest"][7:]).read_bytes())
     blob = registry.blob_file(manifest["layers"][1]["digest"])
-    content = bytearray(blob.read_bytes())
+    good = blob.read_bytes()
+    content = bytearray(good)
     content[-9] ^= 1
     blob.write_bytes(content)
     here = machine()
@@ -187,6 +188,8 @@ def test_a_blob_that_was_changed_is_refused(
         here.images.fetch(pushed)
     assert isinstance(caught.value, FetchDigestError)
     assert here.images.list() == ()
+    blob.write_bytes(good)
+    assert here.images.fetch(pushed), "nothing of the wrong bytes may have stayed"
     assert here.partials() == []
 
 

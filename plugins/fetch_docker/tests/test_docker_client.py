@@ -1,0 +1,246 @@
+"""What a real registry does not do on demand: cut, redirect, hand out tokens, refuse."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import kurma_fetch_docker.plugin
+import pytest
+from kurma_fetch_docker.client import parse_challenge
+from kurma_fetch_docker.plugin import DockerFetcher
+from kurma_fetch_docker.remote import Endpoints, is_loopback
+
+from kurma_core.errors import (
+    FetchDigestError,
+    FetchError,
+    FetchNotFoundError,
+    FetchRefusedError,
+    FetchUnauthorizedError,
+)
+from kurma_core.hookspecs import FetchRequest, RemoteLayers
+from kurma_core.testing import driver_context, load_driver
+from kurma_core.testing.webserver import Page, WebServer, web_server
+from plugins.fetch_docker.tests.docker_parts import BLOB, CONFIG, MANIFEST, PACKED, serve, sha256
+
+MANIFEST_PATH = "/v2/app/manifests/v1"
+
+
+@pytest.fixture
+def server() -> Iterator[WebServer]:
+    with web_server() as server:
+        yield server
+
+
+def resolve(tmp_path: Path, locator: str, **options: object) -> RemoteLayers:
+    fetcher = load_driver(kurma_fetch_docker.plugin, tmp_path, {"docker_config": f"{tmp_path}/none", **options})
+    found = fetcher.resolve(locator, FetchRequest("linux", "amd64"))
+    assert isinstance(found, RemoteLayers)
+    return found
+
+
+def content_of(found: RemoteLayers, offset: int = 0) -> bytes:
+    with found.layers[0].blob.open(offset) as stream:
+        return b"".join(iter(lambda: stream.read(10_000), b""))
+
+
+def test_a_layer_goes_on_where_it_broke(tmp_path: Path, server: WebServer) -> None:
+    locator = serve(server)
+    server.pages[BLOB].cuts = [100_000]
+    assert content_of(resolve(tmp_path, locator)) == PACKED
+    assert server.requests(BLOB)[1].headers["Range"] == "bytes=100000-"
+
+
+def test_blobs_are_redirected_and_credentials_stay_behind(tmp_path: Path, server: WebServer) -> None:
+    with web_server() as store:
+        locator = serve(server)
+        for page in server.pages.values():
+            page.authorization = "Basic dTpw"
+            page.headers = {"WWW-Authenticate": 'Basic realm="r"'}
+        store.pages["/content"] = Page(PACKED)
+        server.pages[BLOB].redirect = store.url("/content?signature=1")
+        (tmp_path / "config").write_text(json.dumps({"auths": {f"http://{server.host}/v1/": {"auth": "dTpw"}}}))
+        found = resolve(tmp_path, locator, docker_config=str(tmp_path / "config"))
+        assert content_of(found) == PACKED
+        assert "Authorization" in server.requests(BLOB)[0].headers
+        assert [seen.path for seen in store.seen] == ["/content?signature=1"]
+        assert "Authorization" not in store.seen[0].headers
+
+
+def tokens(server: WebServer, answer: object = None) -> str:
+    """Has the image and asks for a bearer token, which ``/token`` hands out."""
+    locator = serve(server)
+    realm = f'Bearer realm="{server.url("/token")}",service="s",scope="repository:app:pull,push"'
+    for page in server.pages.values():
+        page.authorization, page.headers = "Bearer t0", {"WWW-Authenticate": realm}
+    server.pages["/token"] = Page(json.dumps(answer or {"token": "t0"}).encode())
+    return locator
+
+
+def test_a_token_is_fetched_once(tmp_path: Path, server: WebServer) -> None:
+    found = resolve(tmp_path, tokens(server))
+    assert content_of(found) == PACKED
+    (asked,) = server.requests("/token")
+    assert asked.path == "/token?service=s&scope=repository%3Aapp%3Apull%2Cpush"
+    assert "Authorization" not in asked.headers
+
+
+def test_a_token_that_ran_out_is_fetched_anew(tmp_path: Path, server: WebServer) -> None:
+    found = resolve(tmp_path, tokens(server))
+    server.pages[BLOB].authorization = "Bearer t1"
+    server.pages["/token"] = Page(b'{"access_token": "t1"}')
+    assert content_of(found) == PACKED
+    assert len(server.requests("/token")) == 2
+
+
+def test_an_identity_token_is_exchanged(tmp_path: Path, server: WebServer) -> None:
+    locator = tokens(server)
+    (tmp_path / "config").write_text(json.dumps({"auths": {server.host: {"identitytoken": "id"}}}))
+    resolve(tmp_path, locator, docker_config=str(tmp_path / "config"))
+    (asked,) = server.requests("/token")
+    assert asked.method == "POST"
+    assert b"refresh_token=id" in asked.body
+
+
+def test_a_credential_helper(tmp_path: Path, server: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    locator = tokens(server)
+    helper = tmp_path / "docker-credential-test"
+    helper.write_text('#!/bin/sh\nread host\necho "{\\"Username\\": \\"u\\", \\"Secret\\": \\"p\\"}"\n')
+    helper.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    (tmp_path / "config").write_text(json.dumps({"credHelpers": {server.host: "test"}}))
+    resolve(tmp_path, locator, docker_config=str(tmp_path / "config"))
+    assert server.requests("/token")[0].headers["Authorization"] == "Basic dTpw"
+
+
+def test_a_helper_that_is_missing(tmp_path: Path, server: WebServer) -> None:
+    (tmp_path / "config").write_text(json.dumps({"credsStore": "kurma-has-none"}))
+    with pytest.raises(FetchUnauthorizedError, match="docker-credential-kurma-has-none is not installed"):
+        resolve(tmp_path, tokens(server), docker_config=str(tmp_path / "config"))
+
+
+@pytest.mark.parametrize("answer", [{"token": 1}, {"nothing": "x"}, {"token": "a\nb"}])
+def test_tokens_that_are_none(tmp_path: Path, server: WebServer, answer: object) -> None:
+    with pytest.raises(FetchUnauthorizedError, match="sent no token"):
+        resolve(tmp_path, tokens(server, answer))
+
+
+def test_too_many_requests(tmp_path: Path, server: WebServer) -> None:
+    locator = serve(server)
+    page = server.pages[MANIFEST_PATH]
+    page.statuses, page.headers = [429], {"Retry-After": "0"}
+    assert resolve(tmp_path, locator).digest == sha256(MANIFEST)
+    page.statuses, page.headers = [429], {"Retry-After": "3600"}
+    with pytest.raises(FetchRefusedError, match="too many requests"):
+        resolve(tmp_path, locator)
+
+
+def test_a_manifest_that_is_not_the_one_pinned(tmp_path: Path, server: WebServer) -> None:
+    locator = serve(server)
+    pinned = sha256(b"another")
+    server.pages[f"/v2/app/manifests/{pinned}"] = Page(MANIFEST)
+    with pytest.raises(FetchDigestError, match="its digest is"):
+        resolve(tmp_path, f"{locator}@{pinned}")
+    server.pages[f"/v2/app/manifests/{sha256(MANIFEST)}"] = Page(MANIFEST)
+    assert resolve(tmp_path, f"{locator}@{sha256(MANIFEST)}").pinned
+
+
+def test_a_configuration_that_was_changed(tmp_path: Path, server: WebServer) -> None:
+    locator = serve(server)
+    server.pages[f"/v2/app/blobs/{sha256(CONFIG)}"].content = CONFIG.replace(b"/file", b"/evil")
+    with pytest.raises(FetchDigestError):
+        resolve(tmp_path, locator)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"not json",
+        b"[]",
+        b'{"schemaVersion": 1}',
+        b'{"mediaType": "application/vnd.oci.artifact"}',
+        b'{"config": {"digest": "sha256:../../etc/passwd", "size": 1}, "layers": []}',
+        b'{"manifests": [{"digest": "sha256:00", "size": -1}]}',
+        b"[" * 100_000,
+        b" " * (5 << 20),
+    ],
+)
+def test_manifests_that_are_none(tmp_path: Path, server: WebServer, content: bytes) -> None:
+    locator = serve(server)
+    server.pages[MANIFEST_PATH] = Page(content)
+    with pytest.raises(FetchError) as caught:
+        resolve(tmp_path, locator)
+    assert "\n" not in caught.value.message
+
+
+def test_an_index_that_holds_itself_ends(tmp_path: Path, server: WebServer) -> None:
+    """It cannot hold its own digest; a long chain can be made."""
+    locator = serve(server)
+    content = MANIFEST
+    for _ in range(5):
+        digest = sha256(content)
+        server.pages[f"/v2/app/manifests/{digest}"] = Page(content)
+        content = json.dumps({"manifests": [{"digest": digest, "size": len(content)}]}).encode()
+    server.pages[MANIFEST_PATH] = Page(content)
+    with pytest.raises(FetchError, match="too deeply"):
+        resolve(tmp_path, locator)
+
+
+def test_mirrors_are_asked_first_and_may_fail(tmp_path: Path, server: WebServer) -> None:
+    serve(server)
+    notes: list[str] = []
+    with web_server() as mirror:
+        mirror.pages["/v2/"] = Page(b"{}")
+        context = replace(
+            driver_context(tmp_path, {"retries": 0}, note=notes.append),
+            registries={"insecure": [], "mirrors": {server.host: [mirror.host]}},
+        )
+        found = DockerFetcher(context).resolve(f"docker://{server.host}/app:v1", FetchRequest("linux", "amd64"))
+        assert len(mirror.requests(MANIFEST_PATH)) == 1
+    assert found.url.startswith(server.url("/v2/app"))
+    assert any(note.startswith(f"mirror {mirror.host} of") for note in notes)
+
+
+def test_hosts_elsewhere_are_never_spoken_to_in_plain(tmp_path: Path) -> None:
+    """Unless they are listed, not even asked whether they would: nothing listens at these."""
+    context = driver_context(tmp_path, {"timeout": 0.1})
+    request = FetchRequest("linux", "amd64")
+    assert Endpoints(context, request).client("192.0.2.1:5000", "app").base == "https://192.0.2.1:5000"
+    listed = replace(context, registries={"insecure": ["192.0.2.1:5000"], "mirrors": {}})
+    with pytest.raises(FetchError):
+        Endpoints(listed, request).client("192.0.2.1:5000", "app")
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [
+        ("localhost", True),
+        ("localhost:5000", True),
+        ("127.0.0.1:5000", True),
+        ("127.9.9.9", True),
+        ("[::1]:5000", True),
+        ("[::1]", True),
+        ("localhost.example.com", False),
+        ("127.0.0.1.example.com", False),
+        ("10.0.0.1:5000", False),
+    ],
+)
+def test_loopback(host: str, loopback: bool) -> None:
+    assert is_loopback(host) is loopback
+
+
+def test_challenges() -> None:
+    text = 'Bearer realm="https://a/t?x=1",service=s, scope="repository:a:pull,push"'
+    assert parse_challenge(text) == (
+        "bearer",
+        {"realm": "https://a/t?x=1", "service": "s", "scope": "repository:a:pull,push"},
+    )
+    assert parse_challenge("") == ("", {})
+
+
+def test_not_found(tmp_path: Path, server: WebServer) -> None:
+    locator = serve(server)
+    with pytest.raises(FetchNotFoundError):
+        resolve(tmp_path, locator + "x")
