@@ -223,12 +223,15 @@ class ImageLayer:
     :param path: of the directory; read-only by agreement: never written, hard-linked freely.
     :param removed: paths (relative, no leading slash) that it whites out.
     :param opaque: directories whose lower content it hides.
+    :param implied: directories ("" is its root) that its archive did not name, only what lies in them: where a
+        layer below has such a directory, that one's owner, mode, times and attributes stay.
     """
 
     key: str
     path: str
     removed: tuple[str, ...] = ()
     opaque: tuple[str, ...] = ()
+    implied: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

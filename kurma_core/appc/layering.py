@@ -36,6 +36,8 @@ class Layer(Protocol):
     def removed(self) -> Sequence[str]: ...
     @property
     def opaque(self) -> Sequence[str]: ...
+    @property
+    def implied(self) -> Sequence[str]: ...
 
 
 class Image(Protocol):
@@ -90,7 +92,7 @@ class Application:
 
     @property
     def plain(self) -> bool:
-        """Its one layer can be stacked as it stands."""
+        """Its one layer is its tree. Whether it can be stacked on others as it stands: see :func:`stackable`."""
         return self.whole and len(self.layers) == 1
 
 
@@ -100,7 +102,8 @@ def applications(
     """The images of a graph in the order in which they are laid down, the lowest first: dependencies before what
     depends on them, in listed order, depth first, a shared one at each place where it occurs.
 
-    Of equal applications only the last stays: it replaces everything that the earlier ones would have laid down.
+    Of equal applications only the last stays: it replaces everything that the earlier ones would have laid down
+    (unless its layer leaves the looks of directories to what is below).
     Images without any layer are left out.
 
     :raises RenderError: an image depends on itself, or the graph is deeper or wider than the limits.
@@ -129,6 +132,16 @@ def applications(
     return _without_repeats(found)
 
 
+def stackable(what: Sequence[Application]) -> bool:
+    """Whether a union mount of the layers shows what laying them over one another would.
+
+    A directory that an archive only implies would show its own looks there instead of those of the one below.
+    """
+    return bool(what) and all(
+        one.plain and not (number and one.layers[0].implied) for number, one in enumerate(what)
+    )
+
+
 def _narrowed(above: Filter | None, whitelist: Sequence[str], root: str) -> Filter | None:
     if not whitelist:
         return above  # an empty list is the same as none
@@ -155,7 +168,8 @@ def _without_repeats(found: list[Application]) -> tuple[Application, ...]:
     kept = []
     for application in reversed(found):
         what = (tuple(layer.key for layer in application.layers), application.root, application.filter)
-        if what not in seen:
+        # Implied directories may have got their looks from the earlier one.
+        if what not in seen or any(layer.implied for layer in application.layers):
             seen.add(what)
             kept.append(application)
     return tuple(reversed(kept))
@@ -168,7 +182,10 @@ def tree_key(kind: str, what: Sequence[Application]) -> str:
     """
     value = [
         {
-            "layers": [[layer.key, sorted(layer.removed), sorted(layer.opaque)] for layer in one.layers],
+            "layers": [
+                [layer.key, sorted(layer.removed), sorted(layer.opaque), sorted(layer.implied)]
+                for layer in one.layers
+            ],
             "root": one.root,
             "filter": None if one.filter is None else [sorted(one.filter.paths), sorted(one.filter.directories)],
         }
@@ -187,6 +204,7 @@ class Step:
     filter: Filter | None = None
     removed: tuple[str, ...] = ()
     opaque: tuple[str, ...] = ()
+    implied: tuple[str, ...] = ()
 
 
 class Tree(Protocol):
@@ -218,12 +236,16 @@ def merged(
         return lambda directory: merge(directory, steps)
 
     if len(what) == 1 and what[0].whole:
-        layers = what[0].layers
-        steps = [Step(one.path, removed=tuple(one.removed), opaque=tuple(one.opaque)) for one in layers]
+        steps = [
+            Step(one.path, removed=tuple(one.removed), opaque=tuple(one.opaque), implied=tuple(one.implied))
+            for one in what[0].layers
+        ]
         return tree(tree_key(kind, what), build(steps))
     steps = []
     for one in what:
         alone = Application(one.image, one.layers)
-        path = one.layers[0].path if alone.plain else merged(kind, [alone], tree, merge).path
-        steps.append(Step(path, one.root, one.filter))
+        if alone.plain:
+            steps.append(Step(one.layers[0].path, one.root, one.filter, implied=tuple(one.layers[0].implied)))
+        else:
+            steps.append(Step(merged(kind, [alone], tree, merge).path, one.root, one.filter))
     return tree(tree_key(kind, what), build(steps))

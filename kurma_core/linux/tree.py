@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
         ``root``: where in the target (relative, "" for its top). ``filter``: what is kept of it, None: all.
         ``removed``, ``opaque``: paths and directories' contents that it takes away from what is there already.
+        ``implied``: directories, by their paths in it, whose looks give way to those of a directory that is there.
         """
 
         @property
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
         def removed(self) -> Sequence[str]: ...
         @property
         def opaque(self) -> Sequence[str]: ...
+        @property
+        def implied(self) -> Sequence[str]: ...
 
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -60,44 +63,51 @@ def merge(target: str, steps: Iterable[Step], *, copy: bool = False) -> None:
     What comes later replaces what is there; only a directory on a directory joins with it, and has the later one's
     owner, mode, times and attributes then. A link where a directory is to be is removed, never followed.
 
-    :param target: a directory that nothing else uses; empty as a rule.
+    :param target: an empty directory. What no step says anything about looks plain: ours, 0755, of the year 1970.
     :param copy: make files of its own, sharing their blocks where the file system can; else hard links, and
         copies only where no link can be made.
     :raises OSError: with the path, as the kernel says.
     """
     top = os.open(target, _DIRECTORY)
     try:
+        _plain_directory(top)
         copies = filecopy.Copies(top)
+        fresh = True
         for step in steps:
             copies.next_source()
-            _lay(top, step, copies, copy)
+            if _lay(top, step, copies, copy, fresh):
+                fresh = False
     finally:
         os.close(top)
 
 
-def _lay(top: int, step: Step, copies: filecopy.Copies, copy: bool) -> None:
-    """One step. Nothing happens if the filter leaves nothing of it, its root included."""
+def _lay(top: int, step: Step, copies: filecopy.Copies, copy: bool, fresh: bool) -> bool:
+    """One step. Nothing happens, and the answer is False, if the filter leaves nothing of it, its root included.
+
+    :param fresh: nothing has been laid down yet: the top has no looks of its own.
+    """
     if step.filter is not None and step.root not in step.filter.directories:
-        return
+        return False
     names = _names(step.root)
     if len(names) > _MOST_ROOT_NAMES:
         raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), step.root)
     way = [os.dup(top)]
     times = []
+    made = fresh
     try:
         for name in names:
-            before = os.fstat(way[-1])
+            times.append(_times(way[-1]))
             below, made = _directory_in(way[-1], name)
             way.append(below)
-            times.append((before.st_atime_ns, before.st_mtime_ns))
             if made:
                 _plain_directory(below)
         _take_away(way[-1], step)
         source = os.open(step.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        _Laying(source, os.dup(way[-1]), names, step.filter, copies, copy).run()
+        _Laying(source, os.dup(way[-1]), names, step, copies, copy).run(made)
         # The directories on the way do not belong to this step: they look as before.
         for fd, before_times in zip(way, times, strict=False):
             os.utime(fd, ns=before_times)
+        return True
     finally:
         for fd in way:
             os.close(fd)
@@ -106,30 +116,39 @@ def _lay(top: int, step: Step, copies: filecopy.Copies, copy: bool) -> None:
 class _Laying:
     """A walk through one source directory and, in step with it, the target. Owns both descriptors."""
 
-    __slots__ = ("copies", "copy", "filter", "names", "source", "target")
+    __slots__ = ("copies", "copy", "filter", "implied", "names", "root", "source", "target")
 
     def __init__(
-        self, source: int, target: int, names: list[str], keep: Filter | None, copies: filecopy.Copies, copy: bool
+        self, source: int, target: int, names: list[str], step: Step, copies: filecopy.Copies, copy: bool
     ) -> None:
         self.source = source
         self.target = target
         self.names = names  # from the target's top to where we are
-        self.filter = keep
+        self.root = len(names)
+        self.filter = step.filter
+        self.implied = frozenset(step.implied)
         self.copies = copies
         self.copy = copy
 
-    def run(self) -> None:
+    def run(self, made: bool) -> None:
+        """:param made: the target was made for this step."""
         try:
+            looks = [self._kept_times(made)]
             todo = [self._lay_files()]
             left: list[tuple[tuple[int, int], tuple[int, int]]] = []
             while True:
                 if todo[-1]:
                     left.append((_identity(self.source), _identity(self.target)))
-                    self._down(todo[-1].pop())
+                    made = self._down(todo[-1].pop())
+                    looks.append(self._kept_times(made))
                     todo.append(self._lay_files())
                     continue
                 # Only now: nothing more is written into this directory by this step.
-                filecopy.copy_directory_attributes(self.source, self.target)
+                times = looks.pop()
+                if times is None:
+                    filecopy.copy_directory_attributes(self.source, self.target)
+                else:
+                    os.utime(self.target, ns=times)
                 todo.pop()
                 if not todo:
                     return
@@ -141,6 +160,12 @@ class _Laying:
         finally:
             os.close(self.source)
             os.close(self.target)
+
+    def _kept_times(self, made: bool) -> tuple[int, int] | None:
+        """What to set the directory's times back to if it keeps its looks; None if it gets the source's."""
+        if made or not self.implied or "/".join(self.names[self.root :]) not in self.implied:
+            return None
+        return _times(self.target)
 
     def _lay_files(self) -> list[str]:
         """Everything here that is no directory; the names of the directories that are to be entered."""
@@ -179,10 +204,11 @@ class _Laying:
                 raise
             self.copies.make(self.source, self.target, self.names, name)
 
-    def _down(self, name: str) -> None:
+    def _down(self, name: str) -> bool:
+        """Into a directory; whether the target's was made."""
         below = os.open(name, _DIRECTORY, dir_fd=self.source)
         try:
-            into, _ = _directory_in(self.target, name)
+            into, made = _directory_in(self.target, name)
         except OSError:
             os.close(below)
             raise
@@ -190,11 +216,17 @@ class _Laying:
         os.close(self.target)
         self.source, self.target = below, into
         self.names.append(name)
+        return made
 
     def _up(self, source: tuple[int, int], target: tuple[int, int]) -> None:
         self.source = _back(self.source, source)
         self.target = _back(self.target, target)
         self.names.pop()
+
+
+def _times(fd: int) -> tuple[int, int]:
+    status = os.fstat(fd)
+    return status.st_atime_ns, status.st_mtime_ns
 
 
 def _identity(fd: int) -> tuple[int, int]:
@@ -267,7 +299,7 @@ def _take_away(top: int, step: Step) -> None:
 
 
 def _remove(fd: int, names: list[str]) -> None:
-    before = os.fstat(fd)
+    before = _times(fd)
     for name in names:
         remove_tree(fd, name)
-    os.utime(fd, ns=(before.st_atime_ns, before.st_mtime_ns))
+    os.utime(fd, ns=before)

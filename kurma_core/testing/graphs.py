@@ -18,12 +18,14 @@ from kurma_core.testing.trees import Entry, Keep, Tree
 
 @dataclass(frozen=True)
 class LayerModel:
-    """One layer: its name, its tree, and what it takes away from those below it in its image."""
+    """One layer: its name, its tree, what it takes away from those below it in its image, and the directories that
+    its archive would only imply."""
 
     name: str
     tree: Tree
     removed: tuple[str, ...] = ()
     opaque: tuple[str, ...] = ()
+    implied: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class Store:
             image.id,
             ImageManifest(image.name, path_whitelist=image.whitelist),
             tuple(
-                ImageLayer(layer.name, self._path(layer), removed=layer.removed, opaque=layer.opaque)
+                ImageLayer(layer.name, self._path(layer), layer.removed, layer.opaque, layer.implied)
                 for layer in image.layers
             ),
             tuple(self.node(dependency) for dependency in image.dependencies),
@@ -119,7 +121,10 @@ def _lay_image(whole: dict[str, Entry], image: ImageModel, root: str, keeps: tup
         for path, entry in _own_tree(image).items()
     }
     if own:
-        trees.lay(whole, own, root, lambda path, is_directory: all(keep(path, is_directory) for keep in keeps))
+        implied = image.layers[0].implied if len(image.layers) == 1 else ()
+        trees.lay(
+            whole, own, root, lambda path, is_directory: all(keep(path, is_directory) for keep in keeps), implied
+        )
 
 
 def _whitelisted(whitelist: tuple[str, ...], root: str) -> Keep:
@@ -143,7 +148,7 @@ def _own_tree(image: ImageModel) -> dict[str, Entry]:
                     del whole[one]
         for path in layer.removed:
             trees.remove(whole, path)
-        trees.lay(whole, layer.tree)
+        trees.lay(whole, layer.tree, implied=layer.implied)
     return whole
 
 
@@ -206,15 +211,19 @@ def graphs(draw: st.DrawFn, *, stacks: bool = False) -> ImageModel:
     :param stacks: only what layers can be stacked for.
     """
     serial = [0]
-    layers = [
-        LayerModel(
-            f"layer{number}",
-            draw(layer_trees(serial)),
-            tuple(draw(st.lists(_PATHS, max_size=2))),
-            tuple(draw(st.lists(st.one_of(_PATHS, st.just("")), max_size=1))),
+    layers = []
+    for number in range(draw(st.integers(1, 4))):
+        whole = draw(layer_trees(serial))
+        directories = sorted(path for path, entry in whole.items() if entry.kind == "d")
+        layers.append(
+            LayerModel(
+                f"layer{number}",
+                whole,
+                tuple(draw(st.lists(_PATHS, max_size=2))),
+                tuple(draw(st.lists(st.one_of(_PATHS, st.just("")), max_size=1))),
+                () if stacks else tuple(draw(st.lists(st.sampled_from(directories), max_size=2, unique=True))),
+            )
         )
-        for number in range(draw(st.integers(1, 4)))
-    ]
     images: list[ImageModel] = []
     for number in range(draw(st.integers(1, 4))):
         below = draw(st.lists(st.sampled_from(images), max_size=3)) if images else []

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 #: What a directory looks like that no image says anything about.
@@ -165,14 +165,20 @@ def remove(whole: dict[str, Entry], path: str) -> None:
 
 
 def lay(
-    whole: dict[str, Entry], upper: Tree, root: str = "", keep: Keep = lambda path, is_directory: True
+    whole: dict[str, Entry],
+    upper: Tree,
+    root: str = "",
+    keep: Keep = lambda path, is_directory: True,
+    implied: Collection[str] = (),
 ) -> None:
     """Lay ``upper`` over ``whole`` at ``root`` (N2).
 
     :param keep: asked for each path of the finished tree, and whether a directory is to stand there.
+    :param implied: directories of ``upper`` whose looks give way to those of a directory that is there.
     """
     if not keep(root, True):
         return
+    given = set(whole)
     for way in reversed(parents(root)):
         _put_directory(whole, way, Entry("d", IMPLIED_MODE, mtime=0), existing=True)
     for path in sorted(upper, key=lambda path: path.split("/") if path else []):
@@ -181,7 +187,7 @@ def lay(
         if not keep(place, entry.kind == "d") or any(not keep(parent, True) for parent in parents(place)):
             continue
         if entry.kind == "d":
-            _put_directory(whole, place, entry, existing=False)
+            _put_directory(whole, place, entry, existing=path in implied and place in given)
         else:
             remove(whole, place)
             whole[place] = entry

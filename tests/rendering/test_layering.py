@@ -49,6 +49,14 @@ def test_one_layer_under_two_image_ids_is_one() -> None:
     assert order(node("a", node("b"), twin)) == ["twin", "a"]
 
 
+def test_what_leaves_looks_to_others_is_not_dropped() -> None:
+    """Nor stacked on anything: a union mount would show its own looks."""
+    d = ImageNode("d", ImageManifest("example.com/d"), (ImageLayer("d", "/layers/d", implied=("x",)),))
+    assert order(node("a", node("b", d), d)) == ["d", "b", "d", "a"]
+    assert layering.stackable(layering.applications(node("a", d)))
+    assert not layering.stackable(layering.applications(node("a", node("b"), d)))
+
+
 def test_filters_of_all_ancestors_hold() -> None:
     """N3: with the directories that lead to what is listed."""
     bottom = node("c", whitelist=("/a/b/1", "/a/b/2"))
@@ -106,6 +114,7 @@ def test_the_key_of_a_tree_says_wholly_what_makes_it() -> None:
         docker,
         other,
         opaque,
+        ImageNode("d", docker.manifest, (layers[0], ImageLayer("l2", "/l2", removed=("x",), implied=("y",)))),
         node("a"),
         node("a", whitelist=("/x",)),
         node("a", node("b")),

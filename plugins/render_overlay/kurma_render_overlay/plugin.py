@@ -34,7 +34,7 @@ class OverlayRenderer:
         :raises OSError: the tree cannot be made.
         """
         what = layering.applications(image)
-        if what and len(what) <= self.most_layers and all(one.plain for one in what):
+        if len(what) <= self.most_layers and layering.stackable(what):
             return tuple(RenderedLayer(one.image, one.layers[0].path) for one in reversed(what))
         return (layering.merged("links", what, cache.tree, tree.merge),)
 
