@@ -6,10 +6,11 @@ Names are bytes all the way. Whether an entry may be extracted, and where, is no
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from struct import Struct
 
 from kurma_core.errors import ArchiveError, HostileArchiveError
-from kurma_core.image_store import pax
+from kurma_core.image_store import acl, pax
 from kurma_core.image_store.entry import (
     BLOCK,
     CHARACTER,
@@ -166,9 +167,9 @@ class TarReader:
         entry = Entry(
             name,
             kind,
-            mode=_number(mode, "mode") & 0o7777,
-            uid=_number(uid, "user"),
-            gid=_number(gid, "group"),
+            mode=_repeated(mode, "mode") & 0o7777,
+            uid=_repeated(uid, "user"),
+            gid=_repeated(gid, "group"),
             size=_number(size, "size"),
             mtime=_time(mtime),
             target=link.partition(b"\0")[0] if target is None else target,
@@ -208,6 +209,10 @@ class TarReader:
             elif key == b"gid":
                 entry.gid = pax.identity(value)
         found = pax.attributes(fields)
+        if acl.ACCESS in found:
+            fitting = acl.fitting(found.pop(acl.ACCESS), entry.mode)
+            if fitting is not None:
+                found[acl.ACCESS] = fitting
         entry.attributes = found or NO_ATTRIBUTES
 
     # --- sparse files --------------------------------------------------------------------------------------------
@@ -286,6 +291,10 @@ def _number(field: bytes, what: str) -> int:
     if value < 0:
         raise ArchiveError(f"the archive is corrupt: a header has a negative {what}")
     return value
+
+
+# Owners and modes are the same few in a whole archive.
+_repeated = lru_cache(256)(_number)
 
 
 def _signed(field: bytes, what: str) -> int:

@@ -20,7 +20,7 @@ import os
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-from kurma_core.errors import ImageNotFoundError, StoreError
+from kurma_core.errors import ImageNotFoundError, PrivilegeError, StoreError
 from kurma_core.hookspecs import ImageLayer
 from kurma_core.image_store import documents
 from kurma_core.image_store.durable import share_lock
@@ -252,21 +252,17 @@ class ImageStore:
 
 @contextmanager
 def guard(what: str) -> Iterator[None]:
-    """Turn the kernel's refusals into one clear line. :raises StoreError: in place of OSError."""
+    """Turn the kernel's refusals into one clear line.
+
+    :raises StoreError: in place of OSError. :raises PrivilegeError: likewise, where root would be let.
+    """
     try:
         yield
     except OSError as error:
         import errno
 
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        privileged = error.errno in (errno.EPERM, errno.EACCES) and os.geteuid() != 0
-        raise StoreError(
-            f"{what}: {(error.strerror or str(error)).lower()}",
-            hint="make room, for instance with `kurma image gc`"
-            if full
-            else "run as root"
-            if privileged
-            else None,
-            errno=error.errno,
-            path=error.filename,
-        ) from error
+        message = f"{what}: {(error.strerror or str(error)).lower()}"
+        if error.errno in (errno.EPERM, errno.EACCES) and os.geteuid() != 0:
+            raise PrivilegeError(message, hint="run as root", errno=error.errno, path=error.filename) from error
+        hint = "make room, perhaps by `kurma image gc`" if error.errno in (errno.ENOSPC, errno.EDQUOT) else None
+        raise StoreError(message, hint=hint, errno=error.errno, path=error.filename) from error
