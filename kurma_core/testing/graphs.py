@@ -54,6 +54,7 @@ class Store:
     def __init__(self, directory: str) -> None:
         self.directory = directory
         self.built = 0
+        self.given: list[RenderedLayer] = []
         self.layers: dict[str, LayerModel] = {}
         for name in ("layers", "trees"):
             os.makedirs(os.path.join(directory, name))
@@ -88,7 +89,8 @@ class Store:
             os.mkdir(path + ".new", 0o755)
             build(path + ".new")
             os.rename(path + ".new", path)
-        return RenderedLayer(identifier, path)
+        self.given.append(RenderedLayer(identifier, path))
+        return self.given[-1]
 
     def check_layers(self) -> None:
         """:raises AssertionError: a stored layer is no longer what it was."""

@@ -26,14 +26,13 @@ from hypothesis import strategies as st
 from kurma_core.errors import RenderError
 from kurma_core.hookspecs import DriverContext
 from kurma_core.linux.beneath import remove_tree
-from kurma_core.rendering import render
+from kurma_core.models import RenderedLayer
 from kurma_core.testing import graphs, trees
 from kurma_core.testing.graphs import ImageModel, LayerModel, Store, plain
 from kurma_core.testing.trees import Entry, directory, file, link
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs import Driver, ImageNode, Renderer
-    from kurma_core.models import RenderedImage, RenderedLayer
 
 _MANY = settings(
     max_examples=120,
@@ -47,18 +46,26 @@ _MANY = settings(
 
 
 def render_model(store: Store, renderer: Renderer, image: ImageModel) -> tuple[RenderedLayer, ...]:
-    """Render ``image`` in ``store``, checked as the core does it."""
-    return render_node(store, renderer, store.node(image)).layers
+    """Render ``image`` in ``store``."""
+    return render_node(store, renderer, store.node(image))
 
 
-def render_node(store: Store, renderer: Renderer, node: ImageNode) -> RenderedImage:
-    manifests = {}
+def render_node(store: Store, renderer: Renderer, node: ImageNode) -> tuple[RenderedLayer, ...]:
+    """Render an image, and check what the core would not accept: layers that are no directories of the store, that
+    come twice, or that have another's ID."""
+    layers = renderer.render(node, store)
+    allowed = set(store.given)
     todo = [node]
     while todo:
         one = todo.pop()
-        manifests[one.id] = one.manifest.to_json()
         todo += one.dependencies
-    return render(node, renderer, store, manifests)
+        if len(one.layers) == 1:
+            allowed.add(RenderedLayer(one.id, one.layers[0].path))
+    assert layers
+    assert allowed.issuperset(layers), "a layer is an image's only one under its ID, or a tree of the cache"
+    assert len({layer.id for layer in layers}) == len({layer.path for layer in layers}) == len(layers)
+    assert all(os.path.isdir(layer.path) for layer in layers)
+    return layers
 
 
 def check_same(found: trees.Tree, wanted: trees.Tree) -> None:
@@ -261,7 +268,7 @@ class RendererContract:
             out.truncate(1 << 30)
             out.seek(1 << 29)
             out.write(b"data")
-        (layer,) = render_node(store, renderer, node).layers
+        (layer,) = render_node(store, renderer, node)
         status = os.stat(os.path.join(layer.path, "image"))
         assert status.st_size == 1 << 30
         assert status.st_blocks * 512 < 1 << 20
@@ -285,7 +292,7 @@ class RendererContract:
             fd = below
         os.symlink("target", "bottom", dir_fd=fd)
         os.close(fd)
-        (layer,) = render_node(store, renderer, node).layers
+        (layer,) = render_node(store, renderer, node)
         fd = os.open(layer.path, os.O_RDONLY | os.O_DIRECTORY)
         for _ in range(depth):
             below = os.open("directory", os.O_RDONLY | os.O_DIRECTORY, dir_fd=fd)
