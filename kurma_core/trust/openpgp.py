@@ -150,7 +150,11 @@ def _judge(said: list[_Signature], keys: Mapping[str, str], what: str, path: str
     if not faults:
         raise TrustError(f"{what}: the signature is none that OpenPGP knows", reason="malformed", path=path)
     one, (reason, text) = faults[0]
-    hint = "kurma trust add shows how to trust a key" if reason == "unknown" else None
+    hint = (
+        "if you trust it for this image, put its public key into trustedkeys/prefix.d/NAME/FINGERPRINT"
+        if reason == "unknown"
+        else None
+    )
     signer = f" (key {one.signer})" if one.signer else ""
     raise TrustError(f"{what}: {text}{signer}", hint=hint, reason=reason, fingerprint=one.signer, path=path)
 
