@@ -194,4 +194,5 @@ def read_layer(store: ImageStore, key: str) -> ImageLayer:
         path=store.path("layers", key, "rootfs"),
         removed=tuple(document["removed"]),
         opaque=tuple(document["opaque"]),
+        implied=tuple(document["implied"]),
     )

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 from kurma_core.errors import StoreError
 from kurma_core.hookspecs import ImageLayer
-from kurma_core.image_store import documents
 from kurma_core.image_store.builder import add_file, add_manifest
 from kurma_core.image_store.merge import merged
 from kurma_core.image_store.store import ImageStore, guard
@@ -19,10 +18,10 @@ if TYPE_CHECKING:
 
 def export(store: ImageStore, image_id: str, out: BinaryIO) -> None:
     """See :meth:`.store.ImageStore.export`."""
-    image = store.get(image_id)
+    store.get(image_id)  # an archive alone, left over, is no image
     archive = store.archive_path(image_id)
     found = (
-        _write_layered(out.write, store.manifest_bytes(image_id), described(store, image.layers))
+        _write_layered(out.write, store.manifest_bytes(image_id), store.layers(image_id))
         if archive is None
         else _unpack(archive, out)
     )
@@ -34,7 +33,7 @@ def export(store: ImageStore, image_id: str, out: BinaryIO) -> None:
         )
 
 
-def layered_id(manifest: bytes, layers: Sequence[tuple[ImageLayer, Sequence[str]]]) -> str:
+def layered_id(manifest: bytes, layers: Sequence[ImageLayer]) -> str:
     """The ID of an image made of layers: that of the tar which :func:`export` would write.
 
     :raises ArchiveError: a file cannot be read as it is. :raises OSError: as the kernel says.
@@ -42,18 +41,11 @@ def layered_id(manifest: bytes, layers: Sequence[tuple[ImageLayer, Sequence[str]
     return _write_layered(_nowhere, manifest, layers)
 
 
-def described(store: ImageStore, keys: Sequence[str]) -> list[tuple[ImageLayer, Sequence[str]]]:
-    """Layers for :func:`.merge.merged`. :raises StoreError: one is missing."""
-    return [(store.layer(key), documents.layer_values(store, key)["implied"]) for key in keys]
-
-
 def _nowhere(data: bytes) -> None:
     """Takes what is only to be hashed."""
 
 
-def _write_layered(
-    write: Callable[[bytes], object], manifest: bytes, layers: Sequence[tuple[ImageLayer, Sequence[str]]]
-) -> str:
+def _write_layered(write: Callable[[bytes], object], manifest: bytes, layers: Sequence[ImageLayer]) -> str:
     import hashlib
 
     digest = hashlib.sha512()

@@ -27,13 +27,13 @@ class MergedFile:
     status: os.stat_result
 
 
-def merged(layers: Sequence[tuple[ImageLayer, Sequence[str]]]) -> Iterator[MergedFile]:
+def merged(layers: Sequence[ImageLayer]) -> Iterator[MergedFile]:
     """Every file of the merged view: a directory before what it holds, names in the order of their bytes.
 
-    A whiteout hides what the layers below have, never what its own layer has.
+    A whiteout hides what the layers below have, never what its own layer has. A directory that is only implied
+    shows the owner, mode and time that a layer below gives it, where one does.
 
-    :param layers: lowest first, each with the directories that had no entry of their own in it: those show the
-        owner, mode and time that a layer below gives them, where one does.
+    :param layers: lowest first.
     :returns: the root first, with an empty path and the name ``.``.
     :raises OSError: as the kernel says.
     """
@@ -47,15 +47,15 @@ def merged(layers: Sequence[tuple[ImageLayer, Sequence[str]]]) -> Iterator[Merge
 class _View:
     """Layers are known by their number here, 0 being the topmost."""
 
-    def __init__(self, layers: Sequence[tuple[ImageLayer, Sequence[str]]]) -> None:
+    def __init__(self, layers: Sequence[ImageLayer]) -> None:
         top_first = list(reversed(layers))
-        self._removed = _topmost(layer.removed for layer, _ in top_first)
-        self._opaque = _topmost(layer.opaque for layer, _ in top_first)
-        self._implied = [frozenset(os.fsencode(path) for path in implied) for _, implied in top_first]
+        self._removed = _topmost(layer.removed for layer in top_first)
+        self._opaque = _topmost(layer.opaque for layer in top_first)
+        self._implied = [frozenset(os.fsencode(path) for path in layer.implied) for layer in top_first]
         self._roots: list[int] = []
         #: Directories of the current level, of the layers that take part in it.
         self._here: list[tuple[int, int]] = []
-        for layer, _ in top_first:
+        for layer in top_first:
             self._roots.append(open_tree(layer.path))
 
     def close(self) -> None:

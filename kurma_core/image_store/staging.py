@@ -150,7 +150,7 @@ def add_layered(
     """See :meth:`.store.ImageStore.add_layered`."""
     import json
 
-    from kurma_core.image_store.exporting import described, layered_id
+    from kurma_core.image_store.exporting import layered_id
 
     manifest_bytes = json.dumps(manifest.to_json(), ensure_ascii=False).encode()
     store.prepare()
@@ -158,7 +158,7 @@ def add_layered(
         for key in layers:
             if not store.hold_layer(key):
                 raise StoreError(f"the image store has no layer {key}", layer=key)
-        image_id = layered_id(manifest_bytes, described(store, layers))
+        image_id = layered_id(manifest_bytes, [store.layer(key) for key in layers])
         store.step("identified")
         image = ImageRecord(
             id=image_id,
@@ -198,8 +198,11 @@ def _sync(work: str) -> None:
 
 
 def place(store: ImageStore, work: str, image: ImageRecord, *, archive: str | None) -> None:
-    """Rename everything into place; with the last rename the image is in the store."""
-    with store.locked():
+    """Rename everything into place; with the last rename the image is in the store.
+
+    One at a time: of two that bring the same image, archive and provenance of one must not be mixed.
+    """
+    with store.locked(exclusive=True):
         if archive is not None:
             if not os.path.isdir(store.path("images", image.id)):
                 _place_archive(store, archive, image)

@@ -116,13 +116,14 @@ class ImageStore:
         return find(self, reference)
 
     def list(self) -> tuple[ImageRecord, ...]:
-        """All images, by name and then by age."""
+        """All images, by name and then by age. One that is damaged is left out, so that it does not take the
+        others with it: :meth:`ids` has it, and :meth:`get` and :meth:`verify` say what is wrong."""
         found = []
         for image_id in self.ids():
             try:
                 found.append(self.get(image_id))
-            except ImageNotFoundError:
-                continue  # removed meanwhile
+            except (ImageNotFoundError, StoreError):
+                continue  # removed meanwhile, or damaged
         return tuple(sorted(found, key=lambda image: (image.name, image.fetched_at, image.id)))
 
     def ids(self) -> tuple[str, ...]:
@@ -188,7 +189,7 @@ class ImageStore:
         verify(self, image_id, deep=deep)
 
     def remove(self, image_id: str) -> None:
-        """Take the image away, with its archive and the layers that no other image has.
+        """Take the image away, damaged or not, with its archive and the layers that no other image has.
 
         :raises ImageNotFoundError: it is not in the store.
         """

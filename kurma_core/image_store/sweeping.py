@@ -11,7 +11,7 @@ import os
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from kurma_core.errors import ImageNotFoundError
+from kurma_core.errors import ImageNotFoundError, StoreError
 from kurma_core.image_store import documents
 from kurma_core.image_store.durable import WorkDirectory, disk_usage, sweep, try_lock
 from kurma_core.image_store.store import ImageStore, guard
@@ -64,7 +64,7 @@ def remove(store: ImageStore, image_id: str) -> None:
         raise documents.not_found(image_id)
     with guard("cannot remove an image"), _Sweep(store, dry_run=False) as work:
         with store.locked(exclusive=True):
-            layers = store.get(image_id).layers
+            layers = _layers(store, image_id) or (image_id,)
             work.take("image", "images", image_id)
             store.step("image taken away")
             work.take_unneeded([f"{image_id}.aci"], layers)
@@ -142,10 +142,23 @@ class _Sweep:
         for name in archives:
             if name.removesuffix(".aci") not in images:
                 self.take("archive", "archives", name)
-        needed = {key for image_id in images for key in self._store.get(image_id).layers}
+        needed = set(images)
+        for image_id in images:
+            found = _layers(self._store, image_id)
+            if found is None:
+                return  # it might need any of them
+            needed.update(found)
         for key in layers:
             if key not in needed:
                 self.take("layer", "layers", key)
+
+
+def _layers(store: ImageStore, image_id: str) -> tuple[str, ...] | None:
+    """Keys of its layers; None: it is damaged, so that nobody knows."""
+    try:
+        return store.get(image_id).layers
+    except StoreError:
+        return None
 
 
 def _last_use(store: ImageStore, image_id: str) -> float:
@@ -153,7 +166,9 @@ def _last_use(store: ImageStore, image_id: str) -> float:
     try:
         image = store.get(image_id)
     except ImageNotFoundError:
-        return 0.0
+        return 0.0  # of its directory, nothing is left but that
+    except StoreError:
+        return _time(store.path("images", image_id))
     moments = [image.fetched_at] if image.last_used is None else [image.fetched_at, image.last_used]
     return max(_seconds(moment) for moment in moments)
 

@@ -42,9 +42,9 @@ def _verify_origin(store: ImageStore, image_id: str) -> None:
 
     archive = store.archive_path(image_id)
     if archive is None:
-        from kurma_core.image_store.exporting import described, layered_id
+        from kurma_core.image_store.exporting import layered_id
 
-        found = layered_id(store.manifest_bytes(image_id), described(store, store.get(image_id).layers))
+        found = layered_id(store.manifest_bytes(image_id), store.layers(image_id))
         if found != image_id:
             raise _damaged("the manifest or the layers of the image have changed", image_id)
         return

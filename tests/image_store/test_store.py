@@ -190,6 +190,22 @@ def test_a_damaged_document_says_so(store: ImageStore) -> None:
         store.get(image_id)
 
 
+def test_a_damaged_image_takes_no_other_with_it(store: ImageStore) -> None:
+    bad = stage_and_commit(store, image(file("rootfs/a")))
+    good = stage_and_commit(store, image(file("rootfs/b")))
+    with open(store.path("images", bad.id, "image.json"), "w") as document:
+        document.write("{")
+    assert store.list() == (good,)
+    assert store.ids() == tuple(sorted([bad.id, good.id]))
+    assert store.find("example.com/thing") == good
+    assert store.gc({good.id}, 3600).removed == ()
+    store.verify(good.id, deep=True)
+    store.remove(bad.id)
+    assert store.ids() == (good.id,)
+    assert os.listdir(store.path("layers")) == [good.id]
+    store.verify(good.id, deep=True)
+
+
 def test_two_processes_at_once(store: ImageStore, tmp_path: object) -> None:
     """Many at once with the same image: all succeed, and there is one image, with each one's provenance."""
     with open(f"{tmp_path}/image.aci", "wb") as out:
