@@ -284,7 +284,7 @@ SCHEMA: tuple[Key, ...] = (
         "trusted_host_keys",
         "fingerprints",
         [],
-        "keys whose images may run with the host's power (stagers, network images), beside this machine's own key",
+        "keys whose images may run with the host's power (stagers, network images), in place of this machine's own, unless that is listed too",
     ),
     Key(
         "host_image_digests",
