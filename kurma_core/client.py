@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.config import Config, load
-from kurma_core.errors import AppNotFoundError, PrivilegeError
+from kurma_core.errors import AppNotFoundError, KurmaError, PrivilegeError
 from kurma_core.version import VERSION
 
 if TYPE_CHECKING:
@@ -148,9 +148,9 @@ class Client:
                 prepared(record)
                 return self._foreground(record.uuid, stdio, output, signals)
             finally:
-                signals.raising = False
+                signals.settle()
                 if request.ephemeral:
-                    self._pods.remove(record.uuid)
+                    self._remove_ended(record.uuid)
 
     def start(self, reference: str, stdio: Stdio, output: Callable[[LogLine], None]) -> PodRecord:
         """Runs a prepared pod, or an ended one again from a clean copy, in the foreground, to its end."""
@@ -158,7 +158,17 @@ class Client:
         from kurma_core.pods.foreground import Signals
 
         with Signals() as signals:
-            return self._foreground(reference, stdio, output, signals)
+            try:
+                return self._foreground(reference, stdio, output, signals)
+            finally:
+                signals.settle()
+
+    def _remove_ended(self, uuid: str) -> None:
+        """An ephemeral pod at its end; what hinders that is told, and hides nothing else that went wrong."""
+        try:
+            self._pods.remove(uuid)
+        except KurmaError as error:
+            self.settings.note(error.message)
 
     def restart(self, reference: str, stdio: Stdio, output: Callable[[LogLine], None]) -> PodRecord:
         """Stops the pod if it runs, and runs it again as :meth:`start` does."""
@@ -171,7 +181,7 @@ class Client:
     ) -> PodRecord:
         from kurma_core.pods.foreground import run_to_end
 
-        pod = self._pods.start(reference, stdio)
+        pod = self._pods.start(reference, stdio, signals.settle)
         try:
             return run_to_end(pod, self._logs_of(self._pods.pod(pod.uuid)), signals, output)
         finally:

@@ -166,6 +166,10 @@ class PodNotFoundError(PodError):
     """No pod has that UUID, prefix or name."""
 
 
+class PodDamagedError(PodError):
+    """A pod's record on disk cannot be read."""
+
+
 class PodExistsError(PodError):
     """A pod with that UUID or name exists."""
 

@@ -1,11 +1,13 @@
 """Pods on disk: one directory each, root's alone, that ``cat`` is enough to understand.
 
 ``pods/UUID/`` holds ``pod.json`` (what the pod is: written once), ``state.json`` (how it is: replaced
-atomically), ``owner.lock`` and ``op.lock`` (flocks), ``pod/`` (what the stager writes), ``volumes/`` and
-``stager/``. ``pods/names/NAME`` is a symbolic link that reserves a name.
+atomically), ``owner.lock`` and ``op.lock``, ``pod/`` (what the stager writes), ``volumes/`` and ``stager/``.
+``pods/names/NAME`` is a symbolic link that reserves a name.
 
-The *owner* lock is held for as long as one process looks after the pod; the *op* lock for one change of
-``state.json``. A lock's holder that dies frees it, which is how others learn of it.
+The *owner* lock is held for as long as one process looks after the pod, from the moment at which its directory
+can be seen; the *op* lock for one change of ``state.json``. A lock's holder that dies frees it, which is how
+others learn of it. Locks belong to open files (``F_OFD_SETLK``): whether one is held can be seen without taking
+it, and so without being in the way of who is about to.
 """
 
 from __future__ import annotations
@@ -15,13 +17,16 @@ import errno
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+import struct
+import time
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from kurma_core.errors import (
     AmbiguousReferenceError,
     FormatVersionError,
     HostError,
+    PodDamagedError,
     PodExistsError,
     PodNotFoundError,
 )
@@ -31,6 +36,10 @@ from kurma_core.linux.files import replace_file
 Json = Any
 VERSION = 1
 _HEX = frozenset("0123456789abcdef-")
+#: ``struct flock``; what it says is the whole file.
+_FLOCK = "hhqqi4x"
+#: So begins a directory that is not yet a pod, or none any more.
+_UNFINISHED = ".half-"
 
 
 class PodDirectory:
@@ -46,25 +55,37 @@ class PodDirectory:
     # -- records --
 
     def read_pod(self) -> dict[str, Json]:
-        """``pod.json``. :raises PodNotFoundError: there is none (the pod was never wholly made, or is gone)."""
+        """``pod.json``.
+
+        :raises PodNotFoundError: there is none (the pod was never wholly made, or is gone).
+        :raises PodDamagedError: it is nonsense. :raises FormatVersionError: a newer version wrote it.
+        """
         return self._read("pod.json")
 
     def write_pod(self, value: dict[str, Json]) -> None:
         self._write("pod.json", value)
 
     def read_state(self) -> dict[str, Json]:
-        """``state.json``. :raises PodNotFoundError: as :meth:`read_pod`."""
-        return self._read("state.json")
+        """``state.json``; it has a ``state``. :raises: as :meth:`read_pod`."""
+        value = self._read("state.json")
+        if not isinstance(value.get("state"), str):
+            raise self._damaged("state.json", "it names no state")
+        return value
 
     def write_state(self, value: dict[str, Json]) -> None:
         self._write("state.json", value)
 
-    def change_state(self, **changes: Json) -> dict[str, Json]:
-        """Reads, changes and replaces ``state.json`` under the op lock; returns the new state."""
+    def change_state(self, *, only_in: Collection[str] | None = None, **changes: Json) -> dict[str, Json]:
+        """Reads, changes and replaces ``state.json`` under the op lock.
+
+        :param only_in: nothing is changed where the pod is in none of these states.
+        :returns: the state as it then is.
+        """
         with self.op_lock():
             state = self.read_state()
-            state.update(changes)
-            self.write_state(state)
+            if only_in is None or state.get("state") in only_in:
+                state.update(changes)
+                self.write_state(state)
             return state
 
     def _read(self, name: str) -> dict[str, Json]:
@@ -74,14 +95,22 @@ class PodDirectory:
         except FileNotFoundError:
             raise PodNotFoundError(f"pod {self.uuid}: no {name}", pod=self.uuid) from None
         except ValueError as error:
-            raise PodNotFoundError(
-                f"pod {self.uuid}: {name} is damaged: {error}", hint=f"kurma rm {self.uuid}", pod=self.uuid
-            ) from None
-        if not isinstance(value, dict) or value.get("version", 0) > VERSION:
+            raise self._damaged(name, str(error)) from None
+        except OSError as error:
+            raise self._damaged(name, os.strerror(error.errno or 0)) from None
+        version = value.get("version") if isinstance(value, dict) else None
+        if not isinstance(version, int):
+            raise self._damaged(name, "it has no version")
+        if version > VERSION:
             raise FormatVersionError(
                 f"pod {self.uuid}: {name} was written by a newer version of kurma", pod=self.uuid
             )
-        return value
+        return dict(value)
+
+    def _damaged(self, name: str, why: str) -> PodDamagedError:
+        return PodDamagedError(
+            f"pod {self.uuid}: {name} is damaged: {why}", hint=f"kurma rm {self.uuid}", pod=self.uuid
+        )
 
     def _write(self, name: str, value: dict[str, Json]) -> None:
         try:
@@ -97,33 +126,43 @@ class PodDirectory:
 
     # -- locks --
 
-    def try_own(self) -> int | None:
-        """Takes the owner lock. Returns its descriptor (close it to give it up), or None: somebody holds it."""
+    def try_own(self, patience: float = 0.0) -> int | None:
+        """Takes the owner lock.
+
+        :param patience: seconds to wait for it: who takes it only to see what is to be done soon lets go.
+        :returns: its descriptor (close it to give it up), or None: somebody holds it.
+        """
+        deadline = time.monotonic() + patience
         fd = self._open_lock("owner.lock")
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(fd)
-            return None
-        return fd
+        while True:
+            try:
+                fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+                return fd
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    os.close(fd)
+                    return None
+            time.sleep(0.01)
 
     def owned(self) -> bool:
-        """Whether a living process holds the owner lock."""
+        """Whether a living process holds the owner lock. Takes nothing."""
         try:
-            fd = self.try_own()
+            fd = self._open_lock("owner.lock")
         except PodNotFoundError:
             return False
-        if fd is None:
-            return True
-        os.close(fd)
-        return False
+        try:
+            asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+            answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, asked)
+        finally:
+            os.close(fd)
+        return bool(struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK)
 
     @contextlib.contextmanager
     def op_lock(self) -> Iterator[None]:
         """The short lock around a change of ``state.json``."""
         fd = self._open_lock("op.lock")
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
+            fcntl.fcntl(fd, fcntl.F_OFD_SETLKW, struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
             yield
         finally:
             os.close(fd)
@@ -151,29 +190,54 @@ class PodStore:
         self.root = f"{state_dir}/pods"
         self.names = f"{self.root}/names"
 
-    def create(self, uuid: str, name: str) -> PodDirectory:
+    def create(self, uuid: str, name: str) -> tuple[PodDirectory, int]:
         """Makes the pod's directory and reserves its name.
 
+        :returns: the directory, and the owner lock: nobody ever sees the pod without its owner.
         :raises PodExistsError: the UUID (G11) or the name is taken.
         """
+        new = f"{self.root}/{_UNFINISHED}{uuid}.{os.getpid()}"
         path = f"{self.root}/{uuid}"
+        lock: int | None = None
         try:
             os.makedirs(self.names, mode=0o700, exist_ok=True)
-            os.mkdir(path, 0o700)
-        except FileExistsError:
-            raise PodExistsError(
-                f"cannot make pod {uuid}: a pod with this UUID exists", hint=f"kurma rm {uuid}", pod=uuid
-            ) from None
+            os.mkdir(new, 0o700)
+            lock = PodDirectory(new).try_own()
+            assert lock is not None
+            os.rename(new, path)
         except OSError as error:
+            self._discard(new, lock)
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                raise PodExistsError(
+                    f"cannot make pod {uuid}: a pod with this UUID exists", hint=f"kurma rm {uuid}", pod=uuid
+                ) from None
             raise HostError(
                 f"cannot make {path}: {os.strerror(error.errno or 0)}", errno=error.errno, path=path
             ) from None
+        except BaseException:
+            self._discard(new, lock)
+            raise
         try:
             self._reserve(name, uuid)
         except BaseException:
-            os.rmdir(path)
+            self._discard(path, lock)
             raise
-        return PodDirectory(path)
+        return PodDirectory(path), lock
+
+    def _discard(self, path: str, lock: int | None) -> None:
+        """Removes a directory that did not become a pod, or is none any more."""
+        with contextlib.suppress(FileNotFoundError), _opened(self.root) as root:
+            beneath.remove_tree(root, os.path.basename(path))
+        if lock is not None:
+            os.close(lock)
+
+    def sweep(self) -> None:
+        """Removes what processes left that died at the very beginning of making a pod, or the end of removing."""
+        with contextlib.suppress(FileNotFoundError):
+            for name in os.listdir(self.root):
+                path = f"{self.root}/{name}"
+                if name.startswith(_UNFINISHED) and not PodDirectory(path).owned():
+                    self._discard(path, None)
 
     def _reserve(self, name: str, uuid: str) -> None:
         link = f"{self.names}/{name}"
@@ -205,7 +269,11 @@ class PodStore:
         """UUIDs of all pods, wholly made or not, in no order."""
         try:
             with os.scandir(self.root) as entries:
-                return [entry.name for entry in entries if entry.name != "names" and entry.is_dir()]
+                return [
+                    entry.name
+                    for entry in entries
+                    if entry.name != "names" and not entry.name.startswith(".") and entry.is_dir()
+                ]
         except FileNotFoundError:
             return []
 
@@ -218,7 +286,7 @@ class PodStore:
         :raises PodNotFoundError: there is none.
         :raises AmbiguousReferenceError: a prefix fits several.
         """
-        if "/" not in reference and reference not in ("", ".", "..", "names"):
+        if "/" not in reference and not reference.startswith(".") and reference not in ("", "names"):
             text = reference.lower()
             if os.path.isdir(f"{self.root}/{text}"):
                 return self.directory(text)
@@ -237,17 +305,30 @@ class PodStore:
                     )
         raise PodNotFoundError(f"no pod {reference}", hint="see: kurma list")
 
+    def name_of(self, uuid: str) -> str | None:
+        """The name that a pod has reserved, found among the links: for one whose own record cannot tell."""
+        with contextlib.suppress(OSError), os.scandir(self.names) as entries:
+            for entry in entries:
+                if os.path.basename(os.readlink(entry.path)) == uuid:
+                    return entry.name
+        return None
+
     def delete(self, pod: PodDirectory, name: str | None) -> None:
         """Removes the pod's directory and frees its name. Repeatable. The caller holds the owner lock.
 
+        Its records go last and at once: nobody ever sees half a pod.
+
         :raises HostError: something in it cannot be removed (a mount left in it, say).
         """
+        gone = f"{_UNFINISHED}{pod.uuid}.{os.getpid()}"
         try:
-            parent = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return
-        try:
-            beneath.remove_tree(parent, pod.uuid)
+            with _opened(pod.path) as directory:
+                for entry in os.listdir(directory):
+                    if not entry.endswith((".json", ".lock")):
+                        beneath.remove_tree(directory, entry)
+            with _opened(self.root) as root:
+                os.rename(pod.uuid, gone, src_dir_fd=root, dst_dir_fd=root)
+                beneath.remove_tree(root, gone)
         except OSError as error:
             if error.errno != errno.ENOENT:
                 raise HostError(
@@ -256,10 +337,17 @@ class PodStore:
                     errno=error.errno,
                     path=pod.path,
                 ) from None
-        finally:
-            os.close(parent)
         if name is not None:
             link = f"{self.names}/{name}"
             with contextlib.suppress(OSError):
                 if os.path.basename(os.readlink(link)) == pod.uuid:
                     os.unlink(link)
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[int]:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)

@@ -65,6 +65,10 @@ class Signals:
         except BlockingIOError:
             return
 
+    def settle(self) -> None:
+        """From here on, signals only make the descriptor readable."""
+        self.raising = False
+
     def fileno(self) -> int:
         return self._read
 
@@ -84,7 +88,6 @@ def run_to_end(
     :param apps: (app, name of its log file).
     :param output: gets each line; when it raises BrokenPipeError nobody reads any more, and the pod is stopped.
     """
-    signals.raising = False
     with LogReader(pod.directory, apps) as reader:
         watch = reader.watch()
         shown = _Shown(output)

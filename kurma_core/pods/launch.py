@@ -8,6 +8,7 @@ off once it is undone: a process that dies anywhere leaves a list that any other
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from kurma_core.pods.services import Services
 
 Json = Any
+#: Seconds until a killed process is given up.
+_KILL_PATIENCE = 10.0
 
 
 @dataclass(slots=True)
@@ -153,7 +156,14 @@ class Stager:
 
     def undo(self, launch: Launch) -> None:
         driver = launch.services.stagers.get(launch.document.stager)
-        driver.cleanup(launch.directory.path, launch.document.cgroup)
+        try:
+            driver.cleanup(launch.directory.path, launch.document.cgroup)
+        except OSError as error:
+            raise _host_error("end the stager", launch, error) from None
+        if launch.stager is not None:
+            # Whatever cgroup it has gone to; and it is waited for, since it may be our child.
+            launch.stager.signal(signal.SIGKILL)
+            launch.stager.wait(_KILL_PATIENCE)
 
 
 #: In the order in which a pod comes up.
@@ -181,11 +191,11 @@ def tear_down(launch: Launch) -> list[KurmaError]:
             continue
         try:
             step.undo(launch)
+            on_record.remove(step.name)
+            # On a full disk this fails; what is undone stays on record then, and undoing it twice does no harm.
+            launch.record(steps=on_record)
         except KurmaError as error:
             failures.append(error)
-        else:
-            on_record.remove(step.name)
-            launch.record(steps=on_record)
     return failures
 
 

@@ -3,18 +3,25 @@ state directory; flocks and atomic renames keep the processes apart."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 import uuid as uuids
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kurma_core.appc.types import pod_uuid, sanitize_name
 from kurma_core.errors import (
     AppNotFoundError,
+    FormatVersionError,
+    HostError,
     KurmaError,
+    PluginError,
+    PodDamagedError,
     PodError,
     PodNotFoundError,
     PodStateError,
+    StagerError,
     UsageError,
 )
 from kurma_core.linux.clock import timestamp
@@ -26,16 +33,20 @@ from kurma_core.pods.owned import OwnedPod
 from kurma_core.pods.records import pod_record, read_document
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from kurma_core.hookspecs import Progress, RunningStager, Stager, Stdio
+    from kurma_core.linux.cgroups import CgroupTree
     from kurma_core.pod_store import PodDirectory
+    from kurma_core.pods.document import PodDocument
     from kurma_core.pods.request import PodRequest
     from kurma_core.pods.services import Services
 
 _NAME_LIMIT = 128
 #: Seconds that an owner has for its teardown once the stager has ended.
 _TEARDOWN_PATIENCE = 60.0
+#: Seconds to wait for the owner lock, where nobody should hold it for long.
+_LOCK_PATIENCE = 2.0
 
 
 class PodManager:
@@ -59,10 +70,7 @@ class PodManager:
         uuid = str(uuids.uuid4()) if request.uuid is None else pod_uuid(request.uuid)
         name = self._name(request, uuid)
         created_at = timestamp()
-        directory = self.store.create(uuid, name)
-        lock = directory.try_own()
-        if lock is None:
-            raise PodError(f"pod {uuid}: somebody else is at work on it")
+        directory, lock = self.store.create(uuid, name)
         try:
             document = pod_document(request, uuid, name, created_at, self.services, progress)
             directory.write_state({"state": "preparing", "steps": []})
@@ -93,34 +101,43 @@ class PodManager:
 
     # -- running --
 
-    def start(self, reference: str, stdio: Stdio) -> OwnedPod:
+    def start(self, reference: str, stdio: Stdio, settled: Callable[[], None] = lambda: None) -> OwnedPod:
         """Starts a prepared or ended pod from a clean copy; this process owns it from now on.
 
+        :param settled: called once it is up, or on its way down: then nothing may interrupt this process any more.
         :raises PodStateError: it runs already, or is owned by another process.
         :raises KurmaError: it did not come up; all is undone and recorded.
         """
         directory = self._find(reference)
         document = read_document(directory)
-        lock = directory.try_own()
-        if lock is None:
-            raise PodStateError(
-                f"cannot start pod {document.name}: another process is at work on it", pod=document.uuid
-            )
-        pod = OwnedPod(Launch(self.services, directory, document, stdio), lock, self.events)
+        self._startable(document, directory.read_state())
+        pod = OwnedPod(Launch(self.services, directory, document, stdio), self._own(directory), self.events)
         try:
             state = directory.read_state()
-            if state["state"] not in ("prepared", *ENDED_STATES):
-                raise PodStateError(f"cannot start pod {document.name}: it is {state['state']}", pod=document.uuid)
+            self._startable(document, state)
             if state.get("steps"):
                 raise PodStateError(
                     f"cannot start pod {document.name}: its last teardown is not complete", hint="kurma gc"
                 )
             self._clear_run(directory)
-            pod.start(self.services.config.start_timeout)
+            pod.start(self.services.config.start_timeout, settled)
         except BaseException:
             pod.close()
             raise
         return pod
+
+    @staticmethod
+    def _startable(document: PodDocument, state: Mapping[str, object]) -> None:
+        if state["state"] not in ("prepared", *ENDED_STATES):
+            raise PodStateError(f"cannot start pod {document.name}: it is {state['state']}", pod=document.uuid)
+
+    @staticmethod
+    def _own(directory: PodDirectory) -> int:
+        """The owner lock. Who only looks after what is dead, as any command does, soon lets go of it."""
+        lock = directory.try_own(_LOCK_PATIENCE)
+        if lock is None:
+            raise PodStateError(f"pod {directory.uuid}: another process is at work on it", pod=directory.uuid)
+        return lock
 
     def _clear_run(self, directory: PodDirectory) -> None:
         """Every execution starts from a clean copy: what an earlier run left is removed, its logs too."""
@@ -146,7 +163,7 @@ class PodManager:
             try:
                 self._recover(directory)
                 found.append(self._record(directory))
-            except PodNotFoundError as error:
+            except KurmaError as error:
                 if os.path.isdir(directory.path):
                     found.append(self._broken(directory, error))
         return sorted(found, key=lambda record: record.created_at)
@@ -157,7 +174,10 @@ class PodManager:
         return self._record(directory)
 
     def wait(self, reference: str) -> PodRecord:
-        """Waits until the pod has ended and its teardown is done."""
+        """Waits until the pod has ended and its teardown is done.
+
+        :raises PodNotFoundError: it was removed in the meantime, as ephemeral ones are.
+        """
         directory = self._find(reference)
         self._wait_ended(directory, None)
         return self._record(directory)
@@ -180,9 +200,15 @@ class PodManager:
         state = directory.read_state()["state"]
         if state not in ("running", "stopping"):
             return pod_record(directory)
-        stager = recovery.find_stager(self.services, directory)
         try:
-            return pod_record(directory, self._driver(directory), stager)
+            driver = self._driver(directory)
+            stager = recovery.find_stager(self.services, directory)
+        except (PluginError, StagerError) as error:
+            # Its stager's plugin is gone, or broken: the pod is listed all the same.
+            self.services.note(error.message)
+            return pod_record(directory)
+        try:
+            return pod_record(directory, driver, stager)
         finally:
             if stager is not None:
                 stager.close()
@@ -222,18 +248,25 @@ class PodManager:
             raise PodStateError(
                 f"pod {reference} is {state}: it cannot be stopped yet", hint="try again in a moment"
             )
+        record = self._record(directory)
         if stager is not None:
             try:
                 self._end(directory, stager, timeout, force)
             finally:
                 stager.close()
         self._wait_ended(directory, time.monotonic() + _TEARDOWN_PATIENCE)
-        return self._record(directory)
+        try:
+            return self._record(directory)
+        except PodNotFoundError:
+            # An ephemeral one, that its owner has removed: how it ended, only the owner's caller has learnt.
+            return replace(record, state="stopped", owner=None, stager_pid=None, network_namespace=None)
 
     def _end(self, directory: PodDirectory, stager: RunningStager, timeout: float | None, force: bool) -> None:
         driver = self._driver(directory)
-        directory.change_state(state="stopping")
         driver.stop(directory.path, stager, force=force)
+        # A full disk must not keep a pod running; and its owner may have recorded its end already.
+        with contextlib.suppress(HostError, PodNotFoundError):
+            directory.change_state(only_in=("starting", "running"), state="stopping")
         patience = self.services.config.stop_timeout + 5 if timeout is None else timeout
         if _ends(stager, patience):
             return
@@ -256,7 +289,9 @@ class PodManager:
         try:
             while True:
                 try:
-                    self._recover(directory)
+                    # What cannot be taken down is an error here: waiting on would not change it.
+                    if recovery.needs_recovery(directory):
+                        recovery.recover(self.services, directory, self.events)
                     state = directory.read_state()["state"]
                 except PodNotFoundError:
                     return
@@ -297,10 +332,10 @@ class PodManager:
         if app is not None and app not in running:
             raise AppNotFoundError(f"app {app} of pod {record.name} does not run")
         # What a stager says is untrusted: only a process of this pod's own cgroup is ever signalled.
-        members = set(CgroupTree(read_document(directory).cgroup).pids())
+        tree = CgroupTree(read_document(directory).cgroup)
         for name, pid in running.items():
             if app in (None, name):
-                _signal_member(pid, number, members, name)
+                _signal_member(pid, number, tree, name)
 
     def remove(self, reference: str, *, force: bool = False) -> None:
         """Removes an ended or prepared pod, its logs and empty volumes.
@@ -315,43 +350,39 @@ class PodManager:
         try:
             document = read_document(directory)
             state = directory.read_state()["state"]
-        except PodNotFoundError:
-            self._remove_broken(directory)
+        except (PodNotFoundError, PodDamagedError, FormatVersionError):
+            self._remove_broken(directory, force=force)
             return
-        if state not in ("prepared", *ENDED_STATES):
-            if not force:
-                raise PodStateError(
-                    f"cannot remove pod {document.name}: it is {state}",
-                    hint=f"kurma stop {document.uuid[:8]}, or kurma rm --force {document.uuid[:8]}",
-                )
+        if force and state not in ("prepared", *ENDED_STATES):
             self.stop(document.uuid, force=True)
-        lock = directory.try_own()
-        if lock is None:
-            raise PodStateError(f"cannot remove pod {document.name}: another process is at work on it")
+            if not os.path.isdir(directory.path):
+                return  # ephemeral, and removed by its owner
+        elif state not in ("prepared", *ENDED_STATES):
+            raise _not_removable(document, state)
+        lock = self._own(directory)
         try:
-            if directory.read_state().get("steps"):
+            now = directory.read_state()
+            if now["state"] not in ("prepared", *ENDED_STATES):
+                raise _not_removable(document, now["state"])
+            if now.get("steps"):
                 raise PodStateError(
                     f"cannot remove pod {document.name}: its teardown is not complete", hint="kurma gc"
                 )
             self.store.delete(directory, document.name)
+        except PodNotFoundError:
+            return  # somebody was faster
         finally:
             os.close(lock)
         self.events.tell("removed", document)
 
-    def _remove_broken(self, directory: PodDirectory) -> None:
-        """A pod whose records cannot be read: what it may have made is known by its UUID alone."""
-        from kurma_core.linux import namespaces
-        from kurma_core.linux.cgroups import CgroupTree
+    def _remove_broken(self, directory: PodDirectory, *, force: bool) -> None:
+        """A pod whose records cannot be read: what it may have made is known by its UUID, and what is readable."""
+        from kurma_core.pods import broken
 
-        lock = directory.try_own()
-        if lock is None:
-            raise PodStateError(f"cannot remove pod {directory.uuid}: another process is at work on it")
+        lock = self._own(directory)
         try:
-            tree = CgroupTree(f"kurma/{directory.uuid}")
-            tree.kill()
-            tree.remove()
-            namespaces.delete_netns(f"/run/netns/kurma-{directory.uuid}")
-            self.store.delete(directory, None)
+            broken.take_down(self.services, directory, force=force)
+            self.store.delete(directory, self.store.name_of(directory.uuid))
         finally:
             os.close(lock)
 
@@ -367,6 +398,8 @@ class PodManager:
                 said += self._collect_one(directory, grace, dry_run)
             except KurmaError as error:
                 said.append(f"pod {uuid}: left: {error.message}")
+        if not dry_run:
+            self.store.sweep()
         return tuple(said)
 
     def _collect_one(self, directory: PodDirectory, grace: float, dry_run: bool) -> Iterable[str]:
@@ -395,8 +428,8 @@ class PodManager:
         for uuid in self.store.uuids():
             try:
                 used.update(read_document(self.store.directory(uuid)).images.values())
-            except PodNotFoundError:
-                continue
+            except KurmaError:
+                continue  # nothing can be known of a broken one, and it can never run again
         return used
 
     def network_users(self, network: str) -> list[str]:
@@ -409,13 +442,20 @@ class PodManager:
         ]
 
 
+def _not_removable(document: PodDocument, state: str) -> PodStateError:
+    return PodStateError(
+        f"cannot remove pod {document.name}: it is {state}",
+        hint=f"kurma stop {document.uuid[:8]}, or kurma rm --force {document.uuid[:8]}",
+    )
+
+
 def _ends(stager: RunningStager, timeout: float) -> bool:
     from kurma_core.linux.process import wait_pidfd
 
     return wait_pidfd(stager.fileno(), timeout)
 
 
-def _signal_member(pid: int, number: int, members: set[int], app: str) -> None:
+def _signal_member(pid: int, number: int, tree: CgroupTree, app: str) -> None:
     from kurma_core.linux.process import pidfd_open, pidfd_send_signal
 
     try:
@@ -423,7 +463,8 @@ def _signal_member(pid: int, number: int, members: set[int], app: str) -> None:
     except ProcessLookupError:
         return
     try:
-        if pid not in members:
+        # Only now, since the number may have gone to another process before it was held.
+        if pid not in tree.pids():
             raise PodError(f"the stager is wrong: process {pid}, which it names for app {app}, is not in its pod")
         pidfd_send_signal(fd, number)
     except ProcessLookupError:

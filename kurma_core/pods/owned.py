@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from kurma_core.errors import KurmaError, PodError
+from kurma_core.errors import HostError, KurmaError, PodError
 from kurma_core.linux.clock import timestamp
 from kurma_core.pods.launch import Launch, bring_up, tear_down
 from kurma_core.pods.records import conclusion, pod_record
@@ -42,10 +44,11 @@ class OwnedPod:
         assert self._launch.stager is not None
         return self._launch.stager
 
-    def start(self, timeout: float) -> None:
+    def start(self, timeout: float, settled: Callable[[], None]) -> None:
         """Brings the pod up and waits until it runs. When that fails, all is undone and recorded as errored.
 
         :param timeout: seconds the stager has to report the pod as running.
+        :param settled: called once the pod is up, or on its way down: from here on nothing may interrupt us.
         :raises KurmaError: why it did not come up.
         """
         launch = self._launch
@@ -59,17 +62,23 @@ class OwnedPod:
             stager=None,
             attachments=[],
             notes=[],
+            apps=None,
         )
         self._events.tell("starting", launch.document)
         try:
-            bring_up(launch)
-            running = self.stager.wait_running(timeout)
+            try:
+                bring_up(launch)
+                running = self.stager.wait_running(timeout)
+                if running:
+                    # Not if somebody stops it already.
+                    launch.directory.change_state(only_in=("starting",), state="running")
+            finally:
+                settled()
         except BaseException as error:
-            reason = error.message if isinstance(error, KurmaError) else f"interrupted ({type(error).__name__})"
+            reason = error.message if isinstance(error, KurmaError) else str(error) or type(error).__name__
             self._end({"state": "errored", "reason": reason, "exitCode": 125})
             raise
         if running:
-            launch.directory.change_state(state="running")
             self._events.tell("running", launch.document)
 
     def fileno(self) -> int:
@@ -78,9 +87,11 @@ class OwnedPod:
 
     def stop(self, *, force: bool) -> None:
         """Asks the stager to end the pod; does not wait."""
-        self._launch.directory.change_state(state="stopping")
         driver = self._launch.services.stagers.get(self._launch.document.stager)
         driver.stop(self.directory, self.stager, force=force)
+        # A full disk must not keep a pod running.
+        with contextlib.suppress(HostError):
+            self._launch.directory.change_state(only_in=("starting", "running"), state="stopping")
 
     def finish(self) -> PodRecord:
         """Waits for the stager's end, takes everything down, records how it ended.
@@ -104,7 +115,11 @@ class OwnedPod:
         failures = tear_down(self._launch)
         if failures:
             how = {**how, "state": "errored", "reason": f"teardown is not complete: {failures[0].message}"}
-        self._launch.record(**how, finishedAt=timestamp(), owner=None)
+        try:
+            self._launch.record(**how, finishedAt=timestamp(), owner=None)
+        except KurmaError as error:
+            # The disk is full: whoever comes by once it is not finds a dead pod, and records it.
+            failures.append(error)
         self._events.tell(str(how["state"]), self._launch.document)
         return failures
 

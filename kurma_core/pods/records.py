@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from kurma_core.errors import KurmaError, StagerError
+from kurma_core.errors import KurmaError, ManifestError, PodDamagedError, StagerError
 from kurma_core.models import AppStatus, PodRecord
 from kurma_core.pods.document import PodDocument
 from kurma_core.pods.launch import read_attachments
-from kurma_core.staging.records import exit_code, read_status_file
+from kurma_core.staging.records import exit_code, parse_apps, read_status_file
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs import RunningStager, Stager
@@ -20,14 +20,15 @@ Json = Any
 
 
 def read_document(directory: PodDirectory) -> PodDocument:
-    """:raises PodNotFoundError: the pod was never wholly made, or its record is damaged."""
+    """:raises PodNotFoundError: the pod was never wholly made. :raises PodDamagedError: its record is nonsense."""
+    value = directory.read_pod()
     try:
-        return PodDocument.from_json(directory.read_pod())
-    except (KeyError, TypeError, AttributeError) as error:
-        from kurma_core.errors import PodNotFoundError
-
-        raise PodNotFoundError(
-            f"pod {directory.uuid}: pod.json is damaged: {error!r}", hint=f"kurma rm {directory.uuid}"
+        return PodDocument.from_json(value)
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError, ManifestError) as error:
+        raise PodDamagedError(
+            f"pod {directory.uuid}: pod.json is damaged: {error!r}",
+            hint=f"kurma rm {directory.uuid}",
+            pod=directory.uuid,
         ) from None
 
 
@@ -75,7 +76,9 @@ def app_statuses(
         return tuple(AppStatus(name) for name in document.app_names)
     told: Mapping[str, AppStatus] = {}
     try:
-        if stager is not None:
+        if state.get("apps") is not None:
+            told = parse_apps(state["apps"], "its record")
+        elif stager is not None:
             told = stager.status(directory.path, running)
         else:
             told = (read_status_file(directory.path) or ({}, ()))[0]
@@ -91,7 +94,7 @@ def app_statuses(
 def conclusion(
     directory: PodDirectory, document: PodDocument, stager: Stager | None, status: int | None, output: str
 ) -> dict[str, Json]:
-    """How a pod whose stager has ended is to be recorded (G6): state, reason, exit code, notes.
+    """How a pod whose stager has ended is to be recorded (G6): state, reason, exit code, notes, apps.
 
     :param status: the stager's exit status; None: nobody knows.
     :param output: what it said last.
@@ -122,4 +125,6 @@ def conclusion(
         "reason": reason or problem,
         "exitCode": code,
         "notes": list(notes),
+        # What is known of the apps does not depend any more on what the stager leaves behind.
+        "apps": {name: apps[name].to_json() for name in document.app_names if name in apps},
     }

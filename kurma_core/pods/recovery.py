@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import KurmaError, PodNotFoundError
 from kurma_core.linux.clock import timestamp
@@ -36,6 +36,8 @@ def needs_recovery(directory: PodDirectory) -> bool:
         state = directory.read_state()
     except PodNotFoundError:
         return not directory.owned()
+    except KurmaError:
+        return False  # damaged, or of a newer version: not for us to judge
     unfinished = state["state"] in (*_LIVE, "preparing") or bool(state.get("steps"))
     return unfinished and not directory.owned()
 
@@ -56,15 +58,11 @@ def recover(services: Services, directory: PodDirectory, events: Events) -> bool
 
 
 def _recover(services: Services, directory: PodDirectory, events: Events) -> bool:
-    try:
-        document, state = read_document(directory), directory.read_state()
-    except PodNotFoundError:
-        # It died before it was wholly prepared: nothing outside its directory was made.
-        services.store.delete(directory, _reserved_name(services, directory.uuid))
+    if _half_made(directory):
+        # Nothing outside its directory was made.
+        services.store.delete(directory, services.store.name_of(directory.uuid))
         return True
-    if state["state"] == "preparing":
-        services.store.delete(directory, document.name)
-        return True
+    document, state = read_document(directory), directory.read_state()
     if state["state"] not in _LIVE and not state.get("steps"):
         return False
     stager = find_stager(services, directory)
@@ -77,7 +75,7 @@ def _recover(services: Services, directory: PodDirectory, events: Events) -> boo
         services.stagers.get(document.stager).stop(directory.path, stager, force=True)
         stager.wait(5)
         stager.close()
-        end: dict[str, object] = {"state": "errored", "reason": "its owner died while it started", "exitCode": 125}
+        end: dict[str, Any] = {"state": "errored", "reason": "its owner died while it started", "exitCode": 125}
     elif state["state"] == "starting":
         end = {"state": "errored", "reason": "its owner died while it started", "exitCode": 125}
     elif state["state"] in _LIVE:
@@ -97,13 +95,9 @@ def _recover(services: Services, directory: PodDirectory, events: Events) -> boo
     return True
 
 
-def _reserved_name(services: Services, uuid: str) -> str | None:
-    """The name that a half-made pod reserved, found among the links."""
+def _half_made(directory: PodDirectory) -> bool:
+    """Whether it died before it was wholly prepared. A damaged record is none that was never made."""
     try:
-        with os.scandir(services.store.names) as entries:
-            for entry in entries:
-                if os.path.basename(os.readlink(entry.path)) == uuid:
-                    return entry.name
-    except OSError:
-        return None
-    return None
+        return bool(directory.read_state()["state"] == "preparing")
+    except PodNotFoundError:
+        return not os.path.exists(directory.file("pod.json"))

@@ -1,4 +1,4 @@
-"""What every test with real parts stands on: a "host" of its own, and the proof that nothing of it is left behind."""
+"""What every test with real parts stands on: a "host" of its own, and the proof that nothing is left behind."""
 
 import os
 import time
@@ -23,7 +23,7 @@ def _mounts():
         for line in file:
             fields = line.split()
             found.add(f"mount {fields[4]} ({fields[fields.index('-') + 1]})")
-    # The directory that holds named network namespaces is made a mount of its own once per host, as by ip-netns(8).
+    # The directory of named network namespaces is made a mount of its own once per host, as ip-netns(8) does.
     return {mount for mount in found if not mount.startswith("mount /run/netns (")}
 
 

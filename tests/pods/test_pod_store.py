@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from kurma_core.errors import AmbiguousReferenceError, FormatVersionError, PodExistsError, PodNotFoundError
-from kurma_core.pod_store import PodStore
+from kurma_core.errors import (
+    AmbiguousReferenceError,
+    FormatVersionError,
+    PodDamagedError,
+    PodExistsError,
+    PodNotFoundError,
+)
+from kurma_core.pod_store import PodDirectory, PodStore
 
 A = "aaaa0000-0000-4000-8000-000000000001"
 B = "aaaabbbb-0000-4000-8000-000000000002"
@@ -38,9 +45,9 @@ def test_a_taken_name_is_refused_and_leaves_nothing(store: PodStore) -> None:
 
 
 def test_a_name_whose_pod_is_gone_is_free_again(store: PodStore) -> None:
-    pod = store.create(A, "one")
-    os.rmdir(pod.path)  # as a process would leave it that died before it freed the name
-    assert store.create(B, "one").uuid == B
+    pod, _ = store.create(A, "one")
+    shutil.rmtree(pod.path)  # as a process would leave it that died before it freed the name
+    assert store.create(B, "one")[0].uuid == B
 
 
 def test_found_by_uuid_prefix_and_name(store: PodStore) -> None:
@@ -62,30 +69,84 @@ def test_no_such_pod(store: PodStore, reference: str) -> None:
 
 
 def test_state_is_replaced_whole_and_read_back(store: PodStore) -> None:
-    pod = store.create(A, "one")
+    pod, _ = store.create(A, "one")
     pod.write_state({"state": "prepared"})
     assert pod.change_state(state="running", owner=1)["owner"] == 1
     assert pod.read_state() == {"version": 1, "state": "running", "owner": 1}
-    assert sorted(os.listdir(pod.path)) == ["op.lock", "state.json"]
+    assert sorted(os.listdir(pod.path)) == ["op.lock", "owner.lock", "state.json"]
 
 
 def test_damage_is_told_with_what_to_do(store: PodStore) -> None:
-    pod = store.create(A, "one")
+    pod, _ = store.create(A, "one")
     Path(pod.file("state.json")).write_text("{")
-    with pytest.raises(PodNotFoundError, match=r"state\.json is damaged") as caught:
+    with pytest.raises(PodDamagedError, match=r"state\.json is damaged") as caught:
         pod.read_state()
     assert caught.value.hint == f"kurma rm {A}"
 
 
 def test_a_newer_format_is_refused(store: PodStore) -> None:
-    pod = store.create(A, "one")
+    pod, _ = store.create(A, "one")
     Path(pod.file("state.json")).write_text('{"version": 99}')
     with pytest.raises(FormatVersionError, match="newer version"):
         pod.read_state()
 
 
+def test_a_pod_is_never_seen_without_its_owner(store: PodStore) -> None:
+    pod, lock = store.create(A, "one")
+    assert pod.owned()
+    assert pod.try_own() is None
+    os.close(lock)
+    assert not pod.owned()
+
+
+def test_looking_for_an_owner_is_in_nobodys_way(store: PodStore) -> None:
+    """To see whether a pod is owned takes no lock, not for a moment."""
+    pod, lock = store.create(A, "one")
+    os.close(lock)
+    script = (
+        "import sys; from kurma_core.pod_store import PodDirectory\n"
+        "pod = PodDirectory(sys.argv[1]); print(flush=True)\n"
+        "while True: pod.owned()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, pod.path],
+        stdout=subprocess.PIPE,
+    ) as looker:
+        assert looker.stdout is not None
+        looker.stdout.readline()
+        for _ in range(2000):
+            lock_again = pod.try_own()
+            assert lock_again is not None
+            os.close(lock_again)
+        looker.kill()
+
+
+def test_a_state_is_changed_only_where_it_holds(store: PodStore) -> None:
+    pod, _ = store.create(A, "one")
+    pod.write_state({"state": "stopped"})
+    assert pod.change_state(only_in=("running",), state="stopping")["state"] == "stopped"
+    assert pod.read_state()["state"] == "stopped"
+
+
+def test_what_dead_processes_left_half_done_is_swept_and_what_lives_is_not(store: PodStore) -> None:
+    _, lock = store.create(A, "one")
+    os.close(lock)
+    dead, alive = f"{store.root}/.half-{B}.1", f"{store.root}/.half-{B}.2"
+    os.makedirs(f"{dead}/pod/deep")
+    os.mkdir(alive)
+    held = PodDirectory(alive).try_own()
+    assert held is not None
+    assert store.uuids() == [A]
+    store.sweep()
+    assert sorted(os.listdir(store.root)) == [os.path.basename(alive), A, "names"]
+    os.close(held)
+    store.sweep()
+    assert sorted(os.listdir(store.root)) == [A, "names"]
+
+
 def test_the_owner_lock_is_one_processs_and_dies_with_it(store: PodStore) -> None:
-    pod = store.create(A, "one")
+    pod, lock = store.create(A, "one")
+    os.close(lock)
     script = (
         "import sys; from kurma_core.pod_store import PodDirectory\n"
         "fd = PodDirectory(sys.argv[1]).try_own(); print('held' if fd is not None else 'busy', flush=True)\n"
@@ -103,7 +164,7 @@ def test_the_owner_lock_is_one_processs_and_dies_with_it(store: PodStore) -> Non
 
 
 def test_delete_frees_the_name_and_is_repeatable(store: PodStore) -> None:
-    pod = store.create(A, "one")
+    pod, _ = store.create(A, "one")
     deep = Path(pod.path, "pod", *["d"] * 50)
     deep.mkdir(parents=True)
     os.symlink("/etc", deep / "link")

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from kurma_core.client import Settings, connect
-from tests.integration.pods.support import House, busybox_archive
+from tests.integration.pods.support import House, busybox_archive, foreign_stager, image_id
 
 
 @pytest.fixture(scope="session")
@@ -53,3 +53,23 @@ def make_house(tmp_path, session_state, busybox_id):
 @pytest.fixture
 def house(make_house):
     return make_house({"stop_timeout": 3})
+
+
+@pytest.fixture
+def foreign(make_house, tmp_path):
+    """``foreign(init, call_ins=…, config=…)``: a house whose pods run under a stager written in shell (G8)."""
+
+    def make(init, call_ins=None, *, config=None, kurma=None, **manifest):
+        path = foreign_stager(str(tmp_path), "stager", init, call_ins, **manifest)
+        stager = {"image": path, "config": config or {}}
+        return make_house(
+            {
+                "stager": "shell",
+                "stagers": {"shell": stager},
+                "host_image_digests": {path: image_id(path)},
+                "stop_timeout": 2,
+                **(kurma or {}),
+            }
+        )
+
+    return make

@@ -1,7 +1,7 @@
 """A foreground command: ``runner.py JSON``. Exits as the pod did; 125 with the error's line on standard error.
 
-``faults`` is a list of ``[when, step]``: this process kills itself (SIGKILL) at that point. ``when`` is ``before`` or
-``after`` the step of that name is done, ``undoing`` or ``undone`` of its undo; or ``at`` a place named in ``_place``.
+``faults`` is a list of ``[when, step]``: this process kills itself (SIGKILL) at that point. ``when`` is
+``before`` or ``after`` the step of that name is done, ``undoing`` or ``undone`` of its undo.
 """
 
 import json

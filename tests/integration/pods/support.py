@@ -1,6 +1,7 @@
 """What the tests of pods are made of: images, requests, foreground commands in processes of their own."""
 
 import contextlib
+import hashlib
 import json
 import os
 import shutil
@@ -18,6 +19,7 @@ from kurma_core.pods.request import PodRequest
 
 BUSYBOX = "/bin/busybox"
 PATIENCE = 20.0
+_OF_THE_POD = ("net", "volumes", "isolators", "annotations", "ports")
 _RUNNER = os.path.join(os.path.dirname(__file__), "runner.py")
 
 
@@ -57,6 +59,21 @@ def archive(root, path, name, **manifest):
     with open(path, "wb") as out:
         build_archive(root, value, out)
     return path
+
+
+def foreign_stager(directory, name, init, call_ins=None, **manifest):
+    """An image archive of a stager written in shell: ``/init``, and call-ins by verb."""
+    files = {f"opt/stager/{verb}": f"#!/bin/sh\n{text}\n" for verb, text in (call_ins or {}).items()}
+    root = busybox_root(f"{directory}/{name}", {"init": f"#!/bin/sh\n{init}\n", **files})
+    app = {"exec": ["/init", "an argument"], "user": "0", "group": "0"}
+    app["environment"] = [{"name": "OWN", "value": "of the image"}]
+    return archive(root, f"{directory}/{name}.aci", f"example.com/{name}", **{"app": app, **manifest})
+
+
+def image_id(path):
+    """The ID of an uncompressed image archive."""
+    with open(path, "rb") as file:
+        return f"sha512-{hashlib.file_digest(file, 'sha512').hexdigest()}"
 
 
 def busybox_archive(directory):
@@ -150,7 +167,7 @@ class House:
         )
 
     def start(self, reference, stdin=None):
-        return self.foreground(lambda stdio, out: self.client.start(reference, stdio, out), stdin)
+        return self.foreground(lambda stdio, output: self.client.start(reference, stdio, output), stdin)
 
     def foreground(self, function, stdin=None):
         lines = []
@@ -161,10 +178,27 @@ class House:
             os.close(null)
         return record, text_of(lines)
 
+    @contextlib.contextmanager
+    def running(self, apps="sleep 1000", **options):
+        """A pod that this process owns, once it has come up; ended by force at the end if it still runs."""
+        record = self.client.prepare(self.request(apps, **options))
+        null = os.open("/dev/null", os.O_RDWR)
+        try:
+            pod = self.client._pods.start(record.uuid, Stdio(null, null, null))
+        finally:
+            os.close(null)
+        try:
+            yield pod
+        finally:
+            if pod.stager.alive():
+                pod.stop(force=True)
+            pod.finish()
+            pod.close()
+
     def enter(self, reference, *argv, app=None, stdin=b"", **options):
         """A command in an app: exit code, stdout, stderr."""
         with contextlib.ExitStack() as stack:
-            files = [stack.enter_context(open(f"{self._scratch}/enter.{n}", "w+b")) for n in range(3)]  # noqa: SIM115
+            files = [stack.enter_context(open(f"{self._scratch}/enter.{n}", "w+b")) for n in range(3)]
             files[0].write(stdin)
             files[0].seek(0)
             code = self.client.enter(reference, app, argv, Stdio(*[file.fileno() for file in files]), **options)

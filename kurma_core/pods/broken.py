@@ -1,0 +1,67 @@
+"""Pods whose records cannot be read: found by their UUID, and taken down as far as anything of them is known."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from kurma_core.errors import HostError, KurmaError, PodStateError
+from kurma_core.linux.cgroups import CgroupTree
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kurma_core.models import Attachment
+    from kurma_core.pod_store import PodDirectory
+    from kurma_core.pods.services import Services
+
+
+def take_down(services: Services, directory: PodDirectory, *, force: bool) -> None:
+    """Ends its processes, leaves its networks, removes its namespace and cgroup. The caller has the owner lock.
+
+    :raises PodStateError: processes of it run, and ``force`` is not given.
+    :raises KurmaError: something of it cannot be undone.
+    """
+    from kurma_core.linux import namespaces
+
+    uuid = directory.uuid
+    tree = CgroupTree(f"kurma/{uuid}")
+    namespace = f"/run/netns/kurma-{uuid}"
+    try:
+        if tree.pids() and not force:
+            raise PodStateError(
+                f"cannot remove pod {uuid}: its record is damaged, and processes of it run",
+                hint=f"kurma rm --force {uuid}",
+                pod=uuid,
+            )
+        tree.kill()
+        joined = _attachments(directory)
+        if joined:
+            services.networking.delete_all(joined, pod=uuid, pod_name=uuid, namespace=namespace)
+        namespaces.delete_netns(namespace)
+        tree.remove()
+    except OSError as error:
+        raise HostError(
+            f"cannot take down pod {uuid}: {error.filename or ''}: {os.strerror(error.errno or 0)}",
+            errno=error.errno,
+            path=error.filename,
+            pod=uuid,
+        ) from None
+
+
+def _attachments(directory: PodDirectory) -> tuple[Attachment, ...]:
+    """The networks that it may have joined, from whichever of its records can be read."""
+    from kurma_core.models import Attachment
+
+    def read(value: Mapping[str, object]) -> tuple[Attachment, ...]:
+        listed = value.get("attachments")
+        return tuple(Attachment.from_json(one) for one in listed) if isinstance(listed, list) else ()
+
+    for record in (directory.read_state, directory.read_pod):
+        try:
+            found = read(record())
+        except (KurmaError, KeyError, TypeError, AttributeError):
+            continue
+        if found:
+            return found
+    return ()

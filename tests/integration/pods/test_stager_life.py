@@ -1,0 +1,152 @@
+"""How a stager says that its pod runs, fails, and ends; what is torn down then (G3, G6, G8)."""
+
+import os
+import signal
+
+import pytest
+
+from kurma_core.errors import StagerError
+from tests.integration.pods.support import alive, until
+
+pytestmark = pytest.mark.root
+
+SERVE = "trap 'exit 0' TERM; exec 4>&-; while :; do sleep 0.02; done"
+
+
+def test_closing_descriptor_4_is_running(foreign):
+    house = foreign(SERVE)
+    with house.running() as pod:
+        assert house.client.pod(pod.uuid).state == "running"
+        pod.stop(force=False)
+        record = pod.finish()
+        assert (record.state, record.exit_code) == ("stopped", 0)
+
+
+def test_exit_0_before_closing_it_is_a_pod_that_ran(foreign):
+    house = foreign("echo ran; exit 0")
+    record, output = house.run("true")
+    assert (record.state, record.exit_code, output) == ("stopped", 0, "ran\n")
+
+
+def test_another_exit_is_a_failed_start_told_with_its_last_words(foreign):
+    house = foreign("for n in 1 2 3 4 5 6; do echo line $n; done; echo the reason >&2; exit 3")
+    with pytest.raises(StagerError) as caught:
+        house.run("true")
+    assert caught.value.message == (
+        "the stager failed to start its pod: it ended with status 3; "
+        "it said: line 3 / line 4 / line 5 / line 6 / the reason"
+    )
+    (record,) = house.client.pods()
+    assert (record.state, record.reason, record.exit_code) == ("errored", caught.value.message, 125)
+
+
+def test_ended_by_a_signal_is_a_failed_start(foreign):
+    house = foreign("kill -9 $$")
+    with pytest.raises(StagerError, match="it ended with status 137"):
+        house.run("true")
+
+
+@pytest.mark.parametrize(
+    "init",
+    [
+        pytest.param("exec sleep 1000", id="never-closed"),
+        pytest.param("sleep 1000 & exec 4>&-; trap 'exit 0' TERM; wait", id="held-by-an-app"),
+    ],
+)
+def test_a_descriptor_that_stays_open_times_out(foreign, init):
+    house = foreign(init, kurma={"start_timeout": 0.5})
+    with pytest.raises(StagerError, match=r"did not report its pod as running within 0\.5 s") as caught:
+        house.run("true")
+    assert "descriptor 4" in caught.value.hint
+    assert house.client.pods()[0].state == "errored"
+
+
+def test_held_by_an_app_beyond_the_stagers_end(foreign):
+    """What it started does not make it live on."""
+    house = foreign("sleep 1000 & exit 0")
+    record, _ = house.run("true")
+    assert record.state == "stopped"
+
+
+def test_a_killed_stager_takes_the_pod_along(house):
+    with house.running({"one": "sleep 1000", "two": "sleep 1000"}) as pod:
+        pids = [app.pid for app in house.client.pod(pod.uuid).apps]
+        assert all(alive(pid) for pid in pids)
+        os.kill(pod.stager.pid, signal.SIGKILL)
+        record = pod.finish()
+        assert record.state == "errored"
+        assert record.reason.startswith("the stager ended with status 137")
+        assert record.exit_code == 137
+        assert not any(alive(pid) for pid in pids)
+        assert not os.path.exists(f"/run/netns/kurma-{pod.uuid}")
+
+
+def test_what_a_stager_left_running_is_ended(foreign):
+    """Daemons, twice forked, in sessions of their own, some in cgroups below."""
+    house = foreign(
+        "into() { for each in $(find /sys/fs/cgroup -name cgroup.procs); do\n"
+        "    mkdir ${each%/*}/below && echo 0 > ${each%/*}/below/cgroup.procs; done; } 2> /dev/null\n"
+        "(into; exec setsid sleep 1001) 4>&- &\n"
+        "(setsid sh -c 'trap \"\" TERM HUP; (sleep 1002 & echo $! > /pod/daemon) &') 4>&- & wait $!\n"
+        "while ! [ -s /pod/daemon ]; do sleep 0.01; done\n"
+        "exec 4>&-; sleep 0.1; exit 5"
+    )
+    record, _ = house.run("true")
+    assert (record.state, record.exit_code) == ("errored", 5)
+    with open(house.path(record, "pod/daemon")) as file:
+        assert not alive(int(file.read()))
+
+
+def test_an_apps_daemon_is_ended_with_its_pod(house):
+    with house.running("(setsid sh -c 'sleep 1003 & echo $! > /tmp/x') & wait; sleep 1000") as pod:
+        until(lambda: _sleeping(house, pod.uuid, "1003"), "the daemon")
+        daemons = _sleeping(house, pod.uuid, "1003")
+        pod.stop(force=False)
+        pod.finish()
+        assert daemons
+        assert not any(alive(pid) for pid in daemons)
+
+
+def _sleeping(house, uuid, seconds):
+    """PIDs of the pod's processes that sleep so long."""
+    from kurma_core.linux.cgroups import CgroupTree
+
+    found = []
+    for pid in CgroupTree(f"kurma/{uuid}").pids():
+        try:
+            with open(f"/proc/{pid}/cmdline") as file:
+                if file.read().split("\0")[:2] == ["sleep", seconds]:
+                    found.append(pid)
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
+
+
+def test_without_a_status_file_the_exit_code_and_the_last_status_count(foreign):
+    house = foreign(
+        "trap 'exit 0' TERM; exec 4>&-; while ! [ -e /pod/end ]; do sleep 0.02; done; exit 6",
+        {"status": """echo '{"main": {"pid": '$PPID', "exited": false}}'"""},
+    )
+    with house.running() as pod:
+        (app,) = house.client.pod(pod.uuid).apps
+        assert (app.name, app.exited) == ("main", False)
+        assert app.pid is not None
+        with open(house.path(pod, "pod/end"), "w"):
+            pass
+        record = pod.finish()
+        assert (record.state, record.exit_code) == ("errored", 6)
+        assert record.apps[0].pid is None
+    assert not os.path.exists(house.path(pod, "pod/status.json"))
+
+
+def test_the_exit_code_comes_from_what_status_said_last(foreign):
+    house = foreign(
+        "trap 'exit 0' TERM; exec 4>&-; while :; do sleep 0.02; done",
+        {"status": """echo '{"main": {"exited": true, "exitCode": 9, "exitReason": "exited"}}'"""},
+    )
+    with house.running() as pod:
+        assert house.client.pod(pod.uuid).apps[0].exit_code == 9
+        pod.stop(force=False)
+        record = pod.finish()
+        assert (record.state, record.exit_code) == ("stopped", 9)
+        assert record.apps[0].exit_code == 9
