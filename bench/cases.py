@@ -1,0 +1,306 @@
+"""What is measured: each case runs Kurma and its peers side by side on the same root filesystem."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from measuring import BenchError, alternate, median, run
+from runtimes import Kurma, Podman, Runc, busybox_root, output
+
+KURMA = "kurma"
+_LINE = 84
+_LINES = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One line of the table.
+
+    :param values: by side; Kurma's under ``kurma``.
+    :param target: (peer, most that Kurma may take of it); None where there is no such aim.
+    """
+
+    name: str
+    what: str
+    unit: str
+    values: Mapping[str, tuple[float, ...]]
+    target: tuple[str, float] | None = None
+    note: str = ""
+
+    def ratio(self, peer: str) -> float:
+        return median(self.values[KURMA]) / median(self.values[peer])
+
+
+@dataclass(slots=True)
+class Bench:
+    """Set up once; the cases share it.
+
+    :param rounds: runs of each side that count.
+    """
+
+    work: str
+    rounds: int
+    note: Callable[[str], None]
+    kurma: Kurma = field(init=False)
+    podman: Podman = field(init=False)
+    runc: Runc = field(init=False)
+
+    def __post_init__(self) -> None:
+        root = busybox_root(self.work)
+        self.kurma = Kurma(self.work)
+        self.podman = Podman(self.work)
+        self.runc = Runc(self.work, root)
+        self.kurma.add_image(root, self.work)
+        self.podman.add_image(root)
+
+    def of_kurma(self, argv: Sequence[str], **options: str) -> Callable[[], float]:
+        return lambda: run(argv, self.kurma.environment, output=options.get("output")) * 1000
+
+    def of_podman(self, argv: Sequence[str], **options: str) -> Callable[[], float]:
+        return lambda: run(argv, self.podman.environment, output=options.get("output")) * 1000
+
+    def clear(self) -> None:
+        """No pod and no container."""
+        self.podman.remove_all()
+        for pod in json.loads(output([self.kurma.program, "list", "--format", "json"], self.kurma.environment)):
+            output([self.kurma.program, "rm", "--force", pod["uuid"]], self.kurma.environment)
+
+
+def run_none(bench: Bench) -> list[Figure]:
+    """The whole command, no network."""
+    sides = {
+        KURMA: bench.of_kurma(bench.kurma.run("--net", "none", command=["/bin/true"])),
+        "podman": bench.of_podman(bench.podman.run("--network", "none", command=["/bin/true"])),
+    }
+    what = "`run --rm`, no network, `/bin/true`: the whole command"
+    return [Figure("run-none", what, "ms", alternate(sides, bench.rounds), ("podman", 2.0))]
+
+
+def run_bridge(bench: Bench) -> list[Figure]:
+    """The whole command, on each one's default bridge."""
+    sides = {
+        KURMA: bench.of_kurma(bench.kurma.run(command=["/bin/true"])),
+        "podman": bench.of_podman(bench.podman.run("--network", "podman", command=["/bin/true"])),
+    }
+    what = "`run --rm` on the default bridge, `/bin/true`: the whole command"
+    return [Figure("run-bridge", what, "ms", alternate(sides, bench.rounds))]
+
+
+def launch(bench: Bench) -> list[Figure]:
+    """From the launch of a prepared pod, in process, to the app's first instruction."""
+    out = f"{bench.work}/out"
+    os.mkdir(out)
+    os.mkfifo(f"{out}/first")
+    command = ["/bin/sh", "-c", "echo >/out/first"]
+    first, plain = bench.runc.bundle(command, {"/out": out}), bench.runc.bundle(["/bin/true"], {})
+    helper = [sys.executable, os.path.join(os.path.dirname(__file__), "launching.py"), bench.kurma.image, out, "1"]
+    fifo = os.open(f"{out}/first", os.O_RDWR | os.O_NONBLOCK)
+
+    def arrival(argv: Sequence[str], environment: Mapping[str, str]) -> tuple[float, float]:
+        """When the command (or, as it says, its launch) began, and when the app wrote."""
+        begun = time.perf_counter()
+        with subprocess.Popen(argv, env=dict(environment), stdout=subprocess.PIPE, text=True) as process:
+            ended = os.pidfd_open(process.pid)
+            ready = select.select([fifo, ended], [], [], 60)[0]
+            came = time.perf_counter()
+            os.close(ended)
+            if fifo not in ready:
+                process.kill()
+                raise BenchError(f"{argv[0]}: the app has not come up")
+            os.read(fifo, 64)
+            said = process.communicate(timeout=60)[0]
+        return (float(said) if said.strip() else begun), came
+
+    def taken(argv: Sequence[str], environment: Mapping[str, str]) -> float:
+        begun, came = arrival(argv, environment)
+        return (came - begun) * 1000
+
+    try:
+        sides = {
+            KURMA: lambda: taken(helper, bench.kurma.environment),
+            "runc run, to the same": lambda: taken(bench.runc.run(first), bench.runc.environment),
+            "runc run, all of it": lambda: run(bench.runc.run(plain), bench.runc.environment) * 1000,
+        }
+        values = alternate(sides, bench.rounds)
+    finally:
+        os.close(fifo)
+    what = "launch of a prepared pod, in process, no network, to the app's first instruction"
+    return [Figure("launch", what, "ms", values, ("runc run, all of it", 2.0))]
+
+
+def enter(bench: Bench) -> list[Figure]:
+    """A command in a running pod."""
+    with _idle(bench, 1) as idle:
+        sides = {
+            KURMA: bench.of_kurma([bench.kurma.program, "enter", idle.pods[0], "--", "/bin/true"]),
+            "podman": bench.of_podman(bench.podman.words("exec", idle.containers[0], "/bin/true")),
+        }
+        what = "`kurma enter POD -- true`; `podman exec`"
+        return [Figure("enter", what, "ms", alternate(sides, bench.rounds), ("podman", 1.0))]
+
+
+def logs(bench: Bench) -> list[Figure]:
+    """A million lines through the log files to standard output, and how many of them arrive."""
+    data = f"{bench.work}/lines"
+    os.mkdir(data)
+    with open(f"{data}/lines", "w") as file:
+        file.write(f"{'x' * (_LINE - 1)}\n" * _LINES)
+    shown = f"{bench.work}/shown"
+    command = ["/bin/cat", "/data/lines"]
+    argv = {
+        KURMA: bench.kurma.run("--net", "none", "-v", f"{data}:/data:ro", command=command),
+        "podman": bench.podman.run(
+            *("--network", "none", "--log-driver", "k8s-file", "-v", f"{data}:/data:ro"), command=command
+        ),
+    }
+    arrived = {}
+    for side, words in argv.items():
+        run(words, bench.kurma.environment if side == KURMA else bench.podman.environment, output=shown)
+        with open(shown, "rb") as file:
+            arrived[side] = sum(1 for _ in file)
+    os.unlink(shown)
+    sides = {KURMA: bench.of_kurma(argv[KURMA]), "podman": bench.of_podman(argv["podman"])}
+    what = f"one app writes {_LINES:,} lines of {_LINE} bytes, in the foreground: the whole command"
+    lost = [f"{side} shows {count:,} of them" for side, count in arrived.items() if count != _LINES]
+    values = alternate(sides, max(3, bench.rounds // 3), warm_up=0)
+    os.unlink(f"{data}/lines")
+    return [Figure("logs", what, "ms", values, ("podman", 1.0), "; ".join(lost))]
+
+
+def memory(bench: Bench) -> list[Figure]:
+    """What the supervisors of idle pods keep for themselves: stager and init of Kurma's, conmon of podman's."""
+    with _idle(bench, 4) as idle:
+        time.sleep(1)
+        ours = tuple(_private(idle.supervisors_of_pod(pod)) for pod in idle.pods)
+        theirs = tuple(_private([idle.conmon(container)]) for container in idle.containers)
+    what = "private memory per idle one-app pod: stager and init; conmon"
+    return [Figure("memory", what, "MiB", {KURMA: ours, "podman": theirs}, note="aim: at most 6 MiB")]
+
+
+def listing(bench: Bench) -> list[Figure]:
+    """Listing, and starting one more, with none and with a hundred that have ended."""
+    count = 100
+    ours = bench.of_kurma([bench.kurma.program, "list"])
+    theirs = bench.of_podman(bench.podman.words("ps", "--all"))
+    one_more = bench.of_kurma(bench.kurma.run("--net", "none", command=["/bin/true"]))
+    empty = alternate({KURMA: ours, "podman": theirs, "one more": one_more}, bench.rounds)
+    bench.note(f"making {count} pods and containers that have ended")
+    helper = os.path.join(os.path.dirname(__file__), "launching.py")
+    output([sys.executable, helper, bench.kurma.image, "-", str(count)], bench.kurma.environment)
+    for _ in range(count):
+        run(bench.podman.run("--network", "none", command=["/bin/true"], keep=True), bench.podman.environment)
+    full = alternate({KURMA: ours, "podman": theirs, "one more": one_more}, bench.rounds)
+    crowded = {KURMA: full.pop("one more"), "none ended": empty.pop("one more")}
+    return [
+        Figure("list", "`kurma list`, no pods; `podman ps --all`", "ms", empty),
+        Figure("list-100", f"the same with {count} that have ended", "ms", full),
+        Figure(
+            "run-100", f"`run-none` with {count} that have ended; with none", "ms", crowded, ("none ended", 1.3)
+        ),
+    ]
+
+
+def help_(bench: Bench) -> list[Figure]:
+    """How long the list of commands takes."""
+    sides = {
+        KURMA: bench.of_kurma([bench.kurma.program, "--help"]),
+        "podman": bench.of_podman([bench.podman.program, "--help"]),
+    }
+    return [Figure("help", "`--help`", "ms", alternate(sides, bench.rounds))]
+
+
+CASES: Mapping[str, Callable[[Bench], list[Figure]]] = {
+    "run-none": run_none,
+    "run-bridge": run_bridge,
+    "launch": launch,
+    "enter": enter,
+    "logs": logs,
+    "memory": memory,
+    "list": listing,
+    "help": help_,
+}
+
+
+class _idle:
+    """Pods and containers that sleep, for as long as the block lasts."""
+
+    def __init__(self, bench: Bench, count: int) -> None:
+        self._bench = bench
+        self.pods = [f"idle-{number}" for number in range(count)]
+        self.containers = list(self.pods)
+        self._foregrounds: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> _idle:
+        bench = self._bench
+        sleep = ["/bin/sleep", "100000"]
+        try:
+            for name in self.pods:
+                argv = bench.kurma.run("--name", name, "--net", "none", command=sleep)
+                self._foregrounds.append(
+                    subprocess.Popen(argv, env=bench.kurma.environment, stdin=subprocess.DEVNULL)
+                )
+                words = bench.podman.run("-d", "--name", name, "--network", "none", command=sleep)
+                output(words, bench.podman.environment)
+            self._wait()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _wait(self) -> None:
+        until = time.monotonic() + 60
+        while sum(pod["state"] == "running" for pod in self._listing()) < len(self.pods):
+            if time.monotonic() > until or any(one.poll() is not None for one in self._foregrounds):
+                raise BenchError("the idle pods have not come up")
+            time.sleep(0.1)
+
+    def _listing(self) -> list[dict[str, object]]:
+        kurma = self._bench.kurma
+        found: list[dict[str, object]] = json.loads(
+            output([kurma.program, "list", "--format", "json"], kurma.environment)
+        )
+        return found
+
+    def __exit__(self, *_: object) -> None:
+        for one in self._foregrounds:
+            one.terminate()
+        for one in self._foregrounds:
+            try:
+                one.wait(30)
+            except subprocess.TimeoutExpired:
+                one.kill()
+                one.wait()
+        self._bench.clear()
+
+    def supervisors_of_pod(self, pod: str) -> list[int]:
+        """Everything of the pod but its apps."""
+        kurma = self._bench.kurma
+        record = json.loads(output([kurma.program, "show", pod, "--format", "json"], kurma.environment))
+        apps = {app["pid"] for app in record["apps"].values()}
+        return [pid for pid in _descendants(record["stagerPid"]) if pid not in apps]
+
+    def conmon(self, container: str) -> int:
+        podman = self._bench.podman
+        return int(output(podman.words("inspect", "-f", "{{.State.ConmonPid}}", container), podman.environment))
+
+
+def _descendants(pid: int) -> list[int]:
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        children = [int(word) for word in file.read().split()]
+    return [pid, *(below for child in children for below in _descendants(child))]
+
+
+def _private(pids: Sequence[int]) -> float:
+    """MiB that are these processes' alone."""
+    kilobytes = 0
+    for pid in pids:
+        with open(f"/proc/{pid}/smaps_rollup") as file:
+            kilobytes += sum(int(line.split()[1]) for line in file if line.startswith("Private_"))
+    return kilobytes / 1024
