@@ -73,6 +73,9 @@ class Download(io.RawIOBase):
         if not data:
             self._ended = True
             self._check()
+            if self._partial is not None:
+                # Its pages need not reach the disk: whoever stores the bytes is about to sync the file system.
+                self._partial.truncate()
             return b""
         self._position += len(data)
         if self._hash is not None:

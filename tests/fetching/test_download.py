@@ -18,7 +18,7 @@ from kurma_core.errors import FetchDigestError, FetchError, FetchTruncatedError,
 from kurma_core.fetching import Fetching
 from kurma_core.hookspecs import Fetcher
 
-CONTENT = bytes(range(256)) * 4000
+CONTENT = bytes(range(250)) * 4000
 
 
 class Blob:
@@ -82,12 +82,21 @@ def test_what_a_broken_download_left_is_used(fetching: Fetching, tmp_path: Path)
 
 def test_what_is_whole_already_is_not_asked_for(fetching: Fetching, tmp_path: Path) -> None:
     with pytest.raises(StoreError), fetching.download(Blob(), "blob") as download:  # noqa: PT012
-        download.read()
+        for _ in range(len(CONTENT) // 1000):
+            download.read(1000)
         raise StoreError("the store's disk is full")
     again = Blob()
     with fetching.download(again, "blob") as download:
         assert download.read() == CONTENT
     assert again.offsets == []
+
+
+def test_checked_bytes_do_not_wait_for_the_disk(fetching: Fetching, tmp_path: Path) -> None:
+    """The partial file is empty once all was read, and stays locked until the bytes are stored."""
+    with fetching.download(Blob(), "blob") as download:
+        download.read()
+        (partial,) = partials(tmp_path)
+        assert partial.stat().st_size == 0
 
 
 def test_a_killed_process_leaves_what_it_had(tmp_path: Path) -> None:
