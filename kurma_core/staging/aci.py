@@ -19,7 +19,7 @@ from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.files import replace_file
 from kurma_core.spawn_plan import SpawnPlan
 from kurma_core.staging import records
-from kurma_core.staging.callin import STATUS_TIMEOUT, CallIn
+from kurma_core.staging.callin import CallIn
 from kurma_core.staging.document import stager_manifest
 from kurma_core.staging.process import StagerProcess, find_again
 from kurma_core.staging.root import stager_root
@@ -47,11 +47,15 @@ class StagerImage:
 class StagerTimes:
     """:param stop: seconds between SIGTERM and SIGKILL for an app.
     :param log_size: bytes after which an app's log is turned; ``log_count`` files are kept.
+    :param status: seconds that a ``status`` call-in may take.
+    :param document: seconds in which a call-in must have read its document, its end included (G5).
     """
 
     stop: float = 10.0
     log_size: int = 16 << 20
     log_count: int = 5
+    status: float = 10.0
+    document: float = 10.0
 
 
 class AciStager:
@@ -72,7 +76,7 @@ class AciStager:
         self._image = image
         self._spawner = spawner
         self._version = version
-        self._times = times
+        self.times = times
 
     def prepare(self, pod: PodSetup) -> None:
         for name in ("pod", "stager"):
@@ -90,9 +94,9 @@ class AciStager:
         manifest = stager_manifest(
             pod,
             self._version,
-            stop_timeout=self._times.stop,
-            log_size=self._times.log_size,
-            log_count=self._times.log_count,
+            stop_timeout=self.times.stop,
+            log_size=self.times.log_size,
+            log_count=self.times.log_count,
         )
         replace_file(f"{pod.directory}/stager/manifest", manifest)
         replace_file(f"{pod.directory}/stager/call.json", json.dumps({"cgroup": pod.cgroup}).encode())
@@ -148,7 +152,7 @@ class AciStager:
         null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         try:
             call = self._call_in(directory, running, ("/opt/stager/status",), Stdio(null, output, null), None)
-            code = call.wait(STATUS_TIMEOUT)
+            code = call.wait(self.times.status)
             text = os.pread(output, records.LIMIT + 1, 0)
         finally:
             os.close(output)
@@ -188,7 +192,16 @@ class AciStager:
     ) -> CallIn:
         with open(f"{directory}/stager/call.json", "rb") as stream:
             cgroup = json.load(stream)["cgroup"]
-        return CallIn(self._spawner, running.pid, running.fileno(), cgroup, argv, stdio, document)
+        return CallIn(
+            self._spawner,
+            running.pid,
+            running.fileno(),
+            cgroup,
+            argv,
+            stdio,
+            document,
+            self.times.document,
+        )
 
     def stop(self, directory: str, running: RunningStager, *, force: bool) -> None:
         running.signal(signal.SIGKILL if force else signal.SIGTERM)

@@ -25,10 +25,6 @@ if TYPE_CHECKING:
     from kurma_core.hookspecs import Stdio
     from kurma_core.spawner.client import Spawner
 
-#: Seconds in which a call-in must have read its document, its end included.
-DOCUMENT_TIMEOUT = 10.0
-#: Seconds that a ``status`` may take.
-STATUS_TIMEOUT = 10.0
 _SIOCOUTQ = 0x5411
 _ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 
@@ -36,6 +32,7 @@ _ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin
 class CallIn:
     """One call-in that runs.
 
+    :param document_timeout: seconds in which the document must have been read.
     :param cgroup: the pod's; the call-in runs in a child of it, so that the pod's end is its end.
     :raises StagerError: the stager has no such call-in, or cannot be entered.
     """
@@ -49,7 +46,9 @@ class CallIn:
         argv: tuple[str, ...],
         stdio: Stdio,
         document: bytes | None,
+        document_timeout: float,
     ) -> None:
+        self._document_timeout = document_timeout
         self._verb = os.path.basename(argv[0])
         home = CgroupTree(f"{cgroup}/callins")
         home.create()
@@ -70,8 +69,12 @@ class CallIn:
                     fds=fds,
                 )
             )
-        except CommandNotFoundError:
-            raise StagerError(f"this pod's stager has no call-in {self._verb!r} ({argv[0]})") from None
+        except BaseException as error:
+            if self._ours is not None:
+                self._ours.close()
+            if isinstance(error, CommandNotFoundError):
+                raise StagerError(f"this pod's stager has no call-in {self._verb!r} ({argv[0]})") from None
+            raise
         finally:
             if theirs is not None:
                 theirs.close()
@@ -111,8 +114,8 @@ class CallIn:
 
     def _hand_over(self, sock: socket.socket) -> None:
         """Writes the document and its end, and sees that it is read in time."""
-        deadline = time.monotonic() + DOCUMENT_TIMEOUT
-        sock.settimeout(DOCUMENT_TIMEOUT)
+        deadline = time.monotonic() + self._document_timeout
+        sock.settimeout(self._document_timeout)
         try:
             sock.sendall(self._document)
             sock.shutdown(socket.SHUT_WR)
@@ -135,5 +138,5 @@ class CallIn:
 
     def _unread(self) -> StagerError:
         return StagerError(
-            f"the stager's call-in {self._verb!r} did not read its document within {DOCUMENT_TIMEOUT:g} s"
+            f"the stager's call-in {self._verb!r} did not read its document within {self._document_timeout:g} s"
         )

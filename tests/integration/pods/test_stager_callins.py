@@ -1,0 +1,174 @@
+"""Calls into a running stager: status, run, what they are given and what comes back (G5)."""
+
+import json
+import os
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+
+from kurma_core.errors import AppNotFoundError, PodStateError, StagerError
+from kurma_core.hookspecs import Stdio
+from kurma_core.linux.cgroups import CgroupTree
+from tests.integration.pods.support import alive, until
+
+pytestmark = pytest.mark.root
+
+SERVE = "trap 'exit 0' TERM; exec 4>&-; while :; do sleep 0.02; done"
+
+
+def driver_of(house):
+    return house.client._services.stagers.get("shell")
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ('{"main": {"pid": %d, "exited": false}}', (True, False, None)),
+        ('{"main": {"exited": true, "exitCode": 3, "exitReason": "killed"}}', (False, True, 3)),
+        ('{"main": {"running": false, "exitCode": 0}}', (False, True, 0)),
+        ("{}", (False, False, None)),
+    ],
+)
+def test_status_in_its_shapes(foreign, said, expected):
+    house = foreign(SERVE, {"status": f"printf '{said}' $PPID" if "%d" in said else f"echo '{said}'"})
+    with house.running() as pod:
+        (app,) = house.client.pod(pod.uuid).apps
+        assert (app.pid is not None, app.exited, app.exit_code) == expected
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("echo nonsense", "is no JSON"),
+        ("echo '[]'", "is no JSON object"),
+        ('echo \'{"main": {"pid": "1"}}\'', "main: pid is '1'"),
+        ('echo \'{"main": {"exited": true, "exitCode": 256}}\'', "exitCode is 256"),
+        ("yes | head -c 2000000", "more than 1048576 bytes"),
+        ("exit 9", "its status call-in ended with status 9"),
+        ("kill -9 $$", "its status call-in ended with status 137"),
+        ("exec sleep 1000", "did not answer within 0.5 s"),
+    ],
+)
+def test_a_wrong_status_is_an_error_and_hides_no_pod(foreign, script, said):
+    house = foreign(SERVE, {"status": script})
+    driver = driver_of(house)
+    driver.times = replace(driver.times, status=0.5)
+    with house.running() as pod:
+        with pytest.raises(StagerError) as caught:
+            driver.status(pod.directory, pod.stager)
+        assert said in caught.value.message
+        assert "\n" not in caught.value.message
+        assert [record.state for record in house.client.pods()] == ["running"]
+        assert len(CgroupTree(f"kurma/{pod.uuid}/callins").pids()) == 0
+
+
+def test_a_missing_call_in(foreign):
+    house = foreign(SERVE)
+    with house.running() as pod, pytest.raises(StagerError, match="has no call-in 'run'"):
+        house.enter(pod.uuid, "true")
+
+
+def test_run_gets_its_document_and_its_end(foreign):
+    house = foreign(SERVE, {"run": "echo app $1; cat <&3 > /pod/document; echo told >&2; exit 42"})
+    with house.running({"main": {"exec": ["/bin/true"], "user": "alice", "group": "users"}}) as pod:
+        code, out, err = house.enter(
+            pod.uuid, "a", "b c", environment=(("K", "v"),), working_directory="/tmp", user="5"
+        )
+        assert (code, out, err) == (42, "app main\n", "told\n")
+        with open(house.path(pod, "pod/document")) as file:
+            assert json.load(file) == {
+                "exec": ["a", "b c"],
+                "user": "5",
+                "group": "users",
+                "workingDirectory": "/tmp",
+                "environment": [{"name": "K", "value": "v"}],
+            }
+
+
+def test_run_ended_by_a_signal(foreign):
+    house = foreign(SERVE, {"run": "cat <&3 > /dev/null; kill -TERM $$"})
+    with house.running() as pod:
+        assert house.enter(pod.uuid, "true")[0] == 143
+
+
+def test_run_that_refuses_its_document_says_so_by_its_exit_code(foreign):
+    house = foreign(SERVE, {"run": "exec 3<&-; exit 7"})
+    with house.running() as pod:
+        assert house.enter(pod.uuid, "x" * 1_000_000)[0] == 7
+
+
+@pytest.mark.parametrize("size", [1, 1_000_000])
+def test_run_that_does_not_read_is_torn_down(foreign, size):
+    house = foreign(SERVE, {"run": "echo $$ > /pod/reader; exec sleep 1000"})
+    driver = driver_of(house)
+    driver.times = replace(driver.times, document=0.5)
+    with house.running() as pod:
+        started = time.monotonic()
+        with pytest.raises(StagerError, match=r"'run' did not read its document within 0\.5 s"):
+            house.enter(pod.uuid, "x" * size)
+        assert 0.4 < time.monotonic() - started < 5
+        with open(house.path(pod, "pod/reader")) as file:
+            assert not alive(int(file.read()))
+        assert house.client.pod(pod.uuid).state == "running"
+
+
+def test_a_call_in_is_in_the_pods_cgroup_and_namespaces_and_ends_with_it(foreign):
+    house = foreign(
+        SERVE,
+        {"run": "cat <&3 > /dev/null; echo $$ > /pod/caller; exec sleep 1000"},
+    )
+    with house.running() as pod:
+        ended = []
+        with house.connect() as other:
+
+            def call():
+                null = os.open("/dev/null", os.O_RDWR)
+                ended.append(other.enter(pod.uuid, None, ("true",), Stdio(null, null, null)))
+                os.close(null)
+
+            caller = threading.Thread(target=call)
+            caller.start()
+            path = house.path(pod, "pod/caller")
+            until(lambda: os.path.exists(path) and os.path.getsize(path), "the call-in")
+            with open(path) as file:
+                pid = int(file.read())
+            with open(f"/proc/{pid}/cgroup") as file:
+                assert {line.strip().rpartition(":")[2] for line in file} == {f"/kurma/{pod.uuid}/callins"}
+            for namespace in ("mnt", "net"):
+                assert os.readlink(f"/proc/{pid}/ns/{namespace}") == os.readlink(
+                    f"/proc/{pod.stager.pid}/ns/{namespace}"
+                )
+            assert os.stat(f"/proc/{pid}/root").st_dev == os.stat(f"/proc/{pod.stager.pid}/root").st_dev
+            pod.stop(force=False)
+            pod.finish()
+            caller.join(10)
+            assert ended == [137]
+            assert not alive(pid)
+
+
+def test_enter_of_the_default_stager(house):
+    with house.running({"main": {"exec": ["/bin/sleep", "1000"], "user": "alice", "group": "users"}}) as pod:
+        assert house.enter(pod.uuid, "sh", "-c", "cat; echo err >&2; exit 5", stdin=b"through\n") == (
+            5,
+            "through\n",
+            "err\n",
+        )
+        assert house.enter(pod.uuid, "id", "-u")[1] == "1000\n"
+        assert house.enter(pod.uuid, "id", "-u", user="0", group="0")[1] == "0\n"
+        assert house.enter(pod.uuid, "sh", "-c", "kill -9 $$")[0] == 137
+        assert house.enter(pod.uuid, "no-such-command")[0] == 127
+        assert house.enter(pod.uuid, "/etc/passwd")[0] == 126
+        assert "sleep" in house.enter(pod.uuid, "ps")[1]
+
+
+def test_enter_needs_an_app_and_a_running_pod(house):
+    with house.running({"one": "sleep 1000", "two": "sleep 1000"}) as pod:
+        with pytest.raises(AppNotFoundError, match="has several apps"):
+            house.enter(pod.uuid, "true")
+        with pytest.raises(AppNotFoundError, match="has no app three"):
+            house.enter(pod.uuid, "true", app="three")
+        assert house.enter(pod.uuid, "hostname", app="two")[0] == 0
+    with pytest.raises(PodStateError, match=r"it is (stopped|errored)"):
+        house.enter(pod.uuid, "true", app="one")
