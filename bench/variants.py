@@ -41,7 +41,7 @@ f '/proc/sys writable' "$([ -w /proc/sys/kernel/hostname ] && echo mode says yes
 f '/proc/kcore' "$(stat -c %F /proc/kcore)"
 f 'unprivileged ports from' "$(cat /proc/sys/net/ipv4/ip_unprivileged_port_start)"
 f interfaces "$(ls /sys/class/net | tr '\n' ' ')"
-awk '{n=0; for (i=7; i<=NF; i++) if ($i == "-") n=i; if ($5 !~ "^/sys/fs/cgroup/") print "mount " $5 "\t" $(n+1) " " $6}' \
+awk '$5 !~ "^/sys/fs/cgroup/" {for (i=7; i<=NF; i++) if ($i == "-") print "mount " $5 "\t" $(i+1) " " $6}' \
     /proc/self/mountinfo
 [ -d /data ] && f '/data' "$(stat -c '%u:%g %a' /data), holds: $(ls /data | tr '\n' ' ')"
 exit 0
