@@ -105,6 +105,7 @@ def build(rootfs: str) -> Mapping[str, Any]:
     _libraries(rootfs, loader, [program, *extensions])
     for name, module in PROGRAMS.items():
         _launcher(f"{rootfs}/{PREFIX}/{name}", module)
+    _plain_modes(rootfs)
     return {
         "acKind": "ImageManifest",
         "acVersion": "0.8.11",
@@ -236,6 +237,15 @@ def _libraries(rootfs: str, loader: str, objects: list[str]) -> None:
     default = next((os.path.dirname(path) for name, path in found.items() if name.startswith("libc.")), "/lib")
     for name, path in sorted(found.items()):
         _copy(path, f"{rootfs}{default}/{os.path.basename(name)}")
+
+
+def _plain_modes(rootfs: str) -> None:
+    """The same whatever umask this process has; nobody but root may change anything."""
+    for directory, _, names in os.walk(rootfs):
+        os.chmod(directory, 0o755)  # noqa: S103 - as directories are
+        for name in names:
+            path = f"{directory}/{name}"
+            os.chmod(path, 0o755 if os.stat(path).st_mode & 0o100 else 0o644)
 
 
 def _launcher(path: str, module: str) -> None:

@@ -11,7 +11,6 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -25,6 +24,7 @@ from kurma_core.models import IsolatorPlan, RenderedLayer
 from kurma_core.spawner.client import Spawner
 from kurma_core.staging.aci import AciStager, StagerImage, StagerTimes
 from kurma_core.staging.process import StagerProcess
+from kurma_core.value import replace
 
 BUSYBOX = "/bin/busybox"
 
@@ -166,7 +166,7 @@ def pods(stager_tree: StagerImage, busybox_root: str, tmp_path: Any) -> Iterator
             roots: Sequence[str] | Mapping[str, Sequence[str]] = (),
             plans: Mapping[str, IsolatorPlan] | None = None,
             pod_plan: IsolatorPlan | None = None,
-            volumes: Mapping[str, Any] | None = None,
+            volumes: Mapping[str, str] | None = None,
             mounts: Mapping[str, Sequence[MountSetup]] | None = None,
             annotations: Mapping[str, str] | None = None,
             app_annotations: Mapping[str, str] | None = None,
@@ -178,6 +178,7 @@ def pods(stager_tree: StagerImage, busybox_root: str, tmp_path: Any) -> Iterator
             times: StagerTimes | None = None,
             dns: Mapping[str, tuple[str, ...]] | None = None,
             hosts: tuple[tuple[str, tuple[str, ...]], ...] = (),
+            stager_image: StagerImage = stager_tree,
         ) -> TestPod:
             name = str(uuid.uuid4())
             directory = str(tmp_path / name)
@@ -213,8 +214,12 @@ def pods(stager_tree: StagerImage, busybox_root: str, tmp_path: Any) -> Iterator
                             "app": {**apps[setup.name], "group": apps[setup.name]["group"] or "0"},
                             "readOnlyRootFS": read_only,
                             "annotations": notes,
+                            "mounts": [{"volume": one.volume, "path": one.path} for one in setup.mounts],
                         }
                         for setup in setups
+                    ],
+                    "volumes": [
+                        {"name": key, "kind": "host", "source": value} for key, value in (volumes or {}).items()
                     ],
                     "annotations": [{"name": key, "value": value} for key, value in (annotations or {}).items()],
                 }
@@ -239,10 +244,7 @@ def pods(stager_tree: StagerImage, busybox_root: str, tmp_path: Any) -> Iterator
                     one.id: {"acKind": "ImageManifest", "name": "example.com/test"} for one in layers.values()
                 },
                 apps=setups,
-                volumes=tuple(
-                    VolumeSetup(key, value, False) if isinstance(value, str) else value
-                    for key, value in (volumes or {}).items()
-                ),
+                volumes=tuple(VolumeSetup(key, value, False) for key, value in (volumes or {}).items()),
                 network_namespace=None,
                 cgroup=cgroup.name,
                 plans={app: (plans or {}).get(app, IsolatorPlan()) for app in apps},
@@ -252,7 +254,7 @@ def pods(stager_tree: StagerImage, busybox_root: str, tmp_path: Any) -> Iterator
                 dns=dns,
                 hosts=hosts,
             )
-            stager = AciStager("default", lambda: stager_tree, spawner, "test", times or StagerTimes(stop=3))
+            stager = AciStager("default", lambda: stager_image, spawner, "test", times or StagerTimes(stop=3))
             stager.prepare(setup)
             pod = TestPod(stager, setup, stdin)
             made.append(pod)

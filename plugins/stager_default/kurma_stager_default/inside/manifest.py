@@ -133,7 +133,7 @@ class Pod:
         logs = ours.get("logs") or {}
         self.log_size: int = logs.get("size", 16 << 20)
         self.log_count: int = logs.get("count", 5)
-        self.storage: str | None = _one_of("graphStorage", config.get("graphStorage"), (*STORAGES, None))
+        self.storage: str | None = _one_of("graphStorage", config.get("graphStorage") or None, (*STORAGES, None))
         self.lifecycle: str = _one_of("kurma.io/lifecycle", notes.get("kurma.io/lifecycle", "all"), LIFECYCLES)
         self.apps = [_app(document, app, ours, environment) for app in pod.get("apps") or []]
 

@@ -1,0 +1,104 @@
+"""The foreign stager of ``examples/stager_shell``, through the same engine (G8)."""
+
+import json
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from kurma_core.appc.image import ImageManifest
+from kurma_core.errors import StagerError
+from kurma_core.hookspecs import MountSetup
+from kurma_core.staging.aci import StagerImage
+
+pytestmark = pytest.mark.root
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "stager_shell"
+
+
+@pytest.fixture(scope="module")
+def shell_stager(tmp_path_factory):
+    path = tmp_path_factory.mktemp("shell-stager")
+    subprocess.run([EXAMPLE / "build", path], check=True)
+    manifest = ImageManifest.parse(json.loads((EXAMPLE / "manifest.json").read_text()))
+    return StagerImage("sha512-" + "1" * 128, str(path), manifest)
+
+
+@pytest.fixture
+def shell_pods(pods, shell_stager):
+    return lambda apps, **arguments: pods(apps, stager_image=shell_stager, **arguments)
+
+
+def sh(script, **fields):
+    return {"exec": ["/bin/sh", "-c", script], "user": "0", "group": "0", **fields}
+
+
+def status(pod):
+    return {
+        name: (app.exit_code, app.reason) for name, app in pod.stager.status(pod.directory, pod.process).items()
+    }
+
+
+def test_two_apps(shell_pods, busybox_root, tmp_path):
+    """Layers, environment, user, directory, words with every kind of quote; codes while it runs."""
+    layer = tmp_path / "layer"
+    layer.mkdir()
+    (layer / "mark").write_text("top\n")
+    script = 'cat /mark; echo "$A"; id -u; pwd; echo "it\'s\tü"; exit 42'
+    fields = {
+        "user": "1000",
+        "group": "100",
+        "workingDirectory": "/home/alice",
+        "environment": [{"name": "A", "value": "two\nlines 'quoted' \"twice\" $HOME \\n"}],
+    }
+    pod = shell_pods(
+        {"long": sh("touch /written; exec sleep 1000"), "short": sh(script, **fields)},
+        roots=[str(layer), busybox_root],
+    ).started()
+    wait_until(lambda: status(pod)["short"] == (42, "exited"), pod)
+    assert status(pod)["long"] == (None, None)
+    code, out, _ = pod.call("logs", "short")
+    assert (code, out) == (0, "top\ntwo\nlines 'quoted' \"twice\" $HOME \\n\n1000\n/home/alice\nit's\tü\n")
+    assert pod.call("logs", "nobody")[0] == 2
+    assert not (layer / "written").exists()
+
+
+def wait_until(condition, pod):
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end, pod.output()
+        time.sleep(0.05)
+
+
+def test_it_ends_with_its_apps(shell_pods):
+    pod = shell_pods({"one": sh("exit 3"), "two": sh("exit 0")})
+    assert pod.ended() == 0, pod.output()
+
+
+def test_stop(shell_pods):
+    pod = shell_pods({"main": sh("trap 'echo bye; exit 5' TERM; echo up; while :; do sleep 0.1; done")}).started()
+    wait_until(lambda: "up" in pod.call("logs", "main")[1], pod)
+    assert pod.stop() == 0
+
+
+def test_run(shell_pods):
+    pod = shell_pods({"main": sh("touch /mark; exec sleep 1000")}).started()
+    code, out, err = pod.run(
+        "sh", "-c", "cat; ls /mark; cat /proc/1/comm; id -u; exit 9", stdin=b"in\n", user="5", group="6"
+    )
+    assert (code, out, err) == (9, "in\n/mark\nsleep\n5\n", "")
+    assert pod.run("true", tty=True)[0] == 125
+    assert pod.run("true", workingDirectory="/etc")[0] == 125
+    assert pod.run("true", app="nobody")[0] == 2
+
+
+def test_what_it_cannot_do_fails_the_start(shell_pods, tmp_path):
+    pod = shell_pods(
+        {"main": sh("true")}, volumes={"v": str(tmp_path)}, mounts={"main": [MountSetup("v", "/v", False, False)]}
+    )
+    with pytest.raises(StagerError, match="mounts no volumes"):
+        pod.started()
+    other = shell_pods({"main": sh("true", user="alice")})
+    with pytest.raises(StagerError, match="by number only"):
+        other.started()
