@@ -1,9 +1,12 @@
 """A foreground command: ``runner.py JSON``. Exits as the pod did; 125 with the error's line on standard error.
 
-``faults`` is a list of ``[when, step]``: this process kills itself (SIGKILL) at that point. ``when`` is
-``before`` or ``after`` the step of that name is done, ``undoing`` or ``undone`` of its undo.
+``prelude`` may be ``ignore-hup``. ``faults`` is a list of ``[when, where]``: this process kills itself (SIGKILL)
+at that point. ``when`` is ``before`` or ``after`` the launch step ``where`` is done, ``undoing`` or ``undone`` of
+its undo; or ``entering`` or ``leaving`` the function ``where`` (``module:Class.function``), with ``#N`` behind it:
+the N-th time. ``entering with 2``: the signal 2 comes then, instead of death.
 """
 
+import importlib
 import json
 import os
 import signal
@@ -44,6 +47,32 @@ class Fragile:
             die()
 
 
+def break_function(when, where):
+    """Has this process die, or get a signal, as it enters or leaves a function."""
+    when, _, number = when.partition(" with ")
+    strike = die if not number else lambda: signal.raise_signal(int(number))
+    place, _, count = where.partition("#")
+    module, _, path = place.partition(":")
+    owner = importlib.import_module(module)
+    *outer, name = path.split(".")
+    for each in outer:
+        owner = getattr(owner, each)
+    function = getattr(owner, name)
+    left = int(count or 1)
+
+    def dying(*args, **kwargs):
+        nonlocal left
+        left -= 1
+        if when == "entering" and not left:
+            strike()
+        result = function(*args, **kwargs)
+        if when == "leaving" and not left:
+            strike()
+        return result
+
+    setattr(owner, name, dying)
+
+
 def printed(line):
     sys.stdout.buffer.write(line.text + (b"" if line.partial else b"\n"))
     sys.stdout.buffer.flush()
@@ -51,8 +80,13 @@ def printed(line):
 
 def main():
     request = json.loads(sys.argv[1])
-    for when, name in request["faults"]:
-        launch.STEPS = tuple(Fragile(step, when) if step.name == name else step for step in launch.STEPS)
+    if request["prelude"] == "ignore-hup":
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    for when, where in request["faults"]:
+        if ":" in where:
+            break_function(when, where)
+        else:
+            launch.STEPS = tuple(Fragile(step, when) if step.name == where else step for step in launch.STEPS)
 
     def tell(uuid):
         with open(request["told"] + ".new", "w") as file:

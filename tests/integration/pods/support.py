@@ -104,6 +104,12 @@ def alive(pid):
         return False
 
 
+def links():
+    """Names of the network interfaces of this network namespace."""
+    with open("/proc/self/net/dev") as file:
+        return {line.split(":")[0].strip() for line in file if ":" in line}
+
+
 class House:
     """A client, and pods asked for in a line.
 
@@ -151,11 +157,7 @@ class House:
         """:param apps: see :meth:`template`; a script alone is the app ``main``."""
         if isinstance(apps, str):
             apps = {"main": apps}
-        pod = {
-            key: options.pop(key)
-            for key in ("net", "volumes", "isolators", "annotations", "ports")
-            if key in options
-        }
+        pod = {key: options.pop(key) for key in _OF_THE_POD if key in options}
         return PodRequest(PodTemplate.parse(template or self.template(apps, **pod)), **options)
 
     # -- doing --
@@ -206,23 +208,20 @@ class House:
                 file.seek(0)
             return code, files[1].read().decode(), files[2].read().decode()
 
-    def launch(self, apps=None, *, start=None, faults=(), stdout=None, stdin=None, wait="running", **options):
+    def launch(
+        self, apps=None, *, start=None, faults=(), prelude="", stdout=None, stdin=None, wait="running", **options
+    ):
         """Runs a pod in the foreground of a process of its own.
 
         :param start: reference of a pod to be started, instead of a new one.
-        :param faults: see ``runner.py``.
+        :param faults, prelude: see ``runner.py``.
         :param wait: the state to wait for; None: none.
         """
         if isinstance(apps, str):
             apps = {"main": apps}
-        pod = {
-            key: options.pop(key)
-            for key in ("net", "volumes", "isolators", "annotations", "ports")
-            if key in options
-        }
-        run = Run(
-            self, None if apps is None else self.template(apps, **pod), start, faults, options, stdout, stdin
-        )
+        pod = {key: options.pop(key) for key in _OF_THE_POD if key in options}
+        template = None if apps is None else self.template(apps, **pod)
+        run = Run(self, template, start, faults, prelude, options, stdout, stdin)
         self._runs.append(run)
         if wait is not None:
             run.wait_state(wait)
@@ -252,7 +251,7 @@ def text_of(lines):
 class Run:
     """A foreground command, in a process of its own."""
 
-    def __init__(self, house, template, start, faults, options, stdout, stdin):
+    def __init__(self, house, template, start, faults, prelude, options, stdout, stdin):
         self.house = house
         self._files = f"{house._scratch}/run-{len(house._runs)}"
         request = {
@@ -262,6 +261,7 @@ class Run:
             "start": start,
             "options": options,
             "faults": list(faults),
+            "prelude": prelude,
             "told": f"{self._files}.told",
         }
         with open(f"{self._files}.out", "wb") as out, open(f"{self._files}.err", "wb") as err:

@@ -4,13 +4,13 @@ import json
 import os
 import threading
 import time
-from dataclasses import replace
 
 import pytest
 
 from kurma_core.errors import AppNotFoundError, PodStateError, StagerError
 from kurma_core.hookspecs import Stdio
 from kurma_core.linux.cgroups import CgroupTree
+from kurma_core.value import replace
 from tests.integration.pods.support import alive, until
 
 pytestmark = pytest.mark.root

@@ -1,0 +1,220 @@
+"""The foreground command is killed (SIGKILL) at every point of a pod's life; any other command makes it clean."""
+
+import os
+import signal
+import time
+
+import pytest
+
+from kurma_core.pods.launch import STEPS
+from tests.integration.pods.support import alive, links, until
+
+pytestmark = pytest.mark.root
+
+NAMES = [step.name for step in STEPS]
+CHANGE = "kurma_core.pod_store:PodDirectory.change_state"
+
+
+def left_of(uuid):
+    """What there is of a pod outside of its directory."""
+    found = [path for path in (f"/run/netns/kurma-{uuid}",) if os.path.exists(path)]
+    for base, directories, _ in os.walk("/sys/fs/cgroup"):
+        found += [f"{base}/{name}" for name in directories if name == uuid]
+        if base.count("/") > 5:
+            directories.clear()
+    return found
+
+
+def assert_dead(run):
+    assert run.wait() == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_killed_at_each_step_up(house, when, name):
+    run = house.launch("sleep 1000", faults=[[when, name]], wait=None)
+    uuid = run.uuid
+    assert_dead(run)
+    assert house.state_of(uuid)["state"] == "starting"
+    said = house.client.gc(grace=1000)
+    assert said == (f"pod {uuid}: taken down",)
+    assert left_of(uuid) == []
+    record = house.client.pod(uuid)
+    assert (record.state, record.reason) == ("errored", "its owner died while it started")
+    assert house.state_of(uuid)["steps"] == []
+    assert house.client.gc(grace=0) == (f"pod {uuid}: removed",)
+    assert house.uuids() == []
+
+
+@pytest.mark.parametrize("name", ["networks", "stager"])
+def test_killed_on_a_real_network(house, name):
+    """The address and the veth of a half-made pod are given back."""
+    before = links()
+    run = house.launch("sleep 1000", net="default", faults=[["after", name]], wait=None)
+    uuid = run.uuid
+    assert_dead(run)
+    assert [link for link in links() if link.startswith("veth")]
+    (record,) = house.client.pods()
+    assert record.state == "errored"
+    assert left_of(uuid) == []
+    assert not [link for link in links() if link.startswith("veth")]
+    house.client.network_rm("default")
+    assert links() == before
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(["entering", "kurma_core.pods.launch:Launch.record#8"], id="stager-not-recorded"),
+        pytest.param(["leaving", "kurma_core.staging.aci:AciStager.start"], id="stager-started"),
+        pytest.param(
+            ["leaving", "kurma_core.staging.process:StagerProcess.wait_running"], id="running-not-recorded"
+        ),
+    ],
+)
+def test_killed_around_the_stagers_start(house, fault):
+    """A stager that nobody knows of is found by its cgroup."""
+    run = house.launch("sleep 1000", faults=[fault], wait=None)
+    uuid = run.uuid
+    assert_dead(run)
+    (record,) = house.client.pods()
+    assert (record.uuid, record.state) == (uuid, "errored")
+    assert left_of(uuid) == []
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "entering kurma_core.pod_store:PodStore._reserve",
+        "leaving kurma_core.pod_store:PodStore._reserve",
+        "entering kurma_core.pods.prepare:reify",
+        "entering kurma_core.pod_store:PodDirectory.write_pod",
+        "leaving kurma_core.pod_store:PodDirectory.write_pod",
+        "entering kurma_core.pod_store:PodDirectory.write_state#2",
+    ],
+)
+def test_killed_while_it_is_prepared(house, where):
+    run = house.launch("true", name="half", faults=[where.split()], wait=None)
+    assert_dead(run)
+    assert [record.state for record in house.client.pods()] == []
+    house.client.gc(grace=0)
+    assert os.listdir(f"{house.state}/pods") == ["names"]
+    house.client.rm(house.client.prepare(house.request("true", name="half")).uuid)
+
+
+def test_killed_before_its_directory_is_a_pod(house):
+    run = house.launch("true", faults=[["leaving", "kurma_core.pod_store:PodDirectory.try_own"]], wait=None)
+    assert_dead(run)
+    assert house.client.pods() == []
+    house.client.gc(grace=0)
+    assert os.listdir(f"{house.state}/pods") == ["names"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("when", ["undoing", "undone"])
+def test_killed_at_each_step_down(house, when, name):
+    run = house.launch("trap 'exit 7' TERM; echo up; while :; do sleep 0.02; done", faults=[[when, name]])
+    run.wait_output("up")
+    uuid = run.uuid
+    run.signal(signal.SIGTERM)
+    assert_dead(run)
+    assert house.client.gc(grace=1000) == (f"pod {uuid}: taken down",)
+    assert left_of(uuid) == []
+    record = house.client.pod(uuid)
+    assert (record.state, record.exit_code, record.reason) == ("stopped", 7, None)
+    assert house.state_of(uuid)["steps"] == []
+    assert house.log(record) == "up\n"
+
+
+def test_killed_before_the_end_is_recorded(house):
+    run = house.launch("exit 7", faults=[["entering", "kurma_core.pods.owned:pod_record"]], wait=None)
+    assert_dead(run)
+    assert house.client.pod(run.uuid).exit_code == 7
+    run = house.launch("exit 7", faults=[["leaving", "kurma_core.pods.owned:tear_down"]], wait=None)
+    assert_dead(run)
+    record = house.client.pod(run.uuid)
+    assert (record.state, record.exit_code) == ("stopped", 7)
+
+
+def test_a_running_pod_goes_on_without_its_owner(house):
+    run = house.launch("trap 'echo asked; exit 3' TERM; echo up; while :; do sleep 0.05; echo tick; done")
+    run.wait_output("tick")
+    uuid = run.uuid
+    assert house.client.pod(uuid).owner == run.process.pid
+    run.kill()
+    (record,) = house.client.pods()
+    assert (record.state, record.owner) == ("running", None)
+    assert alive(record.apps[0].pid)
+    before = len(house.log(record))
+    until(lambda: len(house.log(record)) > before, "more output")
+    assert house.enter(uuid, "echo", "inside")[:2] == (0, "inside\n")
+    assert house.client.gc(grace=0) == (f"pod {uuid}: runs without an owner: left (kurma stop {uuid[:8]})",)
+    record = house.client.stop(uuid)
+    assert (record.state, record.exit_code) == ("stopped", 3)
+    assert house.log(record).endswith("asked\n")
+    assert left_of(uuid) == []
+
+
+def test_it_ends_without_its_owner(house):
+    """Nobody is there to see; what the stager wrote down is told."""
+    run = house.launch("echo up; sleep 0.4; exit 9")
+    run.wait_output("up")
+    run.kill()
+    record = house.client.wait(run.uuid)
+    assert (record.state, record.exit_code) == ("stopped", 9)
+    assert left_of(run.uuid) == []
+
+
+def test_an_ephemeral_one_goes_with_its_end(house):
+    run = house.launch("echo up; sleep 1000", ephemeral=True)
+    run.wait_output("up")
+    uuid = run.uuid
+    run.kill()
+    assert house.client.pod(uuid).state == "running"
+    house.client.stop(uuid, force=True)
+    assert house.uuids() == []
+    assert left_of(uuid) == []
+
+
+def test_stager_and_owner_killed(house):
+    run = house.launch("sleep 1000")
+    record = house.client.pod(run.uuid)
+    run.kill()
+    os.kill(record.stager_pid, signal.SIGKILL)
+    record = until(
+        lambda: (found := house.client.pod(run.uuid)).state == "errored" and found, "the pod being taken down"
+    )
+    assert record.reason.startswith("the stager ended")
+    assert not any(app.pid for app in record.apps)
+    assert left_of(run.uuid) == []
+
+
+def test_two_clean_up_at_once(house):
+    runs = [house.launch("sleep 1000", faults=[["after", "stager"]], wait=None) for _ in range(2)]
+    for run in runs:
+        assert_dead(run)
+    children = []
+    for _ in range(3):
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                with house.connect() as client:
+                    code = 0 if {record.state for record in client.pods()} <= {"errored", "starting"} else 2
+            finally:
+                os._exit(code)
+        children.append(pid)
+    assert [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children] == [0, 0, 0]
+    assert [record.state for record in house.client.pods()] == ["errored", "errored"]
+    for run in runs:
+        assert left_of(run.uuid) == []
+
+
+def test_a_finished_run_takes_no_time_to_be_seen(house):
+    """wait() of another process returns as soon as the owner is done, by no polling."""
+    run = house.launch("echo up; sleep 0.3")
+    run.wait_output("up")
+    house.client.wait(run.uuid)
+    ended = time.monotonic()
+    run.wait()
+    assert time.monotonic() - ended < 1
