@@ -8,11 +8,11 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.config import Config, load
 from kurma_core.errors import AppNotFoundError, KurmaError, PrivilegeError
+from kurma_core.value import frozen
 from kurma_core.version import VERSION
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def _to_stderr(text: str) -> None:
     print(f"kurma: {text}", file=sys.stderr)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Settings:
     """:param config_file: None: ``/etc/kurma``.
     :param state_dir: None: as configured.

@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from kurma_core.config_schema import SCHEMA, Key, Where, checked
 from kurma_core.errors import ConfigError, KurmaError
+from kurma_core.value import field, frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ _SUFFIXES = (".yml", ".yaml", ".json")
 # --- values ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PluginConfig:
     """The admin's section for one plugin. ``config`` is checked against its options when it is loaded."""
 
@@ -52,7 +52,7 @@ class PluginConfig:
     config: Mapping[str, Json] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StagerConfig:
     """A named stager. ``driver`` None: an image that speaks the Kurma Stager Specification."""
 
@@ -61,7 +61,7 @@ class StagerConfig:
     driver: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NetworkConfig:
     """One entry of ``container_networks`` (Kurma Network Specification, Kurma Configuration).
 
@@ -91,7 +91,7 @@ class NetworkConfig:
         return {name: value for name, value in named.items() if value is not None} | dict(self.config)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LogConfig:
     """``size`` in bytes at which a log file is turned over; ``count`` files are kept of each app's log."""
 
@@ -99,7 +99,7 @@ class LogConfig:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LimitsConfig:
     """What an archive may be at most: bytes unpacked, number of entries, unpacked over packed size."""
 
@@ -108,7 +108,7 @@ class LimitsConfig:
     ratio: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RegistriesConfig:
     """``insecure``: host[:port] of registries without TLS. ``mirrors``: registry name → mirrors, in order."""
 
@@ -119,7 +119,7 @@ class RegistriesConfig:
         return {"insecure": list(self.insecure), "mirrors": {name: list(m) for name, m in self.mirrors.items()}}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Config:
     """The effective configuration.
 

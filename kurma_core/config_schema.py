@@ -7,9 +7,9 @@ against it. Everything here is pure: files are read in :mod:`kurma_core.config`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 
 from kurma_core.errors import ConfigError, ManifestError
+from kurma_core.value import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 KINDS = ("fetchers", "renderers", "stagers", "networks", "isolators", "observers")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Where:
     """A place in a file: what an error about it is told with."""
 
@@ -40,7 +40,7 @@ class Where:
         raise ConfigError(f"{place}: {what}", hint=hint, file=self.file, path=self.path)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Key:
     """One key.
 
@@ -284,7 +284,7 @@ SCHEMA: tuple[Key, ...] = (
         "trusted_host_keys",
         "fingerprints",
         [],
-        "keys whose images may run with the host's power (stagers, network images), in place of this machine's own, unless that is listed too",
+        "keys whose images may run as stagers; if any is listed, this machine's own counts only if it is, too",
     ),
     Key(
         "host_image_digests",

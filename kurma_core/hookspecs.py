@@ -22,10 +22,11 @@ A plugin that cannot work on this host raises :class:`kurma_core.errors.PluginSk
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO, Generic, Protocol, TypeVar
 
 import pluggy
+
+from kurma_core.value import field, frozen
 
 if TYPE_CHECKING:
     from kurma_core.appc.image import ImageManifest
@@ -59,7 +60,7 @@ D = TypeVar("D", covariant=True)
 # --- what every kind shares ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Option:
     """One key of a driver's ``config`` in ``kurma.yml``.
 
@@ -73,7 +74,7 @@ class Option:
     help: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DriverContext:
     """What a driver is made with.
 
@@ -93,7 +94,7 @@ class DriverContext:
     note: Callable[[str], None] = print
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Driver(Generic[D]):
     """What a hook returns: how to make the driver, and what it may be configured with.
 
@@ -140,7 +141,7 @@ class RemoteBlob(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RemoteArchive:
     """An App Container image archive, as shipped.
 
@@ -156,7 +157,7 @@ class RemoteArchive:
     signature: Callable[[], bytes | None] = field(default=lambda: None)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RemoteLayer:
     """One layer of a Docker or OCI image.
 
@@ -169,7 +170,7 @@ class RemoteLayer:
     compression: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RemoteLayers:
     """A Docker or OCI image, resolved for one platform.
 
@@ -189,7 +190,7 @@ class RemoteLayers:
     pinned: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FetchRequest:
     """:param os: and ``arch``: the platform wanted, in App Container terms.
     :param insecure: relaxations in force for this run: ``image``, ``tls``, ``http``, ``pubkey``.
@@ -216,7 +217,7 @@ class Fetcher(Protocol):
 # --- renderers -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ImageLayer:
     """One extracted layer in the store: a directory, and what it takes away from the layers below it.
 
@@ -234,7 +235,7 @@ class ImageLayer:
     implied: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ImageNode:
     """One image of a dependency graph (a tree: a shared dependency stands at each place where it occurs).
 
@@ -275,7 +276,7 @@ class Renderer(Protocol):
 # --- stagers ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MountSetup:
     """Where one volume stands in one app. ``path`` is absolute and normal; ``seed``: if the volume is empty it
     starts with what the app's image has at that path (P5)."""
@@ -286,7 +287,7 @@ class MountSetup:
     seed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AppSetup:
     """One app of a pod, as a stager gets it.
 
@@ -303,7 +304,7 @@ class AppSetup:
     interactive: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class VolumeSetup:
     """One volume of a pod: ``source`` is a path of the host (for an empty volume: in the pod's directory)."""
 
@@ -313,7 +314,7 @@ class VolumeSetup:
     recursive: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PodSetup:
     """Everything that a stager driver needs to know of a pod, whatever its design.
 
@@ -348,7 +349,7 @@ class PodSetup:
     volume_links: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Stdio:
     """Three descriptors of the caller, passed on and not closed by the callee."""
 
@@ -471,7 +472,7 @@ class StagerImageSource(Protocol):
 # --- networks --------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AttachmentContext:
     """Arguments of ``add``, ``delete`` and ``check``; always the same three times (W3).
 
@@ -545,7 +546,7 @@ class PortPublisher(Protocol):
 # --- isolators -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class IsolatorHost:
     """What a compiler of isolators must know of the host.
 
@@ -557,7 +558,7 @@ class IsolatorHost:
     cpus: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Compiled:
     """What an isolator becomes.
 

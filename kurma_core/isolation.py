@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 from kurma_core.errors import IsolatorError
 from kurma_core.models import IsolatorPlan, IsolatorReport
+from kurma_core.value import fields, frozen, replace
 
 if TYPE_CHECKING:
     from kurma_core.appc.image import Isolator as DeclaredIsolator
     from kurma_core.hookspecs import Compiled, Isolator, IsolatorHost
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Isolation:
     """What all isolators of a pod become."""
 
@@ -105,4 +105,4 @@ def _merge(plan: IsolatorPlan, more: IsolatorPlan, name: str) -> IsolatorPlan:
             changes[each.name] = {**old, **new}
         else:
             raise IsolatorError(f"isolator {name} contradicts another one that sets {each.name.replace('_', ' ')}")
-    return replace(plan, **changes)  # type: ignore[arg-type]
+    return replace(plan, **changes)

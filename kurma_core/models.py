@@ -7,7 +7,8 @@ Every ``to_json`` here is what ``--format json`` prints and what stands on disk:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from kurma_core.value import field, frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ ENDED_STATES = ("stopped", "errored")
 # --- images ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Provenance:
     """Where an image came from, once (S4).
 
@@ -67,7 +68,7 @@ class Provenance:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ImageRecord:
     """One image of the store.
 
@@ -112,7 +113,7 @@ class ImageRecord:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RenderedLayer:
     """A read-only directory that stands for one layer of an app's rootfs.
 
@@ -124,7 +125,7 @@ class RenderedLayer:
     path: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RenderedImage:
     """An image ready to be stacked: ``layers`` top first, as ``appImageOrder`` has them.
 
@@ -139,7 +140,7 @@ class RenderedImage:
 # --- isolators -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CgroupSetting:
     """One write into a cgroup: ``controller`` as the kernel calls it, the file's name, the text to write."""
 
@@ -151,7 +152,7 @@ class CgroupSetting:
         return {"controller": self.controller, "file": self.file, "value": self.value}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class IsolatorPlan:
     """What isolators become for one app, or for a pod: neutral, finished, applied by a stager as it stands.
 
@@ -188,7 +189,7 @@ class IsolatorPlan:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class IsolatorReport:
     """What became of one isolator (X1).
 
@@ -209,7 +210,7 @@ class IsolatorReport:
 # --- networks --------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PortMapping:
     """One port of the host that leads into the pod. ``protocol`` is ``tcp`` or ``udp``; ``host_ip`` "" is any."""
 
@@ -231,7 +232,7 @@ class PortMapping:
         return cls(value["hostPort"], value["podPort"], value["protocol"], value["hostIP"])
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NetworkRequest:
     """A wish to join a network: ``--net NAME[:IFNAME][,ip=…,mac=…]``."""
 
@@ -248,7 +249,7 @@ class NetworkRequest:
         return cls(value["name"], value.get("interface"), tuple(value.get("ips", ())), value.get("mac"))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AddressResult:
     """One address of an attachment, in CIDR form, and its gateway."""
 
@@ -256,7 +257,7 @@ class AddressResult:
     gateway: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NetworkResult:
     """What a network's ``add`` gave (W3), whatever version of the CNI result it came in.
 
@@ -271,7 +272,7 @@ class NetworkResult:
     raw: Json = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Attachment:
     """One network of one pod, as it was asked for and as it came out. Recorded before ``add`` (result None).
 
@@ -340,7 +341,7 @@ class Attachment:
 # --- pods ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AppStatus:
     """What is known of one app of a pod.
 
@@ -374,7 +375,7 @@ class AppStatus:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PodRecord:
     """One pod as ``list`` and ``show`` tell it.
 
@@ -429,7 +430,7 @@ class PodRecord:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PodEvent:
     """Something that happened to a pod, told to observers.
 
@@ -444,7 +445,7 @@ class PodEvent:
     detail: Mapping[str, Json] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LogLine:
     """One line, or part of one, of an app's log.
 

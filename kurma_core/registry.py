@@ -18,6 +18,7 @@ from kurma_core.config import Config
 from kurma_core.errors import ConfigError, KurmaError, PluginCollisionError, PluginError, PluginNotFoundError
 from kurma_core.errors import PluginSkipped as Skipped
 from kurma_core.hookspecs import GROUPS, Driver, DriverContext, Option
+from kurma_core.value import fields, frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 _OBSERVERS = "kurma.observers"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PluginInfo:
     """One row of ``kurma plugins list``.
 
@@ -50,7 +51,7 @@ class PluginInfo:
     reason: str = ""
 
     def to_json(self) -> dict[str, Json]:
-        return {name: getattr(self, name) for name in self.__slots__}
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
 
 @dataclass(slots=True)

@@ -7,14 +7,16 @@ are resolved inside the new root by descriptor; sources are paths of the host, o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
+
+from kurma_core.value import field, frozen
 
 if TYPE_CHECKING:
     from kurma_core.linux.cgroups import CgroupTree
+    from kurma_core.linux.process import ProcessIdentity
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Overlay:
     """A union of directories.
 
@@ -36,7 +38,7 @@ class Overlay:
     attributes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Bind:
     """A directory or file of the host shown inside.
 
@@ -54,7 +56,7 @@ class Bind:
     make_target: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FileSystemMount:
     """A file system of the kernel: ``tmpfs``, ``proc``, ``sysfs``, ``devpts``, ``mqueue``.
 
@@ -67,7 +69,7 @@ class FileSystemMount:
     attributes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Directory:
     """A directory inside; one that exists is kept as it is."""
 
@@ -77,7 +79,7 @@ class Directory:
     gid: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class File:
     """A file inside, with this content; one that exists is replaced, and a link there too."""
 
@@ -86,7 +88,7 @@ class File:
     mode: int = 0o644
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Symlink:
     """A symbolic link inside; whatever file or link is there is replaced."""
 
@@ -128,7 +130,7 @@ def cgroups(tree: CgroupTree) -> tuple[Operation, ...]:
     return tuple(operations)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class UserMap:
     """The id maps of a user namespace: ``(first inside, first outside, count)`` each."""
 
@@ -136,14 +138,14 @@ class UserMap:
     gids: tuple[tuple[int, int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RootPlan:
     """A new root: the first operation makes it (its target is ``/``), the others fill it."""
 
     operations: tuple[Operation, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SpawnPlan:
     """A program to start.
 
@@ -178,7 +180,7 @@ class SpawnPlan:
     hostname: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EnterPlan:
     """A program to start inside the namespaces and the root of a running process.
 
@@ -203,3 +205,26 @@ class EnterPlan:
     controlling_tty: bool = False
     parent_death_signal: int | None = None
     child_of_caller: bool = True
+
+
+class Started(Protocol):
+    """A started program. ``pidfd`` holds it; the caller closes it."""
+
+    @property
+    def pid(self) -> int: ...
+    @property
+    def identity(self) -> ProcessIdentity: ...
+    @property
+    def pidfd(self) -> int: ...
+
+
+class Starter(Protocol):
+    """What starts programs by such plans: the spawner, as those see it who are handed one."""
+
+    def start(self, plan: SpawnPlan) -> Started:
+        """:raises CommandNotFoundError, CommandNotExecutableError, HostError: it could not be started."""
+        ...
+
+    def enter(self, plan: EnterPlan) -> Started:
+        """:raises CommandNotFoundError, CommandNotExecutableError, HostError: it could not be started."""
+        ...

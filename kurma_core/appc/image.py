@@ -8,12 +8,12 @@ Implements the App Container Image specification, Image Manifest Schema (I1–I6
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 
 from kurma_core.appc import types
 from kurma_core.appc._reader import Reader, put, refuse_repeats, whole
 from kurma_core.appc.types import describe
 from kurma_core.errors import ManifestError
+from kurma_core.value import field, frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ _ANNOTATION_CHECKS: Mapping[str, Check] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NameValue:
     """A label, an annotation, or a variable of the environment."""
 
@@ -65,7 +65,7 @@ Annotation = NameValue
 EnvironmentVariable = NameValue
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Isolator:
     """A constraint by name; what ``value`` may be is known to the plugin that looks after it."""
 
@@ -77,7 +77,7 @@ class Isolator:
         return {"name": self.name, "value": self.value, **self.extra}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EventHandler:
     """A command run before (``pre-start``) or after (``post-stop``) the app's own."""
 
@@ -89,7 +89,7 @@ class EventHandler:
         return {"name": self.name, "exec": list(self.exec), **self.extra}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MountPoint:
     """A place where the app expects data from outside; ``path`` is absolute, inside the app's filesystem."""
 
@@ -104,7 +104,7 @@ class MountPoint:
         return {**out, **self.extra}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Port:
     """``count`` ports from ``port`` up that the app listens on; ``protocol`` is ``tcp`` or ``udp`` as a rule."""
 
@@ -122,7 +122,7 @@ class Port:
         return {**out, **self.extra}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class App:
     """How to run the app (I3).
 
@@ -175,7 +175,7 @@ class App:
         return {**out, **self.extra}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Dependency:
     """An image whose root filesystem comes below this one's (I4). Its own ``app`` means nothing here.
 
@@ -197,7 +197,7 @@ class Dependency:
         return {**out, **self.extra}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ImageManifest:
     """An image's manifest, late form.
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from kurma_core.errors import RenderError
+from kurma_core.value import frozen
 
 #: How many images may stand below one another, and how many places images may be applied at in one graph.
 MOST_DEEP = 64
@@ -55,7 +55,7 @@ class Image(Protocol):
     def root(self) -> str: ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Filter:
     """What a path must be to be laid down. Paths are those of the finished tree, relative, "" for its root.
 
@@ -70,7 +70,7 @@ class Filter:
         return Filter(self.paths & other.paths, self.directories & other.directories)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Application:
     """One image laid down at one place.
 
@@ -194,7 +194,7 @@ def tree_key(kind: str, what: Sequence[Application]) -> str:
     return json.dumps(["kurma tree 1", kind, value], separators=(",", ":"), sort_keys=True)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Step:
     """One directory to be laid over a tree that is being made. Fields as in :class:`Application` and
     :class:`Layer`."""

@@ -8,7 +8,6 @@ person writes by hand is a template (:mod:`kurma_core.appc.template`); what runs
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from kurma_core.appc import types
 from kurma_core.appc._reader import Reader, put, refuse_repeats, whole
@@ -28,6 +27,7 @@ from kurma_core.appc.image import (
 )
 from kurma_core.appc.types import describe
 from kurma_core.errors import AppNotFoundError, ManifestError
+from kurma_core.value import field, frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _OCTAL = frozenset("01234567")
 _SEED = "kurma.io/seed"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RuntimeImage:
     """Which image an app runs.
 
@@ -59,7 +59,7 @@ class RuntimeImage:
         return {**out, **self.extra}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Volume:
     """A directory (or file) that apps mount (P3).
 
@@ -104,7 +104,7 @@ class Volume:
         return {**out, **self.extra}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Mount:
     """Where an app mounts a volume; ``app_volume`` is one of the app's own, which overrides ``volume``."""
 
@@ -119,7 +119,7 @@ class Mount:
         return {**out, **self.extra}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ExposedPort:
     """A port of an app, by name, that the host offers (P4).
 
@@ -140,7 +140,7 @@ class ExposedPort:
         return {**out, **self.extra}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PodApp:
     """One app of a pod (P2); ``app``, where given, takes the place of the image's whole."""
 
@@ -164,7 +164,7 @@ class PodApp:
         return {**out, **self.extra}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PodManifest:
     """A pod's manifest, late form. ``apps`` may be empty: a pod can run without any, and change while it runs."""
 

@@ -7,15 +7,15 @@ as far as it is a matter of names and paths.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 
 from kurma_core.appc.image import App, ImageManifest, Port
 from kurma_core.appc.pod import ExposedPort, Mount, PodApp, PodManifest, RuntimeImage, Volume
 from kurma_core.appc.template import PodTemplate
 from kurma_core.errors import ImageError, ImageNotFoundError, ManifestError, VolumeError
+from kurma_core.value import frozen, replace
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AppMount:
     """One volume as one app sees it. ``path`` is absolute, without ``.``, ``..`` or doubled slashes."""
 
@@ -24,7 +24,7 @@ class AppMount:
     read_only: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PublishedPort:
     """One port of the host and where in the pod it leads; ``host_ip`` "" is any."""
 
@@ -34,7 +34,7 @@ class PublishedPort:
     protocol: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reified:
     """What came out.
 

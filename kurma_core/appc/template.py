@@ -7,19 +7,18 @@ networks as ``--net`` takes them. A complete pod manifest is a template, too.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from kurma_core.appc import types
 from kurma_core.appc._reader import Reader
 from kurma_core.appc.image import AC_VERSION, decode, read_kind
 from kurma_core.appc.pod import PodManifest, RuntimeImage, read_pod
+from kurma_core.value import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from kurma_core.appc._reader import Warn
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PodTemplate:
     """A pod whose images are still to be found.
 

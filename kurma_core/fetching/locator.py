@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 
 from kurma_core.appc.types import ac_identifier
 from kurma_core.errors import ManifestError, UsageError
+from kurma_core.value import field, frozen
 
 #: Scheme of a locator that is an image's name: to be found by discovery.
 NAMED = "appc"
 _SCHEME = frozenset("abcdefghijklmnopqrstuvwxyz0123456789+-")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Locator:
     """Where an image is.
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from kurma_core.image_store import attributes
 from kurma_core.image_store.digests import content_hash, file_digest
 from kurma_core.image_store.entry import BLOCK, CHARACTER, DIRECTORY, FIFO, FILE, SYMLINK
 from kurma_core.image_store.trees import place, walk
+from kurma_core.value import frozen
 
 #: First line of a record.
 HEADER = b"kurma files 1\n"
@@ -30,7 +30,7 @@ _KINDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FileRecord:
     """One line.
 
@@ -45,7 +45,7 @@ class FileRecord:
     attributes: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Origin:
     """What of a record the archive alone determines."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from kurma_core.errors import ArchiveError, HostileArchiveError
 from kurma_core.image_store.archive import TarReader
@@ -11,6 +10,7 @@ from kurma_core.image_store.entry import DIRECTORY, FILE, HARDLINK, Entry, show
 from kurma_core.image_store.extract import explain, hostile
 from kurma_core.image_store.limits import Limits
 from kurma_core.image_store.names import split
+from kurma_core.value import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _OPAQUE = b".wh..wh..opq"
 _WHITEOUT_RESERVED = b".wh..wh."
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ImageContents:
     """What an image archive holds beside its root filesystem."""
 
@@ -104,7 +104,7 @@ def _refuse(entry: Entry, top: bytes) -> None:
 # --- layers ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Whiteouts:
     """What a layer takes away from those below it: paths, sorted."""
 

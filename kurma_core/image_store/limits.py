@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from kurma_core.value import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Limits:
     """Limits of one archive, or of one layer.
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from kurma_core.hookspecs import ImageLayer
 from kurma_core.image_store.trees import open_tree
 from kurma_core.linux.beneath import open_beneath
+from kurma_core.value import frozen
 
 _NEVER = 1 << 30
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MergedFile:
     """One file of the merged view.
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from kurma_core.errors import ArchiveError, StoreError
 from kurma_core.image_store import documents
@@ -28,6 +27,7 @@ from kurma_core.image_store.stream import ArchiveStream
 from kurma_core.image_store.trees import open_tree
 from kurma_core.image_store.unpacking import unpack_image, unpack_layer
 from kurma_core.models import ImageRecord, Provenance
+from kurma_core.value import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ _CANNOT = "cannot put an image into the store"
 _SIGNED = ("signed", "built")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StagedImage:
     """An image that has been read and is not in the store yet.
 

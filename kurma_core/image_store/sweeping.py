@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 
 from kurma_core.errors import ImageNotFoundError, StoreError
 from kurma_core.image_store import documents
 from kurma_core.image_store.durable import WorkDirectory, disk_usage, sweep, try_lock
 from kurma_core.image_store.store import ImageStore, guard
+from kurma_core.value import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Removal:
     """One thing that was removed, or would be.
 
@@ -37,7 +37,7 @@ class Removal:
         return {"kind": self.kind, "name": self.name, "size": self.size}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GcReport:
     """What a sweep removed, or with ``dry_run`` would."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 
 from kurma_core.image_store import documents, files
 from kurma_core.image_store.archive import TarReader
@@ -12,9 +11,10 @@ from kurma_core.image_store.extract import Extractor
 from kurma_core.image_store.layout import ImageContents, Whiteouts, read_image, read_layer
 from kurma_core.image_store.limits import Limits
 from kurma_core.image_store.trees import open_tree
+from kurma_core.value import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class UnpackedLayer:
     """A directory with ``rootfs`` and ``files``; it still lacks its description.
 

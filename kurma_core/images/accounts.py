@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kurma_core.appc.image import MAX_ID
 from kurma_core.linux.beneath import open_beneath
+from kurma_core.value import replace
 
 if TYPE_CHECKING:
     from kurma_core.appc.image import ImageManifest

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
@@ -15,6 +14,7 @@ from kurma_core.images.judges import Judge, Voucher
 from kurma_core.images.known import Known, KnownImages
 from kurma_core.images.policy import RELAXATIONS
 from kurma_core.models import ImageRecord, Provenance
+from kurma_core.value import frozen
 
 if TYPE_CHECKING:
     from typing import BinaryIO
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 PULLS = ("new", "always", "never")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Acquisition:
     """One run's way of getting images.
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import ImageNotFoundError, RenderError
 from kurma_core.hookspecs import ImageNode
 from kurma_core.images.policy import at_least
+from kurma_core.value import replace
 
 if TYPE_CHECKING:
     from kurma_core.appc.image import Dependency, ImageManifest

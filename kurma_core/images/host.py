@@ -12,7 +12,6 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kurma_core.errors import ImageError, ImageNotFoundError, StoreError, TrustError
@@ -20,6 +19,7 @@ from kurma_core.images.acquisition import Acquisition
 from kurma_core.images.judges import HostJudge
 from kurma_core.images.known import Known, KnownImages
 from kurma_core.models import Provenance
+from kurma_core.value import frozen, replace
 
 if TYPE_CHECKING:
     from kurma_core.appc.image import ImageManifest
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from kurma_core.trust import Trust
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HostImage:
     """An image that was verified to run with host privilege.
 

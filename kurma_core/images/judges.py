@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
 from kurma_core.errors import TrustError
 from kurma_core.images.policy import Policy
+from kurma_core.value import frozen
 
 if TYPE_CHECKING:
     from kurma_core.fetching import Locator
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kurma_core.trust import Trust
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Voucher:
     """What vouches for an image: words and facts of :class:`kurma_core.models.Provenance`."""
 

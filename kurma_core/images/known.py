@@ -6,15 +6,15 @@ import contextlib
 import hashlib
 import json
 import os
-from dataclasses import dataclass
 
 from kurma_core.errors import StoreError
 from kurma_core.linux.files import replace_file
+from kurma_core.value import frozen
 
 _VERSION = 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Known:
     """:param key: what told the content at the source: a validator, a digest, a file's stamps; None: nothing did.
     :param fetched: seconds since the epoch, when the source was last asked.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from kurma_core.errors import TrustError, UsageError
 from kurma_core.models import ImageRecord, Provenance
+from kurma_core.value import frozen
 
 #: Words of :class:`kurma_core.models.Provenance` that satisfy a policy, wherever the image came from.
 _SATISFIES: Mapping[str, frozenset[str]] = {
@@ -25,7 +25,7 @@ RELAXATIONS: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Policy:
     """One run's rules.
 

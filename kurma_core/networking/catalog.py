@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import KurmaError, NetworkError
 from kurma_core.networking import builtin
+from kurma_core.value import frozen
 
 if TYPE_CHECKING:
     from kurma_core.config import Config, NetworkConfig
@@ -18,7 +18,7 @@ Json = Any
 DEFAULT_INTERFACE = "eth{{num}}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NetworkInfo:
     """One network that a pod may name.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ from kurma_core.hookspecs import AttachmentContext
 from kurma_core.models import Attachment, NetworkRequest, PortMapping
 from kurma_core.networking import builtin, interfaces
 from kurma_core.networking.catalog import Catalog, NetworkInfo
+from kurma_core.value import replace
 
 if TYPE_CHECKING:
     from kurma_core.config import Config
@@ -151,7 +151,7 @@ class Networking:
         except BaseException:  # Ctrl-C too
             self._undo(driver, context)
             raise
-        return dataclasses.replace(attachment, result=result)
+        return replace(attachment, result=result)
 
     def add_all(
         self,

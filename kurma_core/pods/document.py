@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from kurma_core.appc.pod import PodManifest
@@ -14,11 +13,12 @@ from kurma_core.models import (
     IsolatorPlan,
     IsolatorReport,
 )
+from kurma_core.value import field, frozen
 
 Json = Any
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PodDocument:
     """:param manifest: reified.
     :param mounts: by app, in the order in which they are mounted.

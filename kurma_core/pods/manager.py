@@ -7,7 +7,6 @@ import contextlib
 import os
 import time
 import uuid as uuids
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kurma_core.appc.types import pod_uuid, sanitize_name
@@ -31,6 +30,7 @@ from kurma_core.pods.events import Events
 from kurma_core.pods.launch import Launch
 from kurma_core.pods.owned import OwnedPod
 from kurma_core.pods.records import pod_record, read_document
+from kurma_core.value import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -5,7 +5,6 @@ Nothing here changes the host outside the state directory; what fails leaves no 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kurma_core.appc.reify import effective_app, reify
@@ -18,6 +17,7 @@ from kurma_core.networking import parse_net
 from kurma_core.pods import volumes
 from kurma_core.pods.document import PodDocument
 from kurma_core.pods.request import overridden
+from kurma_core.value import replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

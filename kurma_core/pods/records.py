@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import KurmaError, ManifestError, PodDamagedError, StagerError
@@ -11,6 +10,7 @@ from kurma_core.models import AppStatus, PodRecord
 from kurma_core.pods.document import PodDocument
 from kurma_core.pods.launch import read_attachments
 from kurma_core.staging.records import exit_code, parse_apps, read_status_file
+from kurma_core.value import replace
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs import RunningStager, Stager

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.appc.image import App, ImageManifest, Isolator, NameValue
 from kurma_core.errors import UsageError
+from kurma_core.value import field, frozen, replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kurma_core.models import NetworkRequest, PortMapping
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AppOverrides:
     """What the command line changes of one app's manifest. None and empty: as the image has it.
 
@@ -39,7 +39,7 @@ class AppOverrides:
         return self != AppOverrides()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PodRequest:
     """:param template: the pod; images may be locators.
     :param uuid: None: a new random one.

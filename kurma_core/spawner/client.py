@@ -6,7 +6,6 @@ import _socket
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, cast
 
@@ -15,11 +14,12 @@ from kurma_core.linux import process
 from kurma_core.spawn_plan import EnterPlan, Operation, SpawnPlan, UserMap
 from kurma_core.spawner import wire
 from kurma_core.spawner.encoding import encode, encode_operations
+from kurma_core.value import frozen
 
 _PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "program.py")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SpawnedProcess:
     """A started program.
 

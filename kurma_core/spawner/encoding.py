@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 
 from kurma_core.spawn_plan import (
     Bind,
@@ -16,6 +15,7 @@ from kurma_core.spawn_plan import (
     SpawnPlan,
     Symlink,
 )
+from kurma_core.value import fields
 
 _KINDS: dict[type, str] = {
     Overlay: "overlay",

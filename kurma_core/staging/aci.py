@@ -10,7 +10,6 @@ import json
 import os
 import signal
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import StagerError
@@ -23,18 +22,19 @@ from kurma_core.staging.callin import CallIn
 from kurma_core.staging.document import stager_manifest
 from kurma_core.staging.process import StagerProcess, find_again
 from kurma_core.staging.root import stager_root
+from kurma_core.value import frozen
 
 if TYPE_CHECKING:
     from kurma_core.appc.image import ImageManifest
     from kurma_core.hookspecs import PodSetup, RunningStager
     from kurma_core.models import AppStatus
-    from kurma_core.spawner.client import Spawner
+    from kurma_core.spawn_plan import Starter
 
 #: The last lines of a stager's output, as an error shows them.
 _TAIL_LINES, _TAIL_BYTES = 5, 4096
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StagerImage:
     """A stager's image, verified for this use: ``path`` of its tree, its manifest."""
 
@@ -43,7 +43,7 @@ class StagerImage:
     manifest: ImageManifest
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StagerTimes:
     """:param stop: seconds between SIGTERM and SIGKILL for an app.
     :param log_size: bytes after which an app's log is turned; ``log_count`` files are kept.
@@ -68,7 +68,7 @@ class AciStager:
         self,
         name: str,
         image: Callable[[], StagerImage],
-        spawner: Spawner,
+        spawner: Starter,
         version: str,
         times: StagerTimes,
     ) -> None:

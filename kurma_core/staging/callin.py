@@ -23,7 +23,7 @@ from kurma_core.spawn_plan import EnterPlan
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs import Stdio
-    from kurma_core.spawner.client import Spawner
+    from kurma_core.spawn_plan import Starter
 
 _SIOCOUTQ = 0x5411
 _ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
@@ -39,7 +39,7 @@ class CallIn:
 
     def __init__(
         self,
-        spawner: Spawner,
+        spawner: Starter,
         pid: int,
         pidfd: int,
         cgroup: str,

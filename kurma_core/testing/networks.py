@@ -233,13 +233,14 @@ class NetworkContract:
         self, driver: Network, config: Mapping[str, Any], make_pod: MakePod
     ) -> None:
         """``delete`` gets what stands on disk, which is JSON."""
-        import dataclasses
         import json
+
+        from kurma_core.value import replace
 
         one = self.context(make_pod(), config)
         result = driver.add(one)
-        record = json.dumps(dataclasses.replace(one.attachment, result=result).to_json())
-        again = dataclasses.replace(one, attachment=Attachment.from_json(json.loads(record)))
+        record = json.dumps(replace(one.attachment, result=result).to_json())
+        again = replace(one, attachment=Attachment.from_json(json.loads(record)))
         assert again.attachment.result == result
         driver.check(again)
         driver.delete(again)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import replace
 
 import pytest
 
 from kurma_core.image_store import ImageStore
 from kurma_core.image_store.documents import timestamp
+from kurma_core.value import replace
 from tests.image_store.making import LOCAL, file, image, stage_and_commit
 
 NOW = replace(LOCAL, fetched_at=timestamp(time.time()))

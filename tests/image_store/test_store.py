@@ -6,7 +6,6 @@ import io
 import os
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
 
@@ -19,6 +18,7 @@ from kurma_core.errors import (
 )
 from kurma_core.image_store import ImageStore
 from kurma_core.models import Provenance
+from kurma_core.value import replace
 from tests.image_store.making import LOCAL, directory, file, image, stage_and_commit
 
 UNKNOWN = "sha512-" + "0" * 128

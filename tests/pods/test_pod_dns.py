@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from kurma_core.appc.pod import PodManifest
 from kurma_core.models import AddressResult, Attachment, IsolatorPlan, NetworkRequest, NetworkResult
 from kurma_core.pods.dns import parse_resolv_conf, pod_dns, pod_hosts
 from kurma_core.pods.document import PodDocument
+from kurma_core.value import replace
 
 LO = Attachment("lo", "lo", "lo", {}, NetworkRequest("lo"))
 ETH = Attachment(

@@ -8,13 +8,13 @@ import os
 import posixpath
 import tarfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from kurma_fetch_http.local import open_regular
 
 from kurma_core.errors import FetchError, FetchNotFoundError, FetchTruncatedError
 from kurma_core.hookspecs import FetchRequest, RemoteLayers
+from kurma_core.value import frozen
 from kurma_fetch_docker.convert import Origin
 from kurma_fetch_docker.documents import CONFIG_LIMIT, MANIFEST_LIMIT, Descriptor, Manifest, digest_of
 from kurma_fetch_docker.image import remote_layers
@@ -129,7 +129,7 @@ class _Descriptor:
         os.close(self.number)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Members:
     """The files in an uncompressed tar, by name, each a span of it. Nothing is unpacked.
 
@@ -206,7 +206,7 @@ class Members:
         raise FetchNotFoundError(f"{self.path}: is no image: it lacks a file that it should hold", url=self.path)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MemberBlob:
     """One file in a tar, as a :class:`kurma_core.hookspecs.RemoteBlob`."""
 

@@ -8,13 +8,13 @@ which only the image's ``/etc/passwd`` and ``/etc/group`` tell. Whoever stores t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from kurma_core.appc import types
 from kurma_core.appc.image import App, ImageManifest, MountPoint, NameValue, Port
 from kurma_core.errors import FetchError, ManifestError
 from kurma_core.hookspecs import FetchRequest
+from kurma_core.value import frozen
 from kurma_fetch_docker.documents import Manifest, appc_arch
 
 Json = Any
@@ -32,7 +32,7 @@ _PLACED = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Origin:
     """Where an image stands, for its name and annotations.
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from kurma_core.errors import FetchDigestError, FetchError, FetchNotFoundError
 from kurma_core.hookspecs import FetchRequest
+from kurma_core.value import frozen
 
 Json = Any
 
@@ -44,7 +44,7 @@ _BACK = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Descriptor:
     """What one document says of another, or of a blob."""
 
@@ -71,7 +71,7 @@ class Descriptor:
         raise FetchError(f"{where}: holds a malformed descriptor")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Manifest:
     """One image for one platform.
 

@@ -6,19 +6,19 @@ import base64
 import binascii
 import json
 import os
-from dataclasses import dataclass
 from typing import Any
 
 from kurma_fetch_http.credentials import Credentials, canonical
 
 from kurma_core.errors import FetchUnauthorizedError
+from kurma_core.value import frozen
 from kurma_fetch_docker.reference import HUB, HUB_NAMES
 
 #: Seconds that a credential helper may take.
 _HELPER_TIMEOUT = 30.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Login:
     """A user and a password; or, with ``user`` empty, a token to be exchanged for others."""
 

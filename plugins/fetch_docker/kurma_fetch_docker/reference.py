@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from kurma_core.errors import UsageError
+from kurma_core.value import frozen
 
 #: The host behind Docker Hub's names, and what people call it.
 HUB = "registry-1.docker.io"
@@ -15,7 +14,7 @@ _TAG = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789
 _DIGITS = {"sha256": 64, "sha512": 128}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reference:
     """One image of one repository.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import kurma_fetch_docker.plugin
@@ -23,6 +22,7 @@ from kurma_core.errors import (
 from kurma_core.hookspecs import FetchRequest, RemoteLayers
 from kurma_core.testing import driver_context, load_driver
 from kurma_core.testing.webserver import Page, WebServer, web_server
+from kurma_core.value import replace
 from plugins.fetch_docker.tests.docker_parts import BLOB, CONFIG, MANIFEST, PACKED, serve, sha256
 
 MANIFEST_PATH = "/v2/app/manifests/v1"

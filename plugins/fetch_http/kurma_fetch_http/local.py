@@ -5,12 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from dataclasses import dataclass
 from typing import BinaryIO
 from urllib.parse import unquote_to_bytes, urlsplit
 
 from kurma_core.errors import FetchError, FetchNotFoundError, FetchRefusedError, UsageError
 from kurma_core.hookspecs import RemoteArchive
+from kurma_core.value import frozen
 
 #: A detached signature is some hundred bytes; whatever is longer than this is none.
 SIGNATURE_LIMIT = 1 << 20
@@ -47,7 +47,7 @@ def path_of(locator: str) -> bytes:
     return path
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FileBlob:
     """A regular file as a :class:`kurma_core.hookspecs.RemoteBlob`; ``key`` changes whenever the file does."""
 

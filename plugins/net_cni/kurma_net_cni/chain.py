@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from kurma_core.appc.cni_result import VERSIONS
 from kurma_core.errors import NetworkError
 from kurma_core.models import Attachment
+from kurma_core.value import frozen
 
 Json = Any
 #: What a configuration without ``cniVersion`` means, as CNI says.
@@ -17,7 +17,7 @@ _NAME = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz012345678
 _NAME_MAX = 128
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Chain:
     """A network, ready to be executed.
 

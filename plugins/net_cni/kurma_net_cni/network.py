@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,6 +9,7 @@ from kurma_core.appc.cni_result import parse_result
 from kurma_core.errors import NetworkError
 from kurma_core.hookspecs import AttachmentContext
 from kurma_core.models import NetworkResult
+from kurma_core.value import replace
 from kurma_net_cni.chain import Chain, arguments_in_environment, document, parse_chain, types
 from kurma_net_cni.discover import discover
 from kurma_net_cni.execute import Executor
@@ -69,7 +69,7 @@ class CniNetwork:
             self._records.write(record)
             for plugin in chain.plugins:
                 result = self._execute("ADD", chain, plugin, context, context.namespace, record.result)
-                record = dataclasses.replace(record, result=result)
+                record = replace(record, result=result)
                 self._records.write(record)
         return parse_result(record.result, chain.name)
 
@@ -85,7 +85,7 @@ class CniNetwork:
             namespace = context.namespace if is_namespace(context.namespace) else ""
             # The plugins' DEL is thorough only the first time, and while the interface is as they made it.
             thorough = known is not None and not known.leaving and intact(context, known.result)
-            record = dataclasses.replace(record, leaving=True)
+            record = replace(record, leaving=True)
             self._records.write(record)
             record, failures = self._delete_chain(chain, context, namespace, record)
             if failures or not thorough:
@@ -111,7 +111,7 @@ class CniNetwork:
             except NetworkError as error:
                 failures.append(error)
             else:
-                record = dataclasses.replace(record, left=(*record.left, place))
+                record = replace(record, left=(*record.left, place))
                 self._records.write(record)
         return record, failures
 

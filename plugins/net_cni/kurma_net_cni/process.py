@@ -7,7 +7,8 @@ import select
 import signal
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+
+from kurma_core.value import frozen
 
 #: Seconds that a program may take (Kurma Network Specification: one minute).
 TIMEOUT = 60.0
@@ -21,7 +22,7 @@ class ProgramTimeout(Exception):
     """The program was killed, with its process group, when its time was over."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Finished:
     """:param status: exit status; negative: the signal that ended it."""
 

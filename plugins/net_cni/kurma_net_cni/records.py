@@ -7,18 +7,18 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any
 
 from kurma_core.errors import FormatVersionError, NetworkError
 from kurma_core.hookspecs import AttachmentContext
 from kurma_core.linux.files import replace_file
+from kurma_core.value import frozen
 
 Json = Any
 VERSION = 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Record:
     """One attachment, from before its ADD until after its DEL.
 

@@ -1,0 +1,152 @@
+"""Frozen values: classes that are their annotated fields, compared and shown by them, and never changed.
+
+``@dataclass(frozen=True, slots=True)`` makes the same by writing and compiling methods for each class: half a
+millisecond a class, and twelve for the import. A command that imports a hundred such classes waits 60 ms for them,
+a third of what it takes in all. :func:`frozen` shares its methods among all. Type checkers see a dataclass.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, TypeVar, dataclass_transform
+
+    T = TypeVar("T")
+else:
+
+    def dataclass_transform(**_: object) -> Callable[[T], T]:
+        return lambda decorator: decorator
+
+
+_REQUIRED: Any = object()
+
+
+class Field:
+    """One field of a value: its name, and what it is when it is not given."""
+
+    __slots__ = ("default", "factory", "name")
+
+    def __init__(self, default: Any, factory: Callable[[], Any] | None) -> None:
+        self.name = ""
+        self.default = default
+        self.factory = factory
+
+
+def field(*, default: Any = _REQUIRED, default_factory: Callable[[], Any] | None = None) -> Any:
+    """Stands for a field's default in the class's body, as in :mod:`dataclasses`."""
+    return Field(default, default_factory)
+
+
+def fields(value: Any) -> tuple[Field, ...]:
+    """The fields of a value, or of its class, in order."""
+    found: tuple[Field, ...] = value.__value_fields__
+    return found
+
+
+def replace(value: T, **changes: Any) -> T:
+    """A new value of the same class, with these fields changed. :raises TypeError: it has no such field."""
+    given = {each.name: getattr(value, each.name) for each in fields(value)}
+    return type(value)(**{**given, **changes})
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def frozen(cls: type[T]) -> type[T]:
+    """Class decorator. Fields are the annotations of the class's body, behind those of its bases; ``ClassVar``
+    ones are left alone. The class gets slots, equality and hash by its fields, and refuses to be changed.
+    """
+    own = {}
+    body = dict(cls.__dict__)
+    for name, annotation in body.get("__annotations__", {}).items():
+        # Annotations are text: every module here begins with `from __future__ import annotations`.
+        if "ClassVar" in annotation:
+            continue
+        default = body.pop(name, _REQUIRED)
+        each = default if isinstance(default, Field) else Field(default, None)
+        each.name = name
+        own[name] = each
+    inherited = {
+        each.name: each for base in reversed(cls.__mro__[1:]) for each in getattr(base, "__value_fields__", ())
+    }
+    for name in ("__dict__", "__weakref__"):
+        body.pop(name, None)
+    every = tuple({**inherited, **own}.values())
+    names = tuple(each.name for each in every)
+    body["__slots__"] = tuple(name for name in own if name not in inherited)
+    body["__value_fields__"] = every
+    body["__match_args__"] = names
+    body["__init__"] = _initializer(cls.__qualname__, every)
+    # What the class itself defines stays; Python sets __hash__ to None beside an __eq__ of its own.
+    body.update({name: method for name, method in _SHARED.items() if body.get(name) is None})
+    meta: Any = type(cls)
+    made: type[T] = meta(cls.__name__, cls.__bases__, body)
+    made.__qualname__ = cls.__qualname__
+    return made
+
+
+_set = object.__setattr__
+
+
+def _initializer(title: str, every: tuple[Field, ...]) -> Callable[..., None]:
+    names = [each.name for each in every]
+
+    def __init__(self: Any, *args: Any, **given: Any) -> None:
+        if len(args) > len(names):
+            raise TypeError(f"{title} takes {len(names)} values, {len(args)} were given")
+        for name, item in zip(names, args):  # noqa: B905 - the rest comes below
+            if name in given:
+                raise TypeError(f"{title} got {name} twice")
+            _set(self, name, item)
+        for each in every[len(args) :]:
+            if each.name in given:
+                _set(self, each.name, given.pop(each.name))
+            elif each.factory is not None:
+                _set(self, each.name, each.factory())
+            elif each.default is not _REQUIRED:
+                _set(self, each.name, each.default)
+            else:
+                raise TypeError(f"{title} needs a value for {each.name}")
+        if given:
+            raise TypeError(f"{title} has no {next(iter(given))}")
+        after = getattr(self, "__post_init__", None)
+        if after is not None:
+            after()
+
+    return __init__
+
+
+def _values(self: Any) -> tuple[Any, ...]:
+    return tuple([getattr(self, each.name) for each in self.__value_fields__])
+
+
+def _equal(self: Any, other: object) -> Any:
+    if type(other) is not type(self):
+        return NotImplemented
+    return _values(self) == _values(other)
+
+
+def _hash(self: Any) -> int:
+    return hash((type(self), _values(self)))
+
+
+def _repr(self: Any) -> str:
+    inside = ", ".join([f"{each.name}={getattr(self, each.name)!r}" for each in self.__value_fields__])
+    return f"{type(self).__qualname__}({inside})"
+
+
+def _refuse(self: Any, name: str, *_: Any) -> None:
+    raise AttributeError(f"{type(self).__qualname__} is a value: its {name} cannot be changed")
+
+
+def _reduce(self: Any) -> tuple[Any, tuple[Any, ...]]:
+    return type(self), _values(self)
+
+
+_SHARED = {
+    "__eq__": _equal,
+    "__hash__": _hash,
+    "__repr__": _repr,
+    "__setattr__": _refuse,
+    "__delattr__": _refuse,
+    "__reduce__": _reduce,
+}
