@@ -94,7 +94,7 @@ class PodDirectory:
                 value = json.load(stream)
         except FileNotFoundError:
             raise PodNotFoundError(f"pod {self.uuid}: no {name}", pod=self.uuid) from None
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise self._damaged(name, str(error)) from None
         except OSError as error:
             raise self._damaged(name, os.strerror(error.errno or 0)) from None

@@ -193,6 +193,8 @@ class PodManager:
         if recovery.needs_recovery(directory):
             try:
                 recovery.recover(self.services, directory, self.events)
+            except PodNotFoundError:
+                return  # removed in the meantime: whoever asks for it is told so
             except KurmaError as error:
                 self.services.note(error.message)
 

@@ -50,7 +50,7 @@ def _decode(text: bytes, what: str) -> dict[str, Any]:
         raise StagerError(f"the stager is wrong: {what} has more than {LIMIT} bytes")
     try:
         value = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise StagerError(f"the stager is wrong: {what} is no JSON: {error}") from None
     if not isinstance(value, dict):
         raise StagerError(f"the stager is wrong: {what} is no JSON object")

@@ -209,11 +209,21 @@ class House:
             return code, files[1].read().decode(), files[2].read().decode()
 
     def launch(
-        self, apps=None, *, start=None, faults=(), prelude="", stdout=None, stdin=None, wait="running", **options
+        self,
+        apps=None,
+        *,
+        start=None,
+        restart=None,
+        faults=(),
+        prelude="",
+        stdout=None,
+        stdin=None,
+        wait="running",
+        **options,
     ):
         """Runs a pod in the foreground of a process of its own.
 
-        :param start: reference of a pod to be started, instead of a new one.
+        :param start, restart: reference of a pod to be started (again), instead of a new one.
         :param faults, prelude: see ``runner.py``.
         :param wait: the state to wait for; None: none.
         """
@@ -221,7 +231,17 @@ class House:
             apps = {"main": apps}
         pod = {key: options.pop(key) for key in _OF_THE_POD if key in options}
         template = None if apps is None else self.template(apps, **pod)
-        run = Run(self, template, start, faults, prelude, options, stdout, stdin)
+        request = {
+            "config": self.config_file,
+            "state": self.state,
+            "template": template,
+            "start": start or restart,
+            "again": restart is not None,
+            "options": options,
+            "faults": list(faults),
+            "prelude": prelude,
+        }
+        run = Run(self, f"{self._scratch}/run-{len(self._runs)}", request, stdout, stdin)
         self._runs.append(run)
         if wait is not None:
             run.wait_state(wait)
@@ -251,19 +271,10 @@ def text_of(lines):
 class Run:
     """A foreground command, in a process of its own."""
 
-    def __init__(self, house, template, start, faults, prelude, options, stdout, stdin):
+    def __init__(self, house, files, request, stdout, stdin):
         self.house = house
-        self._files = f"{house._scratch}/run-{len(house._runs)}"
-        request = {
-            "config": house.config_file,
-            "state": house.state,
-            "template": template,
-            "start": start,
-            "options": options,
-            "faults": list(faults),
-            "prelude": prelude,
-            "told": f"{self._files}.told",
-        }
+        self._files = files
+        request = {**request, "told": f"{files}.told"}
         with open(f"{self._files}.out", "wb") as out, open(f"{self._files}.err", "wb") as err:
             self.process = subprocess.Popen(
                 [sys.executable, _RUNNER, json.dumps(request)],

@@ -42,6 +42,7 @@ def test_status_in_its_shapes(foreign, said, expected):
     ("script", "said"),
     [
         ("echo nonsense", "is no JSON"),
+        ("head -c 200000 /dev/zero | tr '\\0' '['", "is no JSON"),
         ("echo '[]'", "is no JSON object"),
         ('echo \'{"main": {"pid": "1"}}\'', "main: pid is '1'"),
         ('echo \'{"main": {"exited": true, "exitCode": 256}}\'', "exitCode is 256"),

@@ -1,0 +1,135 @@
+"""Records that cannot be read: the rest is listed all the same, and the broken ones can be removed."""
+
+import json
+import os
+import signal
+
+import pytest
+
+from kurma_core.errors import FormatVersionError, KurmaError, PodDamagedError, PodStateError
+from tests.integration.pods.support import alive, links
+
+pytestmark = pytest.mark.root
+
+DAMAGE = {
+    "not-json": "{",
+    "empty": "",
+    "a-list": "[]",
+    "no-version": "{}",
+    "no-keys": '{"version": 1}',
+    "nonsense": '{"version": 1, "state": 7, "manifest": 8, "uuid": null, "name": []}',
+    "binary": "\0\0\0",
+    "deep": "[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())
+@pytest.mark.parametrize("name", ["pod.json", "state.json"])
+def test_a_damaged_record(house, name, damage):
+    good, _ = house.run("echo good", name="good")
+    bad, _ = house.run("echo bad", name="bad")
+    with open(house.path(bad, name), "w") as file:
+        file.write(damage)
+    records = {record.uuid: record for record in house.client.pods()}
+    assert records[good.uuid].state == "stopped"
+    assert records[bad.uuid].state == "errored"
+    assert f"{name} is damaged" in records[bad.uuid].reason
+    with pytest.raises(PodDamagedError, match="is damaged") as caught:
+        house.client.pod(bad.uuid)
+    assert caught.value.hint == f"kurma rm {bad.uuid}"
+    house.client.gc(grace=1000)
+    assert set(house.uuids()) == {good.uuid, bad.uuid}, "nobody removes it unasked"
+    house.client.image_gc(grace=1000)
+    house.client.rm(bad.uuid)
+    assert house.uuids() == [good.uuid]
+    assert os.listdir(f"{house.state}/pods/names") == ["good"]
+
+
+def test_a_missing_record(house):
+    bad, _ = house.run("true", name="bad")
+    os.unlink(house.path(bad, "pod.json"))
+    assert [record.state for record in house.client.pods()] == ["errored"]
+    house.client.rm("bad")
+    assert house.uuids() == []
+
+
+def test_a_newer_format_is_left_alone(house):
+    record, _ = house.run("true")
+    value = house.state_of(record)
+    with open(house.path(record, "state.json"), "w") as file:
+        json.dump({**value, "version": 99}, file)
+    assert "newer version" in house.client.pods()[0].reason
+    with pytest.raises(FormatVersionError):
+        house.client.pod(record.uuid)
+    house.client.gc(grace=0)
+    assert house.uuids() == [record.uuid]
+    house.client.rm(record.uuid)
+
+
+def test_a_running_pod_with_a_damaged_record(house):
+    """Its processes are not ended unasked; by force they are, with its networks."""
+    before = links()
+    run = house.launch("sleep 1000", net="default")
+    uuid = run.uuid
+    run.kill()
+    with open(house.path(uuid, "pod.json"), "w") as file:
+        file.write("{")
+    assert [record.state for record in house.client.pods()] == ["errored"]
+    with pytest.raises(PodStateError, match="its record is damaged, and processes of it run"):
+        house.client.rm(uuid)
+    house.client.rm(uuid, force=True)
+    assert house.uuids() == []
+    assert not [link for link in links() if link.startswith("veth")]
+    house.client.network_rm("default")
+    assert links() == before
+
+
+def test_a_damaged_stager_identity(house):
+    run = house.launch("sleep 1000")
+    state = house.state_of(run.uuid)
+    pid = state["stager"]["pid"]
+    run.kill()
+    with open(house.path(run.uuid, "state.json"), "w") as file:
+        json.dump({**state, "stager": {"pid": "one"}}, file)
+    # Nobody can find the stager: the pod counts as dead, and is taken down.
+    (record,) = house.client.pods()
+    assert record.state == "errored"
+    assert not alive(pid)
+
+
+def test_another_process_with_the_stagers_number_is_left_alone(house):
+    """A PID that was used anew: its start time differs."""
+    run = house.launch("sleep 1000")
+    state = house.state_of(run.uuid)
+    bystander = os.fork()
+    if bystander == 0:
+        signal.pause()
+    try:
+        run.kill()
+        os.kill(state["stager"]["pid"], signal.SIGKILL)
+        with open(house.path(run.uuid, "state.json"), "w") as file:
+            json.dump({**state, "stager": {**state["stager"], "pid": bystander}}, file)
+        assert house.client.stop(run.uuid, force=True).state == "errored"
+        assert os.waitpid(bystander, os.WNOHANG) == (0, 0)
+    finally:
+        os.kill(bystander, signal.SIGKILL)
+        os.waitpid(bystander, 0)
+
+
+def test_the_plugin_of_a_stager_is_gone(make_house):
+    """Listed, and told what is missing."""
+    house = make_house()
+    run = house.launch("sleep 1000")
+    path = house.path(run.uuid, "pod.json")
+    with open(path) as file:
+        text = file.read()
+    with open(path, "w") as file:
+        file.write(text.replace('"stager": "default"', '"stager": "gone"'))
+    (record,) = house.client.pods()
+    assert (record.state, record.stager) == ("running", "gone")
+    with pytest.raises(KurmaError, match="no stager gone"):
+        house.client.stop(run.uuid)
+    with open(path, "w") as file:
+        file.write(text)
+    house.client.stop(run.uuid, force=True)
+    run.wait()
