@@ -69,6 +69,13 @@ def test_a_manifest_without_the_reserved_part():
     assert (pod.hostname, pod.lifecycle, pod.stop_timeout) == ("host", "all", 10)
 
 
+def test_a_merged_tree_stands_for_the_image():
+    value = document()
+    value["images"] = {"sha512-tree": value["images"]["sha512-1"]}
+    value["appImageOrder"] = {"a": ["sha512-tree"]}
+    assert manifest.Pod(value, {}).apps[0].exec == ["/x"]
+
+
 @pytest.mark.parametrize(
     ("config", "said"),
     [
@@ -146,6 +153,28 @@ def test_a_full_disk_cuts_no_line(monkeypatch, tmp_path):
     log.close()
     kept = [line.split(b" ", 3)[3] for line in (tmp_path / "a.log").read_bytes().splitlines()]
     assert kept == [b"one", b"[kurma: 4 bytes of output were dropped, the log could not be written]", b"three"]
+
+
+def test_a_log_is_turned_between_lines(tmp_path):
+    """Whatever the chunks are, a file ends with a whole line of the stream that fills it."""
+    log = applog.AppLog(str(tmp_path / "a.log"), 200, 50)
+    for number in range(100):
+        log.write(applog.STDOUT, b"%d begins" % number)
+        log.write(applog.STDOUT, b" and ends\nnext\n" * (number % 4 + 1) + b"open")
+        log.write(applog.STDOUT, b"\n")
+    log.close()
+    names = os.listdir(tmp_path)
+    assert len(names) == 50
+    for name in names:
+        assert (tmp_path / name).read_bytes().splitlines()[-1].split(b" ")[2] == b"F", name
+
+
+def test_a_line_as_long_as_two_logs_is_torn(tmp_path):
+    log = applog.AppLog(str(tmp_path / "a.log"), 200, 3)
+    for _ in range(100):
+        log.write(applog.STDOUT, b"x" * 50)
+    log.close()
+    assert sum((tmp_path / name).stat().st_size for name in os.listdir(tmp_path)) < 3 * 600
 
 
 def test_names_of_logs(tmp_path):

@@ -152,9 +152,7 @@ def test_renames_across_directories_still_work(pods):
     pod = pods(
         {
             "main": {
-                **sh(
-                    "mkdir -p /tmp/a /tmp/b; echo x > /tmp/a/f; mv /tmp/a/f /tmp/b/; ln /tmp/b/f /tmp/g; cat /tmp/g"
-                ),
+                **sh("cd /tmp; mkdir a b; echo x > a/f; mv a/f b/; ln b/f g; cat g"),
                 "user": "1000",
             }
         }

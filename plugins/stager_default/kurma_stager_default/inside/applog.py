@@ -77,14 +77,13 @@ class AppLog:
 
     def _turn_between_lines(self, stream: bytes, data: bytes) -> bytes:
         """Turns the file, after what ends this stream's open line; the rest of ``data``."""
-        if self._bytes < 2 * self.size:
-            if stream in self._open_lines:
-                head, newline, rest = data.partition(b"\n")
+        if stream in self._open_lines:
+            head, newline, rest = data.partition(b"\n")
+            if newline:
                 self._write(stream, head + newline)
                 data = rest
-            if self._open_lines:
-                return data
-        self._turn()
+        if data and (not self._open_lines or self._bytes >= 2 * self.size):
+            self._turn()
         return data
 
     def _write(self, stream: bytes, data: bytes) -> None:

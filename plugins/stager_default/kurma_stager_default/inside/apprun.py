@@ -192,7 +192,8 @@ class AppRun:
     def to_json(self) -> dict[str, Any]:
         if self.instance is None:
             return {"pid": None, "exited": False}
-        running = self.child is not None and self.phase == child.MAIN
+        # Not before exec: until then its namespaces may still be the stager's, and nobody may enter those.
+        running = self.child is not None and self.phase == child.MAIN and self.instance.started is not None
         value = self.instance.to_json(self.child.pid if running and self.child is not None else None)
         if self.phase == WAITING and value["exited"]:
             # It will run again: for others it has not ended.

@@ -94,7 +94,7 @@ def hold(name: str) -> int:
     """
     app = apps()[name]
     pid = app.get("pid")
-    if pid is None:
+    if pid is None or app.get("startedAt") is None:
         raise SetupError(f"app {name} does not run")
     try:
         fd = process.pidfd_open(pid)

@@ -148,13 +148,16 @@ def _app(
     document: dict[str, Any], entry: dict[str, Any], ours: dict[str, Any], environment: dict[str, str]
 ) -> App:
     name: str = entry["name"]
-    image = document["images"].get(entry["image"].get("id")) or {}
+    layers = document["appImageOrder"][name]
+    # Where a merged tree stands for the image, its manifest goes by the tree's ID.
+    images = document["images"]
+    image = images.get(entry["image"].get("id")) or images.get(layers[0]) or {}
     specification = entry.get("app") or image.get("app")
     if not specification:
         raise ManifestError(f"app {name}: neither the pod nor the image says what to run")
     extra = ours.get("apps", {}).get(name) or {}
     app = App(name, specification)
-    app.layers = document["appImageOrder"][name]
+    app.layers = layers
     app.read_only = entry.get("readOnlyRootFS", False)
     app.stdin = extra.get("stdin", False)
     app.plan = Plan(extra.get("plan") or {})
