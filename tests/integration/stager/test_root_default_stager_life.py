@@ -117,6 +117,17 @@ def test_pid_1_gives_nothing_away(pods):
     assert pod.log(stream=b"stdout").split() == ["0000000000000000", "0000000000000000", "alive"]
 
 
+def test_pid_1_is_reaped_by_the_stager(pods):
+    """Nothing is left to whoever reaps orphans on the host."""
+    pod = pods({"main": sh("echo up; exec sleep 1000")}).started()
+    pod.wait_log("up")
+    with open(f"/proc/{pod.process.pid}/task/{pod.process.pid}/children") as file:
+        children = [int(word) for word in file.read().split()]
+    assert len(children) == 2
+    assert pod.stop() == 0
+    assert [pid for pid in children if os.path.exists(f"/proc/{pid}")] == []
+
+
 def test_pid_1_passes_a_request_to_end_on(pods):
     pod = pods({"main": sh("trap 'echo asked; exit 0' TERM; kill -TERM 1; while :; do sleep 0.1; done")})
     assert pod.ended() == 0

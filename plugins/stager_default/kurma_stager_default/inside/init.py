@@ -15,6 +15,8 @@ from kurma_core.linux import capabilities, libc, mounts, namespaces, process
 _PR_SET_DUMPABLE = 4
 _PR_SET_NAME = 15
 _PR_SET_NO_NEW_PRIVS = 38
+# Seconds.
+_PATIENCE = 2.0
 _REQUESTS = (_signal.SIGTERM, _signal.SIGINT, _signal.SIGPWR)
 
 
@@ -42,6 +44,21 @@ def start(stop_fd: int) -> int:
         os.write(told, str(error).encode())
     finally:
         os._exit(1)
+
+
+def end(pid: int) -> None:
+    """End PID 1, and with it every process of the pod; reap it, so that nobody else has to.
+
+    Bounded: a process of the pod that hangs in the kernel keeps PID 1 from ending.
+    """
+    try:
+        fd = process.pidfd_open(pid)
+    except ProcessLookupError:
+        return  # it has ended, and was waited for
+    process.pidfd_send_signal(fd, _signal.SIGKILL)
+    if process.wait_pidfd(fd, _PATIENCE):
+        process.exit_status(fd)
+    os.close(fd)
 
 
 def _prepare() -> None:

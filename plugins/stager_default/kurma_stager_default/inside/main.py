@@ -52,6 +52,7 @@ def _serve() -> int:
     os.close(stop)
     serving = supervisor.Supervisor(pod, groups, RUNNING, first, requests, _take_stdin(pod), _notes(pod))
     code = serving.run()
+    init.end(first)
     if serving.broken is not None:
         print(f"kurma stager: {serving.broken}", file=sys.stderr, flush=True)
     return code
