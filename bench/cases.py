@@ -57,8 +57,13 @@ class Bench:
         self.kurma = Kurma(self.work)
         self.podman = Podman(self.work)
         self.runc = Runc(self.work, root)
-        self.kurma.add_image(root, self.work)
+        self.kurma.build_image(root, self.archive)
+        self.kurma.add_image(self.archive)
         self.podman.add_image(root)
+
+    @property
+    def archive(self) -> str:
+        return f"{self.work}/busybox.aci"
 
     def of_kurma(self, argv: Sequence[str], **options: str) -> Callable[[], float]:
         return lambda: run(argv, self.kurma.environment, output=options.get("output")) * 1000
@@ -187,22 +192,36 @@ def memory(bench: Bench) -> list[Figure]:
 def listing(bench: Bench) -> list[Figure]:
     """Listing, and starting one more, with none and with a hundred that have ended."""
     count = 100
-    ours = bench.of_kurma([bench.kurma.program, "list"])
-    theirs = bench.of_podman(bench.podman.words("ps", "--all"))
-    one_more = bench.of_kurma(bench.kurma.run("--net", "none", command=["/bin/true"]))
-    empty = alternate({KURMA: ours, "podman": theirs, "one more": one_more}, bench.rounds)
+    crowded = Kurma(bench.work, "crowded")
+    crowded.add_image(bench.archive)
     bench.note(f"making {count} pods and containers that have ended")
     helper = os.path.join(os.path.dirname(__file__), "launching.py")
-    output([sys.executable, helper, bench.kurma.image, "-", str(count)], bench.kurma.environment)
+    output([sys.executable, helper, crowded.image, "-", str(count)], crowded.environment)
+    containers = bench.of_podman(bench.podman.words("ps", "--all"))
+    none = {
+        KURMA: bench.of_kurma([bench.kurma.program, "list"]),
+        "podman": containers,
+    }
+    few = alternate(none, bench.rounds)
     for _ in range(count):
         run(bench.podman.run("--network", "none", command=["/bin/true"], keep=True), bench.podman.environment)
-    full = alternate({KURMA: ours, "podman": theirs, "one more": one_more}, bench.rounds)
-    crowded = {KURMA: full.pop("one more"), "none ended": empty.pop("one more")}
+    many = alternate(
+        {KURMA: lambda: run([crowded.program, "list"], crowded.environment) * 1000, "podman": containers},
+        bench.rounds,
+    )
+    more = crowded.run("--net", "none", command=["/bin/true"])
+    starts = alternate(
+        {
+            KURMA: lambda: run(more, crowded.environment) * 1000,
+            "none ended": bench.of_kurma(bench.kurma.run("--net", "none", command=["/bin/true"])),
+        },
+        bench.rounds,
+    )
     return [
-        Figure("list", "`kurma list`, no pods; `podman ps --all`", "ms", empty),
-        Figure("list-100", f"the same with {count} that have ended", "ms", full),
+        Figure("list", "`kurma list`, no pods; `podman ps --all`", "ms", few),
+        Figure("list-100", f"the same with {count} that have ended", "ms", many),
         Figure(
-            "run-100", f"`run-none` with {count} that have ended; with none", "ms", crowded, ("none ended", 1.3)
+            "run-100", f"`run-none` with {count} that have ended; with none", "ms", starts, ("none ended", 1.3)
         ),
     ]
 

@@ -16,6 +16,8 @@ import tempfile
 import time
 
 _WORK = "KURMA_BENCH_HOST"
+#: Kurma's state directories, in the work directory.
+STATES = ("kurma", "crowded")
 #: Seconds for one whole run; then it is ended.
 LIMIT = 1800
 
@@ -61,7 +63,8 @@ def _outside() -> int:
     signal.signal(signal.SIGHUP, ended)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's reaches the inside, too
     try:
-        return host.wait(LIMIT)
+        code = host.wait(LIMIT)
+        return code if code >= 0 else 128 - code
     except subprocess.TimeoutExpired:
         host.kill()
         host.wait()
@@ -104,8 +107,9 @@ def _mount(*words: str) -> None:
 def _remove_cgroups(work: str) -> None:
     """Those of the peers, and of pods whose kurma was killed; their processes are dead by now."""
     pods: list[str] = []
-    with contextlib.suppress(FileNotFoundError):
-        pods = os.listdir(f"{work}/kurma/pods")
+    for state in STATES:
+        with contextlib.suppress(FileNotFoundError):
+            pods += os.listdir(f"{work}/{state}/pods")
     for _ in range(50):
         left = [path for path in _cgroups(cgroup_parent(work), pods) if not _removed(path)]
         if not left:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
-from host import cgroup_parent
+from host import STATES, cgroup_parent
 from measuring import BenchError
 
 _APPLETS = ("cat", "echo", "env", "head", "id", "ls", "sh", "sleep", "true", "wc", "yes")
@@ -48,10 +48,13 @@ def busybox_root(work: str) -> str:
 
 
 class Kurma:
-    """Its own state directory, and the defaults, whatever this machine's configuration says."""
+    """Its own state directory, and the defaults, whatever this machine's configuration says.
 
-    def __init__(self, work: str) -> None:
-        self.state = f"{work}/kurma"
+    :param name: of the state directory, one of :data:`host.STATES`.
+    """
+
+    def __init__(self, work: str, name: str = STATES[0]) -> None:
+        self.state = f"{work}/{name}"
         configuration = f"{work}/kurma.json"
         with open(configuration, "w") as file:
             file.write("{}\n")
@@ -61,11 +64,13 @@ class Kurma:
             raise BenchError(f"{self.program} is not there: run this by ./dev bench")
         self.image = ""
 
-    def add_image(self, root: str, work: str) -> None:
-        """The image, by its ID; the stager's image too, so that no measured run builds it."""
+    def build_image(self, root: str, archive: str) -> None:
         words = ["image", "build", "--from-rootfs", root, "--name", "example.com/busybox", "--exec", "/bin/sh"]
-        output([self.program, *words, "-o", f"{work}/busybox.aci"], self.environment)
-        self.image = output([self.program, "image", "fetch", f"{work}/busybox.aci"], self.environment).strip()
+        output([self.program, *words, "-o", archive], self.environment)
+
+    def add_image(self, archive: str) -> None:
+        """The image, by its ID; the stager's image too, so that no measured run builds it."""
+        self.image = output([self.program, "image", "fetch", archive], self.environment).strip()
         output([self.program, "stager", "build", "default"], self.environment)
 
     def run(self, *options: str, command: Sequence[str], keep: bool = False) -> list[str]:
