@@ -147,7 +147,7 @@ class PodDirectory:
     def owned(self) -> bool:
         """Whether a living process holds the owner lock. Takes nothing."""
         try:
-            fd = self._open_lock("owner.lock")
+            fd = self._open_lock("owner.lock", make=False)
         except PodNotFoundError:
             return False
         try:
@@ -167,9 +167,10 @@ class PodDirectory:
         finally:
             os.close(fd)
 
-    def _open_lock(self, name: str) -> int:
+    def _open_lock(self, name: str, *, make: bool = True) -> int:
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if make else 0)
         try:
-            return os.open(self.file(name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            return os.open(self.file(name), flags, 0o600)
         except FileNotFoundError:
             raise PodNotFoundError(f"pod {self.uuid} is gone", pod=self.uuid) from None
         except OSError as error:
@@ -231,13 +232,19 @@ class PodStore:
         if lock is not None:
             os.close(lock)
 
-    def sweep(self) -> None:
-        """Removes what processes left that died at the very beginning of making a pod, or the end of removing."""
+    def sweep(self, grace: float) -> None:
+        """Removes what processes left that died at the very beginning of making a pod, or the end of removing.
+
+        :param grace: seconds for which it must have lain there: a living process is through much sooner.
+        """
         with contextlib.suppress(FileNotFoundError):
             for name in os.listdir(self.root):
                 path = f"{self.root}/{name}"
-                if name.startswith(_UNFINISHED) and not PodDirectory(path).owned():
-                    self._discard(path, None)
+                if not name.startswith(_UNFINISHED) or PodDirectory(path).owned():
+                    continue
+                with contextlib.suppress(FileNotFoundError):
+                    if time.time() - os.stat(path).st_ctime >= grace:
+                        self._discard(path, None)
 
     def _reserve(self, name: str, uuid: str) -> None:
         link = f"{self.names}/{name}"

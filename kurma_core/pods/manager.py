@@ -47,6 +47,8 @@ _NAME_LIMIT = 128
 _TEARDOWN_PATIENCE = 60.0
 #: Seconds to wait for the owner lock, where nobody should hold it for long.
 _LOCK_PATIENCE = 2.0
+#: Seconds after which a pod's directory that is still being made, or removed, is nobody's.
+_HALF_MADE_GRACE = 60.0
 
 
 class PodManager:
@@ -401,7 +403,7 @@ class PodManager:
             except KurmaError as error:
                 said.append(f"pod {uuid}: left: {error.message}")
         if not dry_run:
-            self.store.sweep()
+            self.store.sweep(min(grace, _HALF_MADE_GRACE))
         return tuple(said)
 
     def _collect_one(self, directory: PodDirectory, grace: float, dry_run: bool) -> Iterable[str]:

@@ -137,10 +137,12 @@ def test_what_dead_processes_left_half_done_is_swept_and_what_lives_is_not(store
     held = PodDirectory(alive).try_own()
     assert held is not None
     assert store.uuids() == [A]
-    store.sweep()
+    store.sweep(60)
+    assert len(os.listdir(store.root)) == 4, "too young"
+    store.sweep(0)
     assert sorted(os.listdir(store.root)) == [os.path.basename(alive), A, "names"]
     os.close(held)
-    store.sweep()
+    store.sweep(0)
     assert sorted(os.listdir(store.root)) == [A, "names"]
 
 
