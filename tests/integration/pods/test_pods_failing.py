@@ -1,0 +1,190 @@
+"""What can go wrong at the start: one line that says so, and nothing left."""
+
+import os
+
+import pytest
+
+from kurma_core.errors import KurmaError, UsageError
+from kurma_core.pods.request import AppOverrides
+from tests.integration.pods.support import busybox_archive, links, shell
+
+pytestmark = pytest.mark.root
+
+
+def assert_one_line(error):
+    assert error.message
+    assert "\n" not in error.message
+    assert "\n" not in (error.hint or "")
+
+
+def test_a_network_that_cannot_be_joined(make_house):
+    """The one before it is left again."""
+    before = links()
+    house = make_house(
+        {
+            "container_networks": [
+                {
+                    "name": "wrong",
+                    "plugin": "cni",
+                    "container_interface": "veth+{{shortuuid}}",
+                    "type": "bridge",
+                    "bridge": "wrong0",
+                    "ipam": {"type": "no-such-ipam"},
+                }
+            ]
+        }
+    )
+    with pytest.raises(KurmaError) as caught:
+        house.run("true", net=["default", "wrong"])
+    assert_one_line(caught.value)
+    assert "no-such-ipam" in caught.value.message
+    for record in house.client.pods():
+        assert (record.state, record.reason) == ("errored", caught.value.message)
+        assert house.state_of(record)["steps"] == []
+        assert not os.path.exists(f"/run/netns/kurma-{record.uuid}")
+    assert not [link for link in links() if link.startswith("veth")]
+    for name in ("default", "wrong"):
+        house.client.network_rm(name)
+    assert links() - before <= {"wrong0"}
+    os.system("ip link del wrong0 2> /dev/null")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"net": "nowhere"}, "nowhere"),
+        ({"stager": "nobody"}, "no stager nobody"),
+        ({"renderer": "nothing"}, "nothing"),
+        ({"interactive": "someone"}, "no app someone"),
+        ({"name": "Not A Name"}, "no name for a pod"),
+        ({"uuid": "x"}, "x"),
+    ],
+)
+def test_wrong_wishes(house, options, said):
+    with pytest.raises(KurmaError) as caught:
+        house.run("true", **options)
+    assert_one_line(caught.value)
+    assert said in caught.value.message
+    assert house.uuids() == []
+    assert os.listdir(f"{house.state}/pods/names") == []
+
+
+def test_an_unknown_image(house):
+    template = {"apps": [{"name": "main", "image": "/no/such/file.aci"}], "networks": ["none"]}
+    with pytest.raises(KurmaError) as caught:
+        house.run(None, template=template)
+    assert_one_line(caught.value)
+    assert "/no/such/file.aci" in caught.value.message
+    assert house.uuids() == []
+
+
+@pytest.mark.parametrize(
+    ("app", "code", "reason"),
+    [
+        ({"exec": ["/no/such/program"], "user": "0", "group": "0"}, 127, "start-failed"),
+        ({"exec": ["/etc/passwd"], "user": "0", "group": "0"}, 126, "start-failed"),
+        (shell("true", user="nobody-there"), None, "start-failed"),
+        (shell("true", workingDirectory="/no/such/place"), None, "start-failed"),
+    ],
+)
+def test_an_app_that_cannot_be_started(house, app, code, reason):
+    """Either the pod runs to its end with that, or its start fails: told in any case, and clean."""
+    try:
+        record, _ = house.run({"main": app})
+        (status,) = record.apps
+        assert status.reason == reason
+        assert status.message
+        assert record.exit_code == status.exit_code != 0
+        if code is not None:
+            assert record.exit_code == code
+    except KurmaError as error:
+        assert_one_line(error)
+        (record,) = house.client.pods()
+        assert record.state == "errored"
+    assert house.state_of(record)["steps"] == []
+
+
+@pytest.mark.parametrize("ephemeral", [False, True])
+def test_an_ephemeral_pod_that_fails_to_start_goes_as_well(foreign, ephemeral):
+    house = foreign("echo no; exit 9")
+    with pytest.raises(KurmaError, match="it ended with status 9"):
+        house.run("true", ephemeral=ephemeral)
+    assert len(house.uuids()) == (0 if ephemeral else 1)
+
+
+def test_no_apps_or_options_that_nobody_knows(house):
+    with pytest.raises(UsageError, match="no app other"):
+        house.run("true", overrides={"other": AppOverrides(user="1")})
+    assert house.uuids() == []
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system that is soon full."""
+    path = tmp_path / "small"
+    path.mkdir()
+    assert os.system(f"mount -t tmpfs -o size=256m,mode=0700 small {path}") == 0
+    yield str(path)
+    assert os.system(f"umount {path}") == 0
+
+
+def fill(path):
+    """Leaves no byte free."""
+    with open(f"{path}/filler", "wb", buffering=0) as file:
+        block = b"\0" * (1 << 20)
+        while block:
+            try:
+                file.write(block)
+            except OSError:
+                block = block[: len(block) // 2]
+
+
+def test_a_full_disk(make_house, small_disk, tmp_path, busybox_image):
+    """Before a pod is made, before it starts, while it runs: an error, or a pod that runs on; nothing left."""
+    house = make_house({"stop_timeout": 2}, state=f"{small_disk}/state", image=busybox_image)
+    record, _ = house.run("true")
+    house.client.rm(record.uuid)
+    prepared = house.client.prepare(house.request("true"))
+    fill(small_disk)
+    with pytest.raises(KurmaError) as caught:
+        house.client.prepare(house.request("true"))
+    assert_one_line(caught.value)
+    assert "No space left" in caught.value.message or "full" in caught.value.message
+    assert house.uuids() == [prepared.uuid]
+
+    with pytest.raises(KurmaError) as caught:
+        house.start(prepared.uuid)
+    assert_one_line(caught.value)
+    assert not os.path.exists(f"/run/netns/kurma-{prepared.uuid}")
+    os.unlink(f"{small_disk}/filler")
+    assert house.client.pod(prepared.uuid).state in ("prepared", "errored")
+    house.client.rm(prepared.uuid)
+
+    with house.running("trap 'exit 3' TERM; while :; do echo line; sleep 0.02; done") as pod:
+        fill(small_disk)
+        with house.connect() as other:
+            other.pods()
+        pod.stop(force=False)
+        try:
+            pod.finish()
+        except KurmaError as error:
+            assert_one_line(error)
+        os.unlink(f"{small_disk}/filler")
+    assert house.client.pods()[0].state in ("stopped", "errored")
+    assert house.state_of(pod)["steps"] == []
+    house.client.rm(pod.uuid)
+    assert house.uuids() == []
+
+
+def test_a_full_disk_from_the_first_moment(make_house, small_disk, tmp_path):
+    image = busybox_archive(str(tmp_path / "image"))
+    house = make_house(state=f"{small_disk}/state", image=image)
+    fill(small_disk)
+    with pytest.raises(KurmaError) as caught:
+        house.run("true")
+    assert_one_line(caught.value)
+    os.unlink(f"{small_disk}/filler")
+    assert house.uuids() == []
+    record, _ = house.run("exit 4")
+    assert record.exit_code == 4
+    house.client.rm(record.uuid)
