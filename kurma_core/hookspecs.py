@@ -327,7 +327,7 @@ class PodSetup:
     :param plans: the isolator plan per app; ``pod_plan`` the pod's.
     :param config: the admin's section for this stager.
     :param dns: ``nameservers``, ``search``, ``options``: lists of strings; None: the app keeps its own file.
-    :param hosts: lines for ``/etc/hosts``: (address, names).
+    :param hosts: all lines of ``/etc/hosts``, localhost among them: (address, names).
     :param volume_links: volume sources may be, or lead over, symbolic links (V1).
     """
 

@@ -188,3 +188,22 @@ def test_a_full_disk_from_the_first_moment(make_house, small_disk, tmp_path):
     record, _ = house.run("exit 4")
     assert record.exit_code == 4
     house.client.rm(record.uuid)
+
+
+def test_a_byte_changed_in_the_stored_stager_stops_the_next_run(make_house, tmp_path, busybox_image):
+    """G1; and the file as it was is good again."""
+    house = make_house(state=str(tmp_path / "state"), image=busybox_image)
+    record, _ = house.run("true")
+    path = f"{house.client.stager_build('default').path}/opt/stager/run"
+    with open(path, "r+b") as file:
+        first = file.read(1)
+        file.seek(0)
+        file.write(bytes([first[0] ^ 1]))
+    with pytest.raises(KurmaError) as caught:
+        house.start(record.uuid)
+    assert_one_line(caught.value)
+    assert "opt/stager/run" in caught.value.message
+    with open(path, "r+b") as file:
+        file.write(first)
+    assert house.start(record.uuid)[0].exit_code == 0
+    house.client.rm(record.uuid)

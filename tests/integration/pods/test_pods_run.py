@@ -4,7 +4,8 @@ import os
 
 import pytest
 
-from kurma_core.errors import PodExistsError, PodNotFoundError
+from kurma_core.errors import AppNotFoundError, ImageError, PodExistsError, PodNotFoundError
+from tests.integration.pods.support import archive, busybox_root, shell, until
 
 pytestmark = pytest.mark.root
 
@@ -52,3 +53,91 @@ def test_a_taken_uuid_and_a_taken_name_are_refused(house):
     assert house.client.pod("mine").state == "prepared"
     house.client.rm("mine")
     house.client.rm(house.client.prepare(house.request("true", name="mine")).uuid)
+
+
+def test_what_an_app_calls_itself_and_others(house):
+    """H10: hostname, /etc/hosts and /etc/resolv.conf as the core decided, each line once."""
+    record, output = house.run(
+        "hostname; cat /etc/hostname /etc/hosts; echo --; cat /etc/resolv.conf",
+        hostname="myself",
+        hosts=(("10.1.2.3", ("friend", "friend.example")),),
+        dns={"nameservers": ("10.9.9.9",), "search": ("example.com",), "options": ("ndots:2",)},
+    )
+    assert record.exit_code == 0
+    hosts, resolver = output.split("--\n")
+    assert hosts.splitlines() == [
+        "myself",
+        "myself",
+        "127.0.0.1\tlocalhost",
+        "::1\tlocalhost ip6-localhost ip6-loopback",
+        "127.0.0.1\tmyself",
+        "10.1.2.3\tfriend friend.example",
+    ]
+    assert resolver.splitlines() == ["nameserver 10.9.9.9", "search example.com", "options ndots:2"]
+
+
+def test_the_pods_name_leads_to_its_address(house):
+    """On a bridge, its own name is the address at which others reach it."""
+    record, output = house.run(
+        "cat /etc/hosts; ping -c 1 -W 1 $(hostname) > /dev/null && echo reached", net="default", name="me"
+    )
+    address = record.attachments[-1].result.addresses[0].address.split("/")[0]
+    assert f"{address}\tme" in output
+    assert "reached" in output
+    house.client.network_rm("default")
+
+
+def test_an_image_with_its_own_files_keeps_them(house, tmp_path):
+
+    root = busybox_root(str(tmp_path / "root"), {"etc/hosts": "1.2.3.4 own\n", "etc/resolv.conf": ""})
+    image = house.client.images.fetch(
+        archive(root, str(tmp_path / "own.aci"), "example.com/own", app=shell("true"))
+    ).id
+    dns = {"nameservers": ("10.9.9.9",), "search": (), "options": ()}
+    record, output = house.run(
+        {"main": {"image": image, "app": shell("cat /etc/hosts /etc/resolv.conf")}}, dns=dns
+    )
+    assert output == "1.2.3.4 own\nnameserver 10.9.9.9\n"
+    house.client.rm(record.uuid)
+    house.client.images.remove(image)
+
+
+def test_apps_of_a_pod_share_localhost(house):
+    apps = {
+        "server": "echo hello > /tmp/index.html; httpd -f -p 127.0.0.1:8080 -h /tmp & sleep 1000",
+        "client": "for n in $(seq 99); do wget -q -O - http://127.0.0.1:8080/ && exit 0; sleep 0.05; done; exit 1",
+    }
+    with house.running(apps) as pod:
+        until(lambda: house.client.pod(pod.uuid).apps[1].exited, "the client's end")
+        assert house.client.pod(pod.uuid).apps[1].exit_code == 0
+        assert "hello" in house.log(pod, "client")
+
+
+def test_gc_goes_by_age(house):
+    record, _ = house.run("true")
+    prepared = house.client.prepare(house.request("true"))
+    assert house.client.gc(grace=3600) == ()
+    assert house.client.gc(grace=0, dry_run=True) == (f"pod {record.uuid}: would be removed",)
+    assert len(house.uuids()) == 2
+    assert house.client.gc(grace=0) == (f"pod {record.uuid}: removed",)
+    assert house.uuids() == [prepared.uuid], "what was never run is not garbage"
+
+
+def test_images_of_pods_are_kept(house):
+    record = house.client.prepare(house.request("true"))
+    house.client.image_gc(grace=0)
+    with pytest.raises(ImageError, match="a pod uses it"):
+        house.client.image_rm(house.image)
+    assert house.start(record.uuid)[0].exit_code == 0
+
+
+def test_logs_chosen_and_followed(house):
+    run = house.launch("echo one; echo err >&2; echo two; sleep 0.4; echo three")
+    run.wait_output("two")
+    followed = [line.text for line in house.client.logs(run.uuid, follow=True)]
+    assert sorted(followed) == [b"err", b"one", b"three", b"two"]
+    assert run.wait() == 0
+    assert [line.text for line in house.client.logs(run.uuid, tail=1)] == [b"three"]
+    assert [line.text for line in house.client.logs(run.uuid, stream="stderr")] == [b"err"]
+    with pytest.raises(AppNotFoundError, match="has no app other"):
+        list(house.client.logs(run.uuid, "other"))

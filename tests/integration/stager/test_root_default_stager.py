@@ -461,12 +461,12 @@ def test_host_files(pods):
     """H10: given to an app that brings none."""
     pod = pods(
         {"main": sh("cat /etc/hosts; echo --; cat /etc/resolv.conf")},
-        hosts=(("10.1.2.3", ("test-host", "alias")),),
+        hosts=(("127.0.0.1", ("localhost",)), ("10.1.2.3", ("test-host", "alias"))),
         dns={"nameservers": ("10.0.0.53",), "search": ("a.example", "b.example"), "options": ("ndots:2",)},
     )
     assert pod.ended() == 0, pod.output()
     assert pod.log() == (
-        "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n10.1.2.3\ttest-host alias\n--\n"
+        "127.0.0.1\tlocalhost\n10.1.2.3\ttest-host alias\n--\n"
         "nameserver 10.0.0.53\nsearch a.example b.example\noptions ndots:2\n"
     )
 

@@ -15,8 +15,8 @@ from kurma_stager_default.inside.manifest import Pod
 def contents(pod: Pod) -> dict[str, str]:
     """What is to be written, by path. Nothing for the resolver where the pod has no DNS of its own."""
     found = {
-        "/etc/hosts": "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
-        + "".join([f"{address}\t{' '.join(names)}\n" for address, names in pod.hosts]),
+        # Whole as the core gives it, localhost included.
+        "/etc/hosts": "".join([f"{address}\t{' '.join(names)}\n" for address, names in pod.hosts]),
         "/etc/hostname": pod.hostname + "\n",
     }
     dns = pod.dns
