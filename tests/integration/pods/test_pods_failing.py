@@ -195,6 +195,7 @@ def test_a_byte_changed_in_the_stored_stager_stops_the_next_run(make_house, tmp_
     house = make_house(state=str(tmp_path / "state"), image=busybox_image)
     record, _ = house.run("true")
     path = f"{house.client.stager_build('default').path}/opt/stager/run"
+    times = os.stat(path)
     with open(path, "r+b") as file:
         first = file.read(1)
         file.seek(0)
@@ -205,5 +206,6 @@ def test_a_byte_changed_in_the_stored_stager_stops_the_next_run(make_house, tmp_
     assert "opt/stager/run" in caught.value.message
     with open(path, "r+b") as file:
         file.write(first)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     assert house.start(record.uuid)[0].exit_code == 0
     house.client.rm(record.uuid)
