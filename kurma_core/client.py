@@ -142,6 +142,8 @@ class Client:
         from kurma_core.pods.foreground import Signals
 
         self.registry.check_required()
+        # Its start-up goes on while images are looked for and plugins loaded.
+        self._services.spawner.open()
         with Signals() as signals:
             record = self._pods.prepare(request, progress)
             try:
@@ -157,6 +159,7 @@ class Client:
         self._need_root("start a pod")
         from kurma_core.pods.foreground import Signals
 
+        self._services.spawner.open()
         with Signals() as signals:
             try:
                 return self._foreground(reference, stdio, output, signals)
@@ -184,6 +187,10 @@ class Client:
         pod = self._pods.start(reference, stdio, signals.settle)
         try:
             return run_to_end(pod, self._logs_of(self._pods.pod(pod.uuid)), signals, output)
+        except BaseException:
+            # The output's disk is full, say. Who runs a pod in the foreground is not left with one behind it.
+            pod.abandon()
+            raise
         finally:
             pod.close()
 

@@ -347,10 +347,10 @@ class PodManager:
         :param force: stop it first if it runs, at once.
         :raises PodStateError: it runs.
         """
-        try:
-            directory = self._find(reference)
-        except PodNotFoundError:
-            directory = self.store.find(reference)
+        directory = self.store.find(reference)
+        self._recover(directory)
+        if not os.path.isdir(directory.path):
+            return  # half-made, or ephemeral and dead: that was all there was to do
         try:
             document = read_document(directory)
             state = directory.read_state()["state"]

@@ -110,6 +110,16 @@ class OwnedPod:
             )
         return record
 
+    def abandon(self) -> None:
+        """Ends the pod by force, if it is not over: whoever looked after it fails."""
+        if self._over:
+            return
+        if self.stager.alive():
+            self.stop(force=True)
+        # What cannot be undone is on record; the failure that brought us here matters more.
+        with contextlib.suppress(KurmaError):
+            self.finish()
+
     def _end(self, how: dict[str, object]) -> list[KurmaError]:
         self._over = True
         failures = tear_down(self._launch)

@@ -176,6 +176,18 @@ def test_an_ephemeral_one_goes_with_its_end(house):
     assert left_of(uuid) == []
 
 
+def test_rm_of_a_dead_ephemeral_one(house):
+    """Its teardown removes it, which is what was asked for."""
+    run = house.launch("sleep 1000", ephemeral=True)
+    record = house.client.pod(run.uuid)
+    run.kill()
+    os.kill(record.stager_pid, signal.SIGKILL)
+    until(lambda: not alive(record.stager_pid), "the stager's end")
+    house.client.rm(run.uuid)
+    assert house.uuids() == []
+    assert left_of(run.uuid) == []
+
+
 def test_stager_and_owner_killed(house):
     run = house.launch("sleep 1000")
     record = house.client.pod(run.uuid)

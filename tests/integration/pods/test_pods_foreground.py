@@ -1,11 +1,13 @@
 """A pod in the foreground of a command: signals, a closed terminal, nobody who reads, standard input."""
 
+import errno
 import os
 import signal
 import time
 
 import pytest
 
+from kurma_core.hookspecs import Stdio
 from tests.integration.pods.support import until
 
 pytestmark = pytest.mark.root
@@ -117,6 +119,21 @@ def test_nobody_reads_any_more(house):
     assert run.wait() == 4
     assert house.client.pod(run.uuid).state == "stopped"
     assert "Traceback" not in run.errors
+
+
+def test_output_that_fails_ends_the_pod(house):
+    """Its disk is full, for instance: nobody is left with a pod that runs on behind a failed command."""
+
+    def fail(line):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    null = os.open("/dev/null", os.O_RDWR)
+    with pytest.raises(OSError, match="No space left"):
+        house.client.run(house.request("echo line; sleep 1000"), Stdio(null, null, null), fail)
+    os.close(null)
+    (record,) = house.client.pods()
+    assert record.state == "errored"
+    assert house.state_of(record)["steps"] == []
 
 
 def test_slow_readers_hold_up_no_app(house):
