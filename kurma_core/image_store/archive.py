@@ -112,7 +112,7 @@ class TarReader:
             if kind == b"x" or kind == b"X":
                 local = pax.parse(self._extended(block))
             elif kind == b"g":
-                self._globals.update(pax.parse(self._extended(block)).fields)
+                self._add_globals(pax.parse(self._extended(block)).fields)
                 continue
             elif kind == b"L":
                 name = self._extended(block).partition(b"\0")[0]
@@ -139,6 +139,15 @@ class TarReader:
         if _octal(block[148:156], "checksum") != sum(block) - sum(block[148:156]) + 256:
             raise ArchiveError("the archive is corrupt: a header's checksum is wrong")
         return block
+
+    def _add_globals(self, fields: dict[bytes, bytes]) -> None:
+        """Global headers add up, so all of them together may be as large as one."""
+        self._globals.update(fields)
+        size = sum(len(key) + len(value) for key, value in self._globals.items())
+        if size > self._limits.header_size:
+            raise HostileArchiveError(
+                f"the archive has global extended headers of {size} bytes", entry=None, limit="header_size"
+            )
 
     def _extended(self, block: bytes) -> bytes:
         size = _number(block[124:136], "size")
@@ -314,7 +323,7 @@ def _time(field: bytes) -> int:
     seconds = _signed(field, "time")
     if abs(seconds) > pax.MAX_SECONDS:
         raise ArchiveError("the archive is corrupt: a header has a time out of range")
-    return seconds * 1_000_000_000
+    return pax.kept_time(seconds * 1_000_000_000)
 
 
 def _octal(field: bytes, what: str) -> int:

@@ -69,13 +69,21 @@ def load(content: bytes, path: str) -> dict[str, Any]:
     """A document of the store. :raises StoreError: damaged. :raises FormatVersionError: too new."""
     try:
         value = json.loads(content)
-        version = value["version"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise StoreError(f"the image store is damaged: {path} is not readable: {error}", path=path) from error
-    if version > VERSION:
-        raise FormatVersionError(f"{path} was written by a newer Kurma (version {version})", path=path)
+        newer = value["version"] > VERSION
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise _unreadable(path, error) from error
+    if newer:
+        raise FormatVersionError(f"{path} was written by a newer Kurma (version {value['version']})", path=path)
     document: dict[str, Any] = value
     return document
+
+
+def _unreadable(path: str, error: Exception) -> StoreError:
+    return StoreError(
+        f"the image store is damaged: {path} is not readable: {type(error).__name__}: {error}",
+        hint="remove the image and fetch it anew",
+        path=path,
+    )
 
 
 def dump(document: Mapping[str, Any]) -> bytes:
@@ -100,24 +108,28 @@ def image_document(image: ImageRecord, layers_size: int) -> bytes:
 
 
 def read_image(store: ImageStore, image_id: str) -> ImageRecord:
-    """:raises ImageNotFoundError: it is not there."""
+    """:raises ImageNotFoundError: it is not there. :raises StoreError: its record is damaged."""
     path = store.path("images", checked_id(image_id), "image.json")
     document = load(read_file(path, image_id), path)
-    labels = document["labels"]
     try:
         archive = os.stat(store.path("archives", f"{image_id}.aci")).st_blocks * 512
     except FileNotFoundError:
         archive = 0
-    return ImageRecord(
-        id=image_id,
-        name=document["name"],
-        version=labels.get("version"),
-        labels=labels,
-        size=document["layersSize"] + archive,
-        layers=tuple(document["layers"]),
-        provenance=tuple(Provenance.from_json(value) for value in document["provenance"]),
-        last_used=_last_used(store.path("images", image_id, "used")),
-    )
+    used = _last_used(store.path("images", image_id, "used"))
+    try:
+        labels = document["labels"]
+        return ImageRecord(
+            id=image_id,
+            name=document["name"],
+            version=labels.get("version"),
+            labels=labels,
+            size=document["layersSize"] + archive,
+            layers=tuple(document["layers"]),
+            provenance=tuple(Provenance.from_json(value) for value in document["provenance"]),
+            last_used=used,
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise _unreadable(path, error) from error
 
 
 def touch(path: str, image_id: str) -> None:
@@ -189,10 +201,13 @@ def layer_values(store: ImageStore, key: str) -> dict[str, Any]:
 def read_layer(store: ImageStore, key: str) -> ImageLayer:
     """:raises StoreError: the layer is not there, or damaged."""
     document = layer_values(store, key)
-    return ImageLayer(
-        key=key,
-        path=store.path("layers", key, "rootfs"),
-        removed=tuple(document["removed"]),
-        opaque=tuple(document["opaque"]),
-        implied=tuple(document["implied"]),
-    )
+    try:
+        return ImageLayer(
+            key=key,
+            path=store.path("layers", key, "rootfs"),
+            removed=tuple(document["removed"]),
+            opaque=tuple(document["opaque"]),
+            implied=tuple(document["implied"]),
+        )
+    except (KeyError, TypeError) as error:
+        raise _unreadable(store.path("layers", key, "layer.json"), error) from error

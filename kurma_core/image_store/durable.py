@@ -130,7 +130,11 @@ def sync_file_system(fd: int) -> None:
 
     One call is cheaper than an ``fsync`` of each of thousands of files, and covers directories too.
     """
-    syscall(_SYNCFS[os.uname().machine], fd)
+    number = _SYNCFS.get(os.uname().machine)
+    if number is None:
+        os.sync()  # of the whole machine: slower, and as safe
+    else:
+        syscall(number, fd)
 
 
 def sync_directory(path: str) -> None:

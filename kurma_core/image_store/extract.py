@@ -17,6 +17,8 @@ from kurma_core.image_store import attributes
 from kurma_core.image_store.digests import content_hash, sparse_digest
 from kurma_core.image_store.durable import write_all
 from kurma_core.image_store.entry import BLOCK, CHARACTER, DIRECTORY, FIFO, FILE, HARDLINK, SYMLINK, Entry, show
+from kurma_core.image_store.limits import Limits
+from kurma_core.image_store.names import PathCounter
 from kurma_core.linux.beneath import open_beneath, remove_tree
 
 TYPE_CHECKING = False
@@ -29,6 +31,19 @@ _NEW = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _MAX_MAJOR, _MAX_MINOR = 0xFFF, 0xFFFFF
 _MAX_ID = 0xFFFFFFFE
 _MAX_TARGET = 4095
+#: What the kernel says of names, links and attributes that cannot be.
+_ITS_OWN_FAULT = frozenset(
+    (
+        errno.E2BIG,
+        errno.EINVAL,
+        errno.EISDIR,
+        errno.ELOOP,
+        errno.ENAMETOOLONG,
+        errno.ENOTDIR,
+        errno.ERANGE,
+        errno.EXDEV,
+    )
+)
 _NODES = {CHARACTER: stat.S_IFCHR, BLOCK: stat.S_IFBLK, FIFO: stat.S_IFIFO}
 
 
@@ -37,11 +52,13 @@ class Extractor:
 
     :param root: descriptor of the directory, not closed here.
     :param content: reads an entry's content from the archive.
+    :param limits: of these, what is only known here: implied directories, and all paths together.
     :param replace: a later entry replaces an earlier one of that name (layers); else it is refused (images).
     """
 
-    def __init__(self, root: int, content: Content, *, replace: bool) -> None:
+    def __init__(self, root: int, content: Content, limits: Limits, *, replace: bool) -> None:
         self._content = content
+        self._counter = PathCounter(limits)
         self._replace = replace
         self._open: dict[bytes, int] = {b"": os.dup(root)}
         self._directories: dict[bytes, Entry | None] = {b"": None}  # None: implied by what lies in it
@@ -67,6 +84,7 @@ class Extractor:
         """
         check(entry)
         path = b"/".join(parts)
+        self._counter.add(path)
         if entry.attributes:
             self._attributed.add(path)
         if entry.kind == DIRECTORY:
@@ -134,6 +152,7 @@ class Extractor:
         path = b"/".join(parts)
         if path not in self._directories:
             above = self._parent(entry, parts[:-1])
+            self._counter.add(path, implied=True)
             try:
                 os.mkdir(parts[-1], 0o700, dir_fd=above)
             except FileExistsError:
@@ -257,7 +276,7 @@ def hostile(entry: Entry, why: str) -> HostileArchiveError:
 
 def explain(error: OSError, entry: Entry) -> Exception:
     """What the kernel's refusal of an entry means: the archive's fault, or None of its."""
-    if error.errno in (errno.ELOOP, errno.EXDEV, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EINVAL):
+    if error.errno in _ITS_OWN_FAULT:
         return hostile(entry, (error.strerror or str(error)).lower())
     return error
 

@@ -33,6 +33,34 @@ def split(name: bytes, limits: Limits, *, rooted: bool = False, link: bytes | No
     return parts
 
 
+class PathCounter:
+    """Counts what becomes of an archive and its reader has not counted: a short entry may imply a hundred
+    directories, and every path is kept in memory until the end."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._implied = 0
+        self._size = 0
+
+    def add(self, path: bytes, *, implied: bool = False) -> None:
+        """:raises HostileArchiveError: that was one too many."""
+        self._implied += implied
+        self._size += len(path)
+        if self._implied > self._limits.entries:
+            raise HostileArchiveError(
+                f"the archive implies more than {self._limits.entries} directories",
+                hint="raise limits.entries in kurma.yml if the image is trusted",
+                entry=show(path),
+                limit="entries",
+            )
+        if self._size > self._limits.names_size:
+            raise HostileArchiveError(
+                f"the archive has more than {self._limits.names_size} bytes of names",
+                entry=show(path),
+                limit="names_size",
+            )
+
+
 def _hostile(name: bytes, link: bytes | None, why: str, limit: str | None = None) -> HostileArchiveError:
     shown = show(name if link is None else link)
     what = "its name" if link is None else f"its target '{show(name)}'"

@@ -11,8 +11,10 @@ from kurma_core.image_store import acl
 MAX_STRETCHES = 1 << 20
 _MAX_ID = 0xFFFFFFFE
 _MAX_SIZE = (1 << 63) - 1
-#: Seconds around the epoch that a file's time may be: any file system's range lies well within.
+#: Seconds around the epoch that a file's time may be in an archive.
 MAX_SECONDS = 1 << 40
+#: The first and the last second that ext4 keeps, in nanoseconds; other file systems keep more.
+_FIRST, _LAST = -(1 << 31) * 1_000_000_000, ((1 << 34) - (1 << 31) - 1) * 1_000_000_000
 _ATTRIBUTE = b"SCHILY.xattr."
 _ATTRIBUTE_ENCODED = b"LIBARCHIVE.xattr."
 
@@ -80,7 +82,15 @@ def time(text: bytes) -> int:
     if seconds > MAX_SECONDS:
         raise ArchiveError("the archive is corrupt: a time in an extended header is out of range")
     value = seconds * 1_000_000_000 + int(fraction[:9].ljust(9, b"0"))
-    return -value if negative else value
+    return kept_time(-value if negative else value)
+
+
+def kept_time(nanoseconds: int) -> int:
+    """The nearest time that every usual file system keeps: what was extracted must be found again, and the same
+    layers must make the same image everywhere. (Within the first and the last second a fraction is dropped.)"""
+    if nanoseconds < _FIRST + 1_000_000_000:
+        return _FIRST
+    return min(nanoseconds, _LAST)
 
 
 def attributes(fields: Mapping[bytes, bytes]) -> dict[bytes, bytes]:

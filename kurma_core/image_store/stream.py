@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _READ = 1 << 18
 #: Pieces read ahead, and unpacked ahead.
 _AHEAD = 4
+#: Stands among the unpacked pieces, none of which is empty: everything that was read is used up.
+_HUNGRY = b""
 
 
 class ArchiveStream:
@@ -116,15 +118,15 @@ class ArchiveStream:
             self._thread.start()
         if not self._read_all and self._fed - self._taken < _AHEAD:
             self._feed()
-        while True:
+        piece: bytes | None = _HUNGRY
+        while piece == _HUNGRY:
             try:
                 piece = self._out.get_nowait()
-                break
             except Empty:
                 if self._read_all or self._fed - self._taken >= _AHEAD:
                     piece = self._out.get()
-                    break
-                self._feed()
+                else:
+                    self._feed()
         if piece is None:
             self._ended = True
             self._piece, self._at = b"", 0
@@ -169,11 +171,23 @@ class ArchiveStream:
 
     def _shipped(self) -> Iterator[bytes]:
         while True:
+            if self._raw.empty():
+                # Megabytes may unpack to nothing (padding, a skipped frame, empty members): who waits for a piece
+                # must learn that there will be none before more is read.
+                self._out.put(_HUNGRY)
             raw = self._raw.get()
             self._taken += 1
             if raw is None or self._stop:
                 return
             self.packed += len(raw)
+            if self.packed > self._limits.total_size:
+                # Padding without end unpacks to nothing, and is kept all the same.
+                raise HostileArchiveError(
+                    f"the archive is larger than {self._limits.total_size} bytes as shipped",
+                    hint="raise limits.total_size in kurma.yml if the image is trusted",
+                    entry=None,
+                    limit="total_size",
+                )
             if self._tee is not None:
                 self._tee(raw)
             yield raw

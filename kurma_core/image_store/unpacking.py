@@ -41,7 +41,7 @@ def unpack_image(reader: TarReader, limits: Limits, path: str) -> tuple[ImageCon
     """
     root = _make(path)
     try:
-        with Extractor(root, reader.content_of, replace=False) as extractor:
+        with Extractor(root, reader.content_of, limits, replace=False) as extractor:
             contents = read_image(reader, limits, extractor.add)
             return contents, _finish(extractor, root, path, Whiteouts((), ()))
     finally:
@@ -55,7 +55,7 @@ def unpack_layer(reader: TarReader, limits: Limits, path: str) -> UnpackedLayer:
     """
     root = _make(path)
     try:
-        with Extractor(root, reader.content_of, replace=True) as extractor:
+        with Extractor(root, reader.content_of, limits, replace=True) as extractor:
             whiteouts = read_layer(reader, limits, extractor.add, extractor.imply)
             return _finish(extractor, root, path, whiteouts)
     finally:

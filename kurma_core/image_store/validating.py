@@ -7,6 +7,7 @@ from kurma_core.image_store.entry import DIRECTORY, HARDLINK, Entry, show
 from kurma_core.image_store.extract import check, hostile
 from kurma_core.image_store.layout import read_image
 from kurma_core.image_store.limits import Limits
+from kurma_core.image_store.names import PathCounter
 from kurma_core.image_store.stream import ArchiveStream
 
 TYPE_CHECKING = False
@@ -24,21 +25,27 @@ def validate(stream: BinaryIO, limits: Limits | None = None) -> ImageManifest:
     """
     limits = limits or Limits()
     with ArchiveStream(stream, limits) as source:
-        return read_image(TarReader(source, limits), limits, _Ledger().add).manifest
+        return read_image(TarReader(source, limits), limits, _Ledger(limits).add).manifest
 
 
 class _Ledger:
     """What an extraction would have made so far: path → whether it is a directory, None for an implied one."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits) -> None:
         self._made: dict[bytes, bool | None] = {b"": None}
+        self._counter = PathCounter(limits)
 
     def add(self, entry: Entry, parts: list[bytes]) -> None:
         check(entry)
         path = b"/".join(parts)
+        self._counter.add(path)
         for count in range(1, len(parts)):
-            if self._made.setdefault(b"/".join(parts[:count]), None) is False:
-                raise hostile(entry, f"'{show(b'/'.join(parts[:count]))}' above it is no directory")
+            above = b"/".join(parts[:count])
+            if above not in self._made:
+                self._counter.add(above, implied=True)
+                self._made[above] = None
+            elif self._made[above] is False:
+                raise hostile(entry, f"'{show(above)}' above it is no directory")
         directory = entry.kind == DIRECTORY
         if path in self._made and not (directory and self._made[path] is None):
             raise hostile(entry, "there are two entries of that name")

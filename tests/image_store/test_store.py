@@ -182,12 +182,20 @@ def test_a_newer_document_is_refused(store: ImageStore) -> None:
         store.get(image_id)
 
 
-def test_a_damaged_document_says_so(store: ImageStore) -> None:
+DAMAGED = ("{", "[]", '{"version": "1"}', '{"version": 1}', '{"version": 1, "labels": []}', "[" * 100_000)
+
+
+@pytest.mark.parametrize("text", DAMAGED)
+def test_a_damaged_document_says_so(text: str, store: ImageStore) -> None:
     image_id = stage_and_commit(store, image()).id
-    with open(store.path("images", image_id, "image.json"), "w") as document:
-        document.write("{")
+    for path in (store.path("images", image_id, "image.json"), store.path("layers", image_id, "layer.json")):
+        with open(path, "w") as document:
+            document.write(text)
     with pytest.raises(StoreError, match=r"damaged.*image\.json"):
         store.get(image_id)
+    with pytest.raises(StoreError, match=r"damaged.*layer\.json"):
+        store.layer(image_id)
+    assert store.list() == ()
 
 
 def test_a_damaged_image_takes_no_other_with_it(store: ImageStore) -> None:
