@@ -16,7 +16,7 @@ from kurma_core.errors import FetchError, FetchNotFoundError, FetchTruncatedErro
 from kurma_core.hookspecs import FetchRequest, RemoteLayers
 from kurma_core.value import frozen
 from kurma_fetch_docker.convert import Origin
-from kurma_fetch_docker.documents import CONFIG_LIMIT, MANIFEST_LIMIT, Descriptor, Manifest, digest_of
+from kurma_fetch_docker.documents import CONFIG_LIMIT, MANIFEST_LIMIT, Descriptor, Manifest, digest_of, read_json
 from kurma_fetch_docker.image import remote_layers
 from kurma_fetch_docker.layout import from_index, split_path
 from kurma_fetch_docker.reference import Reference, parse_reference
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 Json = Any
 _LINKS = 8
 _MEMBERS = 100_000
+#: A compressed archive may unpack to so many times its size, or to so many bytes, whichever is more.
+_MOST_RATIO = 1000
+_HONEST_SIZE = 64 << 20
 
 
 def resolve_archive(locator: str, rest: str, request: FetchRequest, state_dir: str) -> RemoteLayers:
@@ -81,7 +84,10 @@ def _entry(
     wanted = parse_reference(reference) if reference else None
     names = []
     for entry in manifest:
-        for text in entry.get("RepoTags") or ():
+        tags = entry.get("RepoTags") or []
+        if not isinstance(tags, list):
+            raise FetchError(f"{path}: its manifest.json is malformed", url=path)
+        for text in tags:
             name = parse_reference(str(text))
             names.append(str(text))
             if name == wanted:
@@ -185,12 +191,7 @@ class Members:
 
     def manifest(self) -> list[Mapping[str, Json]]:
         """The list in ``manifest.json``. :raises FetchError: it is malformed."""
-        import json
-
-        try:
-            value = json.loads(self.content("manifest.json", MANIFEST_LIMIT))
-        except ValueError:
-            value = None
+        value = read_json(self.content("manifest.json", MANIFEST_LIMIT), f"{self.path}: manifest.json")
         if not isinstance(value, list) or not value or not all(isinstance(entry, dict) for entry in value):
             raise FetchError(f"{self.path}: its manifest.json is malformed", url=self.path)
         return value
@@ -254,14 +255,21 @@ def _uncompressed(file: BinaryIO, path: str, state_dir: str) -> int:
         import lzma as opener  # type: ignore[no-redef]
     else:
         return os.dup(file.fileno())
-    import shutil
+    import lzma
     import tempfile
+    import zlib
 
     os.makedirs(state_dir, mode=0o700, exist_ok=True)
+    most = max(_HONEST_SIZE, os.fstat(file.fileno()).st_size * _MOST_RATIO)
+    size = 0
     try:
         with opener.open(file, "rb") as source, tempfile.TemporaryFile(dir=state_dir) as copy:
-            shutil.copyfileobj(source, copy, 1 << 20)
+            while data := source.read(1 << 20):
+                size += len(data)
+                if size > most:
+                    raise FetchError(f"{path}: unpacks to more than {_MOST_RATIO} times its size", url=path)
+                copy.write(data)
             copy.flush()
             return os.dup(copy.fileno())
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise FetchError(f"{path}: cannot be unpacked: {error}", url=path) from None

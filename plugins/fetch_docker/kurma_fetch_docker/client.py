@@ -170,7 +170,7 @@ class Client:
         content = _read_all(answer, url, _TOKEN_LIMIT, self._transport)
         try:
             document = json.loads(content)
-        except ValueError:
+        except (ValueError, RecursionError):
             document = None
         if not isinstance(document, dict):
             raise FetchUnauthorizedError(f"{url}: its answer is malformed", url=url)

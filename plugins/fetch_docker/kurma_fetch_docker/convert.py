@@ -137,12 +137,16 @@ def _ports(section: Mapping[str, Json], where: str) -> tuple[Port, ...]:
     for text in _keys(section, "ExposedPorts", where):
         span, _, protocol = text.partition("/")
         first, dash, last = span.partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()):
+        if not _is_port(first) or (dash and not _is_port(last)):
             raise FetchError(f"{where}: the image exposes {text!r}, which is no port")
         count = int(last) - int(first) + 1 if dash else 1
         protocol = protocol or "tcp"
         ports.append(Port(types.sanitize_name(f"{span}-{protocol}"), protocol, int(first), max(count, 1)))
     return tuple(sorted(ports, key=lambda port: (port.port, port.protocol, port.count)))
+
+
+def _is_port(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 5
 
 
 def _annotations(
@@ -164,7 +168,7 @@ def _annotations(
     for key in ("Entrypoint", "Cmd"):
         if section.get(key):
             found[f"{DOCKER}/{key.lower()}"] = _dump(section[key])
-    odd = [line for line in section.get("Env") or () if not _is_variable(line.partition("=")[0])]
+    odd = [line for line in _words(section, "Env", origin.repository) if not _is_variable(line.partition("=")[0])]
     if odd:
         found[f"{OURS}/env"] = _dump(odd)
     for key, value in sorted(section.items()):

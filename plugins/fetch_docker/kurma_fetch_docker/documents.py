@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kurma_core.errors import FetchDigestError, FetchError, FetchNotFoundError
+from kurma_core.errors import FetchDigestError, FetchError, FetchNotFoundError, ManifestError
 from kurma_core.hookspecs import FetchRequest
 from kurma_core.value import frozen
 
@@ -66,7 +66,7 @@ class Descriptor:
                     digest,
                     size,
                     platform if isinstance(platform, dict) else None,
-                    annotations if isinstance(annotations, dict) else None,
+                    _texts(annotations) if isinstance(annotations, dict) else None,
                 )
         raise FetchError(f"{where}: holds a malformed descriptor")
 
@@ -85,6 +85,11 @@ class Manifest:
 
 #: Reads a document by its descriptor, and checks its digest.
 Load = Callable[[Descriptor], bytes]
+
+
+def _texts(annotations: Mapping[str, Json]) -> dict[str, str]:
+    """Annotations are texts; whatever else stands there says nothing."""
+    return {key: value for key, value in annotations.items() if isinstance(value, str)}
 
 
 def is_digest(text: str) -> bool:
@@ -110,14 +115,26 @@ def check(content: bytes, digest: str, where: str) -> bytes:
     return content
 
 
-def parse_json(content: bytes, where: str) -> dict[str, Json]:
-    """:raises FetchError: it is no JSON object."""
-    import json
+def read_json(content: bytes, where: str) -> Json:
+    """Strictly: what two readers could take for two things is refused (a key that stands twice), and so is what
+    could not be written down again.
+
+    :raises FetchError: it is no such JSON.
+    """
+    from kurma_core.appc import jsonio
 
     try:
-        value = json.loads(content)
-    except (ValueError, RecursionError):
-        raise FetchError(f"{where}: is not JSON") from None
+        return jsonio.loads(content, "the document")
+    except ManifestError as error:
+        data = error.data
+        raise FetchError(
+            f"{where}: is not JSON: {data['path']}: expected {data['expected']}, found {data['found']}"
+        ) from None
+
+
+def parse_json(content: bytes, where: str) -> dict[str, Json]:
+    """:raises FetchError: it is no JSON object."""
+    value = read_json(content, where)
     if not isinstance(value, dict):
         raise FetchError(f"{where}: is not a JSON object")
     return value
