@@ -60,13 +60,22 @@ def hook(group: str, name: str, module: object) -> Callable[..., Any]:
 def declared(group: str, name: str, module: object) -> specs.Driver[Any]:
     """What the plugin's hook returns.
 
-    :raises TypeError: that is no :class:`Driver`; and as :func:`hook`.
+    :raises TypeError: that is no :class:`Driver`, or one of wrong values; and as :func:`hook`.
     """
     answers = hook(group, name, module)()
     answer = answers[0] if answers else None
     if not isinstance(answer, specs.Driver):
         raise TypeError(f"its {specs.GROUPS[group]} hook returned {answer!r} instead of a Driver")
+    if not callable(answer.create):
+        raise TypeError(f"its Driver's create is {answer.create!r}, which cannot be called")
+    _items(answer.options, specs.Option, "options")
+    _items(answer.aliases, str, "aliases")
     return answer
+
+
+def _items(values: object, kind: type, what: str) -> None:
+    if not isinstance(values, tuple | list) or not all(isinstance(value, kind) for value in values):
+        raise TypeError(f"its Driver's {what} are {values!r} instead of a tuple of {kind.__name__}")
 
 
 def made(group: str, declaration: specs.Driver[Any], context: specs.DriverContext) -> Any:

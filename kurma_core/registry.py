@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     Json = Any
 
 _OBSERVERS = "kurma.observers"
+#: Characters of a stranger's message that are shown.
+_LONGEST = 500
 
 
 @frozen
@@ -159,7 +161,9 @@ class PluginRegistry:
                 continue
             try:
                 hook(event=event)  # type: ignore[operator]
-            except (Exception, SystemExit) as error:  # noqa: BLE001 (an observer cannot break a pod)
+            except BaseException as error:  # an observer cannot break a pod
+                if _interrupts(error):
+                    raise
                 self._note(f"observer {name!r} failed at {event.kind!r} of pod {event.pod}: {_said(error)}")
 
     # --- the whole ---------------------------------------------------------------------------------------------
@@ -290,11 +294,15 @@ class PluginRegistry:
         except KurmaError as error:
             plugin.error = error
             if not isinstance(error, ConfigError) and "plugin" not in error.data:
-                plugin.error = self._wrapped(group, name, plugin, f"is broken: {error}", error)
+                plugin.error = self._wrapped(group, name, plugin, f"is broken: {_line(error)}", error)
         except Skipped as error:
             plugin.skipped = True
-            plugin.error = self._wrapped(group, name, plugin, f"cannot work on this host: {error}", error)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 (a stranger's code may raise anything)
+            what = f"cannot work on this host: {_line(error)}"
+            plugin.error = self._wrapped(group, name, plugin, what, error)
+        except BaseException as error:  # a stranger's code may raise anything
+            if _interrupts(error):
+                del self._plugins[group, name]  # neither loaded nor broken: it is asked anew
+                raise
             plugin.error = self._wrapped(group, name, plugin, f"is broken: {_said(error)}", error)
         raise plugin.error
 
@@ -358,8 +366,23 @@ def _disabling(group: str, name: str) -> str:
 
 def _said(error: BaseException) -> str:
     """The exception in one line."""
-    text = " ".join(str(error).split())
+    text = _line(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _line(error: BaseException) -> str:
+    """Its words, on one line of bearable length."""
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # noqa: BLE001 (even that is a stranger's code)
+        return ""
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+def _interrupts(error: BaseException) -> bool:
+    """Whether it came from without (Ctrl-C, another signal) while the plugin ran, and is no failure of its own."""
+    ours = type(error).__module__.partition(".")[0] == "kurma_core" and not isinstance(error, Exception)
+    return ours or isinstance(error, KeyboardInterrupt)
 
 
 def _not_found(group: str, name: str, entries: tuple[EntryPoint, ...]) -> NoReturn:

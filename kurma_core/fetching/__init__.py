@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from kurma_core.errors import FetchDigestError, FetchError, StoreError
+from kurma_core.errors import FetchDigestError, FetchError, KurmaError, PluginError, StoreError
 from kurma_core.fetching.download import Download, Partial
 from kurma_core.fetching.locator import NAMED, Locator, host_platform, parse_locator
 
@@ -55,6 +55,7 @@ class Fetching:
         """Asks the fetcher of the locator's scheme.
 
         :raises FetchError: in one of its kinds. :raises PluginNotFoundError: no fetcher serves the scheme.
+        :raises PluginError: the fetcher failed in a way of its own, or returned something else.
         """
         found = self.parse(locator) if isinstance(locator, str) else locator
         if found.scheme == NAMED:
@@ -63,7 +64,18 @@ class Fetching:
                 hint="name a path or an address: ./FILE.aci, https://HOST/FILE.aci, docker://HOST/NAME:TAG",
                 url=found.text,
             )
-        return self._driver(found.scheme).resolve(found.text, request)
+        fetcher = self._driver(found.scheme)
+        try:
+            remote: object = fetcher.resolve(found.text, request)
+        except (KurmaError, OSError):
+            raise
+        except Exception as error:  # a plugin may raise anything; it must not pass for a fault of the core
+            raise _broken(fetcher, f"failed on {found.text}: {type(error).__name__}: {error}") from error
+        from kurma_core.hookspecs import RemoteArchive, RemoteLayers
+
+        if not isinstance(remote, RemoteArchive | RemoteLayers):
+            raise _broken(fetcher, f"returned for {found.text}: {remote!r}, which is no image")
+        return remote
 
     @contextmanager
     def download(
@@ -118,6 +130,11 @@ class Fetching:
                 continue  # finished meanwhile
             count, size = count + 1, size + found.st_size
         return count, size
+
+
+def _broken(fetcher: Fetcher, what: str) -> PluginError:
+    plugin = type(fetcher).__module__.partition(".")[0]
+    return PluginError(" ".join(f"fetcher {plugin} {what}".split()), plugin=plugin)
 
 
 def _resumable(error: BaseException) -> bool:
