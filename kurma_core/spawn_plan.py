@@ -155,7 +155,8 @@ class SpawnPlan:
     :param root: None: the caller's root.
     :param netns_path: a pinned network namespace to join; joined before anything is mounted.
     :param namespaces: new ones: any of ``mount``, ``pid``, ``ipc``, ``uts``; a ``root`` implies ``mount``.
-    :param cgroup_procs: files of the host into which the process writes itself before all else.
+    :param cgroup: directories of the host, of one cgroup on each hierarchy, in which the process is born; empty:
+        it stays in those of the spawner.
     :param fds: number in the program → descriptor of the caller. 0, 1 and 2 are ``/dev/null`` unless given; every
         other one is closed.
     :param parent_death_signal: sent to the program when its parent (the caller's main thread) ends.
@@ -168,7 +169,7 @@ class SpawnPlan:
     root: RootPlan | None = None
     netns_path: str | None = None
     namespaces: frozenset[str] = frozenset()
-    cgroup_procs: tuple[str, ...] = ()
+    cgroup: tuple[str, ...] = ()
     fds: Mapping[int, int] = field(default_factory=dict)
     uid: int = 0
     gid: int = 0
@@ -196,7 +197,7 @@ class EnterPlan:
     environment: Mapping[str, str] = field(default_factory=dict)
     cwd: str = "/"
     namespaces: frozenset[str] = frozenset({"mount", "net"})
-    cgroup_procs: tuple[str, ...] = ()
+    cgroup: tuple[str, ...] = ()
     fds: Mapping[int, int] = field(default_factory=dict)
     uid: int = 0
     gid: int = 0

@@ -74,14 +74,17 @@ class Layout:
             if hierarchy.version == 1 and controller in hierarchy.controllers:
                 return hierarchy
         for hierarchy in self.hierarchies:
-            if hierarchy.version == 2 and (controller == "cgroup" or controller in _available(hierarchy)):
+            if hierarchy.version == 2 and (
+                controller == "cgroup" or controller in controllers(hierarchy.directory)
+            ):
                 return hierarchy
         return None
 
 
-def _available(hierarchy: Hierarchy) -> list[str]:
+def controllers(directory: str) -> list[str]:
+    """What a v2 cgroup can have switched on for its children; none if it is not there, or v1's."""
     try:
-        with open(hierarchy.directory + "/cgroup.controllers") as file:
+        with open(directory + "/cgroup.controllers") as file:
             return file.read().split()
     except FileNotFoundError:
         return []

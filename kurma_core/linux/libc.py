@@ -53,6 +53,7 @@ _COMMON = {
     "fsmount": 432,
     "fspick": 433,
     "pidfd_open": 434,
+    "clone3": 435,
     "close_range": 436,
     "openat2": 437,
     "pidfd_getfd": 438,
@@ -124,6 +125,11 @@ def syscall(name: str | int, *args: int | bytes | object | None, path: str | byt
 def buffer(data: bytearray) -> object:
     """A pointer to ``data`` that the kernel may write through, for :func:`syscall`."""
     return (_Char * len(data)).from_buffer(data)
+
+
+def address(data: bytearray) -> int:
+    """Where ``data`` is, for a structure that points to it; it must outlive that, and keep its size."""
+    return _ctypes.addressof(buffer(data))  # type: ignore[arg-type]
 
 
 def words(*values: int, size: int = 8) -> bytes:

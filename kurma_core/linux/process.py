@@ -14,6 +14,7 @@ from kurma_core.linux import libc
 
 CLONE_PIDFD = 0x1000
 CLONE_PARENT = 0x8000
+_CLONE_INTO_CGROUP = 0x200000000
 
 _SIGKILL = 9
 _SIGCHLD = 17
@@ -178,15 +179,23 @@ def _exit_of_stranger(pidfd: int) -> int | None:
     return os.waitstatus_to_exitcode(int.from_bytes(info[60:64], "little", signed=True))
 
 
-def clone(flags: int = 0) -> tuple[int, int]:
+def clone(flags: int = 0, cgroup: int = -1) -> tuple[int, int]:
     """Fork by the bare system call. Only for a process with one thread that execs, or ends by ``os._exit``.
 
     :param flags: ``CLONE_PARENT`` makes the child a child of our own parent; ``namespaces.CLONE_NEW…`` work too.
+    :param cgroup: a descriptor of a v2 cgroup's directory, in which the child is born; see :mod:`birthplace`.
     :returns: ``(pid, pidfd)`` in the parent, ``(0, -1)`` in the child.
-    :raises OSError: as the kernel says.
+    :raises OSError: as the kernel says; ``ENOSYS``, ``EINVAL`` or ``E2BIG`` from one that knows no ``cgroup``.
     """
     pidfd = bytearray(8)
-    pid = libc.syscall("clone", flags | CLONE_PIDFD | _SIGCHLD, 0, libc.buffer(pidfd), 0, 0)
+    if cgroup < 0:
+        pid = libc.syscall("clone", flags | CLONE_PIDFD | _SIGCHLD, 0, libc.buffer(pidfd), 0, 0)
+    else:
+        # The kernel's struct clone_args. A child of our parent ends with the signal that we end with ourselves.
+        signal = 0 if flags & CLONE_PARENT else _SIGCHLD
+        flags |= CLONE_PIDFD | _CLONE_INTO_CGROUP
+        arguments = libc.words(flags, libc.address(pidfd), 0, 0, signal, 0, 0, 0, 0, 0, cgroup)
+        pid = libc.syscall("clone3", arguments, len(arguments))
     if pid == 0:
         return 0, -1
     return pid, int.from_bytes(pidfd[:4], "little")

@@ -33,7 +33,6 @@ def step(name: str, path: str, function: Callable[..., Any], *args: Any) -> Any:
 def start(request: Request, fds: dict[int, int]) -> None:
     """Become the program of a ``SpawnPlan``; returns only by :class:`StepError`."""
     reset()
-    join_cgroups(request["cgroup_procs"])
     if request["netns_path"] is not None:
         # Before /sys is mounted, which shows the network namespace of who mounts it.
         step("join", request["netns_path"], namespaces.enter_netns, request["netns_path"])
@@ -63,7 +62,6 @@ def enter(request: Request, fds: dict[int, int], pidfd: int, root_fd: int) -> No
     :param root_fd: that process's root.
     """
     reset()
-    join_cgroups(request["cgroup_procs"])
     flags = 0
     for name in request["namespaces"]:
         if name != "pid":
@@ -80,20 +78,6 @@ def reset() -> None:
     """No signal ignored or blocked, a usual umask: a program must not see what its starter was."""
     process.reset_signals()
     os.umask(0o022)
-
-
-def join_cgroups(files: list[str]) -> None:
-    """Move this process into cgroups, before it can have children or use memory."""
-    for file in files:
-        step("cgroup", file, _write_self, file)
-
-
-def _write_self(file: str) -> None:
-    fd = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(fd, b"0")
-    finally:
-        os.close(fd)
 
 
 def become(request: Request, fds: dict[int, int]) -> None:

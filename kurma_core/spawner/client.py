@@ -142,16 +142,21 @@ class Spawner:
     def _spawned(self, message: dict[str, object], fds: list[int], argv: tuple[str, ...]) -> SpawnedProcess:
         if message["parent_death_signal"] is not None:
             message["parent"] = os.getpid()
+        answer, received = self._ask_for_child({**message, "move": False}, fds)
+        if answer.get("stillborn"):
+            answer, received = self._ask_for_child({**message, "move": True}, fds)  # see linux.birthplace
+        _raise_failure(answer, f"cannot start {argv[0]}")
+        pid, started = cast("int", answer["pid"]), cast("int", answer["start_time"])
+        return SpawnedProcess(pid, process.ProcessIdentity(pid, started, process.boot_id()), received[0])
+
+    def _ask_for_child(self, message: dict[str, object], fds: list[int]) -> tuple[dict[str, object], list[int]]:
         answer, received = self._ask(message, fds)
-        failed = "step" in answer
-        if failed and received:
+        if "step" in answer and received:
             # A fork that did not come to its exec is our child all the same.
             process.wait_pidfd(received[0])
             process.exit_status(received[0])
             os.close(received[0])
-        _raise_failure(answer, f"cannot start {argv[0]}")
-        pid, started = cast("int", answer["pid"]), cast("int", answer["start_time"])
-        return SpawnedProcess(pid, process.ProcessIdentity(pid, started, process.boot_id()), received[0])
+        return answer, received
 
     def _ask(self, message: dict[str, object], fds: list[int]) -> tuple[dict[str, object], list[int]]:
         for attempt in range(2):

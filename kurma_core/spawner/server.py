@@ -13,6 +13,7 @@ import marshal
 import os
 
 from kurma_core.linux import namespaces, process
+from kurma_core.linux.birthplace import Birthplace
 from kurma_core.spawner import child, root, wire
 from kurma_core.spawner.root import StepError
 
@@ -113,33 +114,47 @@ def _numbered(request: Request, fds: list[int]) -> dict[int, int]:
 
 
 def _spawn(request: Request, flags: int, run: Callable[[], None]) -> Answer:
-    """Fork, run, and wait for the exec or the failure."""
+    """Fork into the cgroup, run, and wait for the exec or the failure."""
     if request["child_of_caller"]:
         flags |= process.CLONE_PARENT
-    pid, pidfd, report = _fork(flags, run)
+    try:
+        place = Birthplace(request["cgroup"])
+    except OSError as error:
+        raise StepError("cgroup", str(error.filename), error) from None
+    try:
+        pid, pidfd, report = _fork(flags, run, place, request["move"])
+    finally:
+        place.close()
     started, failure = _read_report(report)
     answer: dict[str, object] = {"pid": pid, "start_time": started}
     if failure is not None:
         answer.update(failure)
+        # The client's child, perhaps, so that only the client can see it off before the next is tried.
+        answer["stillborn"] = not started and not request["move"]
     return answer, [pidfd]
 
 
-def _fork(flags: int, run: Callable[[], None]) -> tuple[int, int, int]:
+_ANYWHERE = Birthplace(())
+
+
+def _fork(
+    flags: int, run: Callable[[], None], place: Birthplace = _ANYWHERE, move: bool = False
+) -> tuple[int, int, int]:
     """:returns: PID, pidfd, and the end of the pipe on which the new process reports."""
     read_end, write_end = os.pipe2(os.O_CLOEXEC)
     try:
-        pid, pidfd = process.clone(flags)
+        pid, pidfd = place.clone(flags, move=move)
     except OSError as error:
         os.close(read_end)
         os.close(write_end)
         raise StepError("fork", "process", error) from None
     if pid == 0:
-        _report(write_end, run)
+        _report(write_end, run, place)
     os.close(write_end)
     return pid, pidfd, read_end
 
 
-def _report(write_end: int, run: Callable[[], None]) -> None:
+def _report(write_end: int, run: Callable[[], None], place: Birthplace) -> None:
     """The new process: run, report, end. Never returns, whatever happens."""
     code = 0
     try:
@@ -148,6 +163,7 @@ def _report(write_end: int, run: Callable[[], None]) -> None:
 
         write_end = fcntl.fcntl(write_end, fcntl.F_DUPFD_CLOEXEC, 512)
         os.write(write_end, process.start_time_of_self().to_bytes(8, "little"))
+        _join(place)
         run()
     except StepError as error:
         code = error.exit_code or 125
@@ -160,8 +176,15 @@ def _report(write_end: int, run: Callable[[], None]) -> None:
         os._exit(code)
 
 
+def _join(place: Birthplace) -> None:
+    try:
+        place.join()
+    except OSError as error:
+        raise StepError("cgroup", str(error.filename), error) from None
+
+
 def _read_report(read_end: int) -> tuple[int, dict[str, object] | None]:
-    """The start time, and the failure if there is one."""
+    """The start time, 0 if it has not come to life, and the failure if there is one."""
     parts = []
     try:
         while part := os.read(read_end, 65536):

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from kurma_core.models import AppStatus
     from kurma_core.spawn_plan import Starter
 
+#: Below the pod's cgroup, on v2: so that a stager may make children of that one, which is what it is shown.
+_OWN_CGROUP = "stager"
 #: The last lines of a stager's output, as an error shows them.
 _TAIL_LINES, _TAIL_BYTES = 5, 4096
 
@@ -122,7 +124,7 @@ class AciStager:
                     cwd=app.working_directory or "/",
                     root=stager_root(image.path, pod, manifest, cgroup),
                     netns_path=pod.network_namespace,
-                    cgroup_procs=cgroup.procs_files(),
+                    cgroup=tuple(cgroup.leaf(_OWN_CGROUP)),
                     fds=fds,
                     new_session=True,
                 )

@@ -65,7 +65,7 @@ class CallIn:
                     pidfd=pidfd,
                     argv=argv,
                     environment=_ENVIRONMENT,
-                    cgroup_procs=home.procs_files(),
+                    cgroup=tuple(home.directories()),
                     fds=fds,
                 )
             )

@@ -3,15 +3,16 @@
 import errno
 import os
 import signal
+import struct
 import subprocess
 import sys
-import time
 import uuid
 from pathlib import Path
 
 import pytest
 
-from kurma_core.linux import beneath, capabilities, links, mounts, namespaces, overlay, process
+from kurma_core.linux import beneath, birthplace, capabilities, libc, links, mounts, namespaces, overlay, process
+from kurma_core.linux.cgroup_layout import controllers
 from kurma_core.linux.cgroups import CgroupTree
 
 pytestmark = pytest.mark.root
@@ -208,22 +209,77 @@ def test_cgroup_life(tree):
     tree.remove()
 
 
-def test_a_forked_child_moves_itself(tree):
+NO_CLONE3 = ((0x20, 0, 0, 0), (0x15, 0, 1, 435), (0x06, 0, 0, 0x00050000 | errno.ENOSYS), (0x06, 0, 0, 0x7FFF0000))
+
+
+def without_clone3():
+    """A filter of system calls on this process, for good: no ``clone3``, as on an old kernel or in a container."""
+    program = bytearray(b"".join(struct.pack("HBBI", *one) for one in NO_CLONE3))
+    libc.prctl(38, 1, 0, 0, 0)
+    libc.syscall("prctl", 22, 2, struct.pack("HxxxxxxQ", len(NO_CLONE3), libc.address(program)))
+
+
+def born_in(directories, *, before=lambda: None):
+    """How a process ended that forked a child into ``directories``, and the child's cgroups."""
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        code = 9
+        try:
+            before()
+            child = birthplace.fork_into(directories)
+            if child == 0:
+                os.write(write_end, Path("/proc/self/cgroup").read_bytes())
+                os._exit(7)
+            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        finally:
+            os._exit(code)
+    os.close(write_end)
+    with os.fdopen(read_end) as file:
+        text = file.read()
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), {line.split(":", 2)[2] for line in text.splitlines()}
+
+
+@pytest.mark.parametrize("before", [lambda: None, without_clone3], ids=["clone3", "moved"])
+def test_a_child_is_born_into_the_tree(tree, before):
     tree.create()
-    fds = tree.open_procs()
-    script = "import os, sys, time; [os.write(int(fd), b'0') for fd in sys.argv[1:]]; time.sleep(60)"
-    child = subprocess.Popen([sys.executable, "-c", script, *map(str, fds)], pass_fds=fds)
-    for fd in fds:
-        os.close(fd)
-    wanted = f":/{tree.name}"
-    for _ in range(500):
-        lines = Path(f"/proc/{child.pid}/cgroup").read_text().splitlines()
-        if all(line.endswith(wanted) for line in lines):
-            break
-        time.sleep(0.01)
-    assert all(line.endswith(wanted) for line in lines)
+    assert born_in(tree.directories(), before=before) == (7, {f"/{tree.name}"})
+    gone = [*tree.directories(), f"/sys/fs/cgroup/unified/{tree.name}-gone"]
+    assert born_in(gone) == (9, set())
+
+
+def test_a_child_is_born_into_a_tree_that_was_killed(tree):
+    """As Linux 6.18 will not have it at first."""
+    tree.create()
     tree.kill()
-    assert child.wait(10) == -signal.SIGKILL
+    assert born_in(tree.directories()) == (7, {f"/{tree.name}"})
+    other = CgroupTree(tree.name.replace("/pod", "/other"))
+    other.create()
+    try:
+        assert born_in(other.directories(), before=lambda: tree.add(os.getpid())) == (7, {f"/{other.name}"})
+    finally:
+        other.remove()
+
+
+def test_a_leaf_leaves_the_controllers_to_the_trees_children(tree):
+    """Where v2 has any; v1 has no such rule."""
+    tree.create()
+    unified = [one for one in tree.layout.hierarchies if one.version == 2 and controllers(one.directory)]
+    leaf = tree.leaf("own")
+    assert leaf == tree.leaf("own")
+    assert set(leaf) ^ set(tree.directories()) == {
+        path for one in unified for path in (f"{one.directory}/{tree.name}", f"{one.directory}/{tree.name}/own")
+    }
+    sleeper = subprocess.Popen(["sleep", "60"])
+    for path in leaf:
+        Path(path, "cgroup.procs").write_text(str(sleeper.pid))
+    CgroupTree(f"{tree.name}/child").create()
+    for one in unified:
+        child = f"{one.directory}/{tree.name}/child"
+        assert set(controllers(child)) == set(controllers(one.directory))
+    assert tree.pids() == [sleeper.pid]
+    tree.kill()
+    assert sleeper.wait(10) == -signal.SIGKILL
 
 
 def test_kill_without_cgroup_kill(tree):

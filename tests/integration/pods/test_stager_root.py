@@ -8,7 +8,7 @@ import stat
 import pytest
 
 from kurma_core.errors import KurmaError
-from kurma_core.linux.cgroup_layout import Layout
+from kurma_core.linux.cgroup_layout import Layout, controllers
 from kurma_core.version import VERSION
 from tests.integration.pods.support import until
 
@@ -167,13 +167,19 @@ def test_every_path_of_the_document(seen, tmp_path):
 def test_its_cgroup_and_no_other(seen):
     house, running = seen()
     with running as pod:
+        where = {}
         for line in noted(house, pod, "cgroups").splitlines():
-            assert line.endswith(f":/kurma/{pod.uuid}"), line
+            _, names, path = line.split(":", 2)
+            assert path.startswith(f"/kurma/{pod.uuid}"), line
+            where[names] = path.removeprefix(f"/kurma/{pod.uuid}")
         root = f"/proc/{pod.stager.pid}/root/sys/fs/cgroup"
         for hierarchy in Layout.detect().hierarchies:
             inside = root if hierarchy.place == "." else f"{root}/{hierarchy.place}"
             assert os.path.samefile(inside, f"{hierarchy.directory}/kurma/{pod.uuid}")
-            with open(f"{inside}/cgroup.procs") as file:
+            # On v2, its own cgroup would take no process beside controllers for its children.
+            own = "/stager" if hierarchy.version == 2 and controllers(hierarchy.directory) else ""
+            assert where[",".join(hierarchy.controllers)] == own
+            with open(f"{inside}{own}/cgroup.procs") as file:
                 assert str(pod.stager.pid) in file.read().split()
             os.mkdir(f"{inside}/probe")
             assert os.path.isdir(f"{hierarchy.directory}/kurma/{pod.uuid}/probe")

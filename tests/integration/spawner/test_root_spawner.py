@@ -289,7 +289,7 @@ def tree():
 
 def test_cgroup_is_joined_and_is_all_that_is_seen(spawner, base, tree):
     root = plain_root(base, sysfs(), *cgroups(tree))
-    with running(spawner, root, cgroup_procs=tree.procs_files()) as started:
+    with running(spawner, root, cgroup=tuple(tree.directories())) as started:
         assert tree.pids()[:1] == [started.pid]
         inside = f"/proc/{started.pid}/root/sys/fs/cgroup"
         for source, place in tree.mount_plan():
@@ -299,12 +299,47 @@ def test_cgroup_is_joined_and_is_all_that_is_seen(spawner, base, tree):
             assert os.path.isdir(f"{source}/app")
 
 
+@pytest.mark.parametrize("child_of_caller", [True, False])
+def test_a_cgroup_that_was_killed_can_be_joined(spawner, base, tree, child_of_caller):
+    """A child that the kernel would have die at its birth is seen off, and another one is made."""
+    with running(spawner, plain_root(base), cgroup=tuple(tree.directories())) as started:
+        callins = CgroupTree(f"{tree.name}/callins")
+        callins.create()
+        for kill in (False, True):
+            if kill:
+                callins.kill()
+            output = Output()
+            entered = spawner.enter(
+                EnterPlan(
+                    started.pid,
+                    ("cat", "/proc/self/cgroup"),
+                    started.pidfd,
+                    PATH,
+                    cgroup=tuple(callins.directories()),
+                    fds={1: output.fd},
+                    child_of_caller=child_of_caller,
+                )
+            )
+            assert {line.split(":")[2] for line in output.text().splitlines()} == {f"/{callins.name}"}
+            if child_of_caller:
+                assert ended(entered) == 0
+            else:
+                assert process.wait_pidfd(entered.pidfd, 10)
+                os.close(entered.pidfd)
+
+
+def test_a_cgroup_that_is_not_there(spawner, base, tree):
+    missing = f"{tree.directories()[0]}-gone"
+    with pytest.raises(HostError, match=f"cannot start true: cgroup {missing}: No such file or directory"):
+        spawner.start(SpawnPlan(("true",), cgroup=(missing,)))
+
+
 def test_entering_and_binding_into(spawner, base, tree, netns):
     spawner.make_namespace(netns)
     (base / "late").mkdir()
     (base / "late" / "file").write_text("came late")
     root = plain_root(base, sysfs(), File("/mark", b"inside"))
-    with running(spawner, root, netns_path=netns, cgroup_procs=tree.procs_files()) as started:
+    with running(spawner, root, netns_path=netns, cgroup=tuple(tree.directories())) as started:
         late = Bind(str(base / "late"), "/layers/late", read_only=True)
         spawner.bind_into(started.pid, [late, Directory("/empty")], pidfd=started.pidfd)
         with pytest.raises(HostError, match=f"cannot mount into process {started.pid}: bind /nope on /x"):
@@ -323,7 +358,7 @@ def test_entering_and_binding_into(spawner, base, tree, netns):
                 ("sh", "-c", script),
                 started.pidfd,
                 PATH,
-                cgroup_procs=tree.procs_files(),
+                cgroup=tuple(tree.directories()),
                 fds={1: output.fd, 3: document.read_end},
             )
         )

@@ -12,8 +12,8 @@ import select
 import sys
 import time
 
-from kurma_core.linux import namespaces, process
-from kurma_stager_default.inside import become, forking, manifest, smalljson
+from kurma_core.linux import birthplace, namespaces, process
+from kurma_stager_default.inside import become, manifest, smalljson
 from kurma_stager_default.inside.errors import SetupError
 from kurma_stager_default.inside.execpath import ExecError
 from kurma_stager_default.inside.podgroups import PodGroups
@@ -115,7 +115,7 @@ def start(app: manifest.App, command: Command, pidfd: int, tree: CgroupTree) -> 
     namespaces.setns(pidfd, flags)
     parent = os.getpid()
     try:
-        pid = forking.fork_into(tree)
+        pid = birthplace.fork_into(tree.directories())
     except BaseException:
         if os.getpid() == parent:
             raise

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 
-from kurma_core.linux import namespaces
-from kurma_stager_default.inside import approot, become, forking
+from kurma_core.linux import birthplace, namespaces
+from kurma_stager_default.inside import approot, become
 from kurma_stager_default.inside.errors import SetupError
 from kurma_stager_default.inside.execpath import ExecError
 from kurma_stager_default.inside.manifest import App, Pod
@@ -102,7 +102,7 @@ def spawn(pod: Pod, app: App, kind: str, argv: list[str], files: Files, tree: Cg
     os.set_blocking(told, True)
     parent = os.getpid()
     try:
-        pid = forking.fork_into(tree)
+        pid = birthplace.fork_into(tree.directories())
     except BaseException as error:
         if os.getpid() == parent:
             raise

@@ -6,7 +6,7 @@ import errno
 import os
 
 from kurma_core.linux import process
-from kurma_core.linux.cgroup_layout import Layout
+from kurma_core.linux.cgroup_layout import Layout, controllers
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_stager_default.inside.errors import SetupError
 
@@ -33,20 +33,15 @@ class PodGroups:
         return CgroupTree(f"app-{name}", self.layout)
 
     def make_way(self) -> None:
-        """Where v2 is all there is, have no process in the pod's own cgroup, unless that is so already.
+        """Have no process in the pod's own v2 cgroup, if that has controllers for its children.
 
-        Besides v1, v2 has no controllers that matter here, and this process stays where it is: moving costs some
-        ten milliseconds (see :mod:`forking`).
+        Who started this process may have seen to that; moving costs some ten milliseconds.
         """
-        if self.layout.kind != "v2":
-            return
-        (hierarchy,) = self.layout.hierarchies
-        with open(hierarchy.directory + "/cgroup.procs") as file:
-            if str(os.getpid()) not in file.read().split():
-                return
-        own = CgroupTree(OWN, self.layout)
-        own.create()
-        own.add(os.getpid())
+        for hierarchy in self.layout.hierarchies:
+            if hierarchy.version == 2 and controllers(hierarchy.directory) and _is_in(hierarchy.directory):
+                own = CgroupTree(OWN, Layout([hierarchy]))
+                own.create()
+                own.add(os.getpid())
 
     def apply_pod(self, plan: Plan) -> None:
         """:raises SetupError: a setting of the pod's plan is refused."""
@@ -74,6 +69,11 @@ class PodGroups:
         except OSError as error:
             raise SetupError(f"its cgroup: {error.filename}: {error.strerror}") from None
         return tree
+
+
+def _is_in(directory: str) -> bool:
+    with open(directory + "/cgroup.procs") as file:
+        return str(os.getpid()) in file.read().split()
 
 
 def _file_name(name: str) -> str:
@@ -112,7 +112,7 @@ def oom_kills(tree: CgroupTree) -> int:
 def end_all(tree: CgroupTree) -> None:
     """SIGKILL to all in the cgroup, without waiting for them.
 
-    Not by ``cgroup.kill``: after it, Linux 6.18 kills whatever is cloned into that cgroup later (see forking).
+    Not by ``cgroup.kill``: after it, being born there takes longer (see :mod:`kurma_core.linux.birthplace`).
     """
     if not tree.pids():
         return
