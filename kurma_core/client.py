@@ -141,9 +141,9 @@ class Client:
         self._need_root("run a pod")
         from kurma_core.pods.foreground import Signals
 
-        self.registry.check_required()
-        # Its start-up goes on while images are looked for and plugins loaded.
+        # Its start-up goes on while plugins are loaded and images looked for.
         self._services.spawner.open()
+        self.registry.check_required()
         with Signals() as signals:
             record = self._pods.prepare(request, progress)
             try:
