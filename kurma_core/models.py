@@ -7,6 +7,7 @@ Every ``to_json`` here is what ``--format json`` prints and what stands on disk:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from kurma_core.value import field, frozen
 
@@ -445,9 +446,8 @@ class PodEvent:
     detail: Mapping[str, Json] = field(default_factory=dict)
 
 
-@frozen
-class LogLine:
-    """One line, or part of one, of an app's log.
+class LogLine(NamedTuple):
+    """One line, or part of one, of an app's log. A named tuple, for there are millions of them.
 
     :param at: RFC 3339 with nanoseconds, as in the file.
     :param stream: ``stdout`` or ``stderr``.

@@ -8,10 +8,14 @@ if TYPE_CHECKING:
     from kurma_core.models import LogLine
 
 
+#: Bytes that are gathered before they are written.
+_GATHERED = 1 << 16
+
+
 class LogPrinter:
     """Prints each line on the stream that it came from. A line in parts comes out as one.
 
-    :param flush: after each line, for what is followed.
+    :param flush: after each line, for what is followed; else at :meth:`flush`, and when there is much.
     :raises OutputClosed: nobody reads any more.
     """
 
@@ -21,21 +25,45 @@ class LogPrinter:
         self._prefix = prefix
         self._timestamps = timestamps
         self._open: set[tuple[str, str]] = set()
-        self._last = ""
+        self._stream = "stdout"
+        self._gathered: list[bytes] = []
+        self._size = 0
+
+    def __enter__(self) -> LogPrinter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.flush()
 
     def __call__(self, line: LogLine) -> None:
-        if line.stream != self._last and self._last and not self._flush:
-            self._session.write(self._last, b"", flush=True)  # keeps the order where both are one terminal
-        self._last = line.stream
-        key = (line.app, line.stream)
+        if line.stream != self._stream:
+            self.flush()  # keeps the order where both are one terminal
+            self._stream = line.stream
         data = line.text if line.partial else line.text + b"\n"
-        if key not in self._open and (self._prefix or self._timestamps):
-            data = self._head(line) + data
+        if self._prefix or self._timestamps:
+            data = self._headed(line, data)
+        self._gathered.append(data)
+        self._size += len(data)
+        if self._flush or self._size > _GATHERED:
+            self.flush()
+
+    def flush(self) -> None:
+        """Writes what was gathered."""
+        if self._gathered:
+            data = b"".join(self._gathered)
+            self._gathered.clear()
+            self._size = 0
+            self._session.write(self._stream, data, flush=True)
+
+    def _headed(self, line: LogLine, data: bytes) -> bytes:
+        """``data`` with what stands before a line, unless it goes on with one."""
+        key = (line.app, line.stream)
+        begins = key not in self._open
         if line.partial:
             self._open.add(key)
         else:
             self._open.discard(key)
-        self._session.write(line.stream, data, flush=self._flush)
+        return self._head(line) + data if begins else data
 
     def _head(self, line: LogLine) -> bytes:
         words = [line.at] if self._timestamps else []

@@ -31,7 +31,8 @@ def run(session: Session, *, rm: bool, prefix: bool, **options: Any) -> int:
         if uuid_file is not None:
             _write_uuid(uuid_file, record.uuid)
 
-    record = session.client.run(request, session.stdio(), _printer(session, prefix), session.progress(), prepared)
+    with _printer(session, prefix) as output:
+        record = session.client.run(request, session.stdio(), output, session.progress(), prepared)
     return _end(session, record)
 
 
@@ -50,7 +51,9 @@ def prepare(session: Session, **options: Any) -> None:
 @command(_POD, _PREFIX, root=True)
 def run_prepared(session: Session, *, pod: str, prefix: bool) -> int:
     """Run a prepared pod in the foreground, to its end."""
-    return _end(session, session.client.start(pod, session.stdio(), _printer(session, prefix)))
+    with _printer(session, prefix) as output:
+        record = session.client.start(pod, session.stdio(), output)
+    return _end(session, record)
 
 
 @command(_POD, _PREFIX, root=True)
@@ -59,19 +62,23 @@ def start(session: Session, *, pod: str, prefix: bool) -> int:
 
     It runs in the foreground, as with run.
     """
-    return _end(session, session.client.start(pod, session.stdio(), _printer(session, prefix)))
+    with _printer(session, prefix) as output:
+        record = session.client.start(pod, session.stdio(), output)
+    return _end(session, record)
 
 
 @command(_POD, _PREFIX, root=True)
 def restart(session: Session, *, pod: str, prefix: bool) -> int:
     """Stop a pod if it runs, and run it again in the foreground."""
-    return _end(session, session.client.restart(pod, session.stdio(), _printer(session, prefix)))
+    with _printer(session, prefix) as output:
+        record = session.client.restart(pod, session.stdio(), output)
+    return _end(session, record)
 
 
 def _printer(session: Session, prefix: bool) -> LogPrinter:
     from kurma_core.cli.loglines import LogPrinter
 
-    return LogPrinter(session, flush=True, prefix=prefix)
+    return LogPrinter(session, flush=False, prefix=prefix)
 
 
 def _write_uuid(path: str, uuid: str) -> None:

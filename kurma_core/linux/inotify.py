@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 from kurma_core.linux import libc
 
@@ -39,13 +40,18 @@ class Watch:
     def fileno(self) -> int:
         return self.fd
 
-    def drain(self) -> None:
-        """Forgets the events that are waiting."""
+    def drain(self) -> int:
+        """Forgets the events that are waiting; their kinds, or-ed together."""
+        kinds = 0
         try:
-            while os.read(self.fd, 65536):
-                pass
+            while events := os.read(self.fd, 65536):
+                at = 0
+                while at < len(events):
+                    kinds |= int.from_bytes(events[at + 4 : at + 8], sys.byteorder)
+                    at += 16 + int.from_bytes(events[at + 12 : at + 16], sys.byteorder)
         except BlockingIOError:
-            return
+            pass
+        return kinds
 
     def close(self) -> None:
         os.close(self.fd)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import select
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from kurma_core.pods.logs import LogReader
+from kurma_core.pods.logs import Following, LogReader
 
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from kurma_core.models import LogLine, PodRecord
     from kurma_core.pods.owned import OwnedPod
 
+#: Lines shown between two looks for a signal.
+_LINES_BETWEEN_LOOKS = 64
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -86,36 +88,56 @@ def run_to_end(
     """Shows the pod's logs until it ends; the first signal asks it to stop, the second ends it by force.
 
     :param apps: (app, name of its log file).
-    :param output: gets each line; when it raises BrokenPipeError nobody reads any more, and the pod is stopped.
+    :param output: gets each line; its ``flush``, if it has one, is called when there are no more for now. When it
+        raises BrokenPipeError nobody reads any more, and the pod is stopped.
     """
-    with LogReader(pod.directory, apps) as reader:
-        watch = reader.watch()
+    with LogReader(pod.directory, apps) as reader, Following(reader) as following:
         shown = _Shown(output)
+        stops = _Stops(pod, signals)
         poll = select.poll()
-        for each in (watch, signals, pod):
+        for each in (following, signals, pod):
             poll.register(each, select.POLLIN)
-        stops = 0
-        try:
-            while True:
-                for line in reader.present():
-                    shown(line)
-                ready = [fd for fd, _ in poll.poll()]
-                watch.drain()
-                wanted = stops + signals.take()
-                if shown.closed:
-                    poll.unregister(watch)
-                    shown.closed = False
-                    wanted = max(wanted, 1)
-                for number in range(stops, wanted):
-                    pod.stop(force=number > 0)
-                stops = wanted
-                if pod.fileno() in ready:
-                    break
-            for line in reader.rest():
-                shown(line)
-        finally:
-            watch.close()
+        ready: list[int] = []
+        while pod.fileno() not in ready:
+            _show(reader.present(), shown, stops)
+            if shown.closed() and not stops.asked:
+                poll.unregister(following)
+                stops.ask()
+            ready = [fd for fd, _ in poll.poll()]
+            stops.look()
+            following.more()
+        _show(reader.rest(), shown, stops)
     return pod.finish()
+
+
+def _show(lines: Iterator[LogLine], shown: _Shown, stops: _Stops) -> None:
+    """Shows lines while somebody reads; an app that never stops writing can be stopped all the same."""
+    if shown.closed():
+        return
+    for number, line in enumerate(lines):
+        shown(line)
+        if shown.closed():
+            return
+        if number % _LINES_BETWEEN_LOOKS == 0:
+            stops.look()
+    shown.flush()
+
+
+class _Stops:
+    """Asks the pod to stop once for the first signal, and by force for the second."""
+
+    def __init__(self, pod: OwnedPod, signals: Signals) -> None:
+        self._pod = pod
+        self._signals = signals
+        self.asked = 0
+
+    def look(self) -> None:
+        for _ in range(self._signals.take()):
+            self.ask()
+
+    def ask(self) -> None:
+        self._pod.stop(force=self.asked > 0)
+        self.asked += 1
 
 
 class _Shown:
@@ -123,7 +145,7 @@ class _Shown:
 
     def __init__(self, output: Callable[[LogLine], None]) -> None:
         self._output: Callable[[LogLine], None] | None = output
-        self.closed = False
+        self._flush: Callable[[], None] = getattr(output, "flush", lambda: None)
 
     def __call__(self, line: LogLine) -> None:
         if self._output is None:
@@ -131,5 +153,18 @@ class _Shown:
         try:
             self._output(line)
         except BrokenPipeError:
-            self._output = None
-            self.closed = True
+            self._close()
+
+    def flush(self) -> None:
+        if self._output is None:
+            return
+        try:
+            self._flush()
+        except BrokenPipeError:
+            self._close()
+
+    def _close(self) -> None:
+        self._output = None
+
+    def closed(self) -> bool:
+        return self._output is None

@@ -5,15 +5,19 @@ The core reads it by itself, with or without a living stager. The files are the 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
+import threading
 from collections.abc import Iterator, Sequence
 
 from kurma_core.errors import PodError
-from kurma_core.linux.inotify import Watch
+from kurma_core.linux.inotify import IN_CREATE, IN_MOVED_TO, Watch
 from kurma_core.models import LogLine
+from kurma_core.pods.logchain import LogChain
+from kurma_core.staging.records import read_status_file
 
-_CHUNK = 1 << 20
+_GAP = b"[kurma: output is missing here: the log was turned over faster than it could be read]"
 
 
 def parse_line(app: str, line: bytes) -> LogLine:
@@ -26,78 +30,63 @@ def parse_line(app: str, line: bytes) -> LogLine:
 
 
 class LogFile:
-    """One log file, read forward from where it was left; survives that it does not exist yet.
+    """The log of one app, read forward from its beginning; survives that there is none yet.
 
-    :param raw: the file is plain output, not CRI lines.
+    :param raw: it is plain output, not CRI lines.
     """
 
     def __init__(self, path: str, app: str, *, raw: bool = False) -> None:
         self.app = app
-        self._path = path
+        self.name = os.path.basename(path)
+        self.chain = LogChain(path, app)
         self._raw = raw
-        self._fd = -1
         self._rest = b""
 
-    def read(self) -> list[LogLine]:
-        """The lines that came since the last time; empty at the (present) end."""
-        if self._fd < 0:
-            try:
-                self._fd = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-            except FileNotFoundError:
-                return []
-            except OSError as error:
-                raise PodError(f"cannot read the log of {self.app}: {os.strerror(error.errno or 0)}") from None
-        text = os.read(self._fd, _CHUNK)
-        if not text:
-            return []
-        lines = (self._rest + text).split(b"\n")
-        self._rest = lines.pop()
-        if self._raw:
-            return [LogLine(self.app, "", "stdout", False, line) for line in lines]
-        return [parse_line(self.app, line) for line in lines]
-
     def read_all(self) -> Iterator[LogLine]:
-        """All lines up to the present end."""
-        while True:
-            lines = self.read()
-            if not lines and not self._more():
-                return
-            yield from lines
+        """The lines that came since the last time, up to the present end."""
+        while text := self.chain.read():
+            if self.chain.gap:
+                self.chain.gap = False
+                yield LogLine(self.app, "", "stderr", False, _GAP)
+            lines = (self._rest + text).split(b"\n")
+            self._rest = lines.pop()
+            for line in lines:
+                yield self._line(line, partial=False)
 
     def rest(self) -> Iterator[LogLine]:
         """What stands behind the last newline, once nothing more can come."""
         if self._rest:
             line, self._rest = self._rest, b""
-            yield LogLine(self.app, "", "stdout", True, line) if self._raw else parse_line(self.app, line)
+            yield self._line(line, partial=True)
 
-    def _more(self) -> bool:
-        return self._fd >= 0 and os.lseek(self._fd, 0, os.SEEK_CUR) < os.fstat(self._fd).st_size
+    def _line(self, line: bytes, *, partial: bool) -> LogLine:
+        if self._raw:
+            return LogLine(self.app, "", "stdout", partial, line)
+        return parse_line(self.app, line)
 
     def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        self.chain.close()
 
 
-def log_files(directory: str, apps: Sequence[tuple[str, str]]) -> list[LogFile]:
-    """The log files of these apps. Where the stager keeps none in the CRI format, all that there is is what it
-    printed itself, raw, under the first app's name.
+class LogReader:
+    """The logs of some apps of one pod, in the order of the files; followed, in the order of arrival. An app that
+    is executed again has another log: it is gone on with.
+
+    Where the stager keeps no logs in the CRI format, all that there is is what it printed itself, raw, under the
+    first app's name.
 
     :param directory: the pod's.
     :param apps: (app, name of its log file under ``logs/``).
     """
-    if not os.path.isdir(f"{directory}/pod/logs"):
-        return [LogFile(f"{directory}/stager/output", apps[0][0] if apps else "", raw=True)]
-    return [LogFile(f"{directory}/pod/logs/{name}", app) for app, name in apps]
-
-
-class LogReader:
-    """The logs of some apps of one pod, in the order of the files; followed, in the order of arrival."""
 
     def __init__(self, directory: str, apps: Sequence[tuple[str, str]]) -> None:
-        self._files = log_files(directory, apps)
-        kept = os.path.isdir(f"{directory}/pod/logs")
-        self._watched = f"{directory}/pod/logs" if kept else f"{directory}/stager"
+        self._directory = directory
+        self._logs = f"{directory}/pod/logs"
+        self._kept = os.path.isdir(self._logs)
+        if self._kept:
+            self._files = [LogFile(f"{self._logs}/{name}", app) for app, name in apps]
+        else:
+            self._files = [LogFile(f"{directory}/stager/output", apps[0][0] if apps else "", raw=True)]
 
     def __enter__(self) -> LogReader:
         return self
@@ -118,28 +107,85 @@ class LogReader:
     def rest(self) -> Iterator[LogLine]:
         """What is left once the stager has ended."""
         yield from self.present()
+        while self.follow_executions():
+            yield from self.present()
         for file in self._files:
             yield from file.rest()
 
-    def watch(self) -> Watch:
-        """Polls readable when more may have come."""
-        return Watch(self._watched)
+    def follow_executions(self) -> bool:
+        """Goes on with the logs of apps that are executed anew; whether there are any. For the present end."""
+        found = read_status_file(self._directory) if self._kept else None
+        changed = False
+        for place, file in enumerate(self._files):
+            status = None if found is None else found[0].get(file.app)
+            if status is not None and status.log not in (None, file.name):
+                file.close()
+                self._files[place] = LogFile(f"{self._logs}/{status.log}", file.app)
+                changed = True
+        return changed
+
+    def watched(self) -> str:
+        """The directory in which something changes when more has come."""
+        return self._logs if self._kept else f"{self._directory}/stager"
+
+    def chains(self) -> list[LogChain]:
+        return [file.chain for file in self._files]
 
     def follow(self, ended: int) -> Iterator[LogLine]:
         """What is there and what comes, until the descriptor ``ended`` polls readable; then the rest.
 
         :param ended: a pidfd of the stager, for instance.
         """
-        watch = self.watch()
-        try:
+        with Following(self) as following:
             poll = select.poll()
-            poll.register(watch, select.POLLIN)
+            poll.register(following, select.POLLIN)
             poll.register(ended, select.POLLIN)
             over = False
             while not over:
                 yield from self.present()
                 over = any(fd == ended for fd, _ in poll.poll())
-                watch.drain()
+                following.more()
             yield from self.rest()
-        finally:
-            watch.close()
+
+
+class Following:
+    """Polls readable when more may have come. A thread takes hold of each file as it comes, so that nothing is
+    lost to a log that turns while whoever reads what we print is slow.
+    """
+
+    def __init__(self, reader: LogReader) -> None:
+        self._reader = reader
+        self._watch = Watch(reader.watched())
+        self._turns = Watch(reader.watched(), IN_CREATE | IN_MOVED_TO)
+        self._stop, self._stopper = os.pipe2(os.O_CLOEXEC)
+        self._thread = threading.Thread(target=self._hold, daemon=True)
+
+    def __enter__(self) -> Following:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._stopper)
+        self._thread.join()
+        os.close(self._stop)
+        self._watch.close()
+        self._turns.close()
+
+    def fileno(self) -> int:
+        return self._watch.fileno()
+
+    def more(self) -> None:
+        """Forgets why it was readable; sees whether apps were executed anew."""
+        kinds = self._watch.drain()
+        if kinds & IN_CREATE:
+            self._reader.follow_executions()
+
+    def _hold(self) -> None:
+        poll = select.poll()
+        poll.register(self._turns, select.POLLIN)
+        poll.register(self._stop, select.POLLHUP)
+        while self._stop not in [fd for fd, _ in poll.poll()]:
+            self._turns.drain()
+            for chain in self._reader.chains():
+                with contextlib.suppress(PodError):  # the reader meets the same, and says so
+                    chain.look()

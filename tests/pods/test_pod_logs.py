@@ -108,3 +108,84 @@ def test_filter_by_time_and_stream() -> None:
     assert Filter(at, None)(line)
     assert not Filter(at + 1, None)(line)
     assert not Filter(None, "stderr")(line)
+
+
+def turn(directory: Path, name: str, count: int) -> None:
+    """As a stager turns a log: NAME.1 is the newest of the old."""
+    logs = directory / "pod" / "logs"
+    for number in range(count - 1, 0, -1):
+        newer = logs / (name if number == 1 else f"{name}.{number - 1}")
+        if newer.exists():
+            newer.rename(logs / f"{name}.{number}")
+
+
+def numbers(found: list[LogLine]) -> list[int]:
+    return [int(line.text) for line in found]
+
+
+def test_turned_files_are_read_from_the_oldest(tmp_path: Path) -> None:
+    for number in range(5):
+        write(tmp_path, "a.log", b"T stdout F %d\n" % number)
+        turn(tmp_path, "a.log", 4)
+    write(tmp_path, "a.log", b"T stdout F 5\n")
+    with LogReader(str(tmp_path), [("a", "a.log")]) as reader:
+        assert numbers(list(reader.present())) == [2, 3, 4, 5]
+        write(tmp_path, "a.log", b"T stdout F 6\n")
+        turn(tmp_path, "a.log", 4)
+        write(tmp_path, "a.log", b"T stdout F 7\n")
+        turn(tmp_path, "a.log", 4)
+        write(tmp_path, "a.log", b"T stdout F 8\n")
+        assert numbers(list(reader.present())) == [6, 7, 8]
+        assert list(reader.present()) == []
+
+
+def test_a_slow_reader_loses_nothing_to_turns(tmp_path: Path) -> None:
+    """Files that are turned away and deleted while the reader is busy are read all the same."""
+    write(tmp_path, "a.log", b"T stdout F 0\n")
+    ended, end = os.pipe()
+    seen: list[int] = []
+    with LogReader(str(tmp_path), [("a", "a.log")]) as reader:
+        follow = reader.follow(ended)
+        seen.append(int(next(follow).text))
+        for number in range(1, 30):  # the reader stands still meanwhile
+            turn(tmp_path, "a.log", 3)
+            write(tmp_path, "a.log", b"T stdout F %d\n" % number)
+            time.sleep(0.03)
+        os.close(end)
+        seen += numbers(list(follow))
+    os.close(ended)
+    assert seen == list(range(30))
+
+
+def test_a_gap_is_told(tmp_path: Path) -> None:
+    write(tmp_path, "a.log", b"T stdout F 0\n")
+    with LogReader(str(tmp_path), [("a", "a.log")]) as reader:
+        assert numbers(list(reader.present())) == [0]
+        for number in range(1, 6):  # nobody looks meanwhile
+            turn(tmp_path, "a.log", 3)
+            write(tmp_path, "a.log", b"T stdout F %d\n" % number)
+        found = list(reader.present())
+        assert b"output is missing here" in found[0].text
+        assert numbers(found[1:]) == [3, 4, 5]
+
+
+def test_no_descriptor_is_left(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    with LogReader(str(tmp_path), [("a", "a.log")]) as reader:
+        for number in range(40):
+            write(tmp_path, "a.log", b"T stdout F %d\n" % number)
+            turn(tmp_path, "a.log", 3)
+            list(reader.present())
+        assert len(os.listdir("/proc/self/fd")) < before + 8
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_an_app_executed_anew_has_another_log(tmp_path: Path) -> None:
+    write(tmp_path, "a.log", b"T stdout F 1\n")
+    status = tmp_path / "pod" / "status.json"
+    status.write_text('{"apps": {"a": {"pid": 1, "log": "a.log"}}}')
+    with LogReader(str(tmp_path), [("a", "a.log")]) as reader:
+        assert numbers(list(reader.present())) == [1]
+        write(tmp_path, "a.1.log", b"T stdout F 2\n")
+        status.write_text('{"apps": {"a": {"pid": 2, "log": "a.1.log"}}}')
+        assert numbers(list(reader.rest())) == [2]

@@ -1,0 +1,130 @@
+"""One log that its writer turns over while it is read: ``NAME``, older ``NAME.1``, still older ``NAME.2`` …
+
+Every file of the chain is held open from the moment it is seen: one that is turned away and deleted can still be
+read to its end, and its inode number cannot be given to another one in the meantime.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from kurma_core.errors import PodError
+
+_CHUNK = 1 << 20
+_TRIES = 16
+_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+
+
+class LogChain:
+    """Reads the chain from its oldest file on, forward only. :meth:`look` may be called by another thread.
+
+    :param path: of the current file; it need not exist yet.
+    :param app: for messages.
+    """
+
+    def __init__(self, path: str, app: str) -> None:
+        self._path = path
+        self._app = app
+        self._held: dict[int, int] = {}  # inode → descriptor, of every file on disk and of those still to be read
+        self._queue: list[int] = []  # inodes still to be read, the oldest first
+        self._newest: int | None = None
+        self._lock = threading.Lock()
+        #: Files were turned away before they were seen: something is missing.
+        self.gap = False
+
+    def read(self) -> bytes:
+        """The next bytes; empty at the present end.
+
+        :raises PodError: a file of the chain cannot be read.
+        """
+        while True:
+            with self._lock:
+                if self._queue:
+                    data = os.read(self._held[self._queue[0]], _CHUNK)
+                    if data:
+                        return data
+            # Its end, for now. Only a file that another one follows is over for good.
+            if not self.look() and len(self._queue) < 2:
+                return b""
+            with self._lock:
+                if len(self._queue) > 1:
+                    data = os.read(self._held[self._queue[0]], _CHUNK)
+                    if data:
+                        return data
+                    self._queue.pop(0)
+
+    def look(self) -> bool:
+        """Takes hold of files that are new. Whether there are any."""
+        with self._lock:
+            return self._look()
+
+    def _look(self) -> bool:
+        try:
+            if os.lstat(self._path).st_ino == self._newest:
+                return False  # not turned since the last time
+        except FileNotFoundError:
+            if self._newest is not None:
+                return False  # it is being turned just now
+        for _ in range(_TRIES):
+            opened = self._open_all()
+            if [os.fstat(fd).st_ino for fd in opened] == self._on_disk():
+                return self._take(opened)
+            for fd in opened:
+                os.close(fd)
+        return False
+
+    def _names(self) -> list[str]:
+        """The oldest first."""
+        number = 1
+        names = [self._path]
+        while os.path.lexists(f"{self._path}.{number}"):
+            names.insert(0, f"{self._path}.{number}")
+            number += 1
+        return names
+
+    def _on_disk(self) -> list[int]:
+        found = []
+        for name in self._names():
+            try:
+                found.append(os.lstat(name).st_ino)
+            except FileNotFoundError:
+                continue
+        return found
+
+    def _open_all(self) -> list[int]:
+        opened: list[int] = []
+        for name in self._names():
+            try:
+                opened.append(os.open(name, _FLAGS))
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                for fd in opened:
+                    os.close(fd)
+                raise PodError(f"cannot read the log of {self._app}: {os.strerror(error.errno or 0)}") from None
+        return opened
+
+    def _take(self, opened: list[int]) -> bool:
+        inodes = [os.fstat(fd).st_ino for fd in opened]
+        new = [inode for inode in inodes if inode not in self._held]
+        if self._newest is not None and self._newest not in inodes:
+            self.gap = True
+        for inode, fd in zip(inodes, opened, strict=True):
+            if inode in self._held:
+                os.close(fd)
+            else:
+                self._held[inode] = fd
+        self._queue += new
+        if inodes:
+            self._newest = inodes[-1]
+        for inode in [each for each in self._held if each not in inodes and each not in self._queue]:
+            os.close(self._held.pop(inode))
+        return bool(new)
+
+    def close(self) -> None:
+        with self._lock:
+            for fd in self._held.values():
+                os.close(fd)
+            self._held.clear()
+            self._queue.clear()
