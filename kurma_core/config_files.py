@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 
     Json = Any
 
+#: Values in one file, each counted as often as it is meant; and how deep they may stand in one another.
+_MOST_VALUES = 100_000
+_MOST_DEEP = 100
+
 
 def read(file: str) -> Json:
     """The file's value; None for an empty one. ``.json`` is read as JSON, anything else as YAML.
@@ -22,7 +26,7 @@ def read(file: str) -> Json:
     """
     text = _text(file)
     value = _json(file, text) if file.endswith(".json") else _yaml(file, text)
-    _plain(file, value, "")
+    _plain(file, value)
     return value
 
 
@@ -96,15 +100,22 @@ def _yaml(file: str, text: str) -> Json:
         _fail(file, f"not YAML: {error}")
 
 
-def _plain(file: str, value: Json, path: str) -> None:
-    if isinstance(value, dict):
-        for name, item in value.items():
-            below = f"{path}.{name}" if path else f"{name}"
-            if not isinstance(name, str):
-                _fail(file, f"a key must be text, found {name!r}: put it in quotes", below)
-            _plain(file, item, below)
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            _plain(file, item, f"{path}[{index}]")
-    elif value is not None and not isinstance(value, str | int | float):
-        _fail(file, f"expected what JSON can say, found a {type(value).__name__}: put it in quotes", path)
+def _plain(file: str, root: Json) -> None:
+    """Refuses what JSON cannot say, and anchors that stand for themselves or for millions of values."""
+    pending: list[tuple[Json, str, int]] = [(root, "", 0)]
+    count = 0
+    while pending:
+        value, path, depth = pending.pop()
+        count += 1
+        if count > _MOST_VALUES or depth > _MOST_DEEP:
+            _fail(file, "too large or nested too deep: does an anchor stand for itself?", path[:60])
+        if isinstance(value, dict):
+            for name, item in value.items():
+                below = f"{path}.{name}" if path else f"{name}"
+                if not isinstance(name, str):
+                    _fail(file, f"a key must be text, found {name!r}: put it in quotes", below)
+                pending.append((item, below, depth + 1))
+        elif isinstance(value, list):
+            pending.extend((item, f"{path}[{index}]", depth + 1) for index, item in enumerate(value))
+        elif value is not None and not isinstance(value, str | int | float):
+            _fail(file, f"expected what JSON can say, found a {type(value).__name__}: put it in quotes", path)

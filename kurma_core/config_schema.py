@@ -91,6 +91,8 @@ def _duration_text(text: str) -> float:
             raise ValueError(text)
         total += float(rest[:digits]) * _UNITS[unit or "s"]
         rest = rest[digits + letters :]
+    if total == float("inf"):
+        raise ValueError(text)
     return total
 
 

@@ -1,6 +1,7 @@
 """What is wrong in a file is told with the file, the place, and what would be right."""
 
 import os
+from itertools import pairwise
 
 import pytest
 
@@ -89,6 +90,12 @@ def test_a_wrong_network(tmp_path, entry, message):
     assert failing(tmp_path, f"container_networks: [{entry}]").startswith(message)
 
 
+#: Two hundred bytes that stand for nine to the ninth values.
+LAUGHS = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"{new}: &{new} [{','.join([f'*{old}'] * 9)}]\n" for old, new in pairwise("abcdefghi")
+)
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
@@ -100,6 +107,9 @@ def test_a_wrong_network(tmp_path, entry, message):
         ("kurma.yml", "a: 2020-13-45", "not YAML:"),
         ("kurma.json", "{", "not JSON:"),
         ("kurma.json", "[" * 100_000, "not JSON: nested too deep"),
+        ("kurma.yml", "plugins: &a {networks: *a}", "plugins.networks.networks."),
+        ("kurma.yml", "trusted_host_keys: &a [*a]", "trusted_host_keys[0][0]["),
+        ("kurma.yml", LAUGHS, "i["),
     ],
 )
 def test_a_broken_file(tmp_path, name, text, message):
@@ -158,7 +168,7 @@ def test_durations(text, seconds):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "s", "1x", "1m30", "1 s", "--1", "1..2s", None, [], float("inf"), float("nan")]
+    "text", ["", "s", "1x", "1m30", "1 s", "--1", "1..2s", "9" * 400, None, [], float("inf"), float("nan")]
 )
 def test_no_durations(text):
     with pytest.raises(ValueError):
