@@ -106,8 +106,9 @@ def run_to_end(
             ready = [fd for fd, _ in poll.poll()]
             stops.look()
             following.more()
+        following.over()
         _show(reader.rest(), shown, stops)
-    return pod.finish()
+        return pod.finish()
 
 
 def _show(lines: Iterator[LogLine], shown: _Shown, stops: _Stops) -> None:

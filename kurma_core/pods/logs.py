@@ -171,6 +171,11 @@ class Following:
         self._watch.close()
         self._turns.close()
 
+    def over(self) -> None:
+        """Nothing more will come. What is done between this and the end need not be waited for then."""
+        self._watch.forget()
+        self._turns.forget()
+
     def fileno(self) -> int:
         return self._watch.fileno()
 
