@@ -295,6 +295,8 @@ class AppSetup:
     :param mounts: its volumes, in the order in which they are to be mounted.
     :param environment: added by Kurma for this run (metadata URL, ``-e``), in order, over the manifest's.
     :param interactive: the stager's own standard input belongs to this app.
+    :param make_working_directory: a working directory that the image lacks is made, as for Docker's images.
+    :param stop_signal: number of the signal that asks the app to end.
     """
 
     name: str
@@ -302,6 +304,8 @@ class AppSetup:
     mounts: tuple[MountSetup, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
     interactive: bool = False
+    make_working_directory: bool = False
+    stop_signal: int = 15
 
 
 @frozen

@@ -220,6 +220,12 @@ class ImageManager:
         """:raises ImageNotFoundError:"""
         return self.store.manifest(image_id)
 
+    def groups_of(self, image_id: str, user: str) -> tuple[str, tuple[int, ...]]:
+        """The primary group of a user by the image's own files, and the IDs of its further groups."""
+        from kurma_core.images.accounts import groups_of
+
+        return groups_of(user, self.store.layers(image_id))
+
     def cat_manifest(self, image_id: str) -> bytes:
         """The manifest as the archive has it. :raises ImageNotFoundError:"""
         return self.store.manifest_bytes(image_id)

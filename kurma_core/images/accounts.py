@@ -32,10 +32,21 @@ def complete_groups(manifest: ImageManifest, layers: Sequence[ImageLayer]) -> Im
     app = manifest.app
     if app is None or app.group:
         return manifest
-    name, group = _account(app.user, _read(layers, "etc/passwd"))
+    group, gids = groups_of(app.user, layers)
+    return replace(manifest, app=replace(app, group=group, supplementary_gids=gids))
+
+
+def groups_of(user: str, layers: Sequence[ImageLayer]) -> tuple[str, tuple[int, ...]]:
+    """The primary group of a user of an image, and the IDs of its further ones.
+
+    :param user: a name or a number; a path (whose owner is meant) is its own group.
+    :param layers: lowest first.
+    """
+    if user.startswith("/"):
+        return user, ()
+    name, group = _account(user, _read(layers, "etc/passwd"))
     others = _memberships(name, _read(layers, "etc/group")) if name is not None else ()
-    gids = tuple(gid for gid in others if gid != group)
-    return replace(manifest, app=replace(app, group=str(group), supplementary_gids=gids))
+    return str(group), tuple(gid for gid in others if gid != group)
 
 
 def _account(user: str, passwd: str) -> tuple[str | None, int]:

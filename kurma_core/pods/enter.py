@@ -39,14 +39,18 @@ def enter(
         raise PodStateError(f"cannot enter pod {record.name}: it is {record.state}", pod=record.uuid)
     try:
         driver = services.stagers.get(record.stager)
-        text = json.dumps({**_defaults(services, record, app), **document}).encode()
+        text = json.dumps({**_account(services, record, app, document.get("user")), **document}).encode()
         return driver.call(directory.path, stager, "run", (app,), stdio, text)
     finally:
         stager.close()
 
 
-def _defaults(services: Services, record: PodRecord, app: str) -> dict[str, Any]:
-    """The specification has ``user`` and ``group`` required; the app's own are what people expect."""
+def _account(services: Services, record: PodRecord, app: str, user: str | None) -> dict[str, Any]:
+    """The specification has ``user`` and ``group`` required: the app's own, unless another user is asked for, who
+    brings its own groups."""
+    if user is not None:
+        group, further = services.images.groups_of(record.images[app], user)
+        return {"group": group, "supplementaryGIDs": list(further)}
     manifest = read_document(services.store.directory(record.uuid)).manifest.app(app)
     own = manifest.app
     if own is None:

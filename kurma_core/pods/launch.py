@@ -17,7 +17,7 @@ from kurma_core.errors import HostError, KurmaError
 from kurma_core.hookspecs import AppSetup, PodSetup
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.models import Attachment
-from kurma_core.pods import volumes
+from kurma_core.pods import docker, volumes
 from kurma_core.pods.dns import pod_dns, pod_hosts
 
 if TYPE_CHECKING:
@@ -217,8 +217,10 @@ def pod_setup(launch: Launch) -> PodSetup:
             mounts=document.mounts[app],
             environment=document.environment.get(app, ()),
             interactive=document.interactive == app,
+            make_working_directory=docker.is_docker(services.images.manifest(image)),
+            stop_signal=docker.stop_signal(services.images.manifest(image)),
         )
-        for app in document.app_names
+        for app, image in document.images.items()
     )
     return PodSetup(
         uuid=document.uuid,

@@ -25,7 +25,7 @@ from kurma_core.errors import (
 )
 from kurma_core.linux.clock import timestamp
 from kurma_core.models import ENDED_STATES, PodRecord
-from kurma_core.pods import recovery
+from kurma_core.pods import ports, recovery
 from kurma_core.pods.events import Events
 from kurma_core.pods.launch import Launch
 from kurma_core.pods.owned import OwnedPod
@@ -122,6 +122,8 @@ class PodManager:
                     f"cannot start pod {document.name}: its last teardown is not complete", hint="kurma gc"
                 )
             self._clear_run(directory)
+            with ports.claimed(self.store, document.uuid, ports.published(document.attachments)):
+                directory.change_state(state="starting", owner=os.getpid())
             pod.start(self.services.config.start_timeout, settled)
         except BaseException:
             pod.close()

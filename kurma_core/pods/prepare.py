@@ -5,6 +5,7 @@ Nothing here changes the host outside the state directory; what fails leaves no 
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 from kurma_core.appc.reify import effective_app, reify
@@ -14,7 +15,7 @@ from kurma_core.hookspecs import MountSetup
 from kurma_core.isolation import compile_isolators, host_facts
 from kurma_core.models import NetworkRequest, PortMapping
 from kurma_core.networking import parse_net
-from kurma_core.pods import volumes
+from kurma_core.pods import ports, volumes
 from kurma_core.pods.document import PodDocument
 from kurma_core.pods.request import overridden
 from kurma_core.value import replace
@@ -45,7 +46,7 @@ def pod_document(
     stager = request.stager or services.config.stager
     services.stagers.check(stager)
     resolved = _images(request, services, progress)
-    template = _override(request, template, resolved)
+    template = _override(request, template, resolved, services)
     reified = reify(template, resolved, strict_volumes=request.strict_volumes)
     volumes.check_sources(reified.pod, allow_links=request.allow_volume_links)
     apps = {app.name: effective_app(app, resolved[app.name][1]) for app in reified.pod.apps}
@@ -57,6 +58,7 @@ def pod_document(
         strict=request.strict_isolators,
     )
     attachments = services.networking.plan(_networks(request, template), _ports(request, reified), uuid)
+    ports.check_free(services.store, uuid, ports.published(attachments))
     for app in reified.pod.apps:
         services.images.render(str(app.image.id), renderer, verify=request.verify)
     return PodDocument(
@@ -102,7 +104,10 @@ def _images(
 
 
 def _override(
-    request: PodRequest, template: PodTemplate, resolved: Mapping[str, tuple[str, ImageManifest]]
+    request: PodRequest,
+    template: PodTemplate,
+    resolved: Mapping[str, tuple[str, ImageManifest]],
+    services: Services,
 ) -> PodTemplate:
     names = [app.name for app in template.pod.apps]
     for name in [*request.overrides, *([request.interactive] if request.interactive else [])]:
@@ -112,8 +117,9 @@ def _override(
     for app in template.pod.apps:
         overrides = request.overrides.get(app.name)
         if overrides:
-            image = resolved[app.name][1]
-            app = replace(app, app=overridden(app.app or image.app, overrides, image))
+            image_id, image = resolved[app.name]
+            groups_of = functools.partial(services.images.groups_of, image_id)
+            app = replace(app, app=overridden(app.app or image.app, overrides, image, groups_of))
         apps.append(app)
     return replace(template, pod=replace(template.pod, apps=tuple(apps)))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from kurma_core.errors import KurmaError, ManifestError, PodDamagedError, StagerError
+from kurma_core.errors import KurmaError, ManifestError, PodDamagedError
 from kurma_core.models import AppStatus, PodRecord
 from kurma_core.pods.document import PodDocument
 from kurma_core.pods.launch import read_attachments
@@ -82,8 +82,8 @@ def app_statuses(
             told = stager.status(directory.path, running)
         else:
             told = (read_status_file(directory.path) or ({}, ()))[0]
-    except StagerError:
-        # A stager that answers nonsense must not keep the pod from being listed and removed.
+    except KurmaError:
+        # A stager that answers nonsense, or ends while it is asked, must not keep the pod from being listed.
         told = {}
     statuses = [told.get(name, AppStatus(name)) for name in document.app_names]
     if state["state"] in ("stopped", "errored"):

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.appc.image import App, ImageManifest, Isolator, NameValue
-from kurma_core.errors import UsageError
+from kurma_core.pods.docker import docker_words
 from kurma_core.value import field, frozen, replace
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from kurma_core.appc.template import PodTemplate
     from kurma_core.models import NetworkRequest, PortMapping
@@ -23,6 +22,7 @@ class AppOverrides:
     :param arguments: after ``--``: for a Docker image in place of its Cmd, behind its Entrypoint; for any other
         appended to ``exec`` (rkt's way).
     :param exec: in place of the whole command.
+    :param user: without a ``group`` it brings its own groups, by the image's files, and none of the app's.
     :param environment: added, replacing what has the same name.
     :param isolators: (name, value), added, replacing what has the same name.
     """
@@ -74,10 +74,16 @@ class PodRequest:
     allow_volume_links: bool = False
 
 
-def overridden(base: App | None, overrides: AppOverrides, image: ImageManifest) -> App:
+def overridden(
+    base: App | None,
+    overrides: AppOverrides,
+    image: ImageManifest,
+    groups_of: Callable[[str], tuple[str, tuple[int, ...]]],
+) -> App:
     """The app's manifest with the overrides in it.
 
     :param base: the pod's ``app``, else the image's; None: neither has one.
+    :param groups_of: primary group and further group IDs of a user, as the image has them.
     """
     app = base if base is not None else App(exec=(), user="0", group="0")
     command = overrides.exec or _command(app, overrides.arguments, image)
@@ -87,11 +93,14 @@ def overridden(base: App | None, overrides: AppOverrides, image: ImageManifest) 
     environment.update({name: NameValue(name, value) for name, value in overrides.environment})
     isolators = {isolator.name: isolator for isolator in app.isolators}
     isolators.update({name: Isolator(name, value) for name, value in overrides.isolators})
+    if overrides.user is not None:
+        group, further = groups_of(overrides.user) if overrides.group is None else (overrides.group, ())
+        app = replace(app, user=overrides.user, group=group, supplementary_gids=further)
+    elif overrides.group is not None:
+        app = replace(app, group=overrides.group)
     return replace(
         app,
         exec=command,
-        user=app.user if overrides.user is None else overrides.user,
-        group=app.group if overrides.group is None else overrides.group,
         working_directory=overrides.working_directory or app.working_directory,
         environment=tuple(environment.values()),
         isolators=tuple(isolators.values()),
@@ -105,19 +114,3 @@ def _command(app: App, arguments: tuple[str, ...], image: ImageManifest) -> tupl
     if entrypoint is None and docker_words(image, "cmd") is None:
         return app.exec + arguments
     return (entrypoint or ()) + arguments
-
-
-def docker_words(image: ImageManifest, which: str) -> tuple[str, ...] | None:
-    """Entrypoint or Cmd as a Docker image's annotation keeps it (R3): a JSON list; None: it has none."""
-    text = image.annotation(f"appc.io/docker/{which}")
-    if text is None:
-        return None
-    import json
-
-    try:
-        words = json.loads(text)
-    except ValueError:
-        return tuple(shlex.split(text))
-    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        raise UsageError(f"image {image.name}: annotation appc.io/docker/{which} is no list of words: {text}")
-    return tuple(words)

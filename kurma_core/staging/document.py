@@ -52,5 +52,7 @@ def _app(pod: PodSetup, app: AppSetup) -> dict[str, Any]:
         ],
         "environment": [list(pair) for pair in app.environment],
         "stdin": app.interactive,
+        "makeWorkingDirectory": app.make_working_directory,
+        "stopSignal": app.stop_signal,
         "plan": pod.plans[app.name].to_json(),
     }

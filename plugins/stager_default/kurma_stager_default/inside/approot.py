@@ -12,7 +12,7 @@ import os
 import stat
 
 from kurma_core.linux import mounts, namespaces, overlay
-from kurma_core.linux.beneath import make_mount_target
+from kurma_core.linux.beneath import make_dirs, make_mount_target
 from kurma_stager_default.inside import hostfiles, sysmounts
 from kurma_stager_default.inside.errors import SetupError
 from kurma_stager_default.inside.manifest import App, Mount, Pod
@@ -42,6 +42,9 @@ def enter(pod: Pod, app: App, directory: str, note: Callable[[str], None]) -> No
         root = _union(pod, app, directory, note)
         hostfiles.write(root, hostfiles.contents(pod))
         sysmounts.mount_all(root, SHM)
+        if app.make_directory:
+            # Before the volumes are there: nothing is ever made in a directory of the host's.
+            os.close(make_dirs(root, app.working_directory, symlinks=True))
         _volumes(app, root, note)
         if app.read_only:
             mounts.set_attributes(root, mounts.ATTR_RDONLY, recursive=False)

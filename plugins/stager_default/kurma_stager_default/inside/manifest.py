@@ -60,6 +60,7 @@ class App:
         "group",
         "groups",
         "layers",
+        "make_directory",
         "mounts",
         "name",
         "plan",
@@ -68,6 +69,7 @@ class App:
         "read_only",
         "restart",
         "stdin",
+        "stop_signal",
         "user",
         "working_directory",
     )
@@ -91,6 +93,8 @@ class App:
         self.read_only = False
         self.restart = "never"
         self.stdin = False
+        self.make_directory = False
+        self.stop_signal = 15
         self.plan = Plan({})
 
 
@@ -160,6 +164,8 @@ def _app(
     app.layers = layers
     app.read_only = entry.get("readOnlyRootFS", False)
     app.stdin = extra.get("stdin", False)
+    app.make_directory = extra.get("makeWorkingDirectory", False)
+    app.stop_signal = extra.get("stopSignal", 15)
     app.plan = Plan(extra.get("plan") or {})
     if "mounts" in extra:
         app.mounts = [Mount(mount) for mount in extra["mounts"]]

@@ -313,7 +313,7 @@ class Supervisor:
                 run.phase = ENDED
                 run.deadline = None
             elif run.phase == child.MAIN and run.child is not None:
-                _kill(run.child.pid, _signal.SIGTERM)
+                _kill(run.child.pid, run.app.stop_signal)
             elif run.phase in (child.ROOT, child.PRE_START) and run.child is not None:
                 _kill(run.child.pid, _signal.SIGKILL)
 
