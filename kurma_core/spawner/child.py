@@ -6,6 +6,7 @@ Each step runs as root; who we are and where we stand is said at each.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 
 from kurma_core.linux import execute, mounts, namespaces, process
@@ -86,8 +87,6 @@ def become(request: Request, fds: dict[int, int]) -> None:
         step("session", "setsid", os.setsid)
     arrange(fds)
     if request["controlling_tty"]:
-        import fcntl
-
         step("terminal", "descriptor 0", fcntl.ioctl, 0, _TIOCSCTTY, 0)
     step("user", str(request["uid"]), _become_user, request)
     step("directory", request["cwd"], os.chdir, request["cwd"])
@@ -119,8 +118,6 @@ def arrange(fds: dict[int, int]) -> None:
 
     Must come after whatever needs a descriptor by its old number.
     """
-    import fcntl
-
     above = max(fds) + 1
     moved = {target: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, above) for target, fd in fds.items()}
     for target, fd in moved.items():

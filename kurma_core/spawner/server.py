@@ -9,6 +9,7 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]
 import _socket
 import errno
+import fcntl
 import marshal
 import os
 
@@ -159,8 +160,6 @@ def _report(write_end: int, run: Callable[[], None], place: Birthplace) -> None:
     code = 0
     try:
         # Kept above all numbers that a program may ask for.
-        import fcntl
-
         write_end = fcntl.fcntl(write_end, fcntl.F_DUPFD_CLOEXEC, 512)
         os.write(write_end, process.start_time_of_self().to_bytes(8, "little"))
         _join(place)

@@ -252,7 +252,8 @@ def _launcher(path: str, module: str) -> None:
     with open(path, "w") as file:
         file.write(
             f"#!/{PREFIX}/bin/python3 {_OPTIONS}\n"
-            f"import os, sys\n"
+            f"import gc, os, sys\n"
+            f"gc.disable()\n"  # what is imported stays: to look through it again and again is for nothing
             f"from kurma_stager_default.inside.{module} import main\n"
             f"code = main()\n"
             f"sys.stdout.flush()\n"

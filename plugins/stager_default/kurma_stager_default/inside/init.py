@@ -20,21 +20,17 @@ _PATIENCE = 2.0
 _REQUESTS = (_signal.SIGTERM, _signal.SIGINT, _signal.SIGPWR)
 
 
-def start(stop_fd: int) -> int:
+def start(stop_fd: int) -> tuple[int, int]:
     """Fork it. The caller has unshared a PID namespace and not forked since.
 
     :param stop_fd: a byte is written there when somebody asks PID 1 to end.
-    :returns: its PID, as the caller sees it, once its root is the empty one.
+    :returns: its PID, as the caller sees it, and a descriptor for :func:`await_ready`.
     """
-    ready, told = os.pipe()
+    ready, told = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()
     if pid:
         os.close(told)
-        answer = os.read(ready, 4096)
-        os.close(ready)
-        if answer != b"R":
-            raise OSError(f"the pod's PID 1 cannot be set up: {answer.decode(errors='replace')}")
-        return pid
+        return pid, ready
     try:
         _prepare()
         os.write(told, b"R")
@@ -44,6 +40,17 @@ def start(stop_fd: int) -> int:
         os.write(told, str(error).encode())
     finally:
         os._exit(1)
+
+
+def await_ready(ready: int) -> None:
+    """Wait until its root is the empty one, before which no app may be there to see another; closes ``ready``.
+
+    :raises OSError: it could not be set up.
+    """
+    answer = os.read(ready, 4096)
+    os.close(ready)
+    if answer != b"R":
+        raise OSError(f"the pod's PID 1 cannot be set up: {answer.decode(errors='replace')}")
 
 
 def end(pid: int) -> None:

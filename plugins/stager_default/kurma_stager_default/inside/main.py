@@ -48,9 +48,10 @@ def _serve() -> int:
     # is loaded, and with the collector's marks out of the way.
     gc.freeze()
     requests, stop = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-    first = init.start(stop)
+    first, ready = init.start(stop)
     os.close(stop)
     serving = supervisor.Supervisor(pod, groups, RUNNING, first, requests, _take_stdin(pod), _notes(pod))
+    init.await_ready(ready)
     code = serving.run()
     init.end(first)
     if serving.broken is not None:
