@@ -124,7 +124,8 @@ def test_appc_is_pure():
     wrong = [
         str(item)
         for item in CORE_IMPORTS
-        if room_of(item.file) == "appc" and room_named(item.module) not in ("appc", "errors", "models", "value", None)
+        if room_of(item.file) == "appc"
+        and room_named(item.module) not in ("appc", "errors", "models", "value", None)
     ]
     assert not wrong, "\n".join(wrong)
 

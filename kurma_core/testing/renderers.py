@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from kurma_core.hookspecs import Driver, ImageNode, Renderer
 
 _MANY = settings(
-    max_examples=120,
+    # Under CI (hypothesis looks at the same variable) there is time for more of them.
+    max_examples=200 if "CI" in os.environ else 40,
     deadline=None,
     suppress_health_check=[
         HealthCheck.function_scoped_fixture,  # the renderer keeps no state

@@ -60,7 +60,7 @@ def place() -> Iterator[str]:
     shutil.rmtree(path)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300 if "CI" in os.environ else 80, deadline=None)
 @given(CHANGES)
 def test_changed_headers(place: str, changes: list[tuple[int, int, bytes]]) -> None:
     archive = changed(changes)

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples/plugins/isolator"
 DISTRIBUTION, MODULE = "kurma-example-nofile", "kurma_example_nofile"
