@@ -89,6 +89,8 @@ class Networking:
         wanted = [request for request in wanted if request.name not in (builtin.LO, builtin.NONE)]
         infos = [self._catalog.get(builtin.LO)]
         infos += [self._catalog.get(request.name, ports=bool(ports)) for request in wanted]
+        for info in infos:
+            self._driver(info.driver)  # one that is broken is told of before anything is made
         wanted.insert(0, NetworkRequest(builtin.LO))
         names = interfaces.assign(
             [
@@ -141,11 +143,12 @@ class Networking:
         """
         context = AttachmentContext(pod, pod_name, namespace, attachment.interface, attachment)
         driver = self._driver(attachment.driver)
+        if attachment.network not in self._ready:
+            with _guarded(attachment, "set up"):
+                driver.setup(attachment.config)
+            self._ready.add(attachment.network)
         try:
             with _guarded(attachment, "add"):
-                if attachment.network not in self._ready:
-                    driver.setup(attachment.config)
-                    self._ready.add(attachment.network)
                 result = driver.add(context)
                 self._check_result(attachment, result)
         except BaseException:  # Ctrl-C too

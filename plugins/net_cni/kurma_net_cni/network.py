@@ -81,6 +81,8 @@ class CniNetwork:
         chain = parse_chain(context.attachment.config)
         with self._records.lock():
             known = self._records.read(context)
+            if known is None and not self._installed(chain):
+                return  # its programs are not there, and none of them has ever run for this pod
             record = known or Record(chain.name, context.pod, context.interface)
             namespace = context.namespace if is_namespace(context.namespace) else ""
             # The plugins' DEL is thorough only the first time, and while the interface is as they made it.
@@ -97,6 +99,13 @@ class CniNetwork:
             if failures:
                 raise NetworkError("; ".join([error.message for error in failures]), network=chain.name)
             self._records.remove(context)
+
+    def _installed(self, chain: Chain) -> bool:
+        try:
+            self.setup({"name": chain.name, "cniVersion": chain.version, "plugins": chain.plugins})
+        except NetworkError:
+            return False
+        return True
 
     def _delete_chain(
         self, chain: Chain, context: AttachmentContext, namespace: str, record: Record
