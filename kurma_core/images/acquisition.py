@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
-from kurma_core.errors import ImageNotFoundError
+from kurma_core.errors import ArchiveError, ImageNotFoundError, ManifestError
 from kurma_core.fetching import Fetching, Locator
 from kurma_core.hookspecs import FetchRequest, RemoteArchive, RemoteLayers
 from kurma_core.images.judges import Judge, Voucher
@@ -107,10 +107,14 @@ class Acquisition:
                 stored = self._fetched_meanwhile(locator, remote.blob.key)
                 if stored is not None:
                     return stored
-            with self.store.stage_archive(cast("BinaryIO", download)) as staged:
-                download.finish()
-                voucher = self.judge.archive(remote, staged)
-                return staged.commit(self._provenance(remote, voucher))
+            try:
+                with self.store.stage_archive(cast("BinaryIO", download)) as staged:
+                    download.finish()
+                    voucher = self.judge.archive(remote, staged)
+                    return staged.commit(self._provenance(remote, voucher))
+            except (ArchiveError, ManifestError) as error:
+                error.message = f"{locator.text}: {error.message}"  # what reads it does not know where it is from
+                raise
 
     def _fetched_meanwhile(self, locator: Locator, key: str | None) -> ImageRecord | None:
         known = self.known.get(locator.text, self._platform)

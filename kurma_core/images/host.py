@@ -104,6 +104,7 @@ class HostImages:
                     self._discard_damaged(self._known.get(locator, ""))
                     record = self._build(locator, name, source)
                     self._known.put(locator, "", Known(record.id, wanted, time.time()))
+                    self._archive_was_read(record.id)
         return self._use(record, self._built_by(record, locator), f"kurma stager build {name}")
 
     def _built(self, locator: str, wanted: str) -> ImageRecord | None:
@@ -180,20 +181,35 @@ class HostImages:
         return HostImage(record.id, path, manifest, fingerprint)
 
     def _check_files(self, record: ImageRecord, remedy: str) -> None:
-        """Size, inode and ctime of each file; the whole content where those differ (a copied store, a restored
-        backup)."""
+        """Size, inode and ctime of each file and of the kept archive; the whole content where those differ (a
+        copied store, a restored backup)."""
         try:
             self._store.verify(record.id, deep=False)
+            if self._archive_is_as_read(record.id):
+                return
         except StoreError:
-            try:
-                self._store.verify(record.id, deep=True)
-            except StoreError as error:
-                raise StoreError(
-                    f"{record.name}: the stored image was changed, and is not run: {error}",
-                    hint=f"remove it and get it anew: kurma image rm {record.id[:19]} && {remedy}",
-                    image=record.id,
-                    **{key: value for key, value in error.data.items() if key != "image"},
-                ) from None
+            pass  # the deep look says what it is
+        try:
+            self._store.verify(record.id, deep=True)
+        except StoreError as error:
+            raise StoreError(
+                f"{record.name}: the stored image was changed, and is not run: {error}",
+                hint=f"remove it and get it anew: kurma image rm {record.id[:19]} && {remedy}",
+                image=record.id,
+                **{key: value for key, value in error.data.items() if key != "image"},
+            ) from None
+        self._archive_was_read(record.id)
+
+    def _archive_is_as_read(self, image_id: str) -> bool:
+        """Whether the kept archive has the status that it had when it was last read whole. True where none is."""
+        path = self._store.archive_path(image_id)
+        known = self._known.get(f"archive:{image_id}", "")
+        return path is None or (known is not None and known.key == _status(path))
+
+    def _archive_was_read(self, image_id: str) -> None:
+        path = self._store.archive_path(image_id)
+        if path is not None:
+            self._known.put(f"archive:{image_id}", "", Known(image_id, _status(path), time.time()))
 
     def _discard_damaged(self, known: Known | None) -> None:
         """An image that is to be had anew: the store would keep what it has, however that looks by now."""
@@ -216,3 +232,9 @@ class HostImages:
             yield
         finally:
             os.close(descriptor)
+
+
+def _status(path: str) -> str:
+    """Changes whenever the file's content does, as far as its status can tell."""
+    found = os.stat(path, follow_symlinks=False)
+    return f"{found.st_dev}:{found.st_ino}:{found.st_size}:{found.st_mtime_ns}:{found.st_ctime_ns}"
