@@ -1,0 +1,124 @@
+"""``kurma`` as users have it: the installed command, a process of its own, on a state directory of the test's."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+#: The script that installing Kurma makes.
+PROGRAM = os.path.join(os.path.dirname(sys.executable), "kurma")
+PATIENCE = 20.0
+#: Files whose coming tells of no pod: locks, and what is chosen once per state directory.
+_QUIET = re.compile(r"(^|/)(lock|[^/]*\.lock)$|^networks(/default\.json|/addresses.*)?$")
+
+
+class Kurma:
+    """The command with a state directory and a configuration.
+
+    :param config: what stands in ``kurma.json``.
+    :param image: path of an image archive of busybox; its app is ``/bin/sh``, so that ``-- -c SCRIPT`` runs one.
+    """
+
+    def __init__(self, state: Path, config: Path, image: str) -> None:
+        self.state = state
+        self.config = config
+        self.image = image
+        self.environment = {**os.environ, "KURMA_DIR": str(state), "KURMA_CONFIG": str(config)}
+
+    def configured(self, file: Path, **values: Any) -> Kurma:
+        """The same state directory with another configuration."""
+        file.write_text(json.dumps(values))
+        return Kurma(self.state, file, self.image)
+
+    def __call__(self, *words: str, **more: Any) -> subprocess.CompletedProcess[str]:
+        """Runs it to its end."""
+        environment = {**self.environment, **more.pop("env", {})}
+        if "input" not in more:
+            more["stdin"] = subprocess.DEVNULL
+        return subprocess.run(
+            [PROGRAM, *words], capture_output=True, text=True, check=False, env=environment, timeout=60, **more
+        )
+
+    def out(self, *words: str, **more: Any) -> str:
+        """Standard output of a command that must succeed."""
+        done = self(*words, **more)
+        assert done.returncode == 0, f"kurma {' '.join(words)}: {done.returncode}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    def json(self, *words: str) -> Any:
+        return json.loads(self.out(*words, "--format", "json"))
+
+    def popen(self, *words: str, **more: Any) -> subprocess.Popen[str]:
+        more = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **more}
+        return subprocess.Popen([PROGRAM, *words], text=True, env=self.environment, **more)
+
+    def run(self, script: str, *options: str, net: str | None = "none") -> subprocess.CompletedProcess[str]:
+        """``kurma run --rm`` of a shell script in busybox."""
+        nets = () if net is None else ("--net", net)
+        return self("run", "--rm", *nets, *options, self.image, "--", "-c", script)
+
+    def pod(self, reference: str) -> Any:
+        return self.json("show", reference)
+
+    def traces(self) -> set[str]:
+        """Everything by which a pod, an image or a half-done fetch can be seen in the state directory, and the
+        processes that work on it."""
+        found = set()
+        for directory, names, files in os.walk(self.state):
+            for name in [*names, *files]:
+                path = os.path.relpath(os.path.join(directory, name), self.state)
+                if not _QUIET.search(path):
+                    found.add(path)
+        return found | self._processes()
+
+    def _processes(self) -> set[str]:
+        mark = f"KURMA_DIR={self.state}\0".encode()
+        found = set()
+        for pid in filter(str.isdecimal, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{pid}/environ", "rb") as file:
+                    if mark in file.read():
+                        found.add(f"process {pid}")
+            except OSError:
+                continue
+        return found
+
+
+def one_line(done: subprocess.CompletedProcess[str], *said: str, code: int = 125, hint: str | None = None) -> None:
+    """The command failed with one line that says all of ``said``, at most a hint after it, and nothing else.
+
+    :param hint: what the hint must say; None: it may be missing.
+    """
+    assert done.returncode == code, f"{done.returncode}: {done.stdout}{done.stderr}"
+    assert done.stdout == ""
+    lines = done.stderr.splitlines()
+    assert lines, "it said nothing"
+    assert lines[0].startswith("kurma: "), done.stderr
+    assert "internal error" not in lines[0], done.stderr
+    assert len(lines) == 1 or (len(lines) == 2 and lines[1].startswith("  hint: ")), done.stderr
+    for word in said:
+        assert word.lower() in lines[0].lower(), done.stderr
+    if hint is not None:
+        assert len(lines) == 2, done.stderr
+        assert hint in lines[1], done.stderr
+
+
+def until(condition: Callable[[], Any], what: str, patience: float = PATIENCE) -> Any:
+    deadline = time.monotonic() + patience
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"{what}: not within {patience:g} s"
+        time.sleep(0.02)
+    return found
+
+
+def sha512(path: str) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha512").hexdigest()

@@ -1,0 +1,146 @@
+"""Docker and OCI images by command: from a registry, a layout, an archive (R1, R2, R3)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.integration.acceptance.command import Kurma, one_line
+from tests.integration.fetching.parts import BUSYBOX, OciDir, Registry, layer_tar
+
+pytestmark = pytest.mark.root
+
+CONFIG = {
+    "Entrypoint": ["/bin/sh", "-c", 'echo "$0 $1 as $(id -u):$(id -g) in $(pwd), $GREETING"; cat kept; exit 5'],
+    "Cmd": ["from", "cmd"],
+    "User": "app",
+    "Env": ["PATH=/bin", "GREETING=good day"],
+    "WorkingDir": "/srv/app",
+}
+PASSWD = b"root:x:0:0::/:/bin/sh\napp:x:1000:1001::/srv:/bin/sh\n"
+SAID = "from cmd as 1000:1001 in /srv/app, good day\nkept\n"
+
+
+@pytest.fixture(scope="module")
+def oci(tmp_path_factory: pytest.TempPathFactory) -> OciDir:
+    """Layers that add, replace, take away and hide; and an image without a command."""
+    path = tmp_path_factory.mktemp("oci") / "layout"
+    path.mkdir()
+    layout = OciDir(path)
+    applets = {f"bin/{name}": ("busybox",) for name in ("sh", "id", "cat", "ls", "echo")}
+    base = layer_tar({"bin": None, "bin/busybox": BUSYBOX.read_bytes(), **applets})
+    first = layer_tar(
+        {
+            "etc": None,
+            "etc/passwd": PASSWD,
+            "srv": None,
+            "srv/app": None,
+            "srv/app/kept": b"kept\n",
+            "srv/app/gone": b"gone\n",
+            "srv/hidden": None,
+            "srv/hidden/old": b"old\n",
+        }
+    )
+    second = layer_tar({"srv/app/.wh.gone": b"", "srv/hidden/.wh..wh..opq": b"", "srv/hidden/new": b"new\n"})
+    layout.image("v1", [base, first, second], CONFIG)
+    layout.image("silent", [base], {"Env": ["PATH=/bin"]})
+    return layout
+
+
+@pytest.fixture(scope="module")
+def pushed(registry: Registry, oci: OciDir) -> str:
+    """The registry's part of the locators."""
+    for tag in ("v1", "silent"):
+        registry.push(f"oci:{oci.path}:{tag}", f"team/app:{tag}")
+    return f"docker://{registry.host}/team/app"
+
+
+@pytest.fixture(params=["docker", "oci", "docker-archive"])
+def locator(request: pytest.FixtureRequest, oci: OciDir, pushed: str, tmp_path: Path) -> str:
+    if request.param == "docker":
+        return f"{pushed}:v1"
+    if request.param == "oci":
+        return f"oci:{oci.path}:v1"
+    file = tmp_path / "image.tar"
+    copy = [
+        "skopeo",
+        "--insecure-policy",
+        "copy",
+        "--quiet",
+        f"oci:{oci.path}:v1",
+        f"docker-archive:{file}:app:v1",
+    ]
+    subprocess.run(copy, check=True, capture_output=True)
+    return f"docker-archive:{file}"
+
+
+def run(kurma: Kurma, locator: str, *words: str) -> subprocess.CompletedProcess[str]:
+    return kurma("run", "--rm", "--net", "none", locator, *words)
+
+
+def test_runs_as_its_configuration_says(kurma: Kurma, locator: str) -> None:
+    done = run(kurma, locator)
+    assert (done.returncode, done.stdout) == (5, SAID), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_arguments_take_the_place_of_cmd(kurma: Kurma, pushed: str) -> None:
+    done = run(kurma, f"{pushed}:v1", "--", "mine", "too")
+    assert (done.returncode, done.stdout) == (5, SAID.replace("from cmd", "mine too"))
+
+
+def test_the_command_line_wins(kurma: Kurma, pushed: str) -> None:
+    script = 'echo "$GREETING $(id -u) $(pwd)"; ls /srv/app /srv/hidden'
+    options = ("-e", "GREETING=bye", "--user", "0", "--group", "0", "--workdir", "/srv", "--exec", "/bin/sh")
+    done = kurma("run", "--rm", "--net", "none", *options, f"{pushed}:v1", "--", "-c", script)
+    assert done.stdout == "bye 0 /srv\n/srv/app:\nkept\n\n/srv/hidden:\nnew\n", done.stderr
+
+
+def test_the_same_by_every_renderer(kurma: Kurma, pushed: str) -> None:
+    for renderer in ("overlay", "copy"):
+        done = kurma("run", "--rm", "--net", "none", "--renderer", renderer, f"{pushed}:v1")
+        assert (done.returncode, done.stdout) == (5, SAID), done.stderr
+
+
+def test_an_image_without_a_command_says_so(kurma: Kurma, pushed: str) -> None:
+    done = run(kurma, f"{pushed}:silent")
+    done.stderr = "".join(line for line in done.stderr.splitlines(True) if "plain http" not in line)
+    one_line(done, "team/app", "command", hint="kurma run IMAGE -- COMMAND")
+    again = kurma("run", "--rm", "--net", "none", "--exec", "/bin/echo", f"{pushed}:silent", "--", "given")
+    assert again.stdout == "given\n", again.stderr
+    plain = run(kurma, f"{pushed}:silent", "--", "/bin/echo", "words")
+    assert plain.stdout == "words\n", plain.stderr
+
+
+def test_the_second_run_fetches_nothing(kurma: Kurma, pushed: str) -> None:
+    assert run(kurma, f"{pushed}:v1").stdout == SAID
+    before = kurma.traces()
+    done = run(kurma, f"{pushed}:v1")
+    assert (done.returncode, done.stdout, done.stderr) == (5, SAID, ""), "the registry was spoken to"
+    assert kurma.traces() == before
+    assert run(kurma, f"{pushed}:v1", "--").stdout == SAID
+
+
+def test_the_second_run_needs_no_registry(kurma: Kurma, tmp_path: Path, oci: OciDir) -> None:
+    from tests.integration.fetching.parts import running_registry
+
+    with running_registry(tmp_path / "registry") as registry:
+        registry.push(f"oci:{oci.path}:v1", "short/lived:v1")
+        locator = f"docker://{registry.host}/short/lived:v1"
+        assert run(kurma, locator).returncode == 5
+    assert run(kurma, locator).stdout == SAID
+    done = kurma("run", "--rm", "--pull", "always", locator)
+    assert done.returncode == 125
+    assert "refused" in done.stderr
+
+
+def test_what_is_known_of_it(kurma: Kurma, pushed: str) -> None:
+    identity = kurma.out("image", "fetch", f"{pushed}:v1").strip()
+    image = kurma.json("image", "show", identity)
+    assert (image["trust"], image["version"], len(image["layers"])) == ("digest", "v1", 3)
+    assert image["provenance"][-1]["locator"] == f"{pushed}:v1"
+    assert json.loads(kurma.out("image", "cat-manifest", identity))["app"]["workingDirectory"] == "/srv/app"
+    assert run(kurma, identity[:24]).stdout == SAID
