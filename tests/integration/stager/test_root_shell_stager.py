@@ -84,6 +84,7 @@ def test_stop(shell_pods):
 
 def test_run(shell_pods):
     pod = shell_pods({"main": sh("touch /mark; exec sleep 1000")}).started()
+    wait_until(lambda: pod.run("grep", "-q", "sleep", "/proc/1/comm")[0] == 0, pod)
     code, out, err = pod.run(
         "sh", "-c", "cat; ls /mark; cat /proc/1/comm; id -u; exit 9", stdin=b"in\n", user="5", group="6"
     )
