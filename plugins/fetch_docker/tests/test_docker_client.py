@@ -8,7 +8,8 @@ from pathlib import Path
 
 import kurma_fetch_docker.plugin
 import pytest
-from kurma_fetch_docker.client import parse_challenge
+from kurma_fetch_docker.client import Client, parse_challenge
+from kurma_fetch_docker.logins import Logins
 from kurma_fetch_docker.plugin import DockerFetcher
 from kurma_fetch_docker.remote import Endpoints, is_loopback
 
@@ -244,3 +245,10 @@ def test_not_found(tmp_path: Path, server: WebServer) -> None:
     locator = serve(server)
     with pytest.raises(FetchNotFoundError):
         resolve(tmp_path, locator + "x")
+
+
+def test_credentials_do_not_leave_tls() -> None:
+    """A registry over TLS that sends us to a token server without it gets nothing."""
+    client = Client(None, "https://r.example", "r.example", "app", Logins("/nowhere", ""))  # type: ignore[arg-type]
+    with pytest.raises(FetchRefusedError, match="plain http"):
+        client._token({"realm": "http://r.example/token"})
