@@ -241,6 +241,15 @@ def test_a_failure_undoes_itself_and_the_earlier_ones_in_reverse(make, driver):
     assert driver.calls[4:] == ["setup b", "add b", "delete b", "delete a", "delete lo"]
 
 
+def test_a_network_that_cannot_work_was_not_joined(make, driver, notes):
+    driver.fail["setup default"] = NetworkError("a program is missing")
+    networking = make()
+    with pytest.raises(NetworkError, match="a program is missing"):
+        networking.add_all(networking.plan(None, (), UUID), **POD)
+    assert driver.calls[-2:] == ["setup default", "delete lo"]
+    assert notes == []
+
+
 def test_a_failing_undo_is_noted(make, driver, notes):
     networking = make(entries("a"))
     driver.fail = {"add a": NetworkError("no"), "delete a": NetworkError("neither")}

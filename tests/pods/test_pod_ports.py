@@ -21,7 +21,7 @@ def store(tmp_path):
     [
         PortMapping(80, 1),
         PortMapping(80, 1, host_ip="127.0.0.1"),
-        PortMapping(80, 1, host_ip="0.0.0.0"),  # noqa: S104
+        PortMapping(80, 1, host_ip="0.0.0.0"),
         PortMapping(80, 1, host_ip="::"),
     ],
 )
