@@ -27,14 +27,31 @@ def _mounts():
     return {mount for mount in found if not mount.startswith("mount /run/netns (")}
 
 
-def _cgroups():
-    """The pods' cgroups on every hierarchy, and whether anything is left in them."""
+def _of_another_run(path, ours):
+    """Whether a pod lives in a cgroup that is none of this run's: hierarchies are shared by the whole machine, and
+    what a pod has mounted tells where its state is kept."""
+    for directory, _, _ in os.walk(path):
+        try:
+            with open(f"{directory}/cgroup.procs") as file:
+                pids = file.read().split()
+            for pid in pids:
+                with open(f"/proc/{pid}/mountinfo") as file:
+                    text = file.read()
+                if "/pods/" in text:
+                    return f"{ours}/" not in text
+        except OSError:
+            continue
+    return False
+
+
+def _cgroups(ours):
+    """The pods' cgroups on every hierarchy."""
     found = set()
     base = "/sys/fs/cgroup"
     for hierarchy in [base, *[f"{base}/{name}" for name in _named(base)]]:
         for pod in _named(f"{hierarchy}/kurma"):
             path = f"{hierarchy}/kurma/{pod}"
-            if os.path.isdir(path) and not pod.startswith(("cgroup.", "memory.", "cpu.", "pids.", "io.")):
+            if os.path.isdir(path) and not _of_another_run(path, ours):
                 found.add(f"cgroup {path}")
     return found
 
@@ -45,10 +62,11 @@ def _children():
         return {f"child process {pid}" for pid in file.read().split()}
 
 
-def _state():
+def _state(ours):
+    """:param ours: this run's directory for temporary files."""
     return (
         _mounts()
-        | _cgroups()
+        | _cgroups(ours)
         | {f"network namespace {name}" for name in _named("/run/netns")}
         | {f"link {name}" for name in _named("/proc/sys/net/ipv4/conf") if name.startswith("veth")}
         | _children()
@@ -65,11 +83,12 @@ def own_host(request):
 
 
 @pytest.fixture(autouse=True)
-def nothing_left(own_host):
+def nothing_left(own_host, tmp_path_factory):
     """Mounts, namespaces, cgroups, links and processes are, after each test, as they were before it."""
-    before = _state()
+    ours = str(tmp_path_factory.getbasetemp())
+    before = _state(ours)
     yield
     deadline = time.monotonic() + _PATIENCE
-    while (left := _state() - before) and time.monotonic() < deadline:
+    while (left := _state(ours) - before) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not left, f"the test left behind: {', '.join(sorted(left))}"

@@ -81,8 +81,10 @@ def test_run_gets_its_document_and_its_end(foreign):
         with open(house.path(pod, "pod/document")) as file:
             assert json.load(file) == {
                 "exec": ["a", "b c"],
+                # Another user than the app's brings its own groups.
                 "user": "5",
-                "group": "users",
+                "group": "0",
+                "supplementaryGIDs": [],
                 "workingDirectory": "/tmp",
                 "environment": [{"name": "K", "value": "v"}],
             }

@@ -240,7 +240,9 @@ def test_the_manifest_key_by_key(seen):
         assert own["stopTimeout"] == 2
         assert own["logs"] == {"size": house.client.config.log.size, "count": house.client.config.log.count}
         assert set(own["apps"]) == {"one", "two"}
-        assert set(own["apps"]["one"]) == {"mounts", "environment", "stdin", "plan"}
+        one = own["apps"]["one"]
+        assert set(one) == {"mounts", "environment", "stdin", "makeWorkingDirectory", "stopSignal", "plan"}
+        assert (one["makeWorkingDirectory"], one["stopSignal"]) == (False, 15)
         assert (own["apps"]["one"]["stdin"], own["apps"]["two"]["stdin"]) == (False, True)
         assert own["apps"]["one"]["plan"]["version"] == own["podPlan"]["version"] == 1
 
