@@ -43,8 +43,11 @@ class TestStagerInShell:
     """G8: a foreign stager through the same code."""
 
     @pytest.fixture
-    def mine(self, kurma: Kurma, shell: Kurma) -> Kurma:
-        return shell
+    def mine(self, kurma: Kurma, shell: Kurma) -> Iterator[Kurma]:
+        """Only with this configuration can its pods be ended, too."""
+        yield shell
+        for pod in shell.json("list"):
+            shell("rm", "--force", pod["uuid"])
 
     def test_exit_codes_and_output(self, mine: Kurma) -> None:
         done = mine.run("echo out; exit 6", "--stager", "shell")
