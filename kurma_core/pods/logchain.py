@@ -1,7 +1,8 @@
 """One log that its writer turns over while it is read: ``NAME``, older ``NAME.1``, still older ``NAME.2`` …
 
 Every file of the chain is held open from the moment it is seen: one that is turned away and deleted can still be
-read to its end, and its inode number cannot be given to another one in the meantime.
+read to its end, and its inode number cannot be given to another one in the meantime. What is held so takes space on
+the disk; there is a bound to it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from kurma_core.errors import PodError
 
 _CHUNK = 1 << 20
 _TRIES = 16
+#: Bytes of turned files that wait to be read at most: beyond, the oldest of them are given up.
+HELD_BYTES = 1 << 30
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
@@ -23,14 +26,16 @@ class LogChain:
     :param app: for messages.
     """
 
-    def __init__(self, path: str, app: str) -> None:
+    def __init__(self, path: str, app: str, held_bytes: int = HELD_BYTES) -> None:
         self._path = path
         self._app = app
         self._held: dict[int, int] = {}  # inode → descriptor, of every file on disk and of those still to be read
         self._queue: list[int] = []  # inodes still to be read, the oldest first
         self._newest: int | None = None
+        self._held_bytes = held_bytes
+        self._gaps: set[int] = set()  # inodes of files before which something is missing
         self._lock = threading.Lock()
-        #: Files were turned away before they were seen: something is missing.
+        #: What :meth:`read` gave last does not follow what it gave before: something is missing in between.
         self.gap = False
 
     def read(self) -> bytes:
@@ -41,7 +46,7 @@ class LogChain:
         while True:
             with self._lock:
                 if self._queue:
-                    data = os.read(self._held[self._queue[0]], _CHUNK)
+                    data = self._read_first()
                     if data:
                         return data
             # Its end, for now. Only a file that another one follows is over for good.
@@ -49,10 +54,17 @@ class LogChain:
                 return b""
             with self._lock:
                 if len(self._queue) > 1:
-                    data = os.read(self._held[self._queue[0]], _CHUNK)
+                    data = self._read_first()
                     if data:
                         return data
                     self._queue.pop(0)
+
+    def _read_first(self) -> bytes:
+        first = self._queue[0]
+        if first in self._gaps:
+            self._gaps.discard(first)
+            self.gap = True
+        return os.read(self._held[first], _CHUNK)
 
     def look(self) -> bool:
         """Takes hold of files that are new. Whether there are any."""
@@ -109,18 +121,28 @@ class LogChain:
         inodes = [os.fstat(fd).st_ino for fd in opened]
         new = [inode for inode in inodes if inode not in self._held]
         if self._newest is not None and self._newest not in inodes:
-            self.gap = True
+            self._gaps.update(new[:1])
         for inode, fd in zip(inodes, opened, strict=True):
             if inode in self._held:
                 os.close(fd)
             else:
                 self._held[inode] = fd
         self._queue += new
+        self._give_up()
         if inodes:
             self._newest = inodes[-1]
         for inode in [each for each in self._held if each not in inodes and each not in self._queue]:
             os.close(self._held.pop(inode))
         return bool(new)
+
+    def _give_up(self) -> None:
+        """Lets go of the oldest files that wait, where they are too much; never of the first, nor of the newest."""
+        waiting = sum(os.fstat(self._held[inode]).st_size for inode in self._queue[1:])
+        while waiting > self._held_bytes and len(self._queue) > 2:
+            inode = self._queue.pop(1)
+            waiting -= os.fstat(self._held[inode]).st_size
+            self._gaps.discard(inode)
+            self._gaps.add(self._queue[1])
 
     def close(self) -> None:
         with self._lock:

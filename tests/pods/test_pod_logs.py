@@ -11,6 +11,7 @@ import pytest
 
 from kurma_core.errors import PodError
 from kurma_core.models import LogLine
+from kurma_core.pods.logchain import LogChain
 from kurma_core.pods.loglines import Filter, tail
 from kurma_core.pods.logs import LogReader, parse_line
 
@@ -189,3 +190,20 @@ def test_an_app_executed_anew_has_another_log(tmp_path: Path) -> None:
         write(tmp_path, "a.1.log", b"T stdout F 2\n")
         status.write_text('{"apps": {"a": {"pid": 2, "log": "a.1.log"}}}')
         assert numbers(list(reader.rest())) == [2]
+
+
+def test_what_is_held_for_a_slow_reader_is_bounded(tmp_path: Path) -> None:
+    (tmp_path / "pod" / "logs").mkdir(parents=True)
+    chain = LogChain(str(tmp_path / "pod" / "logs" / "a.log"), "a", held_bytes=4000)
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(30):
+        turn(tmp_path, "a.log", 3)
+        write(tmp_path, "a.log", b"%d" % (number % 10) * 1000)
+        chain.look()
+        assert len(os.listdir("/proc/self/fd")) <= before + 8
+    found = []
+    while data := chain.read():
+        found.append((data[:1], chain.gap))
+        chain.gap = False
+    chain.close()
+    assert found == [(b"0", False), (b"6", True), (b"7", False), (b"8", False), (b"9", False)]
