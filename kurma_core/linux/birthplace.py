@@ -56,11 +56,12 @@ class Birthplace:
         :param move: the child moves itself on v2, too: slower, and safe from what the module's text tells.
         """
         if self._unified is not None and not move:
+            path, directory = self._unified
             try:
-                made = process.clone(flags, self._unified[1])
+                made = process.clone(flags, directory)
             except OSError as error:
                 if error.errno not in _CANNOT:
-                    raise
+                    raise OSError(error.errno, error.strerror, path) from None
             else:
                 if made[0] == 0:
                     self._close_unified()  # there already

@@ -16,6 +16,7 @@ import pytest
 
 from kurma_core.errors import CommandNotExecutableError, CommandNotFoundError, HostError
 from kurma_core.linux import beneath, mounts, namespaces, process
+from kurma_core.linux.cgroup_layout import controllers
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.spawn_plan import (
     Bind,
@@ -328,10 +329,18 @@ def test_a_cgroup_that_was_killed_can_be_joined(spawner, base, tree, child_of_ca
                 os.close(entered.pidfd)
 
 
-def test_a_cgroup_that_is_not_there(spawner, base, tree):
+def test_a_cgroup_that_cannot_be_joined(spawner, base, tree):
     missing = f"{tree.directories()[0]}-gone"
     with pytest.raises(HostError, match=f"cannot start true: cgroup {missing}: No such file or directory"):
         spawner.start(SpawnPlan(("true",), cgroup=(missing,)))
+    for unified in (one for one in tree.directories() if os.path.exists(f"{one}/cgroup.subtree_control")):
+        os.mkdir(f"{unified}/child")
+        with open(f"{unified}/cgroup.subtree_control", "w") as file:
+            file.write("".join(f"+{controller} " for controller in controllers(unified)))
+        with pytest.raises(
+            HostError, match=f"cannot start true: fork process: {unified}: Device or resource busy"
+        ):
+            spawner.start(SpawnPlan(("true",), cgroup=(unified,)))
 
 
 def test_entering_and_binding_into(spawner, base, tree, netns):
