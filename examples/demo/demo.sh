@@ -62,6 +62,10 @@ for _ in $(seq 100); do
 	sleep 0.1
 done
 [ -n "$address" ] || { echo "demo: the server's pod has no address" >&2; exit 1; }
+for _ in $(seq 100); do
+	kurma logs server asker | grep -q hello && break
+	sleep 0.1
+done
 show list
 
 say "A second pod reaches it over the bridge, at $address"

@@ -1,7 +1,7 @@
 """One log that its writer turns over while it is read: ``NAME``, older ``NAME.1``, still older ``NAME.2`` …
 
 Every file of the chain is held open from the moment it is seen: one that is turned away and deleted can still be
-read to its end, and its inode number cannot be given to another one in the meantime. What is held so takes space on
+read to its end, and its inode number cannot be given to another one in the meantime. What is held takes space on
 the disk; there is a bound to it.
 """
 
@@ -136,7 +136,7 @@ class LogChain:
         return bool(new)
 
     def _give_up(self) -> None:
-        """Lets go of the oldest files that wait, where they are too much; never of the first, nor of the newest."""
+        """Lets go of the oldest files that wait, where it is too much; never of the first, nor of the newest."""
         waiting = sum(os.fstat(self._held[inode]).st_size for inode in self._queue[1:])
         while waiting > self._held_bytes and len(self._queue) > 2:
             inode = self._queue.pop(1)

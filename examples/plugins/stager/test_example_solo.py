@@ -1,6 +1,5 @@
 """The example stager, against the contract of all drivers: it really runs pods, as root."""
 
-import dataclasses
 import os
 import shutil
 import sys
@@ -12,6 +11,7 @@ from kurma_core.errors import StagerError
 from kurma_core.hookspecs import VolumeSetup
 from kurma_core.testing import load_driver
 from kurma_core.testing.stagers import PATIENCE, StagerContract, pod_setup
+from kurma_core.value import replace
 
 
 @pytest.mark.root
@@ -47,6 +47,6 @@ class TestSolo(StagerContract):
         driver.cleanup(pod.directory, pod.cgroup)
 
     def test_a_pod_that_is_not_for_it(self, driver, make_pod):
-        pod = dataclasses.replace(make_pod(("/bin/true",)), volumes=(VolumeSetup("v", "/srv", True),))
+        pod = replace(make_pod(("/bin/true",)), volumes=(VolumeSetup("v", "/srv", True),))
         with pytest.raises(StagerError, match="one app without volumes"):
             driver.prepare(pod)
