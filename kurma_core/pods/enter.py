@@ -38,7 +38,7 @@ def enter(
     if stager is None:
         raise PodStateError(f"cannot enter pod {record.name}: it is {record.state}", pod=record.uuid)
     try:
-        driver = services.stagers.get(record.stager)
+        driver = services.stagers.of_pod(record.stager)
         text = json.dumps({**_account(services, record, app, document.get("user")), **document}).encode()
         return driver.call(directory.path, stager, "run", (app,), stdio, text)
     finally:

@@ -155,7 +155,7 @@ class Stager:
         launch.record(stager=dict(launch.stager.identity))
 
     def undo(self, launch: Launch) -> None:
-        driver = launch.services.stagers.get(launch.document.stager)
+        driver = launch.services.stagers.of_pod(launch.document.stager)
         try:
             driver.cleanup(launch.directory.path, launch.document.cgroup)
         except OSError as error:

@@ -220,7 +220,7 @@ class PodManager:
                 stager.close()
 
     def _driver(self, directory: PodDirectory) -> Stager:
-        return self.services.stagers.get(read_document(directory).stager)
+        return self.services.stagers.of_pod(read_document(directory).stager)
 
     @staticmethod
     def _broken(directory: PodDirectory, error: KurmaError) -> PodRecord:

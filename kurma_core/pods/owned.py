@@ -87,7 +87,7 @@ class OwnedPod:
 
     def stop(self, *, force: bool) -> None:
         """Asks the stager to end the pod; does not wait."""
-        driver = self._launch.services.stagers.get(self._launch.document.stager)
+        driver = self._launch.services.stagers.of_pod(self._launch.document.stager)
         driver.stop(self.directory, self.stager, force=force)
         # A full disk must not keep a pod running.
         with contextlib.suppress(HostError):
@@ -100,7 +100,7 @@ class OwnedPod:
         """
         launch = self._launch
         status = self.stager.wait()
-        driver = launch.services.stagers.get(launch.document.stager)
+        driver = launch.services.stagers.of_pod(launch.document.stager)
         end = conclusion(launch.directory, launch.document, driver, status, last_output(self.directory))
         failures = self._end(end)
         record = pod_record(launch.directory)

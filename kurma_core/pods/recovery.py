@@ -26,7 +26,7 @@ def find_stager(services: Services, directory: PodDirectory) -> RunningStager | 
     identity = state.get("stager")
     if not identity:
         return None
-    driver = services.stagers.get(read_document(directory).stager)
+    driver = services.stagers.of_pod(read_document(directory).stager)
     return driver.attach_to(directory.path, identity)
 
 
@@ -72,14 +72,14 @@ def _recover(services: Services, directory: PodDirectory, events: Events) -> boo
             stager.close()
             return False
         # Nobody will ever hear that it came up: a half-made pod is undone.
-        services.stagers.get(document.stager).stop(directory.path, stager, force=True)
+        services.stagers.of_pod(document.stager).stop(directory.path, stager, force=True)
         stager.wait(5)
         stager.close()
         end: dict[str, Any] = {"state": "errored", "reason": "its owner died while it started", "exitCode": 125}
     elif state["state"] == "starting":
         end = {"state": "errored", "reason": "its owner died while it started", "exitCode": 125}
     elif state["state"] in _LIVE:
-        driver = services.stagers.get(document.stager)
+        driver = services.stagers.of_pod(document.stager)
         end = conclusion(directory, document, driver, None, last_output(directory.path))
     else:
         end = {"state": state["state"], "reason": state.get("reason"), "exitCode": state.get("exitCode")}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
-from kurma_core.errors import PluginNotFoundError, StagerError
+from kurma_core.errors import PluginError, PluginNotFoundError, StagerError
 from kurma_core.version import VERSION
 
 if TYPE_CHECKING:
@@ -65,6 +65,16 @@ class Stagers:
             self._made[name] = self._make(name)
         return self._made[name]
 
+    def of_pod(self, name: str) -> Stager:
+        """The driver of a pod that was made earlier, to ask it, to stop it and to take it down. Where the stager has
+        left the configuration since, or its plugin is gone or broken, the engine for stagers that are images stands
+        in: a pod can always be ended.
+        """
+        try:
+            return self.get(name)
+        except (StagerError, PluginError):
+            return self._engine(name)
+
     def image(self, name: str, *, rebuild: bool = False) -> HostImage:
         """The image of a stager that is one: built or fetched if need be, verified.
 
@@ -96,6 +106,9 @@ class Stagers:
             driver = self._load(name)
             if not hasattr(driver, "fingerprint"):
                 return cast("Stager", driver)
+        return self._engine(name)
+
+    def _engine(self, name: str) -> Stager:
         from kurma_core.staging.aci import AciStager, StagerImage, StagerTimes
 
         def verified() -> StagerImage:

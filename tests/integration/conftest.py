@@ -12,7 +12,7 @@ _PATIENCE = 5.0
 def _named(directory):
     try:
         return set(os.listdir(directory))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return set()
 
 

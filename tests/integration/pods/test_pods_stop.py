@@ -182,3 +182,14 @@ def test_a_lying_stager_has_nobody_else_signalled(foreign):
     finally:
         os.kill(bystander, signal.SIGKILL)
         os.waitpid(bystander, 0)
+
+
+def test_a_pod_whose_stager_has_left_the_configuration_can_be_ended(foreign, make_house):
+    house = foreign("exec 4>&-; while :; do sleep 0.05; done")
+    run = house.launch("true")
+    later = make_house({}, state=house.state)
+    (record,) = [record for record in later.client.pods() if record.uuid == run.uuid]
+    assert (record.state, record.stager) == ("running", "shell")
+    later.client.rm(run.uuid, force=True)
+    assert run.uuid not in [record.uuid for record in later.client.pods()]
+    run.wait()
