@@ -36,6 +36,7 @@ def main(image: str, out: str | None, count: int) -> None:
     with connect(settings) as client:
         services = Services(client.config, client.registry, lambda: client.images, lambda text: None)
         manager = PodManager(services)
+        services.spawner.open()  # as `kurma run` does, while images are looked for
         for _ in range(count):
             record = manager.prepare(request(image, out))
             begun = time.perf_counter()
