@@ -18,7 +18,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_PR_SET_DUMPABLE = 4
 _PR_SET_NO_NEW_PRIVS = 38
+_KEYCTL_JOIN_SESSION_KEYRING = 1
 _CAP_SYS_ADMIN = 21
 # Caught by the supervisor, or ignored by the interpreter.
 _CHANGED = (
@@ -146,6 +148,9 @@ def become(
     plan = app.plan
     user = identity.user
     keep = granted(plan)
+    # Until exec we hold what is the stager's: nobody with the rights that we are left with may look into us.
+    libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    _leave_keyring()
     if plan.no_new_privileges:
         libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     if _CAP_SYS_ADMIN not in keep and landlock.usable():
@@ -167,3 +172,13 @@ def become(
         raise SetupError(f"the working directory {directory} {reason}") from None
     ready()
     execpath.execute(argv, environment)
+
+
+def _leave_keyring() -> None:
+    """A session keyring of our own: the one that we have is of who started the pod, with the keys in it."""
+    try:
+        libc.syscall("keyctl", _KEYCTL_JOIN_SESSION_KEYRING, None)
+    except OSError as error:
+        # A kernel without keys; or we may not, and neither may what comes after us.
+        if error.errno not in (errno.ENOSYS, errno.EPERM):
+            raise SetupError(f"cannot make a session keyring: {error.strerror}") from None

@@ -127,6 +127,8 @@ def start(app: manifest.App, command: Command, pidfd: int, tree: CgroupTree) -> 
     code = _FAILED
     try:
         become.clean_process()
+        # The caller's terminal must not be the command's own: it could type there what the caller then executes.
+        os.setsid()
         process.set_pdeathsig(_signal.SIGKILL)
         become.apply_limits(app.plan)
         namespaces.setns(pidfd, namespaces.CLONE_NEWNS)

@@ -28,19 +28,18 @@ _LINKS = {
     "stderr": "/proc/self/fd/2",
     "ptmx": "pts/ptmx",
 }
-_MASKED = (
-    "proc/acpi",
-    "proc/asound",
-    "proc/kcore",
-    "proc/keys",
-    "proc/latency_stats",
-    "proc/sched_debug",
-    "proc/scsi",
-    "proc/timer_list",
-    "proc/timer_stats",
-    "sys/devices/virtual/powercap",
-    "sys/firmware",
+_MASKED_IN_PROC = (
+    "acpi",
+    "asound",
+    "kcore",
+    "keys",
+    "latency_stats",
+    "sched_debug",
+    "scsi",
+    "timer_list",
+    "timer_stats",
 )
+_MASKED_IN_SYS = ("devices/virtual/powercap", "firmware")
 _READ_ONLY = ("bus", "fs", "irq", "sys", "sysrq-trigger")
 
 _CLOSED = mounts.ATTR_NOSUID | mounts.ATTR_NODEV | mounts.ATTR_NOEXEC
@@ -52,22 +51,22 @@ def mount_all(root: int, shm: str) -> None:
     :raises OSError: with what could not be mounted.
     """
     proc = _mount(root, "proc", mounts.new_filesystem("proc", None, _CLOSED))
-    _mount(root, "sys", mounts.new_filesystem("sysfs", None, _CLOSED | mounts.ATTR_RDONLY), keep=False)
+    sys = _mount(root, "sys", mounts.new_filesystem("sysfs", None, _CLOSED | mounts.ATTR_RDONLY))
     for name in _READ_ONLY:
         _read_only(proc, name)
     _dev(root, shm)
-    _mask(root)
+    # From the mounts themselves: an image's /proc may be a link to where they really are.
+    _mask([(proc, name) for name in _MASKED_IN_PROC] + [(sys, name) for name in _MASKED_IN_SYS])
     os.close(proc)
+    os.close(sys)
 
 
-def _mount(root: int, path: str, mount: int, *, keep: bool = True) -> int:
+def _mount(root: int, path: str, mount: int) -> int:
     target = make_mount_target(root, path, directory=True)
     try:
         mounts.move_mount(mount, target)
     finally:
         os.close(target)
-    if not keep:
-        os.close(mount)
     return mount
 
 
@@ -89,12 +88,12 @@ def _read_only(proc: int, name: str) -> None:
     os.close(place)
 
 
-def _mask(root: int) -> None:
+def _mask(paths: list[tuple[int, str]]) -> None:
     """An empty read-only directory, or the null device, on what tells too much of the host."""
     null = os.open("/dev/null", os.O_PATH | os.O_CLOEXEC)
     empty = -1
-    for path in _MASKED:
-        place = _open(root, path)
+    for top, path in paths:
+        place = _open(top, path)
         if place is None:
             continue
         if not stat.S_ISDIR(os.fstat(place).st_mode):
@@ -131,8 +130,10 @@ def _dev(root: int, shm: str) -> None:
 def _node(dev: int, name: str) -> None:
     os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=dev))
     node = mounts.open_tree(mounts.AT_FDCWD, f"/dev/{name}", recursive=False)
-    # A node under nodev is none; it was given, so here it is one.
-    mounts.set_attributes(node, mounts.ATTR_NOSUID | mounts.ATTR_NOEXEC, clear=mounts.ATTR_NODEV, recursive=False)
+    # A node under nodev is none; it was given, so here it is one. It is the host's: read-only keeps its owner and
+    # mode from being changed, and no device from being written to.
+    attributes = mounts.ATTR_RDONLY | mounts.ATTR_NOSUID | mounts.ATTR_NOEXEC
+    mounts.set_attributes(node, attributes, clear=mounts.ATTR_NODEV, recursive=False)
     _attach(dev, name, node)
 
 
