@@ -90,12 +90,13 @@ class Copies:
         if stat.S_ISREG(status.st_mode) and status.st_size:
             self._copy_content(source, target, name, status.st_size)
         os.chown(name, status.st_uid, status.st_gid, dir_fd=target, follow_symlinks=False)
-        if not stat.S_ISLNK(status.st_mode):
-            os.chmod(name, stat.S_IMODE(status.st_mode), dir_fd=target)
         this = os.open(name, _THIS, dir_fd=source)
         try:
             that = os.open(name, _THIS, dir_fd=target)
             try:
+                if not stat.S_ISLNK(status.st_mode):
+                    # By the magic link, since chmod by name would follow a link that somebody has just put there.
+                    os.chmod(f"/proc/self/fd/{that}", stat.S_IMODE(status.st_mode))
                 # The xattr calls refuse O_PATH descriptors; the magic link leads to the very entry, links too.
                 _copy_attributes(f"/proc/self/fd/{this}", f"/proc/self/fd/{that}")
             finally:

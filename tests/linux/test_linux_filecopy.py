@@ -1,0 +1,35 @@
+"""Copies into a directory that somebody else writes to meanwhile."""
+
+import os
+
+import pytest
+
+from kurma_core.linux import filecopy
+
+
+def test_a_link_put_in_the_place_of_a_copy_leads_nowhere(tmp_path, monkeypatch):
+    """Between its making and its mode, a file is swapped for a link: what that points at keeps its mode."""
+    for name in ("source", "target"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "source" / "file").write_text("text")
+    (tmp_path / "source" / "file").chmod(0o4777)
+    victim = tmp_path / "victim"
+    victim.write_text("not of the tree")
+    victim.chmod(0o600)
+    chown = os.chown
+
+    def swap(name, *args, dir_fd, **more):
+        chown(name, *args, dir_fd=dir_fd, **more)
+        os.unlink(name, dir_fd=dir_fd)
+        os.symlink(victim, name, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "chown", swap)
+    source, target = (os.open(tmp_path / name, os.O_RDONLY | os.O_DIRECTORY) for name in ("source", "target"))
+    try:
+        with pytest.raises(OSError):
+            filecopy.Copies(target).make(source, target, (), "file")
+    finally:
+        os.close(source)
+        os.close(target)
+    assert victim.stat().st_mode & 0o7777 == 0o600
+    assert not (tmp_path / "target" / "file").is_symlink()
