@@ -1,8 +1,8 @@
 """The image manifest: what an image is, and how its app is to be run.
 
 Implements the App Container Image specification, Image Manifest Schema (I1–I6). Values are frozen;
-:func:`kurma_core.value.replace` makes changed ones. Each keeps the keys that it does not know in ``extra`` (T8), and
-``to_json`` leaves out whatever says no more than its absence would.
+:func:`kurma_core.value.replace` makes changed ones. Each keeps the keys that it does not know in ``extra`` (T8),
+and ``to_json`` leaves out whatever says no more than its absence would.
 """
 
 from __future__ import annotations

@@ -29,13 +29,26 @@ def main(words: Sequence[str] | None = None, *, connect: Connect | None = None) 
     :param words: without the program's name; None: the process's own.
     :param connect: makes the client; None: :func:`kurma_core.client.connect`.
     """
-    words = sys.argv[1:] if words is None else words
+    if words is None:
+        words = sys.argv[1:]
+        _fill_standard_descriptors()
     runner = _Runner(connect)
     if "_KURMA_COMPLETE" in os.environ:
         from kurma_core.cli import full
 
         return full.complete(runner)
     return _guarded(lambda: _read_and_run(words, runner), runner)
+
+
+def _fill_standard_descriptors() -> None:
+    """Whoever starts us with 0, 1 or 2 closed gets ``/dev/null`` there. Else what we open next, a socket to the
+    spawner for instance, would take that number, and be handed to an app as its standard input.
+    """
+    for fd in (0, 1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.set_inheritable(os.open("/dev/null", os.O_RDWR), True)
 
 
 def _read_and_run(words: Sequence[str], runner: _Runner) -> int:

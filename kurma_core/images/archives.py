@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import BinaryIO
@@ -18,13 +19,14 @@ def written(path: str) -> Iterator[BinaryIO]:
     """
     temporary = f"{path}.{os.getpid()}.tmp"
     try:
-        with open(temporary, "xb") as out:
-            try:
+        out = open(temporary, "xb")  # noqa: SIM115 - closed before the rename
+        try:
+            with out:
                 yield out
-            except BaseException:
-                os.unlink(temporary)
-                raise
-        os.rename(temporary, path)
+            os.rename(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise HostError(f"{path}: cannot be written: {reason}", path=path, errno=error.errno) from None
@@ -32,11 +34,15 @@ def written(path: str) -> Iterator[BinaryIO]:
 
 @contextmanager
 def opened(path: str) -> Iterator[BinaryIO]:
-    """:raises HostError: it cannot be read."""
+    """:raises HostError: it cannot be read, or is no regular file (a pipe or a device may never end)."""
     try:
-        stream = open(path, "rb")  # noqa: SIM115 - the errors of the body are not this function's
+        # NONBLOCK: opening a pipe that nobody writes to must not wait for somebody who does.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise HostError(f"{path}: cannot be read: {reason}", path=path, errno=error.errno) from None
-    with stream:
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise HostError(f"{path}: cannot be read as an archive: it is not a regular file", path=path)
+    with open(fd, "rb") as stream:
         yield stream

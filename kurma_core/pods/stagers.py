@@ -66,9 +66,9 @@ class Stagers:
         return self._made[name]
 
     def of_pod(self, name: str) -> Stager:
-        """The driver of a pod that was made earlier, to ask it, to stop it and to take it down. Where the stager has
-        left the configuration since, or its plugin is gone or broken, the engine for stagers that are images stands
-        in: a pod can always be ended.
+        """The driver of a pod that was made earlier, to ask it, to stop it and to take it down. Where the stager
+        has left the configuration since, or its plugin is gone or broken, the engine for stagers that are images
+        stands in: a pod can always be ended.
         """
         try:
             return self.get(name)

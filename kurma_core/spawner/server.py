@@ -159,8 +159,7 @@ def _report(write_end: int, run: Callable[[], None], place: Birthplace) -> None:
     """The new process: run, report, end. Never returns, whatever happens."""
     code = 0
     try:
-        # Kept above all numbers that a program may ask for.
-        write_end = fcntl.fcntl(write_end, fcntl.F_DUPFD_CLOEXEC, 512)
+        write_end = _raised(write_end)
         os.write(write_end, process.start_time_of_self().to_bytes(8, "little"))
         _join(place)
         run()
@@ -173,6 +172,17 @@ def _report(write_end: int, run: Callable[[], None], place: Birthplace) -> None:
         os.write(write_end, marshal.dumps(_failure(StepError("spawn", "process", failure))))
     finally:
         os._exit(code)
+
+
+def _raised(fd: int) -> int:
+    """The descriptor above all numbers that a program may ask for, or as high as RLIMIT_NOFILE lets it be."""
+    for above in (512, 128, 40):
+        try:
+            return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, above)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.EMFILE):
+                raise
+    return fd
 
 
 def _join(place: Birthplace) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 from pathlib import Path
@@ -227,3 +228,33 @@ def test_an_image_is_built_reproducibly_and_runs(kurma: Any, tmp_path: Path) -> 
     assert os.path.getsize(tmp_path / "b.aci") < os.path.getsize(tmp_path / "a.aci")
     assert kurma.out("run", "--rm", *NONE, str(tmp_path / "b.aci")) == "built\n"
     assert kurma("image", "build", str(source), "-o", str(tmp_path / "no" / "x.aci")).returncode == 125
+
+
+def test_closed_descriptors_never_reach_an_app(kurma: Any) -> None:
+    """Whoever starts us with 0 closed: what we open next must not become an app's standard input."""
+    words = (
+        "run",
+        "--rm",
+        "-i",
+        *NONE,
+        "--exec",
+        "/bin/sh",
+        kurma.image,
+        "--",
+        "-c",
+        "ls -l /proc/self/fd/0; cat; exit 3",
+    )
+    command = f"{shlex.join([*kurma.program, *words])} <&-"
+    done = subprocess.run(
+        ["sh", "-c", command], env=kurma.environment, capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode == 3, done.stderr
+    assert done.stdout.rstrip().endswith("-> /dev/null")
+
+
+def test_few_descriptors_are_enough(kurma: Any) -> None:
+    command = f"ulimit -n 64; {shlex.join([*kurma.program, 'run', '--rm', *NONE, kurma.image])}"
+    done = subprocess.run(
+        ["sh", "-c", command], env=kurma.environment, capture_output=True, text=True, timeout=30, check=False
+    )
+    assert (done.returncode, done.stdout) == (3, "hello\n"), done.stderr
