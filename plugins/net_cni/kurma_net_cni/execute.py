@@ -11,6 +11,8 @@ from kurma_core.errors import NetworkError
 from kurma_net_cni.process import TIMEOUT, Finished, ProgramTimeout, run, search_path
 
 Json = Any
+#: What the plugin bridge says of a bridge that an earlier state directory, since deleted, has left.
+_STALE_BRIDGE = "already has an IP address different from"
 #: What Debian's package brings; asked only for the hint of an error.
 DEBIAN_PACKAGE = "containernetworking-plugins"
 DEBIAN_PLUGINS = (
@@ -117,6 +119,9 @@ def _failure(about: str, finished: Finished, network: str, kind: str) -> Network
     how = f"signal {-finished.status}" if finished.status < 0 else f"status {finished.status}"
     return NetworkError(
         f"{about} failed: {_one_line(text) or f'it ended with {how} and said nothing'}",
+        hint=f"its bridge is there from before, with other addresses: kurma network rm {network}"
+        if _STALE_BRIDGE in text
+        else None,
         network=network,
         plugin=kind,
         code=code,

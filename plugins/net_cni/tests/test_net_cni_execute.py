@@ -278,3 +278,11 @@ def test_the_defaults_of_its_options_make_a_driver(tmp_path):
     network = driver.create(DriverContext(config=settings, state_dir=str(tmp_path / "cni")))
     network.setup({"name": "n", "type": "bridge", "ipam": {"type": "host-local"}})  # Debian's are found
     assert not (tmp_path / "cni").exists()
+
+
+def test_a_bridge_from_before_has_a_hint(driver, script):
+    message = "failed to set bridge addr: br0 already has an IP address different from 10.1.0.1/16"
+    script("one", f'[ $CNI_COMMAND = DEL ] && exit; echo \'{{"code": 999, "msg": "{message}"}}\'; exit 1')
+    with pytest.raises(NetworkError, match="already has an IP address") as caught:
+        driver.add(context("pod", config("one")))
+    assert caught.value.hint == "its bridge is there from before, with other addresses: kurma network rm n"
