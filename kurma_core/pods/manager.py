@@ -78,13 +78,14 @@ class PodManager:
             directory.write_state({"state": "preparing", "steps": []})
             directory.write_pod(document.to_json())
             directory.write_state({"state": "prepared", "steps": []})
+            record = pod_record(directory)
         except BaseException:
             self.store.delete(directory, name)
             raise
         finally:
             os.close(lock)
         self.events.tell("prepared", document)
-        return pod_record(directory)
+        return record
 
     @staticmethod
     def _name(request: PodRequest, uuid: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
+from kurma_core.appc.pod import PodManifest
 from kurma_core.appc.reify import effective_app, reify
 from kurma_core.appc.template import locator_of
 from kurma_core.errors import UsageError
@@ -38,16 +39,21 @@ def pod_document(
 ) -> PodDocument:
     """Decides everything about the pod.
 
+    :raises UsageError: the pod has no apps: it would run, and never end.
     :raises KurmaError: an image that cannot be had, a manifest that does not hold, a volume without its source,
         an unknown network, isolator, stager or renderer …
     """
     template = request.template
+    if not template.pod.apps:
+        raise UsageError("the pod has no apps", hint="name at least one under apps")
     renderer = request.renderer or services.config.renderer
     stager = request.stager or services.config.stager
     services.stagers.check(stager)
     resolved = _images(request, services, progress)
     template = _override(request, template, resolved, services)
     reified = reify(template, resolved, strict_volumes=request.strict_volumes)
+    # What was overridden was in no manifest yet, and this one is read again by whoever looks at the pod.
+    PodManifest.parse(reified.pod.to_json())
     volumes.check_sources(reified.pod, allow_links=request.allow_volume_links)
     apps = {app.name: effective_app(app, resolved[app.name][1]) for app in reified.pod.apps}
     isolation = compile_isolators(

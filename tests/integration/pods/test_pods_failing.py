@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from kurma_core.errors import KurmaError, UsageError
+from kurma_core.errors import KurmaError, ManifestError, PodDamagedError, UsageError
 from kurma_core.pods.request import AppOverrides
 from tests.integration.pods.support import busybox_archive, links, shell
 
@@ -67,6 +67,44 @@ def test_wrong_wishes(house, options, said):
     assert said in caught.value.message
     assert house.uuids() == []
     assert os.listdir(f"{house.state}/pods/names") == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (AppOverrides(working_directory="relative"), "workingDirectory"),
+        (AppOverrides(environment=(("A B", "c"),)), "environment"),
+        (AppOverrides(isolators=(("Not A Name", {}),)), "isolators"),
+    ],
+)
+@pytest.mark.parametrize("ephemeral", [False, True])
+def test_overrides_that_break_the_manifest(house, overrides, said, ephemeral):
+    with pytest.raises(ManifestError) as caught:
+        house.run("true", overrides={"main": overrides}, ephemeral=ephemeral)
+    assert_one_line(caught.value)
+    assert said in caught.value.message
+    assert house.uuids() == []
+    assert os.listdir(f"{house.state}/pods/names") == []
+
+
+def test_a_prepared_pod_that_cannot_be_read_again_is_not_left(house, monkeypatch):
+    def fail(directory):
+        raise PodDamagedError("it cannot be read")
+
+    monkeypatch.setattr("kurma_core.pods.manager.pod_record", fail)
+    with pytest.raises(PodDamagedError, match="it cannot be read"):
+        house.client.prepare(house.request("true"))
+    assert house.uuids() == []
+
+
+def test_a_pod_without_apps(house):
+    for make in (
+        house.client.prepare,
+        lambda request: house.foreground(lambda *io: house.client.run(request, *io)),
+    ):
+        with pytest.raises(UsageError, match="the pod has no apps"):
+            make(house.request({}))
+    assert house.uuids() == []
 
 
 def test_an_unknown_image(house):
