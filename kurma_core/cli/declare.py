@@ -113,6 +113,7 @@ GLOBAL_OPTIONS = (
         metavar="FILE",
     ),
     Option("debug", "--debug", "Show where an error came from."),
+    Option("version", "--version", "Print Kurma's version."),
 )
 
 #: What every listing takes.

@@ -55,11 +55,14 @@ def rm(session: Session, *, pods: tuple[str, ...], force: bool) -> int:
     Option("dry_run", "--dry-run", "Only say what would be done."),
     root=True,
 )
-def gc(session: Session, *, grace_period: str, dry_run: bool) -> None:
+def gc(session: Session, *, grace_period: str, dry_run: bool) -> int:
     """Take down what is dead, and remove pods that ended a while ago.
 
-    What a killed command or a crash has left is made clean whatever its age.
+    What a killed command or a crash has left is made clean whatever its age. The exit code is 125 when something
+    was left because of an error.
     """
     grace = values.seconds(grace_period, "--grace-period")
-    for line in session.client.gc(grace=grace, dry_run=dry_run):
+    collected = session.client.gc(grace=grace, dry_run=dry_run)
+    for line in collected:
         session.line(line)
+    return 125 if collected.failed else 0

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from typer._click.core import Context
-from typer._click.exceptions import Abort, ClickException, Exit, NoArgsIsHelpError
+from typer._click.exceptions import Abort, ClickException, Exit, NoArgsIsHelpError, NoSuchOption
 from typer._click.exceptions import UsageError as ClickUsageError
 from typer._click.formatting import HelpFormatter
 from typer._click.shell_completion import CompletionItem
@@ -26,6 +26,26 @@ from kurma_core.errors import UsageError
 
 PROGRAM = "kurma"
 COMPLETE_VARIABLE = "_KURMA_COMPLETE"
+#: What other container engines call a command.
+_CALLED_ELSEWHERE = {
+    "ps": "list",
+    "images": "image list",
+    "pull": "image fetch",
+    "inspect": "show",
+    "rmi": "image rm",
+    "build": "image build",
+    "create": "prepare",
+}
+_NO_DAEMON = "there is no daemon: a pod runs for as long as this command; a unit of systemd, or &, detaches it"
+_NO_TERMINAL = "there are no terminals yet: a command's output goes where kurma's own goes"
+#: Options that people bring along from other engines, to commands that run something.
+_OPTIONS_ELSEWHERE = {
+    "-d": _NO_DAEMON,
+    "--detach": _NO_DAEMON,
+    "-t": _NO_TERMINAL,
+    "--tty": _NO_TERMINAL,
+}
+_THAT_RUN = ("run", "run-prepared", "start", "restart", "enter", "exec")
 _REST = "kurma.rest"
 _DESCRIPTION = """A pluggable App Container executor.
 
@@ -66,6 +86,8 @@ def _usage_error(error: ClickException) -> UsageError:
     if message.startswith("got unexpected extra") and declared is not None and declared.rest is not None:
         hint = f"{declared.rest.metavar} stands after --; {hint}"
     words = context.command_path.removeprefix(PROGRAM).strip()
+    if isinstance(error, NoSuchOption) and words in _THAT_RUN:
+        hint = _OPTIONS_ELSEWHERE.get(error.option_name, hint)
     return UsageError(f"{words}: {message}" if words else message, hint=hint)
 
 
@@ -87,7 +109,14 @@ class LazyGroup(TyperGroup):
         run: Run,
         params: list[Any],
     ) -> None:
-        super().__init__(name=name, help=help, params=params, no_args_is_help=True, rich_markup_mode=None)
+        super().__init__(
+            name=name,
+            help=help,
+            params=params,
+            no_args_is_help=True,
+            rich_markup_mode=None,
+            context_settings={"help_option_names": ["-h", "--help"]},
+        )
         self._entries: dict[str, Any] = dict(entries)
         self._path = path
         self._run = run
@@ -106,7 +135,8 @@ class LazyGroup(TyperGroup):
         if args and args[0] not in self._entries and not args[0].startswith("-") and not ctx.resilient_parsing:
             from difflib import get_close_matches
 
-            near = get_close_matches(args[0], self._entries, n=1)
+            elsewhere = None if self._path else _CALLED_ELSEWHERE.get(args[0])
+            near = [elsewhere] if elsewhere else get_close_matches(args[0], self._entries, n=1)
             ctx.fail(f"no command {args[0]!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
         return super().resolve_command(ctx, args)
 

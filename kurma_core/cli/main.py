@@ -32,6 +32,7 @@ def main(words: Sequence[str] | None = None, *, connect: Connect | None = None) 
     if words is None:
         words = sys.argv[1:]
         _fill_standard_descriptors()
+        _open_standard_streams()
     runner = _Runner(connect)
     if "_KURMA_COMPLETE" in os.environ:
         from kurma_core.cli import full
@@ -49,6 +50,14 @@ def _fill_standard_descriptors() -> None:
             os.fstat(fd)
         except OSError:
             os.set_inheritable(os.open("/dev/null", os.O_RDWR), True)
+
+
+def _open_standard_streams() -> None:
+    """Python leaves out the streams of descriptors that were closed; by now these lead to ``/dev/null``."""
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 (for as long as we run)
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
 
 
 def _read_and_run(words: Sequence[str], runner: _Runner) -> int:

@@ -46,6 +46,8 @@ def parse(words: Sequence[str]) -> Call | None:
     """
     try:
         globals, rest = _options(GLOBAL_OPTIONS, words, interspersed=False)
+        if globals["version"]:
+            rest = ["version"]
         path, entry, rest = _command(rest)
         command = load(entry)
         return Call(path, command, _values(command, rest), globals)

@@ -16,14 +16,19 @@ if TYPE_CHECKING:
 _POD = Argument("pod", "POD", "The pod.")
 
 
-@command(FORMAT, NO_LEGEND)
-def list_(session: Session, *, format: str, no_legend: bool) -> None:
+@command(Option("quiet", "--quiet -q", "Print UUIDs only, whole, one a line."), FORMAT, NO_LEGEND)
+def list_(session: Session, *, quiet: bool, format: str, no_legend: bool) -> None:
     """List pods.
 
     States: preparing, prepared, starting, running, stopping, stopped, errored.
     """
     from kurma_core.cli.output import ago
 
+    pods = session.client.pods()
+    if quiet:
+        for pod in pods:
+            session.line(pod.uuid)
+        return
     columns: list[Column] = [
         ("UUID", lambda pod: pod.uuid[:8]),
         ("NAME", lambda pod: pod.name),
@@ -32,7 +37,7 @@ def list_(session: Session, *, format: str, no_legend: bool) -> None:
         ("CREATED", lambda pod: ago(pod.created_at)),
         ("NETWORKS", networks),
     ]
-    session.listing(format, session.client.pods(), columns, no_legend=no_legend)
+    session.listing(format, pods, columns, no_legend=no_legend)
 
 
 @command(_POD, FORMAT)

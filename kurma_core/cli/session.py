@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from kurma_core.cli.output import Column
     from kurma_core.cli.progress import Bar
     from kurma_core.client import Client, Settings
+    from kurma_core.errors import KurmaError
     from kurma_core.hookspecs import Stdio
 
     Connect = Callable[[Settings], Client]
@@ -27,12 +28,18 @@ class Session:
 
     :param globals: the options that stand before the command.
     :param connect: None: :func:`kurma_core.client.connect`.
+    :raises UsageError: an empty path among the options.
     """
 
     def __init__(self, globals: Mapping[str, Any], connect: Connect | None = None) -> None:
         self._connect = connect
         self._client: Client | None = None
         self._bar: Bar | None = None
+        for name in ("dir", "config"):
+            if globals[name] == "":
+                from kurma_core.errors import UsageError
+
+                raise UsageError(f"--{name}: the path is empty")
         self.debug: bool = globals["debug"]
         self.config_file: str | None = globals["config"] or os.environ.get("KURMA_CONFIG") or None
         environment = os.environ.get("KURMA_DIR") or None
@@ -71,6 +78,12 @@ class Session:
         if self._bar is not None:
             self._bar.clear()
         print(f"kurma: {' '.join(text.splitlines())}", file=sys.stderr)
+
+    def problem(self, error: KurmaError) -> None:
+        """Tells of an error that does not end the command."""
+        self.note(error.message)
+        if error.hint:
+            print(f"  hint: {' '.join(error.hint.splitlines())}", file=sys.stderr)
 
     def progress(self) -> Bar | None:
         """A progress bar, where somebody looks."""
@@ -133,9 +146,7 @@ class Session:
             except KurmaError as error:
                 if len(references) == 1:
                     raise
-                self.note(error.message)
-                if error.hint:
-                    print(f"  hint: {error.hint}", file=sys.stderr)
+                self.problem(error)
                 code = code or error.exit_code
         return code
 

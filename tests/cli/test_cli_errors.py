@@ -101,6 +101,48 @@ def test_a_command_that_is_nearly_right_is_named(fakes: ModuleType, capsys: pyte
     assert capsys.readouterr().err.splitlines()[0] == "kurma: no command 'prepair'; did you mean 'prepare'?"
 
 
+@pytest.mark.parametrize(
+    ("words", "ours"),
+    [("ps", "list"), ("images", "image list"), ("pull x", "image fetch"), ("inspect x", "show")],
+)
+def test_words_of_other_engines_are_translated(
+    fakes: ModuleType, capsys: pytest.CaptureFixture[str], words: str, ours: str
+) -> None:
+    assert run(fakes, words)[0] == 2
+    said = f"kurma: no command {words.split()[0]!r}; did you mean {ours!r}?"
+    assert capsys.readouterr().err.splitlines()[0] == said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("run -d img", "no daemon"),
+        ("run --detach img", "no daemon"),
+        ("run -it img", "no terminals yet"),
+        ("enter web -t", "no terminals yet"),
+        ("exec web --tty", "no terminals yet"),
+    ],
+)
+def test_what_other_engines_can_do_is_told(
+    fakes: ModuleType, capsys: pytest.CaptureFixture[str], words: str, said: str
+) -> None:
+    code, client = run(fakes, words)
+    assert (code, client.calls) == (2, [])
+    err = capsys.readouterr().err.splitlines()
+    assert "no such option: -" in err[0]
+    assert said in err[1]
+
+
+@pytest.mark.parametrize("option", ["--dir", "--config"])
+def test_empty_paths_are_refused(
+    fakes: ModuleType, capsys: pytest.CaptureFixture[str], option: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = fakes.FakeClient()
+    assert main([option, "", "list"], connect=client.connect) == 2
+    assert client.calls == []
+    assert capsys.readouterr().err == f"kurma: {option}: the path is empty\n"
+
+
 def test_arguments_without_dashes_are_told_where_they_belong(
     fakes: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -245,6 +287,12 @@ def test_list(fakes: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(capsys.readouterr().out.splitlines()) == 2
 
 
+def test_list_of_uuids_alone(fakes: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    for flag in ("-q", "--quiet"):
+        assert run(fakes, f"list {flag}", answers={"pods": [fakes.record(), fakes.record()]})[0] == 0
+        assert capsys.readouterr().out == f"{fakes.UUID}\n" * 2
+
+
 def test_list_as_json_is_the_records_own(fakes: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     pods = [fakes.record()]
     run(fakes, "list --format json", answers={"pods": pods})
@@ -320,6 +368,46 @@ def kurma(*words: str, **more: Any) -> subprocess.CompletedProcess[str]:
 def test_version() -> None:
     done = kurma("version")
     assert (done.returncode, done.stdout, done.stderr) == (0, f"kurma {VERSION}\n", "")
+
+
+def test_version_as_an_option(tmp_path: Path) -> None:
+    for words in (["--version"], ["--dir", str(tmp_path), "--version"], ["--version", "list", "--nope"]):
+        done = kurma(*words)
+        assert (done.returncode, done.stdout, done.stderr) == (0, f"kurma {VERSION}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("closed", "words", "code", "out", "err"),
+    [
+        (">&-", "version", 0, "", ""),
+        (">&-", "run --help", 0, "", ""),
+        ("2>&-", "version", 0, f"kurma {VERSION}\n", ""),
+        ("2>&-", "nope", 2, "", ""),
+        ("<&- >&- 2>&-", "version", 0, "", ""),
+        ("<&- >&- 2>&-", "nope", 2, "", ""),
+    ],
+)
+def test_closed_streams_swallow_what_is_written(closed: str, words: str, code: int, out: str, err: str) -> None:
+    line = f'exec "$0" -m kurma_core.cli.main {words} {closed}'
+    done = subprocess.run(["sh", "-c", line, sys.executable], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (code, out, err)
+
+
+def test_a_pods_exit_code_and_logs_survive_closed_streams() -> None:
+    program = f"""
+import os, sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+os.geteuid = lambda: 0
+import cli_fakes
+from kurma_core.cli.main import main
+from kurma_core.models import LogLine
+client = cli_fakes.FakeClient(lines=[LogLine("a", "T", stream, False, b"x") for stream in ("stdout", "stderr")])
+sys.argv = ["kurma", "run", "img"]
+sys.exit(main(connect=client.connect))
+"""
+    line = 'exec "$0" -c "$1" >&- 2>&-'
+    done = subprocess.run(["sh", "-c", line, sys.executable, program], check=False)
+    assert done.returncode == 42
 
 
 def test_nobody_reads() -> None:

@@ -58,6 +58,8 @@ def test_help_tells_every_option_and_argument(
     assert main([*name.split(), "--help"]) == 0
     out, err = capsys.readouterr()
     assert err == ""
+    assert main([*name.split(), "-h"]) == 0
+    assert capsys.readouterr().out == out
     assert out.startswith(f"Usage: kurma {name} [OPTIONS]")
     assert COMMANDS[name].help.split(".")[0].split()[0] in out
     for option in command.options:
