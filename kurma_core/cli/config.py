@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from kurma_core.cli.session import Session
+    from kurma_core.config import Config
+    from kurma_core.errors import KurmaError
 
 
 @command(FORMAT, NO_LEGEND)
@@ -42,14 +44,33 @@ def check(session: Session) -> int:
 
     problems = config.check(session.client.config, session.client.registry)
     for problem in problems:
-        session.note(problem.message)
-        if problem.hint:
-            session.note(f"  hint: {problem.hint}")
+        problem.message = _placed(problem, session.client.config)
+        session.problem(problem)
     if problems:
         return 125
     files = session.client.config.config_files
     session.line("the configuration is right: " + (", ".join(files) or "no file, all defaults"))
     return 0
+
+
+def _placed(problem: KurmaError, config: Config) -> str:
+    """The problem's message, headed by the file and the key that ask for the plugin, unless it names the file."""
+    group, _, name = str(problem.data.get("plugin", "")).partition("/")
+    keys = {
+        "kurma.renderers": ["renderer"] if name == config.renderer else [],
+        "kurma.stagers": [f"stagers.{key}.driver" for key, one in config.stagers.items() if one.driver == name],
+        "kurma.networks": [
+            f"container_networks.{one.name}.plugin" for one in config.container_networks if one.plugin == name
+        ],
+    }.get(group, [])
+    if group == "kurma.stagers" and name == config.stager and name not in config.stagers:
+        keys.insert(0, "stager")
+    section = f"plugins.{group.removeprefix('kurma.')}.{name}"
+    key = next(iter(keys), section)
+    origin = _origin(key, config.origins)
+    if origin == "default" or origin in problem.message:
+        return problem.message
+    return f"{origin}: {key}: {problem.message}"
 
 
 def _leaves(path: str, value: Any, origins: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:

@@ -16,7 +16,12 @@ _SHELL = ("/bin/sh",)
     Argument("pod", "POD", "The pod."),
     Argument("app", "APP", "The app; it may be left out where the pod has one.", required=False),
     Rest("words", "COMMAND..."),
-    Option("user", "--user", "Run as this user, by name or number; the app's own otherwise.", metavar="USER"),
+    Option(
+        "user",
+        "--user",
+        "Run as this user, and group, by name or number; the app's own otherwise.",
+        metavar="USER[:GROUP]",
+    ),
     Option("group", "--group", "Run as this group, by name or number.", metavar="GROUP"),
     Option("env", "--env -e", "Set a variable; NAME alone takes it from here.", metavar="NAME[=VALUE]", many=True),
     Option("workdir", "--workdir", "Run in this directory of the app.", metavar="PATH"),
@@ -38,6 +43,7 @@ def enter(
     COMMAND stands after --; without one it is /bin/sh. Standard input, output and error are this command's, and
     the exit code is the command's: 126 if it cannot be executed, 127 if it is not found.
     """
+    user, group = values.user_and_group(user, group)
     return session.client.enter(
         pod,
         app,
@@ -46,5 +52,5 @@ def enter(
         user=user,
         group=group,
         environment=values.environment(env),
-        working_directory=workdir,
+        working_directory=None if workdir is None else values.inner_path(workdir, "--workdir"),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kurma_core.cli import values
 from kurma_core.cli.declare import Argument, Option, command
-from kurma_core.errors import UsageError
+from kurma_core.errors import KurmaError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,7 +73,12 @@ def validate(session: Session, *, files: tuple[str, ...]) -> int:
     """Check that files are image archives that Kurma accepts."""
 
     def one(file: str) -> None:
-        manifest = session.client.images.validate(file)
+        try:
+            manifest = session.client.images.validate(file)
+        except KurmaError as error:
+            if not error.message.startswith(f"{file}:"):
+                error.message = f"{file}: {error.message}"
+            raise
         session.line(f"{file}: {manifest.name}: a valid image")
 
     return session.each(files, one)

@@ -8,6 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from kurma_core.cli.output import Column
     from kurma_core.cli.session import Session
+    from kurma_core.hookspecs import Option as DriverOption
     from kurma_core.registry import PluginInfo
 
 _COLUMNS: list[Column] = [
@@ -32,16 +33,20 @@ def list_(session: Session, *, format: str, no_legend: bool, no_load: bool) -> N
 @command(Argument("plugin", "KIND/NAME", "The plugin: networks/cni."), FORMAT)
 def show(session: Session, *, plugin: str, format: str) -> None:
     """Show a plugin and the options that it takes."""
-    from kurma_core.cli.output import facts, json_text
+    from kurma_core.cli.output import facts, json_text, table
 
     kind, _, name = plugin.removeprefix("kurma.").partition("/")
     info = _find(session, kind, name)
     section = session.client.config.plugin(kind, name)
     settings = {"enabled": section.enabled, "required": section.required, "config": dict(section.config)}
-    value = {**info.to_json(), "settings": settings}
+    options = _options(session, info)
+    shown = [
+        {"name": one.name, "type": one.type.__name__, "default": one.default, "help": one.help} for one in options
+    ]
+    value = {**info.to_json(), "settings": settings, "options": shown}
 
     def page() -> str:
-        return facts(
+        head = facts(
             [
                 ("kind", info.kind),
                 ("name", info.name),
@@ -54,8 +59,33 @@ def show(session: Session, *, plugin: str, format: str) -> None:
                 ("config", json_text(dict(section.config)) if section.config else None),
             ]
         )
+        return "\n".join([head, "", *table(options, _OPTION_COLUMNS)] if options else [head])
 
     session.show(format, value, page)
+
+
+def _options(session: Session, info: PluginInfo) -> tuple[DriverOption, ...]:
+    """What its section may hold; nothing where its module cannot be loaded, which the reason tells."""
+    from kurma_core.errors import KurmaError
+
+    try:
+        return session.client.registry.options(f"kurma.{info.kind}", info.name)
+    except KurmaError:
+        return ()
+
+
+def _default(option: DriverOption) -> str:
+    import json
+
+    return json.dumps(option.default, ensure_ascii=False)
+
+
+_OPTION_COLUMNS: list[Column] = [
+    ("OPTION", lambda option: option.name),
+    ("TYPE", lambda option: option.type.__name__),
+    ("DEFAULT", _default),
+    ("HELP", lambda option: option.help),
+]
 
 
 def _find(session: Session, kind: str, name: str) -> PluginInfo:

@@ -51,7 +51,7 @@ POD_OPTIONS = (
     Option("dns_opt", "--dns-opt", "An option of resolv.conf.", metavar="OPTION", many=True),
     Option("hostname", "--hostname", "The pod's host name.", metavar="NAME"),
     Option("hosts_entry", "--hosts-entry", "A line of /etc/hosts.", metavar="IP=NAME[,NAME]", many=True),
-    Option("user", "--user", "Run as this user, by name or number.", metavar="USER"),
+    Option("user", "--user", "Run as this user, and group, by name or number.", metavar="USER[:GROUP]"),
     Option("group", "--group", "Run as this group, by name or number.", metavar="GROUP"),
     Option("workdir", "--workdir", "Run in this directory of the app.", metavar="PATH"),
     Option("exec", "--exec", "Run this program in place of the image's command.", metavar="PATH"),
@@ -115,6 +115,8 @@ def pod_request(options: dict[str, Any], note: Callable[[str], None], *, ephemer
         document.setdefault("annotations", []).extend({"name": name, "value": value} for name, value in pairs)
     template = PodTemplate.parse(document, warn=note)
     overrides = _overrides(options)
+    if options["name"] == "":
+        raise UsageError("--name: the name is empty")
     return PodRequest(
         template=template,
         name=options["name"],
@@ -128,9 +130,9 @@ def pod_request(options: dict[str, Any], note: Callable[[str], None], *, ephemer
         verify=options["verify"],
         interactive=app["name"] if app is not None and options["interactive"] else None,
         ephemeral=ephemeral,
-        hostname=options["hostname"],
+        hostname=None if options["hostname"] is None else values.hostname(options["hostname"], "--hostname"),
         dns=_dns(options),
-        hosts=tuple(_hosts_entry(text) for text in options["hosts_entry"]),
+        hosts=tuple(values.hosts_entry(text, "--hosts-entry") for text in options["hosts_entry"]),
         strict_isolators=options["strict_isolators"],
         strict_volumes=options["strict_volumes"],
         allow_volume_links=options["allow_volume_links"],
@@ -262,7 +264,9 @@ def _volume(text: str) -> dict[str, Json]:
             if not value.isdecimal():
                 raise UsageError(f"--volume: {key} is a number, not {value!r}")
             volume[key] = int(value)
-        elif key in ("name", "kind", "source", "mode") and value:
+        elif key == "mode":
+            volume[key] = values.mode(value, "--volume")
+        elif key in ("name", "kind", "source") and value:
             volume[key] = value
         else:
             hint = "write name=NAME,kind=host,source=PATH or name=NAME,kind=empty"
@@ -277,7 +281,7 @@ def _mount(text: str) -> dict[str, Json]:
     parts = dict(values.pair(part, "--mount") for part in text.split(","))
     if set(parts) != {"volume", "target"}:
         raise UsageError(f"--mount: malformed {text!r}", hint="write volume=NAME,target=PATH")
-    return {"volume": parts["volume"], "path": parts["target"]}
+    return {"volume": parts["volume"], "path": values.inner_path(parts["target"], "--mount: target")}
 
 
 # --- the rest --------------------------------------------------------------------------------------------------
@@ -288,12 +292,14 @@ def _overrides(options: dict[str, Any]) -> AppOverrides:
 
     environment = [pair for path in options["env_file"] for pair in values.environment_file(path)]
     environment += values.environment(options["env"])
+    user, group = values.user_and_group(options["user"], options["group"])
+    workdir: str | None = options["workdir"]
     return AppOverrides(
         arguments=options["arguments"],
         exec=(options["exec"],) if options["exec"] else (),
-        user=options["user"],
-        group=options["group"],
-        working_directory=options["workdir"],
+        user=user,
+        group=group,
+        working_directory=None if workdir is None else values.inner_path(workdir, "--workdir"),
         environment=tuple(dict(environment).items()),
         isolators=tuple(_isolator(text) for text in options["isolator"]),
     )
@@ -325,7 +331,7 @@ def _ports(texts: tuple[str, ...]) -> tuple[PortMapping, ...]:
 
 def _dns(options: dict[str, Any]) -> dict[str, tuple[str, ...]] | None:
     for address in options["dns"]:
-        _address(address, "--dns")
+        values.address(address, "--dns")
     if not (options["dns"] or options["dns_search"] or options["dns_opt"]):
         return None
     return {
@@ -333,19 +339,3 @@ def _dns(options: dict[str, Any]) -> dict[str, tuple[str, ...]] | None:
         "search": options["dns_search"],
         "options": options["dns_opt"],
     }
-
-
-def _hosts_entry(text: str) -> tuple[str, tuple[str, ...]]:
-    address, names = values.pair(text, "--hosts-entry")
-    _address(address, "--hosts-entry")
-    split = tuple(names.split(","))
-    if not all(name and not any(letter.isspace() or letter == "#" for letter in name) for name in split):
-        raise UsageError(f"--hosts-entry: malformed {text!r}", hint="write IP=NAME[,NAME]")
-    return address, split
-
-
-def _address(text: str, option: str) -> None:
-    from kurma_core.appc.cni_result import address_family
-
-    if not address_family(text):
-        raise UsageError(f"{option}: {text!r} is no address")

@@ -30,6 +30,7 @@ def run(session: Session, *, rm: bool, prefix: bool, **options: Any) -> int:
     def prepared(record: PodRecord) -> None:
         if uuid_file is not None:
             _write_uuid(uuid_file, record.uuid)
+        _tell_of_isolators(session, record)
 
     with _printer(session, prefix) as output:
         record = session.client.run(request, session.stdio(), output, session.progress(), prepared)
@@ -45,6 +46,7 @@ def prepare(session: Session, **options: Any) -> None:
     record = session.client.prepare(pod_request(options, session.note), session.progress())
     if options["uuid_file"] is not None:
         _write_uuid(options["uuid_file"], record.uuid)
+    _tell_of_isolators(session, record)
     session.line(record.uuid)
 
 
@@ -84,6 +86,15 @@ def _printer(session: Session, prefix: bool) -> LogPrinter:
 def _write_uuid(path: str, uuid: str) -> None:
     with open(path, "w", encoding="ascii") as stream:
         stream.write(uuid + "\n")
+
+
+def _tell_of_isolators(session: Session, record: PodRecord) -> None:
+    """Says which of them are not enforced as they were asked for."""
+    for report in record.isolators:
+        if report.outcome != "enforced":
+            of = f" of app {report.scope}" if report.scope else ""
+            why = f": {report.note}" if report.note else ""
+            session.note(f"isolator {report.name}{of} is {report.outcome}{why}")
 
 
 def _end(session: Session, record: PodRecord) -> int:

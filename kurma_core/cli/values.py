@@ -70,24 +70,30 @@ def insecure(texts: tuple[str, ...]) -> frozenset[str]:
     return words
 
 
-def pair(text: str, option: str) -> tuple[str, str]:
+def pair(text: str, option: str, shape: str = "NAME=VALUE") -> tuple[str, str]:
     """``NAME=VALUE``.
+
+    :param shape: what the two are called.
 
     :raises UsageError: it is none.
     """
     name, equals, value = text.partition("=")
     if not name or not equals:
-        raise UsageError(f"{option}: expected NAME=VALUE, found {text!r}")
+        raise UsageError(f"{option}: expected {shape}, found {text!r}")
     return name, value
 
 
-def environment(texts: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """``-e NAME=VALUE``, and ``-e NAME`` from the caller's environment; one that is not set there is left out."""
+def environment(texts: tuple[str, ...], option: str = "--env") -> tuple[tuple[str, str], ...]:
+    """``-e NAME=VALUE``, and ``-e NAME`` from the caller's environment; one that is not set there is left out.
+
+    :raises UsageError: a name that manifests do not allow.
+    """
     found = []
     for text in texts:
         name, equals, value = text.partition("=")
         if not name:
-            raise UsageError(f"--env: expected NAME=VALUE or NAME, found {text!r}")
+            raise UsageError(f"{option}: expected NAME=VALUE or NAME, found {text!r}")
+        _variable(name, option)
         if equals:
             found.append((name, value))
         elif name in os.environ:
@@ -109,7 +115,96 @@ def environment_file(path: str) -> tuple[tuple[str, str], ...]:
     except UnicodeDecodeError:
         raise UsageError(f"--env-file: {path} is not UTF-8") from None
     kept = tuple(line.rstrip("\r") for line in lines if line.strip() and not line.lstrip().startswith("#"))
-    bad = next((line for line in kept if line.startswith("=")), None)
-    if bad is not None:
-        raise UsageError(f"--env-file: {path}: expected NAME=VALUE or NAME, found {bad!r}")
-    return environment(kept)
+    return environment(kept, f"--env-file: {path}")
+
+
+def _variable(name: str, option: str) -> None:
+    from kurma_core.appc.types import environment_name
+    from kurma_core.errors import ManifestError
+
+    try:
+        environment_name(name, option)
+    except ManifestError:
+        hint = "a letter or _, then letters, digits and any of _.-"
+        raise UsageError(f"{option}: {name!r} cannot be a variable's name", hint=hint) from None
+
+
+def user_and_group(user: str | None, group: str | None) -> tuple[str | None, str | None]:
+    """``--user USER[:GROUP]`` and ``--group GROUP``. A path, whose owner is meant, may hold colons.
+
+    :raises UsageError: both name a group, or a part is empty.
+    """
+    if user is None or ":" not in user or user.startswith("/"):
+        pass
+    elif group is not None:
+        raise UsageError(f"--user: {user!r} names a group, and --group is given, too", hint="say it once")
+    else:
+        user, _, group = user.partition(":")
+    for option, part in (("--user", user), ("--group", group)):
+        if part is not None and (not part or (":" in part and not part.startswith("/"))):
+            raise UsageError(f"{option}: malformed {part!r}", hint="write USER or USER:GROUP, by name or number")
+    return user, group
+
+
+def inner_path(text: str, option: str) -> str:
+    """A path inside an app.
+
+    :raises UsageError: it is relative, or leads upwards.
+    """
+    if not text.startswith("/") or ".." in text.split("/"):
+        raise UsageError(f"{option}: {text!r} is no absolute path without ..")
+    return text
+
+
+def mode(text: str, option: str) -> str:
+    """Permission bits in octal digits.
+
+    :raises UsageError: they are none.
+    """
+    if not text or len(text) > 5 or not set(text) <= set("01234567") or int(text, 8) > 0o7777:
+        raise UsageError(f"{option}: mode is octal digits up to 7777, not {text!r}", hint="for instance mode=0755")
+    return text
+
+
+#: The kernel's limit on a host's name.
+_HOSTNAME_LIMIT = 64
+#: Of a part between dots (RFC 1123).
+_LABEL_LIMIT = 63
+_LETTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-")
+
+
+def hostname(text: str, option: str) -> str:
+    """A host's name, labels with dots between them.
+
+    :raises UsageError: it is none.
+    """
+    labels = text.split(".")
+    if len(text) > _HOSTNAME_LIMIT or not all(
+        0 < len(label) <= _LABEL_LIMIT and _LETTERS.issuperset(label) and label.strip("-") == label
+        for label in labels
+    ):
+        hint = "letters, digits and - inside, in parts of at most 63 with dots between, 64 in all"
+        raise UsageError(f"{option}: {text!r} cannot be a host's name", hint=hint)
+    return text
+
+
+def hosts_entry(text: str, option: str) -> tuple[str, tuple[str, ...]]:
+    """``IP=NAME[,NAME]``: a line of ``/etc/hosts``.
+
+    :raises UsageError: it is none.
+    """
+    shape = "IP=NAME[,NAME]"
+    found, names = pair(text, option, shape)
+    address(found, option)
+    split = tuple(names.split(","))
+    if not all(name and not any(letter.isspace() or letter == "#" for letter in name) for name in split):
+        raise UsageError(f"{option}: malformed {text!r}", hint=f"write {shape}")
+    return found, split
+
+
+def address(text: str, option: str) -> None:
+    """:raises UsageError: it is no IP address."""
+    from kurma_core.appc.cni_result import address_family
+
+    if not address_family(text):
+        raise UsageError(f"{option}: {text!r} is no address")

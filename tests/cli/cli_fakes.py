@@ -78,7 +78,7 @@ class FakeClient:
 
     def run(self, request: Any, stdio: Any, output: Any, progress: Any = None, prepared: Any = None) -> Any:
         result = self._answer("run", (request, stdio), {})
-        prepared(record())
+        prepared(self.answers.get("prepare", record()))
         for line in self.lines:
             output(line)
         return result

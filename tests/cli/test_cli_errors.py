@@ -217,6 +217,9 @@ def test_enters_exit_code_and_arguments(fakes: ModuleType) -> None:
     name, args, kwargs = client.calls[0]
     assert (name, args[:3]) == ("enter", ("web", "nginx", ("ls", "-l")))
     assert kwargs == {"user": "u", "group": "g", "environment": (("A", "1"),), "working_directory": "/w"}
+    args = run(fakes, "enter web --user 1:2", answers={"enter": 0})[1].calls[0][2]
+    assert (args["user"], args["group"]) == ("1", "2")
+    assert run(fakes, "enter web --workdir rel")[0] == 2
     assert run(fakes, "exec web", answers={"enter": 0})[1].calls[0][1][1:3] == (None, ("/bin/sh",))
 
 
@@ -484,11 +487,47 @@ def test_config_check(tmp_path: Path) -> None:
     assert str(file) in done.stdout
 
 
+def test_config_check_names_file_and_key_of_plugins_that_are_not_there(tmp_path: Path) -> None:
+    file = tmp_path / "kurma.yml"
+    network = {"name": "blue", "plugin": "no-net", "container_interface": "eth0"}
+    stagers = {"mine": {"driver": "no-driver"}}
+    file.write_text(
+        json.dumps(
+            {"renderer": "no-rend", "stager": "no-stag", "stagers": stagers, "container_networks": [network]}
+        )
+    )
+    done = kurma("--config", str(file), "config", "check")
+    assert done.returncode == 125
+    lines = done.stderr.splitlines()
+    heads = {line.split(": no ")[0] for line in lines if not line.startswith("  hint: ")}
+    keys = ("renderer", "stager", "stagers.mine.driver", "container_networks.blue.plugin")
+    assert heads == {f"kurma: {file}: {key}" for key in keys}
+    assert any(line.startswith("  hint: installed: ") for line in lines)
+
+
+def test_image_validate_says_which_file_is_bad(tmp_path: Path) -> None:
+    bad = [tmp_path / "a", tmp_path / "b"]
+    for file in bad:
+        file.write_bytes(b"no archive")
+    done = kurma("image", "validate", "a", "b", "nowhere", cwd=tmp_path)
+    assert done.returncode == 125
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("  hint: ")]
+    assert [line.split(": ")[:2] for line in lines] == [["kurma", "a"], ["kurma", "b"], ["kurma", "nowhere"]]
+    assert kurma("image", "validate", "a", cwd=tmp_path).stderr.startswith("kurma: a: ")
+
+
 def test_plugins_show() -> None:
     done = kurma("plugins", "show", "networks/cni", "--format", "json")
     value = json.loads(done.stdout)
     assert (value["kind"], value["name"], value["distribution"]) == ("networks", "cni", "kurma-net-cni")
     assert value["settings"]["enabled"] is True
+    options = {option["name"]: option for option in value["options"]}
+    assert options["timeout"]["type"] == "float"
+    assert options["timeout"]["default"] == 60.0
+    assert options["timeout"]["help"]
+    rows = [line.split() for line in kurma("plugins", "show", "networks/cni").stdout.splitlines()]
+    assert ["OPTION", "TYPE", "DEFAULT", "HELP"] in rows
+    assert {row[0] for row in rows if row} >= set(options)
     done = kurma("plugins", "show", "networks/cny")
     assert done.returncode == 125
     assert "networks/cni" in done.stderr

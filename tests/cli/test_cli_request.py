@@ -15,7 +15,7 @@ import pytest
 from kurma_core.cli.declare import Option
 from kurma_core.cli.main import main
 from kurma_core.cli.pod_options import POD_OPTIONS, app_name
-from kurma_core.models import NetworkRequest, PortMapping
+from kurma_core.models import IsolatorReport, NetworkRequest, PortMapping
 from kurma_core.pods.request import AppOverrides, PodRequest
 
 
@@ -61,6 +61,61 @@ def test_all_of_an_apps_overrides(fakes: ModuleType) -> None:
             environment=(("A", "2"), ("B", "x=y")),
         )
     }
+
+
+@pytest.mark.parametrize("command", ["run", "prepare"])
+@pytest.mark.parametrize(
+    ("words", "user", "group"),
+    [
+        ("--user 1000:1001", "1000", "1001"),
+        ("--user www:web", "www", "web"),
+        ("--user www", "www", None),
+        ("--user /a:b", "/a:b", None),
+    ],
+)
+def test_a_user_may_name_the_group(
+    fakes: ModuleType, command: str, words: str, user: str, group: str | None
+) -> None:
+    overrides = request_of(fakes, *words.split(), "img", command=command).overrides["img"]
+    assert (overrides.user, overrides.group) == (user, group)
+
+
+def test_names_with_blanks_are_no_variables(
+    fakes: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "env"
+    file.write_text("A=1\nB C=2\n")
+    client = fakes.FakeClient()
+    for words, option in (
+        (["run", "-e", "A B=c", "img"], "--env: 'A B'"),
+        (["run", "--env-file", str(file), "img"], f"--env-file: {file}: 'B C'"),
+        (["enter", "-e", "A B=c", "web"], "--env: 'A B'"),
+    ):
+        assert main(words, connect=client.connect) == 2
+        assert capsys.readouterr().err.startswith(f"kurma: {option} cannot be a variable's name\n")
+    assert client.calls == []
+
+
+@pytest.mark.parametrize("name", ["a", "Web-1.example.org", "a" * 63, f"{'a' * 31}.{'b' * 32}"])
+def test_host_names(fakes: ModuleType, name: str) -> None:
+    assert request_of(fakes, "--hostname", name, "img").hostname == name
+
+
+@pytest.mark.parametrize("command", ["run", "prepare"])
+def test_isolators_that_are_not_enforced_are_told(
+    fakes: ModuleType, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    reports = (
+        IsolatorReport("resource/cpu", "web", "modified", "clamped to 2"),
+        IsolatorReport("os/linux/x", None, "ignored", "no plugin knows it"),
+        IsolatorReport("resource/memory", "web", "enforced"),
+    )
+    client = fakes.FakeClient(answers={"prepare": fakes.record(isolators=reports)})
+    main([command, "img"], connect=client.connect)
+    assert capsys.readouterr().err.splitlines() == [
+        "kurma: isolator resource/cpu of app web is modified: clamped to 2",
+        "kurma: isolator os/linux/x is ignored: no plugin knows it",
+    ]
 
 
 def test_variables_from_here_and_from_files(
@@ -245,6 +300,26 @@ print([app.name for app in client.calls[0][1][0].template.pod.apps])
         ("-e =x img", "--env: expected NAME=VALUE"),
         ("--env-file /nowhere img", "cannot read /nowhere"),
         ("--insecure-options all img", "no option 'all'"),
+        ("--hosts-entry foo img", "--hosts-entry: expected IP=NAME[,NAME], found 'foo'"),
+        ("--name= img", "--name: the name is empty"),
+        ("-e 1A=x img", "--env: '1A' cannot be a variable's name"),
+        ("-e A,B img", "--env: 'A,B' cannot be a variable's name"),
+        ("--workdir rel img", "--workdir: 'rel' is no absolute path"),
+        ("--workdir= img", "--workdir: '' is no absolute path"),
+        ("--mount volume=a,target=b img", "--mount: target: 'b' is no absolute path"),
+        ("--mount volume=a,target=/b/../c img", "--mount: target: '/b/../c' is no absolute path"),
+        ("--volume name=a,mode=rwx img", "--volume: mode is octal digits up to 7777, not 'rwx'"),
+        ("--volume name=a,mode=17777 img", "--volume: mode is"),
+        ("--volume name=a,mode= img", "--volume: mode is"),
+        ("--hostname= img", "--hostname: ''"),
+        ("--hostname a_b img", "--hostname: 'a_b' cannot be a host's name"),
+        ("--hostname a..b img", "--hostname: 'a..b'"),
+        (f"--hostname {'a' * 64} img", "--hostname: 'aaa"),
+        (f"--hostname {'a' * 32}.{'b' * 32} img", "--hostname: 'aaa"),
+        ("--user 1:2 --group 3 img", "--user: '1:2' names a group, and --group is given"),
+        ("--user 1: img", "--group: malformed ''"),
+        ("--user :1 img", "--user: malformed ''"),
+        ("--user 1:2:3 img", "--group: malformed '2:3'"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(
