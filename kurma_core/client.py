@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kurma_core.images import HostImage, ImageManager
     from kurma_core.models import LogLine, PodRecord
     from kurma_core.networking import Networking
-    from kurma_core.pods.manager import PodManager
+    from kurma_core.pods.manager import Collected, PodManager
     from kurma_core.pods.request import PodRequest
     from kurma_core.pods.services import Services
     from kurma_core.registry import PluginInfo, PluginRegistry
@@ -291,7 +291,8 @@ class Client:
         self._need_root("remove a pod")
         self._pods.remove(reference, force=force)
 
-    def gc(self, *, grace: float, dry_run: bool = False) -> tuple[str, ...]:
+    def gc(self, *, grace: float, dry_run: bool = False) -> Collected:
+        """See :meth:`PodManager.collect`."""
         self._need_root("collect garbage")
         return self._pods.collect(grace=grace, dry_run=dry_run)
 

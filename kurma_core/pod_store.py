@@ -145,9 +145,9 @@ class PodDirectory:
             time.sleep(0.01)
 
     def owned(self) -> bool:
-        """Whether a living process holds the owner lock. Takes nothing."""
+        """Whether a living process holds the owner lock. Takes nothing, and writes nothing."""
         try:
-            fd = self._open_lock("owner.lock", make=False)
+            fd = self._open_lock("owner.lock", os.O_RDONLY)
         except PodNotFoundError:
             return False
         try:
@@ -167,10 +167,9 @@ class PodDirectory:
         finally:
             os.close(fd)
 
-    def _open_lock(self, name: str, *, make: bool = True) -> int:
-        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if make else 0)
+    def _open_lock(self, name: str, flags: int = os.O_RDWR | os.O_CREAT) -> int:
         try:
-            return os.open(self.file(name), flags, 0o600)
+            return os.open(self.file(name), flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except FileNotFoundError:
             raise PodNotFoundError(f"pod {self.uuid} is gone", pod=self.uuid) from None
         except OSError as error:

@@ -49,6 +49,22 @@ _TEARDOWN_PATIENCE = 60.0
 _LOCK_PATIENCE = 2.0
 #: Seconds after which a pod's directory that is still being made, or removed, is nobody's.
 _HALF_MADE_GRACE = 60.0
+#: What reading a pod raises whose records are not there, or not to be understood.
+_UNREADABLE = (PodNotFoundError, PodDamagedError, FormatVersionError)
+
+
+class Collected(tuple[str, ...]):
+    """What a collection of garbage has to say, line by line.
+
+    :param failed: whether something was left because of an error.
+    """
+
+    failed: bool
+
+    def __new__(cls, lines: Iterable[str], *, failed: bool) -> Collected:
+        self = super().__new__(cls, lines)
+        self.failed = failed
+        return self
 
 
 class PodManager:
@@ -357,7 +373,7 @@ class PodManager:
         try:
             document = read_document(directory)
             state = directory.read_state()["state"]
-        except (PodNotFoundError, PodDamagedError, FormatVersionError):
+        except _UNREADABLE:
             self._remove_broken(directory, force=force)
             return
         if force and state not in ("prepared", *ENDED_STATES):
@@ -393,21 +409,26 @@ class PodManager:
         finally:
             os.close(lock)
 
-    def collect(self, *, grace: float, dry_run: bool) -> tuple[str, ...]:
+    def collect(self, *, grace: float, dry_run: bool) -> Collected:
         """Takes down what is dead, whenever it died, and removes pods that ended more than ``grace`` seconds ago.
 
-        :returns: a line for each thing done, or that would be done.
+        :returns: a line for each thing done, or that would be done, or was left.
         """
         said: list[str] = []
+        failed = False
         for uuid in self.store.uuids():
             directory = self.store.directory(uuid)
             try:
                 said += self._collect_one(directory, grace, dry_run)
             except KurmaError as error:
-                said.append(f"pod {uuid}: left: {error.message}")
+                if not os.path.isdir(directory.path):
+                    continue  # an ephemeral one, that its owner has removed meanwhile
+                failed = True
+                hint = f" (kurma rm --force {uuid})" if isinstance(error, _UNREADABLE) else ""
+                said.append(f"pod {uuid}: left: {error.message.removeprefix(f'pod {uuid}: ')}{hint}")
         if not dry_run:
             self.store.sweep(min(grace, _HALF_MADE_GRACE))
-        return tuple(said)
+        return Collected(said, failed=failed)
 
     def _collect_one(self, directory: PodDirectory, grace: float, dry_run: bool) -> Iterable[str]:
         from kurma_core.pods.times import age
@@ -418,10 +439,16 @@ class PodManager:
                 return
             if recovery.recover(self.services, directory, self.events):
                 yield f"pod {directory.uuid}: taken down"
+        if not os.path.isdir(directory.path):
+            return
         try:
             state = directory.read_state()
+            if state["state"] != "preparing":
+                read_document(directory)
         except PodNotFoundError:
-            return
+            if directory.owned():
+                return  # it is just being made
+            raise
         if state["state"] in ("running", "stopping") and not directory.owned():
             yield f"pod {directory.uuid}: runs without an owner: left (kurma stop {directory.uuid[:8]})"
         if state["state"] in ENDED_STATES and not state.get("steps") and age(state.get("finishedAt")) >= grace:

@@ -16,6 +16,7 @@ from kurma_core import errors
 from kurma_core.cli import values
 from kurma_core.cli.main import main
 from kurma_core.models import AppStatus, LogLine
+from kurma_core.pods.manager import Collected
 from kurma_core.version import VERSION
 
 
@@ -254,10 +255,21 @@ def test_words_become_calls(fakes: ModuleType, words: str, call: Any) -> None:
 
 
 def test_gc(fakes: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    client = run(fakes, "gc --grace-period 2h --dry-run", answers={"gc": ("pod a: removed",)})[1]
+    done = Collected(["pod a: removed"], failed=False)
+    code, client = run(fakes, "gc --grace-period 2h --dry-run", answers={"gc": done})
+    assert code == 0
     assert client.calls == [("gc", (), {"grace": 7200.0, "dry_run": True})]
     assert capsys.readouterr().out == "pod a: removed\n"
-    assert run(fakes, "gc", answers={"gc": ()})[1].calls[0][2] == {"grace": 1800.0, "dry_run": False}
+    assert run(fakes, "gc", answers={"gc": Collected([], failed=False)})[1].calls[0][2] == {
+        "grace": 1800.0,
+        "dry_run": False,
+    }
+
+
+def test_gc_that_had_to_leave_something(fakes: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    left = Collected(["pod a: left: it is damaged", "pod b: removed"], failed=True)
+    assert run(fakes, "gc", answers={"gc": left})[0] == 125
+    assert capsys.readouterr().out == "pod a: left: it is damaged\npod b: removed\n"
 
 
 @pytest.mark.parametrize(

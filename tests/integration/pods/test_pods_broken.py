@@ -6,8 +6,8 @@ import signal
 
 import pytest
 
-from kurma_core.errors import FormatVersionError, KurmaError, PodDamagedError, PodStateError
-from tests.integration.pods.support import alive, links
+from kurma_core.errors import FormatVersionError, PodDamagedError, PodStateError
+from tests.integration.pods.support import alive, links, until
 
 pytestmark = pytest.mark.root
 
@@ -37,7 +37,12 @@ def test_a_damaged_record(house, name, damage):
     with pytest.raises(PodDamagedError, match="is damaged") as caught:
         house.client.pod(bad.uuid)
     assert caught.value.hint == f"kurma rm {bad.uuid}"
-    house.client.gc(grace=1000)
+    for dry_run in (True, False):
+        said = house.client.gc(grace=1000, dry_run=dry_run)
+        (line,) = said
+        assert line.startswith(f"pod {bad.uuid}: left: {name} is damaged")
+        assert line.endswith(f"(kurma rm --force {bad.uuid})")
+        assert said.failed
     assert set(house.uuids()) == {good.uuid, bad.uuid}, "nobody removes it unasked"
     house.client.image_gc(grace=1000)
     house.client.rm(bad.uuid)
@@ -49,7 +54,10 @@ def test_a_missing_record(house):
     bad, _ = house.run("true", name="bad")
     os.unlink(house.path(bad, "pod.json"))
     assert [record.state for record in house.client.pods()] == ["errored"]
-    house.client.rm("bad")
+    (line,) = house.client.gc(grace=1000)
+    assert line == f"pod {bad.uuid}: left: no pod.json (kurma rm --force {bad.uuid})"
+    house.client.rm("bad", force=True)
+    assert not house.client.gc(grace=1000).failed
     assert house.uuids() == []
 
 
@@ -117,7 +125,7 @@ def test_another_process_with_the_stagers_number_is_left_alone(house):
 
 
 def test_the_plugin_of_a_stager_is_gone(make_house):
-    """Listed, and told what is missing."""
+    """Listed; and it can be ended all the same."""
     house = make_house()
     run = house.launch("sleep 1000")
     path = house.path(run.uuid, "pod.json")
@@ -127,9 +135,33 @@ def test_the_plugin_of_a_stager_is_gone(make_house):
         file.write(text.replace('"stager": "default"', '"stager": "gone"'))
     (record,) = house.client.pods()
     assert (record.state, record.stager) == ("running", "gone")
-    with pytest.raises(KurmaError, match="no stager gone"):
-        house.client.stop(run.uuid)
-    with open(path, "w") as file:
-        file.write(text)
     house.client.stop(run.uuid, force=True)
     run.wait()
+    assert house.state_of(record)["steps"] == []
+
+
+def test_a_dead_pod_in_a_state_directory_that_is_read_only(make_house, tmp_path, busybox_image):
+    """It cannot be taken down: that is noted, and all are listed; the collection fails, and says so."""
+    state = str(tmp_path / "state")
+    house = make_house(state=state, image=busybox_image)
+    good, _ = house.run("true")
+    run = house.launch("sleep 1000")
+    pid = house.state_of(run.uuid)["stager"]["pid"]
+    run.kill()
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: not alive(pid), "the stager's end")
+    assert os.system(f"mount --bind {state} {state} && mount -o remount,bind,ro {state}") == 0
+    try:
+        assert {record.uuid: record.state for record in house.client.pods()} == {
+            good.uuid: "stopped",
+            run.uuid: "running",
+        }
+        (note,) = house.notes
+        assert run.uuid in note
+        assert "Read-only file system" in note
+        collected = house.client.gc(grace=1000)
+        assert collected.failed
+        assert "Read-only file system" in collected[0]
+    finally:
+        assert os.system(f"umount {state}") == 0
+    assert {record.state for record in house.client.pods()} == {"stopped", "errored"}
