@@ -67,6 +67,8 @@ class CallIn:
                     environment=_ENVIRONMENT,
                     cgroup=tuple(home.directories()),
                     fds=fds,
+                    # Nobody would read its answer; passed on, it ends what the call-in runs as well.
+                    parent_death_signal=signal.SIGTERM,
                 )
             )
         except BaseException as error:

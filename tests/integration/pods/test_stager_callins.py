@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import threading
 import time
 
@@ -149,6 +150,27 @@ def test_a_call_in_is_in_the_pods_cgroup_and_namespaces_and_ends_with_it(foreign
             caller.join(10)
             assert ended == [137]
             assert not alive(pid)
+
+
+def test_a_command_does_not_outlive_who_entered(house):
+    with house.running() as pod:
+        entering = os.fork()
+        if entering == 0:
+            try:
+                null = os.open("/dev/null", os.O_RDWR)
+                house.connect().enter(pod.uuid, None, ("sleep", "1234"), Stdio(null, null, null))
+            finally:
+                os._exit(0)
+
+        def there():
+            return "sleep 1234" in house.enter(pod.uuid, "ps")[1]
+
+        try:
+            until(there, "the command")
+        finally:
+            os.kill(entering, signal.SIGKILL)
+            os.waitpid(entering, 0)
+        until(lambda: not there(), "the command's end")
 
 
 def test_enter_of_the_default_stager(house):

@@ -477,9 +477,11 @@ def test_run_has_no_more_power_than_the_app(pods):
     pod.wait_log("up", "other.log")
     code, out, _ = pod.run("sh", "-c", "awk '/CapPrm|CapBnd|NoNewPrivs/ {print $2}' /proc/self/status; ulimit -n")
     assert (code, out.split()) == (0, ["0000000000000001", "0000000000000001", "1", "50"])
-    other = pod.run("pgrep", "-f", "sleep 1001")[1].strip()
-    code, out, _ = pod.run("ls", f"/proc/{other}/root/")
+    found = pod.run("ps", "-o", "pid,args")[1].splitlines()
+    (other,) = [line.split()[0] for line in found if line.endswith("sleep 1001")]
+    code, out, err = pod.run("ls", f"/proc/{other}/root/")
     assert (code != 0, out) == (True, "")
+    assert err == f"ls: /proc/{other}/root/: Permission denied\n"
 
 
 def test_run_says_what_is_wrong(pods):
