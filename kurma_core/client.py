@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.config import Config, load
-from kurma_core.errors import AppNotFoundError, KurmaError, PrivilegeError
+from kurma_core.errors import AppNotFoundError, KurmaError, PodNotFoundError, PrivilegeError
 from kurma_core.value import frozen
 from kurma_core.version import VERSION
 
@@ -170,6 +170,8 @@ class Client:
         """An ephemeral pod at its end; what hinders that is told, and hides nothing else that went wrong."""
         try:
             self._pods.remove(uuid)
+        except PodNotFoundError:
+            return
         except KurmaError as error:
             self.settings.note(error.message)
 
@@ -186,7 +188,7 @@ class Client:
 
         pod = self._pods.start(reference, stdio, signals.settle)
         try:
-            return run_to_end(pod, self._logs_of(self._pods.pod(pod.uuid)), signals, output)
+            return run_to_end(pod, self._logs_of(self._pods.pod(pod.uuid)), signals, output, stdio.stdout)
         except BaseException:
             # The output's disk is full, say. Who runs a pod in the foreground is not left with one behind it.
             pod.abandon()

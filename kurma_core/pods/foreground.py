@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import stat
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -83,13 +84,19 @@ class Signals:
 
 
 def run_to_end(
-    pod: OwnedPod, apps: list[tuple[str, str]], signals: Signals, output: Callable[[LogLine], None]
+    pod: OwnedPod,
+    apps: list[tuple[str, str]],
+    signals: Signals,
+    output: Callable[[LogLine], None],
+    stdout: int,
 ) -> PodRecord:
     """Shows the pod's logs until it ends; the first signal asks it to stop, the second ends it by force.
 
     :param apps: (app, name of its log file).
     :param output: gets each line; its ``flush``, if it has one, is called when there are no more for now. When it
         raises BrokenPipeError nobody reads any more, and the pod is stopped.
+    :param stdout: where the output goes. When it is a pipe or a socket whose reader is gone, the pod is stopped
+        even if it writes nothing.
     """
     with LogReader(pod.directory, apps) as reader, Following(reader) as following:
         shown = _Shown(output)
@@ -97,6 +104,8 @@ def run_to_end(
         poll = select.poll()
         for each in (following, signals, pod):
             poll.register(each, select.POLLIN)
+        if _has_reader(stdout):
+            poll.register(stdout, 0)
         ready: list[int] = []
         while pod.fileno() not in ready:
             _show(reader.present(), shown, stops)
@@ -104,6 +113,9 @@ def run_to_end(
                 poll.unregister(following)
                 stops.ask()
             ready = [fd for fd, _ in poll.poll()]
+            if stdout in ready:
+                poll.unregister(stdout)
+                shown.close()
             stops.look()
             following.more()
         following.over()
@@ -122,6 +134,14 @@ def _show(lines: Iterator[LogLine], shown: _Shown, stops: _Stops) -> None:
         if number % _LINES_BETWEEN_LOOKS == 0:
             stops.look()
     shown.flush()
+
+
+def _has_reader(fd: int) -> bool:
+    try:
+        mode = os.fstat(fd).st_mode
+    except OSError:
+        return False  # standard output is closed: nobody was ever there
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
 
 
 class _Stops:
@@ -154,7 +174,7 @@ class _Shown:
         try:
             self._output(line)
         except BrokenPipeError:
-            self._close()
+            self.close()
 
     def flush(self) -> None:
         if self._output is None:
@@ -162,9 +182,9 @@ class _Shown:
         try:
             self._flush()
         except BrokenPipeError:
-            self._close()
+            self.close()
 
-    def _close(self) -> None:
+    def close(self) -> None:
         self._output = None
 
     def closed(self) -> bool:

@@ -3,6 +3,7 @@
 import errno
 import os
 import signal
+import socket
 import time
 
 import pytest
@@ -119,6 +120,26 @@ def test_nobody_reads_any_more(house):
     assert run.wait() == 4
     assert house.client.pod(run.uuid).state == "stopped"
     assert "Traceback" not in run.errors
+
+
+def test_a_reader_that_is_gone_is_noticed_without_a_write(house):
+    """As with ``| head -1``, and an app that has no more to say."""
+    read, write = os.pipe()
+    run = house.launch("trap 'exit 4' TERM; echo one; while :; do sleep 0.02; done", stdout=write)
+    os.close(write)
+    assert os.read(read, 4) == b"one\n"
+    os.close(read)
+    assert run.wait() == 4
+    assert house.client.pod(run.uuid).state == "stopped"
+
+
+def test_a_socket_whose_reader_is_gone(house):
+    ours, theirs = socket.socketpair()
+    run = house.launch("trap 'exit 4' TERM; echo one; while :; do sleep 0.02; done", stdout=theirs)
+    theirs.close()
+    assert ours.recv(4) == b"one\n"
+    ours.close()
+    assert run.wait() == 4
 
 
 def test_output_that_fails_ends_the_pod(house):
