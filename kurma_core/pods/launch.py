@@ -13,12 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kurma_core.errors import HostError, KurmaError
+from kurma_core.errors import HostError, KurmaError, PodDamagedError, PodNotFoundError
 from kurma_core.hookspecs import AppSetup, PodSetup
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.models import Attachment
 from kurma_core.pods import docker, volumes
 from kurma_core.pods.dns import pod_dns, pod_hosts
+from kurma_core.pods.space import free_layers, no_space
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs import RunningStager, Stdio
@@ -164,6 +165,7 @@ class Stager:
             # Whatever cgroup it has gone to; and it is waited for, since it may be our child.
             launch.stager.signal(signal.SIGKILL)
             launch.stager.wait(_KILL_PATIENCE)
+        free_layers(launch.directory.path)
 
 
 #: In the order in which a pod comes up.
@@ -184,18 +186,29 @@ def tear_down(launch: Launch) -> list[KurmaError]:
 
     :returns: what failed; those steps stay on record, and the next teardown tries them again.
     """
-    on_record = list(launch.directory.read_state().get("steps", []))
+    try:
+        on_record = list(launch.directory.read_state().get("steps", []))
+    except (PodNotFoundError, PodDamagedError):
+        # Somebody removed or broke the record of a pod that we know. What was not done does no harm undone.
+        on_record = [step.name for step in STEPS]
     failures: list[KurmaError] = []
     for step in reversed(STEPS):
         if step.name not in on_record:
             continue
         try:
             step.undo(launch)
-            on_record.remove(step.name)
-            # On a full disk this fails; what is undone stays on record then, and undoing it twice does no harm.
-            launch.record(steps=on_record)
         except KurmaError as error:
             failures.append(error)
+            continue
+        on_record.remove(step.name)
+        try:
+            launch.record(steps=on_record)
+        except (PodNotFoundError, PodDamagedError):
+            continue
+        except HostError as error:
+            # On a full disk, what is undone stays on record, and undoing it twice does no harm.
+            if not no_space(error):
+                failures.append(error)
     return failures
 
 

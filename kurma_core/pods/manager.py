@@ -30,6 +30,7 @@ from kurma_core.pods.events import Events
 from kurma_core.pods.launch import Launch
 from kurma_core.pods.owned import OwnedPod
 from kurma_core.pods.records import pod_record, read_document
+from kurma_core.pods.space import no_space
 from kurma_core.value import replace
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ _NAME_LIMIT = 128
 _TEARDOWN_PATIENCE = 60.0
 #: Seconds to wait for the owner lock, where nobody should hold it for long.
 _LOCK_PATIENCE = 2.0
+#: Seconds until a dead pod that somebody owns is looked at again.
+_LOOK_AGAIN = 1.0
 #: Seconds after which a pod's directory that is still being made, or removed, is nobody's.
 _HALF_MADE_GRACE = 60.0
 #: What reading a pod raises whose records are not there, or not to be understood.
@@ -279,10 +282,15 @@ class PodManager:
                 stager.close()
         self._wait_ended(directory, time.monotonic() + _TEARDOWN_PATIENCE)
         try:
-            return self._record(directory)
+            now = self._record(directory)
+            if now.state in ENDED_STATES:
+                return now
+            self.services.note(f"pod {record.uuid}: it has ended; there is no space to record that")
+            record = now
         except PodNotFoundError:
             # An ephemeral one, that its owner has removed: how it ended, only the owner's caller has learnt.
-            return replace(record, state="stopped", owner=None, stager_pid=None, network_namespace=None)
+            pass
+        return replace(record, state="stopped", owner=None, stager_pid=None, network_namespace=None)
 
     def _end(self, directory: PodDirectory, stager: RunningStager, timeout: float | None, force: bool) -> None:
         driver = self._driver(directory)
@@ -318,6 +326,10 @@ class PodManager:
                     state = directory.read_state()["state"]
                 except PodNotFoundError:
                     return
+                except HostError as error:
+                    if no_space(error):
+                        return  # it is taken down; only that cannot be recorded
+                    raise
                 if state in ENDED_STATES:
                     return
                 if deadline is not None and time.monotonic() > deadline:
@@ -327,7 +339,9 @@ class PodManager:
                     )
                 stager = recovery.find_stager(self.services, directory)
                 try:
-                    wait_readable(watch, stager, None if deadline is None else deadline - time.monotonic())
+                    left = None if deadline is None else deadline - time.monotonic()
+                    # An owner that could not record the end changes nothing in the directory.
+                    wait_readable(watch, stager, _LOOK_AGAIN if stager is None else left)
                 finally:
                     if stager is not None:
                         stager.close()
@@ -380,23 +394,32 @@ class PodManager:
             self.stop(document.uuid, force=True)
             if not os.path.isdir(directory.path):
                 return  # ephemeral, and removed by its owner
-        elif state not in ("prepared", *ENDED_STATES):
+        elif state not in ("prepared", *ENDED_STATES) and directory.owned():
             raise _not_removable(document, state)
         lock = self._own(directory)
         try:
-            now = directory.read_state()
-            if now["state"] not in ("prepared", *ENDED_STATES):
-                raise _not_removable(document, now["state"])
-            if now.get("steps"):
-                raise PodStateError(
-                    f"cannot remove pod {document.name}: its teardown is not complete", hint="kurma gc"
-                )
+            self._make_removable(directory, document)
             self.store.delete(directory, document.name)
         except PodNotFoundError:
             return  # somebody was faster
         finally:
             os.close(lock)
         self.events.tell("removed", document)
+
+    def _make_removable(self, directory: PodDirectory, document: PodDocument) -> None:
+        """Takes down what is dead. That there is no space to record it is no reason not to remove it."""
+        now = directory.read_state()
+        if now["state"] in ("prepared", *ENDED_STATES) and not now.get("steps"):
+            return
+        try:
+            recovery.take_down(self.services, directory, self.events)
+        except HostError as error:
+            if no_space(error):
+                return
+            raise
+        now = directory.read_state()
+        if now["state"] not in ("prepared", *ENDED_STATES):
+            raise _not_removable(document, now["state"])
 
     def _remove_broken(self, directory: PodDirectory, *, force: bool) -> None:
         """A pod whose records cannot be read: what it may have made is known by its UUID, and what is readable."""

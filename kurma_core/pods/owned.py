@@ -7,11 +7,13 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from kurma_core.errors import HostError, KurmaError, PodError
+from kurma_core.errors import HostError, KurmaError, PodDamagedError, PodError, PodNotFoundError
 from kurma_core.linux.clock import timestamp
 from kurma_core.pods.launch import Launch, bring_up, tear_down
 from kurma_core.pods.records import conclusion, pod_record
+from kurma_core.pods.space import no_space
 from kurma_core.staging.aci import last_output
+from kurma_core.value import replace
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs import RunningStager
@@ -30,6 +32,7 @@ class OwnedPod:
         self._lock = lock
         self._events = events
         self._over = False
+        self._unrecorded: KurmaError | None = None
 
     @property
     def uuid(self) -> str:
@@ -89,8 +92,8 @@ class OwnedPod:
         """Asks the stager to end the pod; does not wait."""
         driver = self._launch.services.stagers.of_pod(self._launch.document.stager)
         driver.stop(self.directory, self.stager, force=force)
-        # A full disk must not keep a pod running.
-        with contextlib.suppress(HostError):
+        # Neither a full disk nor a record that somebody removed must keep a pod running.
+        with contextlib.suppress(HostError, PodNotFoundError, PodDamagedError):
             self._launch.directory.change_state(only_in=("starting", "running"), state="stopping")
 
     def finish(self) -> PodRecord:
@@ -103,7 +106,25 @@ class OwnedPod:
         driver = launch.services.stagers.of_pod(launch.document.stager)
         end = conclusion(launch.directory, launch.document, driver, status, last_output(self.directory))
         failures = self._end(end)
+        if not os.path.isdir(self.directory):
+            # Its name is free again.
+            launch.services.store.delete(launch.directory, launch.document.name)
+            raise PodNotFoundError(
+                f"pod {self.uuid}: its directory was removed while it ran; it was taken down",
+                hint="remove pods by kurma rm",
+                pod=self.uuid,
+            )
         record = pod_record(launch.directory)
+        if not failures and self._unrecorded is not None:
+            launch.services.note(f"{self._unrecorded.message}; the pod was taken down all the same")
+            return replace(
+                record,
+                state=end["state"],
+                reason=end["reason"],
+                exit_code=end["exitCode"],
+                owner=None,
+                stager_pid=None,
+            )
         if failures:
             raise PodError(
                 f"pod {self.uuid}: teardown is not complete: {failures[0].message}", hint="kurma gc tries again"
@@ -128,8 +149,11 @@ class OwnedPod:
         try:
             self._launch.record(**how, finishedAt=timestamp(), owner=None)
         except KurmaError as error:
-            # The disk is full: whoever comes by once it is not finds a dead pod, and records it.
-            failures.append(error)
+            # Whoever comes by once the disk is not full any more finds a dead pod, and records it.
+            if no_space(error):
+                self._unrecorded = error
+            else:
+                failures.append(error)
         self._events.tell(str(how["state"]), self._launch.document)
         return failures
 

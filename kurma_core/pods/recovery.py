@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from kurma_core.errors import KurmaError, PodNotFoundError
+from kurma_core.errors import HostError, KurmaError, PodNotFoundError
 from kurma_core.linux.clock import timestamp
 from kurma_core.pods.launch import Launch, tear_down
 from kurma_core.pods.records import conclusion, read_document
+from kurma_core.pods.space import no_space
 from kurma_core.staging.aci import last_output
 
 if TYPE_CHECKING:
@@ -52,12 +53,16 @@ def recover(services: Services, directory: PodDirectory, events: Events) -> bool
     if lock is None:
         return False
     try:
-        return _recover(services, directory, events)
+        return take_down(services, directory, events)
     finally:
         os.close(lock)
 
 
-def _recover(services: Services, directory: PodDirectory, events: Events) -> bool:
+def take_down(services: Services, directory: PodDirectory, events: Events) -> bool:
+    """As :func:`recover`, for who holds the owner lock.
+
+    :raises HostError: all is taken down, but the disk is too full to record it (see :func:`no_space`).
+    """
     if _half_made(directory):
         # Nothing outside its directory was made.
         services.store.delete(directory, services.store.name_of(directory.uuid))
@@ -86,12 +91,20 @@ def _recover(services: Services, directory: PodDirectory, events: Events) -> boo
     failures = tear_down(launch)
     if failures:
         end = {**end, "state": "errored", "reason": f"teardown is not complete: {failures[0].message}"}
-    directory.change_state(**end, finishedAt=state.get("finishedAt") or timestamp(), owner=None)
-    events.tell(str(end["state"]), document)
+    unrecorded: HostError | None = None
+    try:
+        directory.change_state(**end, finishedAt=state.get("finishedAt") or timestamp(), owner=None)
+        events.tell(str(end["state"]), document)
+    except HostError as error:
+        if not no_space(error):
+            raise
+        unrecorded = error
     if failures:
         raise KurmaError(f"pod {document.uuid}: teardown is not complete: {failures[0].message}")
     if document.ephemeral:
         services.store.delete(directory, document.name)
+    elif unrecorded is not None:
+        raise unrecorded
     return True
 
 

@@ -1,0 +1,171 @@
+"""A full disk, and directories that somebody removed: pods are ended and removed all the same."""
+
+import contextlib
+import errno
+import os
+import shutil
+import signal
+
+import pytest
+
+from kurma_core.errors import KurmaError
+from tests.integration.pods.support import alive, links, until
+
+pytestmark = pytest.mark.root
+
+#: Fills the app's root file system, and goes on.
+GREEDY = (
+    "trap 'exit 3' TERM; dd if=/dev/zero of=/filler bs=1M 2>/dev/null; echo full; while :; do sleep 0.02; done"
+)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    path = tmp_path / "small"
+    path.mkdir()
+    assert os.system(f"mount -t tmpfs -o size=96m,mode=0700 small {path}") == 0
+    yield str(path)
+    assert os.system(f"umount {path}") == 0
+
+
+@pytest.fixture
+def small(make_house, small_disk, busybox_image):
+    """A house on a small disk, with the images in place."""
+    house = make_house({"stop_timeout": 2}, state=f"{small_disk}/state", image=busybox_image)
+    record, _ = house.run("true")
+    house.client.rm(record.uuid)
+    return house
+
+
+def free(path):
+    found = os.statvfs(path)
+    return found.f_bavail * found.f_frsize
+
+
+def fill(path):
+    with open(f"{path}/filler", "ab", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(b"\0" * 4096)
+
+
+def filled_by_its_app(house, path):
+    run = house.launch(GREEDY)
+    until(lambda: free(path) == 0, "a full disk")
+    return run
+
+
+def nothing_left(house, uuid):
+    assert uuid not in house.uuids()
+    assert not os.path.exists(f"/run/netns/kurma-{uuid}")
+    assert not os.path.exists(f"/sys/fs/cgroup/kurma/{uuid}")
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_an_app_that_has_filled_the_disk_is_stopped(small, small_disk, force):
+    """Its end frees what it wrote, and is recorded."""
+    before = free(small_disk)
+    run = filled_by_its_app(small, small_disk)
+    record = small.client.stop(run.uuid, force=force)
+    assert record.state in ("stopped", "errored")
+    run.wait()
+    assert small.state_of(run.uuid)["steps"] == []
+    assert free(small_disk) > before - (1 << 20)
+    assert os.path.exists(small.path(run.uuid, "pod/logs/main.log"))
+    small.client.rm(run.uuid)
+    nothing_left(small, run.uuid)
+
+
+@pytest.mark.parametrize("end", ["rm", "gc"])
+def test_a_dead_pod_that_has_filled_the_disk(small, small_disk, end):
+    run = filled_by_its_app(small, small_disk)
+    run.kill()
+    pid = small.state_of(run.uuid)["stager"]["pid"]
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: not alive(pid), "its end")
+    if end == "rm":
+        small.client.rm(run.uuid)
+    else:
+        assert not small.client.gc(grace=0).failed
+        small.client.gc(grace=0)
+    nothing_left(small, run.uuid)
+
+
+@pytest.mark.parametrize("dead", [False, True])
+@pytest.mark.parametrize("force", [False, True])
+def test_a_disk_that_stays_full(small, small_disk, dead, force):
+    """The pod itself has hardly anything that its end could free."""
+    run = small.launch("trap 'exit 3' TERM; while :; do sleep 0.02; done")
+    pid = small.state_of(run.uuid)["stager"]["pid"]
+    if dead:
+        run.kill()
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: not alive(pid), "its end")
+    fill(small_disk)
+    if not dead and not force:
+        assert small.client.stop(run.uuid).state in ("stopped", "errored")
+        # How its app ended, a stager that cannot write may be unable to tell.
+        assert run.wait() not in (0, 125), run.errors
+    small.client.rm(run.uuid, force=force)
+    nothing_left(small, run.uuid)
+
+
+def test_an_ephemeral_pod_on_a_full_disk(small, small_disk):
+    run = small.launch("trap 'exit 3' TERM; while :; do sleep 0.02; done", ephemeral=True)
+    fill(small_disk)
+    run.signal(signal.SIGTERM)
+    assert run.wait() not in (0, 125), run.errors
+    assert "Traceback" not in run.errors
+    nothing_left(small, run.uuid)
+
+
+def test_an_end_that_cannot_be_recorded(house, monkeypatch):
+    """How the pod ended is told all the same; it is taken down, and can be removed."""
+
+    def full(path, content, mode=0o600):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+    with house.running("trap 'exit 3' TERM; while :; do sleep 0.02; done") as pod:
+        uuid = pod.uuid
+        monkeypatch.setattr("kurma_core.pod_store.replace_file", full)
+        pod.stop(force=False)
+        record = pod.finish()
+        assert record.exit_code == 3
+        assert record.state == "stopped"
+        assert "No space left on device; the pod was taken down all the same" in house.notes[-1]
+    assert house.state_of(uuid)["state"] == "running"
+    assert not os.path.exists(f"/sys/fs/cgroup/kurma/{uuid}")
+    assert house.client.gc(grace=0).failed
+    assert house.client.stop(uuid).state == "stopped"
+    house.client.rm(uuid)
+    nothing_left(house, uuid)
+
+
+@pytest.mark.parametrize("end", ["signal", "kill"])
+def test_a_directory_that_somebody_removed(house, end):
+    """The owner takes down what it knows, and says what happened."""
+    before = links()
+    run = house.launch("sleep 1000")
+    uuid = run.uuid
+    network = house.launch("sleep 1000", net="default")
+    pids = [house.state_of(each)["stager"]["pid"] for each in (uuid, network.uuid)]
+    for each in (uuid, network.uuid):
+        gone = house.path(each)
+        os.rename(gone, f"{house._scratch}/{each}")
+        shutil.rmtree(f"{house._scratch}/{each}", ignore_errors=True)
+    for pod, pid in zip((run, network), pids, strict=True):
+        if end == "signal":
+            pod.signal(signal.SIGTERM)
+        else:
+            os.kill(pid, signal.SIGKILL)
+        assert pod.wait() == 125
+        assert "its directory was removed while it ran" in pod.errors
+        assert "Traceback" not in pod.errors
+        assert not alive(pid)
+    for each in (uuid, network.uuid):
+        nothing_left(house, each)
+    assert not [link for link in links() if link.startswith("veth")]
+    house.client.network_rm("default")
+    assert links() == before
+    assert os.listdir(f"{house.state}/pods/names") == []
+    with pytest.raises(KurmaError):
+        house.client.pod(uuid)
