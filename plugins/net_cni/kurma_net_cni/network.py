@@ -68,7 +68,12 @@ class CniNetwork:
         with self._records.lock():
             self._records.write(record)
             for plugin in chain.plugins:
-                result = self._execute("ADD", chain, plugin, context, context.namespace, record.result)
+                try:
+                    result = self._execute("ADD", chain, plugin, context, context.namespace, record.result)
+                except NetworkError as error:
+                    if record.result is None:
+                        self._records.write(replace(record, refused=_reason(error)))
+                    raise
                 record = replace(record, result=result)
                 self._records.write(record)
         return parse_result(record.result, chain.name)
@@ -80,6 +85,7 @@ class CniNetwork:
         """
         chain = parse_chain(context.attachment.config)
         with self._records.lock():
+            begun = self._records.exists(context)
             known = self._records.read(context)
             if known is None and not self._installed(chain):
                 return  # its programs are not there, and none of them has ever run for this pod
@@ -96,6 +102,10 @@ class CniNetwork:
                 sweep(chain.name, context.pod, record.result)
             if failures:  # some stumble over rules that they do not expect, and succeed once these are gone
                 record, failures = self._delete_chain(chain, context, namespace, record)
+            # A configuration that a plugin does not understand, it understands at DEL no better; nothing was made.
+            failures = [one for one in failures if record.refused is None or _reason(one) != record.refused]
+            if not begun:
+                failures = []  # nothing was there to be left: they were asked to be on the safe side
             if failures:
                 raise NetworkError("; ".join([error.message for error in failures]), network=chain.name)
             self._records.remove(context)
@@ -176,3 +186,10 @@ class CniNetwork:
             from kurma_net_cni.shared import remove_shared
 
             remove_shared(chain)
+
+
+def _reason(error: NetworkError) -> str | None:
+    """A plugin's own words, of an error that it has answered as the CNI specification says; None: it has not."""
+    if error.data.get("code") is None:
+        return None
+    return f"{error.data.get('plugin')}{error.message.partition(' failed: ')[2]}"

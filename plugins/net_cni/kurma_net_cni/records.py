@@ -26,6 +26,7 @@ class Record:
     :param leaving: a DEL has begun, and may have got half-way.
     :param left: places in the chain of the plugins whose DEL has succeeded. They are not asked again: they act on
         addresses too, and an address that was given back may be another pod's by then.
+    :param refused: in what words the chain's first plugin has refused to ADD; None: it has not.
     """
 
     network: str
@@ -34,6 +35,7 @@ class Record:
     result: Json = None
     leaving: bool = False
     left: tuple[int, ...] = ()
+    refused: str | None = None
 
 
 class Records:
@@ -52,6 +54,7 @@ class Records:
             "interface": record.interface,
             "leaving": record.leaving,
             "left": list(record.left),
+            "refused": record.refused,
             "result": record.result,
         }
         path = self._path(record.network, record.pod, record.interface)
@@ -85,9 +88,14 @@ class Records:
                 result=value["result"],
                 leaving=value["leaving"],
                 left=tuple(value["left"]),
+                refused=value.get("refused"),
             )
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None
+
+    def exists(self, context: AttachmentContext) -> bool:
+        """Whether an ADD has begun that no DEL has undone, torn or newer records included."""
+        return os.path.lexists(self._path(context.attachment.network, context.pod, context.interface))
 
     def remove(self, context: AttachmentContext) -> None:
         """Nothing to remove is success."""

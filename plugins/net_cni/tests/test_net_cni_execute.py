@@ -166,6 +166,25 @@ def test_delete_after_a_failed_add_reaches_every_plugin(driver, script, bin_dir)
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("told", ["alike", "otherwise", "in no way", "by its second plugin"])
+def test_what_was_refused_at_add_is_not_left_either(driver, script, bin_dir, told):
+    """A plugin that cannot read its configuration fails at DEL as at ADD: no pod is kept for ever by that."""
+    words = {"alike": "invalid", "otherwise": "invalid at $CNI_COMMAND"}.get(told, "invalid")
+    refuse = f'echo "{{\\"code\\": 999, \\"msg\\": \\"{words}\\"}}"; exit 1'
+    script("one", LOG + ("exit 1" if told == "in no way" else refuse))
+    script("two", f"echo '{RESULT}'")
+    one = context("pod", config("two", "one") if told == "by its second plugin" else config("one", "two"))
+    with pytest.raises(NetworkError):
+        driver.add(one)
+    if told == "alike":
+        driver.delete(one)
+        driver.delete(one)
+        driver.remove(config("one", "two"))
+    else:
+        with pytest.raises(NetworkError, match="cannot leave"):
+            driver.delete(one)
+
+
 ERROR = '{"cniVersion": "1.0.0", "code": 7, "msg": "no good", "details": "too small"}'
 
 
