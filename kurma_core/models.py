@@ -235,19 +235,35 @@ class PortMapping:
 
 @frozen
 class NetworkRequest:
-    """A wish to join a network: ``--net NAME[:IFNAME][,ip=…,mac=…]``."""
+    """A wish to join a network: ``--net NAME[:IFNAME][,ip=…,mac=…,optional]``.
+
+    :param optional: the pod starts without it where joining it fails (W4).
+    """
 
     name: str
     interface: str | None = None
     ips: tuple[str, ...] = ()
     mac: str | None = None
+    optional: bool = False
 
     def to_json(self) -> dict[str, Json]:
-        return {"name": self.name, "interface": self.interface, "ips": list(self.ips), "mac": self.mac}
+        return {
+            "name": self.name,
+            "interface": self.interface,
+            "ips": list(self.ips),
+            "mac": self.mac,
+            "optional": self.optional,
+        }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Json]) -> NetworkRequest:
-        return cls(value["name"], value.get("interface"), tuple(value.get("ips", ())), value.get("mac"))
+        return cls(
+            value["name"],
+            value.get("interface"),
+            tuple(value.get("ips", ())),
+            value.get("mac"),
+            value.get("optional", False),
+        )
 
 
 @frozen

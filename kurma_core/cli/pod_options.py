@@ -40,7 +40,7 @@ POD_OPTIONS = (
         "net",
         "--net",
         "Join a network; none, host, or a name of `kurma network list`.",
-        metavar="NAME[:IFNAME][,ip=…][,mac=…]",
+        metavar="NAME[:IFNAME][,ip=…][,mac=…][,optional]",
         many=True,
     ),
     Option(

@@ -163,12 +163,11 @@ class Networking:
         pod: str,
         pod_name: str,
         namespace: str,
-        optional: Collection[str] = (),
         joined: Callable[[Attachment], None] = lambda _: None,
     ) -> tuple[Attachment, ...]:
-        """Joins all, in order. A failure undoes the earlier ones in reverse, unless its network is optional (W4).
+        """Joins all, in order. A failure undoes the earlier ones in reverse, unless its network is optional, by
+        the configuration or the pod (W4).
 
-        :param optional: names of networks that are optional for this pod, beside those configured so.
         :param joined: called with each attachment that has its result.
         :returns: those that hold; an optional one that failed is left out, and noted.
         :raises NetworkError: the first failure.
@@ -179,7 +178,7 @@ class Networking:
                 try:
                     result = self.add(attachment, pod=pod, pod_name=pod_name, namespace=namespace)
                 except KurmaError as error:
-                    if not self._optional(attachment.network, optional):
+                    if not self._optional(attachment):
                         raise
                     self._note(f"the pod goes without the optional network {attachment.network}: {error.message}")
                 else:
@@ -229,8 +228,9 @@ class Networking:
         except KurmaError as error:
             self._note(f"{error.message}; `kurma gc` tries again")
 
-    def _optional(self, name: str, for_this_pod: Collection[str]) -> bool:
-        return name != builtin.LO and (name in for_this_pod or self._catalog.is_optional(name))
+    def _optional(self, attachment: Attachment) -> bool:
+        name = attachment.network
+        return name != builtin.LO and (attachment.request.optional or self._catalog.is_optional(name))
 
     @staticmethod
     def _check_result(attachment: Attachment, result: NetworkResult | None) -> None:

@@ -1,4 +1,4 @@
-"""What callers say of networks: ``--net NAME[:IFNAME][,ip=…,mac=…]`` and ``-p [IP:]HOST:POD[/udp]`` (W8, W9)."""
+"""What callers say of networks: ``--net NAME[:IFNAME][,ip=…,mac=…]``, ``-p [IP:]HOST:POD[/udp]`` (W4, W8, W9)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PROTOCOLS = ("tcp", "udp", "sctp")
 
 
 def parse_net(text: str) -> NetworkRequest:
-    """``NAME[:IFNAME][,ip=ADDRESS[/LENGTH]…][,mac=MAC]``; ``ip=`` may stand several times.
+    """``NAME[:IFNAME][,ip=ADDRESS[/LENGTH]…][,mac=MAC][,optional]``; ``ip=`` may stand several times.
 
     :raises UsageError: the text is malformed; whether the network exists is not asked here.
     """
@@ -22,6 +22,7 @@ def parse_net(text: str) -> NetworkRequest:
         raise _net_error(text, "a name is missing")
     ips: list[str] = []
     mac: str | None = None
+    optional = False
     for option in options:
         key, equals, value = option.partition("=")
         if key == "ip" and equals:
@@ -30,9 +31,11 @@ def parse_net(text: str) -> NetworkRequest:
             ips.append(value)
         elif key == "mac" and equals:
             mac = _mac(text, value)
+        elif option == "optional":
+            optional = True
         else:
             raise _net_error(text, f'unknown option "{option}"')
-    return NetworkRequest(name, interface or None, tuple(ips), mac)
+    return NetworkRequest(name, interface or None, tuple(ips), mac, optional)
 
 
 def parse_port(text: str) -> PortMapping:
@@ -100,7 +103,9 @@ def _mac(text: str, value: str) -> str:
 
 
 def _net_error(text: str, why: str) -> UsageError:
-    return UsageError(f"malformed network {text!r}: {why}", hint="write NAME[:INTERFACE][,ip=ADDRESS][,mac=MAC]")
+    return UsageError(
+        f"malformed network {text!r}: {why}", hint="write NAME[:INTERFACE][,ip=ADDRESS][,mac=MAC][,optional]"
+    )
 
 
 def _port_error(text: str, why: str) -> UsageError:

@@ -270,8 +270,9 @@ def test_ctrl_c_undoes_too(make, driver):
 def test_an_optional_network_may_fail(make, driver, notes, where):
     networking = make(entries("a", "b", optional=where == "configuration"))
     driver.fail = {"add a": NetworkError("no")}
-    plan = networking.plan(requests("a", "b"), (), UUID)
-    done = networking.add_all(plan, **POD, optional=("a",) if where == "pod" else ())
+    wishes = [NetworkRequest("a", optional=where == "pod"), NetworkRequest("b")]
+    plan = networking.plan(wishes, (), UUID)
+    done = networking.add_all([Attachment.from_json(one.to_json()) for one in plan], **POD)
     assert [one.network for one in done] == ["lo", "b"]
     assert "delete a" in driver.calls
     assert notes == ["the pod goes without the optional network a: no"]

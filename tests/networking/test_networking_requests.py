@@ -16,6 +16,7 @@ from kurma_core.networking import parse_net, parse_port, parse_ports
     [
         ("mynet", NetworkRequest("mynet")),
         ("mynet:eth3", NetworkRequest("mynet", "eth3")),
+        ("mynet,optional", NetworkRequest("mynet", optional=True)),
         ("mynet:veth{{num}}", NetworkRequest("mynet", "veth{{num}}")),
         ("mynet,ip=10.1.2.3", NetworkRequest("mynet", ips=("10.1.2.3",))),
         ("a:b,ip=10.1.2.3/24,ip=fd00::1,mac=02:AB:00:00:00:01",
@@ -39,6 +40,7 @@ def test_networks(text, expected):
         ("a,mac=01:00:00:00:00:00", "is a multicast address"),
         ("a,ipp=10.1.2.3", 'unknown option "ipp=10.1.2.3"'),
         ("a,ip", 'unknown option "ip"'),
+        ("a,optional=perhaps", 'unknown option "optional=perhaps"'),
         ("a,", 'unknown option ""'),
     ],
 )
