@@ -8,7 +8,7 @@ import time
 import pytest
 
 from kurma_core.errors import AppNotFoundError, KurmaError, PodError, PodStateError
-from kurma_core.pods import manager
+from kurma_core.pods import ending
 from tests.integration.pods.support import alive, until
 
 pytestmark = pytest.mark.root
@@ -65,7 +65,7 @@ def test_a_deaf_stager_is_killed_as_well(foreign):
 def test_a_failed_stop_leaves_a_state_from_which_force_works(house, monkeypatch):
     run = house.launch(POLITE)
     run.wait_output("ready")
-    monkeypatch.setattr(manager, "_TEARDOWN_PATIENCE", 0.3)
+    monkeypatch.setattr(ending, "_TEARDOWN_PATIENCE", 0.3)
     run.signal(signal.SIGSTOP)
     with pytest.raises(PodStateError, match="its owner does not take it down"):
         house.client.stop(run.uuid)

@@ -1,0 +1,268 @@
+"""Ending pods: stop, kill, rm, gc."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from typing import TYPE_CHECKING
+
+from kurma_core.errors import (
+    AppNotFoundError,
+    FormatVersionError,
+    HostError,
+    KurmaError,
+    PodDamagedError,
+    PodError,
+    PodNotFoundError,
+    PodStateError,
+)
+from kurma_core.models import ENDED_STATES, PodRecord
+from kurma_core.pods import recovery
+from kurma_core.pods.finding import PodFinder
+from kurma_core.pods.records import read_document
+from kurma_core.pods.space import no_space
+from kurma_core.value import replace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kurma_core.hookspecs import RunningStager
+    from kurma_core.linux.cgroups import CgroupTree
+    from kurma_core.pod_store import PodDirectory
+    from kurma_core.pods.document import PodDocument
+
+#: Seconds that an owner has for its teardown once the stager has ended.
+_TEARDOWN_PATIENCE = 60.0
+#: Seconds after which a pod's directory that is still being made, or removed, is nobody's.
+_HALF_MADE_GRACE = 60.0
+#: What reading a pod raises whose records are not there, or not to be understood.
+_UNREADABLE = (PodNotFoundError, PodDamagedError, FormatVersionError)
+
+
+class Collected(tuple[str, ...]):
+    """What a collection of garbage has to say, line by line.
+
+    :param failed: whether something was left because of an error.
+    """
+
+    failed: bool
+
+    def __new__(cls, lines: Iterable[str], *, failed: bool) -> Collected:
+        self = super().__new__(cls, lines)
+        self.failed = failed
+        return self
+
+
+class PodEnder(PodFinder):
+    """Stopping, signalling, removing pods, and collecting what is left of dead ones."""
+
+    def stop(self, reference: str, *, timeout: float | None = None, force: bool = False) -> PodRecord:
+        """Stops a running pod and waits until its teardown is done. One that has ended is left as it is.
+
+        :param timeout: seconds until it is ended by force; None: what the configuration gives apps, and some.
+        :raises PodStateError: it is only being prepared or started; or it does not end.
+        """
+        directory = self._find(reference)
+        state = directory.read_state()["state"]
+        if state in ENDED_STATES or state == "prepared":
+            return self._record(directory)
+        stager = recovery.find_stager(self.services, directory)
+        if stager is None and state in ("preparing", "starting"):
+            raise PodStateError(
+                f"pod {reference} is {state}: it cannot be stopped yet", hint="try again in a moment"
+            )
+        record = self._record(directory)
+        if stager is not None:
+            try:
+                self._end(directory, stager, timeout, force)
+            finally:
+                stager.close()
+        self._wait_ended(directory, time.monotonic() + _TEARDOWN_PATIENCE)
+        try:
+            now = self._record(directory)
+            if now.state in ENDED_STATES:
+                return now
+            self.services.note(f"pod {record.uuid}: it has ended; there is no space to record that")
+            record = now
+        except PodNotFoundError:
+            # An ephemeral one, that its owner has removed: how it ended, only the owner's caller has learnt.
+            pass
+        return replace(record, state="stopped", owner=None, stager_pid=None, network_namespace=None)
+
+    def _end(self, directory: PodDirectory, stager: RunningStager, timeout: float | None, force: bool) -> None:
+        driver = self._driver(directory)
+        driver.stop(directory.path, stager, force=force)
+        # A full disk must not keep a pod running; and its owner may have recorded its end already.
+        with contextlib.suppress(HostError, PodNotFoundError):
+            directory.change_state(only_in=("starting", "running"), state="stopping")
+        patience = self.services.config.stop_timeout + 5 if timeout is None else timeout
+        if _ends(stager, patience):
+            return
+        driver.stop(directory.path, stager, force=True)
+        if not _ends(stager, 10):
+            raise PodStateError(
+                f"pod {directory.uuid}: its stager (process {stager.pid}) does not die, not even of SIGKILL",
+                hint="it hangs in the kernel; kurma stop --force tries again",
+            )
+
+    def kill(self, reference: str, number: int, app: str | None = None) -> None:
+        """Sends a signal to an app's main process, or to those of all apps.
+
+        :raises AppNotFoundError: the pod has no such app, or it does not run.
+        :raises PodStateError: the pod does not run.
+        """
+        from kurma_core.linux.cgroups import CgroupTree
+
+        directory = self._find(reference)
+        record = self._record(directory)
+        if record.state != "running":
+            raise PodStateError(f"cannot signal pod {record.name}: it is {record.state}", pod=record.uuid)
+        running = {each.name: each.pid for each in record.apps if each.pid is not None and not each.exited}
+        if app is not None and app not in [each.name for each in record.apps]:
+            raise AppNotFoundError(
+                f"pod {record.name} has no app {app}", hint="its apps: " + ", ".join(a.name for a in record.apps)
+            )
+        if app is not None and app not in running:
+            raise AppNotFoundError(f"app {app} of pod {record.name} does not run")
+        # What a stager says is untrusted: only a process of this pod's own cgroup is ever signalled.
+        tree = CgroupTree(read_document(directory).cgroup)
+        for name, pid in running.items():
+            if app in (None, name):
+                _signal_member(pid, number, tree, name)
+
+    def remove(self, reference: str, *, force: bool = False) -> None:
+        """Removes an ended or prepared pod, its logs and empty volumes.
+
+        :param force: stop it first if it runs, at once.
+        :raises PodStateError: it runs.
+        """
+        directory = self.store.find(reference)
+        self._recover(directory)
+        if not os.path.isdir(directory.path):
+            return  # half-made, or ephemeral and dead: that was all there was to do
+        try:
+            document = read_document(directory)
+            state = directory.read_state()["state"]
+        except _UNREADABLE:
+            self._remove_broken(directory, force=force)
+            return
+        if force and state not in ("prepared", *ENDED_STATES):
+            self.stop(document.uuid, force=True)
+            if not os.path.isdir(directory.path):
+                return  # ephemeral, and removed by its owner
+        elif state not in ("prepared", *ENDED_STATES) and directory.owned():
+            raise _not_removable(document, state)
+        lock = self._own(directory)
+        try:
+            self._make_removable(directory, document)
+            self.store.delete(directory, document.name)
+        except PodNotFoundError:
+            return  # somebody was faster
+        finally:
+            os.close(lock)
+        self.events.tell("removed", document)
+
+    def _make_removable(self, directory: PodDirectory, document: PodDocument) -> None:
+        """Takes down what is dead. That there is no space to record it is no reason not to remove it."""
+        now = directory.read_state()
+        if now["state"] in ("prepared", *ENDED_STATES) and not now.get("steps"):
+            return
+        try:
+            recovery.take_down(self.services, directory, self.events)
+        except HostError as error:
+            if no_space(error):
+                return
+            raise
+        now = directory.read_state()
+        if now["state"] not in ("prepared", *ENDED_STATES):
+            raise _not_removable(document, now["state"])
+
+    def _remove_broken(self, directory: PodDirectory, *, force: bool) -> None:
+        """A pod whose records cannot be read: what it may have made is known by its UUID, and what is readable."""
+        from kurma_core.pods import broken
+
+        lock = self._own(directory)
+        try:
+            broken.take_down(self.services, directory, force=force)
+            self.store.delete(directory, self.store.name_of(directory.uuid))
+        finally:
+            os.close(lock)
+
+    def collect(self, *, grace: float, dry_run: bool) -> Collected:
+        """Takes down what is dead, whenever it died, and removes pods that ended more than ``grace`` seconds ago.
+
+        :returns: a line for each thing done, or that would be done, or was left.
+        """
+        said: list[str] = []
+        failed = False
+        for uuid in self.store.uuids():
+            directory = self.store.directory(uuid)
+            try:
+                said += self._collect_one(directory, grace, dry_run)
+            except KurmaError as error:
+                if not os.path.isdir(directory.path):
+                    continue  # an ephemeral one, that its owner has removed meanwhile
+                failed = True
+                hint = f" (kurma rm --force {uuid})" if isinstance(error, _UNREADABLE) else ""
+                said.append(f"pod {uuid}: left: {error.message.removeprefix(f'pod {uuid}: ')}{hint}")
+        if not dry_run:
+            self.store.sweep(min(grace, _HALF_MADE_GRACE))
+        return Collected(said, failed=failed)
+
+    def _collect_one(self, directory: PodDirectory, grace: float, dry_run: bool) -> Iterable[str]:
+        from kurma_core.pods.times import age
+
+        if recovery.needs_recovery(directory):
+            if dry_run:
+                yield f"pod {directory.uuid}: its owner has died: would be taken down if it has ended"
+                return
+            if recovery.recover(self.services, directory, self.events):
+                yield f"pod {directory.uuid}: taken down"
+        if not os.path.isdir(directory.path):
+            return
+        try:
+            state = directory.read_state()
+            if state["state"] != "preparing":
+                read_document(directory)
+        except PodNotFoundError:
+            if directory.owned():
+                return  # it is just being made
+            raise
+        if state["state"] in ("running", "stopping") and not directory.owned():
+            yield f"pod {directory.uuid}: runs without an owner: left (kurma stop {directory.uuid[:8]})"
+        if state["state"] in ENDED_STATES and not state.get("steps") and age(state.get("finishedAt")) >= grace:
+            if not dry_run:
+                self.remove(directory.uuid)
+            yield f"pod {directory.uuid}: {'would be ' if dry_run else ''}removed"
+
+
+def _not_removable(document: PodDocument, state: str) -> PodStateError:
+    return PodStateError(
+        f"cannot remove pod {document.name}: it is {state}",
+        hint=f"kurma stop {document.uuid[:8]}, or kurma rm --force {document.uuid[:8]}",
+    )
+
+
+def _ends(stager: RunningStager, timeout: float) -> bool:
+    from kurma_core.linux.process import wait_pidfd
+
+    return wait_pidfd(stager.fileno(), timeout)
+
+
+def _signal_member(pid: int, number: int, tree: CgroupTree, app: str) -> None:
+    from kurma_core.linux.process import pidfd_open, pidfd_send_signal
+
+    try:
+        fd = pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        # Only now, since the number may have gone to another process before it was held.
+        if pid not in tree.pids():
+            raise PodError(f"the stager is wrong: process {pid}, which it names for app {app}, is not in its pod")
+        pidfd_send_signal(fd, number)
+    except ProcessLookupError:
+        return
+    finally:
+        os.close(fd)
