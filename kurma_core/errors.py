@@ -1,7 +1,7 @@
 """One tree of errors. Each carries data; its message says what failed, on what, and why, in lower case.
 
 The command line prints ``kurma: MESSAGE`` on one line, then the hint (what to do) where there is one, and exits
-with :attr:`KurmaError.exit_code` (``requirements: cli``: 125 Kurma failed, 126 not executable, 127 not found,
+with :attr:`KurmaError.exit_code` (125 Kurma failed, 126 not executable, 127 not found,
 2 usage).
 """
 
