@@ -95,6 +95,9 @@ class TestDefault:
             def answer() -> None:
                 connection, peer = host.accept()
                 seen.append(peer[0])
+                request = b""
+                while b"\r\n\r\n" not in request:  # closing over unread bytes would reset the connection
+                    request += connection.recv(4096)
                 connection.sendall(b"HTTP/1.0 200 OK\r\n\r\nfrom the host\n")
                 connection.close()
 
