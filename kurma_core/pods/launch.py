@@ -23,6 +23,7 @@ from kurma_core.pods.space import free_layers, no_space
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs import RunningStager, Stdio
+    from kurma_core.models import RenderedLayer
     from kurma_core.pod_store import PodDirectory
     from kurma_core.pods.document import PodDocument
     from kurma_core.pods.services import Services
@@ -212,6 +213,20 @@ def tear_down(launch: Launch) -> list[KurmaError]:
     return failures
 
 
+def _app_setup(launch: Launch, app: str, layers: tuple[RenderedLayer, ...]) -> AppSetup:
+    document = launch.document
+    image = launch.services.images.manifest(document.images[app])
+    return AppSetup(
+        name=app,
+        layers=layers,
+        mounts=document.mounts[app],
+        environment=document.environment.get(app, ()),
+        interactive=document.interactive == app,
+        make_working_directory=docker.is_docker(image),
+        stop_signal=docker.stop_signal(image),
+    )
+
+
 def pod_setup(launch: Launch) -> PodSetup:
     """Everything that the stager's driver is told. Images are rendered anew: from the cache, and checked."""
     services, document = launch.services, launch.document
@@ -223,18 +238,7 @@ def pod_setup(launch: Launch) -> PodSetup:
     for image in rendered.values():
         manifests.update(image.manifests)
     attachments = launch.attachments or document.attachments
-    apps = tuple(
-        AppSetup(
-            name=app,
-            layers=rendered[app].layers,
-            mounts=document.mounts[app],
-            environment=document.environment.get(app, ()),
-            interactive=document.interactive == app,
-            make_working_directory=docker.is_docker(services.images.manifest(image)),
-            stop_signal=docker.stop_signal(services.images.manifest(image)),
-        )
-        for app, image in document.images.items()
-    )
+    apps = tuple(_app_setup(launch, app, rendered[app].layers) for app in document.app_names)
     return PodSetup(
         uuid=document.uuid,
         name=document.name,

@@ -58,7 +58,7 @@ def make_empty(pod: PodManifest, directory: str) -> None:
             if not os.path.isdir(path):
                 os.mkdir(path, 0o700)
                 os.chown(path, volume.uid, volume.gid)
-                os.chmod(path, int(volume.mode, 8))
+                os.chmod(path, volume.mode_bits)
 
 
 def setups(pod: PodManifest, directory: str) -> tuple[VolumeSetup, ...]:
