@@ -142,19 +142,47 @@ class RemoteBlob(Protocol):
 
 
 @frozen
+class DetachedSignature:
+    """An OpenPGP signature beside an archive (K3).
+
+    :param data: armored or binary.
+    :param over: ``archive``: the bytes as shipped (``.aci.asc``); ``tar``: the uncompressed tar (the early
+        ``.sig``).
+    :param url: where it was found, for people.
+    """
+
+    data: bytes
+    over: str = "archive"
+    url: str | None = None
+
+
+@frozen
+class PublicKey:
+    """A public key (or several in one file) that a name's owner publishes.
+
+    :param data: armored or binary, as it came; unverified. :param url: where it was found.
+    """
+
+    data: bytes
+    url: str
+
+
+@frozen
 class RemoteArchive:
     """An App Container image archive, as shipped.
 
-    :param transport: ``file``, ``http`` or ``https``: decides the trust policy (K4).
+    :param transport: ``file``, ``http`` or ``https``: decides the trust policy (K4), unless the locator is a name.
     :param signature: the detached signature's reader, called only when one is wanted; returns None when the
-        source has none. ``(bytes, kind)``, kind ``asc`` (over the archive as shipped).
+        source has none.
+    :param max_age: seconds for which the source calls its answer fresh; 0: it must be asked each time.
     """
 
     locator: str
     url: str
     transport: str
     blob: RemoteBlob
-    signature: Callable[[], bytes | None] = field(default=lambda: None)
+    signature: Callable[[], DetachedSignature | None] = field(default=lambda: None)
+    max_age: int = 0
 
 
 @frozen
@@ -210,6 +238,18 @@ class Fetcher(Protocol):
         :param locator: whole, scheme included (``docker://…``); a bare path comes as ``file:///…``.
         :raises FetchError: in one of its kinds.
         :raises UsageError: the locator is malformed.
+        """
+        ...
+
+
+class KeyFinder(Protocol):
+    """What the fetcher of names (scheme ``appc``) can do besides: find the keys that a name's owner publishes."""
+
+    def public_keys(self, name: str, request: FetchRequest) -> tuple[PublicKey, ...]:
+        """The keys published for images whose names begin with ``name`` (``ac-discovery-pubkeys``; K2, D2).
+
+        :returns: nothing is verified or stored; empty: none are published.
+        :raises FetchError: in one of its kinds.
         """
         ...
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
 from kurma_core.errors import ArchiveError, ImageNotFoundError, ManifestError
-from kurma_core.fetching import Fetching, Locator
+from kurma_core.fetching import NAMED, Fetching, Locator
 from kurma_core.hookspecs import FetchRequest, RemoteArchive, RemoteLayers
 from kurma_core.images.judges import Judge, Voucher
 from kurma_core.images.known import Known, KnownImages
@@ -110,7 +110,9 @@ class Acquisition:
             try:
                 with self.store.stage_archive(cast("BinaryIO", download)) as staged:
                     download.finish()
-                    voucher = self.judge.archive(remote, staged)
+                    voucher = self.judge.archive(
+                        remote, staged, source="named" if locator.scheme == NAMED else remote.transport
+                    )
                     return staged.commit(self._provenance(remote, voucher))
             except (ArchiveError, ManifestError) as error:
                 error.message = f"{locator.text}: {error.message}"  # what reads it does not know where it is from
@@ -144,4 +146,4 @@ class Acquisition:
 
 
 def _max_age(remote: RemoteArchive | RemoteLayers) -> int:
-    return int(getattr(remote.blob, "max_age", 0)) if isinstance(remote, RemoteArchive) else 0
+    return remote.max_age if isinstance(remote, RemoteArchive) else 0

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
 from kurma_core.errors import TrustError
+from kurma_core.fetching import NAMED
 from kurma_core.images.policy import Policy
 from kurma_core.value import frozen
 
@@ -33,8 +34,10 @@ class Voucher:
 class Judge(Protocol):
     """Judges an image that has been read (an archive) or found (layers), and is not in the store yet."""
 
-    def archive(self, remote: RemoteArchive, staged: StagedImage) -> Voucher:
-        """:raises TrustError: it is not to come in."""
+    def archive(self, remote: RemoteArchive, staged: StagedImage, *, source: str) -> Voucher:
+        """:param source: ``named``, ``https``, ``http`` or ``file``, as of :class:`.policy.Policy`.
+        :raises TrustError: it is not to come in.
+        """
         ...
 
     def layers(self, remote: RemoteLayers) -> Voucher:
@@ -53,12 +56,12 @@ class PolicyJudge:
         self._policy = policy
         self._trust = trust
 
-    def archive(self, remote: RemoteArchive, staged: StagedImage) -> Voucher:
+    def archive(self, remote: RemoteArchive, staged: StagedImage, *, source: str) -> Voucher:
         """TLS stands for the content digest that an archive's address cannot hold."""
         policy = self._policy
         if "image" in policy.insecure:
             return Voucher("unverified")
-        word = policy.word(remote.transport)
+        word = policy.word(source)
         tls = remote.transport == "https" and "tls" not in policy.insecure
         if word == "signed" or (word == "digest" and not tls):
             return self._verified(remote, staged)
@@ -89,7 +92,9 @@ class PolicyJudge:
         return Voucher("unverified", digest=remote.digest, insecure=relaxed)
 
     def accepts(self, record: ImageRecord, locator: Locator) -> bool:
-        source = locator.scheme if locator.scheme in ("http", "https", "file") else "docker"
+        source = {NAMED: "named"}.get(locator.scheme, locator.scheme)
+        if source not in ("named", "http", "https", "file"):
+            source = "docker"
         return self._policy.accepts(record, source, locator.text)
 
     def _verified(self, remote: RemoteArchive, staged: StagedImage) -> Voucher:
@@ -102,14 +107,18 @@ class PolicyJudge:
                 image=staged.id,
             )
         keys = self._trust.keys_for(name)
-        return Voucher("signed", self._trust.verify(staged.archive_path, signature, keys, what=remote.locator))
+        return Voucher(
+            "signed", self._trust.verify(staged.archive_path, signature.data, keys, what=remote.locator)
+        )
 
     def _verified_if_signed(self, remote: RemoteArchive, staged: StagedImage) -> Voucher:
         """A file needs no signature; if one is beside it, and keys are trusted for the name, it must be right."""
         keys = self._trust.keys_for(staged.manifest.name)
         if not keys or (signature := remote.signature()) is None:
             return Voucher("local")
-        return Voucher("signed", self._trust.verify(staged.archive_path, signature, keys, what=remote.locator))
+        return Voucher(
+            "signed", self._trust.verify(staged.archive_path, signature.data, keys, what=remote.locator)
+        )
 
 
 class HostJudge:
@@ -124,7 +133,7 @@ class HostJudge:
         self._keys = tuple(keys)
         self._pinned = pinned
 
-    def archive(self, remote: RemoteArchive, staged: StagedImage) -> Voucher:
+    def archive(self, remote: RemoteArchive, staged: StagedImage, *, source: str) -> Voucher:
         if self._pinned is not None:
             self._check_pin(remote.locator, (staged.id, _file_digest(staged.archive_path)))
             return Voucher("digest", digest=self._pinned)
@@ -135,7 +144,7 @@ class HostJudge:
                 hint=f"sign it, or pin it in kurma.yml: host_image_digests: {{{remote.locator}: {staged.id}}}",
                 image=staged.id,
             )
-        fingerprint = self._trust.verify_host_image(staged.archive_path, signature, what=remote.locator)
+        fingerprint = self._trust.verify_host_image(staged.archive_path, signature.data, what=remote.locator)
         return Voucher("signed", fingerprint)
 
     def layers(self, remote: RemoteLayers) -> Voucher:

@@ -7,7 +7,16 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from kurma_core.errors import FetchNotFoundError, PluginSkipped, UsageError
-from kurma_core.hookspecs import Driver, DriverContext, Fetcher, FetchRequest, Option, RemoteArchive, hookimpl
+from kurma_core.hookspecs import (
+    DetachedSignature,
+    Driver,
+    DriverContext,
+    Fetcher,
+    FetchRequest,
+    Option,
+    RemoteArchive,
+    hookimpl,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +55,11 @@ class Memo:
         return RemoteArchive(locator, locator, "file", File(path, key, info.st_size), lambda: signature(path))
 
 
-def signature(path: str) -> bytes | None:
+def signature(path: str) -> DetachedSignature | None:
     """The detached signature beside the archive, if there is one."""
     try:
         with open(f"{path}.asc", "rb") as stream:
-            return stream.read()
+            return DetachedSignature(stream.read(), url=f"{path}.asc")
     except FileNotFoundError:
         return None
 

@@ -41,7 +41,7 @@ def test_it_resolves(driver, tmp_path):
     with found.blob.open(4) as stream:
         assert stream.read() == b"456789"
     (tmp_path / "box.aci.asc").write_bytes(b"signature")
-    assert driver.resolve("memo:box", REQUEST).signature() == b"signature"
+    assert driver.resolve("memo:box", REQUEST).signature().data == b"signature"
 
 
 def test_what_it_refuses(driver):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import urlsplit, urlunsplit
 
 from kurma_core.errors import FetchError, FetchNotFoundError
-from kurma_core.hookspecs import RemoteArchive
+from kurma_core.hookspecs import DetachedSignature, RemoteArchive
 from kurma_fetch_http.local import SIGNATURE_LIMIT
 from kurma_fetch_http.reader import ResumingReader, buffered, get_from, validators
 from kurma_fetch_http.transport import Transport, shown
@@ -32,6 +32,7 @@ def web_archive(locator: str, transport: Transport) -> RemoteArchive:
         transport=urlsplit(final).scheme,
         blob=blob,
         signature=lambda: _signature(transport, locator),
+        max_age=_max_age(answer.headers.get("Cache-Control", "")),
     )
 
 
@@ -50,7 +51,6 @@ class WebBlob:
         self.size: int | None = int(length) if length.isascii() and length.isdigit() else None
         self.digest: str | None = None
         self.key = None if self._validator is None else f"web {shown(final)} {self._validator}"
-        self.max_age = _max_age(answer.headers.get("Cache-Control", ""))
         self._first: BaseHTTPResponse | None = answer
         self._lock = threading.Lock()
 
@@ -86,7 +86,7 @@ def _max_age(control: str) -> int:
     return next((int(age) for age in ages if age.isascii() and age.isdigit()), 0)
 
 
-def _signature(transport: Transport, url: str) -> bytes | None:
+def _signature(transport: Transport, url: str) -> DetachedSignature | None:
     parts = urlsplit(url)
     beside = urlunsplit((parts.scheme, parts.netloc, parts.path + ".asc", parts.query, ""))
     try:
@@ -100,4 +100,4 @@ def _signature(transport: Transport, url: str) -> bytes | None:
         content = b"".join(iter(lambda: reader.read(1 << 16), b""))[: SIGNATURE_LIMIT + 1]
     if len(content) > SIGNATURE_LIMIT:
         raise FetchError(f"{shown(beside)}: too long for a signature", url=shown(beside))
-    return content
+    return DetachedSignature(content, url=shown(beside))

@@ -9,7 +9,7 @@ from typing import BinaryIO
 from urllib.parse import unquote_to_bytes, urlsplit
 
 from kurma_core.errors import FetchError, FetchNotFoundError, FetchRefusedError, UsageError
-from kurma_core.hookspecs import RemoteArchive
+from kurma_core.hookspecs import DetachedSignature, RemoteArchive
 from kurma_core.value import frozen
 
 #: A detached signature is some hundred bytes; whatever is longer than this is none.
@@ -98,7 +98,7 @@ def _opening_error(name: str, error: OSError) -> FetchError:
     return FetchError(f"{name}: cannot be opened: {error.strerror}", url=name)
 
 
-def _signature(path: bytes) -> bytes | None:
+def _signature(path: bytes) -> DetachedSignature | None:
     try:
         with open_regular(path) as file:
             content = file.read(SIGNATURE_LIMIT + 1)
@@ -106,4 +106,4 @@ def _signature(path: bytes) -> bytes | None:
         return None
     if len(content) > SIGNATURE_LIMIT:
         raise FetchError(f"{os.fsdecode(path)}: too long for a signature", url=os.fsdecode(path))
-    return content
+    return DetachedSignature(content, url=os.fsdecode(path))

@@ -46,7 +46,9 @@ def test_the_signature_is_the_file_beside_it(tmp_path: Path) -> None:
     archive = local_archive(f"file://{tmp_path}/image.aci")
     assert archive.signature() is None
     (tmp_path / "image.aci.asc").write_bytes(b"signature")
-    assert archive.signature() == b"signature"
+    found = archive.signature()
+    assert found is not None
+    assert (found.data, found.over) == (b"signature", "archive")
 
 
 def test_something_huge_is_no_signature(tmp_path: Path) -> None:

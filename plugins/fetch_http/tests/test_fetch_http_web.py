@@ -127,7 +127,7 @@ def test_retry_after_is_not_heeded_for_ever(tmp_path: Path, server: WebServer) -
 def test_max_age_and_etag_are_told(tmp_path: Path, server: WebServer) -> None:
     server.pages["/image.aci"].headers = {"Cache-Control": "public, max-age=60"}
     archive = resolve(tmp_path, server.url("/image.aci"))
-    assert archive.blob.max_age == 60  # type: ignore[attr-defined]
+    assert archive.max_age == 60
     assert '"one"' in (archive.blob.key or "")
 
 
@@ -135,7 +135,9 @@ def test_the_signature_stands_beside_it(tmp_path: Path, server: WebServer) -> No
     archive = resolve(tmp_path, server.url("/image.aci"))
     assert archive.signature() is None
     server.pages["/image.aci.asc"] = Page(b"signature")
-    assert archive.signature() == b"signature"
+    found = archive.signature()
+    assert found is not None
+    assert (found.data, found.over) == (b"signature", "archive")
 
 
 def test_the_query_stays_behind_the_signatures_name(tmp_path: Path, server: WebServer) -> None:
