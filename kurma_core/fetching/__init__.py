@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from kurma_core.errors import FetchDigestError, FetchError, KurmaError, PluginError, StoreError
-from kurma_core.fetching.download import Download, Partial
+from kurma_core.errors import FetchDigestError, FetchError, KurmaError, StoreError
+from kurma_core.fetching.download import Download, Partial, broken
 from kurma_core.fetching.locator import NAMED, Locator, host_platform, parse_locator
 
 if TYPE_CHECKING:
@@ -70,11 +70,11 @@ class Fetching:
         except (KurmaError, OSError):
             raise
         except Exception as error:  # a plugin may raise anything; it must not pass for a fault of the core
-            raise _broken(fetcher, f"failed on {found.text}: {type(error).__name__}: {error}") from error
+            raise broken(fetcher, f"failed on {found.text}: {type(error).__name__}: {error}") from error
         from kurma_core.hookspecs import RemoteArchive, RemoteLayers
 
         if not isinstance(remote, RemoteArchive | RemoteLayers):
-            raise _broken(fetcher, f"returned for {found.text}: {remote!r}, which is no image")
+            raise broken(fetcher, f"returned for {found.text}: {remote!r}, which is no image")
         return remote
 
     @contextmanager
@@ -130,11 +130,6 @@ class Fetching:
                 continue  # finished meanwhile
             count, size = count + 1, size + found.st_size
         return count, size
-
-
-def _broken(fetcher: Fetcher, what: str) -> PluginError:
-    plugin = type(fetcher).__module__.partition(".")[0]
-    return PluginError(" ".join(f"fetcher {plugin} {what}".split()), plugin=plugin)
 
 
 def _resumable(error: BaseException) -> bool:

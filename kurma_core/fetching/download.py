@@ -11,13 +11,22 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from kurma_core.errors import FetchDigestError, FetchError, FetchTruncatedError, StoreError
+from kurma_core.errors import (
+    FetchDigestError,
+    FetchError,
+    FetchTruncatedError,
+    KurmaError,
+    PluginError,
+    StoreError,
+)
 
 if TYPE_CHECKING:
     import threading
-    from typing import BinaryIO
+    from typing import BinaryIO, TypeVar
 
     from kurma_core.hookspecs import Progress, RemoteBlob
+
+    T = TypeVar("T")
 
 CHUNK = 1 << 18
 _LOCK_POLL = 0.05
@@ -127,12 +136,12 @@ class Download(io.RawIOBase):
                 self._replay = 0
         if size is None or self._replay < size or not size:
             try:
-                self._source = self._blob.open(self._replay)
+                self._source = self._ask(lambda: self._blob.open(self._replay))
             except FetchTruncatedError as error:
                 if not self._replay or not error.data.get("changed"):
                     raise
                 self._replay = 0
-                self._source = self._blob.open(0)
+                self._source = self._ask(lambda: self._blob.open(0))
         if self._partial is not None and not self._replay:
             self._partial.truncate()
         if self._progress is not None:
@@ -144,10 +153,28 @@ class Download(io.RawIOBase):
             return self._partial.read(min(size, self._replay - self._position), self._position)
         if self._source is None:
             return b""
-        data = self._source.read(size)
+        source = self._source
+        data: object = self._ask(lambda: source.read(size))
+        if not isinstance(data, bytes):
+            raise broken(self._blob, f"failed on {self._what}: read {data!r}, which is no bytes")
         if data and self._partial is not None:
             self._partial.append(data)
         return data
+
+    def _ask(self, source: Callable[[], T]) -> T:
+        """What the plugin's part answers. It may raise anything: it must not pass for a fault of the core.
+
+        :raises FetchError: it cannot be read. :raises PluginError: it failed in a way of its own.
+        """
+        try:
+            return source()
+        except KurmaError:
+            raise
+        except OSError as error:
+            reason = error.strerror or " ".join(str(error).split()) or type(error).__name__
+            raise FetchError(f"{self._what}: cannot be read: {reason}", errno=error.errno) from error
+        except Exception as error:
+            raise broken(self._blob, f"failed on {self._what}: {type(error).__name__}: {error}") from error
 
     def _check(self) -> None:
         size = self._blob.size
@@ -235,6 +262,12 @@ class Partial:
         if not keep or not self.size():
             os.unlink(self._path)
         os.close(self._descriptor)
+
+
+def broken(part: object, what: str) -> PluginError:
+    """:param part: an object of the plugin at fault."""
+    plugin = type(part).__module__.partition(".")[0]
+    return PluginError(" ".join(f"fetcher {plugin} {what}".split()), plugin=plugin)
 
 
 def _try_lock(descriptor: int) -> bool:

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 REDIRECTS = 10
 #: Longest that one ``Retry-After`` is obeyed, and longest that one request waits in all, in seconds.
 LONGEST_WAIT = 60.0
+#: Waits from this many seconds on are told.
+_TOLD_WAIT = 2.0
 _REDIRECT = frozenset((301, 302, 303, 307, 308))
 _AGAIN = frozenset((429, 500, 502, 503, 504))
 _GOOD = frozenset((200, 206))
@@ -50,6 +52,8 @@ class Transport:
     :param insecure: ``tls``: certificates are not verified; ``http``: plain HTTP is allowed.
     :param credentials: looked up by host for every request that brings none of its own.
     :param sleep: waits that many seconds.
+    :param note: told of long waits, in one line.
+    :param plain: whether plain HTTP may be spoken to ``host[:port]``, beside what ``insecure`` allows.
     """
 
     def __init__(
@@ -61,8 +65,12 @@ class Transport:
         insecure: Collection[str] = (),
         credentials: Credentials | None = None,
         sleep: Callable[[float], None] = time.sleep,
+        note: Callable[[str], None] = lambda text: None,
+        plain: Callable[[str], bool] = lambda host: False,
     ) -> None:
         self.retries = retries
+        self._note = note
+        self._plain = plain
         self._timeout = urllib3.Timeout(connect=timeout, read=timeout)
         self._insecure = frozenset(insecure)
         self._credentials = credentials or Credentials("")
@@ -80,6 +88,7 @@ class Transport:
             ca_file=str(config.get("ca_file", "")),
             insecure=insecure,
             credentials=Credentials(context.auth_dir),
+            note=context.note,
         )
 
     def request(
@@ -105,6 +114,8 @@ class Transport:
             if answer.status not in _REDIRECT:
                 return answer, url
             answer.release_conn()
+            if body is not None:
+                raise FetchRefusedError(f"{shown(url)}: redirects what was sent to it", url=shown(url))
             url, sent = self._follow(url, answer, sent)
         raise FetchError(f"{shown(url)}: more than {REDIRECTS} redirects", url=shown(url))
 
@@ -118,7 +129,7 @@ class Transport:
             raise UsageError(
                 f"{shown(url)}: credentials do not belong into an address", hint="put them into a file in auth.d"
             )
-        if parts.scheme == "http" and "http" not in self._insecure:
+        if parts.scheme == "http" and "http" not in self._insecure and not self._plain(parts.netloc):
             raise FetchRefusedError(
                 f"{shown(url)}: plain http is not allowed",
                 hint="use https, or allow it for this run: --insecure-options=http",
@@ -144,8 +155,11 @@ class Transport:
                 if wanted:
                     return answer
                 if last or answer.status not in _AGAIN or waited + pause > LONGEST_WAIT:
-                    _refuse(answer, url)
+                    _refuse(answer, url, pause)
                 answer.drain_conn()
+                if pause >= _TOLD_WAIT:
+                    why = "too many requests" if answer.status == 429 else f"status {answer.status}"
+                    self._note(f"{urlsplit(url).netloc}: {why}: trying again in {pause:.0f} s")
             waited += pause
             self.sleep(pause)
         raise AssertionError("the last attempt returns or raises")
@@ -250,19 +264,20 @@ def _retry_after(answer: BaseHTTPResponse, attempt: int) -> float:
     """Seconds, as a number or a date in the answer says, else by back-off."""
     text = answer.headers.get("Retry-After", "").strip()
     if text.isascii() and text.isdigit():
-        return float(text)
+        return float(text[:10])
     if text:
         from email.utils import parsedate_to_datetime
 
         try:
             return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
-        except ValueError:
+        except (ValueError, OverflowError):
             pass  # unreadable: as if it were not there
     return backoff(attempt)
 
 
-def _refuse(answer: BaseHTTPResponse, url: str) -> NoReturn:
-    """:raises FetchError: of the kind that the status means."""
+def _refuse(answer: BaseHTTPResponse, url: str, pause: float) -> NoReturn:
+    """:param pause: seconds after which it may be asked again.
+    :raises FetchError: of the kind that the status means."""
     status, name = answer.status, shown(url)
     answer.close()
     if status in (404, 410):
@@ -277,6 +292,9 @@ def _refuse(answer: BaseHTTPResponse, url: str) -> NoReturn:
     if status in (403, 451):
         raise FetchRefusedError(f"{name}: access is refused (status {status})", url=name, status=status)
     if status == 429:
-        raise FetchRefusedError(f"{name}: too many requests", hint="try again later", url=name, status=status)
+        later = f"in {pause:.0f} seconds, as the server asks" if pause > LONGEST_WAIT else "later"
+        raise FetchRefusedError(
+            f"{name}: too many requests", hint=f"try again {later}", url=name, status=status, pause=pause
+        )
     what = "the server failed" if status >= 500 else "unexpected answer"
     raise FetchError(f"{name}: {what} (status {status})", url=name, status=status)
