@@ -78,6 +78,8 @@ class ImageRecord:
     :param layers: keys of the extracted layers, lowest first (an ACI has one; a Docker image has several).
     :param provenance: every way it came in, oldest first; never empty.
     :param last_used: RFC 3339, UTC; None: never.
+    :param early_id: ``sha256-`` and 64 hex digits over the same tar, as early documents name it (E6); None: it
+        came from a registry, or into the store by a Kurma that kept none.
     """
 
     id: str
@@ -88,6 +90,7 @@ class ImageRecord:
     layers: tuple[str, ...]
     provenance: tuple[Provenance, ...]
     last_used: str | None = None
+    early_id: str | None = None
 
     @property
     def trust(self) -> str:
@@ -102,6 +105,7 @@ class ImageRecord:
     def to_json(self) -> dict[str, Json]:
         return {
             "id": self.id,
+            "earlyId": self.early_id,
             "name": self.name,
             "version": self.version,
             "labels": dict(self.labels),

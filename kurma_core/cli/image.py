@@ -146,6 +146,7 @@ def _page(record: ImageRecord) -> Iterator[str]:
     yield facts(
         [
             ("id", record.id),
+            ("early id", record.early_id),
             ("name", record.name),
             ("version", record.version),
             ("labels", pairs(record.labels)),

@@ -177,7 +177,7 @@ def app_name(image: str) -> str:
     from kurma_core.appc.types import sanitize_name
     from kurma_core.errors import ManifestError
 
-    if image.startswith("sha512-"):
+    if image.startswith(("sha512-", "sha256-")):
         return "app"
     last = image.split("?")[0].split(",")[0].rstrip("/").split("/")[-1].split("@")[0]
     last = last.split(":")[0] or last.rpartition(":")[2]

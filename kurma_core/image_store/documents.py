@@ -32,6 +32,11 @@ def is_id(text: str) -> bool:
     return len(text) == 135 and text.startswith(_ID_PREFIX) and is_hex(text[7:])
 
 
+def is_early_id(text: object) -> bool:
+    """Whether it is a whole image ID as early documents have them."""
+    return isinstance(text, str) and len(text) == 71 and text.startswith("sha256-") and is_hex(text[7:])
+
+
 def checked_id(image_id: str) -> str:
     """``image_id`` itself, fit to be part of a path. :raises ImageNotFoundError: it is no image ID."""
     if not is_id(image_id):
@@ -98,6 +103,7 @@ def image_document(image: ImageRecord, layers_size: int) -> bytes:
     return dump(
         {
             "id": image.id,
+            **({} if image.early_id is None else {"earlyId": image.early_id}),
             "name": image.name,
             "labels": dict(image.labels),
             "layers": list(image.layers),
@@ -127,6 +133,7 @@ def read_image(store: ImageStore, image_id: str) -> ImageRecord:
             layers=tuple(document["layers"]),
             provenance=tuple(Provenance.from_json(value) for value in document["provenance"]),
             last_used=used,
+            early_id=document.get("earlyId"),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise _unreadable(path, error) from error

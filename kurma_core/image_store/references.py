@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from kurma_core.errors import AmbiguousReferenceError, ImageNotFoundError
-from kurma_core.image_store.documents import is_hex, is_id
+from collections.abc import Iterator
+
+from kurma_core.errors import AmbiguousReferenceError, ImageNotFoundError, StoreError
+from kurma_core.image_store.documents import is_early_id, is_hex, is_id
 from kurma_core.models import ImageRecord
 
 TYPE_CHECKING = False
@@ -13,32 +15,61 @@ if TYPE_CHECKING:
 #: Digits that the start of an ID must have.
 SHORTEST = 6
 _PREFIX = "sha512-"
+_EARLY = "sha256-"
 
 
 def find(store: ImageStore, reference: str) -> ImageRecord:
     """See :meth:`.store.ImageStore.find`. An ID is looked for first: a name may look like the start of one."""
     if is_id(reference):
         return store.get(reference)
-    by_id = _by_prefix(store, reference)
+    by_id = find_by_id(store, reference)
     if by_id is not None:
         return by_id
-    if reference.startswith(_PREFIX):
+    if reference.startswith((_PREFIX, _EARLY)):
         raise _not_found(reference)
     return _by_name(store, reference)
 
 
-def _by_prefix(store: ImageStore, reference: str) -> ImageRecord | None:
-    digits = reference.removeprefix(_PREFIX)
+def find_by_id(store: ImageStore, reference: str) -> ImageRecord | None:
+    """The image whose ID, by the one algorithm or the other, starts so (T4, E6); None: there is none, or what is
+    written is not the start of an ID.
+
+    :raises AmbiguousReferenceError: several do.
+    """
+    prefix, digits = _EARLY, reference.removeprefix(_EARLY)
+    if digits == reference:
+        prefix, digits = _PREFIX, reference.removeprefix(_PREFIX)
     if len(digits) < SHORTEST or not is_hex(digits):
         return None
-    matches = [image_id for image_id in store.ids() if image_id.startswith(_PREFIX + digits)]
+    either = digits == reference
+    matches: set[str] = set()
+    if either or prefix == _PREFIX:
+        matches.update(image_id for image_id in store.ids() if image_id.startswith(_PREFIX + digits))
+    if either or prefix == _EARLY:
+        matches.update(_early(store, digits))
     if len(matches) > 1:
         raise AmbiguousReferenceError(
             f"{len(matches)} images have an ID that starts with {reference}",
             hint="give more digits of the ID",
-            matches=tuple(matches),
+            matches=tuple(sorted(matches)),
         )
-    return store.get(matches[0]) if matches else None
+    return store.get(matches.pop()) if matches else None
+
+
+def _early(store: ImageStore, digits: str) -> Iterator[str]:
+    """IDs of the images whose early ID starts so: of each one's document only the bytes are looked at, and what
+    looks like it is read."""
+    wanted = b'"earlyId": "sha256-' + digits.encode()
+    for image_id in store.ids():
+        try:
+            with open(store.path("images", image_id, "image.json"), "rb") as file:
+                if wanted not in file.read():
+                    continue
+            early = store.get(image_id).early_id
+        except (OSError, ImageNotFoundError, StoreError):
+            continue  # removed meanwhile, or damaged
+        if is_early_id(early) and str(early).startswith(_EARLY + digits):
+            yield image_id
 
 
 def _by_name(store: ImageStore, reference: str) -> ImageRecord:

@@ -45,7 +45,7 @@ class StagedImage:
     """An image that has been read and is not in the store yet.
 
     :ivar archive_path: the archive as shipped; good until the context is left, or the image committed.
-    :ivar size: bytes of the uncompressed tar.
+    :ivar size: bytes of the uncompressed tar. :ivar early_id: ``sha256-…`` over the same (E6).
     """
 
     id: str
@@ -56,6 +56,7 @@ class StagedImage:
     _store: ImageStore
     _work: str
     _layer_size: int
+    early_id: str
 
     def commit(self, provenance: Provenance) -> ImageRecord:
         """Put it into the store. If it is there already, only where it came from is added.
@@ -71,6 +72,7 @@ class StagedImage:
                 size=0,
                 layers=(self.id,),
                 provenance=(provenance,),
+                early_id=self.early_id,
             )
             write_image(self._store, self._work, image, self.manifest_bytes, self._layer_size)
             _sync(self._work)
@@ -96,9 +98,10 @@ def _stage(store: ImageStore, stream: BinaryIO, work: str) -> StagedImage:
     archive = f"{work}/archive.aci"
     kept = os.open(archive, NEW_FILE, 0o600)
     try:
-        with ArchiveStream(stream, store.limits, tee=lambda data: write_all(kept, data)) as source:
+        with ArchiveStream(stream, store.limits, early=True, tee=lambda data: write_all(kept, data)) as source:
             contents, layer = unpack_image(TarReader(source, store.limits), store.limits, f"{work}/layer")
             image_id, unpacked = f"sha512-{source.digest()}", source.size
+            early_id = f"sha256-{source.early_digest()}"
     finally:
         os.close(kept)
     layer.describe(image_id)
@@ -112,6 +115,7 @@ def _stage(store: ImageStore, stream: BinaryIO, work: str) -> StagedImage:
         _store=store,
         _work=work,
         _layer_size=layer.size,
+        early_id=early_id,
     )
 
 
@@ -245,6 +249,7 @@ def _add_provenance(store: ImageStore, work: str, image: ImageRecord, archive: s
             size=0,
             layers=known.layers,
             provenance=(*others, new),
+            early_id=known.early_id or image.early_id,
         )
         path = store.path("images", image.id, "image.json")
         with open(path, "rb") as file:

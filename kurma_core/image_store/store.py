@@ -106,14 +106,24 @@ class ImageStore:
         return documents.read_image(self, image_id)
 
     def find(self, reference: str) -> ImageRecord:
-        """The image that ``reference`` means: an ID, the start of one (6 digits or more, with or without
-        ``sha512-``), or ``NAME[:VERSION][,label=value…]``, of which the newest one counts.
+        """The image that ``reference`` means: an ID by either algorithm, the start of one (6 digits or more, with
+        or without ``sha512-`` or ``sha256-``; T4), or ``NAME[:VERSION][,label=value…]``, of which the newest one
+        counts.
 
         :raises ImageNotFoundError: there is none. :raises AmbiguousReferenceError: the start of several IDs.
         """
         from kurma_core.image_store.references import find
 
         return find(self, reference)
+
+    def find_by_id(self, reference: str) -> ImageRecord | None:
+        """As :meth:`find`, of IDs and starts of IDs alone. None: it is no such thing, or there is no such image.
+
+        :raises AmbiguousReferenceError: the start of several IDs.
+        """
+        from kurma_core.image_store.references import find_by_id
+
+        return find_by_id(self, reference)
 
     def list(self) -> tuple[ImageRecord, ...]:
         """All images, by name and then by age. One that is damaged is left out, so that it does not take the

@@ -31,6 +31,7 @@ class ArchiveStream:
 
     :param stream: the archive as shipped; read to its end, not closed.
     :param algorithm: of the digest over the uncompressed bytes, trailing padding included.
+    :param early: SHA-256 over the same bytes as well: what early documents call the image by (E6).
     :param tee: called in the other thread with every piece as shipped.
     """
 
@@ -40,6 +41,7 @@ class ArchiveStream:
         limits: Limits,
         *,
         algorithm: str = "sha512",
+        early: bool = False,
         tee: Callable[[bytes], object] | None = None,
     ) -> None:
         import hashlib
@@ -48,6 +50,7 @@ class ArchiveStream:
         self._limits = limits
         self._tee = tee
         self._hash = hashlib.new(algorithm)
+        self._early = hashlib.sha256() if early else None
         self._raw: SimpleQueue[bytes | None] = SimpleQueue()
         self._out: Queue[bytes | None] = Queue(_AHEAD)
         self._fed = 0
@@ -77,6 +80,11 @@ class ArchiveStream:
     def digest(self) -> str:
         """Hexadecimal digest over everything; right once :meth:`finish` has returned."""
         return self._hash.hexdigest()
+
+    def early_digest(self) -> str:
+        """The SHA-256 that ``early`` asked for; right when :meth:`digest` is."""
+        assert self._early is not None
+        return self._early.hexdigest()
 
     # --- reading -------------------------------------------------------------------------------------------------
 
@@ -159,6 +167,8 @@ class ArchiveStream:
                 raise ArchiveError("not an image archive: it is empty")
             for piece in decoder(detect(head[:512]), _chain(head, source)):
                 self._hash.update(piece)
+                if self._early is not None:
+                    self._early.update(piece)
                 self.size += len(piece)
                 self._judge()
                 self._out.put(piece)

@@ -123,16 +123,10 @@ class ImageManager:
         return self._acquisition(policy, progress).get(locator, pull)
 
     def _by_id(self, reference: str) -> ImageRecord | None:
-        digits = reference.removeprefix("sha512-")
-        if len(digits) < 6 or digits.strip("0123456789abcdef"):
-            return None
-        try:
-            record = self.store.find(reference)
-        except ImageNotFoundError:
-            if reference != digits:
-                raise
-            return None
-        return record if record.id.startswith(f"sha512-{digits}") else None
+        stored = self.store.find_by_id(reference)
+        if stored is None and reference.startswith(("sha512-", "sha256-")):
+            return self.store.find(reference)  # which says that there is none
+        return stored
 
     def _by_name(self, reference: str, policy: Policy) -> ImageRecord | None:
         """Several may have the name: the newest that may stand for it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from kurma_core.errors import ImageNotFoundError, RenderError
+from kurma_core.errors import AmbiguousReferenceError, RenderError
 from kurma_core.hookspecs import ImageNode
 from kurma_core.images.policy import at_least
 from kurma_core.value import replace
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 Json = Any
 #: How deep dependencies may stand in one another.
 _DEPTH = 64
+#: Digits of a truncated ID for which nobody finds another image: what early documents have, 160 bits.
+_ENOUGH = 40
 #: Where conversion keeps the place at which an early document puts a dependency's tree.
 _ROOT = "kurma.io/root"
 
@@ -69,28 +71,23 @@ class Graph:
         return node if root == "/" else replace(node, root=str(root))
 
     def _find(self, manifest: ImageManifest, dependency: Dependency, way: tuple[str, ...]) -> ImageRecord:
-        """By ID, whatever vouches for it, for the ID is the content's. By name only what may stand for its name,
-        or is vouched for as well as the image is that names it."""
+        """By ID, whatever vouches for it, for the ID is the content's. By name, or by so little of an ID that
+        another image can be made to have it, only what may stand for its name, or is vouched for as well as the
+        image is that names it."""
         if dependency.image_id is not None:
-            try:
-                record = self._store.find(dependency.image_id)
-            except ImageNotFoundError:
-                raise _missing(manifest, dependency) from None
-            if record.name != dependency.image_name:
-                raise RenderError(
-                    f"{manifest.name} depends on {dependency.image_name}, and the image with the ID that it "
-                    f"gives is {record.name}",
-                    image=record.id,
-                )
-            return record
-        wanted = {label.name: label.value for label in dependency.labels}
-        fitting = [
-            record
-            for record in self._store.list()
-            if record.name == dependency.image_name and wanted.items() <= record.labels.items()
-        ]
-        if not fitting:
-            raise _missing(manifest, dependency)
+            record = self._by_id(manifest, dependency, dependency.image_id)
+            if len(dependency.image_id.partition("-")[2]) >= _ENOUGH:
+                return record
+            fitting = [record]
+        else:
+            wanted = {label.name: label.value for label in dependency.labels}
+            fitting = [
+                record
+                for record in self._store.list()
+                if record.name == dependency.image_name and wanted.items() <= record.labels.items()
+            ]
+            if not fitting:
+                raise _missing(manifest, dependency)
         trusted = [
             record
             for record in fitting
@@ -104,6 +101,26 @@ class Graph:
                 image=fitting[0].id,
             )
         return max(trusted, key=lambda record: record.fetched_at)
+
+    def _by_id(self, manifest: ImageManifest, dependency: Dependency, ident: str) -> ImageRecord:
+        """Early documents give SHA-256, and the beginning of it (E6)."""
+        try:
+            record = self._store.find_by_id(ident)
+        except AmbiguousReferenceError as error:
+            raise RenderError(
+                f"{manifest.name} depends on {_named(dependency)}: {error.message}",
+                hint="remove the image that is not meant",
+                **error.data,
+            ) from None
+        if record is None:
+            raise _missing(manifest, dependency)
+        if record.name != dependency.image_name:
+            raise RenderError(
+                f"{manifest.name} depends on {dependency.image_name}, and the image with the ID that it "
+                f"gives is {record.name}",
+                image=record.id,
+            )
+        return record
 
 
 def _check_size(store: ImageStore, manifest: ImageManifest, dependency: Dependency, record: ImageRecord) -> None:

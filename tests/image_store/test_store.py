@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import io
+import json
 import os
 import subprocess
 import sys
@@ -169,6 +172,67 @@ def test_find_several(store: ImageStore) -> None:
     with pytest.raises(AmbiguousReferenceError) as caught:
         store.find("abcdef")
     assert caught.value.data["matches"] == tuple("sha512-abcdef" + digit * 122 for digit in "12")
+
+
+def test_find_by_either_algorithm(store: ImageStore) -> None:
+    """T4, E6: the SHA-256 of the uncompressed tar, whole or the start of it, means the same image."""
+    archive = labelled("1")
+    early = hashlib.sha256(archive).hexdigest()
+    stored = stage_and_commit(store, gzip.compress(archive))
+    stage_and_commit(store, labelled("2"))
+    assert stored.early_id == f"sha256-{early}"
+    assert stored.to_json()["earlyId"] == f"sha256-{early}"
+    for reference in (f"sha256-{early}", f"sha256-{early[:40]}", early[:6], f"sha256-{early[:6]}"):
+        assert store.find(reference) == stored
+        assert store.find_by_id(reference) == stored
+    for unknown in (
+        f"sha512-{early[:40]}",
+        f"sha256-{stored.id[7:47]}",
+        f"sha256-{early[:5]}",
+        f"sha256-{early}0",
+    ):
+        assert store.find_by_id(unknown) is None
+        with pytest.raises(ImageNotFoundError):
+            store.find(unknown)
+    assert store.find_by_id("example.com/thing") is None
+
+
+def test_find_several_by_either_algorithm(store: ImageStore) -> None:
+    """What is the start of one image's ID and of another's early one means neither."""
+    one = stage_and_commit(store, labelled("1"))
+    other = stage_and_commit(store, labelled("2"))
+    assert one.early_id is not None
+    _set_early_id(store, other.id, f"sha256-{one.id[7:27]}{'0' * 44}")
+    with pytest.raises(AmbiguousReferenceError, match="2 images") as caught:
+        store.find(one.id[7:15])
+    assert caught.value.data["matches"] == tuple(sorted([one.id, other.id]))
+    assert store.find(one.id[:15]) == one
+    assert store.find(f"sha256-{one.id[7:15]}").id == other.id
+    _set_early_id(store, other.id, one.early_id[:20] + "f" * 51)
+    with pytest.raises(AmbiguousReferenceError):
+        store.find(one.early_id[:20])
+
+
+def _set_early_id(store: ImageStore, image_id: str, early: str | None) -> None:
+    path = store.path("images", image_id, "image.json")
+    with open(path) as document:
+        value = json.load(document)
+    if early is None:
+        del value["earlyId"]
+    else:
+        value["earlyId"] = early
+    with open(path, "w") as document:
+        json.dump(value, document)
+
+
+def test_a_record_without_an_early_id_is_read_and_gets_one(store: ImageStore) -> None:
+    archive = labelled("1")
+    stored = stage_and_commit(store, archive)
+    _set_early_id(store, stored.id, None)
+    assert store.get(stored.id) == replace(stored, early_id=None)
+    assert store.find_by_id(str(stored.early_id)) is None
+    assert stage_and_commit(store, archive).early_id == stored.early_id
+    assert store.find(str(stored.early_id)).id == stored.id
 
 
 def test_a_newer_document_is_refused(store: ImageStore) -> None:
