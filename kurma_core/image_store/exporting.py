@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from kurma_core.errors import StoreError
 from kurma_core.hookspecs import ImageLayer
@@ -68,14 +68,11 @@ def _unpack(archive: str, out: BinaryIO) -> str:
     """The archive as shipped, without its compression."""
     import hashlib
 
-    from kurma_core.image_store.compression import decoder, detect
+    from kurma_core.image_store.unpacked import unpacked
 
     digest = hashlib.sha512()
-    with guard("cannot read an archive of the image store"), open(archive, "rb") as file:
-        head = file.read(512)
-        file.seek(0)
-        pieces: Iterator[bytes] = iter(lambda: file.read(1 << 18), b"")
-        for piece in decoder(detect(head), pieces):
+    with guard("cannot read an archive of the image store"):
+        for piece in unpacked(archive):
             digest.update(piece)
             out.write(piece)
     return f"sha512-{digest.hexdigest()}"

@@ -58,6 +58,15 @@ class StagedImage:
     _layer_size: int
     early_id: str
 
+    def tar(self) -> Iterator[bytes]:
+        """The uncompressed tar, in pieces, read anew from the archive: what early signatures are over (K3).
+
+        :raises OSError: as the kernel says.
+        """
+        from kurma_core.image_store.unpacked import unpacked
+
+        return unpacked(self.archive_path)
+
     def commit(self, provenance: Provenance) -> ImageRecord:
         """Put it into the store. If it is there already, only where it came from is added.
 

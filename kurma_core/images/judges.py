@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
@@ -15,7 +15,7 @@ from kurma_core.value import frozen
 
 if TYPE_CHECKING:
     from kurma_core.fetching import Locator
-    from kurma_core.hookspecs import RemoteArchive, RemoteLayers
+    from kurma_core.hookspecs import DetachedSignature, RemoteArchive, RemoteLayers
     from kurma_core.image_store.staging import StagedImage
     from kurma_core.models import ImageRecord, Provenance
     from kurma_core.trust import Trust
@@ -107,18 +107,17 @@ class PolicyJudge:
                 image=staged.id,
             )
         keys = self._trust.keys_for(name)
-        return Voucher(
-            "signed", self._trust.verify(staged.archive_path, signature.data, keys, what=remote.locator)
-        )
+        signed = signed_bytes(staged, signature)
+        return Voucher("signed", self._trust.verify(signed, signature.data, keys, what=remote.locator, name=name))
 
     def _verified_if_signed(self, remote: RemoteArchive, staged: StagedImage) -> Voucher:
         """A file needs no signature; if one is beside it, and keys are trusted for the name, it must be right."""
-        keys = self._trust.keys_for(staged.manifest.name)
+        name = staged.manifest.name
+        keys = self._trust.keys_for(name)
         if not keys or (signature := remote.signature()) is None:
             return Voucher("local")
-        return Voucher(
-            "signed", self._trust.verify(staged.archive_path, signature.data, keys, what=remote.locator)
-        )
+        signed = signed_bytes(staged, signature)
+        return Voucher("signed", self._trust.verify(signed, signature.data, keys, what=remote.locator, name=name))
 
 
 class HostJudge:
@@ -144,7 +143,8 @@ class HostJudge:
                 hint=f"sign it, or pin it in kurma.yml: host_image_digests: {{{remote.locator}: {staged.id}}}",
                 image=staged.id,
             )
-        fingerprint = self._trust.verify_host_image(staged.archive_path, signature.data, what=remote.locator)
+        signed = signed_bytes(staged, signature)
+        fingerprint = self._trust.verify_host_image(signed, signature.data, what=remote.locator)
         return Voucher("signed", fingerprint)
 
     def layers(self, remote: RemoteLayers) -> Voucher:
@@ -171,6 +171,11 @@ class HostJudge:
                 f"{locator}: its digest is {found[-1]}, and kurma.yml pins {self._pinned}",
                 hint="if the new image is meant, change host_image_digests in kurma.yml",
             )
+
+
+def signed_bytes(staged: StagedImage, signature: DetachedSignature) -> str | Iterator[bytes]:
+    """What the signature is over: the archive as shipped, by its path, or the tar in it, unpacked (K3)."""
+    return staged.tar() if signature.over == "tar" else staged.archive_path
 
 
 def is_loopback(url: str) -> bool:

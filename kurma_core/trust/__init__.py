@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from kurma_core.errors import TrustError
 from kurma_core.trust import keystore
@@ -47,20 +47,29 @@ class Trust:
         return keystore.keys_for(self._key_dirs, name)
 
     def verify(
-        self, path: str, signature: bytes | None, keys: Mapping[str, str], *, what: str | None = None
+        self,
+        source: str | Iterable[bytes],
+        signature: bytes | None,
+        keys: Mapping[str, str],
+        *,
+        what: str | None = None,
+        name: str | None = None,
     ) -> str:
-        """Check a detached signature, armored or not, over the file ``path`` with just these keys (K3).
+        """Check a detached signature, armored or not, with just these keys (K3).
 
+        :param source: what is signed: a file's path, or its bytes as they come.
         :param signature: None: there is none, which is an error.
         :param keys: key files by fingerprint, as from :meth:`keys_for`.
-        :param what: what to call the file in errors.
+        :param what: what to call it in errors; a path needs no other name.
+        :param name: the image's, for hints.
         :returns: the fingerprint of the signer's primary key (upper case).
         :raises TrustError: ``data["reason"]`` is ``unsigned``, ``unknown``, ``expired``, ``revoked``, ``weak``,
             ``bad`` or ``malformed``; ``data["fingerprint"]`` the signer where the signature tells.
         """
         from kurma_core.trust import openpgp
 
-        return openpgp.verify(path, signature, keys, what=what)
+        called = what or (source if isinstance(source, str) else "the image")
+        return openpgp.verify(source, signature, keys, what=called, name=name)
 
     # --- this machine --------------------------------------------------------------------------------------------
 
@@ -89,7 +98,12 @@ class Trust:
         return self._trusted_host_keys or (self.machine_key(),)
 
     def verify_host_image(
-        self, path: str, signature: bytes | None, allowed: Sequence[str] | None = None, *, what: str | None = None
+        self,
+        source: str | Iterable[bytes],
+        signature: bytes | None,
+        allowed: Sequence[str] | None = None,
+        *,
+        what: str | None = None,
     ) -> str:
         """:meth:`verify` for an image that runs with host privilege (K5). Nothing skips it.
 
@@ -104,10 +118,11 @@ class Trust:
             if file is not None:
                 keys[fingerprint] = file
         try:
-            return self.verify(path, signature, keys, what=what)
+            return self.verify(source, signature, keys, what=what)
         except TrustError as error:
             missing = [fingerprint for fingerprint in fingerprints if fingerprint not in keys]
-            raise self._host_error(error, missing, what or path) from error
+            called = what or (source if isinstance(source, str) else "the image")
+            raise self._host_error(error, missing, called) from error
 
     def _key_file(self, fingerprint: str) -> str | None:
         if self._machine.known() == fingerprint:

@@ -5,9 +5,9 @@ What GnuPG says is read from its status lines, never from its messages or its ex
 
 from __future__ import annotations
 
-import io
-import os
+import contextlib
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -41,6 +41,13 @@ _REASONS = {
     "BADSIG": ("bad", "the signature does not fit: the file or the signature was changed"),
 }
 _NO_PUBLIC_KEY = "9"
+_HINTS = {
+    "unknown": "if you trust that key: kurma trust add --prefix {name} [KEYFILE]",
+    "expired": "if its owner has renewed the key: kurma trust add --prefix {name} KEYFILE",
+    "revoked": "ask for an image that is signed by another key of its owner",
+    "weak": "ask for a signature over a SHA-256 or SHA-512 sum",
+    "bad": "get both anew; distrust the source if it stays so",
+}
 
 
 @contextmanager
@@ -56,30 +63,73 @@ def private_directory() -> Iterator[str]:
         shutil.rmtree(directory, ignore_errors=True)  # sockets may vanish under our hands
 
 
+def binary() -> str:
+    """The program. :raises HostError: it is not installed."""
+    found = shutil.which("gpg")
+    if found is None:
+        raise HostError("gpg is not installed", hint="apt-get install gnupg")
+    return found
+
+
 def gpg(home: str, *options: str) -> gnupg.GPG:
     """GnuPG in that home. :raises HostError: it is not installed."""
     import gnupg
 
-    binary = shutil.which("gpg")
-    if binary is None:
-        raise HostError("gpg is not installed", hint="apt-get install gnupg")
-    return gnupg.GPG(gpgbinary=binary, gnupghome=home, options=[*_OPTIONS, *options])
+    return gnupg.GPG(gpgbinary=binary(), gnupghome=home, options=[*_OPTIONS, *options])
 
 
-def verify(path: str, signature: bytes | None, keys: Mapping[str, str], *, what: str | None = None) -> str:
+def verify(
+    source: str | Iterable[bytes],
+    signature: bytes | None,
+    keys: Mapping[str, str],
+    *,
+    what: str,
+    name: str | None = None,
+) -> str:
     """See :meth:`kurma_core.trust.Trust.verify`."""
-    what = what or path
     if signature is None:
-        raise TrustError(f"{what}: there is no signature", reason="unsigned", path=path)
+        raise TrustError(f"{what}: there is no signature", reason="unsigned")
     if len(signature) > _LARGEST_SIGNATURE:
-        raise TrustError(f"{what}: the signature is too large", reason="malformed", path=path)
+        raise TrustError(f"{what}: the signature is too large", reason="malformed")
     with private_directory() as home:
         program = gpg(home, "--no-autostart")
         for material in _material(keys.values()):
             program.import_keys(material)
-        result = program.verify_file(io.BytesIO(signature), os.path.abspath(path))
-        said = _statuses(str(result.stderr))
-    return _judge(said, keys, what, path)
+        said = _statuses(_checked(home, signature, source))
+    return _judge(said, keys, what, name)
+
+
+def _checked(home: str, signature: bytes, source: str | Iterable[bytes]) -> str:
+    """GnuPG's status lines on a detached signature. Run directly, for what is signed may be a stream as large
+    as an image, which python-gnupg would take only as a file or as one piece of memory."""
+    with open(f"{home}/signature", "xb") as file:
+        file.write(signature)
+    command = [binary(), "--homedir", home, *_OPTIONS, "--no-autostart", "--batch", "--no-tty", "--status-fd", "1"]
+    # What it says goes to a file: a pipe might be full while it waits for more of what is signed.
+    with contextlib.ExitStack() as stack:
+        said = stack.enter_context(open(f"{home}/status", "x+b"))
+        data = stack.enter_context(open(source, "rb")) if isinstance(source, str) else subprocess.PIPE
+        process = subprocess.Popen(
+            [*command, "--verify", f"{home}/signature", "-"], stdin=data, stdout=said, stderr=subprocess.DEVNULL
+        )
+        try:
+            if process.stdin is not None and not isinstance(source, str):
+                _feed(process, source)
+            process.wait()
+        finally:
+            if process.poll() is None:  # the stream failed
+                process.kill()
+                process.wait()
+        said.seek(0)
+        return said.read().decode(errors="replace")
+
+
+def _feed(process: subprocess.Popen[bytes], pieces: Iterable[bytes]) -> None:
+    assert process.stdin is not None
+    # It has heard enough where the signature is none.
+    with contextlib.suppress(BrokenPipeError), process.stdin as stream:
+        for piece in pieces:
+            stream.write(piece)
 
 
 def _material(files: Iterable[str]) -> list[bytes]:
@@ -139,7 +189,7 @@ def _statuses(output: str) -> list[_Signature]:
     return found
 
 
-def _judge(said: list[_Signature], keys: Mapping[str, str], what: str, path: str) -> str:
+def _judge(said: list[_Signature], keys: Mapping[str, str], what: str, name: str | None) -> str:
     """The signer, if one signature of the file is good; else the fault of the first."""
     faults = []
     for one in said:
@@ -148,15 +198,16 @@ def _judge(said: list[_Signature], keys: Mapping[str, str], what: str, path: str
             return one.signer
         faults.append((one, fault))
     if not faults:
-        raise TrustError(f"{what}: the signature is none that OpenPGP knows", reason="malformed", path=path)
+        raise TrustError(f"{what}: the signature is none that OpenPGP knows", reason="malformed")
     one, (reason, text) = faults[0]
-    hint = (
-        "if you trust it for this image, put its public key into trustedkeys/prefix.d/NAME/FINGERPRINT"
-        if reason == "unknown"
-        else None
-    )
     signer = f" (key {one.signer})" if one.signer else ""
-    raise TrustError(f"{what}: {text}{signer}", hint=hint, reason=reason, fingerprint=one.signer, path=path)
+    hint = _HINTS.get(reason)
+    raise TrustError(
+        f"{what}: {text}{signer}",
+        hint=hint and hint.format(name=name or "NAME"),
+        reason=reason,
+        fingerprint=one.signer,
+    )
 
 
 def _fault(one: _Signature, keys: Mapping[str, str]) -> tuple[str, str] | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kurma_core.errors import TrustError
+from kurma_core.errors import ArchiveError, TrustError
 from kurma_core.trust import Trust
 
 
@@ -40,6 +40,46 @@ def refusal(trust: Trust, archive: Path, signature: bytes | None, keys: dict[str
 def test_good(trust: Trust, archive: Path, signers, keys, armor: bool) -> None:
     signature = signers.sign(archive, "alice", armor=armor)
     assert trust.verify(str(archive), signature, keys) == signers.fingerprints["alice"]
+
+
+@pytest.mark.parametrize("armor", [True, False])
+def test_over_a_stream(trust: Trust, archive: Path, signers, keys, place, armor: bool) -> None:
+    """As early signatures are: nothing of the stream's size is written anywhere."""
+    with archive.open("r+b") as file:
+        file.truncate(5 << 20)
+    signature = signers.sign(archive, "alice", armor=armor)
+    whole, seen = archive.read_bytes(), []
+
+    def pieces(content: bytes):
+        for at in range(0, len(content), 100_000):
+            seen.append(sum(file.stat().st_size for file in Path(place.path).rglob("*") if file.is_file()))
+            yield content[at : at + 100_000]
+
+    assert trust.verify(pieces(whole), signature, keys) == signers.fingerprints["alice"]
+    assert max(seen) < 200_000
+    with pytest.raises(TrustError) as caught:
+        trust.verify(pieces(whole + b"x"), signature, keys, what="x", name="example.com/app")
+    assert caught.value.data["reason"] == "bad"
+    with pytest.raises(TrustError) as caught:
+        trust.verify(pieces(whole), b"no signature", keys, what="x")
+    assert caught.value.data["reason"] == "malformed"
+    assert place.left() == []
+
+
+def test_a_stream_that_fails(trust: Trust, archive: Path, signers, keys, place) -> None:
+    def pieces():
+        yield archive.read_bytes()
+        raise ArchiveError("the archive is corrupt")
+
+    with pytest.raises(ArchiveError, match="is corrupt"):
+        trust.verify(pieces(), signers.sign(archive, "alice"), keys, what="x")
+    assert place.left() == []
+
+
+def test_hints_name_the_image(trust: Trust, archive: Path, signers, keys) -> None:
+    with pytest.raises(TrustError) as caught:
+        trust.verify(str(archive), signers.sign(archive, "mallory"), keys, name="example.com/app")
+    assert "kurma trust add --prefix example.com/app" in (caught.value.hint or "")
 
 
 def test_a_binary_key_file_counts_too(trust: Trust, archive: Path, signers, keys) -> None:

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from kurma_core.errors import FetchError, FetchNotFoundError
 from kurma_core.hookspecs import DetachedSignature, RemoteArchive
-from kurma_fetch_http.local import SIGNATURE_LIMIT
+from kurma_fetch_http.local import SIGNATURE_LIMIT, beside
 from kurma_fetch_http.reader import ResumingReader, buffered, get_from, validators
 from kurma_fetch_http.transport import Transport, shown
 
@@ -88,16 +88,29 @@ def _max_age(control: str) -> int:
 
 def _signature(transport: Transport, url: str) -> DetachedSignature | None:
     parts = urlsplit(url)
-    beside = urlunsplit((parts.scheme, parts.netloc, parts.path + ".asc", parts.query, ""))
+    for path, over in beside(parts.path):
+        place = urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))
+        content = small_body(transport, place, SIGNATURE_LIMIT, "a signature")
+        if content is not None:
+            return DetachedSignature(content, over=over, url=shown(place))
+    return None
+
+
+def small_body(transport: Transport, url: str, limit: int, what: str) -> bytes | None:
+    """The whole body at an address; None: there is none.
+
+    :param limit: bytes. :param what: for people: what it should be.
+    :raises FetchError: it is longer, or in one of its kinds.
+    """
     try:
-        answer, _ = transport.request(beside)
+        answer, _ = transport.request(url)
     except FetchNotFoundError:
         return None
-    reader = ResumingReader(
-        lambda _: answer, url=beside, size=None, retries=0, sleep=transport.sleep, first=answer
-    )
+    reader = ResumingReader(lambda _: answer, url=url, size=None, retries=0, sleep=transport.sleep, first=answer)
+    content = b""
     with reader:
-        content = b"".join(iter(lambda: reader.read(1 << 16), b""))[: SIGNATURE_LIMIT + 1]
-    if len(content) > SIGNATURE_LIMIT:
-        raise FetchError(f"{shown(beside)}: too long for a signature", url=shown(beside))
-    return DetachedSignature(content, url=shown(beside))
+        while len(content) <= limit and (piece := reader.read(1 << 16)):
+            content += piece
+    if len(content) > limit:
+        raise FetchError(f"{shown(url)}: too long for {what}", url=shown(url))
+    return content

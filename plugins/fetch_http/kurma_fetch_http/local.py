@@ -17,7 +17,7 @@ SIGNATURE_LIMIT = 1 << 20
 
 
 def local_archive(locator: str) -> RemoteArchive:
-    """The archive that a ``file://`` address names; its signature is the file with ``.asc`` behind the name.
+    """The archive that a ``file://`` address names; its signature is a file beside it, see :func:`beside`.
 
     :raises UsageError: the address names another host, or no absolute path.
     :raises FetchError: there is no such file, it may not be read, or it is none.
@@ -29,8 +29,17 @@ def local_archive(locator: str) -> RemoteArchive:
         url=locator,
         transport="file",
         blob=blob,
-        signature=lambda: _signature(path + b".asc"),
+        signature=lambda: _signature(path),
     )
+
+
+def beside(path: str) -> tuple[tuple[str, str], ...]:
+    """Where a signature of the archive at ``path`` may lie, and what it is over, in the order of looking:
+    ``X.aci.asc`` (over the archive); the early ``X.sig`` and ``X.aci.sig`` (over the tar; K3)."""
+    early = [f"{path}.sig"]
+    if path.endswith(".aci"):
+        early.insert(0, path.removesuffix(".aci") + ".sig")
+    return ((f"{path}.asc", "archive"), *((place, "tar") for place in early))
 
 
 def path_of(locator: str) -> bytes:
@@ -98,12 +107,14 @@ def _opening_error(name: str, error: OSError) -> FetchError:
     return FetchError(f"{name}: cannot be opened: {error.strerror}", url=name)
 
 
-def _signature(path: bytes) -> DetachedSignature | None:
-    try:
-        with open_regular(path) as file:
-            content = file.read(SIGNATURE_LIMIT + 1)
-    except FetchNotFoundError:
-        return None
-    if len(content) > SIGNATURE_LIMIT:
-        raise FetchError(f"{os.fsdecode(path)}: too long for a signature", url=os.fsdecode(path))
-    return DetachedSignature(content, url=os.fsdecode(path))
+def _signature(archive: bytes) -> DetachedSignature | None:
+    for place, over in beside(os.fsdecode(archive)):
+        try:
+            with open_regular(os.fsencode(place)) as file:
+                content = file.read(SIGNATURE_LIMIT + 1)
+        except FetchNotFoundError:
+            continue
+        if len(content) > SIGNATURE_LIMIT:
+            raise FetchError(f"{place}: too long for a signature", url=place)
+        return DetachedSignature(content, over=over, url=place)
+    return None

@@ -25,8 +25,8 @@ class HttpFetcher:
         self._context = context
 
     def resolve(self, locator: str, request: FetchRequest) -> RemoteArchive:
-        """See :meth:`kurma_core.hookspecs.Fetcher.resolve`. Beside the archive, its signature is looked for at
-        the same address with ``.asc`` behind it."""
+        """See :meth:`kurma_core.hookspecs.Fetcher.resolve`. Beside the archive, its signature is looked for
+        under the names of :func:`.local.beside`."""
         if locator.startswith("file:"):
             from kurma_fetch_http.local import local_archive
 

@@ -51,6 +51,15 @@ def test_the_signature_is_the_file_beside_it(tmp_path: Path) -> None:
     assert (found.data, found.over) == (b"signature", "archive")
 
 
+def test_early_signatures_are_over_the_tar_and_come_last(tmp_path: Path) -> None:
+    (tmp_path / "image.aci").write_bytes(b"image")
+    for name, over in (("image.aci.sig", "tar"), ("image.sig", "tar"), ("image.aci.asc", "archive")):
+        (tmp_path / name).write_bytes(name.encode())
+        found = local_archive(f"file://{tmp_path}/image.aci").signature()
+        assert found is not None
+        assert (found.data, found.over, found.url) == (name.encode(), over, f"{tmp_path}/{name}")
+
+
 def test_something_huge_is_no_signature(tmp_path: Path) -> None:
     (tmp_path / "image.aci").write_bytes(b"image")
     with open(tmp_path / "image.aci.asc", "wb") as file:

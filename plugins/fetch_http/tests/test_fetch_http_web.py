@@ -140,6 +140,24 @@ def test_the_signature_stands_beside_it(tmp_path: Path, server: WebServer) -> No
     assert (found.data, found.over) == (b"signature", "archive")
 
 
+def test_early_signatures_are_looked_for_last(tmp_path: Path, server: WebServer) -> None:
+    archive = resolve(tmp_path, server.url("/image.aci"))
+    assert archive.signature() is None
+    assert [one.path for one in server.seen][1:] == ["/image.aci.asc", "/image.sig", "/image.aci.sig"]
+    for name, over in (("/image.aci.sig", "tar"), ("/image.sig", "tar"), ("/image.aci.asc", "archive")):
+        server.pages[name] = Page(name.encode())
+        found = archive.signature()
+        assert found is not None
+        assert (found.data, found.over) == (name.encode(), over)
+
+
+def test_something_huge_is_no_signature_on_the_web(tmp_path: Path, server: WebServer) -> None:
+    archive = resolve(tmp_path, server.url("/image.aci"))
+    server.pages["/image.aci.asc"] = Page(bytes(2 << 20))
+    with pytest.raises(FetchError, match="too long for a signature"):
+        archive.signature()
+
+
 def test_the_query_stays_behind_the_signatures_name(tmp_path: Path, server: WebServer) -> None:
     server.pages["/image.aci.asc"] = Page(b"signature")
     archive = resolve(tmp_path, server.url("/image.aci?token=1"))
