@@ -164,6 +164,23 @@ def _texts_by_name(value: Json) -> dict[str, list[str]]:
     return {_text(name): _texts(item) for name, item in _mapping(value).items()}
 
 
+def _host(text: str) -> str:
+    """``host[:port]`` of a registry, in lower case."""
+    import re
+
+    if not re.fullmatch(r"([a-z0-9_]([a-z0-9._-]*[a-z0-9])?|\[[0-9a-f:.]+\])(:[0-9]{1,5})?", text.lower()):
+        raise ValueError(text)
+    return text.lower()
+
+
+def _hosts(value: Json) -> list[str]:
+    return [_host(item) for item in _texts(value)]
+
+
+def _hosts_by_name(value: Json) -> dict[str, list[str]]:
+    return {_host(name): _hosts(item) for name, item in _mapping(value).items()}
+
+
 def _mapping(value: Json) -> dict[str, Json]:
     if not isinstance(value, dict):
         raise ValueError(value)
@@ -202,6 +219,11 @@ SHAPES: Mapping[str, tuple[str, Callable[[Json], Json]]] = {
     "texts": ("a list of texts", _texts),
     "text by name": ("a mapping of names to texts", _text_by_name),
     "texts by name": ("a mapping of names to lists of texts", _texts_by_name),
+    "hosts": ("a list of host[:port], without https:// or a path", _hosts),
+    "hosts by name": (
+        "a mapping of registries to lists of host[:port], without https:// or a path",
+        _hosts_by_name,
+    ),
     "fingerprints": ("a list of key fingerprints (40 or 64 hexadecimal digits each)", _fingerprints),
     "digests": ("a mapping of locators to sha256:… or sha512-… digests in lower case", _digests),
     "mapping": ("a mapping", _mapping),
@@ -300,8 +322,8 @@ SCHEMA: tuple[Key, ...] = (
         {},
         "Docker and OCI registries",
         keys=(
-            Key("insecure", "texts", [], "host[:port] of each that is spoken to without TLS"),
-            Key("mirrors", "texts by name", {}, "registry name → host[:port] of mirrors, tried in order"),
+            Key("insecure", "hosts", [], "host[:port] of each that is spoken to without TLS"),
+            Key("mirrors", "hosts by name", {}, "registry name → host[:port] of mirrors, tried in order"),
         ),
     ),
     Key("container_networks", "list of named", [], "networks that pods may join", keys=_NETWORK, extra=True),

@@ -191,11 +191,14 @@ class RemoteLayer:
 
     :param diff_id: ``sha256:…`` over the uncompressed tar: what it is stored under, and checked against.
     :param compression: ``""``, ``gzip`` or ``zstd`` as announced; what counts is what the bytes say.
+    :param others: the same bytes at other places (mirrors), asked in order where the one before fails or gives
+        something else.
     """
 
     diff_id: str
     blob: RemoteBlob
     compression: str = ""
+    others: tuple[RemoteBlob, ...] = ()
 
 
 @frozen

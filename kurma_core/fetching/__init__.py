@@ -45,7 +45,7 @@ class Fetching:
         self._driver = driver
         self._partial_dir = partial_dir
         self._schemes = schemes
-        self._note = note
+        self.note = note
 
     def parse(self, text: str) -> Locator:
         """:func:`parse_locator`, with the schemes of the fetchers that are there."""
@@ -108,7 +108,7 @@ class Fetching:
         download.close()
 
     def _wait_note(self, what: str) -> None:
-        self._note(f"{what}: waiting for another fetch of the same")
+        self.note(f"{what}: waiting for another fetch of the same")
 
     def sweep(self, grace: float, *, dry_run: bool = False) -> tuple[int, int]:
         """Removes partial files that nobody writes and that are older than ``grace`` seconds.

@@ -6,11 +6,12 @@ import threading
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, BinaryIO, cast
 
+from kurma_core.errors import ArchiveError, FetchError
 from kurma_core.image_store.documents import layer_key
 
 if TYPE_CHECKING:
     from kurma_core.fetching import Fetching
-    from kurma_core.hookspecs import Progress, RemoteLayer, RemoteLayers
+    from kurma_core.hookspecs import Progress, RemoteBlob, RemoteLayer, RemoteLayers
     from kurma_core.image_store import ImageStore
 
 #: Layers fetched at once.
@@ -50,15 +51,41 @@ def _fetch(
     store: ImageStore,
     fetching: Fetching,
     layer: RemoteLayer,
+    shared: SharedProgress,
+    cancelled: threading.Event,
+    keep: bool,
+) -> None:
+    """One layer, from the first place that gives it; what one gave before it failed, the next is not asked for."""
+    progress = shared.part()
+    for blob in (layer.blob, *layer.others)[:-1]:
+        try:
+            return _fetch_from(blob, store, fetching, layer, progress, cancelled, keep)
+        except FetchError as error:
+            if cancelled.is_set():
+                raise
+            fetching.note(f"{error}; asking elsewhere")
+    last = (layer.blob, *layer.others)[-1]
+    return _fetch_from(last, store, fetching, layer, progress, cancelled, keep)
+
+
+def _fetch_from(
+    blob: RemoteBlob,
+    store: ImageStore,
+    fetching: Fetching,
+    layer: RemoteLayer,
     progress: Progress,
     cancelled: threading.Event,
     keep: bool,
 ) -> None:
-    what = f"layer {(layer.blob.digest or layer.diff_id).partition(':')[2][:12]}"
-    with fetching.download(layer.blob, what, progress=progress, keep=keep, cancelled=cancelled) as download:
+    what = f"layer {(blob.digest or layer.diff_id).partition(':')[2][:12]}"
+    with fetching.download(blob, what, progress=progress, keep=keep, cancelled=cancelled) as download:
         if download.waited and store.has_layer(layer.diff_id):
             return
-        store.add_layer(cast("BinaryIO", download), layer.diff_id)
+        try:
+            store.add_layer(cast("BinaryIO", download), layer.diff_id)
+        except ArchiveError:
+            download.finish()  # if other bytes came than were asked for, that is what went wrong
+            raise
         download.finish()
 
 
@@ -82,13 +109,33 @@ class SharedProgress:
         if self._progress is not None:
             self._progress.finish()
 
-    def start(self, what: str, total: int | None) -> None:
-        """One layer begins: the whole has begun already."""
-
-    def finish(self) -> None:
-        """One layer has ended."""
+    def part(self) -> Progress:
+        """What one layer reports to."""
+        return _Part(self)
 
     def advance(self, count: int) -> None:
         if self._progress is not None:
             with self._lock:
                 self._progress.advance(count)
+
+
+class _Part:
+    """One layer's share. It may begin anew (from another place): what was counted is not counted again."""
+
+    def __init__(self, shared: SharedProgress) -> None:
+        self._shared = shared
+        self._position = 0
+        self._counted = 0
+
+    def start(self, what: str, total: int | None) -> None:
+        """The whole has begun already."""
+        self._position = 0
+
+    def advance(self, count: int) -> None:
+        self._position += count
+        if self._position > self._counted:
+            self._shared.advance(self._position - self._counted)
+            self._counted = self._position
+
+    def finish(self) -> None:
+        """The whole has not ended."""

@@ -46,13 +46,17 @@ _BACK = {
 
 @frozen
 class Descriptor:
-    """What one document says of another, or of a blob."""
+    """What one document says of another, or of a blob.
+
+    :param urls: where a blob may be had that registries do not hand out.
+    """
 
     media_type: str
     digest: str
     size: int
     platform: Mapping[str, Json] | None = None
     annotations: Mapping[str, str] | None = None
+    urls: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, value: Json, where: str) -> Descriptor:
@@ -61,12 +65,14 @@ class Descriptor:
             case {"digest": str(digest), "size": int(size)} if size >= 0 and is_digest(digest):
                 annotations = value.get("annotations")
                 platform = value.get("platform")
+                urls = value.get("urls")
                 return cls(
                     str(value.get("mediaType") or ""),
                     digest,
                     size,
                     platform if isinstance(platform, dict) else None,
                     _texts(annotations) if isinstance(annotations, dict) else None,
+                    tuple(url for url in urls if isinstance(url, str)) if isinstance(urls, list) else (),
                 )
         raise FetchError(f"{where}: holds a malformed descriptor")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from kurma_core.errors import FetchError
@@ -26,10 +26,12 @@ def remote_layers(
     blobs: Sequence[RemoteBlob],
     digest: str,
     pinned: bool,
+    others: Callable[[int], tuple[RemoteBlob, ...]] = lambda place: (),
 ) -> RemoteLayers:
     """:param config: checked against its digest.
     :param digest: of what the name stands for: a manifest, or an index of several.
     :param blobs: of the layers, lowest first.
+    :param others: where else the blob of that place may be had.
     :raises FetchError: the two documents do not fit each other, or are malformed.
     """
     document = parse_json(config, url)
@@ -44,8 +46,13 @@ def remote_layers(
         transport=transport,
         manifest=image_manifest(document, manifest, origin, request),
         layers=tuple(
-            RemoteLayer(diff_id, blob, _compression(manifest.layers[index].media_type) if manifest.layers else "")
-            for index, (diff_id, blob) in enumerate(zip(ids, blobs, strict=True))
+            RemoteLayer(
+                diff_id,
+                blob,
+                _compression(manifest.layers[place].media_type) if manifest.layers else "",
+                others(place),
+            )
+            for place, (diff_id, blob) in enumerate(zip(ids, blobs, strict=True))
         ),
         digest=digest,
         pinned=pinned,

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ipaddress
+import threading
+from functools import partial
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from kurma_fetch_http.transport import Transport
 
@@ -14,10 +17,14 @@ from kurma_fetch_docker.convert import Origin
 from kurma_fetch_docker.documents import choose
 from kurma_fetch_docker.image import remote_layers
 from kurma_fetch_docker.logins import Logins
+from kurma_fetch_docker.places import LaterBlob, UrlBlob
 from kurma_fetch_docker.reference import HUB, HUB_NAMES, Reference, parse_locator
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Sequence
+
+    from kurma_core.hookspecs import RemoteBlob
+    from kurma_fetch_docker.documents import Descriptor
 
 
 def resolve_remote(locator: str, request: FetchRequest, context: DriverContext) -> RemoteLayers:
@@ -27,21 +34,34 @@ def resolve_remote(locator: str, request: FetchRequest, context: DriverContext) 
     """
     reference = parse_locator(locator)
     endpoints = Endpoints(context, request)
-    for mirror in endpoints.mirrors(reference.registry):
+    hosts = (*endpoints.mirrors(reference.registry), reference.registry)
+    for place, host in enumerate(hosts[:-1]):
         try:
-            return _resolve_at(mirror, locator, reference, request, endpoints)
+            return _resolve_at(host, hosts[place + 1 :], locator, reference, request, endpoints)
         except FetchError as error:
-            context.note(f"mirror {mirror} of {reference.registry}: {error}")
-    return _resolve_at(reference.registry, locator, reference, request, endpoints)
+            context.note(f"mirror {host} of {reference.registry}: {error}; asking {hosts[place + 1]}")
+    return _resolve_at(reference.registry, (), locator, reference, request, endpoints)
 
 
 def _resolve_at(
-    host: str, locator: str, reference: Reference, request: FetchRequest, endpoints: Endpoints
+    host: str,
+    after: Sequence[str],
+    locator: str,
+    reference: Reference,
+    request: FetchRequest,
+    endpoints: Endpoints,
 ) -> RemoteLayers:
+    """:param after: hosts that a layer is asked of where this one fails on it."""
     client = endpoints.client(host, reference.repository)
     content, digest = client.manifest(reference.wanted, reference.digest)
     url = f"{client.base}/v2/{reference.repository}/manifests/{reference.wanted}"
     manifest = choose(content, digest, url, request, client.load)
+    layers = manifest.layers
+
+    def others(place: int) -> tuple[RemoteBlob, ...]:
+        later = (LaterBlob(partial(endpoints.client, host, reference.repository), layers[place]) for host in after)
+        return (*later, *endpoints.away(layers[place]))
+
     return remote_layers(
         locator=locator,
         url=url,
@@ -50,18 +70,19 @@ def _resolve_at(
         request=request,
         manifest=manifest,
         config=client.config(manifest.config),
-        blobs=[client.blob(layer) for layer in manifest.layers],
+        blobs=[client.blob(layer) for layer in layers],
         digest=digest,
         pinned=reference.digest is not None,
+        others=others,
     )
 
 
 class Endpoints:
-    """How each host may be spoken to.
+    """How each host may be spoken to. Safe to use from several threads.
 
     Plain HTTP is spoken to registries listed as insecure, to those on this machine's loopback addresses (as Docker
     does: nobody stands between), and to all with ``--insecure-options=http``; and there only where TLS is not
-    spoken: it is tried first.
+    spoken: it is tried first. Where such a registry redirects to, or sends for tokens, the same rule holds.
     """
 
     def __init__(self, context: DriverContext, request: FetchRequest) -> None:
@@ -69,21 +90,38 @@ class Endpoints:
         self._insecure = request.insecure
         self._listed = {str(host).lower() for host in context.registries.get("insecure", ())}
         self._logins = Logins(context.auth_dir, str(context.config.get("docker_config", "")))
-        self._tls = self._transport(request.insecure - {"http"})
+        self._tls = self._transport()
+        self._lock = threading.Lock()
+        self._clients: dict[tuple[str, str], Client] = {}
 
-    def mirrors(self, registry: str) -> Iterator[str]:
+    def mirrors(self, registry: str) -> tuple[str, ...]:
         """Hosts to be asked before the registry."""
         mirrors = self._context.registries.get("mirrors", {})
-        for name in HUB_NAMES if registry == HUB else (registry,):
-            yield from (str(host).lower() for host in mirrors.get(name, ()))
+        names = HUB_NAMES if registry == HUB else (registry,)
+        found = (str(host).lower() for name in names for host in mirrors.get(name, ()))
+        return tuple(host for host in dict.fromkeys(found) if host != registry)
 
     def client(self, host: str, repository: str) -> Client:
         """:raises FetchError: the host speaks neither TLS nor, where it is allowed, plain HTTP."""
+        with self._lock:
+            client = self._clients.get((host, repository))
+            if client is None:
+                client = self._clients[host, repository] = self._new_client(host, repository)
+            return client
+
+    def _new_client(self, host: str, repository: str) -> Client:
         if self._may_be_plain(host) and not self._speaks_tls(host):
             self._context.note(f"registry {host} is spoken to over plain http ({self._reason(host)})")
-            plain = self._transport(self._insecure | {"http"})
+            plain = self._transport(plain=True)
             return Client(plain, f"http://{host}", host, repository, self._logins)
         return Client(self._tls, f"https://{host}", host, repository, self._logins)
+
+    def away(self, descriptor: Descriptor) -> tuple[UrlBlob, ...]:
+        """Where a layer that registries do not hand out themselves is said to be ("foreign", "non-distributable").
+        It is asked for without credentials, and over TLS."""
+        return tuple(
+            UrlBlob(self._tls, url, descriptor) for url in descriptor.urls if urlsplit(url).scheme == "https"
+        )
 
     def _may_be_plain(self, host: str) -> bool:
         return host in self._listed or "http" in self._insecure or is_loopback(host)
@@ -95,7 +133,7 @@ class Endpoints:
 
     def _speaks_tls(self, host: str) -> bool:
         """A server of plain HTTP answers a TLS greeting with nonsense, or hangs up."""
-        probe = self._transport(self._insecure - {"http"}, retries=0)
+        probe = self._transport(retries=0)
         try:
             answer, _ = probe.request(f"https://{host}/v2/", accept=range(400, 600))
         except FetchTLSError as error:
@@ -107,13 +145,15 @@ class Endpoints:
         answer.close()
         return True
 
-    def _transport(self, insecure: frozenset[str], retries: int | None = None) -> Transport:
+    def _transport(self, *, plain: bool = False, retries: int | None = None) -> Transport:
         config = self._context.config
         return Transport(
             timeout=float(config.get("timeout", 30.0)),
             retries=int(config.get("retries", 4)) if retries is None else retries,
             ca_file=str(config.get("ca_file", "")),
-            insecure=insecure,
+            insecure=self._insecure - {"http"},
+            note=self._context.note,
+            plain=(lambda host: self._may_be_plain(host.lower())) if plain else lambda host: False,
         )
 
 

@@ -1,0 +1,83 @@
+"""Where else a blob may be had: at another registry, or at an address that the manifest gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, BinaryIO
+
+from kurma_fetch_http.reader import ResumingReader, buffered, get_from
+
+from kurma_core.value import frozen
+
+if TYPE_CHECKING:
+    from kurma_fetch_http.transport import Transport
+    from urllib3.response import BaseHTTPResponse
+
+    from kurma_fetch_docker.client import Client
+    from kurma_fetch_docker.documents import Descriptor
+
+
+@frozen
+class LaterBlob:
+    """A blob of a registry that is spoken to only when it comes to that.
+
+    :param client: makes the client, or finds it.
+    """
+
+    client: Callable[[], Client]
+    descriptor: Descriptor
+
+    @property
+    def key(self) -> str:
+        return self.descriptor.digest
+
+    @property
+    def digest(self) -> str:
+        return self.descriptor.digest
+
+    @property
+    def size(self) -> int:
+        return self.descriptor.size
+
+    def open(self, offset: int = 0) -> BinaryIO:
+        """See :meth:`kurma_core.hookspecs.RemoteBlob.open`."""
+        return self.client().open_blob(self.descriptor, offset)
+
+
+@frozen
+class UrlBlob:
+    """A blob at an address of its own, asked for without credentials."""
+
+    transport: Transport
+    url: str
+    descriptor: Descriptor
+
+    @property
+    def key(self) -> str:
+        return self.descriptor.digest
+
+    @property
+    def digest(self) -> str:
+        return self.descriptor.digest
+
+    @property
+    def size(self) -> int:
+        return self.descriptor.size
+
+    def open(self, offset: int = 0) -> BinaryIO:
+        """See :meth:`kurma_core.hookspecs.RemoteBlob.open`."""
+
+        def open_at(position: int) -> BaseHTTPResponse:
+            # No validator: the bytes are told by their digest.
+            return get_from(self.transport, self.url, position)
+
+        return buffered(
+            ResumingReader(
+                open_at,
+                url=self.url,
+                size=self.descriptor.size,
+                retries=self.transport.retries,
+                sleep=self.transport.sleep,
+                offset=offset,
+            )
+        )
