@@ -14,7 +14,7 @@ from urllib.parse import urlencode, urlsplit
 from kurma_fetch_http.credentials import basic
 from kurma_fetch_http.reader import ResumingReader, buffered, positioned
 
-from kurma_core.errors import FetchError, FetchRefusedError, FetchUnauthorizedError
+from kurma_core.errors import FetchError, FetchRefusedError, FetchUnauthorizedError, UsageError
 from kurma_fetch_docker.documents import CONFIG_LIMIT, MANIFEST_LIMIT, MEDIA_TYPES, Descriptor, check, digest_of
 from kurma_fetch_docker.logins import Login, Logins
 
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from urllib3.response import BaseHTTPResponse
 
 _TOKEN_LIMIT = 1 << 20
+#: How often one request says anew who we are.
+_INTRODUCTIONS = 5
+#: How a token server refuses; 400 is what OAuth has for a refresh token that ran out.
+_DENIED = (400, 401, 403)
 
 
 class Client:
@@ -40,6 +44,7 @@ class Client:
         self._logins = logins
         self._lock = threading.Lock()
         self._authorization: str | None = None
+        self._origin = ""
 
     # --- documents and blobs -------------------------------------------------------------------------------------
 
@@ -96,44 +101,45 @@ class Client:
     # --- credentials ---------------------------------------------------------------------------------------------
 
     def _get(self, url: str, headers: Mapping[str, str]) -> BaseHTTPResponse:
-        """Asks; when the registry wants to know who we are, says so and asks again, once."""
-        sent = dict(headers)
-        before = self._authorization
-        if before is not None:
-            sent["Authorization"] = before
-        answer, final = self._transport.request(url, sent, accept=(401,))
-        if answer.status != 401:
-            return answer
-        challenge = answer.headers.get("WWW-Authenticate", "")
-        answer.drain_conn()
-        if urlsplit(final).netloc != urlsplit(url).netloc:
-            raise FetchUnauthorizedError(f"{final}: the redirect asks for credentials of its own", url=final)
-        with self._lock:
-            # Another thread may have got a new token meanwhile.
-            if self._authorization is None or self._authorization == before:
-                self._authorization = self._authorize(challenge)
-            sent["Authorization"] = self._authorization
-        answer, _ = self._transport.request(url, sent, accept=(401,))
-        if answer.status == 401:
-            answer.close()
-            raise self._unauthorized("does not accept the credentials it got")
-        return answer
+        """Asks; when the registry wants to know who we are, says so and asks again. A token may run out at any
+        time, also one that another thread has just got."""
+        shown = self._authorization
+        for _ in range(_INTRODUCTIONS):
+            sent = {**headers, "Authorization": shown} if shown is not None else headers
+            answer, final = self._transport.request(url, sent, accept=(401,))
+            if answer.status != 401:
+                return answer
+            challenge = answer.headers.get("WWW-Authenticate", "")
+            answer.drain_conn()
+            if urlsplit(final).netloc != urlsplit(url).netloc:
+                raise FetchUnauthorizedError(f"{final}: the redirect asks for credentials of its own", url=final)
+            refused = shown
+            with self._lock:
+                # Another thread may have got a new token meanwhile.
+                if self._authorization is None or self._authorization == refused:
+                    self._authorization = self._authorize(challenge)
+                shown = self._authorization
+            if shown == refused:
+                break
+        raise self._unauthorized(f"does not accept the credentials from {self._origin or 'its token server'}")
 
     def _authorize(self, challenge: str) -> str:
-        given = self._logins.bearer(self.registry)
-        if given is not None:
-            return given
         scheme, parameters = parse_challenge(challenge)
+        login = self._logins.find(self.registry, self.repository)
+        self._origin = "" if login is None else login.origin
+        if login is not None and login.bearer:
+            return f"Bearer {_header_value(login.bearer, login.origin)}"
         if scheme == "basic":
-            login = self._logins.find(self.registry)
             if login is None:
                 raise self._unauthorized("asks for credentials, and there are none")
+            if not login.user:
+                raise self._unauthorized(f"asks for a user and a password, and {login.origin} has a token alone")
             return basic(login.user, login.password)
         if scheme == "bearer" and parameters.get("realm"):
-            return f"Bearer {self._token(parameters)}"
+            return f"Bearer {self._token(parameters, login)}"
         raise self._unauthorized(f"asks for credentials in a way that is not understood: {challenge[:80]!r}")
 
-    def _token(self, parameters: Mapping[str, str]) -> str:
+    def _token(self, parameters: Mapping[str, str], login: Login | None) -> str:
         realm = parameters["realm"]
         if self.base.startswith("https:") and not realm.startswith("https:"):
             raise FetchRefusedError(
@@ -141,19 +147,23 @@ class Client:
             )
         query = {key: parameters[key] for key in ("service", "scope") if parameters.get(key)}
         query.setdefault("scope", f"repository:{self.repository}:pull")
-        login = self._logins.find(self.registry)
-        if login is not None and not login.user:
-            answer = self._exchange(realm, query, login)
-        else:
-            headers = {} if login is None else {"Authorization": basic(login.user, login.password)}
-            join = "&" if "?" in realm else "?"
-            answer, _ = self._transport.request(f"{realm}{join}{urlencode(query)}", headers, accept=(401, 403))
-        if answer.status in (401, 403):
+        try:
+            if login is not None and not login.user:
+                answer = self._exchange(realm, query, login)
+            else:
+                headers = {} if login is None else {"Authorization": basic(login.user, login.password)}
+                join = "&" if "?" in realm else "?"
+                answer, _ = self._transport.request(f"{realm}{join}{urlencode(query)}", headers, accept=_DENIED)
+        except UsageError as error:  # the registry's words, not the user's
+            raise FetchError(f"{self.base}: sends for tokens to no address: {error}", url=self.base) from None
+        if answer.status in _DENIED:
             answer.close()
-            raise self._unauthorized("gives no access to " + self.repository)
+            if login is not None:
+                raise self._unauthorized(f"does not accept the credentials from {login.origin}")
+            raise self._unauthorized("gives no access without credentials")
         document = self._json(answer, realm)
         token = document.get("token") or document.get("access_token")
-        if not isinstance(token, str) or not token.isprintable():
+        if not isinstance(token, str) or not token.isascii() or not token.isprintable():
             raise self._unauthorized("sent no token")
         return token
 
@@ -162,7 +172,7 @@ class Client:
         body = {**query, "grant_type": "refresh_token", "refresh_token": login.password, "client_id": "kurma"}
         headers = {"Content-Type": "application/x-www-form-urlencoded"}
         answer, _ = self._transport.request(
-            realm, headers, method="POST", body=urlencode(body).encode(), accept=(401, 403)
+            realm, headers, method="POST", body=urlencode(body).encode(), accept=_DENIED
         )
         return answer
 
@@ -179,7 +189,8 @@ class Client:
     def _unauthorized(self, what: str) -> FetchUnauthorizedError:
         return FetchUnauthorizedError(
             f"registry {self.registry} {what} ({self.repository})",
-            hint=f"put credentials for {self.registry} into auth.d, or use `docker login`; or the name is wrong",
+            hint=f"put credentials for {self.registry} into auth.d, or use `docker login` or `podman login`; "
+            "or the name is wrong",
             url=self.base,
         )
 
@@ -198,6 +209,13 @@ class RegistryBlob:
     def open(self, offset: int = 0) -> BinaryIO:
         """See :meth:`kurma_core.hookspecs.RemoteBlob.open`."""
         return self._client.open_blob(self._descriptor, offset)
+
+
+def _header_value(text: str, origin: str) -> str:
+    """:raises FetchUnauthorizedError: it would be more than one header."""
+    if not text.isascii() or not text.isprintable():
+        raise FetchUnauthorizedError(f"{origin}: its token is malformed", path=origin)
+    return text
 
 
 def parse_challenge(text: str) -> tuple[str, dict[str, str]]:

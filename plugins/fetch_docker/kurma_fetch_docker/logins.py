@@ -1,4 +1,4 @@
-"""Who we are to a registry: ``auth.d``, Docker's ``config.json``, and its credential helpers."""
+"""Who we are to a registry: ``auth.d``, and the files in which podman and Docker keep credentials."""
 
 from __future__ import annotations
 
@@ -6,133 +6,151 @@ import base64
 import binascii
 import json
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from kurma_fetch_http.credentials import Credentials, canonical
 
 from kurma_core.errors import FetchUnauthorizedError
 from kurma_core.value import frozen
+from kurma_fetch_docker.helpers import HELPER_TIMEOUT, ask_helper
 from kurma_fetch_docker.reference import HUB, HUB_NAMES
 
-#: Seconds that a credential helper may take.
-_HELPER_TIMEOUT = 30.0
+#: What Docker stores its own registry under.
+_HUB_KEY = "https://index.docker.io/v1/"
 
 
 @frozen
 class Login:
-    """A user and a password; or, with ``user`` empty, a token to be exchanged for others."""
+    """A user and a password; or, with ``user`` empty, a token to be exchanged for others.
+
+    :param origin: where it was found, for people.
+    :param bearer: a token to be shown as it is, instead of the two.
+    """
 
     user: str
     password: str
+    origin: str = ""
+    bearer: str = ""
 
 
 class Logins:
-    """Looked up by registry, when one asks for credentials.
+    """Looked up when a registry asks for credentials.
 
-    :param auth_dir: counts before Docker's own file.
-    :param docker_config: path of ``config.json``; "" for where Docker looks for it.
+    :param auth_dir: counts before the files.
+    :param docker_config: the one file that counts; "" for those that podman and Docker look into.
+    :param helper_timeout: seconds that a credential helper may take.
     """
 
-    def __init__(self, auth_dir: str, docker_config: str = "") -> None:
+    def __init__(self, auth_dir: str, docker_config: str = "", *, helper_timeout: float = HELPER_TIMEOUT) -> None:
+        self._auth_dir = auth_dir
         self._credentials = Credentials(auth_dir)
-        self._path = docker_config or _docker_config()
+        self._paths = (docker_config,) if docker_config else usual_files()
+        self._helper_timeout = helper_timeout
 
-    def find(self, registry: str) -> Login | None:
-        """:raises FetchUnauthorizedError: the file is malformed, or a helper fails."""
+    def find(self, registry: str, repository: str = "") -> Login | None:
+        """The first that is there for the repository, for what it stands under, or for the registry as a whole.
+
+        :raises FetchUnauthorizedError: a file is malformed, or a helper fails.
+        :raises ConfigError: a file of ``auth.d`` is malformed.
+        """
         for name in HUB_NAMES if registry == HUB else (registry,):
             found = self._credentials.login(name)
             if found is not None:
-                return Login(*found)
-        return self._from_docker(registry)
+                return Login(*found, origin=self._auth_dir)
+            header = self._credentials.header(name)
+            if header is not None:
+                return Login("", "", origin=self._auth_dir, bearer=header.removeprefix("Bearer "))
+        for path in self._paths:
+            login = self._from_file(path, registry, repository)
+            if login is not None:
+                return login
+        return None
 
-    def bearer(self, registry: str) -> str | None:
-        """The value of ``Authorization`` for a registry that ``auth.d`` has a token for."""
-        header = self._credentials.header(registry)
-        return header if header is not None and header.startswith("Bearer ") else None
-
-    def _from_docker(self, registry: str) -> Login | None:
+    def _from_file(self, path: str, registry: str, repository: str) -> Login | None:
         try:
-            with open(self._path, "rb") as file:
+            with open(path, "rb") as file:
                 config = json.load(file)
             auths = dict(config.get("auths") or {})
             helpers = dict(config.get("credHelpers") or {})
             store = config.get("credsStore")
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
-        except (OSError, ValueError, AttributeError, TypeError) as error:
-            raise FetchUnauthorizedError(f"{self._path}: cannot be read: {error}", path=self._path) from None
-        names = _names(registry)
+        except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
+            reason = getattr(error, "strerror", None) or f"not such a file: {error}"
+            raise FetchUnauthorizedError(f"{path}: cannot be read: {reason}", path=path) from None
+        names = _names(registry, repository)
         for name in names:
             if name in helpers:
-                return _ask_helper(str(helpers[name]), name)
-        if store:
-            for name in names:
-                found = _ask_helper(str(store), name)
-                if found is not None:
-                    return found
-        by_host = {_host(key): value for key, value in auths.items()}
+                return self._ask(str(helpers[name]), name, path)
+        for name in (_HUB_KEY, *HUB_NAMES) if registry == HUB else (registry, f"https://{registry}"):
+            if store and (found := self._ask(str(store), name, path)) is not None:
+                return found
+        entries = {_key(name): entry for name, entry in reversed(auths.items())}
         for name in names:
-            entry = by_host.get(_host(name))
-            if isinstance(entry, dict) and (login := _decoded(entry, self._path)) is not None:
+            entry = entries.get(_key(name))
+            if isinstance(entry, dict) and (login := _decoded(entry, path)) is not None:
                 return login
         return None
 
+    def _ask(self, helper: str, server: str, path: str) -> Login | None:
+        found = ask_helper(helper, server, path, self._helper_timeout)
+        if found is None:
+            return None
+        user, secret = found
+        return Login("" if user == "<token>" else user, secret, f"docker-credential-{helper}")
 
-def _docker_config() -> str:
-    directory = os.environ.get("DOCKER_CONFIG") or os.path.join(os.path.expanduser("~"), ".docker")
-    return os.path.join(directory, "config.json")
+
+def usual_files(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """Where podman, skopeo and Docker keep credentials, in podman's order (containers-auth.json(5))."""
+    given = environment.get("REGISTRY_AUTH_FILE")
+    if given:
+        return (given,)
+    home = environment.get("HOME") or os.path.expanduser("~")
+    runtime = environment.get("XDG_RUNTIME_DIR")
+    return (
+        os.path.join(runtime, "containers/auth.json") if runtime else f"/run/containers/{os.getuid()}/auth.json",
+        os.path.join(environment.get("XDG_CONFIG_HOME") or os.path.join(home, ".config"), "containers/auth.json"),
+        os.path.join(environment.get("DOCKER_CONFIG") or os.path.join(home, ".docker"), "config.json"),
+    )
 
 
-def _names(registry: str) -> tuple[str, ...]:
-    """What Docker may have stored a registry under."""
+def _names(registry: str, repository: str) -> tuple[str, ...]:
+    """What credentials for the repository may be stored under, the narrowest first."""
     if registry == HUB:
-        return ("https://index.docker.io/v1/", *HUB_NAMES)
-    return (registry, f"https://{registry}", f"http://{registry}")
+        return (*_scopes("docker.io", repository), _HUB_KEY, *HUB_NAMES)
+    return (*_scopes(registry, repository), f"https://{registry}", f"http://{registry}")
 
 
-def _host(key: str) -> str:
-    return canonical(key.partition("://")[2].partition("/")[0] if "://" in key else key.partition("/")[0])
+def _scopes(registry: str, repository: str) -> tuple[str, ...]:
+    parts = [registry, *repository.split("/")] if repository else [registry]
+    return tuple("/".join(parts[:count]) for count in range(len(parts), 0, -1))
+
+
+def _key(name: str) -> str:
+    """A name as it is compared: without scheme and API version (``https://HOST/v1/`` means the host); what else
+    follows the host is a repository, or what several stand under."""
+    _, scheme, rest = name.partition("://")
+    host, _, path = (rest if scheme else name).partition("/")
+    path = path.strip("/")
+    if scheme or path in ("v1", "v2"):
+        path = ""
+    return f"{canonical(host)}/{path}".rstrip("/")
 
 
 def _decoded(entry: dict[str, Any], path: str) -> Login | None:
     if entry.get("identitytoken"):
-        return Login("", str(entry["identitytoken"]))
+        return Login("", str(entry["identitytoken"]), path)
+    if entry.get("registrytoken"):
+        return Login("", "", path, str(entry["registrytoken"]))
     if entry.get("username"):
-        return Login(str(entry["username"]), str(entry.get("password", "")))
+        return Login(str(entry["username"]), str(entry.get("password", "")), path)
     if not entry.get("auth"):
         return None
     try:
-        user, _, password = base64.b64decode(str(entry["auth"]), validate=True).decode().partition(":")
-    except (binascii.Error, UnicodeDecodeError):
-        raise FetchUnauthorizedError(f"{path}: holds an entry that cannot be decoded", path=path) from None
-    return Login(user, password.rstrip("\0"))
-
-
-def _ask_helper(name: str, server: str) -> Login | None:
-    """``docker-credential-NAME get``; None: it knows of no credentials."""
-    import subprocess
-
-    if not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
-        raise FetchUnauthorizedError(f"credential helper {name!r}: not a name")
-    program = f"docker-credential-{name}"
-    try:
-        done = subprocess.run(
-            [program, "get"], input=server.encode(), capture_output=True, timeout=_HELPER_TIMEOUT, check=False
-        )
-    except FileNotFoundError:
-        raise FetchUnauthorizedError(
-            f"credential helper {program} is not installed", hint="it is named in Docker's config.json"
-        ) from None
-    except subprocess.TimeoutExpired:
-        raise FetchUnauthorizedError(f"credential helper {program}: no answer in time") from None
-    if done.returncode != 0:
-        text = (done.stdout + done.stderr).decode(errors="replace").strip()
-        if "not found" in text.lower():
-            return None
-        raise FetchUnauthorizedError(f"credential helper {program} failed: {text[:200]}")
-    try:
-        answer = json.loads(done.stdout)
-        user, secret = str(answer["Username"]), str(answer["Secret"])
-    except (ValueError, KeyError, TypeError):
-        raise FetchUnauthorizedError(f"credential helper {program}: its answer is malformed") from None
-    return Login("" if user == "<token>" else user, secret)
+        user, colon, password = base64.b64decode(str(entry["auth"]), validate=True).decode().partition(":")
+    except (binascii.Error, ValueError):
+        colon = ""
+    if not colon:
+        raise FetchUnauthorizedError(f"{path}: holds an entry that cannot be decoded", path=path)
+    return Login(user, password.rstrip("\0"), path)

@@ -14,7 +14,7 @@ OPTIONS = (
     Option("timeout", float, 30.0, "seconds to wait for a connection, and for each piece of an answer"),
     Option("retries", int, 4, "how often a broken connection or a 5xx answer is tried again"),
     Option("ca_file", str, "", "PEM file of further certificate authorities, beside the system's"),
-    Option("docker_config", str, "", "Docker's config.json with credentials; empty: where Docker looks for it"),
+    Option("docker_config", str, "", "file with credentials; empty: where podman and Docker keep theirs"),
 )
 
 

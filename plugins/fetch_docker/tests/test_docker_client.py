@@ -105,23 +105,6 @@ def test_an_identity_token_is_exchanged(tmp_path: Path, server: WebServer) -> No
     assert b"refresh_token=id" in asked.body
 
 
-def test_a_credential_helper(tmp_path: Path, server: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    locator = tokens(server)
-    helper = tmp_path / "docker-credential-test"
-    helper.write_text('#!/bin/sh\nread host\necho "{\\"Username\\": \\"u\\", \\"Secret\\": \\"p\\"}"\n')
-    helper.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    (tmp_path / "config").write_text(json.dumps({"credHelpers": {server.host: "test"}}))
-    resolve(tmp_path, locator, docker_config=str(tmp_path / "config"))
-    assert server.requests("/token")[0].headers["Authorization"] == "Basic dTpw"
-
-
-def test_a_helper_that_is_missing(tmp_path: Path, server: WebServer) -> None:
-    (tmp_path / "config").write_text(json.dumps({"credsStore": "kurma-has-none"}))
-    with pytest.raises(FetchUnauthorizedError, match="docker-credential-kurma-has-none is not installed"):
-        resolve(tmp_path, tokens(server), docker_config=str(tmp_path / "config"))
-
-
 @pytest.mark.parametrize("answer", [{"token": 1}, {"nothing": "x"}, {"token": "a\nb"}])
 def test_tokens_that_are_none(tmp_path: Path, server: WebServer, answer: object) -> None:
     with pytest.raises(FetchUnauthorizedError, match="sent no token"):
@@ -251,4 +234,4 @@ def test_credentials_do_not_leave_tls() -> None:
     """A registry over TLS that sends us to a token server without it gets nothing."""
     client = Client(None, "https://r.example", "r.example", "app", Logins("/nowhere", ""))  # type: ignore[arg-type]
     with pytest.raises(FetchRefusedError, match="plain http"):
-        client._token({"realm": "http://r.example/token"})
+        client._token({"realm": "http://r.example/token"}, None)

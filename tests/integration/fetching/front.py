@@ -90,6 +90,9 @@ class Front:
         """What was asked of one blob."""
         return [asked for asked in self.asked if asked.path.endswith(f"/blobs/{digest}")]
 
+    def tokens_asked(self) -> list[Asked]:
+        return [asked for asked in self.asked if asked.path == "/token"]
+
     def realm(self) -> str:
         return f"{self.scheme}://{self.host}/token"
 

@@ -1,0 +1,136 @@
+"""Who we are to a registry: TLS and passwords of a real one, and a token server before one (R1, R2)."""
+
+from __future__ import annotations
+
+import json
+import os
+import ssl
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+
+from kurma_core.errors import FetchUnauthorizedError
+from tests.integration.fetching.front import Front, Tokens, front
+from tests.integration.fetching.parts import Machine, MakeMachine, OciDir, Registry, layer_tar, running_registry
+
+pytestmark = pytest.mark.root
+
+#: Makes a machine that knows the test authority, and has these credentials in Docker's file.
+WithLogin = Callable[..., Machine]
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> trustme.CA:
+    found = trustme.CA()
+    found.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    return found
+
+
+@pytest.fixture
+def with_login(machine: MakeMachine, authority: trustme.CA, tmp_path: Path) -> WithLogin:
+    def make(name: str, **config: Any) -> Machine:
+        (tmp_path / f"{name}-login.json").write_text(json.dumps(config))
+        options = {"ca_file": str(tmp_path / "ca.pem"), "docker_config": str(tmp_path / f"{name}-login.json")}
+        return machine(name, plugins={"fetchers": {"docker": {"config": options}}})
+
+    return make
+
+
+@pytest.fixture
+def tokens(registry: Registry, oci: OciDir, authority: trustme.CA) -> Iterator[Front]:
+    """A registry over TLS with a token server: public/app and team/app, v1, of three layers each."""
+    oci.image("v1", [layer_tar({f"file{n}": os.urandom(200_000)}) for n in range(3)], {"Cmd": ["/file1"]})
+    for name in ("public/app:v1", "team/app:v1"):
+        registry.push(f"oci:{oci.path}:v1", name)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    with front(registry.host, context, Tokens()) as found:
+        yield found
+
+
+BASIC = {"auth": "dXNlcjpzZWNyZXQ="}
+
+
+def test_tls_and_a_password_file(
+    with_login: WithLogin, authority: trustme.CA, tmp_path: Path, oci: OciDir
+) -> None:
+    """docker-registry with a certificate of the test authority and a file that htpasswd wrote."""
+    subprocess.run(
+        ["htpasswd", "-Bbc", str(tmp_path / "users"), "user", "secret"], check=True, capture_output=True
+    )
+    leaf = authority.issue_cert("127.0.0.1")
+    leaf.private_key_pem.write_to_path(str(tmp_path / "key.pem"))
+    leaf.cert_chain_pems[0].write_to_path(str(tmp_path / "cert.pem"))
+    tls = {"certificate": str(tmp_path / "cert.pem"), "key": str(tmp_path / "key.pem")}
+    auth = {"htpasswd": {"realm": "test", "path": str(tmp_path / "users")}}
+    oci.image("v1", [layer_tar({"file": b"content"})], {"Cmd": ["/file"]})
+    with running_registry(tmp_path / "closed", auth=auth, tls=tls) as registry:
+        registry.push(f"oci:{oci.path}:v1", "team/app:v1", "--dest-creds=user:secret")
+        locator = f"docker://{registry.host}/team/app:v1"
+        right = with_login("right", auths={registry.host: BASIC})
+        assert right.images.fetch(locator).trust == "digest"
+        assert right.notes == []
+        narrow = with_login("narrow", auths={registry.host: {"auth": "eDp5"}, f"{registry.host}/team": BASIC})
+        assert narrow.images.fetch(locator)
+        token = with_login("token", auths={registry.host: {"identitytoken": "x"}})
+        with pytest.raises(FetchUnauthorizedError, match=r"token-login\.json has a token alone"):
+            token.images.fetch(locator)
+        wrong = with_login("wrong", auths={registry.host: {"auth": "dXNlcjp3cm9uZw=="}})
+        with pytest.raises(
+            FetchUnauthorizedError, match=r"does not accept the credentials from .*wrong-login\.json"
+        ):
+            wrong.images.fetch(locator)
+        with pytest.raises(FetchUnauthorizedError, match="asks for credentials, and there are none") as caught:
+            with_login("none").images.fetch(locator)
+        assert "podman login" in (caught.value.hint or "")
+
+
+def test_anonymous_pulls(with_login: WithLogin, tokens: Front) -> None:
+    here = with_login("anonymous")
+    assert here.images.fetch(f"docker://{tokens.host}/public/app:v1").trust == "digest"
+    (asked,) = tokens.tokens_asked()
+    assert (asked.method, asked.authorization) == ("GET", "")
+    with pytest.raises(FetchUnauthorizedError, match=r"gives no access without credentials \(team/app\)"):
+        here.images.fetch(f"docker://{tokens.host}/team/app:v1")
+
+
+def test_a_password_for_a_token(with_login: WithLogin, tokens: Front) -> None:
+    here = with_login("password", auths={tokens.host: BASIC})
+    assert here.images.fetch(f"docker://{tokens.host}/team/app:v1")
+    (asked,) = tokens.tokens_asked()
+    assert asked.authorization == "Basic dXNlcjpzZWNyZXQ="
+    assert all(not a.authorization.startswith("Basic") for a in tokens.asked if a.path != "/token")
+    wrong = with_login("wrong", auths={tokens.host: {"auth": "dXNlcjp3cm9uZw=="}})
+    with pytest.raises(FetchUnauthorizedError, match="does not accept the credentials from "):
+        wrong.images.fetch(f"docker://{tokens.host}/team/app:v1")
+
+
+def test_an_identity_token(with_login: WithLogin, tokens: Front) -> None:
+    here = with_login("identity", auths={tokens.host: {"identitytoken": "refresh"}})
+    assert here.images.fetch(f"docker://{tokens.host}/team/app:v1")
+    (asked,) = tokens.tokens_asked()
+    assert asked.method == "POST"
+    assert "grant_type=refresh_token" in asked.body
+    old = with_login("old", auths={tokens.host: {"identitytoken": "expired"}})
+    with pytest.raises(FetchUnauthorizedError, match="does not accept the credentials from "):
+        old.images.fetch(f"docker://{tokens.host}/team/app:v1")
+
+
+def test_tokens_that_run_out_in_the_middle(with_login: WithLogin, tokens: Front) -> None:
+    """Each token is good for six requests, and each connection is cut after 60 kB: a layer is asked for several
+    times, by several threads, each with a token that may have run out meanwhile."""
+    assert tokens.tokens is not None
+    tokens.tokens.uses = 6
+    tokens.cut = lambda path: 60_000 if "/blobs/" in path else None
+    here = with_login("short", auths={tokens.host: BASIC})
+    record = here.images.fetch(f"docker://{tokens.host}/team/app:v1")
+    assert len(record.layers) == 3
+    blobs = [asked for asked in tokens.asked if "/blobs/" in asked.path and asked.sent]
+    assert len(blobs) >= 10
+    assert len(tokens.tokens_asked()) >= len(blobs) // 6
+    assert sum(asked.sent for asked in blobs) < 620_000, "nothing is fetched twice"
+    assert here.partials() == []

@@ -1,0 +1,145 @@
+"""Layers over connections that break, of a process that is killed, and many at once (R1, S5)."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kurma_core.errors import ArchiveError, FetchTruncatedError
+from tests.integration.fetching.front import Front, front
+from tests.integration.fetching.parts import MakeMachine, OciDir, Registry, layer_tar, sha256
+
+pytestmark = pytest.mark.root
+
+SIZE = 400_000
+
+
+@pytest.fixture
+def digests(oci: OciDir, registry: Registry) -> list[str]:
+    """app:v1, of eight layers of random bytes; the digests of its layers as shipped."""
+    tars = [layer_tar({f"file{number}": os.urandom(SIZE)}) for number in range(8)]
+    entry = oci.image("v1", tars, {"Cmd": ["/file1"]})
+    registry.push(f"oci:{oci.path}:v1", "app:v1")
+    manifest = json.loads((oci.path / "blobs/sha256" / entry["digest"][7:]).read_bytes())
+    return [layer["digest"] for layer in manifest["layers"]]
+
+
+@pytest.fixture
+def way(registry: Registry) -> Iterator[Front]:
+    with front(registry.host) as found:
+        yield found
+
+
+class Bar:
+    """What a progress bar is told."""
+
+    def __init__(self) -> None:
+        self.started: list[tuple[str, int | None]] = []
+        self.done = 0
+        self.finished = 0
+
+    def start(self, what: str, total: int | None) -> None:
+        self.started.append((what, total))
+
+    def advance(self, count: int) -> None:
+        self.done += count
+
+    def finish(self) -> None:
+        self.finished += 1
+
+
+def test_cut_at_random(machine: MakeMachine, way: Front, digests: list[str]) -> None:
+    """One bar, begun once with the size of all layers, which ends at that size however often it was cut."""
+    numbers = random.Random(7)
+    way.cut = lambda path: numbers.choice((None, 1, 70_000, 250_000)) if "/blobs/" in path else None
+    bar = Bar()
+    record = machine().images.fetch(f"docker://{way.host}/app:v1", progress=bar)
+    assert len(record.layers) == 8
+    asked = [asked for digest in digests for asked in way.of(digest)]
+    assert len(asked) > 8
+    ((_, total),) = bar.started
+    assert bar.done == total, "each byte was counted once"
+    assert sum(each.sent for each in asked) == total, "each byte came once"
+    assert bar.finished == 1
+
+
+def test_only_the_rest_is_asked_for_after_a_kill(
+    machine: MakeMachine, registry: Registry, way: Front, digests: list[str], tmp_path: Path
+) -> None:
+    way.pace = 0.1
+    here = machine()
+    script = (
+        "import sys\n"
+        "from kurma_core.config import load\n"
+        "from kurma_core.images import make_image_manager\n"
+        "from kurma_core.registry import PluginRegistry\n"
+        "config = load(sys.argv[1], sys.argv[2])\n"
+        "make_image_manager(config, PluginRegistry(config, print), print).fetch(sys.argv[3])\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "state.json"), str(here.state)]
+    locator = f"docker://{way.host}/app:v1"
+    process = subprocess.Popen([*command, locator], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 20
+    while sum(file.stat().st_size for file in here.partials()) < 600_000:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    kept = [file.stat().st_size for file in here.partials()]
+    assert sum(kept) >= 600_000
+    assert here.images.list() == ()
+    bar = Bar()
+    with front(registry.host) as again:  # what the first still sends to nobody must not be counted
+        assert here.images.fetch(f"docker://{again.host}/app:v1", progress=bar)
+        asked = [asked for digest in digests for asked in again.of(digest)]
+    ((_, total),) = bar.started
+    assert total is not None
+    assert sorted(each.start for each in asked if each.start) == [size for size in sorted(kept) if size]
+    assert sum(each.sent for each in asked) == total - sum(kept)
+    assert bar.done == total, "what was there already counts as done"
+    assert here.partials() == []
+
+
+def test_a_connection_that_only_breaks_is_given_up_and_gone_on_with_later(
+    machine: MakeMachine, way: Front, digests: list[str]
+) -> None:
+    here = machine(plugins={"fetchers": {"docker": {"config": {"retries": 1}}}})
+    broken = digests[3]
+    way.cut = lambda path: 0 if path.endswith(broken) and len(way.of(broken)) else 100_000
+    with pytest.raises(FetchTruncatedError, match=broken[7:19]):
+        here.images.fetch(f"docker://{way.host}/app:v1")
+    assert here.images.list() == ()
+    assert here.partials()
+    way.cut = lambda path: None
+    way.asked.clear()
+    here.images.fetch(f"docker://{way.host}/app:v1")
+    assert [asked.start for asked in way.of(broken)] == [100_000]
+    assert here.partials() == []
+
+
+def test_a_layer_that_is_not_what_the_configuration_says(
+    machine: MakeMachine, registry: Registry, oci: OciDir
+) -> None:
+    """The blob is the one that the manifest names; unpacked it has another digest than the configuration's."""
+    layer, other = layer_tar({"file": b"one"}), layer_tar({"file": b"two"})
+    entry = oci.image(None, [layer], {"Cmd": ["x"]})
+    manifest = json.loads((oci.path / "blobs/sha256" / entry["digest"][7:]).read_bytes())
+    config = (oci.path / "blobs/sha256" / manifest["config"]["digest"][7:]).read_bytes()
+    lying = config.replace(sha256(layer).encode(), sha256(other).encode())
+    assert lying != config
+    manifest["config"] = {**manifest["config"], **oci.blob(lying)}
+    oci.enter({"mediaType": manifest["mediaType"], **oci.blob(json.dumps(manifest).encode())}, "lying")
+    here = machine()
+    with pytest.raises(ArchiveError, match="the layer is not the one asked for"):
+        here.images.fetch(f"oci:{oci.path}:lying")
+    assert here.images.list() == ()
