@@ -70,7 +70,7 @@ class Copies:
             os.link(first, name, src_dir_fd=directory, dst_dir_fd=target, follow_symlinks=False)
             return True
         except OSError as error:
-            if error.errno in (errno.EMLINK, errno.EPERM, errno.EOPNOTSUPP):
+            if error.errno in (errno.EMLINK, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
                 return False  # links are not to be had here: a copy of its own, then
             raise
         finally:

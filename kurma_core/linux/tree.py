@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # A link is out of the question: too many links, another file system, or one that has none.
-_NO_LINK = (errno.EMLINK, errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP)
+_NO_LINK = (errno.EMLINK, errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
 # Names of the way to a re-rooted tree; each level holds a descriptor.
 _MOST_ROOT_NAMES = 128
 

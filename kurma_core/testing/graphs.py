@@ -100,10 +100,16 @@ class Store:
             assert trees.shared_names(found) == trees.shared_names(layer.tree)
 
 
+def examples(usually: int) -> int:
+    """How many examples a test of generated graphs tries: what ``KURMA_EXAMPLES`` says, else ``usually``."""
+    return int(os.environ.get("KURMA_EXAMPLES") or usually)
+
+
 def expected(image: ImageModel) -> dict[str, Entry]:
     """The tree that the specification makes of ``image`` (N1 to N3)."""
     whole: dict[str, Entry] = {}
     _lay_image(whole, image, "", ())
+    whole.setdefault("", Entry("d", trees.IMPLIED_MODE, mtime=0))  # nobody has laid anything down
     return whole
 
 
@@ -159,46 +165,51 @@ def _own_tree(image: ImageModel) -> dict[str, Entry]:
 _ROOT = os.geteuid() == 0
 _OWNERS = st.sampled_from((0, 1000, 2**21 + 5)) if _ROOT else st.just(os.geteuid())
 _MODES = st.sampled_from((0o755, 0o644, 0o700, 0o4755, 0o2775, 0o1777, 0o400, 0o000 if _ROOT else 0o500))
-_TIMES = st.integers(0, 2**31 * 10**9)
-_NAMES = st.sampled_from(("a", "b", "c", "Ω", "\udcff"))
+#: From 1936 to 2106.
+_TIMES = st.integers(-(2**30) * 10**9, 2**32 * 10**9)
+_NAMES = st.sampled_from(("a", "b", "c", "Ω" * 127, "\udcff\n"))
 _PATHS = st.lists(_NAMES, min_size=1, max_size=4).map("/".join)
 _TARGETS = st.sampled_from((b"a", b"../b", b"/", b"/a/b", b".", b"nowhere"))
 # version 2, effective, CAP_NET_RAW permitted
 _CAPABILITY = bytes.fromhex("0100000200200000000000000000000000000000")
 _ATTRIBUTES = st.dictionaries(st.sampled_from(("user.one", "user.two")), st.binary(max_size=20), max_size=2)
+_ROOTS = ("/", "/", "/", "/a", "/b/c/", "/a/b/a")
+_DEVICES = {"b": os.makedev(7, 300), "c": os.makedev(1, 3)}
 
 
 @st.composite
 def _entries(draw: st.DrawFn, serial: list[int]) -> Entry:
-    kinds = "ddffffllp" + ("c" if _ROOT else "")
+    kinds = "ddffffllp" + ("bc" if _ROOT else "")
     kind = draw(st.sampled_from(kinds))
     entry = Entry(kind, draw(_MODES), draw(_OWNERS), draw(_OWNERS) if _ROOT else os.getegid(), draw(_TIMES))
+    attributes = draw(_ATTRIBUTES) if kind in "df" else {}
+    if _ROOT and kind in "df" and draw(st.booleans()):
+        attributes["trusted.one"] = b"1"
+    if _ROOT and kind == "f" and draw(st.booleans()):
+        attributes["security.capability"] = _CAPABILITY
+    entry = replace(entry, xattrs=tuple(sorted(attributes.items())), rdev=_DEVICES.get(kind, 0))
+    if kind == "d":
+        return entry
+    serial[0] += 1
+    entry = replace(entry, identity=serial[0])
     if kind == "l":
-        return replace(entry, mode=0o777, content=draw(_TARGETS))
-    if kind == "c":
-        return replace(entry, rdev=os.makedev(1, 3))
-    if kind in "df":
-        attributes = draw(_ATTRIBUTES)
-        if _ROOT and kind == "f" and draw(st.booleans()):
-            attributes["security.capability"] = _CAPABILITY
-        entry = replace(entry, xattrs=tuple(sorted(attributes.items())))
-    if kind == "f":
-        serial[0] += 1
-        return replace(entry, content=draw(st.binary(max_size=8)), identity=serial[0])
-    return entry
+        marks = (("trusted.one", b"1"),) if _ROOT and draw(st.booleans()) else ()
+        return replace(entry, mode=0o777, content=draw(_TARGETS), xattrs=marks)
+    return replace(entry, content=draw(st.binary(max_size=8))) if kind == "f" else entry
 
 
 @st.composite
 def layer_trees(draw: st.DrawFn, serial: list[int]) -> dict[str, Entry]:
-    """A small tree with few names, so that trees meet; some names share a file."""
+    """A small tree with few names, so that trees meet; some names share a file, a link, or a device."""
     whole: dict[str, Entry] = {"": replace(Entry("d"), mode=draw(_MODES), mtime=draw(_TIMES))}
     for path in draw(st.lists(_PATHS, max_size=8)):
         ways = trees.parents(path)
         if path in whole or any(whole.get(way, trees.directory()).kind != "d" for way in ways):
             continue
         for way in ways:
-            whole.setdefault(way, replace(trees.directory(), mode=draw(_MODES), mtime=draw(_TIMES)))
-        files = [entry for entry in whole.values() if entry.kind == "f"]
+            looks = replace(trees.directory(), mode=draw(_MODES), uid=draw(_OWNERS), mtime=draw(_TIMES))
+            whole.setdefault(way, looks)
+        files = [entry for entry in whole.values() if entry.kind != "d"]
         if files and draw(st.integers(0, 3)) == 0:
             whole[path] = draw(st.sampled_from(files))
         else:
@@ -207,44 +218,50 @@ def layer_trees(draw: st.DrawFn, serial: list[int]) -> dict[str, Entry]:
 
 
 @st.composite
-def graphs(draw: st.DrawFn, *, stacks: bool = False) -> ImageModel:
-    """An image with dependencies, some shared, some filtered, moved or of several layers.
+def graphs(draw: st.DrawFn, *, stacks: bool = False, archives: bool = False) -> ImageModel:
+    """An image with dependencies, some shared, some filtered, moved or of several layers, some empty.
 
     :param stacks: only what layers can be stacked for.
+    :param archives: only what App Container archives can say: one layer each, which takes nothing away.
     """
     serial = [0]
-    layers = []
+    layers: list[LayerModel] = []
+    one_each = stacks or archives
     for number in range(draw(st.integers(1, 4))):
         whole = draw(layer_trees(serial))
         directories = sorted(path for path, entry in whole.items() if entry.kind == "d")
+        lower = sorted({path for layer in layers for path in layer.tree if path})
+        met = st.one_of(_PATHS, st.sampled_from(lower)) if lower else _PATHS
         layers.append(
             LayerModel(
                 f"layer{number}",
                 whole,
-                tuple(draw(st.lists(_PATHS, max_size=2))),
-                tuple(draw(st.lists(st.one_of(_PATHS, st.just("")), max_size=1))),
-                () if stacks else tuple(draw(st.lists(st.sampled_from(directories), max_size=2, unique=True))),
+                () if archives else tuple(draw(st.lists(met, max_size=2))),
+                () if archives else tuple(draw(st.lists(st.one_of(met, st.just("")), max_size=1))),
+                () if one_each else tuple(draw(st.lists(st.sampled_from(directories), max_size=2, unique=True))),
             )
         )
+    everything = sorted({path for layer in layers for path in layer.tree if path})
+    listed = st.one_of(_PATHS, *[st.sampled_from(everything)] if everything else [])
+    listed = st.one_of(listed.map("/{}".format), listed.map("/{}/".format), listed.map("/a/b/a/{}".format))
+    whitelists = st.one_of(st.just([]), st.lists(listed, max_size=6))
     images: list[ImageModel] = []
-    for number in range(draw(st.integers(1, 4))):
-        below = draw(st.lists(st.sampled_from(images), max_size=3)) if images else []
-        roots = ("/",) if stacks else ("/", "/", "/", "/a", "/b/c/")
+    for number in range(draw(st.integers(1, 5))):
+        below = draw(st.lists(st.sampled_from(images), min_size=1, max_size=3)) if images else []
         own = draw(
             st.lists(
                 st.sampled_from(layers),
-                min_size=1,
-                max_size=1 if stacks else 3,
+                min_size=1 if one_each else 0,
+                max_size=1 if one_each else 3,
                 unique_by=lambda layer: layer.name,
             )
         )
-        lists = st.just([]) if stacks else st.one_of(st.just([]), st.lists(_PATHS.map("/{}".format), max_size=6))
         images.append(
             ImageModel(
                 f"example.com/image{number}",
                 tuple(own),
-                tuple(replace(one, root=draw(st.sampled_from(roots))) for one in below),
-                tuple(draw(lists)),
+                tuple(replace(one, root=draw(st.sampled_from(("/",) if stacks else _ROOTS))) for one in below),
+                () if stacks else tuple(draw(whitelists)),
             )
         )
     return images[-1]

@@ -20,7 +20,7 @@ IMPLIED_MODE = 0o755
 class Entry:
     """One entry of a tree.
 
-    :param kind: ``d`` directory, ``f`` file, ``l`` symbolic link, ``p`` fifo, ``c`` character device.
+    :param kind: ``d`` directory, ``f`` file, ``l`` symbolic link, ``p`` fifo, ``c`` and ``b`` devices.
     :param mtime: nanoseconds.
     :param content: a file's bytes, a link's target.
     :param identity: equal for names of one file; None: has no other name. Not compared.
@@ -109,10 +109,17 @@ def _make(where: str, entry: Entry) -> None:
     elif entry.kind == "p":
         os.mkfifo(where)
     else:
-        os.mknod(where, stat.S_IFCHR | 0o600, entry.rdev)
+        os.mknod(where, (stat.S_IFCHR if entry.kind == "c" else stat.S_IFBLK) | 0o600, entry.rdev)
 
 
-_KINDS = {stat.S_IFDIR: "d", stat.S_IFREG: "f", stat.S_IFLNK: "l", stat.S_IFIFO: "p", stat.S_IFCHR: "c"}
+_KINDS = {
+    stat.S_IFDIR: "d",
+    stat.S_IFREG: "f",
+    stat.S_IFLNK: "l",
+    stat.S_IFIFO: "p",
+    stat.S_IFCHR: "c",
+    stat.S_IFBLK: "b",
+}
 
 
 def read_tree(top: str) -> dict[str, Entry]:
@@ -143,7 +150,7 @@ def read_tree(top: str) -> dict[str, Entry]:
                 for name in sorted(os.listxattr(where, follow_symlinks=False))
             ),
             content,
-            status.st_rdev if kind == "c" else 0,
+            status.st_rdev if kind in "bc" else 0,
             None if kind == "d" else (status.st_dev, status.st_ino),
         )
     return whole

@@ -98,6 +98,7 @@ def test_limits() -> None:
     with pytest.raises(RenderError, match="more than 64 levels deep"):
         layering.applications(image)
     assert len(layering.applications(image, most_deep=80)) == 80
+    assert len(layering.applications(node("a", *(node(f"m{number}") for number in range(999))))) == 1000
     with pytest.raises(RenderError, match="more than 1000 images"):
         layering.applications(node("a", *(node(f"m{number}") for number in range(1000))))
 
@@ -125,3 +126,13 @@ def test_the_key_of_a_tree_says_wholly_what_makes_it() -> None:
     assert len(keys) == len(images) + 1
     assert key(docker) == key(ImageNode("other", ImageManifest("example.com/e"), layers)), "not the image's name"
     assert all(json.loads(one) for one in keys)
+
+
+def test_the_key_of_a_tree_is_the_same_in_every_process() -> None:
+    """Sets have another order in each; a tree of another key would be made anew."""
+    paths = [f"/{number}/{number}" for number in range(50)]
+    image = node("a", whitelist=tuple(paths))
+    (value,) = json.loads(layering.tree_key("links", layering.applications(image)))[2]
+    kept, directories = value["filter"]
+    assert kept == sorted(["", *(path[1:] for path in paths)])
+    assert directories == sorted({*kept, *(path.split("/")[1] for path in paths)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import subprocess
@@ -43,6 +44,40 @@ def test_links_that_cannot_be_made_become_copies(target: str) -> None:
     found = trees.read_tree(target)
     assert found == with_links
     assert trees.shared_names(found) == {frozenset({"f", "d/g"})}
+
+
+@pytest.mark.parametrize("copy", [False, True])
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK])
+def test_a_file_system_without_links(
+    tmp_path: Path, target: str, monkeypatch: pytest.MonkeyPatch, number: int, *, copy: bool
+) -> None:
+    """As the kernels and drivers say it: every name becomes a file of its own, and nothing else differs."""
+    whole = trees.tree({"f": file(b"1", identity=1), "d/g": file(b"1", identity=1), "p": trees.Entry("p")})
+    step = layer(tmp_path, "source", whole)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "link", refuse)
+        tree.merge(target, [step], copy=copy)
+    found = trees.read_tree(target)
+    assert found == whole
+    assert trees.shared_names(found) == set()
+
+
+def test_a_link_that_fails_otherwise_fails(tmp_path: Path, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk is told, not filled with copies."""
+    step = layer(tmp_path, "source", trees.tree({"d/f": file(b"1")}))
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "link", refuse)
+        with pytest.raises(OSError, match="No space left") as caught:
+            tree.merge(target, [step])
+    assert caught.value.filename == "d/f"
 
 
 def test_read_and_write_where_the_kernel_cannot_copy(tmp_path: Path, target: str) -> None:

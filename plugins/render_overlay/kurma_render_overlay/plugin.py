@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kurma_core.appc import layering
+from kurma_core.errors import ConfigError
 from kurma_core.hookspecs import Driver, Option, hookimpl
 from kurma_core.linux import tree
 from kurma_core.models import RenderedLayer
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 #: A stager that passes ``/layers/sha512-…`` names to mount(2) fits 25 of them into the kernel's one page.
 MOST_LAYERS = 24
+#: The kernel takes no more (OVL_MAX_STACK).
+_KERNELS_MOST = 500
 
 
 class OverlayRenderer:
@@ -40,7 +43,13 @@ class OverlayRenderer:
 
 
 def _create(context: DriverContext) -> Renderer:
-    return OverlayRenderer(context.config.get("most_layers", MOST_LAYERS))
+    most = context.config.get("most_layers", MOST_LAYERS)
+    if not 1 <= most <= _KERNELS_MOST:
+        raise ConfigError(
+            f"renderer overlay: most_layers: expected a number from 1 to {_KERNELS_MOST}, not {most}",
+            hint="the kernel stacks no more layers than that; longer stacks are merged into one tree",
+        )
+    return OverlayRenderer(most)
 
 
 @hookimpl

@@ -7,6 +7,7 @@ import os
 import pytest
 from kurma_render_overlay.plugin import kurma_renderer
 
+from kurma_core.errors import ConfigError
 from kurma_core.hookspecs import Driver, DriverContext, Renderer
 from kurma_core.testing import trees
 from kurma_core.testing.graphs import ImageModel, LayerModel, Store, plain
@@ -48,3 +49,8 @@ class TestOverlay(RendererContract):
         below = [plain(f"example.com/n{n}", trees.tree()) for n in range(2)]
         assert len(render_model(store, renderer, plain("example.com/a", trees.tree(), below[0]))) == 2
         assert len(render_model(store, renderer, plain("example.com/b", trees.tree(), *below))) == 1
+
+    @pytest.mark.parametrize("most", [0, -1, 501])
+    def test_a_number_that_no_mount_takes(self, driver: Driver[Renderer], most: int) -> None:
+        with pytest.raises(ConfigError, match=f"most_layers: expected a number from 1 to 500, not {most}"):
+            driver.create(DriverContext({"most_layers": most}, "/nonexistent"))
