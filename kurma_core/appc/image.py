@@ -41,6 +41,7 @@ ARCHITECTURES: Mapping[str, tuple[str, ...]] = {
 #: Largest user or group ID: the one above it means "no change" to the kernel.
 MAX_ID = 0xFFFFFFFE
 _MAX_SIZE = (1 << 63) - 1
+_ROOT = "kurma.io/root"
 _ANNOTATION_CHECKS: Mapping[str, Check] = {
     "created": types.timestamp,
     "homepage": types.http_url,
@@ -179,14 +180,18 @@ class App:
 class Dependency:
     """An image whose root filesystem comes below this one's (I4). Its own ``app`` means nothing here.
 
-    :param image_id: what is fetched must have it, where it is given.
+    :param image_id: what is fetched must have it, where it is given. An early document's is ``sha256-…``, and may
+        be cut short (T4).
     :param size: bytes of the archive as shipped, to be checked.
+    :param root: where in this image's tree the dependency's root comes to lie; other than "/" only in what was an
+        early document (E5). Written as ``kurma.io/root``.
     """
 
     image_name: str
     image_id: str | None = None
     labels: tuple[NameValue, ...] = ()
     size: int | None = None
+    root: str = "/"
     extra: Mapping[str, Json] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Json]:
@@ -194,6 +199,7 @@ class Dependency:
         put(out, "imageID", self.image_id)
         put(out, "labels", encode(self.labels), [])
         put(out, "size", self.size)
+        put(out, _ROOT, self.root, "/")
         return {**out, **self.extra}
 
 
@@ -322,10 +328,15 @@ def read_annotations(reader: Reader) -> tuple[NameValue, ...]:
     """``annotations`` (I6): unique; those that the specification knows are checked."""
     annotations = read_name_values(reader, "annotations", types.ac_identifier)
     for index, annotation in enumerate(annotations):
-        check = _ANNOTATION_CHECKS.get(annotation.name)
-        if check is not None:
-            check(annotation.value, f"{reader.at('annotations')}[{index}].value")
+        check_annotation(annotation.name, annotation.value, f"{reader.at('annotations')}[{index}].value")
     return annotations
+
+
+def check_annotation(name: str, value: str, path: str) -> None:
+    """An annotation that the specification knows must be of its form (I6); any other may be anything."""
+    check = _ANNOTATION_CHECKS.get(name)
+    if check is not None:
+        check(value, path)
 
 
 def read_isolators(reader: Reader) -> tuple[Isolator, ...]:
@@ -344,23 +355,15 @@ def read_isolators(reader: Reader) -> tuple[Isolator, ...]:
 
 def _read_app(reader: Reader) -> App:
     return App(
-        exec=_read_exec(reader),
+        exec=read_exec(reader),
         user=reader.string("user", types.nonempty, "a user (number, name, or absolute path)"),
         group=reader.string("group", types.nonempty, "a group (number, name, or absolute path)"),
         supplementary_gids=_read_gids(reader),
         working_directory=reader.optional("workingDirectory", _working_directory) or None,
         environment=_read_environment(reader),
-        event_handlers=_read_handlers(reader),
-        mount_points=tuple(
-            MountPoint(
-                item.string("name", types.ac_name),
-                item.string("path", types.inner_path, "an absolute path"),
-                item.boolean("readOnly", False),
-                item.extra(),
-            )
-            for item in reader.objects("mountPoints")
-        ),
-        ports=_read_ports(reader),
+        event_handlers=read_handlers(reader),
+        mount_points=read_mount_points(reader),
+        ports=read_ports(reader),
         isolators=read_isolators(reader),
         user_annotations=reader.string_map("userAnnotations"),
         user_labels=reader.string_map("userLabels"),
@@ -368,7 +371,8 @@ def _read_app(reader: Reader) -> App:
     )
 
 
-def _read_exec(reader: Reader) -> tuple[str, ...]:
+def read_exec(reader: Reader) -> tuple[str, ...]:
+    """``exec``: a command and its arguments; may be absent or empty."""
     command = reader.strings("exec", types.word)
     if command and not command[0]:
         raise ManifestError(f"{reader.at('exec')}[0]", "a command", '""')
@@ -395,14 +399,28 @@ def _read_environment(reader: Reader) -> tuple[NameValue, ...]:
     return environment
 
 
-def _read_handlers(reader: Reader) -> tuple[EventHandler, ...]:
+def read_mount_points(reader: Reader, name: Check = types.ac_name) -> tuple[MountPoint, ...]:
+    """``mountPoints``; ``name`` is the check that their names pass."""
+    return tuple(
+        MountPoint(
+            item.string("name", name),
+            item.string("path", types.inner_path, "an absolute path"),
+            item.boolean("readOnly", False),
+            item.extra(),
+        )
+        for item in reader.objects("mountPoints")
+    )
+
+
+def read_handlers(reader: Reader) -> tuple[EventHandler, ...]:
+    """``eventHandlers``: each of the two at most once, with a command."""
     handlers: list[EventHandler] = []
     for item in reader.objects("eventHandlers"):
         name = item.string("name", types.text)
         if name not in ("pre-start", "post-stop"):
             raise ManifestError(item.at("name"), '"pre-start" or "post-stop"', describe(name))
         item.need("exec", "a command")
-        command = _read_exec(item)
+        command = read_exec(item)
         if not command:
             raise ManifestError(item.at("exec"), "a command", "an empty list")
         handlers.append(EventHandler(name, command, item.extra()))
@@ -410,16 +428,17 @@ def _read_handlers(reader: Reader) -> tuple[EventHandler, ...]:
     return tuple(handlers)
 
 
-def _read_ports(reader: Reader) -> tuple[Port, ...]:
+def read_ports(reader: Reader, name: Check = types.ac_name) -> tuple[Port, ...]:
+    """``ports`` of an app, each name once; ``name`` is the check that their names pass."""
     ports: list[Port] = []
     for item in reader.objects("ports"):
-        name = item.string("name", types.ac_name)
+        title = item.string("name", name)
         protocol = item.string("protocol", types.nonempty)
         port = whole(item.need("port", "an integer from 1 to 65535"), item.at("port"), 1, 65535)
         count = item.integer("count", 1, 65535, 1)
         if port + count - 1 > 65535:
             raise ManifestError(item.at("count"), f"at most {65536 - port} ports from {port} up", str(count))
-        ports.append(Port(name, protocol, port, count, item.boolean("socketActivated", False), item.extra()))
+        ports.append(Port(title, protocol, port, count, item.boolean("socketActivated", False), item.extra()))
     refuse_repeats([port.name for port in ports], reader.at("ports"))
     return tuple(ports)
 
@@ -428,8 +447,9 @@ def _read_dependency(reader: Reader) -> Dependency:
     size = reader.take("size")
     return Dependency(
         image_name=reader.string("imageName", types.ac_identifier, "an image's name"),
-        image_id=reader.optional("imageID", types.image_id),
+        image_id=reader.optional("imageID", types.content_id),
         labels=read_labels(reader),
         size=None if size is None else whole(size, reader.at("size"), 0, _MAX_SIZE),
+        root=reader.optional(_ROOT, types.inner_path) or "/",
         extra=reader.extra(),
     )

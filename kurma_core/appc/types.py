@@ -21,6 +21,8 @@ _SEMVER = _DIGITS | frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvw
 _MONTH_DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 #: Length of the digest, in hex digits, by the prefix of an image ID; sha256 is the early draft's.
 _DIGEST_DIGITS = {"sha512": 128, "sha256": 64}
+#: Digits that must be left of an ID that is cut short.
+SHORTEST_ID = 6
 _FOUND_MAX = 80
 
 
@@ -138,6 +140,19 @@ def is_image_id_prefix(value: str) -> bool:
     algorithm, _, digits = value.partition("-")
     most = _DIGEST_DIGITS.get(algorithm, 0)
     return 0 < len(digits) <= most and _HEX.issuperset(digits)
+
+
+def content_id(value: object, path: str) -> str:
+    """An image ID as a document may hold it (T4): a whole one, or an early document's ``sha256-…``, of which at
+    least :data:`SHORTEST_ID` digits are left; lower case on output."""
+    result = text(value, path).lower()
+    whole_or_cut = is_image_id(result) or (
+        result.startswith("sha256-") and is_image_id_prefix(result) and len(result) >= 7 + SHORTEST_ID
+    )
+    if not whole_or_cut:
+        expected = 'an image ID ("sha512-" and 128 hex digits, or an early document\'s "sha256-" and up to 64)'
+        raise ManifestError(path, expected, describe(value))
+    return result
 
 
 def semver(value: object, path: str) -> str:

@@ -21,8 +21,6 @@ Json = Any
 _DEPTH = 64
 #: Digits of a truncated ID for which nobody finds another image: what early documents have, 160 bits.
 _ENOUGH = 40
-#: Where conversion keeps the place at which an early document puts a dependency's tree.
-_ROOT = "kurma.io/root"
 
 
 class Graph:
@@ -67,8 +65,7 @@ class Graph:
         if dependency.size is not None:
             _check_size(self._store, manifest, dependency, record)
         node = self.node(record.id, way)
-        root = dependency.extra.get(_ROOT, "/")
-        return node if root == "/" else replace(node, root=str(root))
+        return node if dependency.root == "/" else replace(node, root=dependency.root)
 
     def _find(self, manifest: ImageManifest, dependency: Dependency, way: tuple[str, ...]) -> ImageRecord:
         """By ID, whatever vouches for it, for the ID is the content's. By name, or by so little of an ID that

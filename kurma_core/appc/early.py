@@ -1,0 +1,207 @@
+"""Image manifests of early documents (0.1.0), put into the late form (E2–E5, E8, E9).
+
+Implements App Container Specification 0.1.0, App Manifest Schema and Fileset Manifest. What is no early document
+is refused; what an early one holds beyond the draft is kept, and warned about (T8). Pods: :mod:`.early_pod`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kurma_core.appc import types
+from kurma_core.appc._early_reader import Names, read_annotation_map, read_name, read_versions, refuse_late
+from kurma_core.appc._reader import Reader
+from kurma_core.appc.early_isolators import read_early_isolators
+from kurma_core.appc.image import (
+    ARCHITECTURES,
+    App,
+    Dependency,
+    ImageManifest,
+    NameValue,
+    decode,
+    read_exec,
+    read_handlers,
+    read_mount_points,
+    read_ports,
+)
+from kurma_core.appc.types import child, describe
+from kurma_core.errors import ManifestError
+from kurma_core.value import replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kurma_core.appc._reader import Warn
+
+APP_MANIFEST = "AppManifest"
+FILESET_MANIFEST = "FilesetManifest"
+POD_MANIFEST = "ContainerRuntimeManifest"
+#: What the draft's text calls an app manifest, where its example says AppManifest (E3).
+_LATE_KIND = "ImageManifest"
+#: Keys of the late form at the top of an image manifest that the early one does not have.
+_LATE_KEYS = ("labels", "app", "pathWhitelist")
+
+
+# --- telling -----------------------------------------------------------------------------------------------------
+
+
+def is_early_image(document: object) -> bool:
+    """Whether the decoded ``document`` is an app or a fileset manifest, whatever else is wrong with it."""
+    if not isinstance(document, Mapping):
+        return False
+    kind = document.get("acKind")
+    if kind in (APP_MANIFEST, FILESET_MANIFEST):
+        return True
+    version = document.get("acVersion")
+    early = isinstance(version, str) and version.startswith("0.1.")
+    return kind == _LATE_KIND and early and not any(key in document for key in _LATE_KEYS)
+
+
+def is_early_pod(document: object) -> bool:
+    """Whether the decoded ``document`` is a container runtime manifest, whatever else is wrong with it."""
+    return isinstance(document, Mapping) and document.get("acKind") == POD_MANIFEST
+
+
+# --- converting --------------------------------------------------------------------------------------------------
+
+
+def convert_image(app: object | None, fileset: object | None, *, warn: Warn | None = None) -> ImageManifest:
+    """One late manifest of an image's early ones (E1, E2).
+
+    Name and annotations are the app manifest's where both give them.
+
+    :param app: the app manifest, ``fileset``: the fileset manifest: JSON text (bytes or str), or the decoded
+        object; None: the image has none. One of them must be given.
+    :param warn: called with one line for each thing that is odd and harmless.
+    :raises ManifestError: one is malformed, or breaks the draft; it names the manifest where both are given.
+    """
+    if app is None and fileset is None:
+        raise ManifestError("$", "an app manifest or a fileset manifest", "neither")
+    if app is None:
+        return _read_fileset(fileset, warn)
+    if fileset is None:
+        return _read_app(app, warn)
+    of_app = _named("app manifest", lambda: _read_app(app, warn))
+    of_fileset = _named("fileset manifest", lambda: _read_fileset(fileset, warn))
+    if warn is not None:
+        _tell_of_differences(of_app, of_fileset, warn)
+    annotations = {each.name: each for each in (*of_fileset.annotations, *of_app.annotations)}
+    return replace(
+        of_app,
+        dependencies=of_fileset.dependencies,
+        path_whitelist=of_fileset.path_whitelist,
+        annotations=tuple(annotations.values()),
+        extra={**of_fileset.extra, **of_app.extra},
+    )
+
+
+def convert_any(document: object, *, warn: Warn | None = None) -> ImageManifest:
+    """The late form of one manifest of an image, early or late. Arguments and errors as :func:`convert_image`."""
+    value = decode(document, "the image manifest")
+    if not is_early_image(value):
+        return ImageManifest.parse(value, warn=warn)
+    if isinstance(value, Mapping) and value.get("acKind") == FILESET_MANIFEST:
+        return convert_image(None, value, warn=warn)
+    return convert_image(value, None, warn=warn)
+
+
+# --- the app manifest --------------------------------------------------------------------------------------------
+
+
+def _read_app(document: object, warn: Warn | None) -> ImageManifest:
+    reader = Reader(decode(document, "the app manifest"), "$", warn)
+    read_versions(reader, APP_MANIFEST, _LATE_KIND)
+    refuse_late(reader, (*_LATE_KEYS, "dependencies"))
+    name = read_name(reader, "name", "the image's name")
+    app = App(
+        exec=read_exec(reader),
+        user=reader.string("user", types.nonempty, "a user (number, name, or absolute path)"),
+        group=reader.string("group", types.nonempty, "a group (number, name, or absolute path)"),
+        environment=_read_environment(reader),
+        event_handlers=read_handlers(reader),
+        mount_points=read_mount_points(reader, Names(warn)),
+        ports=read_ports(reader, Names(warn)),
+        isolators=read_early_isolators(reader),
+    )
+    return ImageManifest(
+        name=name.name,
+        labels=(*name.labels, *_read_platform(reader)),
+        app=app,
+        annotations=read_annotation_map(reader),
+        extra=reader.extra(),
+    )
+
+
+def _read_platform(reader: Reader) -> tuple[NameValue, ...]:
+    system = reader.string("os", types.text, f"one of {', '.join(ARCHITECTURES)}")
+    if system not in ARCHITECTURES:
+        raise ManifestError(reader.at("os"), f"one of {', '.join(ARCHITECTURES)}", describe(system))
+    expected = f"an architecture of {system}: one of {', '.join(ARCHITECTURES[system])}"
+    arch = reader.string("arch", types.text, expected)
+    if arch not in ARCHITECTURES[system]:
+        raise ManifestError(reader.at("arch"), expected, describe(arch))
+    return NameValue("os", system), NameValue("arch", arch)
+
+
+def _read_environment(reader: Reader) -> tuple[NameValue, ...]:
+    path = reader.at("environment")
+    return tuple(
+        NameValue(
+            types.environment_name(name, child(path, name)),
+            types.word(value, child(path, name)),
+        )
+        for name, value in reader.string_map("environment").items()
+    )
+
+
+# --- the fileset manifest ----------------------------------------------------------------------------------------
+
+
+def _read_fileset(document: object, warn: Warn | None) -> ImageManifest:
+    reader = Reader(decode(document, "the fileset manifest"), "$", warn)
+    read_versions(reader, FILESET_MANIFEST)
+    refuse_late(reader, _LATE_KEYS)
+    name = read_name(reader, "name", "the image's name")
+    return ImageManifest(
+        name=name.name,
+        labels=name.labels,
+        dependencies=tuple(_read_dependency(item) for item in reader.objects("dependencies")),
+        path_whitelist=reader.strings("files", types.inner_path),
+        annotations=read_annotation_map(reader),
+        extra=reader.extra(),
+    )
+
+
+def _read_dependency(reader: Reader) -> Dependency:
+    refuse_late(reader, ("imageName", "imageID", "labels", "size", "kurma.io/root"))
+    name = read_name(reader, "name", "the fileset's name")
+    return Dependency(
+        image_name=name.name,
+        image_id=reader.optional("hash", types.content_id),
+        labels=name.labels,
+        root=reader.optional("root", types.inner_path) or "/",
+        extra=reader.extra(),
+    )
+
+
+# --- both --------------------------------------------------------------------------------------------------------
+
+
+def _named(what: str, read: Callable[[], ImageManifest]) -> ImageManifest:
+    """What ``read`` gives; its errors say which manifest they mean."""
+    try:
+        return read()
+    except ManifestError as error:
+        error.message = f"{what}: {error.message}"
+        raise
+
+
+def _tell_of_differences(app: ImageManifest, fileset: ImageManifest, warn: Warn) -> None:
+    for key in ("name", "version"):
+        ours, theirs = getattr(app, key) or "(none)", getattr(fileset, key) or "(none)"
+        if ours != theirs:
+            warn(f"{key}: the app manifest's, {ours}, counts, and not the fileset manifest's, {theirs}")
+    for key in sorted(set(app.extra) & set(fileset.extra)):
+        if app.extra[key] != fileset.extra[key]:
+            warn(f"unknown key {child('$', key)}: the app manifest's counts, and not the fileset manifest's")

@@ -1,0 +1,189 @@
+"""Isolators of early documents (0.1.0), read and put into their late form (E8).
+
+Implements App Container Specification 0.1.0, Isolators. Their names are read in camelCase and with dashes, for the
+draft writes both; a value is one string, under ``val`` or ``value``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kurma_core.appc import types
+from kurma_core.appc._reader import Reader
+from kurma_core.appc.image import Isolator
+from kurma_core.appc.quantity import parse_quantity
+from kurma_core.appc.types import describe
+from kurma_core.errors import ManifestError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from kurma_core.appc._reader import Json
+
+#: Late name of the isolator that says whether there is a network namespace: its value has ``net``.
+NAMESPACES = "os/linux/namespaces"
+_DIGITS = frozenset("0123456789")
+_CAPABILITY = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
+
+
+def read_early_isolators(reader: Reader) -> tuple[Isolator, ...]:
+    """``isolators``, a list of {name, val}, or one object of name → value (E9), as late ones.
+
+    One that the draft does not know keeps its value, and its name with dashes.
+
+    :raises ManifestError: a value is not of its form, or an isolator stands there twice.
+    """
+    found: list[Isolator] = []
+    seen: set[str] = set()
+    for name, name_path, value, path, extra in _items(reader):
+        isolator = _late(name, name_path, value, path, extra)
+        if isolator.name in seen:
+            raise ManifestError(name_path, "each isolator once", f"{describe(name)} again")
+        seen.add(isolator.name)
+        found.append(isolator)
+    return tuple(found)
+
+
+def overriding(base: Iterable[Isolator], over: Iterable[Isolator]) -> tuple[Isolator, ...]:
+    """``base`` with the isolators of ``over`` in place of those of the same name, one by one (E7)."""
+    merged = {isolator.name: isolator for isolator in base}
+    merged.update({isolator.name: isolator for isolator in over})
+    return tuple(merged.values())
+
+
+def _items(reader: Reader) -> Iterable[tuple[str, str, Json, str, dict[str, Json]]]:
+    """Name, where it stands, value, where it stands, what else stands there."""
+    raw = reader.take("isolators")
+    if isinstance(raw, Mapping):
+        inside = Reader(raw, reader.at("isolators"), reader.warn)
+        if "name" in raw and ("val" in raw or "value" in raw):
+            raise ManifestError(
+                inside.path,
+                "a list of isolators, or one object of name → value",
+                "a single isolator",
+                hint="put it into a list: [{…}]",
+            )
+        for name, value in raw.items():
+            yield name, inside.at(name), value, inside.at(name), {}
+        return
+    for item in reader.objects("isolators"):
+        name = item.string("name", types.nonempty, "the isolator's name")
+        if item.has("val") and item.has("value"):
+            raise ManifestError(item.at("value"), "val or value", "both")
+        key = "value" if item.has("value") else "val"
+        if not item.has(key):
+            raise ManifestError(item.at("val"), "the isolator's value", "nothing")
+        yield name, item.at("name"), item.take(key), item.at(key), item.extra()
+
+
+def _late(name: str, name_path: str, value: Json, path: str, extra: dict[str, Json]) -> Isolator:
+    dashed = _dashed(name.rstrip("/"))
+    known = _KNOWN.get(dashed)
+    if known is None:
+        try:
+            return Isolator(types.ac_identifier(dashed, name_path), value, extra)
+        except ManifestError as error:
+            raise ManifestError(name_path, str(error.data["expected"]), describe(name)) from None
+    late, convert = known
+    return Isolator(late, convert(value, path), extra)
+
+
+def _dashed(name: str) -> str:
+    """``blockIO/readBandwidth`` as ``block-io/read-bandwidth``."""
+    out: list[str] = []
+    for index, character in enumerate(name):
+        if character.isupper():
+            before = name[index - 1] if index else "/"
+            if before.islower() or before.isdigit():
+                out.append("-")
+            character = character.lower()
+        out.append(character)
+    return "".join(out)
+
+
+# --- values ------------------------------------------------------------------------------------------------------
+
+
+def _memory(value: Json, path: str) -> Json:
+    return {"limit": _bytes(value, path, value)}
+
+
+def _shares(value: Json, path: str) -> Json:
+    written = types.text(value, path)
+    if not (written and _DIGITS.issuperset(written)):
+        raise ManifestError(path, 'a whole number, as a string ("1024")', describe(value))
+    return parse_quantity(written, path, unit="count")
+
+
+def _bandwidth(target: str) -> Callable[[Json, str], Json]:
+    """:param target: ``path``, whose device is meant, or ``device``, of the network."""
+    example = "/data 1K" if target == "path" else "eth0 100M"
+
+    def read(value: Json, path: str) -> Json:
+        expected = f'"{target.upper()} BYTES" ("{example}")'
+        words = types.word(value, path).rsplit(None, 1)
+        if len(words) != 2:
+            raise ManifestError(path, expected, describe(value))
+        what = words[0].strip()
+        if target == "path":
+            types.absolute_path(what, path)
+        elif "/" in what or any(character.isspace() for character in what):
+            raise ManifestError(path, expected, describe(value))
+        return {target: what, "limit": _bytes(words[1], path, value)}
+
+    return read
+
+
+def _capabilities(value: Json, path: str) -> Json:
+    words = types.text(value, path).split()
+    if not words:
+        raise ManifestError(path, "capabilities, separated by spaces", describe(value))
+    for word in words:
+        if not (word.startswith("CAP_") and len(word) > 4 and _CAPABILITY.issuperset(word)):
+            raise ManifestError(path, "capabilities (CAP_…), separated by spaces", describe(word))
+        if "CAP_" in word[4:]:
+            apart = " ".join(f"CAP_{part}" for part in word.split("CAP_") if part)
+            raise ManifestError(path, "capabilities separated by spaces", describe(word), hint=f'write "{apart}"')
+    return {"set": list(dict.fromkeys(words))}
+
+
+def _private_network(value: Json, path: str) -> Json:
+    if value is True or value == "true":
+        return {"net": "private"}
+    if value is False or value == "false":
+        return {"net": "host"}
+    raise ManifestError(path, '"true" or "false"', describe(value))
+
+
+def _bytes(value: Json, path: str, whole: Json) -> str:
+    """A quantity of the draft's, whose K, M, G and T are powers of 1024, as the late form writes it.
+
+    :param whole: the isolator's value, for messages.
+    """
+    expected = 'bytes: a whole number, or one with K, M, G or T (powers of 1024), as a string ("1G")'
+    written = types.text(value, path)
+    suffix = written[-1:] if written[-1:] in ("K", "M", "G", "T") else ""
+    digits = written.removesuffix(suffix)
+    if not (digits and _DIGITS.issuperset(digits)):
+        hint = f'this is the early form, in which "{written[:-1]}" means what "{written}" means in the late one'
+        binary = written[-2:] in ("Ki", "Mi", "Gi", "Ti") and _DIGITS.issuperset(written[:-2])
+        raise ManifestError(path, expected, describe(whole), hint=hint if binary else None)
+    late = f"{digits.lstrip('0') or '0'}{suffix and suffix + 'i'}"
+    try:
+        parse_quantity(late, path)
+    except ManifestError:
+        raise ManifestError(path, "at most 2^63-1 bytes", describe(whole)) from None
+    return late
+
+
+_KNOWN: Mapping[str, tuple[str, Callable[[Json, str], Json]]] = {
+    "cpu/shares": ("os/linux/cpu-shares", _shares),
+    "memory/limit": ("resource/memory", _memory),
+    "block-io/read-bandwidth": ("kurma.io/block-read-bandwidth", _bandwidth("path")),
+    "block-io/write-bandwidth": ("kurma.io/block-write-bandwidth", _bandwidth("path")),
+    "network-io/read-bandwidth": ("kurma.io/network-read-bandwidth", _bandwidth("device")),
+    "network-io/write-bandwidth": ("kurma.io/network-write-bandwidth", _bandwidth("device")),
+    "private-network": (NAMESPACES, _private_network),
+    "capabilities/bounding-set": ("os/linux/capabilities-retain-set", _capabilities),
+}
