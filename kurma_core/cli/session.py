@@ -75,9 +75,11 @@ class Session:
 
     def note(self, text: str) -> None:
         """Tells the user something in one line, on standard error."""
+        from kurma_core.cli.output import printable
+
         if self._bar is not None:
             self._bar.clear()
-        print(f"kurma: {' '.join(text.splitlines())}", file=sys.stderr)
+        print(f"kurma: {printable(' '.join(text.splitlines()))}", file=sys.stderr)
 
     def problem(self, error: KurmaError) -> None:
         """Tells of an error that does not end the command."""
@@ -92,6 +94,17 @@ class Session:
 
             self._bar = Bar(sys.stderr)
         return self._bar
+
+    @staticmethod
+    def terminal() -> bool:
+        """Whether there is somebody to ask."""
+        return os.isatty(0) and os.isatty(2)
+
+    @staticmethod
+    def ask(question: str) -> bool:
+        """Asks for a yes at the terminal; everything else, and the end of input, is a no."""
+        print(f"kurma: {question} [y/N] ", end="", file=sys.stderr, flush=True)
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
 
     def line(self, text: str) -> None:
         """One line on standard output."""

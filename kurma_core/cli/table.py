@@ -62,6 +62,14 @@ TABLE: dict[str, Entry | Group] = {
             "gc": Entry("image", "gc", "Remove images that were not used for a while."),
         },
     ),
+    "trust": Group(
+        "Whose signatures on images count.",
+        {
+            "add": Entry("trust", "add", "Trust a key's signatures on images."),
+            "list": Entry("trust", "list_", "List the keys that are trusted, and those that are not any more."),
+            "rm": Entry("trust", "rm", "Trust a key no longer."),
+        },
+    ),
     "stager": Group(
         "The programs that run the inside of pods.",
         {

@@ -20,7 +20,15 @@ from kurma_core.fetching.locator import NAMED, Locator, host_platform, parse_loc
 if TYPE_CHECKING:
     import threading
 
-    from kurma_core.hookspecs import Fetcher, FetchRequest, Progress, RemoteArchive, RemoteBlob, RemoteLayers
+    from kurma_core.hookspecs import (
+        Fetcher,
+        FetchRequest,
+        Progress,
+        PublicKey,
+        RemoteArchive,
+        RemoteBlob,
+        RemoteLayers,
+    )
 
 __all__ = ["NAMED", "Download", "Fetching", "Locator", "host_platform", "parse_locator"]
 
@@ -76,6 +84,31 @@ class Fetching:
         if not isinstance(remote, RemoteArchive | RemoteLayers):
             raise broken(fetcher, f"returned for {found.text}: {remote!r}, which is no image")
         return remote
+
+    def public_keys(self, name: str, request: FetchRequest) -> tuple[PublicKey, ...]:
+        """The keys that are published for images whose names begin with ``name`` (K2, D2): unverified, not kept.
+
+        :raises FetchError: they cannot be had, or there is nobody to ask.
+        """
+        if NAMED not in self._schemes():
+            raise FetchError(
+                f"{name}: no plugin finds keys by name (fetcher {NAMED})", hint="name the key's file or address"
+            )
+        fetcher = self._driver(NAMED)
+        find = getattr(fetcher, "public_keys", None)
+        if find is None:
+            raise FetchError(f"{name}: the fetcher of names does not look for keys", hint="name the key's file")
+        try:
+            keys: object = find(name, request)
+        except (KurmaError, OSError):
+            raise
+        except Exception as error:  # as in :meth:`resolve`
+            raise broken(fetcher, f"failed on {name}: {type(error).__name__}: {error}") from error
+        from kurma_core.hookspecs import PublicKey
+
+        if not isinstance(keys, tuple) or not all(isinstance(key, PublicKey) for key in keys):
+            raise broken(fetcher, f"returned for {name}: {keys!r}, which are no keys")
+        return keys
 
     @contextmanager
     def download(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, cast
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from kurma_core.config import Config
     from kurma_core.hookspecs import Fetcher, Progress, Renderer, StagerImageSource
     from kurma_core.image_store import GcReport, ImageStore
+    from kurma_core.images.keys import KeyManager
     from kurma_core.models import ImageRecord, RenderedImage
     from kurma_core.registry import PluginRegistry
     from kurma_core.trust import Trust
@@ -73,6 +75,13 @@ class ImageManager:
         self._host = HostImages(
             config, store, trust, self._known, directory, lambda image_id: self.render(image_id).layers
         )
+
+    @functools.cached_property
+    def keys(self) -> KeyManager:
+        """The keys that are trusted for images."""
+        from kurma_core.images.keys import KeyManager
+
+        return KeyManager(self._trust, self._fetching, self._note)
 
     # --- getting -------------------------------------------------------------------------------------------------
 

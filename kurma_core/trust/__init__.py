@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from kurma_core.errors import TrustError
 from kurma_core.trust import keystore
 from kurma_core.trust.machine import MachineKey
+
+if TYPE_CHECKING:
+    from kurma_core.trust.enrolment import Change, Enrolment
+    from kurma_core.trust.keyfile import Key
+    from kurma_core.trust.listing import TrustedKey
 
 __all__ = ["Trust"]
 
@@ -39,18 +46,45 @@ class Trust:
         for one that nobody has thought of, a signature."""
         return self._policy.get(source, _STRICTEST)
 
-    def keys_for(self, name: str) -> Mapping[str, str]:
+    def keys_for(self, name: str) -> Mapping[str, tuple[str, ...]]:
         """Key files by fingerprint (upper case) of those who may sign the image of that name (K1, K2).
 
-        :raises TrustError: a keystore cannot be read.
+        :raises TrustError: a keystore cannot be read, or others may write it.
         """
         return keystore.keys_for(self._key_dirs, name)
+
+    def still_trusts(self, name: str, fingerprint: str, since: str) -> bool:
+        """Whether a signature that was good once still counts: its key is trusted for the name, and was not
+        revoked. That it has run out meanwhile says nothing against what it signed before.
+
+        :param since: RFC 3339, when it was verified: a key file that has not changed since is not read again.
+        :raises TrustError: a keystore cannot be read, or others may write it.
+        """
+        files = keystore.keys_for(self._key_dirs, name).get(fingerprint)
+        return files is not None and not self._revoked(fingerprint, files, since)
+
+    def still_trusts_host_key(self, fingerprint: str, since: str) -> bool:
+        """:meth:`still_trusts` for an image with host privilege (K5)."""
+        if fingerprint not in self.host_keys():
+            return False
+        return not self._revoked(fingerprint, keystore.find(self._key_dirs, fingerprint), since)
+
+    def _revoked(self, fingerprint: str, files: Sequence[str], since: str) -> bool:
+        from datetime import datetime
+
+        seen = datetime.fromisoformat(since).timestamp()
+        if all(os.stat(file).st_ctime < seen for file in files):
+            return False
+        from kurma_core.trust import keyfile, openpgp
+
+        found = keyfile.read([openpgp.read_key(file) for file in files], files[0])
+        return any(key.fingerprint == fingerprint and key.state == "revoked" for key in found)
 
     def verify(
         self,
         source: str | Iterable[bytes],
         signature: bytes | None,
-        keys: Mapping[str, str],
+        keys: Mapping[str, Sequence[str]],
         *,
         what: str | None = None,
         name: str | None = None,
@@ -71,6 +105,33 @@ class Trust:
         called = what or (source if isinstance(source, str) else "the image")
         return openpgp.verify(source, signature, keys, what=called, name=name)
 
+    # --- the keystore --------------------------------------------------------------------------------------------
+
+    def parse_keys(self, data: bytes, source: str) -> tuple[Key, ...]:
+        """The public keys in a file. :raises TrustError: there is none, or a secret one."""
+        from kurma_core.trust import keyfile
+
+        return keyfile.parse(data, source)
+
+    def add_key(self, key: Key, prefix: str | None) -> Change:
+        """See :meth:`.enrolment.Enrolment.add`."""
+        return self._enrolment().add(key, prefix)
+
+    def remove_key(self, reference: str, prefix: str | None, *, dry_run: bool = False) -> Change:
+        """See :meth:`.enrolment.Enrolment.remove`."""
+        return self._enrolment().remove(reference, prefix, dry_run=dry_run)
+
+    def trusted_keys(self) -> tuple[TrustedKey, ...]:
+        """See :func:`.listing.listing`."""
+        from kurma_core.trust.listing import listing
+
+        return listing(self._key_dirs, self._trusted_host_keys)
+
+    def _enrolment(self) -> Enrolment:
+        from kurma_core.trust.enrolment import Enrolment
+
+        return Enrolment(self._key_dirs)
+
     # --- this machine --------------------------------------------------------------------------------------------
 
     def machine_key(self) -> str:
@@ -89,7 +150,7 @@ class Trust:
 
     def verify_own(self, path: str, signature: bytes | None) -> str:
         """:meth:`verify` with nothing but this machine's key."""
-        return self.verify(path, signature, {self.machine_key(): self._machine.public_key()})
+        return self.verify(path, signature, {self.machine_key(): (self._machine.public_key(),)})
 
     # --- images that run with the host's power -------------------------------------------------------------------
 
@@ -114,9 +175,9 @@ class Trust:
         fingerprints = self.host_keys() if allowed is None else tuple(key.upper() for key in allowed)
         keys = {}
         for fingerprint in fingerprints:
-            file = self._key_file(fingerprint)
-            if file is not None:
-                keys[fingerprint] = file
+            files = self._key_files(fingerprint)
+            if files:
+                keys[fingerprint] = files
         try:
             return self.verify(source, signature, keys, what=what)
         except TrustError as error:
@@ -124,9 +185,9 @@ class Trust:
             called = what or (source if isinstance(source, str) else "the image")
             raise self._host_error(error, missing, called) from error
 
-    def _key_file(self, fingerprint: str) -> str | None:
+    def _key_files(self, fingerprint: str) -> tuple[str, ...]:
         if self._machine.known() == fingerprint:
-            return self._machine.public_key()
+            return (self._machine.public_key(),)
         return keystore.find(self._key_dirs, fingerprint)
 
     def _host_error(self, error: TrustError, missing: Sequence[str], what: str) -> TrustError:

@@ -6,18 +6,24 @@
     host.d/FINGERPRINT                          signs no image by being there; see ``trusted_host_keys``
 
 A prefix is a way of directories, so that it ends where a name's component ends. A file holds one public key,
-armored or binary. An empty file in a later directory masks the key of an earlier one at the same place. Files
-whose names are no fingerprints are no keys.
+armored or binary. An empty file in a later directory masks the key of an earlier one at the same place; so does
+whatever is no regular file (a link to ``/dev/null``, a broken link). Files whose names are no fingerprints are no
+keys. Where others than root (and the caller) may write, nothing is trusted.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 
 from kurma_core.errors import TrustError
 
+ROOT = "root.d"
+HOST = "host.d"
+_PREFIX = "prefix.d"
 _HEX = frozenset("0123456789ABCDEF")
+_WRITABLE_BY_OTHERS = 0o022
 
 
 def is_fingerprint(text: str) -> bool:
@@ -25,51 +31,113 @@ def is_fingerprint(text: str) -> bool:
     return len(text) in (40, 64) and _HEX.issuperset(text)
 
 
-def keys_for(directories: Sequence[str], name: str) -> Mapping[str, str]:
-    """Key files by fingerprint of those who may sign images called ``name``.
+def place_of(prefix: str | None) -> str:
+    """The directory, below a keystore's, of the keys for a prefix; None: of those for all images.
 
-    :raises TrustError: a directory cannot be read.
+    :raises TrustError: no image can have such a name.
     """
-    components = name.split("/")
-    places = ["root.d"]
-    if not any(component in ("", ".", "..") for component in components):
-        places += ["/".join(["prefix.d", *components[:count]]) for count in range(1, len(components) + 1)]
-    found: dict[str, str] = {}
+    if prefix is None:
+        return ROOT
+    if not _is_way(prefix):
+        raise TrustError(f"{prefix}: no prefix of an image's name", hint="write example.com or example.com/app")
+    return f"{_PREFIX}/{prefix}"
+
+
+def prefix_of(place: str) -> str | None:
+    """The prefix whose keys are at that place; None: none, for it is :data:`ROOT` or :data:`HOST`."""
+    return place.removeprefix(f"{_PREFIX}/") if place.startswith(f"{_PREFIX}/") else None
+
+
+def _is_way(name: str) -> bool:
+    return not any(component in ("", ".", "..") for component in name.split("/")) and "\0" not in name
+
+
+def keys_for(directories: Sequence[str], name: str) -> Mapping[str, tuple[str, ...]]:
+    """Key files by fingerprint of those who may sign images called ``name``. A key at several places has several
+    files; one of them may know of its revocation.
+
+    :raises TrustError: a directory cannot be read, or others may write it.
+    """
+    places = [ROOT]
+    if _is_way(name):
+        components = name.split("/")
+        places += ["/".join([_PREFIX, *components[:count]]) for count in range(1, len(components) + 1)]
+    found: dict[str, tuple[str, ...]] = {}
     for place in places:
-        found.update(_unmasked(directories, place))
+        for fingerprint, path in _unmasked(directories, place).items():
+            found[fingerprint] = (*found.get(fingerprint, ()), path)
     return found
 
 
 def _unmasked(directories: Sequence[str], place: str) -> Mapping[str, str]:
     found: dict[str, str] = {}
     for directory in directories:
-        for fingerprint, path, size in _files(f"{directory}/{place}"):
-            if size:
-                found[fingerprint] = path
-            else:
+        for fingerprint, path, status in files(directory, place):
+            if status is None:
                 found.pop(fingerprint, None)
+                continue
+            check_writers(path, status)
+            found[fingerprint] = path
     return found
 
 
-def _files(directory: str) -> Iterator[tuple[str, str, int]]:
+def files(directory: str, place: str) -> Iterator[tuple[str, str, os.stat_result | None]]:
+    """Fingerprint, path and status of the key files at one place of one keystore; the status is None for what only
+    masks.
+
+    :raises TrustError: it cannot be read, or others may write it.
+    """
+    way = directory
     try:
-        with os.scandir(directory) as entries:
+        for part in ("", *place.split("/")):
+            way = f"{way}/{part}" if part else way
+            check_writers(way, os.stat(way))
+        with os.scandir(way) as entries:
             for entry in sorted(entries, key=lambda entry: entry.name):
                 fingerprint = entry.name.upper()
-                if is_fingerprint(fingerprint) and entry.is_file():
-                    yield fingerprint, entry.path, entry.stat().st_size
+                if not is_fingerprint(fingerprint) or entry.is_dir():
+                    continue
+                status = entry.stat() if entry.is_file() else None
+                yield fingerprint, entry.path, status if status is not None and status.st_size else None
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
-        raise TrustError(f"cannot read the keystore {directory}: {error.strerror}", path=directory) from error
+        raise TrustError(f"cannot read the keystore {way}: {error.strerror}", path=way) from error
 
 
-def find(directories: Sequence[str], fingerprint: str) -> str | None:
-    """Any file that holds that key, whatever it may sign; masks say nothing of this."""
-    for directory in reversed(directories):
-        for way, _, names in os.walk(directory):
-            for name in names:
-                path = os.path.join(way, name)
-                if name.upper() == fingerprint and os.path.getsize(path):
-                    return path
-    return None
+def check_writers(path: str, status: os.stat_result) -> None:
+    """:raises TrustError: others than root and the caller may write it."""
+    if status.st_uid in (0, os.geteuid()) and not status.st_mode & _WRITABLE_BY_OTHERS:
+        return
+    raise TrustError(
+        f"{path}: others than root may write it (owner {status.st_uid}, mode {stat.S_IMODE(status.st_mode):04o}), "
+        "so no key in it is trusted",
+        hint=f"look who put what there, then: chown root {path} && chmod go-w {path}",
+        path=path,
+    )
+
+
+def places(directory: str) -> Iterator[str]:
+    """Every place of a keystore that may hold keys, sorted."""
+    yield ROOT
+    top = f"{directory}/{_PREFIX}"
+    for way, below, _ in os.walk(top):
+        below.sort()
+        if way != top:
+            yield way.removeprefix(f"{directory}/")
+    yield HOST
+
+
+def find(directories: Sequence[str], fingerprint: str) -> tuple[str, ...]:
+    """All files that hold that key, whatever it may sign; masks say nothing of this.
+
+    :raises TrustError: one of them may be written by others.
+    """
+    found = []
+    for directory in directories:
+        for place in places(directory):
+            for name, path, status in files(directory, place):
+                if name == fingerprint and status is not None:
+                    check_writers(path, status)
+                    found.append(path)
+    return tuple(found)

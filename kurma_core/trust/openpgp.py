@@ -9,7 +9,7 @@ import contextlib
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -81,7 +81,7 @@ def gpg(home: str, *options: str) -> gnupg.GPG:
 def verify(
     source: str | Iterable[bytes],
     signature: bytes | None,
-    keys: Mapping[str, str],
+    keys: Mapping[str, Sequence[str]],
     *,
     what: str,
     name: str | None = None,
@@ -93,7 +93,7 @@ def verify(
         raise TrustError(f"{what}: the signature is too large", reason="malformed")
     with private_directory() as home:
         program = gpg(home, "--no-autostart")
-        for material in _material(keys.values()):
+        for material in _material(file for files in keys.values() for file in files):
             program.import_keys(material)
         said = _statuses(_checked(home, signature, source))
     return _judge(said, keys, what, name)
@@ -134,13 +134,14 @@ def _feed(process: subprocess.Popen[bytes], pieces: Iterable[bytes]) -> None:
 
 def _material(files: Iterable[str]) -> list[bytes]:
     """What is to be imported; armored keys, the usual case, at one go."""
-    read = [_read(file) for file in files]
+    read = [read_key(file) for file in files]
     binary = [key for key in read if key[:1] >= b"\x80"]  # the first bit of every packet is set
     armored = b"\n".join(key for key in read if key[:1] < b"\x80")
     return [*binary, armored] if armored else binary
 
 
-def _read(file: str) -> bytes:
+def read_key(file: str) -> bytes:
+    """A file of the keystore. :raises TrustError: it cannot be read."""
     try:
         with open(file, "rb") as source:
             return source.read(_LARGEST_KEY)
@@ -189,7 +190,7 @@ def _statuses(output: str) -> list[_Signature]:
     return found
 
 
-def _judge(said: list[_Signature], keys: Mapping[str, str], what: str, name: str | None) -> str:
+def _judge(said: list[_Signature], keys: Collection[str], what: str, name: str | None) -> str:
     """The signer, if one signature of the file is good; else the fault of the first."""
     faults = []
     for one in said:
@@ -210,7 +211,7 @@ def _judge(said: list[_Signature], keys: Mapping[str, str], what: str, name: str
     )
 
 
-def _fault(one: _Signature, keys: Mapping[str, str]) -> tuple[str, str] | None:
+def _fault(one: _Signature, keys: Collection[str]) -> tuple[str, str] | None:
     if one.verdict in _REASONS:
         return _REASONS[one.verdict]
     if one.verdict == "ERRSIG" and one.code == _NO_PUBLIC_KEY:

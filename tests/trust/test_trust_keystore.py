@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
+from kurma_core.errors import TrustError
 from kurma_core.trust import Trust
 
 KEYS = {name: name * 40 for name in "ABCDEF"}
@@ -69,7 +71,47 @@ def test_an_empty_local_file_masks_a_system_key(trust: Trust, system: Path, loca
 def test_a_local_key_replaces_a_system_key(trust: Trust, system: Path, local: Path) -> None:
     put(system, "root.d", KEYS["A"])
     path = put(local, "root.d", KEYS["A"], "renewed")
-    assert trust.keys_for("x") == {KEYS["A"]: str(path)}
+    assert trust.keys_for("x") == {KEYS["A"]: (str(path),)}
+
+
+def test_a_key_at_two_places_has_two_files(trust: Trust, system: Path, local: Path) -> None:
+    one, other = put(system, "root.d", KEYS["A"]), put(local, "prefix.d/a", KEYS["A"])
+    assert trust.keys_for("a/b") == {KEYS["A"]: (str(one), str(other))}
+
+
+@pytest.mark.parametrize("target", ["/dev/null", "/nonexistent"])
+def test_a_link_to_nothing_masks_too(trust: Trust, system: Path, local: Path, target: str) -> None:
+    put(system, "root.d", KEYS["A"])
+    (local / "root.d").mkdir(parents=True)
+    (local / "root.d" / KEYS["A"]).symlink_to(target)
+    assert trust.keys_for("x") == {}
+
+
+@pytest.mark.parametrize("which", ["", "prefix.d", "prefix.d/a", f"prefix.d/a/{KEYS['A']}"])
+@pytest.mark.parametrize("mode", [0o020, 0o002])
+def test_where_others_may_write_nothing_is_trusted(trust: Trust, local: Path, which: str, mode: int) -> None:
+    put(local, "prefix.d/a", KEYS["A"])
+    path = local / which
+    path.chmod(path.stat().st_mode | mode)
+    with pytest.raises(TrustError, match="others than root may write it") as caught:
+        trust.keys_for("a/b")
+    assert f"chmod go-w {local / which}".rstrip("/") in (caught.value.hint or "")
+
+
+def test_a_link_leads_to_what_others_may_write(trust: Trust, local: Path, tmp_path: Path) -> None:
+    elsewhere = put(tmp_path / "elsewhere", "x", "key")
+    elsewhere.chmod(0o666)
+    (local / "root.d").mkdir(parents=True)
+    (local / "root.d" / KEYS["A"]).symlink_to(elsewhere)
+    with pytest.raises(TrustError, match="others than root may write it"):
+        trust.keys_for("a")
+
+
+@pytest.mark.root
+def test_a_strangers_file_is_no_key_of_ours(trust: Trust, local: Path) -> None:
+    os.chown(put(local, "root.d", KEYS["A"]), 12345, 0)
+    with pytest.raises(TrustError, match="owner 12345"):
+        trust.keys_for("a")
 
 
 def test_what_is_no_key_is_left_alone(trust: Trust, local: Path) -> None:

@@ -17,18 +17,18 @@ def trust(tmp_path: Path) -> Trust:
 
 
 @pytest.fixture
-def keys(tmp_path: Path, signers) -> dict[str, str]:
+def keys(tmp_path: Path, signers) -> dict[str, tuple[str, ...]]:
     """Everybody's key but mallory's."""
     found = {}
     for name, fingerprint in signers.fingerprints.items():
         if name != "mallory":
             path = tmp_path / f"{fingerprint}"
             path.write_bytes(signers.public(name, armor=name != "old"))
-            found[fingerprint] = str(path)
+            found[fingerprint] = (str(path),)
     return found
 
 
-def refusal(trust: Trust, archive: Path, signature: bytes | None, keys: dict[str, str]) -> TrustError:
+def refusal(trust: Trust, archive: Path, signature: bytes | None, keys: dict[str, tuple[str, ...]]) -> TrustError:
     with pytest.raises(TrustError) as caught:
         trust.verify(str(archive), signature, keys, what="example.com/app")
     assert str(caught.value).startswith("example.com/app: ")
@@ -110,7 +110,7 @@ def test_a_key_that_nobody_trusts_is_named(trust: Trust, archive: Path, signers,
 
 
 def test_a_key_smuggled_into_another_keys_file(trust: Trust, archive: Path, signers, keys) -> None:
-    file = keys[signers.fingerprints["alice"]]
+    (file,) = keys[signers.fingerprints["alice"]]
     Path(file).write_bytes(signers.public("alice", "mallory"))
     assert refusal(trust, archive, signers.sign(archive, "mallory"), keys).data["reason"] == "unknown"
 
@@ -132,10 +132,18 @@ def test_an_expired_signature(trust: Trust, archive: Path, signers, keys) -> Non
 
 def test_a_revoked_key(trust: Trust, archive: Path, signers, keys) -> None:
     signature = signers.sign(archive, "revoked")
-    file = Path(keys[signers.fingerprints["revoked"]])
+    file = Path(keys[signers.fingerprints["revoked"]][0])
     assert trust.verify(str(archive), signature, keys) == signers.fingerprints["revoked"]
     file.write_bytes(file.read_bytes() + signers.revocation)
     assert refusal(trust, archive, signature, keys).data["reason"] == "revoked"
+
+
+def test_a_revocation_counts_wherever_it_is_known(trust: Trust, archive: Path, signers, keys, tmp_path) -> None:
+    fingerprint = signers.fingerprints["revoked"]
+    newer = tmp_path / "newer"
+    newer.write_bytes(signers.public("revoked") + signers.revocation)
+    keys[fingerprint] = (str(newer), *keys[fingerprint])
+    assert refusal(trust, archive, signers.sign(archive, "revoked"), keys).data["reason"] == "revoked"
 
 
 def test_a_weak_digest(trust: Trust, archive: Path, signers, keys) -> None:
@@ -185,7 +193,7 @@ def test_a_status_line_in_a_user_id_is_only_text(
 
 
 def test_an_unreadable_key(trust: Trust, archive: Path, signers, keys, tmp_path: Path) -> None:
-    keys[signers.fingerprints["alice"]] = str(tmp_path / "gone")
+    keys[signers.fingerprints["alice"]] = (str(tmp_path / "gone"),)
     with pytest.raises(TrustError, match="cannot read the key"):
         trust.verify(str(archive), signers.sign(archive, "alice"), keys)
 

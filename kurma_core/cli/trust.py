@@ -1,0 +1,197 @@
+"""``trust``: whose signatures count."""
+
+from __future__ import annotations
+
+from kurma_core.cli import values
+from kurma_core.cli.declare import FORMAT, NO_LEGEND, Argument, Option, command
+from kurma_core.errors import TrustError, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kurma_core.cli.output import Column
+    from kurma_core.cli.session import Session
+    from kurma_core.trust.keyfile import Key
+    from kurma_core.trust.listing import TrustedKey
+
+_PREFIX = Option("prefix", "--prefix", "Images of that name, and all below it.", metavar="NAME")
+_ROOT = Option("root", "--root", "All images.")
+
+
+@command(
+    Argument(
+        "source",
+        "KEYFILE",
+        "A file of keys, its https address, or - for standard input. Without it, the prefix says where to look.",
+        required=False,
+    ),
+    _PREFIX,
+    _ROOT,
+    Option(
+        "fingerprint", "--fingerprint", "Add the key with that fingerprint, unasked.", metavar="FPR", many=True
+    ),
+    Option("yes", "--yes -y", "Add every key found, unasked."),
+    Option(
+        "insecure_options",
+        "--insecure-options",
+        "Checks to relax: pubkey or http (the key may come over plain http), tls.",
+        metavar="WORD,…",
+        many=True,
+    ),
+)
+def add(
+    session: Session,
+    *,
+    source: str | None,
+    prefix: str | None,
+    root: bool,
+    fingerprint: tuple[str, ...],
+    yes: bool,
+    insecure_options: tuple[str, ...],
+) -> int:
+    """Trust a key's signatures on images.
+
+    Every key found is shown and asked for: compare the fingerprint with one that its owner gave you elsewhere. It
+    goes into the last directory of trustedkeys. What may run with the host's power is not changed by this.
+    """
+    wanted = tuple(_fingerprint(text) for text in fingerprint)
+    scope = _scope(prefix, root)
+    keys = _find(session, source, scope, values.insecure(insecure_options))
+    for key in keys:
+        session.note(_described(key))
+    if len(keys) > 1:
+        session.note(f"{len(keys)} keys were found")
+    where = scope or "all images"
+    chosen = _chosen(session, keys, wanted, yes, where)
+    for key in chosen:
+        change = session.client.images.keys.add(key, scope)
+        session.line(f"{key.fingerprint}: {_DONE[change.action]} for {where} ({change.path})")
+        if key.state == "revoked":
+            session.note(f"{key.fingerprint} was revoked: nothing that it signed is accepted any more")
+    if not chosen:
+        session.note("no key was added")
+    return 0 if chosen else 125
+
+
+_DONE = {
+    "added": "trusted",
+    "refreshed": "brought up to date",
+    "unmasked": "trusted again",
+    "removed": "removed",
+    "masked": "masked by an empty file",
+}
+
+
+@command(FORMAT, NO_LEGEND)
+def list_(session: Session, *, format: str, no_legend: bool) -> None:
+    """List the keys that are trusted, and those that are not any more.
+
+    Keys in host.d sign nothing by being there: kurma.yml lists them in trusted_host_keys.
+    """
+    keys = session.client.images.keys.list()
+    session.listing(format, keys, _COLUMNS, no_legend=no_legend)
+    if format == "table":
+        for key in keys:
+            if key.problem:
+                session.note(key.problem)
+
+
+def _whole(key: TrustedKey) -> str:
+    return {"root": "(all images)", "host": "(host)"}.get(key.scope) or key.prefix or ""
+
+
+_COLUMNS: list[Column] = [
+    ("PREFIX", _whole),
+    ("FINGERPRINT", lambda key: key.fingerprint),
+    ("USER", lambda key: key.users[0] if key.users else ""),
+    ("CREATED", lambda key: (key.created or "")[:10]),
+    ("EXPIRES", lambda key: (key.expires or "")[:10] or ("never" if key.created else "")),
+    ("STATE", lambda key: key.state),
+    ("SOURCE", lambda key: key.path),
+]
+
+
+@command(
+    Argument("fingerprint", "FPR", "The key: its fingerprint, or the beginning or end of it."),
+    _PREFIX,
+    _ROOT,
+    Option("dry_run", "--dry-run", "Only say what would be done."),
+)
+def rm(session: Session, *, fingerprint: str, prefix: str | None, root: bool, dry_run: bool) -> None:
+    """Trust a key no longer.
+
+    A key in the last directory of trustedkeys is removed, one of another directory is masked by an empty file.
+    Images that came in by its signature are not taken for verified ones any more.
+    """
+    scope = _scope(prefix, root)
+    change = session.client.images.keys.remove(fingerprint, scope, dry_run=dry_run)
+    word = f"would be {_DONE[change.action]}" if dry_run else _DONE[change.action]
+    session.line(f"{change.fingerprint}: {word} for {scope or 'all images'} ({change.path})")
+
+
+def _scope(prefix: str | None, root: bool) -> str | None:
+    """The prefix; None: all images.
+
+    :raises UsageError: neither or both are given, or no name can begin so.
+    """
+    if (prefix is None) != root:
+        raise UsageError("expected either --prefix NAME or --root", hint="--root trusts a key for every image")
+    if prefix is None:
+        return None
+    from kurma_core.appc.types import ac_identifier
+    from kurma_core.errors import ManifestError
+
+    try:
+        return ac_identifier(prefix, "$")
+    except ManifestError:
+        hint = "write example.com or example.com/app"
+        raise UsageError(f"--prefix: {prefix!r} begins no image's name", hint=hint) from None
+
+
+def _fingerprint(text: str) -> str:
+    """:raises UsageError: it is none."""
+    found = text.replace(" ", "").upper().removeprefix("0X")
+    if len(found) not in (40, 64) or found.strip("0123456789ABCDEF"):
+        raise UsageError(f"--fingerprint: {text!r} is none", hint="the whole of it: 40 hexadecimal digits")
+    return found
+
+
+def _find(session: Session, source: str | None, scope: str | None, insecure: frozenset[str]) -> tuple[Key, ...]:
+    keys = session.client.images.keys
+    if source == "-":
+        import sys
+
+        return keys.parse(sys.stdin.buffer.read((1 << 20) + 1), "standard input")
+    if source is not None:
+        return keys.read(source, insecure)
+    if scope is None:
+        raise UsageError("no key is named, and --root has no name to look for one by", hint="name its file")
+    return keys.discover(scope, insecure)
+
+
+def _described(key: Key) -> str:
+    users = ", ".join(key.users) or "nobody"
+    expires = f"expires {key.expires[:10]}" if key.expires else "never expires"
+    state = "" if key.state == "valid" else f", {key.state}"
+    spaced = " ".join(key.fingerprint[at : at + 4] for at in range(0, len(key.fingerprint), 4))
+    return f"key {spaced} of {users}, made {key.created[:10]}, {expires}{state}, from {key.source}"
+
+
+def _chosen(
+    session: Session, keys: Sequence[Key], wanted: tuple[str, ...], yes: bool, where: str
+) -> tuple[Key, ...]:
+    """:raises TrustError: a key that was asked for is not there.
+    :raises UsageError: nobody can be asked, and nothing says which key is meant.
+    """
+    if wanted:
+        missing = [one for one in wanted if one not in [key.fingerprint for key in keys]]
+        if missing:
+            raise TrustError(f"{keys[0].source}: holds no key {missing[0]}", fingerprint=missing[0])
+        return tuple(key for key in keys if key.fingerprint in wanted)
+    if yes:
+        return tuple(keys)
+    if not session.terminal():
+        hint = f"compare the fingerprint, then: --fingerprint {keys[0].fingerprint}, or --yes"
+        raise UsageError("there is no terminal to ask at whether the key is to be trusted", hint=hint)
+    return tuple(key for key in keys if session.ask(f"trust {key.fingerprint} for {where}?"))

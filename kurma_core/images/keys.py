@@ -1,0 +1,107 @@
+"""The keys that are trusted for images: found, shown, added, listed, removed (K1, K2).
+
+Whose images may run with the host's power is none of this: only ``trusted_host_keys`` of ``kurma.yml`` says that
+(K5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
+
+from kurma_core.errors import FetchError, TrustError, UsageError
+from kurma_core.fetching import Fetching, host_platform
+from kurma_core.hookspecs import FetchRequest, RemoteArchive
+from kurma_core.images.policy import RELAXATIONS, relaxations
+
+if TYPE_CHECKING:
+    from kurma_core.trust import Trust
+    from kurma_core.trust.enrolment import Change
+    from kurma_core.trust.keyfile import Key
+    from kurma_core.trust.listing import TrustedKey
+
+#: Bytes of a file of keys.
+_LARGEST = 1 << 20
+
+
+class KeyManager:
+    """:param note: tells the user something in one line, on standard error."""
+
+    def __init__(self, trust: Trust, fetching: Fetching, note: Callable[[str], None]) -> None:
+        self._trust = trust
+        self._fetching = fetching
+        self._note = note
+
+    def parse(self, data: bytes, source: str) -> tuple[Key, ...]:
+        """The public keys in a file that was read already. :raises TrustError: there is none."""
+        return self._trust.parse_keys(data, source)
+
+    def read(self, source: str, insecure: Collection[str] = frozenset()) -> tuple[Key, ...]:
+        """The public keys in a file, or at an https address; over plain http only with ``http`` or ``pubkey``.
+
+        :param source: a path or an address.
+        :raises FetchError: in one of its kinds. :raises TrustError: there is no key in it, or a secret one.
+        """
+        locator = self._fetching.parse(source if "://" in source or source.startswith("/") else f"./{source}")
+        if locator.scheme not in ("file", "http", "https"):
+            raise UsageError(f"{source}: no file and no address of a key", hint="name a file, or https://…")
+        self._tell(source, insecure)
+        remote = self._fetching.resolve(locator, self._request(insecure))
+        assert isinstance(remote, RemoteArchive), "what these schemes give"
+        return self.parse(_whole(remote), source)
+
+    def discover(self, name: str, insecure: Collection[str] = frozenset()) -> tuple[Key, ...]:
+        """The keys that the owner of a name publishes for it (``ac-discovery-pubkeys``).
+
+        What is published and is no key is told, and left out.
+
+        :raises FetchError: in one of its kinds. :raises TrustError: none are published.
+        """
+        self._tell(name, insecure)
+        found: dict[str, Key] = {}
+        problem: TrustError | None = None
+        for published in self._fetching.public_keys(name, self._request(insecure)):
+            try:
+                for key in self.parse(published.data, published.url):
+                    found.setdefault(key.fingerprint, key)
+            except TrustError as error:
+                problem = error
+                self._note(error.message)
+        if found:
+            return tuple(found.values())
+        raise problem or TrustError(
+            f"{name}: no keys are published for it", hint="get the key from its owner: kurma trust add … KEYFILE"
+        )
+
+    def add(self, key: Key, prefix: str | None) -> Change:
+        """Trust it for images of that prefix, or for all; see :meth:`kurma_core.trust.Trust.add_key`."""
+        return self._trust.add_key(key, prefix)
+
+    def remove(self, reference: str, prefix: str | None, *, dry_run: bool = False) -> Change:
+        """Trust it no longer; see :meth:`kurma_core.trust.Trust.remove_key`."""
+        return self._trust.remove_key(reference, prefix, dry_run=dry_run)
+
+    def list(self) -> tuple[TrustedKey, ...]:
+        """Every key of the keystores."""
+        return self._trust.trusted_keys()
+
+    def _tell(self, what: str, insecure: Collection[str]) -> None:
+        for name in sorted(relaxations(insecure)):
+            self._note(f"{what}: {RELAXATIONS[name]} (--insecure-options={name})")
+
+    @staticmethod
+    def _request(insecure: Collection[str]) -> FetchRequest:
+        """``pubkey`` lets keys, and nothing else, come over plain http."""
+        allowed = frozenset(insecure)
+        return FetchRequest(*host_platform(), allowed | {"http"} if "pubkey" in allowed else allowed)
+
+
+def _whole(remote: RemoteArchive) -> bytes:
+    """:raises FetchError: it is too large, or in one of its kinds."""
+    content = b""
+    with remote.blob.open() as stream:
+        while len(content) <= _LARGEST and (piece := stream.read(1 << 16)):
+            content += piece
+    if len(content) > _LARGEST:
+        raise FetchError(f"{remote.url}: larger than a file of keys may be ({_LARGEST} bytes)", url=remote.url)
+    return content

@@ -1,0 +1,185 @@
+"""Keys put into the local keystore, and taken out of trust (K2). ``host.d`` is out of reach (K5)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from kurma_core.errors import AmbiguousReferenceError, PrivilegeError, TrustError
+from kurma_core.linux.files import replace_file
+from kurma_core.trust import keyfile, keystore, openpgp
+from kurma_core.trust.keyfile import Key
+from kurma_core.value import frozen
+
+_SHORTEST = 8  # hex digits of a fingerprint by which a key may be named
+
+
+@frozen
+class Change:
+    """What was done, or would be.
+
+    :param action: ``added``, ``refreshed`` (it was there), ``unmasked``, ``removed`` or ``masked``.
+    :param path: the file written or removed.
+    """
+
+    action: str
+    fingerprint: str
+    path: str
+
+
+class Enrolment:
+    """:param directories: the keystores, the weakest first; only the last is written to."""
+
+    def __init__(self, directories: Sequence[str]) -> None:
+        self._directories = tuple(directories)
+
+    @property
+    def _local(self) -> str:
+        if not self._directories:
+            raise TrustError("there is no keystore to write to", hint="name one in kurma.yml: trustedkeys: [DIR]")
+        return self._directories[-1]
+
+    def add(self, key: Key, prefix: str | None) -> Change:
+        """Trust the key for images of that prefix; None: for all images. Of a key that is there already, both
+        are kept: what is known of it only grows, so a revocation stays.
+
+        :raises TrustError: it cannot sign: revoked, expired, not for signing. A revoked one is taken all the same
+            where it is trusted already: then it is so no longer.
+        :raises PrivilegeError: the keystore cannot be written.
+        """
+        place = keystore.place_of(prefix)
+        path = next(iter(self._locals(place, key.fingerprint)), f"{self._local}/{place}/{key.fingerprint}")
+        there = self._file(place, key.fingerprint)
+        if there is not None:
+            (key,) = (
+                one
+                for one in keyfile.read([openpgp.read_key(there), key.material], key.source)
+                if one.fingerprint == key.fingerprint
+            )
+        if key.state != "valid" and not (key.state == "revoked" and there is not None):
+            raise TrustError(_UNFIT[key.state].format(key=key), hint=_ASK, fingerprint=key.fingerprint)
+        masked = there is None and os.path.lexists(path)
+        try:
+            self._make(place)
+            replace_file(path, key.material)
+            os.chmod(path, 0o644)
+            _sync(os.path.dirname(path))
+        except OSError as error:
+            raise _cannot("add a key to", path, error) from None
+        action = "unmasked" if masked else "added" if there is None else "refreshed"
+        return Change(action, key.fingerprint, path)
+
+    def remove(self, reference: str, prefix: str | None, *, dry_run: bool = False) -> Change:
+        """Trust the key no longer for images of that prefix: a local file is removed; a key of another directory
+        is masked by an empty file.
+
+        :param reference: the fingerprint, or its beginning or end (8 digits or more).
+        :raises TrustError: it is not trusted there. :raises AmbiguousReferenceError:
+        :raises PrivilegeError: the keystore cannot be written.
+        """
+        place = keystore.place_of(prefix)
+        fingerprint = self._named(reference, place, prefix)
+        local = self._locals(place, fingerprint)
+        elsewhere = any(
+            name == fingerprint and status is not None
+            for directory in self._directories[:-1]
+            for name, _, status in keystore.files(directory, place)
+        )
+        path = local[0] if local else f"{self._local}/{place}/{fingerprint}"
+        change = Change("masked" if elsewhere else "removed", fingerprint, path)
+        if dry_run:
+            return change
+        try:
+            if elsewhere:
+                self._make(place)
+                replace_file(path, b"")
+                os.chmod(path, 0o644)
+            for file in local[1:] if elsewhere else local:
+                os.unlink(file)
+            _sync(os.path.dirname(path))
+            self._prune(place)
+        except OSError as error:
+            raise _cannot("remove a key from", path, error) from None
+        return change
+
+    def _locals(self, place: str, fingerprint: str) -> list[str]:
+        """Files of that name in the local keystore; its letters may be large or small."""
+        return [path for name, path, _ in keystore.files(self._local, place) if name == fingerprint]
+
+    def _file(self, place: str, fingerprint: str) -> str | None:
+        """The file by which the key is trusted at that place."""
+        found = None
+        for directory in self._directories:
+            for name, path, status in keystore.files(directory, place):
+                if name == fingerprint:
+                    found = None if status is None else path
+        return found
+
+    def _named(self, reference: str, place: str, prefix: str | None) -> str:
+        wanted = reference.replace(" ", "").upper().removeprefix("0X")
+        where = "all images" if prefix is None else prefix
+        if len(wanted) < _SHORTEST:
+            raise TrustError(f"{reference}: too short for a fingerprint", hint=f"{_SHORTEST} digits or more")
+        there = {
+            name: self._file(place, name)
+            for directory in self._directories
+            for name, _, _ in keystore.files(directory, place)
+        }
+        found = [
+            name
+            for name, path in there.items()
+            if path is not None and (name.startswith(wanted) or name.endswith(wanted))
+        ]
+        if len(found) > 1:
+            raise AmbiguousReferenceError(f"{reference}: fits several keys for {where}", matches=tuple(found))
+        if not found:
+            raise TrustError(f"{reference}: no such key is trusted for {where}", hint="see kurma trust list")
+        return found[0]
+
+    def _make(self, place: str) -> None:
+        """The place's directories: 0755, whatever the umask."""
+        os.makedirs(self._local, 0o755, exist_ok=True)
+        way = self._local
+        for part in ("", *place.split("/")):
+            way = f"{way}/{part}" if part else way
+            if part:
+                try:
+                    os.mkdir(way, 0o755)
+                    os.chmod(way, 0o755)  # noqa: S103 (public keys: everybody may read them)
+                except FileExistsError:
+                    pass
+            keystore.check_writers(way, os.stat(way))
+
+    def _prune(self, place: str) -> None:
+        """Directories of prefixes that hold nothing any more."""
+        while keystore.prefix_of(place) is not None:
+            try:
+                os.rmdir(f"{self._local}/{place}")
+            except OSError:
+                return  # not empty
+            place = place.rpartition("/")[0]
+
+
+_UNFIT = {
+    "revoked": "{key.source}: the key {key.fingerprint} was revoked by its owner, and is not added",
+    "expired": "{key.source}: the key {key.fingerprint} has expired ({key.expires}), and is not added",
+    "unusable": "{key.source}: the key {key.fingerprint} is not for signing, and is not added",
+}
+_ASK = "ask its owner for the key in use now"
+
+
+def _cannot(what: str, path: str, error: OSError) -> TrustError | PrivilegeError:
+    import errno
+
+    message = f"cannot {what} the keystore: {path}: {(error.strerror or str(error)).lower()}"
+    if error.errno in (errno.EACCES, errno.EPERM) and os.geteuid() != 0:
+        return PrivilegeError(message, hint="run as root", path=path, errno=error.errno)
+    return TrustError(message, path=path, errno=error.errno)
+
+
+def _sync(directory: str) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,112 @@
+"""What the keystores hold, for people: every key, and whether it counts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+from kurma_core.errors import TrustError
+from kurma_core.trust import keyfile, keystore, openpgp
+from kurma_core.value import frozen
+
+Json = Any
+
+
+@frozen
+class TrustedKey:
+    """One file of a keystore.
+
+    :param scope: ``root`` (any image), ``prefix``, or ``host``.
+    :param prefix: of the images that it may sign; None unless the scope is ``prefix``.
+    :param state: ``trusted``; ``masked`` or ``replaced`` by a later directory; ``mask`` (an empty file);
+        ``expired``, ``revoked``, ``unusable``; ``unlisted`` (in ``host.d``, and not in ``trusted_host_keys``);
+        ``refused`` (see ``problem``).
+    :param path: of the file.
+    """
+
+    scope: str
+    prefix: str | None
+    fingerprint: str
+    state: str
+    path: str
+    users: tuple[str, ...] = ()
+    created: str | None = None
+    expires: str | None = None
+    problem: str | None = None
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "scope": self.scope,
+            "prefix": self.prefix,
+            "fingerprint": self.fingerprint,
+            "state": self.state,
+            "users": list(self.users),
+            "created": self.created,
+            "expires": self.expires,
+            "path": self.path,
+            "problem": self.problem,
+        }
+
+
+def listing(directories: Sequence[str], host_keys: Collection[str]) -> tuple[TrustedKey, ...]:
+    """All keys of all keystores, by place. What is broken is in the listing, and hides nothing else.
+
+    :param host_keys: what ``trusted_host_keys`` lists.
+    """
+    found = sorted(
+        {place for directory in directories for place in keystore.places(directory)},
+        key=lambda place: (place != keystore.ROOT, place == keystore.HOST, place),
+    )
+    return tuple(key for place in found for key in _at(directories, place, host_keys))
+
+
+def _at(directories: Sequence[str], place: str, host_keys: Collection[str]) -> Iterator[TrustedKey]:
+    prefix = keystore.prefix_of(place)
+    scope = "prefix" if prefix is not None else place.removesuffix(".d")
+    later: dict[str, str] = {}
+    rows: list[TrustedKey] = []
+    for directory in reversed(directories):
+        try:
+            files = list(keystore.files(directory, place))
+        except TrustError as error:
+            rows.append(TrustedKey(scope, prefix, "", "refused", f"{directory}/{place}", problem=error.message))
+            continue
+        for fingerprint, path, status in files:
+            if status is None:
+                rows.append(TrustedKey(scope, prefix, fingerprint, "mask", path))
+            else:
+                try:
+                    keystore.check_writers(path, status)
+                    key = _described(path, fingerprint)
+                except TrustError as error:
+                    rows.append(TrustedKey(scope, prefix, fingerprint, "refused", path, problem=error.message))
+                else:
+                    state = "trusted" if key.state == "valid" else key.state
+                    if scope == "host" and fingerprint not in host_keys:
+                        state = "unlisted"
+                    rows.append(
+                        TrustedKey(
+                            scope,
+                            prefix,
+                            fingerprint,
+                            later.get(fingerprint, state),
+                            path,
+                            key.users,
+                            key.created,
+                            key.expires,
+                        )
+                    )
+            later.setdefault(fingerprint, "masked" if status is None else "replaced")
+    yield from sorted(rows, key=lambda row: (row.fingerprint, _directory_of(directories, row.path)))
+
+
+def _directory_of(directories: Sequence[str], path: str) -> int:
+    """Which directory the file is in: the weakest first."""
+    return next((at for at, one in enumerate(directories) if path.startswith(f"{one}/")), 0)
+
+
+def _described(path: str, fingerprint: str) -> keyfile.Key:
+    for key in keyfile.parse(openpgp.read_key(path), path):
+        if key.fingerprint == fingerprint:
+            return key
+    raise TrustError(f"{path}: holds another key than its name says")

@@ -1,0 +1,276 @@
+"""Keys put into the keystore, listed, and taken out of trust again (K1, K2)."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from kurma_core.errors import AmbiguousReferenceError, TrustError
+from kurma_core.trust import Trust
+
+NAME = "example.com/busybox"
+
+
+@pytest.fixture
+def system(tmp_path: Path) -> Path:
+    return tmp_path / "usr"
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Path:
+    return tmp_path / "etc" / "kurma" / "trustedkeys"
+
+
+@pytest.fixture
+def trust(system: Path, local: Path, tmp_path: Path) -> Trust:
+    return Trust({}, (), (str(system), str(local)), str(tmp_path / "state"))
+
+
+def key(trust: Trust, signers, *names: str):
+    return trust.parse_keys(signers.public(*names), "keys.asc")
+
+
+def put(directory: Path, place: str, name: str, content: bytes) -> Path:
+    path = directory / place / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+# --- reading ---
+
+
+def test_a_file_of_several_keys(trust: Trust, signers) -> None:
+    alice, expired, revoked = trust.parse_keys(
+        signers.public("alice", "expired") + signers.public("revoked") + signers.revocation, "keys.asc"
+    )
+    assert (alice.fingerprint, alice.users) == (signers.fingerprints["alice"], ("alice <alice@example.com>",))
+    assert (alice.state, alice.expires, alice.source) == ("valid", None, "keys.asc")
+    assert (expired.state, expired.created[:4], expired.expires and expired.expires[:4]) == (
+        "expired",
+        "2020",
+        "2020",
+    )
+    assert revoked.state == "revoked"
+
+
+def test_what_is_no_public_key(trust: Trust, signers, archive: Path) -> None:
+    for junk in (b"", b"<html>", signers.public("alice")[:200], signers.sign(archive, "alice")):
+        with pytest.raises(TrustError, match="holds no OpenPGP public key"):
+            trust.parse_keys(junk, "x")
+    with pytest.raises(TrustError, match="larger than"):
+        trust.parse_keys(b"x" * (2 << 20), "x")
+    secret = signers.gpg(
+        "--armor", "--pinentry-mode", "loopback", "--export-secret-keys", signers.fingerprints["mallory"]
+    )
+    with pytest.raises(TrustError, match="holds a secret key"):
+        trust.parse_keys(secret, "x")
+
+
+# --- adding ---
+
+
+def test_a_key_that_is_added_signs(trust: Trust, local: Path, archive: Path, signers) -> None:
+    fingerprint = signers.fingerprints["alice"]
+    umask = os.umask(0o077)
+    try:
+        change = trust.add_key(*key(trust, signers, "alice"), NAME)
+    finally:
+        os.umask(umask)
+    path = local / "prefix.d" / NAME / fingerprint
+    assert (change.action, change.path) == ("added", str(path))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    for parent in (path.parent, path.parent.parent, local / "prefix.d"):
+        assert stat.S_IMODE(parent.stat().st_mode) == 0o755
+    assert os.listdir(path.parent) == [fingerprint], "no temporary file is left"
+    signature = signers.sign(archive, "alice")
+    assert trust.verify(str(archive), signature, trust.keys_for(f"{NAME}/x")) == fingerprint
+    assert trust.keys_for("example.com/busy") == {}
+
+
+def test_each_file_holds_one_key(trust: Trust, local: Path, signers) -> None:
+    alice, _ = key(trust, signers, "alice", "mallory")
+    path = trust.add_key(alice, None).path
+    assert path == str(local / "root.d" / signers.fingerprints["alice"])
+    (found,) = trust.parse_keys(Path(path).read_bytes(), path)
+    assert found.fingerprint == signers.fingerprints["alice"]
+
+
+def test_nothing_is_written_but_the_last_keystore(trust: Trust, system: Path, local: Path, signers) -> None:
+    trust.add_key(*key(trust, signers, "alice"), None)
+    assert not system.exists()
+    assert not (local / "host.d").exists()
+
+
+@pytest.mark.parametrize("prefix", ["../host.d", "a/../../host.d", "/etc", "", "a//b", "a\0b"])
+def test_a_prefix_leads_nowhere_else(trust: Trust, local: Path, signers, prefix: str) -> None:
+    with pytest.raises(TrustError, match="no prefix"):
+        trust.add_key(*key(trust, signers, "alice"), prefix)
+    with pytest.raises(TrustError, match="no prefix"):
+        trust.remove_key(signers.fingerprints["alice"], prefix)
+    assert not local.exists()
+
+
+def test_keys_that_cannot_sign_are_not_added(trust: Trust, local: Path, signers) -> None:
+    data = signers.public("expired") + signers.public("revoked") + signers.revocation
+    expired, revoked = trust.parse_keys(data, "keys.asc")
+    for one, word in ((expired, "has expired"), (revoked, "was revoked")):
+        with pytest.raises(TrustError, match=word):
+            trust.add_key(one, None)
+    assert not local.exists()
+
+
+def test_a_revocation_is_taken_in_and_stays(
+    trust: Trust, system: Path, local: Path, archive: Path, signers
+) -> None:
+    fingerprint = signers.fingerprints["revoked"]
+    put(system, "root.d", fingerprint, signers.public("revoked"))
+    (revoked,) = trust.parse_keys(signers.public("revoked") + signers.revocation, "x")
+    assert trust.add_key(revoked, None).action == "refreshed"
+    trust.add_key(*key(trust, signers, "revoked"), None)  # an older copy of it
+    with pytest.raises(TrustError) as caught:
+        trust.verify(str(archive), signers.sign(archive, "revoked"), trust.keys_for("a"))
+    assert caught.value.data["reason"] == "revoked"
+
+
+def test_a_keystore_that_others_may_write_is_not_added_to(trust: Trust, local: Path, signers) -> None:
+    local.mkdir(parents=True)
+    local.chmod(0o777)
+    with pytest.raises(TrustError, match="others than root may write it"):
+        trust.add_key(*key(trust, signers, "alice"), None)
+
+
+def test_a_keystore_that_cannot_be_written(trust: Trust, local: Path, signers) -> None:
+    local.parent.mkdir(parents=True)
+    local.write_text("")
+    with pytest.raises(TrustError, match=r"cannot add a key to the keystore: .*exists|not a directory"):
+        trust.add_key(*key(trust, signers, "alice"), None)
+
+
+# --- removing ---
+
+
+def test_a_local_key_is_removed_with_its_directories(trust: Trust, local: Path, signers) -> None:
+    alice, mallory = key(trust, signers, "alice", "mallory")
+    trust.add_key(alice, NAME)
+    trust.add_key(mallory, "example.com")
+    dry = trust.remove_key(alice.fingerprint, NAME, dry_run=True)
+    assert (dry.action, set(trust.keys_for(NAME))) == ("removed", {alice.fingerprint, mallory.fingerprint})
+    assert trust.remove_key(alice.fingerprint[:16].lower(), NAME) == dry
+    assert set(trust.keys_for(NAME)) == {mallory.fingerprint}
+    assert not (local / "prefix.d" / NAME).exists()
+    with pytest.raises(TrustError, match="no such key is trusted for"):
+        trust.remove_key(alice.fingerprint, NAME)
+    with pytest.raises(TrustError, match="no such key"):
+        trust.remove_key(mallory.fingerprint, NAME)
+
+
+def test_a_system_key_is_masked(trust: Trust, system: Path, local: Path, signers) -> None:
+    fingerprint = signers.fingerprints["alice"]
+    theirs = put(system, "root.d", fingerprint, signers.public("alice"))
+    change = trust.remove_key(fingerprint[-16:], None)
+    assert (change.action, change.path) == ("masked", str(local / "root.d" / fingerprint))
+    assert theirs.read_bytes()
+    assert Path(change.path).read_bytes() == b""
+    assert stat.S_IMODE(Path(change.path).stat().st_mode) == 0o644
+    assert trust.keys_for("a") == {}
+    assert trust.add_key(*key(trust, signers, "alice"), None).action == "unmasked"
+    assert set(trust.keys_for("a")) == {fingerprint}
+    assert trust.remove_key(fingerprint, None).action == "masked", "removing the local one would bring theirs back"
+    assert trust.keys_for("a") == {}
+
+
+def test_both_spellings_of_a_file_go(trust: Trust, local: Path, signers) -> None:
+    fingerprint = signers.fingerprints["alice"]
+    put(local, "root.d", fingerprint, signers.public("alice"))
+    put(local, "root.d", fingerprint.lower(), signers.public("alice"))
+    trust.remove_key(fingerprint, None)
+    assert trust.keys_for("a") == {}
+
+
+def test_short_references(trust: Trust, local: Path) -> None:
+    for tail in "AB":
+        put(local, "root.d", "1" * 39 + tail, b"key")
+    with pytest.raises(AmbiguousReferenceError):
+        trust.remove_key("1" * 10, None)
+    with pytest.raises(TrustError, match="too short"):
+        trust.remove_key("1111", None)
+
+
+# --- listing ---
+
+
+def test_the_listing_says_what_counts(trust: Trust, system: Path, local: Path, signers) -> None:
+    print_of = signers.fingerprints
+    put(system, "root.d", print_of["alice"], signers.public("alice"))
+    put(local, "root.d", print_of["alice"], b"")
+    put(system, f"prefix.d/{NAME}", print_of["old"], signers.public("old"))
+    put(local, f"prefix.d/{NAME}", print_of["old"].lower(), signers.public("old", armor=False))
+    put(local, "prefix.d/example.com", print_of["expired"], signers.public("expired"))
+    put(local, "prefix.d/example.com", print_of["revoked"], signers.public("revoked") + signers.revocation)
+    put(local, "prefix.d/example.org", print_of["machine"], signers.public("mallory"))
+    put(local, "prefix.d/example.net", print_of["machine"], signers.public("machine")).chmod(0o666)
+    put(local, "host.d", print_of["mallory"], signers.public("mallory"))
+    found = {
+        (key.prefix or key.scope, key.fingerprint, key.path.startswith(str(local))): key
+        for key in trust.trusted_keys()
+    }
+    states = {where: key.state for where, key in found.items()}
+    assert states == {
+        ("root", print_of["alice"], False): "masked",
+        ("root", print_of["alice"], True): "mask",
+        (NAME, print_of["old"], False): "replaced",
+        (NAME, print_of["old"], True): "trusted",
+        ("example.com", print_of["expired"], True): "expired",
+        ("example.com", print_of["revoked"], True): "revoked",
+        ("example.org", print_of["machine"], True): "refused",
+        ("example.net", print_of["machine"], True): "refused",
+        ("host", print_of["mallory"], True): "unlisted",
+    }
+    assert found[NAME, print_of["old"], True].users == ("old <old@example.com>",)
+    assert "another key than its name" in (found["example.org", print_of["machine"], True].problem or "")
+    assert next(iter(states))[0] == "root", "what signs everything comes first"
+    listed = Trust({}, (print_of["mallory"],), (str(local),), "/nonexistent").trusted_keys()
+    assert [key.state for key in listed if key.scope == "host"] == ["trusted"]
+
+
+def test_a_keystore_that_cannot_be_trusted_is_in_the_listing(trust: Trust, local: Path, signers) -> None:
+    put(local, "root.d", signers.fingerprints["alice"], signers.public("alice"))
+    (local / "root.d").chmod(0o777)
+    (row,) = trust.trusted_keys()
+    assert (row.state, row.scope) == ("refused", "root")
+    assert "others than root may write it" in (row.problem or "")
+
+
+# --- what came in by a key ---
+
+
+def test_a_signer_counts_until_it_is_removed_or_revoked(trust: Trust, local: Path, signers) -> None:
+    (fresh,) = key(trust, signers, "revoked")
+    trust.add_key(fresh, NAME)
+    for since in ("2024-01-01T00:00:00Z", "2999-01-01T00:00:00Z"):
+        assert trust.still_trusts(NAME, fresh.fingerprint, since)
+        assert not trust.still_trusts("example.com/other", fresh.fingerprint, since)
+    trust.add_key(trust.parse_keys(signers.public("revoked") + signers.revocation, "x")[0], NAME)
+    assert not trust.still_trusts(NAME, fresh.fingerprint, "2024-01-01T00:00:00Z")
+    trust.remove_key(fresh.fingerprint, NAME)
+    assert not trust.still_trusts(NAME, fresh.fingerprint, "2999-01-01T00:00:00Z")
+
+
+def test_a_key_that_has_run_out_does_not_unsay_what_it_signed(trust: Trust, local: Path, signers) -> None:
+    put(local, "root.d", signers.fingerprints["expired"], signers.public("expired"))
+    assert trust.still_trusts(NAME, signers.fingerprints["expired"], "2020-01-01T06:00:00Z")
+
+
+def test_a_host_key_counts_until_it_is_struck_off_or_revoked(local: Path, signers, tmp_path: Path) -> None:
+    fingerprint = signers.fingerprints["revoked"]
+    put(local, "host.d", fingerprint, signers.public("revoked"))
+    listed = Trust({}, (fingerprint,), (str(local),), str(tmp_path / "state"))
+    assert listed.still_trusts_host_key(fingerprint, "2024-01-01T00:00:00Z")
+    other = Trust({}, ("A" * 40,), (str(local),), str(tmp_path / "state"))
+    assert not other.still_trusts_host_key(fingerprint, "2024-01-01T00:00:00Z")
+    put(local, "host.d", fingerprint, signers.public("revoked") + signers.revocation)
+    assert not listed.still_trusts_host_key(fingerprint, "2024-01-01T00:00:00Z")
