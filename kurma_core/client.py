@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from kurma_core.pods.request import PodRequest
     from kurma_core.pods.services import Services
     from kurma_core.registry import PluginInfo, PluginRegistry
+    from kurma_core.trust.encryption import Passphrases
 
 Json = Any
 
@@ -42,6 +43,7 @@ class Settings:
     :param state_dir: None: as configured.
     :param state_dir_origin: ``command line`` or ``environment``.
     :param note: tells the user something in one line.
+    :param passphrases: who knows the passphrases of encrypted archives, asked for when there is one; None: nobody.
     """
 
     config_file: str | None = None
@@ -49,6 +51,7 @@ class Settings:
     state_dir_origin: str = "command line"
     debug: bool = False
     note: Callable[[str], None] = _to_stderr
+    passphrases: Callable[[], Passphrases] | None = None
 
 
 def connect(settings: Settings) -> Client:
@@ -93,7 +96,7 @@ class Client:
         """The images of this state directory. Removal goes by :meth:`image_rm` and :meth:`image_gc`."""
         from kurma_core.images import make_image_manager
 
-        return make_image_manager(self.config, self.registry, self.settings.note)
+        return make_image_manager(self.config, self.registry, self.settings.note, self.settings.passphrases)
 
     @functools.cached_property
     def _services(self) -> Services:

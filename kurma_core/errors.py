@@ -107,6 +107,11 @@ class ArchiveError(ImageError):
     """An archive cannot be read: not an ACI, truncated, corrupt."""
 
 
+class DecryptionError(ArchiveError):
+    """An encrypted archive cannot be opened. ``data``: ``reason``: ``passphrase`` (there is none), ``wrong`` (it
+    does not fit), ``damaged``, ``kind`` (not encrypted as an image may be)."""
+
+
 class HostileArchiveError(ArchiveError):
     """An archive holds something that no honest one does, or exceeds a limit. ``data``: ``entry``."""
 

@@ -35,6 +35,7 @@ class Provenance:
     :param fetched_at: RFC 3339, UTC.
     :param fingerprint: of the key whose signature was verified.
     :param insecure: the relaxations that were in force (``image``, ``tls``, ``http``, ``pubkey``).
+    :param encrypted: its archive came encrypted (A1).
     """
 
     locator: str
@@ -44,6 +45,7 @@ class Provenance:
     digest: str | None = None
     fingerprint: str | None = None
     insecure: tuple[str, ...] = ()
+    encrypted: bool = False
 
     def to_json(self) -> dict[str, Json]:
         return {
@@ -54,6 +56,7 @@ class Provenance:
             "digest": self.digest,
             "fingerprint": self.fingerprint,
             "insecure": list(self.insecure),
+            "encrypted": self.encrypted,
         }
 
     @classmethod
@@ -66,6 +69,7 @@ class Provenance:
             digest=value.get("digest"),
             fingerprint=value.get("fingerprint"),
             insecure=tuple(value.get("insecure", ())),
+            encrypted=value.get("encrypted", False),
         )
 
 

@@ -116,6 +116,13 @@ GLOBAL_OPTIONS = (
     Option("version", "--version", "Print Kurma's version."),
 )
 
+#: What every command takes that may read an archive from outside the store.
+PASSPHRASE_FILE = Option(
+    "passphrase_file",
+    "--passphrase-file",
+    "Read the passphrase of an encrypted archive from FILE's first line (else KURMA_PASSPHRASE, or a prompt).",
+    metavar="FILE",
+)
 #: What every listing takes.
 FORMAT = Option("format", "--format", "How to print.", choices=("table", "json", "yaml"), default="table")
 NO_LEGEND = Option("no_legend", "--no-legend", "Print no line of headings.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kurma_core.cli import values
-from kurma_core.cli.declare import FORMAT, NO_LEGEND, Argument, Option, command
+from kurma_core.cli.declare import FORMAT, NO_LEGEND, PASSPHRASE_FILE, Argument, Option, command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,13 +32,22 @@ _IMAGE = Argument("image", "IMAGE", "The image: its ID, the beginning of it, or 
         metavar="WORD,…",
         many=True,
     ),
+    PASSPHRASE_FILE,
     root=True,
 )
-def fetch(session: Session, *, locators: tuple[str, ...], pull: str, insecure_options: tuple[str, ...]) -> int:
+def fetch(
+    session: Session,
+    *,
+    locators: tuple[str, ...],
+    pull: str,
+    insecure_options: tuple[str, ...],
+    passphrase_file: str | None,
+) -> int:
     """Fetch images into the store, and print their IDs.
 
     A locator is a path, http:// or https://, docker://, oci: or docker-archive:, or an image's name.
     """
+    session.passphrase_file = passphrase_file
     insecure = values.insecure(insecure_options)
     images = session.client.images
 
@@ -72,11 +81,14 @@ def show(session: Session, *, image: str, format: str) -> None:
     session.show(format, record.to_json(), lambda: "\n".join(_page(record)))
 
 
-@command(_IMAGE)
-def cat_manifest(session: Session, *, image: str) -> None:
-    """Print an image's manifest, byte for byte."""
+@command(_IMAGE, Option("original", "--original", "Of an early image, print its own documents."))
+def cat_manifest(session: Session, *, image: str, original: bool) -> None:
+    """Print an image's manifest, byte for byte.
+
+    Of an early image (0.1.0) it is the late form that Kurma made of it.
+    """
     images = session.client.images
-    session.write("stdout", images.cat_manifest(images.get(image).id), flush=True)
+    session.write("stdout", images.cat_manifest(images.get(image).id, original=original), flush=True)
 
 
 @command(_IMAGE, Argument("file", "FILE", "Where to; it is replaced if it exists."), root=True)
@@ -163,6 +175,7 @@ def _page(record: ImageRecord) -> Iterator[str]:
         ("FETCHED", lambda one: one.fetched_at),
         ("DIGEST", lambda one: one.digest or ""),
         ("KEY", lambda one: one.fingerprint or ""),
+        ("ENCRYPTED", lambda one: "yes" if one.encrypted else ""),
         ("RELAXED", lambda one: ",".join(one.insecure)),
     ]
     yield from ("", *table(record.provenance, columns))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kurma_core.cli import values
-from kurma_core.cli.declare import Argument, Option, command
+from kurma_core.cli.declare import PASSPHRASE_FILE, Argument, Option, command
 from kurma_core.errors import KurmaError, UsageError
 
 TYPE_CHECKING = False
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
         choices=("none", "gzip", "bzip2", "xz", "zstd"),
         default="none",
     ),
+    Option("encrypt", "--encrypt", "Encrypt it with a passphrase (OpenPGP, AES-256)."),
+    PASSPHRASE_FILE,
 )
 def build(session: Session, *, directory: str | None, output: str | None, compress: str, **options: Any) -> None:
     """Build an image archive from a directory.
@@ -63,14 +65,16 @@ def build(session: Session, *, directory: str | None, output: str | None, compre
     if not os.path.isdir(rootfs):
         raise UsageError(f"{rootfs} is no directory")
     manifest = _manifest(base, options)
-    session.line(
-        session.client.images.build(rootfs, manifest, output, compress="" if compress == "none" else compress)
-    )
+    session.passphrase_file = options["passphrase_file"]
+    passphrase = session.passphrases().new(output) if options["encrypt"] else None
+    compress = "" if compress == "none" else compress
+    session.line(session.client.images.build(rootfs, manifest, output, compress=compress, passphrase=passphrase))
 
 
-@command(Argument("files", "FILE", "The archives.", many=True))
-def validate(session: Session, *, files: tuple[str, ...]) -> int:
+@command(Argument("files", "FILE", "The archives.", many=True), PASSPHRASE_FILE)
+def validate(session: Session, *, files: tuple[str, ...], passphrase_file: str | None) -> int:
     """Check that files are image archives that Kurma accepts."""
+    session.passphrase_file = passphrase_file
 
     def one(file: str) -> None:
         try:

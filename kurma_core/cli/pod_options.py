@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kurma_core.cli import values
-from kurma_core.cli.declare import Argument, Option, Rest
+from kurma_core.cli.declare import PASSPHRASE_FILE, Argument, Option, Rest
 from kurma_core.errors import UsageError
 
 TYPE_CHECKING = False
@@ -77,6 +77,7 @@ POD_OPTIONS = (
         metavar="WORD,…",
         many=True,
     ),
+    PASSPHRASE_FILE,
     Option("verify", "--verify", "Check the images' content again before they are used."),
 )
 

@@ -24,6 +24,7 @@ def run(session: Session, *, rm: bool, prefix: bool, **options: Any) -> int:
     The exit code is the app's; with several apps the first that is not 0, in the order of the manifest. Ctrl-C,
     SIGTERM and SIGHUP stop the pod; a second one ends it at once.
     """
+    session.passphrase_file = options["passphrase_file"]
     request = pod_request(options, session.note, ephemeral=rm)
     uuid_file: str | None = options["uuid_file"]
 
@@ -43,6 +44,7 @@ def prepare(session: Session, **options: Any) -> None:
 
     Everything is decided and its images are in place; run-prepared runs it.
     """
+    session.passphrase_file = options["passphrase_file"]
     record = session.client.prepare(pod_request(options, session.note), session.progress())
     if options["uuid_file"] is not None:
         _write_uuid(options["uuid_file"], record.uuid)

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from kurma_core.cli.output import Column
+    from kurma_core.cli.passphrase import UserPassphrases
     from kurma_core.cli.progress import Bar
     from kurma_core.client import Client, Settings
     from kurma_core.errors import KurmaError
@@ -45,6 +46,10 @@ class Session:
         environment = os.environ.get("KURMA_DIR") or None
         self.state_dir: str | None = globals["dir"] or environment
         self.state_dir_origin = "command line" if globals["dir"] else "environment"
+        #: What --passphrase-file names; set before the client is used.
+        self.passphrase_file: str | None = None
+        # Taken out: no process that is started from here has any business with it.
+        self._passphrase = os.environ.pop("KURMA_PASSPHRASE", None)
 
     def __enter__(self) -> Session:
         return self
@@ -67,18 +72,29 @@ class Session:
                 state_dir_origin=self.state_dir_origin,
                 debug=self.debug,
                 note=self.note,
+                passphrases=self.passphrases,
             )
             self._client = (self._connect or client.connect)(settings)
         return self._client
 
+    def passphrases(self) -> UserPassphrases:
+        """Where the passphrases of encrypted archives come from."""
+        from kurma_core.cli.passphrase import UserPassphrases
+
+        variable = None if self._passphrase is None else os.fsencode(self._passphrase)
+        return UserPassphrases(self.passphrase_file, variable, self._clear)
+
     # -- speaking --
+
+    def _clear(self) -> None:
+        if self._bar is not None:
+            self._bar.clear()
 
     def note(self, text: str) -> None:
         """Tells the user something in one line, on standard error."""
         from kurma_core.cli.output import printable
 
-        if self._bar is not None:
-            self._bar.clear()
+        self._clear()
         print(f"kurma: {printable(' '.join(text.splitlines()))}", file=sys.stderr)
 
     def problem(self, error: KurmaError) -> None:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from kurma_core.appc.image import ImageManifest
     from kurma_core.image_store.builder import build_archive
     from kurma_core.image_store.staging import StagedImage
+    from kurma_core.image_store.stream import Decrypt
     from kurma_core.image_store.sweeping import GcReport
 
 __all__ = ["GcReport", "ImageStore", "Limits", "StagedImage", "build_archive", "validate"]
@@ -19,7 +20,7 @@ __all__ = ["GcReport", "ImageStore", "Limits", "StagedImage", "build_archive", "
 _LAZY = {"build_archive": "builder", "StagedImage": "staging", "GcReport": "sweeping"}
 
 
-def validate(stream: BinaryIO, limits: Limits | None = None) -> ImageManifest:
+def validate(stream: BinaryIO, limits: Limits | None = None, decrypt: Decrypt | None = None) -> ImageManifest:
     """Read an image archive to its end and check all of it; nothing is written.
 
     :raises ArchiveError: it is no image, or broken. :raises HostileArchiveError: it would not be extracted.
@@ -27,7 +28,7 @@ def validate(stream: BinaryIO, limits: Limits | None = None) -> ImageManifest:
     """
     from kurma_core.image_store.validating import validate
 
-    return validate(stream, limits)
+    return validate(stream, limits, decrypt)
 
 
 def __getattr__(name: str) -> Any:

@@ -93,8 +93,8 @@ def decoder(kind: str, source: Iterator[bytes]) -> Iterator[bytes]:
         return _zstd(source)
     if kind == "openpgp":
         raise ArchiveError(
-            "the archive is encrypted with OpenPGP, and encrypted images cannot be opened yet",
-            hint="decrypt it first: gpg --output image.aci --decrypt FILE",
+            "the archive is encrypted with OpenPGP, which only an image's archive may be",
+            hint="decrypt it first: gpg --output FILE --decrypt FILE",
             encrypted=True,
         )
     raise ArchiveError(

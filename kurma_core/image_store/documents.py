@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 #: Version of the store's documents.
 VERSION = 1
+#: Documents of early images, in the order in which they are shown.
+ORIGINALS = ("app", "fileset")
 _ID_PREFIX = "sha512-"
 _HEX = frozenset("0123456789abcdef")
 
@@ -68,6 +71,16 @@ def read_file(path: str, image_id: str) -> bytes:
             return file.read()
     except FileNotFoundError:
         raise not_found(image_id) from None
+
+
+def read_originals(path: str, image_id: str) -> dict[str, bytes]:
+    """See :meth:`.store.ImageStore.originals`."""
+    read_file(f"{path}/manifest", image_id)
+    found = {}
+    for name in ORIGINALS:
+        with contextlib.suppress(FileNotFoundError), open(f"{path}/original-{name}", "rb") as file:
+            found[name] = file.read()
+    return found
 
 
 def load(content: bytes, path: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from kurma_core.errors import ArchiveError, HostileArchiveError
 from kurma_core.image_store.archive import TarReader
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     #: Takes an entry and its path beneath the root filesystem.
     Sink = Callable[[Entry, list[bytes]], None]
 
+_LATE = b"manifest"
 _EARLY = (b"app", b"fileset")
 _WHITEOUT = b".wh."
 _OPAQUE = b".wh..wh..opq"
@@ -27,21 +28,26 @@ _WHITEOUT_RESERVED = b".wh..wh."
 
 @frozen
 class ImageContents:
-    """What an image archive holds beside its root filesystem."""
+    """What an image archive holds beside its root filesystem.
+
+    :ivar manifest_bytes: as the archive has it; of an early image, its documents in the late form (E1).
+    :ivar originals: the documents of an early image as it has them, by name: ``app``, ``fileset``, or both.
+    """
 
     manifest: ImageManifest
     manifest_bytes: bytes
+    originals: Mapping[str, bytes]
 
 
 def read_image(reader: TarReader, limits: Limits, sink: Sink) -> ImageContents:
-    """Read an image archive to its end (App Container Image, Image Layout).
+    """Read an image archive to its end (App Container Image, Image Layout; early: Fileset Images, too).
 
     :param sink: given every entry of the root filesystem, that of ``rootfs`` itself with an empty path.
     :raises ArchiveError: it is no image.
     :raises HostileArchiveError: it is none that an honest builder makes.
     :raises ManifestError: its manifest breaks the specification.
     """
-    contents: ImageContents | None = None
+    documents: dict[bytes, bytes] = {}
     rootfs = False
     for entry in reader:
         parts = split(entry.name, limits)
@@ -49,19 +55,41 @@ def read_image(reader: TarReader, limits: Limits, sink: Sink) -> ImageContents:
         if top == b"rootfs":
             rootfs = rootfs or len(parts) == 1
             _sink_image_entry(sink, entry, parts, limits)
-        elif top == b"manifest" and len(parts) == 1:
-            if contents is not None:
+        elif (top == _LATE or top in _EARLY) and len(parts) == 1:
+            if top in documents:
                 raise hostile(entry, "there are two entries of that name")
-            contents = _read_manifest(reader, entry, limits)
+            documents[top] = _read_document(reader, entry, limits)
         elif not parts and entry.kind == DIRECTORY:
             continue  # `./`, as `tar -C DIR -c .` writes it
         else:
-            _refuse(entry, top)
-    if contents is None:
-        raise ArchiveError("not an App Container image: the archive has no `manifest`")
+            _refuse(entry)
+    contents = _contents(documents)
     if not rootfs:
         raise ArchiveError("not an App Container image: the archive has no directory `rootfs`")
     return contents
+
+
+def _contents(documents: Mapping[bytes, bytes]) -> ImageContents:
+    """The manifest, late or made of the early ones. The order in which they came says nothing."""
+    if not documents:
+        raise ArchiveError("not an App Container image: the archive has no `manifest`")
+    if _LATE in documents:
+        from kurma_core.appc.image import ImageManifest
+
+        if len(documents) > 1:
+            early = " and ".join(f"`{show(name)}`" for name in _EARLY if name in documents)
+            raise ArchiveError(
+                f"not an App Container image: the archive has `manifest`, and {early} of an early image beside it",
+                hint="an image has either `manifest`, or `app`, `fileset` or both",
+            )
+        return ImageContents(ImageManifest.parse(documents[_LATE]), documents[_LATE], {})
+    import json
+
+    from kurma_core.appc.early import convert_image
+
+    manifest = convert_image(*(documents.get(name) for name in _EARLY))
+    late = json.dumps(manifest.to_json(), ensure_ascii=False).encode()
+    return ImageContents(manifest, late, {name.decode(): documents[name] for name in _EARLY if name in documents})
 
 
 def _sink_image_entry(sink: Sink, entry: Entry, parts: list[bytes], limits: Limits) -> None:
@@ -75,28 +103,19 @@ def _sink_image_entry(sink: Sink, entry: Entry, parts: list[bytes], limits: Limi
     _deliver(sink, entry, parts[1:])
 
 
-def _read_manifest(reader: TarReader, entry: Entry, limits: Limits) -> ImageContents:
-    from kurma_core.appc.image import ImageManifest
-
+def _read_document(reader: TarReader, entry: Entry, limits: Limits) -> bytes:
     if entry.kind != FILE or entry.sparse is not None:
-        raise hostile(entry, "`manifest` must be a regular file")
+        raise hostile(entry, f"`{show(entry.name.rstrip(b'/'))}` must be a regular file")
     if entry.size > limits.manifest_size:
         raise hostile(entry, f"it is larger than {limits.manifest_size} bytes")
-    content = b"".join(reader.content_of(entry))
-    return ImageContents(ImageManifest.parse(content), content)
+    return b"".join(reader.content_of(entry))
 
 
-def _refuse(entry: Entry, top: bytes) -> None:
+def _refuse(entry: Entry) -> None:
     name = show(entry.name)
-    if top in _EARLY:
-        raise ArchiveError(
-            f"the archive is an early App Container image (with `{show(top)}` in place of `manifest`), "
-            "and those are not supported yet",
-            entry=name,
-            early=True,
-        )
     raise HostileArchiveError(
-        f"the archive is refused for its entry '{name}': an image holds `manifest` and `rootfs`, and nothing else",
+        f"the archive is refused for its entry '{name}': an image holds `manifest` (or, an early one, `app`, "
+        "`fileset` or both) and `rootfs`, and nothing else",
         entry=name,
     )
 

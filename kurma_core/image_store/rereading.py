@@ -9,22 +9,22 @@ from kurma_core.image_store.archive import TarReader
 from kurma_core.image_store.digests import content_hash, sparse_content_digest
 from kurma_core.image_store.entry import BLOCK, CHARACTER, DIRECTORY, FILE, HARDLINK, SYMLINK, Entry
 from kurma_core.image_store.files import Origin, attributes_value_digest, link_digest
-from kurma_core.image_store.layout import read_image
+from kurma_core.image_store.layout import ImageContents, read_image
 from kurma_core.image_store.limits import Limits
 from kurma_core.image_store.stream import ArchiveStream
 
 
-def reread(path: str, limits: Limits) -> tuple[str, bytes, dict[bytes, Origin]]:
+def reread(path: str, limits: Limits) -> tuple[str, ImageContents, dict[bytes, Origin]]:
     """Read the archive at ``path``.
 
-    :returns: the image ID, the manifest, and what each file's record must say, by path.
+    :returns: the image ID, its documents, and what each file's record must say, by path.
     :raises ArchiveError: the archive is broken. :raises OSError: as the kernel says.
     """
     with open(path, "rb") as file, ArchiveStream(file, limits) as stream:
         reader = TarReader(stream, limits)
         inventory = _Inventory(reader)
         contents = read_image(reader, limits, inventory.add)
-        return f"sha512-{stream.digest()}", contents.manifest_bytes, inventory.found
+        return f"sha512-{stream.digest()}", contents, inventory.found
 
 
 class _Inventory:

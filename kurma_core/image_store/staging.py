@@ -7,8 +7,8 @@ process that is killed leaves one that nobody holds, for the next ``gc``.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 
 from kurma_core.errors import ArchiveError, StoreError
 from kurma_core.image_store import documents
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from kurma_core.appc.image import ImageManifest
+    from kurma_core.image_store.stream import Decrypt
 
 _CANNOT = "cannot put an image into the store"
 #: What vouches for the very bytes of an archive, so that those bytes are worth keeping.
@@ -45,7 +46,9 @@ class StagedImage:
     """An image that has been read and is not in the store yet.
 
     :ivar archive_path: the archive as shipped; good until the context is left, or the image committed.
+    :ivar encrypted: it is an OpenPGP message; what is kept is the archive in it.
     :ivar size: bytes of the uncompressed tar. :ivar early_id: ``sha256-…`` over the same (E6).
+    :ivar originals: an early image's own documents; see :meth:`.store.ImageStore.originals`.
     """
 
     id: str
@@ -57,6 +60,9 @@ class StagedImage:
     _work: str
     _layer_size: int
     early_id: str
+    originals: Mapping[str, bytes]
+    encrypted: bool
+    _kept: str
 
     def tar(self) -> Iterator[bytes]:
         """The uncompressed tar, in pieces, read anew from the archive: what early signatures are over (K3).
@@ -65,7 +71,7 @@ class StagedImage:
         """
         from kurma_core.image_store.unpacked import unpacked
 
-        return unpacked(self.archive_path)
+        return unpacked(self._kept)
 
     def commit(self, provenance: Provenance) -> ImageRecord:
         """Put it into the store. If it is there already, only where it came from is added.
@@ -83,36 +89,45 @@ class StagedImage:
                 provenance=(provenance,),
                 early_id=self.early_id,
             )
-            write_image(self._store, self._work, image, self.manifest_bytes, self._layer_size)
+            write_image(
+                self._store, self._work, image, self.manifest_bytes, self._layer_size, originals=self.originals
+            )
             _sync(self._work)
             self._store.step("synced")
-            place(self._store, self._work, image, archive=self.archive_path)
+            place(self._store, self._work, image, archive=self._kept, shipped=not self.encrypted)
         return self._store.get(self.id)
 
 
 @contextmanager
-def stage(store: ImageStore, stream: BinaryIO) -> Iterator[StagedImage]:
+def stage(store: ImageStore, stream: BinaryIO, decrypt: Decrypt | None) -> Iterator[StagedImage]:
     """See :meth:`.store.ImageStore.stage_archive`."""
     store.prepare()
     with guard(_CANNOT):
         work = WorkDirectory(store.path("tmp"))
     with work:
         with guard(_CANNOT):
-            staged = _stage(store, stream, work.path)
+            staged = _stage(store, stream, decrypt, work.path)
         yield staged
 
 
-def _stage(store: ImageStore, stream: BinaryIO, work: str) -> StagedImage:
+def _stage(store: ImageStore, stream: BinaryIO, decrypt: Decrypt | None, work: str) -> StagedImage:
     store.step("staging")
-    archive = f"{work}/archive.aci"
-    kept = os.open(archive, NEW_FILE, 0o600)
-    try:
-        with ArchiveStream(stream, store.limits, early=True, tee=lambda data: write_all(kept, data)) as source:
-            contents, layer = unpack_image(TarReader(source, store.limits), store.limits, f"{work}/layer")
-            image_id, unpacked = f"sha512-{source.digest()}", source.size
-            early_id = f"sha256-{source.early_digest()}"
-    finally:
-        os.close(kept)
+    archive, decrypted = f"{work}/archive.aci", f"{work}/decrypted.aci"
+    with ExitStack() as files:
+        source = files.enter_context(
+            ArchiveStream(
+                stream,
+                store.limits,
+                early=True,
+                tee=_writer(files, archive),
+                decrypt=decrypt,
+                tee_decrypted=_writer(files, decrypted),
+            )
+        )
+        contents, layer = unpack_image(TarReader(source, store.limits), store.limits, f"{work}/layer")
+        image_id, unpacked = f"sha512-{source.digest()}", source.size
+        early_id = f"sha256-{source.early_digest()}"
+        encrypted = source.decrypted > 0
     layer.describe(image_id)
     store.step("extracted")
     return StagedImage(
@@ -125,7 +140,27 @@ def _stage(store: ImageStore, stream: BinaryIO, work: str) -> StagedImage:
         _work=work,
         _layer_size=layer.size,
         early_id=early_id,
+        originals=contents.originals,
+        encrypted=encrypted,
+        _kept=decrypted if encrypted else archive,
     )
+
+
+def _writer(files: ExitStack, path: str) -> Callable[[bytes], object]:
+    """Writes to the new file ``path``, made when there is something to write."""
+    made: list[int] = []
+
+    def write(data: bytes) -> None:
+        if not made:
+            made.append(os.open(path, NEW_FILE, 0o600))
+        write_all(made[0], data)
+
+    def close() -> None:
+        while made:
+            os.close(made.pop())
+
+    files.callback(close)
+    return write
 
 
 # --- layers of registries ----------------------------------------------------------------------------------------
@@ -183,7 +218,7 @@ def add_layered(
             provenance=(provenance,),
         )
         size = sum(documents.layer_values(store, key)["size"] for key in dict.fromkeys(layers))
-        write_image(store, work.path, image, manifest_bytes, size)
+        write_image(store, work.path, image, manifest_bytes, size, originals={})
         _sync(work.path)
         store.step("synced")
         place(store, work.path, image, archive=None)
@@ -194,10 +229,20 @@ def add_layered(
 # --- putting in place --------------------------------------------------------------------------------------------
 
 
-def write_image(store: ImageStore, work: str, image: ImageRecord, manifest: bytes, layers_size: int) -> None:
+def write_image(
+    store: ImageStore,
+    work: str,
+    image: ImageRecord,
+    manifest: bytes,
+    layers_size: int,
+    *,
+    originals: Mapping[str, bytes],
+) -> None:
     """``work/image`` as it will stand in the store."""
     os.mkdir(f"{work}/image", 0o700)
     write_new(f"{work}/image/manifest", manifest)
+    for name, document in originals.items():
+        write_new(f"{work}/image/original-{name}", document)
     write_new(f"{work}/image/image.json", documents.image_document(image, layers_size))
     store.step("recorded")
 
@@ -210,10 +255,12 @@ def _sync(work: str) -> None:
         os.close(fd)
 
 
-def place(store: ImageStore, work: str, image: ImageRecord, *, archive: str | None) -> None:
+def place(store: ImageStore, work: str, image: ImageRecord, *, archive: str | None, shipped: bool = True) -> None:
     """Rename everything into place; with the last rename the image is in the store.
 
     One at a time: of two that bring the same image, archive and provenance of one must not be mixed.
+
+    :param shipped: the archive is as it was shipped, so that a signature may be over its bytes.
     """
     with store.locked(exclusive=True):
         if archive is not None:
@@ -227,7 +274,7 @@ def place(store: ImageStore, work: str, image: ImageRecord, *, archive: str | No
         new = put_directory(f"{work}/image", store.path("images", image.id))
         store.step("image placed")
         if not new:
-            _add_provenance(store, work, image, archive)
+            _add_provenance(store, work, image, archive, shipped=shipped)
         sync_directory(store.path("images"))
     store.step("done")
 
@@ -236,7 +283,9 @@ def _place_archive(store: ImageStore, archive: str, image: ImageRecord) -> None:
     os.rename(archive, store.path("archives", f"{image.id}.aci"))
 
 
-def _add_provenance(store: ImageStore, work: str, image: ImageRecord, archive: str | None) -> None:
+def _add_provenance(
+    store: ImageStore, work: str, image: ImageRecord, archive: str | None, *, shipped: bool
+) -> None:
     """The image is there: note that it also came from elsewhere, or again."""
     import fcntl
 
@@ -246,7 +295,7 @@ def _add_provenance(store: ImageStore, work: str, image: ImageRecord, archive: s
         known = store.get(image.id)
         (new,) = image.provenance
         # The bytes that were signed are the ones that a signature can be checked against later.
-        better = new.trust in _SIGNED or store.archive_path(image.id) is None
+        better = (shipped and new.trust in _SIGNED) or store.archive_path(image.id) is None
         if archive is not None and better and os.path.exists(archive):
             _place_archive(store, archive, image)
         others = tuple(old for old in known.provenance if _source(old) != _source(new))
@@ -283,4 +332,5 @@ def _source(provenance: Provenance) -> tuple[object, ...]:
         provenance.digest,
         provenance.fingerprint,
         provenance.insecure,
+        provenance.encrypted,
     )

@@ -8,7 +8,7 @@ Under its root, which is root's alone (what images bring may be set-user-ID)::
     archives/ID.aci            archives as shipped
     layers/KEY/rootfs/         extracted once; KEY is an image's ID, or a layer's digest
     layers/KEY/{layer.json,files}
-    images/ID/{manifest,image.json,used}
+    images/ID/{manifest,image.json,used}; of an early image, original-app and original-fileset
     trees/ID/{rootfs/,tree.json,files}
 
 An image is there once ``images/ID`` is: its archive and its layers have been put in place, and synced, before.
@@ -17,7 +17,7 @@ An image is there once ``images/ID`` is: its archive and its layers have been pu
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 
 from kurma_core.errors import ImageNotFoundError, PrivilegeError, StoreError
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from kurma_core.appc.image import ImageManifest
     from kurma_core.hookspecs import RenderCache
     from kurma_core.image_store.staging import StagedImage
+    from kurma_core.image_store.stream import Decrypt
     from kurma_core.image_store.sweeping import GcReport
 
 _DIRECTORIES = ("tmp", "partial", "archives", "layers", "images", "trees")
@@ -58,18 +59,21 @@ class ImageStore:
 
     # --- putting in ----------------------------------------------------------------------------------------------
 
-    def stage_archive(self, stream: BinaryIO) -> AbstractContextManager[StagedImage]:
+    def stage_archive(
+        self, stream: BinaryIO, decrypt: Decrypt | None = None
+    ) -> AbstractContextManager[StagedImage]:
         """Read an image archive, once, to its end: unpacked, its ID known, but not yet in the store.
 
         Leaving the context without :meth:`StagedImage.commit` removes every trace.
 
         :param stream: the archive as shipped, compressed or not.
+        :param decrypt: opens an encrypted one (A1). It is kept decrypted; as shipped it is there while staged.
         :raises ArchiveError: it is no image, or broken. :raises HostileArchiveError: it is malicious.
         :raises ManifestError: its manifest breaks the specification. :raises StoreError: the disk is full, …
         """
         from kurma_core.image_store.staging import stage
 
-        return stage(self, stream)
+        return stage(self, stream, decrypt)
 
     def has_layer(self, diff_id: str) -> bool:
         """Whether the layer is extracted already. If so it stays at least until this process ends, or has made
@@ -150,8 +154,19 @@ class ImageStore:
         return ImageManifest.parse(self.manifest_bytes(image_id))
 
     def manifest_bytes(self, image_id: str) -> bytes:
-        """The manifest as the archive has it. :raises ImageNotFoundError: it is not in the store."""
+        """The manifest as the archive has it, or the late form of an early image's documents (E1).
+
+        :raises ImageNotFoundError: it is not in the store.
+        """
         return documents.read_file(self.path("images", documents.checked_id(image_id), "manifest"), image_id)
+
+    def originals(self, image_id: str) -> Mapping[str, bytes]:
+        """The documents of an early image, byte for byte as its archive has them, by name: ``app``, ``fileset`` or
+        both (E1, E10). Empty for every other image.
+
+        :raises ImageNotFoundError: it is not in the store.
+        """
+        return documents.read_originals(self.path("images", documents.checked_id(image_id)), image_id)
 
     def layers(self, image_id: str) -> tuple[ImageLayer, ...]:
         """Its extracted layers, lowest first. :raises ImageNotFoundError: it is not in the store."""

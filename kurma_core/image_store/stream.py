@@ -7,6 +7,7 @@ belongs; writing it down, inflating and hashing, which all let go of the interpr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from queue import Empty, Queue, SimpleQueue
 from threading import Thread
 
@@ -16,12 +17,20 @@ from kurma_core.image_store.limits import Limits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Generator
     from typing import BinaryIO
+
+    #: Turns the pieces of an encrypted message into those of what is in it, to the end, or raises.
+    Plain = Callable[[Iterator[bytes]], Generator[bytes]]
+    #: Given the first bytes of the message, in the caller's thread, where somebody may be asked for a passphrase.
+    Decrypt = Callable[[bytes], Plain]
 
 #: Bytes read from the caller's stream at a time.
 _READ = 1 << 18
 #: Pieces read ahead, and unpacked ahead.
 _AHEAD = 4
+#: Bytes of an encrypted message that are at hand when it is opened: enough to tell a wrong passphrase.
+_ENOUGH = 1 << 18
 #: Stands among the unpacked pieces, none of which is empty: everything that was read is used up.
 _HUNGRY = b""
 
@@ -32,7 +41,9 @@ class ArchiveStream:
     :param stream: the archive as shipped; read to its end, not closed.
     :param algorithm: of the digest over the uncompressed bytes, trailing padding included.
     :param early: SHA-256 over the same bytes as well: what early documents call the image by (E6).
-    :param tee: called in the other thread with every piece as shipped.
+    :param tee: called in another thread with every piece as shipped.
+    :param decrypt: opens an OpenPGP message (A1); without it, one is refused.
+    :param tee_decrypted: called with every piece of what such a message holds.
     """
 
     def __init__(
@@ -43,12 +54,17 @@ class ArchiveStream:
         algorithm: str = "sha512",
         early: bool = False,
         tee: Callable[[bytes], object] | None = None,
+        decrypt: Decrypt | None = None,
+        tee_decrypted: Callable[[bytes], object] | None = None,
     ) -> None:
         import hashlib
 
         self._stream = stream
         self._limits = limits
         self._tee = tee
+        self._decrypt = decrypt
+        self._tee_decrypted = tee_decrypted
+        self._plain: Plain | None = None
         self._hash = hashlib.new(algorithm)
         self._early = hashlib.sha256() if early else None
         self._raw: SimpleQueue[bytes | None] = SimpleQueue()
@@ -62,8 +78,9 @@ class ArchiveStream:
         self._piece: bytes = b""
         self._at = 0
         self._thread: Thread | None = None
-        #: Bytes as shipped and unpacked, so far.
+        #: Bytes as shipped, decrypted and unpacked, so far.
         self.packed = 0
+        self.decrypted = 0
         self.size = 0
 
     def __enter__(self) -> ArchiveStream:
@@ -122,6 +139,7 @@ class ArchiveStream:
         if self._ended:
             return False
         if self._thread is None:
+            self._begin()
             self._thread = Thread(target=self._work, name="kurma-archive", daemon=True)
             self._thread.start()
         if not self._read_all and self._fed - self._taken < _AHEAD:
@@ -144,11 +162,27 @@ class ArchiveStream:
         self._piece, self._at = piece, 0
         return True
 
+    def _begin(self) -> None:
+        """Read enough to tell what it is; an encrypted one is opened here."""
+        head = self._read()
+        while 0 < len(head) < 512 and (raw := self._read()):
+            head += raw
+        if self._decrypt is not None and detect(head[:512]) == "openpgp":
+            while len(head) < _ENOUGH and (raw := self._read()):
+                head += raw
+            self._plain = self._decrypt(head)
+        self._put(head)
+
     def _feed(self) -> None:
+        self._put(self._read())
+
+    def _read(self) -> bytes:
         try:
-            raw = self._stream.read(_READ)
+            return self._stream.read(_READ)
         except OSError as error:
             raise ArchiveError(f"cannot read the archive: {error.strerror or error}", errno=error.errno) from error
+
+    def _put(self, raw: bytes) -> None:
         self._read_all = not raw
         self._fed += 1
         self._raw.put(raw or None)
@@ -157,27 +191,46 @@ class ArchiveStream:
 
     def _work(self) -> None:
         try:
-            source = self._shipped()
-            head = b""
-            for piece in source:
-                head += piece
-                if len(head) >= 512:
-                    break
-            if not head:
-                raise ArchiveError("not an image archive: it is empty")
-            for piece in decoder(detect(head[:512]), _chain(head, source)):
-                self._hash.update(piece)
-                if self._early is not None:
-                    self._early.update(piece)
-                self.size += len(piece)
-                self._judge()
-                self._out.put(piece)
-                if self._stop:
-                    return
+            if self._plain is None:
+                self._unpack(self._shipped())
+            else:
+                # Closed here and now, whatever happens: what decrypts reads ahead in a thread of its own.
+                with closing(self._plain(self._shipped())) as plain:
+                    self._unpack(self._kept(plain))
         except BaseException as error:  # noqa: BLE001 - handed to the caller's thread, which raises it
             self._error = error
         finally:
             self._out.put(None)
+
+    def _unpack(self, source: Iterator[bytes]) -> None:
+        head = b""
+        for piece in source:
+            head += piece
+            if len(head) >= 512:
+                break
+        if not head:
+            raise ArchiveError("not an image archive: it is empty")
+        kind = detect(head[:512])
+        if kind == "openpgp" and self._plain is not None:
+            raise ArchiveError("not an image archive: what is encrypted in it is encrypted once more")
+        for piece in decoder(kind, _chain(head, source)):
+            self._hash.update(piece)
+            if self._early is not None:
+                self._early.update(piece)
+            self.size += len(piece)
+            self._judge(self.size, "unpacks")
+            self._out.put(piece)
+            if self._stop:
+                return
+
+    def _kept(self, plain: Iterator[bytes]) -> Iterator[bytes]:
+        """What an encrypted archive holds: bombs may be in there before anything of ours is unpacked."""
+        for piece in plain:
+            self.decrypted += len(piece)
+            self._judge(self.decrypted, "decrypts")
+            if self._tee_decrypted is not None:
+                self._tee_decrypted(piece)
+            yield piece
 
     def _shipped(self) -> Iterator[bytes]:
         while True:
@@ -202,18 +255,18 @@ class ArchiveStream:
                 self._tee(raw)
             yield raw
 
-    def _judge(self) -> None:
+    def _judge(self, size: int, how: str) -> None:
         limits = self._limits
-        if self.size > limits.total_size:
+        if size > limits.total_size:
             raise HostileArchiveError(
-                f"the archive is larger than {limits.total_size} bytes unpacked",
+                f"the archive {how} to more than {limits.total_size} bytes",
                 hint="raise limits.total_size in kurma.yml if the image is trusted",
                 entry=None,
                 limit="total_size",
             )
-        if self.size > limits.ratio_from and self.size > limits.ratio * self.packed:
+        if size > limits.ratio_from and size > limits.ratio * self.packed:
             raise HostileArchiveError(
-                f"the archive unpacks to more than {limits.ratio:g} times its size",
+                f"the archive {how} to more than {limits.ratio:g} times its size",
                 hint="raise limits.ratio in kurma.yml if the image is trusted",
                 entry=None,
                 limit="ratio",

@@ -15,16 +15,17 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from kurma_core.appc.image import ImageManifest
+    from kurma_core.image_store.stream import Decrypt
 
 
-def validate(stream: BinaryIO, limits: Limits | None = None) -> ImageManifest:
+def validate(stream: BinaryIO, limits: Limits | None = None, decrypt: Decrypt | None = None) -> ImageManifest:
     """Read an image archive to its end and check all of it; nothing is written.
 
     :raises ArchiveError: it is no image, or broken. :raises HostileArchiveError: it would not be extracted.
     :raises ManifestError: its manifest breaks the specification.
     """
     limits = limits or Limits()
-    with ArchiveStream(stream, limits) as source:
+    with ArchiveStream(stream, limits, decrypt=decrypt) as source:
         return read_image(TarReader(source, limits), limits, _Ledger(limits).add).manifest
 
 

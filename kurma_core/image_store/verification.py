@@ -48,10 +48,12 @@ def _verify_origin(store: ImageStore, image_id: str) -> None:
         if found != image_id:
             raise _damaged("the manifest or the layers of the image have changed", image_id)
         return
-    found, manifest, expected = reread(archive, store.limits)
+    found, contents, expected = reread(archive, store.limits)
     if found != image_id:
         raise _damaged("its archive has changed", archive)
-    if manifest != store.manifest_bytes(image_id):
+    if contents.originals != store.originals(image_id):
+        raise _damaged("an early document has changed", store.path("images", image_id))
+    if contents.manifest_bytes != store.manifest_bytes(image_id):
         raise _damaged("the manifest has changed", store.path("images", image_id, "manifest"))
     path = store.path("layers", image_id, "files")
     with open(path, "rb") as file:

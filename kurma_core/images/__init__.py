@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from kurma_core.errors import ImageError, ImageNotFoundError, UsageError
 from kurma_core.fetching import NAMED, Fetching, host_platform
 from kurma_core.images.acquisition import PULLS, Acquisition
+from kurma_core.images.decryption import Decryption
 from kurma_core.images.host import HostImage, HostImages
 from kurma_core.images.judges import PolicyJudge
 from kurma_core.images.known import KnownImages
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from kurma_core.models import ImageRecord, RenderedImage
     from kurma_core.registry import PluginRegistry
     from kurma_core.trust import Trust
+    from kurma_core.trust.encryption import Passphrases
 
 __all__ = ["PULLS", "HostImage", "ImageManager", "make_image_manager"]
 
@@ -33,9 +35,15 @@ _RENDERERS = "kurma.renderers"
 
 
 def make_image_manager(
-    config: Config, registry: PluginRegistry, note: Callable[[str], None] = lambda text: None
+    config: Config,
+    registry: PluginRegistry,
+    note: Callable[[str], None] = lambda text: None,
+    passphrases: Callable[[], Passphrases] | None = None,
 ) -> ImageManager:
-    """The images of one state directory, with every part made as the configuration says."""
+    """The images of one state directory, with every part made as the configuration says.
+
+    :param passphrases: asked for when an archive is encrypted; None: there are none.
+    """
     from kurma_core.image_store import ImageStore, Limits
     from kurma_core.trust import Trust
 
@@ -49,7 +57,7 @@ def make_image_manager(
         note=note,
     )
     trust = Trust(config.trust, config.trusted_host_keys, config.trustedkeys, config.state_dir)
-    return ImageManager(config, registry, store, fetching, trust, note)
+    return ImageManager(config, registry, store, fetching, trust, note, passphrases)
 
 
 class ImageManager:
@@ -63,6 +71,7 @@ class ImageManager:
         fetching: Fetching,
         trust: Trust,
         note: Callable[[str], None] = lambda text: None,
+        passphrases: Callable[[], Passphrases] | None = None,
     ) -> None:
         self.store = store
         self._config = config
@@ -70,6 +79,7 @@ class ImageManager:
         self._fetching = fetching
         self._trust = trust
         self._note = note
+        self._decryption = Decryption(trust, passphrases)
         directory = os.path.join(config.state_dir, "locators")
         self._known = KnownImages(directory)
         self._host = HostImages(
@@ -229,9 +239,14 @@ class ImageManager:
 
         return groups_of(user, self.store.layers(image_id))
 
-    def cat_manifest(self, image_id: str) -> bytes:
-        """The manifest as the archive has it. :raises ImageNotFoundError:"""
-        return self.store.manifest_bytes(image_id)
+    def cat_manifest(self, image_id: str, *, original: bool = False) -> bytes:
+        """The manifest as the archive has it; of an early image, its late form.
+
+        :param original: of an early image its own documents, the app manifest first (E10).
+        :raises ImageNotFoundError:
+        """
+        documents = self.store.originals(image_id) if original else {}
+        return b"".join(documents.values()) or self.store.manifest_bytes(image_id)
 
     def verify(self, reference: str) -> ImageRecord:
         """Reads everything of an image and checks it. :raises StoreError: names the first file that differs."""
@@ -290,19 +305,31 @@ class ImageManager:
         with written(path) as out:
             self.store.export(image_id, out)
 
-    def build(self, rootfs: str | None, manifest: Mapping[str, Json], path: str, *, compress: str = "") -> str:
+    def build(
+        self,
+        rootfs: str | None,
+        manifest: Mapping[str, Json],
+        path: str,
+        *,
+        compress: str = "",
+        passphrase: bytes | None = None,
+    ) -> str:
         """Makes an archive of a directory, reproducibly (A6): whole, or not at all.
 
         :param rootfs: None: an empty root filesystem.
         :param compress: ``""``, ``gzip``, ``bzip2``, ``xz`` or ``zstd``.
+        :param passphrase: encrypts it (A1); the ID is that of the archive in it.
         :returns: the image's ID.
-        :raises ManifestError: :raises ArchiveError: :raises StoreError: the file cannot be written.
+        :raises ManifestError: :raises ArchiveError: :raises HostError: the file cannot be written.
         """
         from kurma_core.image_store import build_archive
         from kurma_core.images.archives import written
 
         with written(path) as out:
-            return build_archive(rootfs, manifest, out, compress=compress)
+            if passphrase is None:
+                return build_archive(rootfs, manifest, out, compress=compress)
+            with self._trust.encrypting(out, passphrase) as encrypted:
+                return build_archive(rootfs, manifest, encrypted, compress=compress)
 
     def validate(self, path: str) -> ImageManifest:
         """Reads an archive to its end and checks all of it. :raises ArchiveError: :raises ManifestError:"""
@@ -310,7 +337,7 @@ class ImageManager:
         from kurma_core.images.archives import opened
 
         with opened(path) as stream:
-            return validate(stream, self.store.limits)
+            return validate(stream, self.store.limits, self._decryption.of(path))
 
     # --- parts ---------------------------------------------------------------------------------------------------
 
@@ -324,6 +351,7 @@ class ImageManager:
             fetching=self._fetching,
             known=self._known,
             judge=PolicyJudge(policy, self._trust),
+            decryption=self._decryption,
             insecure=policy.insecure,
             platform=host_platform(),
             note=self._note,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from kurma_core.hookspecs import Progress
     from kurma_core.image_store import ImageStore
+    from kurma_core.images.decryption import Opener
 
 PULLS = ("new", "always", "never")
 
@@ -40,6 +41,7 @@ class Acquisition:
     insecure: frozenset[str]
     platform: tuple[str, str]
     note: Callable[[str], None]
+    decryption: Opener
     progress: Progress | None = None
 
     def get(
@@ -108,12 +110,12 @@ class Acquisition:
                 if stored is not None:
                     return stored
             try:
-                with self.store.stage_archive(cast("BinaryIO", download)) as staged:
+                with self.store.stage_archive(cast("BinaryIO", download), self.decryption.of(what)) as staged:
                     download.finish()
                     voucher = self.judge.archive(
                         remote, staged, source="named" if locator.scheme == NAMED else remote.transport
                     )
-                    return staged.commit(self._provenance(remote, voucher))
+                    return staged.commit(self._provenance(remote, voucher, encrypted=staged.encrypted))
             except (ArchiveError, ManifestError) as error:
                 error.message = f"{locator.text}: {error.message}"  # what reads it does not know where it is from
                 raise
@@ -133,7 +135,9 @@ class Acquisition:
         manifest = complete_groups(remote.manifest, [self.store.layer(key) for key in keys])
         return self.store.add_layered(manifest, keys, self._provenance(remote, voucher))
 
-    def _provenance(self, remote: RemoteArchive | RemoteLayers, voucher: Voucher) -> Provenance:
+    def _provenance(
+        self, remote: RemoteArchive | RemoteLayers, voucher: Voucher, *, encrypted: bool = False
+    ) -> Provenance:
         return Provenance(
             locator=remote.locator,
             fetched_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -142,6 +146,7 @@ class Acquisition:
             digest=voucher.digest,
             fingerprint=voucher.fingerprint,
             insecure=tuple(sorted({*self.insecure, *voucher.insecure})),
+            encrypted=encrypted,
         )
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from kurma_core.errors import ImageError, ImageNotFoundError, StoreError, TrustError
 from kurma_core.images.acquisition import Acquisition
+from kurma_core.images.decryption import Refusal
 from kurma_core.images.judges import HostJudge
 from kurma_core.images.known import Known, KnownImages
 from kurma_core.models import Provenance
@@ -73,7 +74,7 @@ class HostImages:
         """
         judge = HostJudge(self._trust, self._trust.host_keys(), pinned)
         plain = frozenset({"http"}) if pinned is not None else frozenset()
-        strict = replace(acquisition, judge=judge, insecure=plain, note=lambda text: None)
+        strict = replace(acquisition, judge=judge, insecure=plain, note=lambda text: None, decryption=Refusal())
         if pull == "always":
             self._discard_damaged(self._known.get(locator.text, "/".join(acquisition.platform)))
         record = strict.get(locator, pull)

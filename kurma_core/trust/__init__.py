@@ -11,6 +11,10 @@ from kurma_core.trust import keystore
 from kurma_core.trust.machine import MachineKey
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+    from typing import BinaryIO
+
+    from kurma_core.trust.encryption import Passphrases, Plain
     from kurma_core.trust.enrolment import Change, Enrolment
     from kurma_core.trust.keyfile import Key
     from kurma_core.trust.listing import TrustedKey
@@ -131,6 +135,23 @@ class Trust:
         from kurma_core.trust.enrolment import Enrolment
 
         return Enrolment(self._key_dirs)
+
+    # --- encrypted archives --------------------------------------------------------------------------------------
+
+    def decryption(self, head: bytes, passphrases: Passphrases, what: str) -> Plain:
+        """What decrypts the message that starts with ``head``; see :func:`.encryption.opened` (A1).
+
+        :raises DecryptionError: there is no passphrase, it is wrong, or none would help.
+        """
+        from kurma_core.trust import encryption
+
+        return encryption.opened(head, passphrases, what)
+
+    def encrypting(self, out: BinaryIO, passphrase: bytes) -> AbstractContextManager[BinaryIO]:
+        """A file whose content arrives in ``out`` encrypted; see :func:`.encryption.encrypting` (A1)."""
+        from kurma_core.trust import encryption
+
+        return encryption.encrypting(out, passphrase)
 
     # --- this machine --------------------------------------------------------------------------------------------
 

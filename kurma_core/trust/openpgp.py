@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import gnupg
 
 #: No configuration of the system's, no network, no web of trust: the keys given count.
-_OPTIONS = (
+OPTIONS = (
     "--no-options",
     "--disable-dirmngr",
     "--no-auto-key-retrieve",
@@ -75,7 +75,7 @@ def gpg(home: str, *options: str) -> gnupg.GPG:
     """GnuPG in that home. :raises HostError: it is not installed."""
     import gnupg
 
-    return gnupg.GPG(gpgbinary=binary(), gnupghome=home, options=[*_OPTIONS, *options])
+    return gnupg.GPG(gpgbinary=binary(), gnupghome=home, options=[*OPTIONS, *options])
 
 
 def verify(
@@ -104,7 +104,7 @@ def _checked(home: str, signature: bytes, source: str | Iterable[bytes]) -> str:
     as an image, which python-gnupg would take only as a file or as one piece of memory."""
     with open(f"{home}/signature", "xb") as file:
         file.write(signature)
-    command = [binary(), "--homedir", home, *_OPTIONS, "--no-autostart", "--batch", "--no-tty", "--status-fd", "1"]
+    command = [binary(), "--homedir", home, *OPTIONS, "--no-autostart", "--batch", "--no-tty", "--status-fd", "1"]
     # What it says goes to a file: a pipe might be full while it waits for more of what is signed.
     with contextlib.ExitStack() as stack:
         said = stack.enter_context(open(f"{home}/status", "x+b"))

@@ -360,6 +360,23 @@ def test_the_apps_name(image: str, name: str) -> None:
     assert app_name(image) == name
 
 
+@pytest.mark.parametrize("command", ["run", "prepare"])
+def test_the_passphrase_of_an_encrypted_image(
+    command: str, fakes: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file's first line, else the variable, which no program that is started from here inherits (A1)."""
+    file = tmp_path / "passphrase"
+    file.write_bytes(b"open sesame \nmore\n")
+    monkeypatch.setenv("KURMA_PASSPHRASE", "of the environment")
+    for words, expected in ((["--passphrase-file", str(file)], b"open sesame "), ([], b"of the environment")):
+        monkeypatch.setenv("KURMA_PASSPHRASE", "of the environment")
+        client = fakes.FakeClient()
+        assert main([command, *words, "img"], connect=client.connect) in (0, 42)
+        passphrases = client.settings.passphrases()
+        assert (passphrases.get("img", wrong=False), passphrases.attempts) == (expected, 1)
+        assert "KURMA_PASSPHRASE" not in os.environ
+
+
 def test_every_option_is_used_by_a_test() -> None:
     text = Path(__file__).read_text()
     for part in POD_OPTIONS:

@@ -1,0 +1,97 @@
+"""Where the passphrases of encrypted archives come from (A1): a file, the environment, the person at the terminal.
+
+Never from the command line, which everybody on the machine can read.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from kurma_core.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+VARIABLE = "KURMA_PASSPHRASE"
+_ATTEMPTS = 3
+_LARGEST = 1 << 16
+
+
+class UserPassphrases:
+    """:param file: what ``--passphrase-file`` names. :param variable: what :data:`VARIABLE` held.
+    :param before: called before the terminal is written to.
+    """
+
+    def __init__(self, file: str | None, variable: bytes | None, before: Callable[[], object]) -> None:
+        self._file = file
+        self._variable = variable
+        self._before = before
+        given = file is not None or variable is not None
+        #: How often it is worth asking.
+        self.attempts = 1 if given or not _at_terminal() else _ATTEMPTS
+
+    def get(self, what: str, *, wrong: bool) -> bytes | None:
+        """The passphrase of the archive called ``what``; None: there is none.
+
+        :param wrong: the last one did not fit.
+        :raises UsageError: the file cannot be read, or is empty.
+        """
+        given = self._given()
+        if given is not None or not _at_terminal():
+            return given
+        if wrong:
+            self._say("wrong passphrase; try again")
+        return self._ask(f"passphrase of {what}: ")
+
+    def new(self, what: str) -> bytes:
+        """One to encrypt with; a person types it twice.
+
+        :raises UsageError: there is none.
+        """
+        given = self._given()
+        if given is not None:
+            return given
+        if not _at_terminal():
+            raise UsageError(
+                "no passphrase to encrypt with",
+                hint=f"give it by --passphrase-file FILE, in {VARIABLE}, or at a terminal",
+            )
+        for _ in range(_ATTEMPTS):
+            first = self._ask(f"new passphrase for {what}: ")
+            if first and first == self._ask("once more: "):
+                return first
+            self._say("the two differ; try again" if first else "the passphrase is empty; try again")
+        raise UsageError("no passphrase to encrypt with: it was not typed twice alike")
+
+    def _given(self) -> bytes | None:
+        if self._file is None:
+            return self._variable
+        try:
+            with open(self._file, "rb") as file:
+                first = file.read(_LARGEST).split(b"\n")[0]
+        except OSError as error:
+            raise UsageError(f"--passphrase-file: cannot read {self._file}: {error.strerror}") from None
+        if not first:
+            raise UsageError(f"--passphrase-file: {self._file} has no passphrase in its first line")
+        return first
+
+    def _ask(self, prompt: str) -> bytes | None:
+        """None: the person ended the input instead."""
+        from getpass import getpass
+
+        self._before()
+        try:
+            return os.fsencode(getpass("".join(char if char.isprintable() else "?" for char in prompt))) or None
+        except EOFError:
+            return None
+
+    def _say(self, text: str) -> None:
+        self._before()
+        print(f"kurma: {text}", file=sys.stderr)
+
+
+def _at_terminal() -> bool:
+    """Whether somebody is there to answer: not where input and messages both come from and go to elsewhere."""
+    return os.isatty(0) or os.isatty(2)
