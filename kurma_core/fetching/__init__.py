@@ -66,22 +66,12 @@ class Fetching:
         :raises PluginError: the fetcher failed in a way of its own, or returned something else.
         """
         found = self.parse(locator) if isinstance(locator, str) else locator
-        if found.scheme == NAMED:
-            raise FetchError(
-                f"{found.text}: not in the store, and images are not yet discovered by name",
-                hint="name a path or an address: ./FILE.aci, https://HOST/FILE.aci, docker://HOST/NAME:TAG",
-                url=found.text,
-            )
-        fetcher = self._driver(found.scheme)
-        try:
-            remote: object = fetcher.resolve(found.text, request)
-        except (KurmaError, OSError):
-            raise
-        except Exception as error:  # a plugin may raise anything; it must not pass for a fault of the core
-            raise broken(fetcher, f"failed on {found.text}: {type(error).__name__}: {error}") from error
+        fetcher = self._driver_for(found)
+        remote: object = _asked(fetcher, lambda: fetcher.resolve(found.text, request), found.text)
         from kurma_core.hookspecs import RemoteArchive, RemoteLayers
 
-        if not isinstance(remote, RemoteArchive | RemoteLayers):
+        wanted = RemoteArchive if found.scheme == NAMED else RemoteArchive | RemoteLayers
+        if not isinstance(remote, wanted):
             raise broken(fetcher, f"returned for {found.text}: {remote!r}, which is no image")
         return remote
 
@@ -98,17 +88,22 @@ class Fetching:
         find = getattr(fetcher, "public_keys", None)
         if find is None:
             raise FetchError(f"{name}: the fetcher of names does not look for keys", hint="name the key's file")
-        try:
-            keys: object = find(name, request)
-        except (KurmaError, OSError):
-            raise
-        except Exception as error:  # as in :meth:`resolve`
-            raise broken(fetcher, f"failed on {name}: {type(error).__name__}: {error}") from error
         from kurma_core.hookspecs import PublicKey
 
+        keys: object = _asked(fetcher, lambda: find(name, request), name)
         if not isinstance(keys, tuple) or not all(isinstance(key, PublicKey) for key in keys):
             raise broken(fetcher, f"returned for {name}: {keys!r}, which are no keys")
         return keys
+
+    def _driver_for(self, locator: Locator) -> Fetcher:
+        """:raises FetchError: nothing serves names. :raises PluginNotFoundError: nothing serves the scheme."""
+        if locator.scheme == NAMED and NAMED not in self._schemes():
+            raise FetchError(
+                f"{locator.text}: not in the store, and no plugin finds images by name (fetcher {NAMED})",
+                hint="name a path or an address: ./FILE.aci, https://HOST/FILE.aci, docker://HOST/NAME:TAG",
+                url=locator.text,
+            )
+        return self._driver(locator.scheme)
 
     @contextmanager
     def download(
@@ -163,6 +158,15 @@ class Fetching:
                 continue  # finished meanwhile
             count, size = count + 1, size + found.st_size
         return count, size
+
+
+def _asked(fetcher: Fetcher, ask: Callable[[], object], what: str) -> object:
+    try:
+        return ask()
+    except (KurmaError, OSError):
+        raise
+    except Exception as error:  # a plugin may raise anything; it must not pass for a fault of the core
+        raise broken(fetcher, f"failed on {what}: {type(error).__name__}: {error}") from error
 
 
 def _resumable(error: BaseException) -> bool:

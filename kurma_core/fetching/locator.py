@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping
 
-from kurma_core.appc.types import ac_identifier
-from kurma_core.errors import ManifestError, UsageError
+from kurma_core.appc.image_name import parse_image_name
+from kurma_core.errors import UsageError
 from kurma_core.value import field, frozen
 
 #: Scheme of a locator that is an image's name: to be found by discovery.
@@ -63,29 +63,8 @@ def parse_locator(text: str, schemes: Collection[str] = ()) -> Locator:
 
 
 def _parse_name(text: str) -> Locator:
-    if not text.isprintable():
-        raise UsageError(f"{text!r}: not an image")
-    head, *pairs = text.split(",")
-    name, colon, version = head.partition(":")
-    labels: dict[str, str] = {}
-    hint = "an image is a path, an address (https://…, docker://…), or NAME[:VERSION][,label=value…]"
-    try:
-        ac_identifier(name, "$")
-        for pair in pairs:
-            label, equals, value = pair.partition("=")
-            ac_identifier(label, "$")
-            if not equals or label in labels or label == "name":
-                raise UsageError(f"{text}: labels are written label=value, each once", hint=hint)
-            labels[label] = value
-    except ManifestError as error:
-        raise UsageError(f"{text}: not an image: {error.data['found']} is no name", hint=hint) from None
-    if colon and not version:
-        raise UsageError(f"{text}: the version is empty", hint=hint)
-    if "version" in labels:
-        if colon:
-            raise UsageError(f"{text}: the version is given twice", hint=hint)
-        version = labels.pop("version")
-    return Locator(NAMED, text, name, version or None, labels)
+    wanted = parse_image_name(text)
+    return Locator(NAMED, text, wanted.name, wanted.version, wanted.labels)
 
 
 def host_platform() -> tuple[str, str]:

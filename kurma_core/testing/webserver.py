@@ -48,15 +48,17 @@ class Seen:
 
 
 class WebServer:
-    """Serves :attr:`pages` (by path, without the query) on a free port of 127.0.0.1.
+    """Serves :attr:`pages` (by path, without the query) on a free port of 127.0.0.1, or the port given.
+
+    A page may be one host's alone: then its key is host and path (``example.com/a``).
 
     :ivar seen: the requests that came.
     """
 
-    def __init__(self, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1", port: int = 0) -> None:
         self.pages: dict[str, Page] = {}
         self.seen: list[Seen] = []
-        self._server = _Server((host, 0), _handler(self))
+        self._server = _Server((host, port), _handler(self))
         if tls is not None:
             # The greeting is left to the threads that answer: one that fails must not end the server.
             self._server.socket = tls.wrap_socket(
@@ -86,9 +88,9 @@ class WebServer:
 
 
 @contextmanager
-def web_server(tls: ssl.SSLContext | None = None) -> Iterator[WebServer]:
+def web_server(tls: ssl.SSLContext | None = None, port: int = 0) -> Iterator[WebServer]:
     """A running :class:`WebServer`, ended at the end."""
-    server = WebServer(tls).start()
+    server = WebServer(tls, port=port).start()
     try:
         yield server
     finally:
@@ -120,7 +122,8 @@ def _handler(server: WebServer) -> type[http.server.BaseHTTPRequestHandler]:
 
         def _answer(self, body: bytes) -> None:
             server.seen.append(Seen(self.command, self.path, dict(self.headers), body))
-            page = server.pages.get(self.path.partition("?")[0])
+            path = self.path.partition("?")[0]
+            page = server.pages.get(self.headers.get("Host", "") + path) or server.pages.get(path)
             if page is None:
                 self._say(404, {}, b"no such page")
                 return

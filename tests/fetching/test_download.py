@@ -257,6 +257,6 @@ def test_old_partial_files_are_swept(fetching: Fetching, tmp_path: Path) -> None
 def test_names_say_how_else_an_image_may_be_had(fetching: Fetching) -> None:
     from kurma_core.hookspecs import FetchRequest
 
-    with pytest.raises(FetchError, match="not yet discovered by name") as caught:
+    with pytest.raises(FetchError, match="no plugin finds images by name") as caught:
         fetching.resolve("example.com/app:1.0", FetchRequest("linux", "amd64"))
     assert "docker://" in (caught.value.hint or "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import urlsplit, urlunsplit
 
@@ -10,28 +11,44 @@ from kurma_core.errors import FetchError, FetchNotFoundError
 from kurma_core.hookspecs import DetachedSignature, RemoteArchive
 from kurma_fetch_http.local import SIGNATURE_LIMIT, beside
 from kurma_fetch_http.reader import ResumingReader, buffered, get_from, validators
-from kurma_fetch_http.transport import Transport, shown
+from kurma_fetch_http.transport import Transport, content, shown
 
 if TYPE_CHECKING:
     from urllib3.response import BaseHTTPResponse
 
 
-def web_archive(locator: str, transport: Transport) -> RemoteArchive:
+def web_archive(
+    locator: str,
+    transport: Transport,
+    *,
+    url: str | None = None,
+    signatures: Sequence[tuple[str, str]] | None = None,
+    pages: bool = True,
+) -> RemoteArchive:
     """The archive at an http or https address.
 
     One GET tells what a HEAD would (not every server answers those alike), and its body is what the first
     ``open`` reads.
 
+    :param url: its address; None: the locator.
+    :param signatures: addresses where its signature may stand, and over what it is then, in order; None: those
+        of :func:`.local.beside`.
+    :param pages: False: an HTML page counts as nothing found, for many servers have one for every address.
     :raises FetchError: in one of its kinds.
     """
-    answer, final = transport.request(locator)
-    blob = WebBlob(transport, locator, final, answer)
+    address = locator if url is None else url
+    places = signature_places(address) if signatures is None else signatures
+    answer, final = transport.request(address)
+    if not pages and answer.headers.get("Content-Type", "").lower().startswith("text/html"):
+        answer.close()
+        raise FetchNotFoundError(f"{shown(address)}: a page, and no image", url=shown(address), status=404)
+    blob = WebBlob(transport, address, final, answer)
     return RemoteArchive(
         locator=locator,
         url=shown(final),
         transport=urlsplit(final).scheme,
         blob=blob,
-        signature=lambda: _signature(transport, locator),
+        signature=lambda: _signature(transport, places),
         max_age=_max_age(answer.headers.get("Cache-Control", "")),
     )
 
@@ -86,13 +103,20 @@ def _max_age(control: str) -> int:
     return next((int(age) for age in ages if age.isascii() and age.isdigit()), 0)
 
 
-def _signature(transport: Transport, url: str) -> DetachedSignature | None:
+def signature_places(url: str) -> tuple[tuple[str, str], ...]:
+    """Where the signature of the archive at an address may stand, and over what it is then, in order."""
     parts = urlsplit(url)
-    for path, over in beside(parts.path):
-        place = urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))
-        content = small_body(transport, place, SIGNATURE_LIMIT, "a signature")
-        if content is not None:
-            return DetachedSignature(content, over=over, url=shown(place))
+    return tuple(
+        (urlunsplit((parts.scheme, parts.netloc, path, parts.query, "")), over)
+        for path, over in beside(parts.path)
+    )
+
+
+def _signature(transport: Transport, places: Sequence[tuple[str, str]]) -> DetachedSignature | None:
+    for place, over in places:
+        data = small_body(transport, place, SIGNATURE_LIMIT, "a signature")
+        if data is not None:
+            return DetachedSignature(data, over=over, url=shown(place))
     return None
 
 
@@ -103,14 +127,10 @@ def small_body(transport: Transport, url: str, limit: int, what: str) -> bytes |
     :raises FetchError: it is longer, or in one of its kinds.
     """
     try:
-        answer, _ = transport.request(url)
+        answer, final = transport.request(url)
     except FetchNotFoundError:
         return None
-    reader = ResumingReader(lambda _: answer, url=url, size=None, retries=0, sleep=transport.sleep, first=answer)
-    content = b""
-    with reader:
-        while len(content) <= limit and (piece := reader.read(1 << 16)):
-            content += piece
-    if len(content) > limit:
+    data = content(answer, final, limit + 1)
+    if len(data) > limit:
         raise FetchError(f"{shown(url)}: too long for {what}", url=shown(url))
-    return content
+    return data

@@ -5,6 +5,8 @@ Each file ``*.json`` there holds one object (or a list of them), readable by its
     {"hosts": ["example.com", "registry.example.com:5000"], "type": "basic", "user": "u", "password": "p"}
     {"hosts": ["example.com"], "type": "bearer", "token": "t"}
 
+rkt's documents are read as well: ``rktKind`` ``auth`` (of type ``basic`` or ``oauth``) and ``dockerAuth``.
+
 Files are read in the order of their names; the first that names a host counts. A host without a port stands for
 the default ports.
 """
@@ -90,10 +92,22 @@ def _read(path: str) -> list[dict[str, Any]]:
             content = json.load(file)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read as credentials: {error}", file=path) from None
-    entries = content if isinstance(content, list) else [content]
+    entries = [_from_rkt(entry) for entry in (content if isinstance(content, list) else [content])]
     for entry in entries:
         _check(path, entry)
     return entries
+
+
+def _from_rkt(entry: Any) -> Any:
+    """What one of rkt's documents says, in our words; anything else, and what is wrong in them, as it is."""
+    if not isinstance(entry, dict) or entry.get("rktVersion") != "v1":
+        return entry
+    docker = entry.get("rktKind") == "dockerAuth"
+    kind, hosts = ("basic", entry.get("registries")) if docker else (entry.get("type"), entry.get("domains"))
+    given = entry.get("credentials")
+    if not isinstance(given, dict) or kind not in ("basic", "oauth"):
+        return entry
+    return {**given, "hosts": hosts, "type": {"oauth": "bearer"}.get(kind, kind)}
 
 
 _KEYS = {"basic": {"user", "password"}, "bearer": {"token"}}

@@ -21,11 +21,16 @@ def translated(error: BaseException, url: str) -> FetchError:
     if isinstance(error, exceptions.ProxyError):
         proxied = " by the proxy"
         error = error.original_error
+        if (refusal := str(error).partition("Tunnel connection failed: ")[2]) != "":
+            return _refused_tunnel(refusal, url)
+    if isinstance(error, exceptions.LocationValueError):
+        return FetchError(f"{url}: no host has such a name", url=url)
     tls = _within(error, ssl.SSLError)
     if isinstance(error, exceptions.SSLError) or tls is not None:
         return _tls_error(tls if isinstance(tls, ssl.SSLError) else None, str(error), url)
     if isinstance(error, exceptions.NameResolutionError):
-        return FetchError(f"{url}: the host's name does not resolve", hint="check the name and the DNS", url=url)
+        whose = "proxy's" if proxied else "host's"
+        return FetchError(f"{url}: the {whose} name does not resolve", hint="check the name and the DNS", url=url)
     if isinstance(error, exceptions.NewConnectionError):
         cause = _within(error, OSError)
         if isinstance(cause, ConnectionRefusedError):
@@ -35,6 +40,22 @@ def translated(error: BaseException, url: str) -> FetchError:
     if isinstance(error, (exceptions.TimeoutError, TimeoutError)):
         return FetchTimeoutError(f"{url}: no answer in time", url=url)
     return FetchTruncatedError(f"{url}: the connection broke", url=url)
+
+
+def proxy_login(url: str) -> FetchRefusedError:
+    """The proxy asks for credentials."""
+    return FetchRefusedError(
+        f"{url}: the proxy asks for credentials, or does not accept those it got",
+        hint="put them into the proxy's address in the environment: https_proxy=http://USER:PASSWORD@HOST:PORT",
+        url=url,
+    )
+
+
+def _refused_tunnel(refusal: str, url: str) -> FetchError:
+    """:param refusal: status and reason, as the proxy gave them."""
+    if refusal.startswith("407"):
+        return proxy_login(url)
+    return FetchRefusedError(f"{url}: the proxy does not connect to it ({' '.join(refusal.split())})", url=url)
 
 
 def is_passing(error: FetchError) -> bool:

@@ -19,6 +19,7 @@ from kurma_core.errors import (
     FetchError,
     FetchNotFoundError,
     FetchRefusedError,
+    FetchTimeoutError,
     FetchUnauthorizedError,
     UsageError,
 )
@@ -122,7 +123,11 @@ class Transport:
     # --- one request ---------------------------------------------------------------------------------------------
 
     def _check(self, url: str) -> None:
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+            _ = parts.port
+        except ValueError:
+            raise UsageError(f"{url[:100]!r}: not an http or https address") from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise UsageError(f"{shown(url)}: not an http or https address")
         if "@" in parts.netloc:
@@ -190,7 +195,7 @@ class Transport:
         pool = self._pools.get(proxy)
         if pool is None:
             options: dict[str, Any] = {"ssl_context": self._tls, "maxsize": 8}
-            pool = urllib3.PoolManager(**options) if proxy is None else urllib3.ProxyManager(proxy, **options)
+            pool = urllib3.PoolManager(**options) if proxy is None else _proxied(proxy, options)
             self._pools[proxy] = pool
         return pool
 
@@ -200,14 +205,44 @@ class Transport:
         target = answer.headers.get("Location")
         if not target:
             raise FetchError(f"{shown(url)}: redirects to nowhere", url=shown(url))
-        new = urljoin(url, target)
-        before, after = urlsplit(url), urlsplit(new)
+        try:
+            new = urljoin(url, target)
+            before, after = urlsplit(url), urlsplit(new)
+        except ValueError:
+            raise FetchError(f"{shown(url)}: redirects to what is no address", url=shown(url)) from None
         if before.scheme == "https" and after.scheme == "http" and "http" not in self._insecure:
             raise FetchRefusedError(
                 f"{shown(url)}: redirects from https to plain http ({shown(new)})", url=shown(url), target=new
             )
+        try:
+            self._check(new)
+        except UsageError as error:  # not what the user wrote
+            raise FetchError(f"{shown(url)}: redirects wrongly: {error.message}", url=shown(url)) from None
         same = (before.scheme, before.netloc) == (after.scheme, after.netloc)
         return new, {name: value for name, value in headers.items() if same or name != "Authorization"}
+
+
+def content(answer: BaseHTTPResponse, url: str, limit: int) -> bytes:
+    """The body of an answer, or its first ``limit`` bytes: of small things, which are not worth resuming.
+
+    :raises FetchError: the connection broke, or it takes longer than :data:`LONGEST_WAIT`.
+    """
+    deadline = time.monotonic() + LONGEST_WAIT
+    pieces: list[bytes] = []
+    left = limit
+    try:
+        while left and (data := answer.read(min(left, 1 << 14), decode_content=False)):
+            pieces.append(data)
+            left -= len(data)
+            if time.monotonic() > deadline:
+                raise FetchTimeoutError(f"{shown(url)}: comes too slowly", url=shown(url))
+    except (urllib3.exceptions.HTTPError, OSError) as error:
+        raise faults.translated(error, shown(url)) from error
+    finally:
+        if not left:
+            answer.close()  # the rest is not wanted
+        answer.release_conn()
+    return b"".join(pieces)
 
 
 def backoff(attempt: int) -> float:
@@ -229,6 +264,16 @@ def proxy_for(url: str) -> str | None:
     if not proxy.startswith(("http://", "https://")):
         raise FetchError(f"{shown(proxy)}: only http and https proxies are understood", url=shown(url))
     return proxy
+
+
+def _proxied(proxy: str, options: dict[str, Any]) -> urllib3.ProxyManager:
+    """Through a proxy; credentials in its address (``http://USER:PASSWORD@HOST``) are given to it."""
+    from urllib.parse import unquote
+
+    parts = urlsplit(proxy)
+    login = parts.netloc.rpartition("@")[0]
+    headers = urllib3.make_headers(proxy_basic_auth=unquote(login)) if login else None
+    return urllib3.ProxyManager(shown(proxy), proxy_headers=headers, **options)
 
 
 def shown(url: str) -> str:

@@ -1,0 +1,217 @@
+"""App Container Image Discovery: from a name to the archive that its owner publishes (D1–D4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from typing import TYPE_CHECKING
+
+from kurma_core.errors import (
+    FetchError,
+    FetchNotFoundError,
+    FetchUnauthorizedError,
+    UsageError,
+)
+from kurma_core.hookspecs import PublicKey
+from kurma_fetch_http.archive import small_body, web_archive
+from kurma_fetch_http.meta_tags import IMAGES, KEYS, PAGE_LIMIT, Tag, tags_of
+from kurma_fetch_http.templates import Candidate, candidates, simple
+from kurma_fetch_http.transport import content, shown
+
+if TYPE_CHECKING:
+    from kurma_core.appc.image_name import ImageName
+    from kurma_core.hookspecs import FetchRequest, RemoteArchive
+    from kurma_fetch_http.transport import Transport
+
+#: A file of keys is some kilobytes.
+_KEYS_LIMIT = 1 << 20
+_HOST = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-_")
+
+
+class Discovery:
+    """One search, which asks no page twice.
+
+    :param schemes: by which pages are asked for, in order: ``https``; plain ``http`` after it, if it is allowed.
+    :param note: tells the user something in one line.
+    """
+
+    def __init__(self, transport: Transport, schemes: Collection[str], note: Callable[[str], None]) -> None:
+        self._transport = transport
+        self._schemes = tuple(schemes)
+        self._note = note
+        self._pages: dict[str, tuple[Tag, ...]] = {}
+        self._failures: list[FetchError] = []
+        self._tried: list[str] = []
+
+    def image(self, wanted: ImageName, text: str, request: FetchRequest) -> RemoteArchive:
+        """The archive of an image.
+
+        :param text: the name as it was written.
+        :raises FetchError: in one of its kinds. :raises UsageError: the name begins with no host.
+        """
+        _check_host(wanted.name)
+        try:
+            for candidate in self._candidates(wanted, request):
+                if candidate.image in self._tried:
+                    continue
+                self._tried.append(candidate.image)
+                found = self._at(candidate, text)
+                if found is not None:
+                    return found
+        except FetchError as error:
+            self._failures.append(error)  # the host cannot be asked any further
+        raise self._nothing(text)
+
+    def keys(self, name: str) -> tuple[PublicKey, ...]:
+        """The keys published for names that begin with ``name``; empty: none are.
+
+        :raises FetchError: :raises UsageError: as for :meth:`image`.
+        """
+        _check_host(name)
+        addresses = dict.fromkeys(tag.target for tag in self._walk(name, KEYS) if self._is_open(tag))
+        found = []
+        for address in addresses:
+            try:
+                data = small_body(self._transport, address, _KEYS_LIMIT, "keys")
+            except (FetchError, UsageError) as error:
+                self._failures.append(
+                    error if isinstance(error, FetchError) else FetchError(error.message, url=address)
+                )
+                continue
+            self._tried.append(address)
+            if data is not None:
+                found.append(PublicKey(data, shown(address)))
+        if not found and (self._failures or self._tried):
+            raise self._nothing(name)
+        return tuple(found)
+
+    def _at(self, candidate: Candidate, text: str) -> RemoteArchive | None:
+        """:raises FetchError: the host of the name cannot be asked at all, so that its pages cannot either."""
+        try:
+            return web_archive(
+                text,
+                self._transport,
+                url=candidate.image,
+                signatures=candidate.signatures,
+                pages=not candidate.simple,
+            )
+        except UsageError as error:  # what makes no address is the page's fault, not the user's
+            self._failures.append(FetchError(error.message, url=candidate.image))
+            return None
+        except FetchError as error:
+            if candidate.simple and not _status(error) and self._schemes == ("https",):
+                raise
+            self._failures.append(error)
+            return None
+
+    # --- where an image may stand --------------------------------------------------------------------------------
+
+    def _candidates(self, wanted: ImageName, request: FetchRequest) -> Iterator[Candidate]:
+        """In the order of D1: a bare name the early way first."""
+        values = {"os": request.os, "arch": request.arch, **wanted.labels}
+        if wanted.bare:
+            if "/" in wanted.name:  # else NAME.aci would be another host
+                yield from (simple(wanted.name, scheme) for scheme in self._schemes)
+            for name, version in _early_names(wanted.name):
+                yield from self._by_pages(name, {**values, "version": version})
+        yield from self._by_pages(wanted.name, {**values, "version": wanted.version or "latest"})
+
+    def _by_pages(self, name: str, values: dict[str, str]) -> Iterator[Candidate]:
+        for tag in self._walk(name, IMAGES):
+            if self._is_open(tag):
+                yield from candidates(tag, name, values)
+
+    def _is_open(self, tag: Tag) -> bool:
+        """Whether what the tag leads to can be asked at all; if not, it is skipped, and that is told."""
+        scheme = tag.target.partition(":")[0].lower()
+        torrent = tag.target.lower().endswith("?torrent")
+        if scheme in ("http", "https") and not torrent:
+            return True
+        what = "torrents are" if torrent else f"{scheme[:20]!r} is"
+        self._note(f"{tag.prefix}: one of its places is skipped, for {what} not understood: {tag.target}")
+        return False
+
+    # --- pages ---------------------------------------------------------------------------------------------------
+
+    def _walk(self, name: str, kinds: Collection[str]) -> tuple[Tag, ...]:
+        """The fitting tags of the nearest page that has any: the name's own, or one above it (D2)."""
+        path = name
+        while path:
+            fitting = tuple(tag for tag in self._page(path) if tag.kind in kinds and tag.covers(name))
+            if fitting:
+                return fitting
+            path = path.rpartition("/")[0]
+        return ()
+
+    def _page(self, path: str) -> tuple[Tag, ...]:
+        """:raises FetchError: the host cannot be asked, or fails; an answer 4xx is a page without tags."""
+        if path not in self._pages:
+            self._pages[path] = self._ask(path)
+        return self._pages[path]
+
+    def _ask(self, path: str) -> tuple[Tag, ...]:
+        errors: list[FetchError] = []
+        for scheme in self._schemes:
+            address = f"{scheme}://{path}?ac-discovery=1"
+            try:
+                answer, final = self._transport.request(address)
+                kind = answer.headers.get("Content-Type", "")
+                return tags_of(content(answer, final, PAGE_LIMIT), kind)
+            except FetchError as error:
+                errors.append(error)
+        refused = [error for error in errors if _status(error) in range(400, 500) and _status(error) != 429]
+        if not refused:
+            raise errors[0]
+        if not isinstance(refused[0], FetchNotFoundError):
+            self._failures.append(refused[0])
+        return ()
+
+    # --- errors --------------------------------------------------------------------------------------------------
+
+    def _nothing(self, text: str) -> FetchError:
+        """What tells most: that credentials are wanted, then what went wrong, then that nothing is there."""
+        other = [error for error in self._failures if not isinstance(error, FetchNotFoundError)]
+        for error in sorted(other, key=lambda error: not isinstance(error, FetchUnauthorizedError)):
+            data = {key: value for key, value in error.data.items() if key != "status"}
+            return type(error)(f"{text}: {error.message}", hint=error.hint, **data)
+        if not any(self._pages.values()):
+            host = text.partition("/")[0].partition(":")[0].partition(",")[0]
+            return FetchNotFoundError(
+                f"{text}: not in the store, and {host} does not say where its images are",
+                hint="name an address: https://HOST/FILE.aci; of Docker Hub: docker:///NAME",
+                url=f"https://{host}",
+            )
+        tried = ", ".join(shown(address) for address in self._tried) or "no address that could be asked"
+        return FetchNotFoundError(f"{text}: not found: asked {tried}", tried=tuple(self._tried))
+
+
+def _status(error: FetchError) -> int:
+    """What the server answered; 0: nobody did."""
+    status = error.data.get("status")
+    return status if isinstance(status, int) else 0
+
+
+def _early_names(name: str) -> Iterator[tuple[str, str]]:
+    """A name of the early draft that ends with a version, as name and version: ``x-1.0.0`` → ``x``, ``1.0.0``."""
+    directory, slash, last = name.rpartition("/")
+    for place, character in enumerate(last):
+        if place and character == "-" and last[place + 1 : place + 2].isdigit():
+            yield f"{directory}{slash}{last[:place]}", last[place + 1 :]
+            return
+
+
+def _check_host(name: str) -> None:
+    """:raises UsageError: the name does not begin with what could be a host.
+    :raises FetchNotFoundError: it begins with a mere word, that no domain is."""
+    host = name.partition("/")[0]
+    labels = host.split(".")
+    if not all(0 < len(label) < 64 and _HOST.issuperset(label) for label in labels) or len(host) > 253:
+        raise UsageError(
+            f"{name}: cannot be looked for: {host} is no host",
+            hint="the name of an image that can be discovered begins with a domain: example.com/app",
+        )
+    if len(labels) == 1 and host == name:
+        raise FetchNotFoundError(
+            f"{name}: not in the store, and a name without a domain cannot be looked for",
+            hint=f"give it its domain: example.com/{name}; of Docker Hub: docker:///{name}",
+            url=name,
+        )

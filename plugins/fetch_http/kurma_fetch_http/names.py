@@ -1,0 +1,49 @@
+"""The entry point ``appc``: archives and keys by an image's name (App Container Image Discovery)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kurma_core.hookspecs import Driver, DriverContext, Fetcher, FetchRequest, hookimpl
+from kurma_fetch_http.plugin import OPTIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from kurma_core.hookspecs import PublicKey, RemoteArchive
+    from kurma_fetch_http.discovery import Discovery
+
+
+class NameFetcher:
+    """Resolves ``NAME[:VERSION][,label=value…]`` by asking the host that the name begins with."""
+
+    def __init__(self, context: DriverContext) -> None:
+        self._context = context
+
+    def resolve(self, locator: str, request: FetchRequest) -> RemoteArchive:
+        """See :meth:`kurma_core.hookspecs.Fetcher.resolve` (D1–D4)."""
+        from kurma_core.appc.image_name import parse_image_name
+
+        wanted = parse_image_name(locator)
+        return self._discovery(request.insecure).image(wanted, locator, request)
+
+    def public_keys(self, name: str, request: FetchRequest) -> tuple[PublicKey, ...]:
+        """See :meth:`kurma_core.hookspecs.KeyFinder.public_keys`. With the relaxation ``pubkey`` they may come
+        over plain HTTP, as with ``http``."""
+        from kurma_core.appc.image_name import parse_image_name
+
+        plain = {"http"} if "pubkey" in request.insecure else set()
+        return self._discovery(request.insecure | plain).keys(parse_image_name(name).name)
+
+    def _discovery(self, insecure: Collection[str]) -> Discovery:
+        from kurma_fetch_http.discovery import Discovery
+        from kurma_fetch_http.transport import Transport
+
+        schemes = ("https", "http") if "http" in insecure else ("https",)
+        return Discovery(Transport.from_config(self._context, insecure), schemes, self._context.note)
+
+
+@hookimpl
+def kurma_fetcher() -> Driver[Fetcher]:
+    """Archives from wherever the owner of their name says that they are."""
+    return Driver(create=NameFetcher, options=OPTIONS)
