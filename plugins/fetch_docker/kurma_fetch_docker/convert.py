@@ -12,16 +12,18 @@ from typing import Any
 
 from kurma_core.appc import types
 from kurma_core.appc.image import App, ImageManifest, MountPoint, NameValue, Port
-from kurma_core.errors import FetchError, ManifestError
+from kurma_core.errors import FetchError, FetchNotFoundError, ManifestError
 from kurma_core.hookspecs import FetchRequest
 from kurma_core.value import frozen
-from kurma_fetch_docker.documents import Manifest, appc_arch
+from kurma_fetch_docker.documents import Manifest, appc_arch, platform_text
 
 Json = Any
 
 #: Annotation names that docker2aci made usual, and our own for what has no place in an image manifest.
 DOCKER = "appc.io/docker"
 OURS = "kurma.io/docker"
+#: What a machine's processor runs beside its own, where an image is made for one platform alone.
+_ALSO_RUN = {"amd64": ("i386",), "aarch64": ("armv7l", "armv6l"), "armv7l": ("armv6l",)}
 #: Keys of the configuration that become something else, or mean nothing here.
 _PLACED = frozenset(
     (
@@ -89,6 +91,11 @@ def _labels(
         raise FetchError(f"{where}: the image is for {system}, not for {request.os}")
     if arch is None:
         raise FetchError(f"{where}: the image is for {system}/{architecture}, which has no App Container name")
+    if arch != request.arch and arch not in _ALSO_RUN.get(request.arch, ()):
+        raise FetchNotFoundError(
+            f"{where}: the image is not made for {request.os}/{platform_text(request.arch)}",
+            hint=f"it is made for {system}/{architecture}",
+        )
     found = [("version", origin.tag), ("os", system), ("arch", arch)]
     return tuple(NameValue(name, value) for name, value in found if value)
 

@@ -23,8 +23,16 @@ MEDIA_TYPES = (OCI_INDEX, OCI_MANIFEST, DOCKER_LIST, DOCKER_MANIFEST)
 #: Largest manifest and largest configuration, bytes.
 MANIFEST_LIMIT = 4 << 20
 CONFIG_LIMIT = 16 << 20
-#: How deep indexes may stand in indexes.
+#: How deep indexes may stand in indexes, and how many of those without a platform are looked into.
 _DEPTH = 3
+_INNER = 8
+#: Media types of what configures a container; old tools gave none, or the one for anything.
+_CONFIGS = (
+    "application/vnd.oci.image.config.v1+json",
+    "application/vnd.docker.container.image.v1+json",
+    "application/octet-stream",
+    "",
+)
 
 #: Docker's architecture and variant, by the App Container name.
 _PLATFORMS: Mapping[str, tuple[str, tuple[str, ...]]] = {
@@ -146,19 +154,36 @@ def parse_json(content: bytes, where: str) -> dict[str, Json]:
     return value
 
 
-def choose(content: bytes, digest: str, where: str, request: FetchRequest, load: Load) -> Manifest:
+def choose(
+    content: bytes, digest: str, where: str, request: FetchRequest, load: Load, *, depth: int = _DEPTH
+) -> Manifest:
     """The manifest for the platform asked for, through as many indexes as it takes.
 
     :param content: of a manifest or an index, checked against ``digest``.
     :raises FetchNotFoundError: the image is not made for that platform. :raises FetchError: it is malformed.
     """
-    for _ in range(_DEPTH):
-        document = parse_json(content, where)
-        if "manifests" not in document:
-            return _manifest(document, digest, where)
-        chosen = pick(descriptors(document, "manifests", where), where, request)
-        content, digest = load(chosen), chosen.digest
-    raise FetchError(f"{where}: indexes stand in indexes too deeply")
+    document = parse_json(content, where)
+    if "manifests" not in document:
+        return _manifest(document, digest, where)
+    if "layers" in document or "config" in document:
+        raise FetchError(f"{where}: could be taken for an image and for an index of several")
+    if not depth:
+        raise FetchError(f"{where}: indexes stand in indexes too deeply")
+    entries = [entry for entry in descriptors(document, "manifests", where) if not _is_attestation(entry)]
+    chosen = fitting(entries, request)
+    if chosen is not None:
+        return choose(load(chosen), chosen.digest, where, request, load, depth=depth - 1)
+    inner = [entry for entry in entries if entry.platform is None and entry.media_type in (OCI_INDEX, DOCKER_LIST)]
+    offered: set[str] = set()
+    for entry in inner[:_INNER]:
+        try:
+            return choose(load(entry), entry.digest, where, request, load, depth=depth - 1)
+        except FetchNotFoundError as error:
+            inside = error.data.get("offered")
+            if not isinstance(inside, frozenset):
+                raise
+            offered |= inside
+    raise _not_made(entries, offered, where, request)
 
 
 def descriptors(document: Mapping[str, Json], key: str, where: str) -> tuple[Descriptor, ...]:
@@ -170,31 +195,55 @@ def descriptors(document: Mapping[str, Json], key: str, where: str) -> tuple[Des
 
 
 def pick(entries: Sequence[Descriptor], where: str, request: FetchRequest) -> Descriptor:
-    """The entry for the platform asked for; one without a platform counts only where it is alone.
+    """:func:`fitting`, or an error that names what there is. :raises FetchNotFoundError: there is none."""
+    chosen = fitting(entries, request)
+    if chosen is None:
+        raise _not_made(entries, set(), where, request)
+    return chosen
 
-    :raises FetchNotFoundError: there is none.
-    """
+
+def fitting(entries: Sequence[Descriptor], request: FetchRequest) -> Descriptor | None:
+    """The entry for the platform asked for; one without a platform counts only where it is alone."""
     if len(entries) == 1 and entries[0].platform is None:
         return entries[0]
     arch, variants = _PLATFORMS.get(request.arch, (request.arch, ("",)))
-    fitting = [
-        entry
-        for entry in entries
-        if entry.platform is not None
-        and entry.platform.get("os") == request.os
-        and entry.platform.get("architecture") == arch
-    ]
     for variant in variants:
-        for entry in fitting:
-            assert entry.platform is not None
-            if (entry.platform.get("variant") or "") == variant:
+        for entry in entries:
+            platform = entry.platform or {}
+            if (platform.get("os"), platform.get("architecture"), platform.get("variant") or "") == (
+                request.os,
+                arch,
+                variant,
+            ):
                 return entry
-    offered = sorted({_platform_text(entry.platform) for entry in entries if entry.platform} - {"unknown/unknown"})
-    raise FetchNotFoundError(
-        f"{where}: the image is not made for {request.os}/{arch}",
-        hint=f"it is made for {', '.join(offered)}" if offered else None,
+    return None
+
+
+def platform_text(arch: str) -> str:
+    """Docker's word for an App Container architecture."""
+    return _PLATFORMS.get(arch, (arch, ()))[0]
+
+
+def _not_made(
+    entries: Sequence[Descriptor], offered: set[str], where: str, request: FetchRequest
+) -> FetchNotFoundError:
+    found = offered | {_platform_text(entry.platform) for entry in entries if entry.platform}
+    found -= {"unknown/unknown", ""}
+    return FetchNotFoundError(
+        f"{where}: the image is not made for {request.os}/{platform_text(request.arch)}",
+        hint=f"it is made for {', '.join(sorted(found))}" if found else None,
         url=where,
+        offered=frozenset(found),
     )
+
+
+def _is_attestation(entry: Descriptor) -> bool:
+    """What buildx puts beside an image: no image, but words about one."""
+    platform = entry.platform or {}
+    return "vnd.docker.reference.type" in (entry.annotations or {}) or (
+        platform.get("os"),
+        platform.get("architecture"),
+    ) == ("unknown", "unknown")
 
 
 def appc_arch(architecture: str, variant: str) -> str | None:
@@ -218,8 +267,13 @@ def _manifest(document: Mapping[str, Json], digest: str, where: str) -> Manifest
     kind = document.get("mediaType") or OCI_MANIFEST
     if kind not in (OCI_MANIFEST, DOCKER_MANIFEST):
         raise FetchError(f"{where}: holds {kind}, not an image")
-    return Manifest(
-        digest,
-        Descriptor.parse(document.get("config"), where),
-        descriptors(document, "layers", where),
-    )
+    config = Descriptor.parse(document.get("config"), where)
+    if config.media_type not in _CONFIGS:
+        raise FetchError(f"{where}: holds {config.media_type[:100]}, not an image")
+    layers = descriptors(document, "layers", where)
+    if any(layer.media_type.endswith("+encrypted") for layer in layers):
+        raise FetchError(
+            f"{where}: the image's layers are encrypted, and cannot be read here",
+            hint="decrypt it first: skopeo copy --decryption-key",
+        )
+    return Manifest(digest, config, layers)

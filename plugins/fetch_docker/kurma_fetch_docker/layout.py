@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from kurma_fetch_http.local import FileBlob, open_regular
 
 from kurma_core.appc.types import sanitize_identifier
-from kurma_core.errors import FetchError, FetchNotFoundError, ManifestError
+from kurma_core.errors import FetchError, FetchNotFoundError, ManifestError, UsageError
 from kurma_core.hookspecs import FetchRequest, RemoteLayers
 from kurma_fetch_docker.convert import Origin
 from kurma_fetch_docker.documents import (
@@ -23,7 +24,7 @@ from kurma_fetch_docker.documents import (
     pick,
 )
 from kurma_fetch_docker.image import remote_layers
-from kurma_fetch_docker.reference import check_digest
+from kurma_fetch_docker.reference import check_digest, parse_reference
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs import RemoteBlob
@@ -37,9 +38,13 @@ def resolve_layout(locator: str, rest: str, request: FetchRequest) -> RemoteLaye
     path, tag, digest = split_path(rest, locator)
 
     def blob(descriptor: Descriptor) -> RemoteBlob:
-        name = _blob_path(path, descriptor.digest)
-        found = FileBlob.of(os.fsencode(name))
+        with _named(f"{path}: the layout lacks the blob {descriptor.digest}"):
+            found = FileBlob.of(os.fsencode(_blob_path(path, descriptor.digest)))
         return FileBlob(found.path, found.key, found.size, descriptor.digest)
+
+    def load(descriptor: Descriptor) -> bytes:
+        with _named(f"{path}: the layout lacks the blob {descriptor.digest}"):
+            return _read(_blob_path(path, descriptor.digest), CONFIG_LIMIT)
 
     return from_index(
         locator,
@@ -47,24 +52,54 @@ def resolve_layout(locator: str, rest: str, request: FetchRequest) -> RemoteLaye
         tag,
         digest,
         request,
-        index=_read(os.path.join(path, "index.json"), MANIFEST_LIMIT),
-        load=lambda descriptor: _read(_blob_path(path, descriptor.digest), CONFIG_LIMIT),
+        index=_index(path),
+        load=load,
         blob=blob,
     )
 
 
+def _index(path: str) -> bytes:
+    if not os.path.isdir(path):
+        archive = os.path.exists(path)
+        hint = "an image in one file is oci-archive:FILE or docker-archive:FILE" if archive else None
+        what = "not a directory" if archive else "no such directory"
+        raise FetchNotFoundError(f"{path}: {what}", hint=hint, url=path)
+    with _named(f"{path}: not an OCI image layout: it has no index.json"):
+        return _read(os.path.join(path, "index.json"), MANIFEST_LIMIT)
+
+
+@contextmanager
+def _named(what: str) -> Iterator[None]:
+    """What it means that a file is not there."""
+    try:
+        yield
+    except FetchNotFoundError as error:
+        raise FetchNotFoundError(what, url=error.data.get("url")) from None
+
+
 def split_path(rest: str, locator: str) -> tuple[str, str | None, str | None]:
-    """``PATH[:TAG][@DIGEST]``. What follows the last colon is a tag unless it holds a slash, or the whole is the
-    path of something that exists. :raises UsageError: the digest is malformed."""
-    rest = rest.removeprefix("//") if rest.startswith("//") else rest
+    """``PATH[:REFERENCE][@DIGEST]``; see :func:`split_reference`. :raises UsageError: the digest is malformed."""
     digest = None
     head, at, tail = rest.rpartition("@")
     if at and tail.startswith(("sha256:", "sha512:")):
         rest, digest = head, check_digest(tail, locator)
-    path, colon, tag = rest.rpartition(":")
-    if colon and tag and "/" not in tag and not os.path.exists(rest):
-        return path, tag, digest
-    return rest, None, digest
+    path, reference = split_reference(rest)
+    return path, reference, digest
+
+
+def split_reference(rest: str) -> tuple[str, str | None]:
+    """``PATH[:REFERENCE]``: the path is the longest part before a colon that exists; if none does, what stands
+    before the first colon behind its last slash."""
+    rest = rest.removeprefix("//") if rest.startswith("//") else rest
+    path, reference = rest, ""
+    while not os.path.exists(path) and ":" in path:
+        path, _, part = path.rpartition(":")
+        reference = f"{part}:{reference}" if reference else part
+    if not os.path.exists(path):
+        directory, slash, last = rest.rpartition("/")
+        name, _, reference = last.partition(":")
+        path = f"{directory}{slash}{name}"
+    return path, reference or None
 
 
 def from_index(
@@ -89,12 +124,11 @@ def from_index(
     entries = descriptors(parse_json(index, path), "manifests", path)
     chosen = _chosen(entries, path, tag, digest, request)
     manifest = choose(checked(chosen), chosen.digest, path, request, checked)
-    name = (chosen.annotations or {}).get(_NAME)
     return remote_layers(
         locator=locator,
         url=path,
         transport="file",
-        origin=Origin("", _name_of(path), _tag_of(tag or name)),
+        origin=_origin(path, chosen.annotations or {}, tag),
         request=request,
         manifest=manifest,
         config=checked(manifest.config),
@@ -110,8 +144,7 @@ def _chosen(
     fitting = [
         entry
         for entry in entries
-        if (digest is None or entry.digest == digest)
-        and (tag is None or tag in ((entry.annotations or {}).get(key) for key in (_NAME, _FULL_NAME)))
+        if (digest is None or entry.digest == digest) and (tag is None or tag in _names(entry))
     ]
     if len({entry.digest for entry in fitting}) == 1:
         return fitting[0]
@@ -123,6 +156,25 @@ def _chosen(
         wanted = digest or tag or "any image"
         raise FetchNotFoundError(f"{path}: the layout does not hold {wanted}", hint=hint, url=path)
     raise FetchError(f"{path}: the layout holds several images; name one by its tag", hint=hint, url=path)
+
+
+def _names(entry: Descriptor) -> set[str]:
+    """By what one may ask for an entry: its whole names, and the tags in them."""
+    found = [name for key in (_NAME, _FULL_NAME) if (name := (entry.annotations or {}).get(key))]
+    return {*found, *(tag for name in found if (tag := _tag_of(name)))}
+
+
+def _origin(path: str, annotations: Mapping[str, str], tag: str | None) -> Origin:
+    """The whole name that some tools enter (registry and repository), else what the file is called."""
+    for key in (_FULL_NAME, _NAME):
+        first, slash, _ = annotations.get(key, "").partition("/")
+        if slash and ("." in first or ":" in first or first == "localhost"):
+            try:
+                found = parse_reference(annotations[key])
+            except UsageError:
+                continue
+            return Origin(found.registry, found.repository, found.tag)
+    return Origin("", _name_of(path), _tag_of(tag or annotations.get(_NAME)))
 
 
 def _name_of(path: str) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+
 from kurma_core.errors import UsageError
 from kurma_core.value import frozen
 
@@ -11,6 +14,7 @@ HUB_NAMES = ("docker.io", "index.docker.io", HUB)
 _HINT = "an image in a registry is docker://[HOST[:PORT]/]NAME[:TAG][@DIGEST]"
 _COMPONENT = frozenset("abcdefghijklmnopqrstuvwxyz0123456789._-")
 _TAG = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-")
+_HOST = re.compile(r"(?:[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?|\[[0-9a-f:.]+\])(?::([0-9]{1,5}))?")
 _DIGITS = {"sha256": 64, "sha512": 128}
 
 
@@ -46,7 +50,7 @@ def parse_locator(locator: str) -> Reference:
     """
     rest = locator.partition(":")[2]
     if not rest.startswith("//"):
-        raise UsageError(f"{locator}: not an image in a registry", hint=_HINT)
+        raise UsageError(f"{locator}: not an image in a registry", hint=_meant(rest))
     return parse_reference(rest.removeprefix("//"), shown=locator)
 
 
@@ -55,6 +59,11 @@ def parse_reference(text: str, *, shown: str | None = None) -> Reference:
     ``localhost``, as Docker has it. :raises UsageError: it is malformed."""
     shown = shown or text
     body, at, digest = text.partition("@")
+    if at and "/" in digest:
+        raise UsageError(
+            f"docker://{digest}: credentials do not belong into an address",
+            hint="put them into auth.d, or use `docker login` or `podman login`",
+        )
     if at:
         check_digest(digest, shown)
     first, slash, rest = body.partition("/")
@@ -64,6 +73,9 @@ def parse_reference(text: str, *, shown: str | None = None) -> Reference:
         registry, name = first.lower(), rest
     else:
         registry, name = HUB, body
+    host = _HOST.fullmatch(registry)
+    if host is None or int(host[1] or 0) > 65535:
+        raise UsageError(f"{shown}: {registry!r} is no host[:port]", hint=_HINT)
     if registry in HUB_NAMES:
         registry = HUB
     repository, colon, tag = name.partition(":")
@@ -83,6 +95,18 @@ def check_digest(digest: str, shown: str) -> str:
     if len(digits) != _DIGITS.get(algorithm, -1) or digits.strip("0123456789abcdef"):
         raise UsageError(f"{shown}: {digest!r} is no digest", hint="a digest is sha256: and 64 hexadecimal digits")
     return digest
+
+
+def _meant(path: str) -> str:
+    """``docker:redis:7`` was written: as a path it became absolute where it was written."""
+    name = os.path.relpath(path) if path.startswith(os.getcwd() + "/") else path.lstrip("/")
+    try:
+        parse_reference(name)
+    except UsageError:
+        return _HINT
+    first, slash, _ = name.partition("/")
+    host = slash and ("." in first or ":" in first or first == "localhost")
+    return f"did you mean docker://{'' if host else '/'}{name}?"
 
 
 def _is_component(part: str) -> bool:

@@ -10,7 +10,7 @@ from kurma_fetch_docker.convert import Origin, image_manifest
 from kurma_fetch_docker.documents import Descriptor, Manifest
 
 from kurma_core.appc.image import ImageManifest
-from kurma_core.errors import FetchError
+from kurma_core.errors import FetchError, FetchNotFoundError
 from kurma_core.hookspecs import FetchRequest
 
 REQUEST = FetchRequest("linux", "amd64")
@@ -18,10 +18,15 @@ CONFIG_DIGEST = "sha256:" + "1" * 64
 MANIFEST = Manifest("sha256:" + "2" * 64, Descriptor("", CONFIG_DIGEST, 1), ())
 
 
-def convert(section: dict[str, Any] | None = None, origin: Origin | None = None, **config: Any) -> ImageManifest:
+def convert(
+    section: dict[str, Any] | None = None,
+    origin: Origin | None = None,
+    request: FetchRequest = REQUEST,
+    **config: Any,
+) -> ImageManifest:
     document = {"os": "linux", "architecture": "amd64", "config": section or {}, **config}
     return image_manifest(
-        document, MANIFEST, origin or Origin("registry-1.docker.io", "library/redis", "7"), REQUEST
+        document, MANIFEST, origin or Origin("registry-1.docker.io", "library/redis", "7"), request
     )
 
 
@@ -152,7 +157,27 @@ def test_ranges_of_ports() -> None:
     ],
 )
 def test_architectures(config: dict[str, str], arch: str) -> None:
-    assert convert(**config).label("arch") == arch
+    assert convert(request=FetchRequest("linux", arch), **config).label("arch") == arch
+
+
+@pytest.mark.parametrize(
+    ("machine", "architecture", "runs"),
+    [
+        ("amd64", "arm64", False),
+        ("amd64", "386", True),
+        ("i386", "amd64", False),
+        ("aarch64", "arm", True),
+        ("armv7l", "arm64", False),
+    ],
+)
+def test_an_image_for_one_platform_alone(machine: str, architecture: str, runs: bool) -> None:
+    request = FetchRequest("linux", machine)
+    if runs:
+        assert convert(request=request, architecture=architecture).name
+        return
+    with pytest.raises(FetchNotFoundError, match="not made for linux/") as caught:
+        convert(request=request, architecture=architecture)
+    assert caught.value.hint == f"it is made for linux/{architecture}"
 
 
 @pytest.mark.parametrize(

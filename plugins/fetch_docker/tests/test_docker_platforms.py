@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-from kurma_fetch_docker.documents import Descriptor, pick
+import json
+from typing import Any
 
-from kurma_core.errors import FetchNotFoundError
+import pytest
+from kurma_fetch_docker.documents import OCI_INDEX, OCI_MANIFEST, Descriptor, choose, digest_of, pick
+
+from kurma_core.errors import FetchError, FetchNotFoundError
 from kurma_core.hookspecs import FetchRequest
 
 
@@ -55,3 +58,78 @@ def test_none_for_it(arch: str, platforms: tuple[str | None, ...], hint: str | N
     with pytest.raises(FetchNotFoundError, match="not made for linux/") as caught:
         pick(entries(*platforms), "r", FetchRequest("linux", arch))
     assert caught.value.hint == hint
+
+
+class Index:
+    """Documents by digest, and indexes made of them."""
+
+    def __init__(self) -> None:
+        self.documents: dict[str, bytes] = {}
+
+    def document(self, **content: object) -> dict[str, object]:
+        text = json.dumps(content).encode()
+        self.documents[digest_of(text)] = text
+        return {"digest": digest_of(text), "size": len(text), "mediaType": content["mediaType"]}
+
+    def image(self, name: str, platform: str | None = None, **more: object) -> dict[str, object]:
+        config = {"digest": digest_of(name.encode()), "size": 1}
+        entry = self.document(mediaType=OCI_MANIFEST, config=config, layers=[], **more)
+        return entry if platform is None else {**entry, "platform": platform_of(platform)}
+
+    def index(self, *entries: object) -> dict[str, object]:
+        return self.document(mediaType=OCI_INDEX, manifests=entries)
+
+    def chosen(self, entry: dict[str, object], arch: str = "amd64") -> str:
+        """The digest of the configuration."""
+        digest = str(entry["digest"])
+        request = FetchRequest("linux", arch)
+        found = choose(self.documents[digest], digest, "r", request, lambda found: self.documents[found.digest])
+        return found.config.digest
+
+
+def platform_of(text: str) -> dict[str, str]:
+    return dict(zip(("os", "architecture", "variant"), text.split("/"), strict=False))
+
+
+def test_attestations_are_no_images() -> None:
+    """As buildx writes them: beside an image that gives no platform, and with words about it."""
+    here = Index()
+    words = {**here.image("words", "unknown/unknown"), "annotations": {"vnd.docker.reference.type": "attestation"}}
+    assert here.chosen(here.index(words, here.image("app", "linux/amd64"))) == digest_of(b"app")
+    assert here.chosen(here.index(here.image("app"), words)) == digest_of(b"app")
+    with pytest.raises(FetchNotFoundError, match="not made for linux/amd64") as caught:
+        here.chosen(here.index(words, here.image("app", "linux/arm64")))
+    assert caught.value.hint == "it is made for linux/arm64"
+
+
+def test_indexes_in_indexes() -> None:
+    here = Index()
+    arms = here.index(here.image("arm", "linux/arm64"))
+    intel = here.index(here.image("old", "linux/386"), here.image("new", "linux/amd64"))
+    assert here.chosen(here.index(arms, intel)) == digest_of(b"new")
+    assert here.chosen(here.index(arms, intel), "aarch64") == digest_of(b"arm")
+    with pytest.raises(FetchNotFoundError, match="not made for linux/s390x") as caught:
+        here.chosen(here.index(arms, intel), "s390x")
+    assert caught.value.hint == "it is made for linux/386, linux/amd64, linux/arm64"
+
+
+@pytest.mark.parametrize(
+    ("document", "text"),
+    [
+        ({"manifests": [], "layers": []}, "could be taken for an image and for an index"),
+        ({"schemaVersion": 1, "fsLayers": []}, "Docker's first schema, which is out of use"),
+        ({"config": {"mediaType": "application/vnd.cncf.helm.config.v1+json"}}, "holds application/vnd.cncf.helm"),
+        ({"mediaType": "application/vnd.example"}, "holds application/vnd.example, not an image"),
+        ({"layers": [{"mediaType": "application/vnd.oci.image.layer.v1.tar+gzip+encrypted"}]}, "are encrypted"),
+        ({"config": 5}, "malformed descriptor"),
+    ],
+)
+def test_what_is_no_image(document: dict[str, Any], text: str) -> None:
+    descriptor = {"digest": digest_of(b"x"), "size": 1}
+    if "schemaVersion" not in document and document.get("config") != 5:
+        document["config"] = {**descriptor, **document.get("config", {})}
+        document["layers"] = [{**descriptor, **layer} for layer in document.get("layers", [])]
+    content = json.dumps(document).encode()
+    with pytest.raises(FetchError, match=text) as caught:
+        choose(content, digest_of(content), "r", FetchRequest("linux", "amd64"), lambda found: b"")
+    assert caught.value.message.startswith("r: ")

@@ -6,6 +6,7 @@ import pytest
 from kurma_fetch_docker.reference import HUB, Reference, parse_locator
 
 from kurma_core.errors import UsageError
+from kurma_core.fetching import parse_locator as core_locator
 
 DIGEST = "sha256:" + "0" * 64
 
@@ -23,6 +24,8 @@ DIGEST = "sha256:" + "0" * 64
         ("docker://quay.io/a/b/c", Reference("quay.io", "a/b/c", "latest")),
         ("docker://localhost/x:1", Reference("localhost", "x", "1")),
         ("docker://127.0.0.1:5000/x", Reference("127.0.0.1:5000", "x", "latest")),
+        ("docker://[::1]:5000/x:1", Reference("[::1]:5000", "x", "1")),
+        ("docker://Quay.io/x:1", Reference("quay.io", "x", "1")),
         (f"docker://quay.io/a@{DIGEST}", Reference("quay.io", "a", None, DIGEST)),
         (f"docker://quay.io/a:1@{DIGEST}", Reference("quay.io", "a", "1", DIGEST)),
     ],
@@ -45,8 +48,37 @@ def test_references(locator: str, reference: Reference) -> None:
         "docker://quay.io/a@sha256:00",
         "docker://quay.io/a@md5:" + "0" * 32,
         "docker://quay.io/a?x=1",
+        "docker://quay.io:port/a",
+        "docker://quay.io:99999/a",
+        "docker://./a",
+        "docker://exa mple.com/a",
+        "docker://[::1/a",
     ],
 )
 def test_malformed_references(locator: str) -> None:
     with pytest.raises(UsageError):
         parse_locator(locator)
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("docker:redis", "docker:///redis"),
+        ("docker:redis:7", "docker:///redis:7"),
+        ("docker:/team/app", "docker:///team/app"),
+        ("docker:quay.io/team/app:v1", "docker://quay.io/team/app:v1"),
+        ("docker:/127.0.0.1:5000/app", "docker://127.0.0.1:5000/app"),
+    ],
+)
+def test_slashes_that_were_forgotten(written: str, meant: str) -> None:
+    """As the core hands it on: with the path made absolute."""
+    with pytest.raises(UsageError, match="not an image in a registry") as caught:
+        parse_locator(core_locator(written, ("docker",)).text)
+    assert caught.value.hint == f"did you mean {meant}?"
+    assert parse_locator(meant)
+
+
+def test_credentials_in_an_address() -> None:
+    with pytest.raises(UsageError, match="credentials do not belong into an address") as caught:
+        parse_locator("docker://user:secret@quay.io/app")
+    assert "secret" not in caught.value.message + (caught.value.hint or "")

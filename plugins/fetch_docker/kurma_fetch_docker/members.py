@@ -1,0 +1,184 @@
+"""The files in a tar, by name; also of a compressed one, which is unpacked only when its layers are wanted."""
+
+from __future__ import annotations
+
+import io
+import os
+import posixpath
+import tarfile
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, BinaryIO, cast
+
+from kurma_fetch_http.local import open_regular
+
+from kurma_core.errors import FetchError, FetchNotFoundError, FetchTruncatedError
+from kurma_core.value import frozen
+from kurma_fetch_docker.remembered import Remembered, Table, identity
+from kurma_fetch_docker.unpacked import is_compressed, unpacked
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+_LINKS = 8
+_MEMBERS = 100_000
+
+
+class Members:
+    """Nothing is extracted: each file is a span of the tar.
+
+    What a compressed archive holds is remembered in ``state_dir``, with the small documents that were read from
+    it: as long as the file stays as it is, looking into it again unpacks nothing.
+
+    :param unpack: gives a descriptor of the tar itself, to be closed by whoever called.
+    :param table: where what stands in it.
+    """
+
+    def __init__(self, path: str, unpack: _Unpack, table: Table, remembered: Remembered | None) -> None:
+        self.path = path
+        self._unpack = unpack
+        self._table = table
+        self._remembered = remembered
+        self._read: dict[str, bytes] = {}
+
+    @classmethod
+    def read(cls, path: str, state_dir: str) -> Members:
+        """:param state_dir: where a compressed archive is unpacked to, in a file without a name.
+        :raises FetchError: it is no tar. :raises FetchNotFoundError: there is none."""
+        with open_regular(os.fsencode(path)) as file:
+            compressed = is_compressed(file)
+            unpack = _Unpack(path, state_dir, identity(path, file.fileno()), compressed)
+            if not compressed:
+                unpack.hold(os.dup(file.fileno()))
+        remembered = Remembered(state_dir, unpack.identity) if compressed else None
+        table = remembered.load() if remembered is not None else None
+        return cls(path, unpack, table or _table(unpack), remembered)
+
+    def remember(self) -> None:
+        """Keeps what was read, for the next time."""
+        if self._remembered is not None and not self._read.keys() <= self._table.documents.keys():
+            documents = {**self._table.documents, **self._read}
+            self._remembered.store(Table(self._table.spans, self._table.links, documents))
+
+    def holds(self, name: str) -> bool:
+        return name in self._table.spans or name in self._table.links
+
+    def blob(self, name: str, digest: str | None) -> MemberBlob:
+        """:raises FetchNotFoundError: there is no such member."""
+        offset, size = self._table.spans[self._resolved(name)]
+        return MemberBlob(self._unpack, offset, size, digest)
+
+    def content(self, name: str, limit: int) -> bytes:
+        """:raises FetchNotFoundError: there is no such member."""
+        name = self._resolved(name)
+        offset, size = self._table.spans[name]
+        if size > limit:
+            raise FetchError(f"{self.path}: {name} is longer than {limit} bytes", url=self.path)
+        if name in self._table.documents:
+            return self._table.documents[name]
+        content = os.pread(self._unpack.descriptor(), size, offset)
+        if len(content) != size:
+            raise FetchTruncatedError(f"{self.path}: ends within {name}", url=self.path)
+        self._read[name] = content
+        return content
+
+    def _resolved(self, name: str) -> str:
+        name = posixpath.normpath(name)
+        for _ in range(_LINKS):
+            if name in self._table.spans:
+                return name
+            name = self._table.links.get(name, "")
+            if not name:
+                break
+        raise FetchNotFoundError(f"{self.path}: is no image: it lacks a file that it should hold", url=self.path)
+
+
+def _table(unpack: _Unpack) -> Table:
+    """``docker save`` wrote a layer that occurs twice as a link to the other. :raises FetchError: it is no tar."""
+    spans: dict[str, tuple[int, int]] = {}
+    links: dict[str, str] = {}
+    number = unpack.descriptor()
+    try:
+        os.lseek(number, 0, os.SEEK_SET)
+        with os.fdopen(os.dup(number), "rb") as reader, tarfile.open(fileobj=reader, mode="r:") as tar:
+            for count, member in enumerate(tar):
+                if count > _MEMBERS:
+                    raise FetchError(f"{unpack.path}: holds more than {_MEMBERS} files", url=unpack.path)
+                name = posixpath.normpath(member.name)
+                if member.isreg() and not member.issparse():
+                    spans[name] = (member.offset_data, member.size)
+                elif member.issym():
+                    links[name] = posixpath.normpath(posixpath.join(posixpath.dirname(name), member.linkname))
+                elif member.islnk():
+                    links[name] = posixpath.normpath(member.linkname)
+    except tarfile.TarError as error:
+        raise FetchError(f"{unpack.path}: not a tar archive: {error}", url=unpack.path) from None
+    return Table(spans, links, {})
+
+
+class _Unpack:
+    """The tar itself as an open file: the archive, or what it unpacks to. Made when first wanted, closed when the
+    last who uses it is gone. Safe to use from several threads."""
+
+    def __init__(self, path: str, state_dir: str, found: Mapping[str, object], compressed: bool) -> None:
+        self.path = path
+        self.identity = found
+        self._state_dir = state_dir
+        self._compressed = compressed
+        self._lock = threading.Lock()
+        self._number = -1
+
+    def hold(self, number: int) -> None:
+        self._number = number
+
+    def descriptor(self) -> int:
+        """:raises FetchError: it cannot be unpacked, or is another file by now."""
+        with self._lock:
+            if self._number < 0:
+                with open_regular(os.fsencode(self.path)) as file:
+                    if identity(self.path, file.fileno()) != self.identity:
+                        raise FetchError(f"{self.path}: changed while it was read", url=self.path)
+                    self._number = unpacked(file, self.path, self._state_dir)
+            return self._number
+
+    def __del__(self) -> None:
+        if self._number >= 0:
+            os.close(self._number)
+
+
+@frozen
+class MemberBlob:
+    """One file in a tar, as a :class:`kurma_core.hookspecs.RemoteBlob`."""
+
+    tar: _Unpack
+    start: int
+    size: int
+    digest: str | None
+    key: str | None = None
+
+    def open(self, offset: int = 0) -> BinaryIO:
+        self.tar.descriptor()
+        return cast("BinaryIO", _Span(self.tar, self.start + offset, self.start + self.size))
+
+
+class _Span(io.RawIOBase):
+    def __init__(self, tar: _Unpack, start: int, end: int) -> None:
+        self._tar = tar  # kept, for it closes the file when it goes
+        self._number = tar.descriptor()
+        self._position = start
+        self._end = end
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        left = self._end - self._position
+        data = os.pread(self._number, left if size is None or size < 0 else min(size, left), self._position)
+        self._position += len(data)
+        return data
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        view = memoryview(buffer).cast("B")
+        data = self.read(len(view))
+        view[: len(data)] = data
+        return len(data)
