@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from kurma_core.hookspecs import Progress, Stdio
+    from kurma_core.image_store import GcReport
     from kurma_core.images import HostImage, ImageManager
     from kurma_core.models import LogLine, PodRecord
     from kurma_core.networking import Networking
@@ -303,15 +304,15 @@ class Client:
 
     # -- the rest --
 
-    def image_rm(self, reference: str) -> None:
+    def image_rm(self, reference: str, *, dry_run: bool = False) -> GcReport:
         """:raises ImageError: a pod uses it."""
         self._need_root("remove an image")
-        self.images.remove(reference, self._pods.used_images())
+        return self.images.remove(reference, self._pods.used_images, dry_run=dry_run)
 
-    def image_gc(self, *, grace: float, dry_run: bool = False) -> Any:
+    def image_gc(self, *, grace: float, dry_run: bool = False) -> GcReport:
         """What :meth:`ImageManager.gc` returns; images that pods name are kept."""
         self._need_root("collect images")
-        return self.images.gc(self._pods.used_images(), grace, dry_run)
+        return self.images.gc(self._pods.used_images, grace, dry_run)
 
     def network_rm(self, name: str) -> None:
         """Removes what the network shares among pods.

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from kurma_core.cli.output import Column
     from kurma_core.cli.session import Session
+    from kurma_core.image_store import GcReport
     from kurma_core.models import ImageRecord
 
 _IMAGE = Argument("image", "IMAGE", "The image: its ID, the beginning of it, or its name.")
@@ -59,7 +60,10 @@ def fetch(
 
 @command(FORMAT, NO_LEGEND)
 def list_(session: Session, *, format: str, no_legend: bool) -> None:
-    """List the images of the store."""
+    """List the images of the store.
+
+    Of one whose record is damaged, standard error says what is wrong.
+    """
     from kurma_core.cli.output import ago, size
 
     columns: list[Column] = [
@@ -71,7 +75,10 @@ def list_(session: Session, *, format: str, no_legend: bool) -> None:
         ("FETCHED", lambda image: ago(image.fetched_at)),
         ("LAST USED", lambda image: ago(image.last_used) or "never"),
     ]
-    session.listing(format, session.client.images.list(), columns, no_legend=no_legend)
+    images, damaged = session.client.images.scan()
+    session.listing(format, images, columns, no_legend=no_legend)
+    for error in damaged:
+        session.problem(error)
 
 
 @command(_IMAGE, FORMAT)
@@ -118,13 +125,23 @@ def render(session: Session, *, image: str, renderer: str | None, verify: bool, 
     )
 
 
-@command(Argument("images", "IMAGE", "The images.", many=True), root=True)
-def rm(session: Session, *, images: tuple[str, ...]) -> int:
+@command(
+    Argument("images", "IMAGE", "The images.", many=True),
+    Option("dry_run", "--dry-run", "Only say what would be removed."),
+    root=True,
+)
+def rm(session: Session, *, images: tuple[str, ...], dry_run: bool) -> int:
     """Remove images from the store.
 
     Those that a pod uses stay.
     """
-    return session.each(images, session.client.image_rm)
+
+    def one(image: str) -> None:
+        report = session.client.image_rm(image, dry_run=dry_run)
+        if dry_run:
+            session.line(_removals(report))
+
+    return session.each(images, one)
 
 
 @command(
@@ -140,16 +157,16 @@ def gc(session: Session, *, grace_period: str, dry_run: bool, format: str) -> No
 
     Rendered trees and unfinished downloads go, too; what a pod uses stays.
     """
+    report = session.client.image_gc(grace=values.seconds(grace_period, "--grace-period"), dry_run=dry_run)
+    session.show(format, report.to_json(), lambda: _removals(report))
+
+
+def _removals(report: GcReport) -> str:
     from kurma_core.cli.output import size
 
-    report = session.client.image_gc(grace=values.seconds(grace_period, "--grace-period"), dry_run=dry_run)
-
-    def page() -> str:
-        word = "would be removed" if dry_run else "removed"
-        lines = [f"{one.kind} {one.name[:20]}: {word} ({size(one.size)})" for one in report.removed]
-        return "\n".join([*lines, f"{size(report.freed)} {'would be freed' if dry_run else 'freed'}"])
-
-    session.show(format, report.to_json(), page)
+    word, freed = ("would be removed", "would be freed") if report.dry_run else ("removed", "freed")
+    lines = [f"{one.kind} {one.name[:20]}: {word} ({size(one.size)})" for one in report.removed]
+    return "\n".join([*lines, f"{size(report.freed)} {freed}"])
 
 
 def _page(record: ImageRecord) -> Iterator[str]:

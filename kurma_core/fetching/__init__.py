@@ -7,8 +7,6 @@ is written: who asks for the same bytes meanwhile waits, and then finds the imag
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -137,27 +135,6 @@ class Fetching:
 
     def _wait_note(self, what: str) -> None:
         self.note(f"{what}: waiting for another fetch of the same")
-
-    def sweep(self, grace: float, *, dry_run: bool = False) -> tuple[int, int]:
-        """Removes partial files that nobody writes and that are older than ``grace`` seconds.
-
-        :returns: how many, and their bytes.
-        """
-        count = size = 0
-        try:
-            names = os.listdir(self._partial_dir)
-        except FileNotFoundError:
-            return 0, 0
-        for name in names:
-            path = os.path.join(self._partial_dir, name)
-            try:
-                found = os.stat(path)
-                if time.time() - found.st_mtime < grace or not Partial.remove_idle(path, dry_run):
-                    continue
-            except FileNotFoundError:
-                continue  # finished meanwhile
-            count, size = count + 1, size + found.st_size
-        return count, size
 
 
 def _asked(fetcher: Fetcher, ask: Callable[[], object], what: str) -> object:

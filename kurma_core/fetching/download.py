@@ -189,7 +189,7 @@ class Download(io.RawIOBase):
 
 
 class Partial:
-    """The locked file that keeps what came so far."""
+    """The locked file that keeps what came so far. A sweep of the store takes those that nobody has locked."""
 
     def __init__(self, path: str, descriptor: int, waited: bool) -> None:
         self._path = path
@@ -220,19 +220,6 @@ class Partial:
             except BaseException:
                 os.close(descriptor)
                 raise
-            os.close(descriptor)
-
-    @staticmethod
-    def remove_idle(path: str, dry_run: bool) -> bool:
-        """:returns: whether nobody writes it. :raises FileNotFoundError: it is gone."""
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            if not _try_lock(descriptor) or not _same_file(descriptor, path):
-                return False
-            if not dry_run:
-                os.unlink(path)
-            return True
-        finally:
             os.close(descriptor)
 
     def size(self) -> int:

@@ -104,6 +104,16 @@ def _unreadable(path: str, error: Exception) -> StoreError:
     )
 
 
+def lost_record(path: str, image_id: str) -> StoreError:
+    """For an image of which only the directory is left."""
+    return StoreError(
+        f"the image store is damaged: {path} has no image.json",
+        hint=f"remove the image and fetch it anew: kurma image rm {image_id[:19]}",
+        path=path,
+        image=image_id,
+    )
+
+
 def dump(document: Mapping[str, Any]) -> bytes:
     return json.dumps({"version": VERSION, **document}, indent=1).encode() + b"\n"
 
@@ -158,8 +168,12 @@ def touch(path: str, image_id: str) -> None:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except (FileNotFoundError, NotADirectoryError):
         raise not_found(image_id) from None
+    import time
+
     try:
-        os.utime(fd)
+        # The kernel's own stamp may be some milliseconds old, and a sweep compares it with the time of day.
+        now = time.time_ns()
+        os.utime(fd, ns=(now, now))
     finally:
         os.close(fd)
 

@@ -55,30 +55,6 @@ class WorkDirectory:
             os.close(self._fd)
 
 
-def sweep(tmp: str, *, dry_run: bool = False) -> list[tuple[str, int]]:
-    """Remove what lies in ``tmp`` and nobody is at work on.
-
-    :returns: names, and bytes on disk of each.
-    :raises OSError: as the kernel says.
-    """
-    found: list[tuple[str, int]] = []
-    parent = os.open(tmp, _DIRECTORY)
-    try:
-        for name in sorted(os.listdir(parent)):
-            fd = try_lock(f"{tmp}/{name}")
-            if fd is None:
-                continue
-            try:
-                found.append((name, disk_usage(f"{tmp}/{name}")))
-                if not dry_run:
-                    remove_tree(parent, name)
-            finally:
-                os.close(fd)
-    finally:
-        os.close(parent)
-    return found
-
-
 def try_lock(path: str) -> int | None:
     """Lock the file or directory ``path`` for oneself; None: somebody else has it, or it is gone.
 
@@ -162,25 +138,38 @@ def put_directory(source: str, target: str) -> bool:
     return True
 
 
-def disk_usage(path: str) -> int:
-    """Bytes on disk below and including ``path``; a file with several names counts once.
+class Usage:
+    """Bytes on disk that the removal of several trees frees. A file with several names counts at the last of them,
+    and not at all while a name is left elsewhere."""
 
-    :raises OSError: as the kernel says.
-    """
-    seen: set[tuple[int, int]] = set()
-    total = 0
-    todo = [path]
-    while todo:
-        current = todo.pop()
-        status = os.lstat(current)
-        if (status.st_dev, status.st_ino) in seen:
-            continue
-        seen.add((status.st_dev, status.st_ino))
-        total += status.st_blocks * 512
-        if stat.S_ISDIR(status.st_mode):
-            with os.scandir(current) as entries:
-                todo += [entry.path for entry in entries]
-    return total
+    def __init__(self) -> None:
+        self._seen: dict[tuple[int, int], int] = {}
+
+    def add(self, path: str) -> int:
+        """What is freed if ``path`` goes as well, with all below it. What vanishes meanwhile counts nothing.
+
+        :raises OSError: as the kernel says.
+        """
+        total = 0
+        todo = [path]
+        while todo:
+            current = todo.pop()
+            try:
+                status = os.lstat(current)
+                if stat.S_ISDIR(status.st_mode):
+                    with os.scandir(current) as entries:
+                        todo += [entry.path for entry in entries]
+                elif status.st_nlink > 1 and not self._last(status):
+                    continue
+            except FileNotFoundError:
+                continue
+            total += status.st_blocks * 512
+        return total
+
+    def _last(self, status: os.stat_result) -> bool:
+        key = (status.st_dev, status.st_ino)
+        seen = self._seen[key] = self._seen.get(key, 0) + 1
+        return seen == status.st_nlink
 
 
 def write_new(path: str, content: bytes) -> None:

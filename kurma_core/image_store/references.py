@@ -36,6 +36,22 @@ def find_by_id(store: ImageStore, reference: str) -> ImageRecord | None:
 
     :raises AmbiguousReferenceError: several do.
     """
+    found = _id_that_starts(store, reference)
+    return None if found is None else store.get(found)
+
+
+def find_id(store: ImageStore, reference: str) -> str:
+    """The whole ID of what has that ID, or one that starts so; its record need not be readable.
+
+    :raises ImageNotFoundError: there is none. :raises AmbiguousReferenceError: several have.
+    """
+    found = _id_that_starts(store, reference)
+    if found is None:
+        raise _not_found(reference)
+    return found
+
+
+def _id_that_starts(store: ImageStore, reference: str) -> str | None:
     prefix, digits = _EARLY, reference.removeprefix(_EARLY)
     if digits == reference:
         prefix, digits = _PREFIX, reference.removeprefix(_PREFIX)
@@ -53,7 +69,7 @@ def find_by_id(store: ImageStore, reference: str) -> ImageRecord | None:
             hint="give more digits of the ID",
             matches=tuple(sorted(matches)),
         )
-    return store.get(matches.pop()) if matches else None
+    return matches.pop() if matches else None
 
 
 def _early(store: ImageStore, digits: str) -> Iterator[str]:

@@ -94,8 +94,7 @@ class StagedImage:
             )
             _sync(self._work)
             self._store.step("synced")
-            place(self._store, self._work, image, archive=self._kept, shipped=not self.encrypted)
-        return self._store.get(self.id)
+            return place(self._store, self._work, image, archive=self._kept, shipped=not self.encrypted)
 
 
 @contextmanager
@@ -221,9 +220,9 @@ def add_layered(
         write_image(store, work.path, image, manifest_bytes, size, originals={})
         _sync(work.path)
         store.step("synced")
-        place(store, work.path, image, archive=None)
+        placed = place(store, work.path, image, archive=None)
         store.release_layers(layers)
-    return store.get(image_id)
+    return placed
 
 
 # --- putting in place --------------------------------------------------------------------------------------------
@@ -255,12 +254,15 @@ def _sync(work: str) -> None:
         os.close(fd)
 
 
-def place(store: ImageStore, work: str, image: ImageRecord, *, archive: str | None, shipped: bool = True) -> None:
+def place(
+    store: ImageStore, work: str, image: ImageRecord, *, archive: str | None, shipped: bool = True
+) -> ImageRecord:
     """Rename everything into place; with the last rename the image is in the store.
 
     One at a time: of two that bring the same image, archive and provenance of one must not be mixed.
 
     :param shipped: the archive is as it was shipped, so that a signature may be over its bytes.
+    :returns: the image as it is there now, though a sweep may take it the next moment.
     """
     with store.locked(exclusive=True):
         if archive is not None:
@@ -276,7 +278,10 @@ def place(store: ImageStore, work: str, image: ImageRecord, *, archive: str | No
         if not new:
             _add_provenance(store, work, image, archive, shipped=shipped)
         sync_directory(store.path("images"))
+        placed = store.get(image.id)
+        store.holds.hold(image.id)
     store.step("done")
+    return placed
 
 
 def _place_archive(store: ImageStore, archive: str, image: ImageRecord) -> None:
@@ -287,41 +292,36 @@ def _add_provenance(
     store: ImageStore, work: str, image: ImageRecord, archive: str | None, *, shipped: bool
 ) -> None:
     """The image is there: note that it also came from elsewhere, or again."""
-    import fcntl
-
-    fd = open_tree(store.path("images", image.id))
+    known = store.get(image.id)
+    (new,) = image.provenance
+    # The bytes that were signed are the ones that a signature can be checked against later.
+    better = (shipped and new.trust in _SIGNED) or store.archive_path(image.id) is None
+    if archive is not None and better and os.path.exists(archive):
+        _place_archive(store, archive, image)
+        sync_directory(store.path("archives"))
+    others = tuple(old for old in known.provenance if _source(old) != _source(new))
+    changed = ImageRecord(
+        id=known.id,
+        name=known.name,
+        version=known.version,
+        labels=known.labels,
+        size=0,
+        layers=known.layers,
+        provenance=(*others, new),
+        early_id=known.early_id or image.early_id,
+    )
+    path = store.path("images", image.id, "image.json")
+    with open(path, "rb") as file:
+        layers_size = documents.load(file.read(), path)["layersSize"]
+    write_new(f"{work}/image.json", documents.image_document(changed, layers_size))
+    file_fd = os.open(f"{work}/image.json", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        known = store.get(image.id)
-        (new,) = image.provenance
-        # The bytes that were signed are the ones that a signature can be checked against later.
-        better = (shipped and new.trust in _SIGNED) or store.archive_path(image.id) is None
-        if archive is not None and better and os.path.exists(archive):
-            _place_archive(store, archive, image)
-        others = tuple(old for old in known.provenance if _source(old) != _source(new))
-        changed = ImageRecord(
-            id=known.id,
-            name=known.name,
-            version=known.version,
-            labels=known.labels,
-            size=0,
-            layers=known.layers,
-            provenance=(*others, new),
-            early_id=known.early_id or image.early_id,
-        )
-        path = store.path("images", image.id, "image.json")
-        with open(path, "rb") as file:
-            layers_size = documents.load(file.read(), path)["layersSize"]
-        write_new(f"{work}/image.json", documents.image_document(changed, layers_size))
-        file_fd = os.open(f"{work}/image.json", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(file_fd)
-        finally:
-            os.close(file_fd)
-        os.rename(f"{work}/image.json", path)
-        store.step("provenance added")
+        os.fsync(file_fd)
     finally:
-        os.close(fd)
+        os.close(file_fd)
+    os.rename(f"{work}/image.json", path)
+    store.step("provenance added")
+    sync_directory(store.path("images", image.id))
 
 
 def _source(provenance: Provenance) -> tuple[object, ...]:

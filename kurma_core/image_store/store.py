@@ -24,6 +24,7 @@ from kurma_core.errors import ImageNotFoundError, PrivilegeError, StoreError
 from kurma_core.hookspecs import ImageLayer
 from kurma_core.image_store import documents
 from kurma_core.image_store.durable import share_lock
+from kurma_core.image_store.holding import Holds
 from kurma_core.image_store.limits import Limits
 from kurma_core.models import ImageRecord, Provenance
 
@@ -55,6 +56,7 @@ class ImageStore:
         self.root = os.path.abspath(root)
         self.limits = limits or Limits()
         self.step = step
+        self.holds = Holds(self)
         self._held: dict[str, int] = {}
 
     # --- putting in ----------------------------------------------------------------------------------------------
@@ -131,14 +133,24 @@ class ImageStore:
 
     def list(self) -> tuple[ImageRecord, ...]:
         """All images, by name and then by age. One that is damaged is left out, so that it does not take the
-        others with it: :meth:`ids` has it, and :meth:`get` and :meth:`verify` say what is wrong."""
+        others with it: :meth:`scan` has it."""
+        return self.scan()[0]
+
+    def scan(self) -> tuple[tuple[ImageRecord, ...], tuple[StoreError, ...]]:
+        """All images, by name and then by age; and what is wrong with those whose record is damaged, each error
+        with the ID as ``image``."""
         found = []
+        damaged = []
         for image_id in self.ids():
             try:
                 found.append(self.get(image_id))
-            except (ImageNotFoundError, StoreError):
-                continue  # removed meanwhile, or damaged
-        return tuple(sorted(found, key=lambda image: (image.name, image.fetched_at, image.id)))
+            except ImageNotFoundError:
+                if documents.is_id(image_id) and os.path.isdir(self.path("images", image_id)):
+                    damaged.append(documents.lost_record(self.path("images", image_id), image_id))
+            except StoreError as error:
+                error.data["image"] = image_id
+                damaged.append(error)
+        return tuple(sorted(found, key=lambda image: (image.name, image.fetched_at, image.id))), tuple(damaged)
 
     def ids(self) -> tuple[str, ...]:
         """IDs of all images, sorted."""
@@ -170,7 +182,8 @@ class ImageStore:
 
     def layers(self, image_id: str) -> tuple[ImageLayer, ...]:
         """Its extracted layers, lowest first. :raises ImageNotFoundError: it is not in the store."""
-        return tuple(self.layer(key) for key in self.get(image_id).layers)
+        with self.unless_removed(image_id):
+            return tuple(self.layer(key) for key in self.get(image_id).layers)
 
     def layer(self, key: str) -> ImageLayer:
         """:raises StoreError: the store has lost it."""
@@ -201,36 +214,45 @@ class ImageStore:
         """
         from kurma_core.image_store.exporting import export
 
-        export(self, image_id, out)
+        with self.unless_removed(image_id):
+            export(self, image_id, out)
 
     def verify(self, image_id: str, *, deep: bool = False) -> None:
         """Compare what is on disk with what was extracted; of a rendered tree too, by its ID.
 
         :param deep: read everything, and compute everything anew from the archive where there is one.
         :raises StoreError: something was changed, added or removed; names the first such file.
+        :raises ImageNotFoundError: it is not in the store, or was removed meanwhile.
         """
         from kurma_core.image_store.verification import verify
 
-        verify(self, image_id, deep=deep)
+        with self.unless_removed(image_id):
+            verify(self, image_id, deep=deep)
 
-    def remove(self, image_id: str) -> None:
+    def remove(
+        self, image_id: str, *, dry_run: bool = False, unused: Callable[[], object] = lambda: None
+    ) -> GcReport:
         """Take the image away, damaged or not, with its archive and the layers that no other image has.
 
-        :raises ImageNotFoundError: it is not in the store.
+        :param unused: called when nobody can begin to use the image any more; raises what forbids its removal.
+        :raises ImageNotFoundError: it is not in the store. :raises ImageError: a command holds it just now.
         """
         from kurma_core.image_store.sweeping import remove
 
-        remove(self, image_id)
+        return remove(self, image_id, dry_run=dry_run, unused=unused)
 
-    def gc(self, used: Collection[str], grace: float, dry_run: bool = False) -> GcReport:
+    def gc(
+        self, used: Collection[str], grace: float, dry_run: bool = False, *, now: float | None = None
+    ) -> GcReport:
         """Remove what nothing needs (S3): images and trees not in ``used``, and leftovers.
 
         :param used: IDs of images and trees that pods need, dependencies included.
         :param grace: seconds for which something not used stays all the same.
+        :param now: seconds since the epoch, from before ``used`` was looked at: what was used later stays.
         """
         from kurma_core.image_store.sweeping import gc
 
-        return gc(self, used, grace, dry_run=dry_run)
+        return gc(self, used, grace, dry_run=dry_run, now=now)
 
     # --- for the rest of this package ----------------------------------------------------------------------------
 
@@ -244,6 +266,19 @@ class ImageStore:
             os.makedirs(self.root, 0o700, exist_ok=True)
             for name in _DIRECTORIES:
                 os.makedirs(self.path(name), 0o700, exist_ok=True)
+
+    @contextmanager
+    def unless_removed(self, image_id: str) -> Iterator[None]:
+        """What is found missing while somebody removes the image is no damage.
+
+        :raises ImageNotFoundError: in place of StoreError, where the image (or tree) is gone by now.
+        """
+        try:
+            yield
+        except (StoreError, FileNotFoundError) as error:
+            if any(os.path.isdir(self.path(kind, image_id)) for kind in ("images", "trees")):
+                raise
+            raise documents.not_found(image_id) from error
 
     def hold_layer(self, key: str) -> bool:
         """Keep the layer from being removed for as long as this process lives; False: it is not there."""
@@ -290,5 +325,11 @@ def guard(what: str) -> Iterator[None]:
         message = f"{what}: {(error.strerror or str(error)).lower()}"
         if error.errno in (errno.EPERM, errno.EACCES) and os.geteuid() != 0:
             raise PrivilegeError(message, hint="run as root", errno=error.errno, path=error.filename) from error
-        hint = "make room, perhaps by `kurma image gc`" if error.errno in (errno.ENOSPC, errno.EDQUOT) else None
-        raise StoreError(message, hint=hint, errno=error.errno, path=error.filename) from error
+        raise StoreError(message, hint=room_hint(error), errno=error.errno, path=error.filename) from error
+
+
+def room_hint(error: OSError) -> str | None:
+    """What to do where the disk, or a quota, is full."""
+    import errno
+
+    return "make room, perhaps by `kurma image gc`" if error.errno in (errno.ENOSPC, errno.EDQUOT) else None

@@ -8,11 +8,11 @@ after.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 
-from kurma_core.errors import ImageNotFoundError, StoreError
+from kurma_core.errors import ImageError, ImageNotFoundError, StoreError
 from kurma_core.image_store import documents
-from kurma_core.image_store.durable import WorkDirectory, disk_usage, sweep, try_lock
+from kurma_core.image_store.durable import Usage, WorkDirectory, sync_directory, try_lock
 from kurma_core.image_store.store import ImageStore, guard
 from kurma_core.value import frozen
 
@@ -57,60 +57,74 @@ class GcReport:
         }
 
 
-def remove(store: ImageStore, image_id: str) -> None:
+def remove(store: ImageStore, image_id: str, *, dry_run: bool, unused: Callable[[], object]) -> GcReport:
     """See :meth:`.store.ImageStore.remove`."""
-    documents.checked_id(image_id)
-    if not os.path.isdir(store.path("images", image_id)):
+    path = store.path("images", documents.checked_id(image_id))
+    if not os.path.isdir(path):
         raise documents.not_found(image_id)
-    with guard("cannot remove an image"), _Sweep(store, dry_run=False) as work:
-        with store.locked(exclusive=True):
-            layers = _layers(store, image_id) or (image_id,)
-            work.take("image", "images", image_id)
-            store.step("image taken away")
-            work.take_unneeded([f"{image_id}.aci"], layers)
+    with guard("cannot remove an image"), _Sweep(store, dry_run=dry_run) as work:
+        lock = try_lock(path)
+        if lock is None:
+            if not os.path.isdir(path):
+                raise documents.not_found(image_id)
+            raise ImageError(
+                f"image {image_id[:19]}: a command is at work with it",
+                hint="try again in a moment",
+                image=image_id,
+            )
+        try:
+            unused()
+            with store.locked(exclusive=True):
+                layers = _layers(store, image_id) or (image_id,)
+                work.take("image", "images", image_id, lock)
+                store.step("image taken away")
+                work.take_unneeded([f"{image_id}.aci"], layers)
+                store.step("taken away")
+        finally:
+            os.close(lock)
+        return work.report()
 
 
-def gc(store: ImageStore, used: Collection[str], grace: float, *, dry_run: bool) -> GcReport:
+def gc(store: ImageStore, used: Collection[str], grace: float, *, dry_run: bool, now: float | None) -> GcReport:
     """See :meth:`.store.ImageStore.gc`."""
     import time
 
     if not os.path.isdir(store.path("tmp")):
         return GcReport((), dry_run)
-    before = time.time() - grace
-    with guard("cannot clean up the image store"):
-        found = [Removal("leftover", name, size) for name, size in sweep(store.path("tmp"), dry_run=dry_run)]
-        with _Sweep(store, dry_run=dry_run) as work:
-            with store.locked(exclusive=True):
-                for image_id in store.ids():
-                    if image_id not in used and _last_use(store, image_id) < before:
-                        work.take("image", "images", image_id)
-                        store.step("image taken away")
-                for tree_id in _names(store.path("trees")):
-                    if tree_id not in used and _time(store.path("trees", tree_id, "tree.json")) < before:
-                        work.take("tree", "trees", tree_id)
-                archives = list(_names(store.path("archives")))
-                layers = [
-                    key
-                    for key in _names(store.path("layers"))
-                    if _time(store.path("layers", key, "layer.json")) < before
-                ]
-                work.take_unneeded(archives, layers)
-                for name in _names(store.path("partial")):
-                    if _time(store.path("partial", name)) < before:
-                        work.take("download", "partial", name)
-            found += work.removed
-    return GcReport(tuple(found), dry_run)
+    before = (time.time() if now is None else now) - grace
+    with guard("cannot clean up the image store"), _Sweep(store, dry_run=dry_run) as work:
+        for name in _names(store.path("tmp")):
+            work.take("leftover", "tmp", name)
+        store.step("leftovers taken away")
+        with store.locked(exclusive=True):
+            for image_id in store.ids():
+                if image_id not in used and _last_use(store, image_id) < before:
+                    work.take("image", "images", image_id)
+                    store.step("image taken away")
+            for tree_id in _names(store.path("trees")):
+                if tree_id not in used and _time(store.path("trees", tree_id, "tree.json")) < before:
+                    work.take("tree", "trees", tree_id)
+                    store.step("tree taken away")
+            old = (key for key in _names(store.path("layers")) if _time(_layer_record(store, key)) < before)
+            work.take_unneeded(_names(store.path("archives")), old)
+        for name in _names(store.path("partial")):
+            if _time(store.path("partial", name)) < before:
+                work.take("download", "partial", name)
+        store.step("taken away")
+        return work.report()
 
 
 class _Sweep:
-    """A work directory for what goes away. Used under the store's exclusive lock, left without it."""
+    """What goes away, renamed into a work directory, which is left when all locks have been. The order of it all
+    is the same with ``dry_run``, so that the real run does what the dry one has said."""
 
     def __init__(self, store: ImageStore, *, dry_run: bool) -> None:
         self._store = store
         self._dry_run = dry_run
         self._gone: set[str] = set()
         self._work: WorkDirectory | None = None
-        self.removed: list[Removal] = []
+        #: Kind, name, and where it lies now.
+        self._taken: list[tuple[str, str, str]] = []
 
     def __enter__(self) -> _Sweep:
         if not self._dry_run:
@@ -121,27 +135,35 @@ class _Sweep:
         if self._work is not None:
             self._work.__exit__(*details)
 
-    def take(self, kind: str, directory: str, name: str) -> bool:
-        """Take ``directory/name`` away; False: it is not there, or somebody holds it."""
+    def take(self, kind: str, directory: str, name: str, held: int | None = None) -> None:
+        """Take ``directory/name`` away, unless it is not there, or somebody holds it.
+
+        :param held: the lock on it, where the caller has that.
+        """
         path = self._store.path(directory, name)
-        lock = try_lock(path)
+        lock = try_lock(path) if held is None else held
         if lock is None:
-            return False
+            return
         try:
-            self.removed.append(Removal(kind, name, disk_usage(path)))
-            self._gone.add(f"{directory}/{name}")
             if self._work is not None:
-                os.rename(path, f"{self._work.path}/{directory}-{name}")
+                away = f"{self._work.path}/{directory}-{name}"
+                os.rename(path, away)
+                path = away
+            self._taken.append((kind, name, path))
+            self._gone.add(f"{directory}/{name}")
         finally:
-            os.close(lock)
-        return True
+            if held is None:
+                os.close(lock)
 
     def take_unneeded(self, archives: Iterable[str], layers: Iterable[str]) -> None:
         """Of these archives (file names) and layers (keys), take those that no image has any more."""
-        images = [image_id for image_id in self._store.ids() if f"images/{image_id}" not in self._gone]
+        images = {image_id for image_id in self._store.ids() if f"images/{image_id}" not in self._gone}
+        if self._work is not None and any(name.startswith("images/") for name in self._gone):
+            sync_directory(self._store.path("images"))  # a power cut must not bring it back without its parts
         for name in archives:
             if name.removesuffix(".aci") not in images:
                 self.take("archive", "archives", name)
+                self._store.step("archive taken away")
         needed = set(images)
         for image_id in images:
             found = _layers(self._store, image_id)
@@ -151,13 +173,20 @@ class _Sweep:
         for key in layers:
             if key not in needed:
                 self.take("layer", "layers", key)
+                self._store.step("layer taken away")
+
+    def report(self) -> GcReport:
+        """All that was taken, measured. Walking large trees takes its time, so no lock is held here."""
+        usage = Usage()
+        removed = tuple(Removal(kind, name, usage.add(path)) for kind, name, path in self._taken)
+        return GcReport(removed, self._dry_run)
 
 
 def _layers(store: ImageStore, image_id: str) -> tuple[str, ...] | None:
     """Keys of its layers; None: it is damaged, so that nobody knows."""
     try:
         return store.get(image_id).layers
-    except StoreError:
+    except (StoreError, ImageNotFoundError):
         return None
 
 
@@ -165,12 +194,9 @@ def _last_use(store: ImageStore, image_id: str) -> float:
     """When it was last used, or else came in. A clock that was wrong then makes an image old, not immortal."""
     try:
         image = store.get(image_id)
-    except ImageNotFoundError:
-        return 0.0  # of its directory, nothing is left but that
-    except StoreError:
+    except (StoreError, ImageNotFoundError):
         return _time(store.path("images", image_id))
-    moments = [image.fetched_at] if image.last_used is None else [image.fetched_at, image.last_used]
-    return max(_seconds(moment) for moment in moments)
+    return max(_seconds(image.fetched_at), _time(store.path("images", image_id, "used")))
 
 
 def _seconds(moment: str) -> float:
@@ -187,5 +213,12 @@ def _time(path: str) -> float:
         return 0.0
 
 
-def _names(path: str) -> Iterator[str]:
-    yield from sorted(os.listdir(path))
+def _layer_record(store: ImageStore, key: str) -> str:
+    return store.path("layers", key, "layer.json")
+
+
+def _names(path: str) -> list[str]:
+    try:
+        return sorted(os.listdir(path))
+    except FileNotFoundError:
+        return []  # somebody is just making the store

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 
 from kurma_core.image_store import documents, files
@@ -64,7 +65,9 @@ class TreeCache:
         if fd is None:
             return False
         try:
-            os.utime(f"{place}/tree.json")
+            self._store.holds.hold_tree(os.path.basename(place))
+            now = time.time_ns()  # exact, as a sweep's own clock is
+            os.utime(f"{place}/tree.json", ns=(now, now))
         finally:
             os.close(fd)
         return True

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import os
+import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, cast
 
-from kurma_core.errors import ImageError, ImageNotFoundError, UsageError
+from kurma_core.errors import ImageError, ImageNotFoundError, StoreError, UsageError
 from kurma_core.fetching import NAMED, Fetching, host_platform
 from kurma_core.images.acquisition import PULLS, Acquisition
 from kurma_core.images.decryption import Decryption
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 __all__ = ["PULLS", "HostImage", "ImageManager", "make_image_manager"]
 
 Json = Any
+#: IDs, or what finds them at the moment they are needed.
+Used = Collection[str] | Callable[[], Collection[str]]
 _FETCHERS = "kurma.fetchers"
 _RENDERERS = "kurma.renderers"
 
@@ -82,8 +86,15 @@ class ImageManager:
         self._decryption = Decryption(trust, passphrases)
         directory = os.path.join(config.state_dir, "locators")
         self._known = KnownImages(directory)
+        self._holds = store.holds
         self._host = HostImages(
-            config, store, trust, self._known, directory, lambda image_id: self.render(image_id).layers
+            config,
+            store,
+            trust,
+            self._known,
+            directory,
+            lambda image_id: self.render(image_id).layers,
+            self._holds,
         )
 
     @functools.cached_property
@@ -92,6 +103,11 @@ class ImageManager:
         from kurma_core.images.keys import KeyManager
 
         return KeyManager(self._trust, self._fetching, self._note)
+
+    def keeping(self) -> AbstractContextManager[None]:
+        """What :meth:`resolve` and :meth:`render` find inside is not removed before the block is left: by then,
+        say, a pod names it."""
+        return self._holds.keeping()
 
     # --- getting -------------------------------------------------------------------------------------------------
 
@@ -131,6 +147,9 @@ class ImageManager:
         """
         policy = self._policy(insecure)
         pull = _checked_pull(pull)
+        return self._holds.found(reference, lambda: self._resolve(reference, pull, policy, progress))
+
+    def _resolve(self, reference: str, pull: str, policy: Policy, progress: Progress | None) -> ImageRecord:
         stored = self._by_id(reference)
         if stored is not None:
             return stored
@@ -181,19 +200,18 @@ class ImageManager:
         from kurma_core import rendering
         from kurma_core.images.graph import Graph
 
-        graph = Graph(self.store, self._policy(()))
-        node = graph.node(image_id)
-        if verify:
-            for ident in graph.manifests:
-                self.store.verify(ident, deep=True)
-        driver = cast("Renderer", self._registry.driver(_RENDERERS, renderer or self._config.renderer))
-        rendered = rendering.render(node, driver, self.store.cache, graph.manifests)
-        if verify:
-            for layer in rendered.layers:
-                if layer.id not in graph.manifests:
-                    self.store.verify(layer.id, deep=True)
-        for ident in graph.manifests:
-            self.store.touch(ident)
+        with self.keeping():
+            graph = Graph(self.store, self._policy(()), self._holds.hold)
+            node = graph.node(image_id)
+            if verify:
+                for ident in graph.manifests:
+                    self.store.verify(ident, deep=True)
+            driver = cast("Renderer", self._registry.driver(_RENDERERS, renderer or self._config.renderer))
+            rendered = rendering.render(node, driver, self.store.cache, graph.manifests)
+            if verify:
+                for layer in rendered.layers:
+                    if layer.id not in graph.manifests:
+                        self.store.verify(layer.id, deep=True)
         return rendered
 
     # --- images with host privilege ------------------------------------------------------------------------------
@@ -222,8 +240,12 @@ class ImageManager:
     # --- looking -------------------------------------------------------------------------------------------------
 
     def list(self) -> tuple[ImageRecord, ...]:
-        """All images of the store."""
+        """All images of the store; those whose record is damaged are left out."""
         return self.store.list()
+
+    def scan(self) -> tuple[tuple[ImageRecord, ...], tuple[StoreError, ...]]:
+        """All images of the store, and what is wrong with those that are damaged; see :meth:`ImageStore.scan`."""
+        return self.store.scan()
 
     def get(self, reference: str) -> ImageRecord:
         """By ID, the start of one, or name. :raises ImageNotFoundError: :raises AmbiguousReferenceError:"""
@@ -256,30 +278,51 @@ class ImageManager:
 
     # --- removing ------------------------------------------------------------------------------------------------
 
-    def remove(self, reference: str, used: Collection[str] = ()) -> ImageRecord:
-        """:param used: IDs of the images that pods name; what those depend on is used as well.
-        :raises ImageError: a pod uses it. :raises ImageNotFoundError:
-        """
-        record = self.get(reference)
-        if record.id in self._with_dependencies(used):
-            raise ImageError(
-                f"{record.name} ({record.id[:19]}): a pod uses it", hint="remove the pod first", image=record.id
-            )
-        self.store.remove(record.id)
-        self._known.forget(record.id)
-        return record
+    def remove(self, reference: str, used: Used = (), *, dry_run: bool = False) -> GcReport:
+        """Takes an image away, damaged or not.
 
-    def gc(self, used: Collection[str], grace: float, dry_run: bool = False) -> GcReport:
-        """Removes images that nothing has used for ``grace`` seconds, trees, unfinished downloads (S3).
+        :param used: IDs of the images that pods name; what those depend on is used as well.
+        :raises ImageError: a pod uses it, or a command does just now. :raises ImageNotFoundError:
+        """
+        image_id, name = self._identify(reference)
+
+        def unused() -> None:
+            if image_id in self._with_dependencies(_now(used)):
+                raise ImageError(
+                    f"{name} ({image_id[:19]}): a pod uses it", hint="remove the pod first", image=image_id
+                )
+
+        report = self.store.remove(image_id, dry_run=dry_run, unused=unused)
+        if not dry_run:
+            self._known.forget({image_id})
+        return report
+
+    def _identify(self, reference: str) -> tuple[str, str]:
+        """ID and name; one whose record is damaged has an ID at least."""
+        from kurma_core.image_store.references import find_id
+
+        try:
+            record = self.store.find(reference)
+        except StoreError:
+            return find_id(self.store, reference), "a damaged image"
+        return record.id, record.name
+
+    def gc(self, used: Used, grace: float, dry_run: bool = False) -> GcReport:
+        """Removes images that nothing has used for ``grace`` seconds, trees, leftovers, unfinished downloads (S3).
 
         :param used: IDs of the images that pods name.
         """
         from kurma_core.images.needs import needed_trees
+        from kurma_core.value import replace
 
-        images = self._with_dependencies(used) | self._host_images()
+        now = time.time()
+        images = self._with_dependencies(_now(used)) | self._host_images()
         trees = needed_trees(images, self.store, self._policy(()), self._renderers())
-        self._fetching.sweep(grace, dry_run=dry_run)
-        return self.store.gc(images | trees, grace, dry_run)
+        report = self.store.gc(images | trees, grace, dry_run, now=now)
+        leftovers = self._known.sweep(dry_run=dry_run)
+        if not dry_run:
+            self._known.forget({one.name for one in report.removed if one.kind == "image"})
+        return replace(report, removed=(*report.removed, *leftovers)) if leftovers else report
 
     def _with_dependencies(self, used: Collection[str]) -> set[str]:
         from kurma_core.images.needs import with_dependencies
@@ -357,6 +400,10 @@ class ImageManager:
             note=self._note,
             progress=progress,
         )
+
+
+def _now(used: Used) -> Collection[str]:
+    return used() if callable(used) else used
 
 
 def _checked_pull(pull: str) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kurma_core.errors import AmbiguousReferenceError, RenderError
+from kurma_core.errors import AmbiguousReferenceError, ImageNotFoundError, RenderError
 from kurma_core.hookspecs import ImageNode
+from kurma_core.image_store.documents import not_found
 from kurma_core.images.policy import at_least
 from kurma_core.value import replace
 
@@ -26,12 +28,14 @@ _ENOUGH = 40
 class Graph:
     """Builds nodes from the store, each image once.
 
+    :param hold: keeps an image in the store from now on; False: it is gone.
     :ivar manifests: of all images met, as JSON values by ID.
     """
 
-    def __init__(self, store: ImageStore, policy: Policy) -> None:
+    def __init__(self, store: ImageStore, policy: Policy, hold: Callable[[str], bool] = lambda _: True) -> None:
         self._store = store
         self._policy = policy
+        self._hold = hold
         self._nodes: dict[str, ImageNode] = {}
         self.manifests: dict[str, Json] = {}
 
@@ -46,6 +50,8 @@ class Graph:
             raise RenderError(f"dependencies stand more than {_DEPTH} deep in one another", image=way[0])
         node = self._nodes.get(image_id)
         if node is None:
+            if not self._hold(image_id):
+                raise not_found(image_id)
             manifest = self._store.manifest(image_id)
             self.manifests[image_id] = manifest.to_json()
             node = ImageNode(
@@ -64,7 +70,10 @@ class Graph:
         record = self._find(manifest, dependency, way)
         if dependency.size is not None:
             _check_size(self._store, manifest, dependency, record)
-        node = self.node(record.id, way)
+        try:
+            node = self.node(record.id, way)
+        except ImageNotFoundError:  # somebody has just removed it
+            raise _missing(manifest, dependency) from None
         return node if dependency.root == "/" else replace(node, root=dependency.root)
 
     def _find(self, manifest: ImageManifest, dependency: Dependency, way: tuple[str, ...]) -> ImageRecord:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from kurma_core.fetching import Locator
     from kurma_core.hookspecs import StagerImageSource
     from kurma_core.image_store import ImageStore
+    from kurma_core.image_store.holding import Holds
     from kurma_core.models import ImageRecord, RenderedLayer
     from kurma_core.trust import Trust
 
@@ -57,6 +58,7 @@ class HostImages:
         known: KnownImages,
         lock_dir: str,
         flatten: Callable[[str], Sequence[RenderedLayer]],
+        holds: Holds,
     ) -> None:
         self._config = config
         self._store = store
@@ -64,6 +66,7 @@ class HostImages:
         self._known = known
         self._lock_dir = lock_dir
         self._flatten = flatten
+        self._holds = holds
 
     # --- by locator ----------------------------------------------------------------------------------------------
 
@@ -77,12 +80,14 @@ class HostImages:
         strict = replace(acquisition, judge=judge, insecure=plain, note=lambda text: None, decryption=Refusal())
         if pull == "always":
             self._discard_damaged(self._known.get(locator.text, "/".join(acquisition.platform)))
-        record = strict.get(locator, pull)
-        fingerprint = next(
-            (p.fingerprint for p in reversed(record.provenance) if judge.vouches(record, p)),
-            None,
-        )
-        return self._use(record, None if pinned is not None else fingerprint, f"kurma image fetch {locator.text}")
+        with self._holds.keeping():
+            record = self._holds.found(locator.text, lambda: strict.get(locator, pull))
+            fingerprint = next(
+                (p.fingerprint for p in reversed(record.provenance) if judge.vouches(record, p)),
+                None,
+            )
+            remedy = f"kurma image fetch {locator.text}"
+            return self._use(record, None if pinned is not None else fingerprint, remedy)
 
     # --- built here ----------------------------------------------------------------------------------------------
 
@@ -95,6 +100,11 @@ class HostImages:
         :raises StoreError: it was changed in the store. :raises StagerError: it cannot be built.
         """
         locator = f"built:{name}"
+        with self._holds.keeping():
+            record = self._holds.found(locator, lambda: self._have_built(locator, name, source, rebuild))
+            return self._use(record, self._built_by(record, locator), f"kurma stager build {name}")
+
+    def _have_built(self, locator: str, name: str, source: StagerImageSource, rebuild: bool) -> ImageRecord:
         wanted = source.fingerprint()
         record = None if rebuild else self._built(locator, wanted)
         if record is None:
@@ -106,7 +116,7 @@ class HostImages:
                     record = self._build(locator, name, source)
                     self._known.put(locator, "", Known(record.id, wanted, time.time()))
                     self._archive_was_read(record.id)
-        return self._use(record, self._built_by(record, locator), f"kurma stager build {name}")
+        return record
 
     def _built(self, locator: str, wanted: str) -> ImageRecord | None:
         known = self._known.get(locator, "")

@@ -6,10 +6,16 @@ import contextlib
 import hashlib
 import json
 import os
+from collections.abc import Collection
 
 from kurma_core.errors import StoreError
+from kurma_core.image_store.store import room_hint
 from kurma_core.linux.files import replace_file
 from kurma_core.value import frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from kurma_core.image_store.sweeping import Removal
 
 _VERSION = 1
 
@@ -67,7 +73,10 @@ class KnownImages:
             os.makedirs(self._directory, mode=0o700, exist_ok=True)
             replace_file(path, json.dumps(value).encode())
         except OSError as error:
-            raise StoreError(f"{path}: cannot be written: {error.strerror}", path=path) from None
+            reason = (error.strerror or str(error)).lower()
+            raise StoreError(
+                f"{path}: cannot be written: {reason}", hint=room_hint(error), path=path, errno=error.errno
+            ) from None
 
     def images(self, prefix: str) -> set[str]:
         """IDs of the images that locators with that prefix gave last."""
@@ -82,24 +91,45 @@ class KnownImages:
                 continue  # no entry, or one that :meth:`get` would not take either
         return found
 
-    def forget(self, image: str) -> None:
-        """Drops what led to that image."""
+    def forget(self, images: Collection[str]) -> None:
+        """Drops what led to those images."""
+        if not images:
+            return
         for path in self._files():
             try:
                 with open(path, "rb") as file:
-                    gone = json.load(file).get("image") == image
+                    gone = json.load(file).get("image") in images
             except (OSError, ValueError, AttributeError):
                 gone = True
             if gone:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(path)
 
-    def _files(self) -> list[str]:
+    def sweep(self, *, dry_run: bool) -> list[Removal]:
+        """Removes the half-written files of processes that are dead."""
+        from kurma_core.image_store.sweeping import Removal
+
+        found = []
+        for name in self._names():
+            pid = name.removesuffix(".tmp").rpartition(".")[2]
+            if not name.endswith(".tmp") or (pid.isdigit() and os.path.exists(f"/proc/{pid}")):
+                continue
+            path = os.path.join(self._directory, name)
+            with contextlib.suppress(FileNotFoundError):
+                found.append(Removal("leftover", name, os.stat(path).st_blocks * 512))
+                if not dry_run:
+                    os.unlink(path)
+        return found
+
+    def _names(self) -> list[str]:
         try:
-            names = os.listdir(self._directory)
+            return sorted(os.listdir(self._directory))
         except FileNotFoundError:
             return []
-        return [os.path.join(self._directory, name) for name in names if not name.endswith((".lock", ".tmp"))]
+
+    def _files(self) -> list[str]:
+        names = [name for name in self._names() if not name.endswith((".lock", ".tmp"))]
+        return [os.path.join(self._directory, name) for name in names]
 
     def _path(self, locator: str, platform: str) -> str:
         name = hashlib.sha256(f"{platform} {locator}".encode(errors="surrogateescape")).hexdigest()[:40]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from typing import TYPE_CHECKING
@@ -67,13 +68,18 @@ class PodFinder:
         return self._record(directory)
 
     def used_images(self) -> set[str]:
-        """IDs of the images that any pod of the store names."""
+        """IDs of the images that any pod of the store names, and of those whose stagers are up."""
         used: set[str] = set()
         for uuid in self.store.uuids():
-            try:
-                used.update(read_document(self.store.directory(uuid)).images.values())
-            except KurmaError:
-                continue  # nothing can be known of a broken one, and it can never run again
+            directory = self.store.directory(uuid)
+            # Nothing can be known of a broken one, and it can never run again; its stager may be up all the same.
+            with contextlib.suppress(KurmaError):
+                used.update(read_document(directory).images.values())
+            with contextlib.suppress(KurmaError):
+                state = directory.read_state()
+                stager = (state.get("stager") or {}).get("image")
+                if stager is not None and "stager" in state.get("steps", ()):
+                    used.add(stager)
         return used
 
     def network_users(self, network: str) -> list[str]:

@@ -151,10 +151,12 @@ class Stager:
     def do(self, launch: Launch) -> None:
         driver = launch.services.stagers.get(launch.document.stager)
         assert launch.stdio is not None
-        setup = pod_setup(launch)
-        driver.prepare(setup)
-        launch.stager = driver.start(setup, launch.stdio)
-        launch.record(stager=dict(launch.stager.identity))
+        # The stager's image is not removed before the record names it.
+        with launch.services.images.keeping():
+            setup = pod_setup(launch)
+            driver.prepare(setup)
+            launch.stager = driver.start(setup, launch.stdio)
+            launch.record(stager=dict(launch.stager.identity))
 
     def undo(self, launch: Launch) -> None:
         driver = launch.services.stagers.of_pod(launch.document.stager)

@@ -47,9 +47,10 @@ class PodManager(PodEnder):
         created_at = timestamp()
         directory, lock = self.store.create(uuid, name)
         try:
-            document = pod_document(request, uuid, name, created_at, self.services, progress)
-            directory.write_state({"state": "preparing", "steps": []})
-            directory.write_pod(document.to_json())
+            with self.services.images.keeping():
+                document = pod_document(request, uuid, name, created_at, self.services, progress)
+                directory.write_state({"state": "preparing", "steps": []})
+                directory.write_pod(document.to_json())
             directory.write_state({"state": "prepared", "steps": []})
             record = pod_record(directory)
         except BaseException:

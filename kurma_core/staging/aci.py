@@ -135,7 +135,7 @@ class AciStager:
         finally:
             os.close(output)
             os.close(running)
-        return StagerProcess(spawned.identity, spawned.pidfd, ready, lambda: last_output(pod.directory))
+        return StagerProcess(spawned.identity, spawned.pidfd, ready, lambda: last_output(pod.directory), image.id)
 
     def attach_to(self, directory: str, identity: Mapping[str, Any]) -> StagerProcess | None:
         return find_again(identity, lambda: last_output(directory))

@@ -24,6 +24,7 @@ class StagerProcess:
     :param pidfd: closed by :meth:`close`.
     :param ready: the read end of the pipe whose other end is the stager's descriptor 4; None: found again.
     :param last_output: gives the last lines that the stager printed, for error messages.
+    :param image: ID of the image that it runs from.
     """
 
     def __init__(
@@ -32,11 +33,13 @@ class StagerProcess:
         pidfd: int,
         ready: int | None,
         last_output: Callable[[], str],
+        image: str | None = None,
     ) -> None:
         self._identity = identity
         self._pidfd = pidfd
         self._ready = ready
         self._last_output = last_output
+        self._image = image
         self._status: int | None = None
 
     @property
@@ -45,7 +48,9 @@ class StagerProcess:
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        return self._identity.to_json()
+        """With the ID of the stager's image, which stays in the store while the pod is up (S3)."""
+        known = self._identity.to_json()
+        return known if self._image is None else {**known, "image": self._image}
 
     def fileno(self) -> int:
         return self._pidfd
@@ -130,4 +135,4 @@ def find_again(identity: Mapping[str, Any], last_output: Callable[[], str]) -> S
     except ValueError:
         return None
     fd = known.open()
-    return None if fd is None else StagerProcess(known, fd, None, last_output)
+    return None if fd is None else StagerProcess(known, fd, None, last_output, identity.get("image"))

@@ -247,7 +247,7 @@ def test_several_pods_one_failure(fakes: ModuleType, capsys: pytest.CaptureFixtu
         ("kill --signal 9 web", ("kill", ("web", 9, None), {})),
         ("status web --wait", ("status", ("web",), {"wait": True})),
         ("network rm blue", ("network_rm", ("blue",), {})),
-        ("image rm x", ("image_rm", ("x",), {})),
+        ("image rm x", ("image_rm", ("x",), {"dry_run": False})),
     ],
 )
 def test_words_become_calls(fakes: ModuleType, words: str, call: Any) -> None:

@@ -243,17 +243,6 @@ def test_progress_has_the_size_and_counts_all_bytes(fetching: Fetching) -> None:
     assert counter.count == len(CONTENT)
 
 
-def test_old_partial_files_are_swept(fetching: Fetching, tmp_path: Path) -> None:
-    with pytest.raises(FetchTruncatedError), fetching.download(Blob(cut=10), "blob") as download:
-        download.read()
-    assert fetching.sweep(3600) == (0, 0)
-    assert fetching.sweep(0, dry_run=True) == (1, 10)
-    assert partials(tmp_path)
-    with fetching.download(Blob(key="other"), "other"):
-        assert fetching.sweep(0) == (1, 10), "one that is being written stays"
-    assert partials(tmp_path) == []
-
-
 def test_names_say_how_else_an_image_may_be_had(fetching: Fetching) -> None:
     from kurma_core.hookspecs import FetchRequest
 

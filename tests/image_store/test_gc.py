@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import os
 import time
 
 import pytest
 
+from kurma_core.errors import ImageError, ImageNotFoundError
 from kurma_core.image_store import ImageStore
 from kurma_core.image_store.documents import timestamp
+from kurma_core.image_store.durable import try_lock
 from kurma_core.value import replace
 from tests.image_store.making import LOCAL, file, image, stage_and_commit
 
@@ -21,9 +24,9 @@ def store(tmp_path: object) -> ImageStore:
 
 
 def usage(store: ImageStore) -> int:
-    from kurma_core.image_store.durable import disk_usage
+    from kurma_core.image_store.durable import Usage
 
-    return disk_usage(store.root)
+    return Usage().add(store.root)
 
 
 def test_used_images_stay(store: ImageStore) -> None:
@@ -89,3 +92,126 @@ def test_remove(store: ImageStore) -> None:
     assert os.listdir(store.path("archives")) == [f"{other.id}.aci"]
     assert os.listdir(store.path("layers")) == [other.id]
     assert os.listdir(store.path("tmp")) == []
+
+
+def test_remove_says_before_what_it_then_does(store: ImageStore) -> None:
+    one = stage_and_commit(store, image(file("rootfs/a", b"a" * 50_000)))
+    said = store.remove(one.id, dry_run=True)
+    before = usage(store)
+    assert store.get(one.id) == one
+    done = store.remove(one.id)
+    assert (said.removed, said.dry_run, done.dry_run) == (done.removed, True, False)
+    assert [removal.kind for removal in done.removed] == ["image", "archive", "layer"]
+    assert before - usage(store) == done.freed
+    with pytest.raises(ImageNotFoundError):
+        store.remove(one.id, dry_run=True)
+
+
+def test_hard_links_free_their_content_with_the_last_of_them(store: ImageStore) -> None:
+    one = stage_and_commit(store, image(file("rootfs/big", b"a" * 500_000)))
+    path = store.layers(one.id)[0].path
+    tree = store.cache.tree("key", lambda made: os.link(f"{path}/big", f"{made}/big"))
+    other = store.cache.tree("other", lambda made: os.link(f"{path}/big", f"{made}/big"))
+    for kept in ({one.id, other.id}, {other.id}, set[str]()):
+        before = usage(store)
+        said = store.gc(kept, -1, dry_run=True)
+        done = store.gc(kept, -1)
+        assert said.removed == done.removed
+        assert before - usage(store) == done.freed
+        if kept:
+            assert {removal.name: removal.size < 500_000 for removal in done.removed}.get(tree.id, True)
+    assert done.freed > 500_000
+
+
+def test_what_somebody_holds_stays(store: ImageStore) -> None:
+    held = stage_and_commit(store, image(file("rootfs/a")))
+    holds = store.holds
+    other = ImageStore(store.root)
+    with holds.keeping():
+        assert holds.hold(held.id)
+        assert not holds.hold("sha512-" + "0" * 128)
+        assert other.gc((), -1).removed == ()
+        with pytest.raises(ImageError, match="a command is at work with it"):
+            other.remove(held.id)
+        # It may come in again meanwhile.
+        stage_and_commit(other, image(file("rootfs/a")), NOW)
+        before = time.time()
+        other.verify(held.id, deep=True)
+        other.export(held.id, io.BytesIO())
+    # The pod that now names it may have come too late for a sweep that has begun.
+    assert other.gc((), 0, now=before).removed == ()
+    assert len(other.gc((), 0).removed) == 3
+    assert not holds.hold(held.id)
+
+
+def test_nothing_can_be_held_while_it_is_asked_whether_a_pod_uses_it(store: ImageStore) -> None:
+    one = stage_and_commit(store, image(file("rootfs/a")))
+
+    def unused() -> None:
+        assert try_lock(store.path("images", one.id)) is None
+        raise ImageError("a pod uses it")
+
+    with pytest.raises(ImageError, match="a pod uses it"):
+        store.remove(one.id, unused=unused)
+    assert store.get(one.id) == one
+
+
+def test_no_lock_is_held_while_sizes_are_looked_at(store: ImageStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    from kurma_core.image_store import sweeping
+    from kurma_core.image_store.durable import Usage
+
+    free: list[bool] = []
+
+    class Watched(Usage):
+        def add(self, path: str) -> int:
+            lock = try_lock(store.path("lock"))
+            free.append(lock is not None)
+            if lock is not None:
+                os.close(lock)
+            return super().add(path)
+
+    monkeypatch.setattr(sweeping, "Usage", Watched)
+    stage_and_commit(store, image(file("rootfs/a")))
+    store.gc((), 0, dry_run=True)
+    store.gc((), 0)
+    assert free == [True] * 6
+
+
+def test_a_damaged_image_is_told_of_and_can_go(store: ImageStore) -> None:
+    good = stage_and_commit(store, image(file("rootfs/a")), NOW)
+    bad = stage_and_commit(store, image(file("rootfs/b")), NOW)
+    empty = stage_and_commit(store, image(file("rootfs/c")), NOW)
+    with open(store.path("images", bad.id, "image.json"), "r+b") as record:
+        record.truncate(20)
+    os.unlink(store.path("images", empty.id, "image.json"))
+    listed, damaged = store.scan()
+    assert listed == (good,)
+    assert {error.data["image"] for error in damaged} == {bad.id, empty.id}
+    for error in damaged:
+        assert "damaged" in error.message
+        assert "fetch it anew" in (error.hint or "")
+    assert store.gc((), 3600).removed == (), "a fresh one has its time of grace"
+    store.remove(bad.id)
+    assert {removal.kind for removal in store.gc((), 0).removed} == {"image", "archive", "layer"}
+    assert store.scan() == ((), ())
+    assert os.listdir(store.path("archives")) == os.listdir(store.path("layers")) == []
+
+
+def test_what_is_removed_meanwhile_is_not_called_damaged(
+    store: ImageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kurma_core.image_store import verification
+
+    one = stage_and_commit(store, image(file("rootfs/a"), file("rootfs/b")))
+    walk = verification.walk
+
+    def removed(root: int) -> object:
+        ImageStore(store.root).remove(one.id)
+        return walk(root)
+
+    for deep in (False, True):
+        stage_and_commit(store, image(file("rootfs/a"), file("rootfs/b")))
+        with monkeypatch.context() as patch:
+            patch.setattr(verification, "walk", removed)
+            with pytest.raises(ImageNotFoundError, match="holds no image"):
+                store.verify(one.id, deep=deep)

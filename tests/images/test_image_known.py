@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,7 @@ def test_forgotten_with_its_image(tmp_path: Path) -> None:
     known.put("a", LINUX, Known("sha512-1", None, 0.0))
     known.put("built:b", "", Known("sha512-2", None, 0.0))
     assert known.images("built:") == {"sha512-2"}
-    known.forget("sha512-1")
+    known.forget({"sha512-1"})
     assert known.get("a", LINUX) is None
     assert known.get("built:b", "") is not None
 
@@ -48,3 +49,16 @@ def test_fresh() -> None:
     assert entry.fresh(105.0)
     assert not entry.fresh(110.0)
     assert not entry.fresh(99.0), "a clock that was set back proves nothing"
+
+
+def test_what_a_killed_writer_left_is_swept(tmp_path: Path) -> None:
+    known = KnownImages(str(tmp_path))
+    known.put("a", LINUX, Known("sha512-1", None, 0.0))
+    (tmp_path / "0123.999999999.tmp").write_bytes(b"{")
+    (tmp_path / f"4567.{os.getpid()}.tmp").write_bytes(b"{")
+    (found,) = known.sweep(dry_run=True)
+    assert (found.kind, found.name, found.size) == ("leftover", "0123.999999999.tmp", 4096)
+    assert known.sweep(dry_run=False) == [found]
+    assert known.sweep(dry_run=False) == []
+    assert (tmp_path / f"4567.{os.getpid()}.tmp").exists(), "its writer is alive"
+    assert known.get("a", LINUX) is not None

@@ -327,3 +327,57 @@ def test_export_is_the_image(here: Machine, tmp_path: Path) -> None:
     with pytest.raises(ImageNotFoundError):
         here.images.export("sha512-" + "0" * 128, str(tmp_path / "none.aci"))
     assert not (tmp_path / "none.aci").exists()
+
+
+def test_a_sweep_says_before_what_it_then_does(here: Machine, tmp_path: Path) -> None:
+    path, ident = build(here, tmp_path)
+    here.images.fetch(path)
+    here.images.render(ident, "copy")
+    partial = here.state / "images" / "partial"
+    (partial / "half").write_bytes(b"half a download")
+    (here.state / "images" / "tmp" / "999999999-dead").mkdir()
+    said = here.images.gc([], 0, dry_run=True)
+    assert [record.id for record in here.images.list()] == [ident]
+    assert here.images.gc([], 3600).removed == tuple(one for one in said.removed if one.kind == "leftover")
+    done = here.images.gc([], 0)
+    assert [one.kind for one in said.removed] == ["leftover", "image", "tree", "archive", "layer", "download"]
+    assert done.removed == said.removed[1:]
+    assert list(partial.iterdir()) == []
+    assert list((here.state / "locators").iterdir()) == [], "what is remembered of a locator goes with its image"
+
+
+def test_a_download_that_is_going_on_is_not_swept(here: Machine, server: WebServer) -> None:
+    from kurma_core.fetching.download import Partial
+
+    partial = Partial.lock(str(here.state / "images" / "partial"), "key", lambda: None, None)
+    partial.append(b"half")
+    here.images.store.prepare()
+    assert here.images.gc([], 0).removed == ()
+    partial.release(keep=True)
+    assert [one.kind for one in here.images.gc([], 0).removed] == ["download"]
+
+
+def test_a_dependency_that_was_found_is_held_as_well(here: Machine, tmp_path: Path) -> None:
+    base, base_id = build(here, tmp_path, "example.com/base", b"base")
+    app, app_id = build(here, tmp_path, dependencies=[{"imageName": "example.com/base"}])
+    here.images.fetch(base)
+    here.images.fetch(app)
+    with here.images.keeping():
+        assert here.images.resolve(app).id == app_id
+        here.images.render(app_id)
+        assert here.images.gc([], 0).removed == ()
+        with pytest.raises(ImageError, match="a command is at work with it"):
+            here.images.remove(base_id)
+    assert {one.name for one in here.images.gc([], 0).removed if one.kind == "image"} == {base_id, app_id}
+
+
+def test_a_damaged_image_is_removed_by_its_id(here: Machine, tmp_path: Path) -> None:
+    path, ident = build(here, tmp_path)
+    here.images.fetch(path)
+    (here.state / "images" / "images" / ident / "image.json").write_bytes(b"{")
+    assert here.images.list() == ()
+    (damaged,) = here.images.scan()[1]
+    assert damaged.data["image"] == ident
+    here.images.remove(ident[:20])
+    assert here.images.scan() == ((), ())
+    assert here.images.fetch(path).id == ident

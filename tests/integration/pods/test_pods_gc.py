@@ -1,0 +1,59 @@
+"""A sweep of the images never takes what a prepared or running pod uses, however they race (S3)."""
+
+import subprocess
+import sys
+
+import pytest
+
+from kurma_core.errors import ImageError
+from tests.integration.pods.support import archive, busybox_root, foreign_stager, image_id, shell
+
+SWEEPER = """
+import sys
+from kurma_core.client import Settings, connect
+with connect(Settings(sys.argv[1], sys.argv[2])) as client:
+    print("ready", flush=True)
+    while True:
+        client.image_gc(grace=0)
+"""
+
+
+def test_a_sweep_beside_pods_that_are_prepared_and_run(make_house, tmp_path):
+    """What a command has found stays until its pod holds it, with nothing used before or after."""
+    house = make_house({"stop_timeout": 3}, state=str(tmp_path / "state"))
+    root = busybox_root(str(tmp_path / "root"))
+    path = archive(root, str(tmp_path / "racing.aci"), "example.com/racing", app=shell("true"))
+    command = [sys.executable, "-c", SWEEPER, house.config_file, house.state]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as sweeper:
+        try:
+            sweeper.stdout.readline()
+            for turn in range(11):
+                request = house.request({"main": {"image": path}}, renderer="copy" if turn % 2 else "overlay")
+                record = house.client.prepare(request)
+                house.client.images.get(image_id(path))
+                if not turn % 10:
+                    assert house.start(record.uuid)[0].exit_code == 0
+                house.client.rm(record.uuid)
+            assert sweeper.poll() is None
+        finally:
+            sweeper.kill()
+
+
+def test_the_image_of_a_running_pods_stager_stays(make_house, tmp_path, busybox_image):
+    """Also of one that is not configured any more, and was last started long ago."""
+    path = foreign_stager(str(tmp_path), "stager", "exec 4>&-; sleep 1000")
+    state = str(tmp_path / "state")
+    stagers = {
+        "stager": "shell",
+        "stagers": {"shell": {"image": path}},
+        "host_image_digests": {path: image_id(path)},
+    }
+    house = make_house({**stagers, "stop_timeout": 1}, state=state, image=image_id(busybox_image))
+    house.client.images.fetch(busybox_image)
+    with house.running("true"):
+        make_house(state=state).client.image_gc(grace=0)
+        assert set(house.client.images.store.ids()) == {house.image, image_id(path)}
+        with pytest.raises(ImageError, match="a pod uses it"):
+            house.client.image_rm(image_id(path))
+    house.client.image_gc(grace=0)
+    assert house.client.images.store.ids() == (house.image,), "the pod has ended, and may be started again"
