@@ -16,7 +16,7 @@ from kurma_core.images.decryption import Decryption
 from kurma_core.images.host import HostImage, HostImages
 from kurma_core.images.judges import PolicyJudge
 from kurma_core.images.known import KnownImages
-from kurma_core.images.policy import Policy, refused_by_name, relaxations
+from kurma_core.images.policy import Policy, refused_by_name, relaxations, tell_relaxations
 
 if TYPE_CHECKING:
     from kurma_core.appc.image import ImageManifest
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kurma_core.hookspecs import Fetcher, Progress, Renderer, StagerImageSource
     from kurma_core.image_store import GcReport, ImageStore
     from kurma_core.images.keys import KeyManager
-    from kurma_core.models import ImageRecord, RenderedImage
+    from kurma_core.models import ImageRecord, Provenance, RenderedImage
     from kurma_core.registry import PluginRegistry
     from kurma_core.trust import Trust
     from kurma_core.trust.encryption import Passphrases
@@ -157,6 +157,7 @@ class ImageManager:
         if locator.scheme == NAMED and pull != "always":
             stored = self._by_name(reference, policy)
             if stored is not None:
+                tell_relaxations(policy.insecure, reference, self._note)
                 return stored
         return self._acquisition(policy, progress).get(locator, pull)
 
@@ -189,11 +190,19 @@ class ImageManager:
 
     # --- rendering -----------------------------------------------------------------------------------------------
 
-    def render(self, image_id: str, renderer: str | None = None, *, verify: bool = False) -> RenderedImage:
+    def render(
+        self,
+        image_id: str,
+        renderer: str | None = None,
+        *,
+        verify: bool = False,
+        insecure: Collection[str] = frozenset(),
+    ) -> RenderedImage:
         """The image and its dependencies as read-only directories, top first (N4).
 
         :param renderer: name of a renderer plugin; None: the configured one.
         :param verify: read and check every file of every image and tree involved first.
+        :param insecure: relaxations for this run: with ``image``, dependencies by name need nobody's word.
         :raises RenderError: a dependency is missing (named, with the way to fetch it), a cycle, …
         :raises StoreError: ``verify`` found a change; names the file.
         """
@@ -201,7 +210,7 @@ class ImageManager:
         from kurma_core.images.graph import Graph
 
         with self.keeping():
-            graph = Graph(self.store, self._policy(()), self._holds.hold)
+            graph = Graph(self.store, self._policy(insecure), self._holds.hold)
             node = graph.node(image_id)
             if verify:
                 for ident in graph.manifests:
@@ -317,7 +326,11 @@ class ImageManager:
 
         now = time.time()
         images = self._with_dependencies(_now(used)) | self._host_images()
-        trees = needed_trees(images, self.store, self._policy(()), self._renderers())
+        trees = {
+            tree
+            for policy in self._any_policy()
+            for tree in needed_trees(images, self.store, policy, self._renderers())
+        }
         report = self.store.gc(images | trees, grace, dry_run, now=now)
         leftovers = self._known.sweep(dry_run=dry_run)
         if not dry_run:
@@ -327,7 +340,11 @@ class ImageManager:
     def _with_dependencies(self, used: Collection[str]) -> set[str]:
         from kurma_core.images.needs import with_dependencies
 
-        return with_dependencies(used, self.store, self._policy(()))
+        return {image for policy in self._any_policy() for image in with_dependencies(used, self.store, policy)}
+
+    def _any_policy(self) -> tuple[Policy, Policy]:
+        """What a pod depends on may differ by the relaxations that it was run with."""
+        return self._policy(()), self._policy(("image",))
 
     def _host_images(self) -> set[str]:
         """The stagers' images that are in use: every source's last."""
@@ -386,7 +403,11 @@ class ImageManager:
 
     def _policy(self, insecure: Collection[str]) -> Policy:
         plain = frozenset(self._config.registries.insecure)
-        return Policy(self._config.trust, relaxations(insecure), plain)
+        return Policy(self._config.trust, relaxations(insecure), plain, self._signer_counts)
+
+    def _signer_counts(self, name: str, provenance: Provenance) -> bool:
+        signer = provenance.fingerprint
+        return signer is not None and self._trust.still_trusts(name, signer, provenance.fetched_at)
 
     def _acquisition(self, policy: Policy, progress: Progress | None) -> Acquisition:
         return Acquisition(

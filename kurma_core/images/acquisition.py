@@ -12,7 +12,7 @@ from kurma_core.fetching import NAMED, Fetching, Locator
 from kurma_core.hookspecs import FetchRequest, RemoteArchive, RemoteLayers
 from kurma_core.images.judges import Judge, Voucher
 from kurma_core.images.known import Known, KnownImages
-from kurma_core.images.policy import RELAXATIONS
+from kurma_core.images.policy import tell_relaxations
 from kurma_core.models import ImageRecord, Provenance
 from kurma_core.value import frozen
 
@@ -56,6 +56,7 @@ class Acquisition:
 
         :raises FetchError: :raises TrustError: :raises ArchiveError: …
         """
+        tell_relaxations(self.insecure, locator.text, self.note)
         known = self.known.get(locator.text, self._platform)
         local = locator.scheme != "docker" and locator.scheme not in ("http", "https")
         if known is not None and not (local and pull != "never"):
@@ -82,8 +83,6 @@ class Acquisition:
         return record if self.judge.accepts(record, locator) else None
 
     def _fetch(self, locator: Locator, known: Known | None) -> ImageRecord:
-        for name in sorted(self.insecure):
-            self.note(f"{locator.text}: {RELAXATIONS[name]} (--insecure-options={name})")
         system, arch = self.platform
         remote = self.fetching.resolve(locator, FetchRequest(system, arch, self.insecure))
         key = remote.blob.key if isinstance(remote, RemoteArchive) else remote.digest

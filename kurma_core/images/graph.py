@@ -97,16 +97,20 @@ class Graph:
         trusted = [
             record
             for record in fitting
-            if self._policy.accepts_by_name(record) or at_least(record.trust, self._store.get(way[-1]).trust)
+            if self._policy.accepts_by_name(record)
+            or at_least(self._policy.trust(record), self._trust_of(way[-1]))
         ]
         if not trusted:
             raise RenderError(
                 f"{manifest.name} depends on {_named(dependency)}: the image of that name in the store came in "
-                "unverified",
+                "unverified, or its signer is not trusted any more",
                 hint="fetch a signed one, or allow it for this run: --insecure-options=image",
                 image=fitting[0].id,
             )
         return max(trusted, key=lambda record: record.fetched_at)
+
+    def _trust_of(self, image_id: str) -> str:
+        return self._policy.trust(self._store.get(image_id))
 
     def _by_id(self, manifest: ImageManifest, dependency: Dependency, ident: str) -> ImageRecord:
         """Early documents give SHA-256, and the beginning of it (E6)."""

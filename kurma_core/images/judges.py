@@ -165,7 +165,14 @@ class HostJudge:
             return False
         if self._pinned is not None:
             return self._pinned in (record.id, provenance.digest)
-        return provenance.trust in ("signed", "built") and provenance.fingerprint in self._keys
+        signer = provenance.fingerprint
+        if provenance.trust == "built":
+            return signer in self._keys
+        return (
+            provenance.trust == "signed"
+            and signer is not None
+            and self._trust.still_trusts_host_key(signer, provenance.fetched_at)
+        )
 
     def _check_pin(self, locator: str, found: tuple[str, ...]) -> None:
         if self._pinned not in found:

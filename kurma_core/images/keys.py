@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from kurma_core.errors import FetchError, TrustError, UsageError
 from kurma_core.fetching import Fetching, host_platform
 from kurma_core.hookspecs import FetchRequest, RemoteArchive
-from kurma_core.images.policy import RELAXATIONS, relaxations
+from kurma_core.images.policy import relaxations, tell_relaxations
 
 if TYPE_CHECKING:
     from kurma_core.trust import Trust
@@ -86,8 +86,7 @@ class KeyManager:
         return self._trust.trusted_keys()
 
     def _tell(self, what: str, insecure: Collection[str]) -> None:
-        for name in sorted(relaxations(insecure)):
-            self._note(f"{what}: {RELAXATIONS[name]} (--insecure-options={name})")
+        tell_relaxations(relaxations(insecure), what, self._note)
 
     @staticmethod
     def _request(insecure: Collection[str]) -> FetchRequest:

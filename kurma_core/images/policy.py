@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from urllib.parse import urlsplit
 
 from kurma_core.errors import TrustError, UsageError
 from kurma_core.models import ImageRecord, Provenance
-from kurma_core.value import frozen
+from kurma_core.value import field, frozen
 
 #: Words of :class:`kurma_core.models.Provenance` that satisfy a policy, wherever the image came from.
 _SATISFIES: Mapping[str, frozenset[str]] = {
     "signed": frozenset(("built", "signed")),
     "digest": frozenset(("built", "signed", "digest")),
-    "any": frozenset(("built", "signed", "digest", "local", "unverified")),
 }
 _ORDER = ("built", "signed", "digest", "local", "unverified")
 #: The relaxations there are, and what is said when one is in force.
@@ -25,6 +24,10 @@ RELAXATIONS: Mapping[str, str] = {
 }
 
 
+def _any_signer(name: str, provenance: Provenance) -> bool:
+    return True
+
+
 @frozen
 class Policy:
     """One run's rules.
@@ -32,11 +35,13 @@ class Policy:
     :param sources: policy word by source: ``named``, ``https``, ``http``, ``docker``, ``file``.
     :param insecure: relaxations of this run.
     :param plain: host[:port] of the registries that are listed as insecure.
+    :param signer: whether the key that signed an image of that name when it came in counts for it still.
     """
 
     sources: Mapping[str, str]
     insecure: frozenset[str] = frozenset()
     plain: frozenset[str] = frozenset()
+    signer: Callable[[str, Provenance], bool] = field(default=_any_signer)
 
     def word(self, source: str) -> str:
         """``signed``, ``digest`` or ``any``."""
@@ -48,10 +53,25 @@ class Policy:
         What came by another locator says nothing: another address may have had another image's name.
         """
         return any(
-            provenance.trust in _SATISFIES[self.word(source)] or self._excused(provenance, source)
+            self._satisfied(record, provenance, source) or self._excused(provenance, source)
             for provenance in record.provenance
             if provenance.locator == locator
         )
+
+    def trust(self, record: ImageRecord) -> str:
+        """The strongest word that vouches for an image of the store now: a signature by a key that was revoked, or
+        is not trusted for the name any more, vouches for nothing."""
+        return min((self._word_now(record, each) for each in record.provenance), key=_ORDER.index)
+
+    def _word_now(self, record: ImageRecord, provenance: Provenance) -> str:
+        stale = provenance.trust == "signed" and not self.signer(record.name, provenance)
+        return "unverified" if stale else provenance.trust
+
+    def _satisfied(self, record: ImageRecord, provenance: Provenance, source: str) -> bool:
+        word = self.word(source)
+        if word == "any":
+            return True
+        return provenance.trust in _SATISFIES[word] and self._word_now(record, provenance) in _SATISFIES[word]
 
     def _excused(self, provenance: Provenance, source: str) -> bool:
         """Images of registries: a file of this machine needs no TLS on its way; and what came over plain HTTP is
@@ -69,7 +89,7 @@ class Policy:
         if self.word("named") == "any":
             return True
         return any(
-            provenance.trust in _SATISFIES[self.word("docker" if _is_docker(provenance.locator) else "named")]
+            self._satisfied(record, provenance, "docker" if _is_docker(provenance.locator) else "named")
             for provenance in record.provenance
         )
 
@@ -82,6 +102,12 @@ def relaxations(names: Collection[str]) -> frozenset[str]:
     return frozenset(names)
 
 
+def tell_relaxations(insecure: Collection[str], what: str, note: Callable[[str], None]) -> None:
+    """A run with relaxations says so, whether the image is fetched or in the store already."""
+    for name in sorted(insecure):
+        note(f"{what}: {RELAXATIONS[name]} (--insecure-options={name})")
+
+
 def at_least(trust: str, other: str) -> bool:
     """Whether the first word vouches for as much as the second."""
     return _ORDER.index(trust) <= _ORDER.index(other)
@@ -91,6 +117,15 @@ def refused_by_name(record: ImageRecord) -> TrustError:
     """The store's image of that name came in with less than the policy wants."""
     version = f":{record.version}" if record.version else ""
     came = record.provenance[-1]
+    if came.trust == "signed":
+        return TrustError(
+            f"{record.name}{version}: the image in the store was signed by a key that is not trusted for it any "
+            f"more (key {came.fingerprint})",
+            hint=f"if you trust that key: kurma trust add --prefix {record.name} [KEYFILE]; or name the image by "
+            f"its ID ({record.id[:19]})",
+            image=record.id,
+            fingerprint=came.fingerprint,
+        )
     return TrustError(
         f"{record.name}{version}: the image in the store came in {_WORDS[came.trust]} (from {came.locator})",
         hint=f"name it by its ID ({record.id[:19]}) or address; or for this run: --insecure-options=image",

@@ -47,6 +47,7 @@ class PodDocument:
     hosts: tuple[tuple[str, tuple[str, ...]], ...] = ()
     ephemeral: bool = False
     verify: bool = False
+    insecure: tuple[str, ...] = ()
     volume_links: bool = False
     environment: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
 
@@ -95,6 +96,7 @@ class PodDocument:
             "hosts": [[address, list(names)] for address, names in self.hosts],
             "ephemeral": self.ephemeral,
             "verify": self.verify,
+            "insecure": list(self.insecure),
             "volumeLinks": self.volume_links,
             "environment": {app: [list(pair) for pair in pairs] for app, pairs in self.environment.items()},
         }
@@ -126,6 +128,7 @@ class PodDocument:
             hosts=tuple((address, tuple(names)) for address, names in value["hosts"]),
             ephemeral=value["ephemeral"],
             verify=value["verify"],
+            insecure=tuple(value.get("insecure", ())),
             volume_links=value["volumeLinks"],
             environment={
                 app: tuple((pair[0], pair[1]) for pair in pairs) for app, pairs in value["environment"].items()

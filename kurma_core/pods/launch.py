@@ -233,7 +233,7 @@ def pod_setup(launch: Launch) -> PodSetup:
     """Everything that the stager's driver is told. Images are rendered anew: from the cache, and checked."""
     services, document = launch.services, launch.document
     rendered = {
-        app: services.images.render(image, document.renderer, verify=document.verify)
+        app: services.images.render(image, document.renderer, verify=document.verify, insecure=document.insecure)
         for app, image in document.images.items()
     }
     manifests: dict[str, Json] = {}

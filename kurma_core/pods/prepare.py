@@ -66,7 +66,7 @@ def pod_document(
     attachments = services.networking.plan(_networks(request, template), _ports(request, reified), uuid)
     ports.check_free(services.store, uuid, ports.published(attachments))
     for app in reified.pod.apps:
-        services.images.render(str(app.image.id), renderer, verify=request.verify)
+        services.images.render(str(app.image.id), renderer, verify=request.verify, insecure=request.insecure)
     return PodDocument(
         uuid=uuid,
         name=name,
@@ -88,6 +88,7 @@ def pod_document(
         hosts=request.hosts,
         ephemeral=request.ephemeral,
         verify=request.verify,
+        insecure=tuple(sorted(request.insecure)),
         volume_links=request.allow_volume_links,
     )
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kurma_core.errors import TrustError
+from kurma_core.errors import ImageError, RenderError, TrustError
 from kurma_core.testing.webserver import Page, WebServer, web_server
 from tests.integration.fetching.parts import Machine, MakeMachine
 from tests.trust.signers import Signers, gnupg_home
@@ -137,3 +137,171 @@ def test_a_masked_key_signs_nothing(machine: MakeMachine, tmp_path: Path, signer
     (local / "root.d" / signers.fingerprints["alice"]).touch()
     with pytest.raises(TrustError, match="not trusted for it"):
         here.images.fetch(str(build(here, tmp_path, content="other")))
+
+
+# --- what came in stays what it was ---
+
+
+@pytest.fixture
+def signed(here: Machine, tmp_path: Path, keys: Path, signers: Signers, server: WebServer) -> str:
+    """The address of an image that alice signed, and that is in the store."""
+    path = build(here, tmp_path)
+    server.pages["/app.aci"] = Page(path.read_bytes())
+    server.pages["/app.aci.asc"] = Page(signers.sign(path, "alice"))
+    trust(keys, signers, "alice", f"prefix.d/{NAME}")
+    url = server.url("/app.aci")
+    assert here.images.resolve(url, insecure=HTTP).trust == "signed"
+    assert here.images.resolve(NAME).name == NAME
+    return url
+
+
+def test_a_signer_that_is_trusted_no_longer(
+    here: Machine, signed: str, signers: Signers, server: WebServer
+) -> None:
+    """By address it is fetched and judged anew; by name it is refused; by its ID it is the content that counts."""
+    (record,) = here.images.list()
+    alice = signers.fingerprints["alice"]
+    here.images.keys.remove(alice, NAME)
+    server.seen.clear()
+    with pytest.raises(TrustError, match="not trusted for it"):
+        here.images.resolve(signed, insecure=HTTP)
+    assert server.seen, "it was taken from the store"
+    with pytest.raises(TrustError, match=f"not trusted for it any more .*{alice}") as caught:
+        here.images.resolve(NAME)
+    assert f"kurma trust add --prefix {NAME}" in (caught.value.hint or "")
+    assert here.images.resolve(record.id).id == record.id
+    here.images.keys.add(here.images.keys.parse(signers.public("alice"), "x")[0], "example.com")
+    assert here.images.resolve(NAME).id == record.id
+
+
+def test_a_signer_whose_key_was_revoked(here: Machine, signed: str, signers: Signers) -> None:
+    revoked = here.images.keys.parse(signers.public("alice") + signers.revocation_of("alice"), "x")[0]
+    here.images.keys.add(revoked, NAME)
+    with pytest.raises(TrustError, match="was revoked"):
+        here.images.resolve(signed, insecure=HTTP)
+    with pytest.raises(TrustError, match="not trusted for it any more"):
+        here.images.resolve(NAME)
+
+
+def test_a_file_of_that_name_changes_nothing_for_the_signed_one(
+    here: Machine, signed: str, tmp_path: Path
+) -> None:
+    (genuine,) = here.images.list()
+    forged = here.images.fetch(str(build(here, tmp_path, content="forged")))
+    assert forged.trust == "local"
+    assert here.images.get(NAME).id == forged.id, "it is the newest of that name"
+    assert here.images.resolve(NAME).id == genuine.id
+
+
+def test_relaxations_are_told_for_what_is_in_the_store_too(here: Machine, tmp_path: Path) -> None:
+    here.images.fetch(str(build(here, tmp_path)))
+    here.notes.clear()
+    here.images.resolve(NAME, insecure={"image"})
+    assert here.notes == [f"{NAME}: images are not verified (--insecure-options=image)"]
+
+
+# --- dependencies ---
+
+
+def with_dependency(here: Machine, tmp_path: Path) -> Path:
+    path = tmp_path / "app.aci"
+    (tmp_path / "root").mkdir(exist_ok=True)
+    here.images.build(
+        str(tmp_path / "root"),
+        {
+            "acKind": "ImageManifest",
+            "acVersion": "0.8.11",
+            "name": "example.com/app",
+            "dependencies": [{"imageName": NAME}],
+        },
+        str(path),
+    )
+    return path
+
+
+def test_a_signed_image_does_not_stand_on_an_unverified_one(
+    here: Machine, tmp_path: Path, keys: Path, signers: Signers
+) -> None:
+    app = with_dependency(here, tmp_path)
+    Path(f"{app}.asc").write_bytes(signers.sign(app, "alice"))
+    file = trust(keys, signers, "alice", "root.d")
+    app_id = here.images.fetch(str(app)).id
+    base = here.images.fetch(str(build(here, tmp_path)), insecure={"image"})
+    with pytest.raises(RenderError, match="came in unverified"):
+        here.images.render(app_id)
+    relaxed = here.images.render(app_id, insecure={"image"})
+    assert base.id in relaxed.manifests
+    with pytest.raises(ImageError, match="a pod uses it"):
+        here.images.remove(base.id, [app_id])
+    here.images.gc([app_id], 0)
+    assert {record.id for record in here.images.list()} == {app_id, base.id}, "a pod may run so"
+    # The image above is vouched for no longer: neither of the two is worth more than the other.
+    file.unlink()
+    assert base.id in here.images.render(app_id).manifests
+    assert here.images.get(app_id).provenance[0].trust == "signed", "what was, was"
+
+
+def test_a_dependency_whose_signer_is_trusted_no_longer(
+    here: Machine, tmp_path: Path, keys: Path, signers: Signers
+) -> None:
+    app, base = with_dependency(here, tmp_path), build(here, tmp_path)
+    Path(f"{app}.asc").write_bytes(signers.sign(app, "alice"))
+    Path(f"{base}.asc").write_bytes(signers.sign(base, "mallory"))
+    trust(keys, signers, "alice", "root.d")
+    mallory = trust(keys, signers, "mallory", f"prefix.d/{NAME}")
+    app_id, base_id = here.images.fetch(str(app)).id, here.images.fetch(str(base)).id
+    assert base_id in here.images.render(app_id).manifests
+    mallory.unlink()
+    with pytest.raises(RenderError, match="its signer is not trusted any more"):
+        here.images.render(app_id)
+
+
+# --- images with host privilege ---
+
+
+def test_a_host_keys_image_is_not_its_names_image(here: Machine, tmp_path: Path) -> None:
+    """The key counts for stagers; for images of that name nobody said so (K2, K5)."""
+    path = build(here, tmp_path)
+    Path(f"{path}.asc").write_bytes(here.images._trust.sign(str(path)))
+    here.images.host_image(str(path))
+    with pytest.raises(TrustError, match="not trusted for it any more"):
+        here.images.resolve(NAME)
+
+
+def test_no_trust_command_widens_what_runs_with_host_privilege(
+    here: Machine, tmp_path: Path, keys: Path, signers: Signers
+) -> None:
+    mallory = signers.fingerprints["mallory"]
+    path = build(here, tmp_path)
+    Path(f"{path}.asc").write_bytes(signers.sign(path, "mallory"))
+    (key,) = here.images.keys.parse(signers.public("mallory"), "x")
+    here.images.keys.add(key, None)
+    here.images.keys.add(key, NAME)
+    assert here.images.fetch(str(path)).trust == "signed"
+    with pytest.raises(TrustError, match=f"{mallory} is not listed for that") as caught:
+        here.images.host_image(str(path))
+    assert f"trusted_host_keys: [{mallory}]" in (caught.value.hint or "")
+    with pytest.raises(TrustError):
+        here.images.keys.add(key, "../host.d")
+    assert not (keys / "host.d").exists()
+
+
+def test_an_early_signature_vouches_for_a_stager_too(here: Machine, tmp_path: Path) -> None:
+    path = build(here, tmp_path)
+    packed = tmp_path / "stager.aci"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    (tmp_path / "stager.sig").write_bytes(here.images._trust.sign(str(path)))
+    assert here.images.host_image(str(packed)).fingerprint == here.images._trust.machine_key()
+
+
+def test_a_host_key_that_was_revoked(machine: MakeMachine, tmp_path: Path, keys: Path, signers: Signers) -> None:
+    alice = signers.fingerprints["alice"]
+    here = machine(trustedkeys=[str(keys)], trusted_host_keys=[alice])
+    path = build(here, tmp_path)
+    Path(f"{path}.asc").write_bytes(signers.sign(path, "alice"))
+    file = trust(keys, signers, "alice", "host.d")
+    assert here.images.host_image(str(path)).fingerprint == alice
+    assert here.images.host_image(str(path), pull="never").fingerprint == alice
+    file.write_bytes(signers.public("alice") + signers.revocation_of("alice"))
+    with pytest.raises(TrustError, match="was revoked"):
+        here.images.host_image(str(path))
