@@ -339,10 +339,10 @@ def check_annotation(name: str, value: str, path: str) -> None:
         check(value, path)
 
 
-def read_isolators(reader: Reader) -> tuple[Isolator, ...]:
+def read_isolators(reader: Reader, key: str = "isolators") -> tuple[Isolator, ...]:
     """``isolators``: names are identifiers; values are the plugins' to judge."""
     isolators: list[Isolator] = []
-    for item in reader.objects("isolators"):
+    for item in reader.objects(key):
         name = item.string("name", types.ac_identifier)
         if not item.has("value"):
             raise ManifestError(item.at("value"), "the isolator's value", "nothing")

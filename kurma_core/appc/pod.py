@@ -35,13 +35,15 @@ if TYPE_CHECKING:
 
 _OCTAL = frozenset("01234567")
 _SEED = "kurma.io/seed"
+_FULFILLS = "kurma.io/fulfills"
+_ISOLATORS = "kurma.io/isolators"
 
 
 @frozen
 class RuntimeImage:
     """Which image an app runs.
 
-    :param id: None only in a template.
+    :param id: None only in a template; there alone it may be an early document's (``sha256-…``, T4).
     :param locator: what a template's author wrote in place of an image; never part of a manifest.
     """
 
@@ -68,6 +70,8 @@ class Volume:
     :param mode: of an empty volume: octal digits; ``uid`` and ``gid`` own it.
     :param seed: of an empty volume that Kurma added: (app, path), the place in that app's image whose content,
         owner and mode it starts with. Written as ``kurma.io/seed``.
+    :param fulfills: only in what was an early document (E7): the mount points that it stands for, in every app,
+        whatever its own name. Written as ``kurma.io/fulfills``.
     """
 
     name: str
@@ -79,6 +83,7 @@ class Volume:
     uid: int = 0
     gid: int = 0
     seed: tuple[str, str] | None = None
+    fulfills: tuple[str, ...] = ()
     extra: Mapping[str, Json] = field(default_factory=dict)
 
     @property
@@ -101,6 +106,7 @@ class Volume:
         put(out, "gid", self.gid, 0)
         if self.seed is not None:
             out[_SEED] = {"app": self.seed[0], "path": self.seed[1]}
+        put(out, _FULFILLS, list(self.fulfills), [])
         return {**out, **self.extra}
 
 
@@ -142,7 +148,11 @@ class ExposedPort:
 
 @frozen
 class PodApp:
-    """One app of a pod (P2); ``app``, where given, takes the place of the image's whole."""
+    """One app of a pod (P2); ``app``, where given, takes the place of the image's whole.
+
+    :param isolators: only in what was an early document (E7): they take the place of those of the same name that
+        ``app``, or the image, has. Written as ``kurma.io/isolators``.
+    """
 
     name: str
     image: RuntimeImage
@@ -150,6 +160,7 @@ class PodApp:
     read_only_rootfs: bool = False
     mounts: tuple[Mount, ...] = ()
     annotations: tuple[NameValue, ...] = ()
+    isolators: tuple[Isolator, ...] = ()
     extra: Mapping[str, Json] = field(default_factory=dict)
 
     def annotation(self, name: str) -> str | None:
@@ -161,6 +172,7 @@ class PodApp:
         put(out, "readOnlyRootFS", self.read_only_rootfs, False)
         put(out, "mounts", encode(self.mounts), [])
         put(out, "annotations", encode(self.annotations), [])
+        put(out, _ISOLATORS, encode(self.isolators), [])
         return {**out, **self.extra}
 
 
@@ -258,6 +270,7 @@ def _read_app(reader: Reader, template: bool) -> PodApp:
         read_only_rootfs=reader.boolean("readOnlyRootFS", False),
         mounts=tuple(_read_mount(item) for item in reader.objects("mounts")),
         annotations=read_annotations(reader),
+        isolators=read_isolators(reader, _ISOLATORS),
         extra=reader.extra(),
     )
 
@@ -270,7 +283,7 @@ def _read_image(app: Reader, template: bool) -> RuntimeImage:
         raise ManifestError(app.at("image"), "an image's locator, or an object", describe(value))
     reader = Reader(value, app.at("image"), app.warn)
     if template:
-        identity = reader.optional("id", types.image_id)
+        identity = reader.optional("id", types.content_id)
     else:
         identity = reader.string("id", types.image_id, 'an image ID ("sha512-" and 128 hex digits)')
     name = reader.optional("name", types.ac_identifier)
@@ -300,6 +313,7 @@ def _read_volume(reader: Reader) -> Volume:
         if value is not None:
             raise ManifestError(reader.at(key), f"no {key} in a volume of kind {kind}", describe(value))
     read_only = reader.boolean("readOnly", False)
+    fulfills = reader.strings(_FULFILLS, types.ac_name)
     if kind == "host":
         return Volume(
             name,
@@ -307,6 +321,7 @@ def _read_volume(reader: Reader) -> Volume:
             source=reader.string("source", types.absolute_path, "an absolute path on the host"),
             read_only=read_only,
             recursive=reader.boolean("recursive", True),
+            fulfills=fulfills,
             extra=reader.extra(),
         )
     return Volume(
@@ -317,6 +332,7 @@ def _read_volume(reader: Reader) -> Volume:
         uid=reader.integer("uid", 0, MAX_ID, 0),
         gid=reader.integer("gid", 0, MAX_ID, 0),
         seed=_read_seed(reader),
+        fulfills=fulfills,
         extra=reader.extra(),
     )
 

@@ -8,14 +8,16 @@ networks as ``--net`` takes them. A complete pod manifest is a template, too.
 from __future__ import annotations
 
 from kurma_core.appc import types
-from kurma_core.appc._reader import Reader
+from kurma_core.appc._reader import Reader, put
 from kurma_core.appc.image import AC_VERSION, decode, read_kind
 from kurma_core.appc.pod import PodManifest, RuntimeImage, read_pod
 from kurma_core.value import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from kurma_core.appc._reader import Warn
+    from kurma_core.appc._reader import Json, Warn
+
+_UUID = "kurma.io/uuid"
 
 
 @frozen
@@ -24,10 +26,13 @@ class PodTemplate:
 
     :param pod: its images may have no ``id``, and then have a ``locator`` or a ``name``.
     :param networks: None: nothing is said of networks; empty: none is wanted.
+    :param uuid: what the pod is to be called, where it was an early document that says so (E2). Written as
+        ``kurma.io/uuid``. None: a new one.
     """
 
     pod: PodManifest
     networks: tuple[str, ...] | None = None
+    uuid: str | None = None
 
     @classmethod
     def parse(cls, document: object, *, warn: Warn | None = None) -> PodTemplate:
@@ -42,7 +47,24 @@ class PodTemplate:
             read_kind(reader, "PodManifest")
         version = reader.optional("acVersion", types.ac_version) or AC_VERSION
         networks = reader.strings("networks", types.nonempty) if reader.take("networks") is not None else None
-        return cls(read_pod(reader, version, template=True), networks)
+        uuid = reader.optional(_UUID, types.pod_uuid)
+        return cls(read_pod(reader, version, template=True), networks, uuid)
+
+    def to_json(self) -> dict[str, Json]:
+        """The template as :meth:`parse` reads it."""
+        out = self.pod.to_json()
+        for app, written in zip(self.pod.apps, out["apps"], strict=True):
+            if app.image.locator is not None:
+                written["image"] = app.image.locator
+        if self.networks is not None:
+            out["networks"] = list(self.networks)
+        put(out, _UUID, self.uuid)
+        return out
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether it has what only :func:`kurma_core.appc.early_pod.with_images` can complete."""
+        return any(app.isolators for app in self.pod.apps) or any(volume.fulfills for volume in self.pod.volumes)
 
     def locators(self) -> dict[str, str]:
         """What to fetch for each app, by its name: the string as written, the image ID, or

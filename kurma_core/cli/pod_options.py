@@ -108,7 +108,7 @@ def pod_request(options: dict[str, Any], note: Callable[[str], None], *, ephemer
     from kurma_core.appc.template import PodTemplate
     from kurma_core.pods.request import PodRequest
 
-    document = _document(options["image"], options["pod"])
+    document = _document(options["image"], options["pod"], note)
     app = _the_app(document, options)
     _add_volumes(document, app, options)
     if options["annotation"]:
@@ -120,6 +120,7 @@ def pod_request(options: dict[str, Any], note: Callable[[str], None], *, ephemer
         raise UsageError("--name: the name is empty")
     return PodRequest(
         template=template,
+        uuid=template.uuid,
         name=options["name"],
         overrides={app["name"]: overrides} if app is not None and overrides else {},
         networks=_networks(options["net"], template),
@@ -143,14 +144,18 @@ def pod_request(options: dict[str, Any], note: Callable[[str], None], *, ephemer
 # --- the template ----------------------------------------------------------------------------------------------
 
 
-def _document(image: str | None, file: str | None) -> dict[str, Json]:
+def _document(image: str | None, file: str | None, note: Callable[[str], None]) -> dict[str, Json]:
     if (image is None) == (file is None):
         what = "neither an image nor a pod is given" if image is None else "both an image and --pod are given"
         raise UsageError(what, hint="name an IMAGE, or a file with --pod FILE")
     if image is not None:
         return {"apps": [{"name": app_name(image), "image": image}]}
     assert file is not None
-    document = _read(file)
+    document = read_pod_file(file)
+    if is_early(document):
+        from kurma_core.appc.early_pod import convert_pod
+
+        return convert_pod(document, warn=note).to_json()
     apps = document.get("apps") if isinstance(document, dict) else None
     if not isinstance(document, dict) or not isinstance(apps, list):
         raise UsageError(f"{file} is no pod: it has no list of apps")
@@ -159,7 +164,20 @@ def _document(image: str | None, file: str | None) -> dict[str, Json]:
     return document
 
 
-def _read(file: str) -> Json:
+def is_early(document: Json) -> bool:
+    """Whether a pod's file holds an early document; another one imports nothing for that."""
+    if not isinstance(document, dict) or document.get("acKind") in (None, "PodManifest"):
+        return False
+    from kurma_core.appc.early import is_early_pod
+
+    return is_early_pod(document)
+
+
+def read_pod_file(file: str) -> Json:
+    """The value in a pod's file, JSON or YAML; ``-`` is standard input.
+
+    :raises KurmaError: it cannot be read, or is neither.
+    """
     from kurma_core.config_files import read
 
     if not file.endswith(".json"):

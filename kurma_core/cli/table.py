@@ -58,6 +58,7 @@ TABLE: dict[str, Entry | Group] = {
             ),
             "export": Entry("image", "export", "Write an image of the store to a file."),
             "render": Entry("image", "render", "Render an image, and print its directories, top first."),
+            "convert": Entry("convert", "image", "Print the late form of an early image's manifest."),
             "rm": Entry("image", "rm", "Remove images from the store."),
             "gc": Entry("image", "gc", "Remove images that were not used for a while."),
         },
@@ -69,6 +70,10 @@ TABLE: dict[str, Entry | Group] = {
             "list": Entry("trust", "list_", "List the keys that are trusted, and those that are not any more."),
             "rm": Entry("trust", "rm", "Trust a key no longer."),
         },
+    ),
+    "pod": Group(
+        "The manifests of pods.",
+        {"convert": Entry("convert", "pod", "Print the late form of an early pod's manifest.")},
     ),
     "stager": Group(
         "The programs that run the inside of pods.",

@@ -18,6 +18,7 @@ from kurma_core.models import NetworkRequest, PortMapping
 from kurma_core.networking import parse_net
 from kurma_core.pods import ports, volumes
 from kurma_core.pods.document import PodDocument
+from kurma_core.pods.network_namespace import NetworkNamespace
 from kurma_core.pods.request import overridden
 from kurma_core.value import replace
 
@@ -50,20 +51,27 @@ def pod_document(
     stager = request.stager or services.config.stager
     services.stagers.check(stager)
     resolved = _images(request, services, progress)
+    if template.unfinished:
+        from kurma_core.appc.early_pod import with_images
+
+        template = with_images(template, {app: manifest for app, (_, manifest) in resolved.items()})
     template = _override(request, template, resolved, services)
     reified = reify(template, resolved, strict_volumes=request.strict_volumes)
     # What was overridden was in no manifest yet, and this one is read again by whoever looks at the pod.
     PodManifest.parse(reified.pod.to_json())
     volumes.check_sources(reified.pod, allow_links=request.allow_volume_links)
     apps = {app.name: effective_app(app, resolved[app.name][1]) for app in reified.pod.apps}
+    attachments = services.networking.plan(_networks(request, template), _ports(request, reified), uuid)
+    # Even a pod on "none" has its loopback; only one in the host's network has no attachment.
+    host_network = not attachments
+    isolated = bool(reified.pod.isolators) or any(manifest.isolators for manifest in apps.values())
     isolation = compile_isolators(
         reified.pod.isolators,
         {app: manifest.isolators for app, manifest in apps.items()},
-        services.isolators(bool(reified.pod.isolators) or any(m.isolators for m in apps.values())),
+        (*services.isolators(isolated), NetworkNamespace(host_network)),
         host_facts(services.cgroup_versions()),
         strict=request.strict_isolators,
     )
-    attachments = services.networking.plan(_networks(request, template), _ports(request, reified), uuid)
     ports.check_free(services.store, uuid, ports.published(attachments))
     for app in reified.pod.apps:
         services.images.render(str(app.image.id), renderer, verify=request.verify, insecure=request.insecure)
@@ -80,8 +88,7 @@ def pod_document(
         stager=stager,
         renderer=renderer,
         attachments=attachments,
-        # Even a pod on "none" has its loopback; only one in the host's network has no attachment.
-        host_network=not attachments,
+        host_network=host_network,
         hostname=request.hostname or name[:_HOSTNAME_LIMIT].rstrip("-."),
         interactive=request.interactive,
         dns=request.dns,

@@ -1,0 +1,130 @@
+"""``image convert`` and ``pod convert``: the late form of early documents (E10)."""
+
+from __future__ import annotations
+
+import os
+
+from kurma_core.cli.declare import Argument, command
+from kurma_core.cli.pod_options import is_early, read_pod_file
+from kurma_core.errors import ImageNotFoundError, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from kurma_core.appc.image import ImageManifest
+    from kurma_core.appc.template import PodTemplate
+    from kurma_core.cli.session import Session
+    from kurma_core.models import ImageRecord
+
+    Json = Any
+
+
+@command(
+    Argument(
+        "files",
+        "FILE|IMAGE",
+        "An app manifest, a fileset manifest, both, an archive, or an image of the store.",
+        many=True,
+    )
+)
+def image(session: Session, *, files: tuple[str, ...]) -> None:
+    """Print the late form of an early image's manifest.
+
+    An app manifest and a fileset manifest, given together, become one. A late manifest is printed as Kurma writes
+    it.
+    """
+    if len(files) == 1 and not _holds_json(files[0]):
+        manifest = _of_image(session, files[0])
+    elif len(files) == 1:
+        from kurma_core.appc.early import convert_any
+
+        manifest = convert_any(_read(files[0]), warn=session.note)
+    else:
+        manifest = _of_both(session, files)
+    session.json(manifest.to_json())
+
+
+@command(Argument("file", "FILE", "The pod's manifest, JSON or YAML; - is standard input."))
+def pod(session: Session, *, file: str) -> None:
+    """Print the late form of an early pod's manifest.
+
+    Apps whose images are in the store are completed by their manifests; run --pod does that for the others.
+    """
+    from kurma_core.appc.template import PodTemplate
+
+    document = read_pod_file(file)
+    if not is_early(document):
+        session.json(PodTemplate.parse(document, warn=session.note).to_json())
+        return
+    from kurma_core.appc.early_pod import convert_pod
+
+    session.json(_completed(session, convert_pod(document, warn=session.note)).to_json())
+
+
+# --- images ------------------------------------------------------------------------------------------------------
+
+
+def _holds_json(file: str) -> bool:
+    """Whether it is a file that begins as a JSON object does: no archive does."""
+    if not os.path.isfile(file):
+        return False
+    with open(file, "rb") as stream:
+        return stream.read(4096).lstrip().startswith(b"{")
+
+
+def _of_image(session: Session, what: str) -> ImageManifest:
+    from kurma_core.appc.image import ImageManifest
+
+    images = session.client.images
+    if os.path.isfile(what):
+        return images.validate(what)
+    return ImageManifest.parse(images.cat_manifest(images.get(what).id))
+
+
+def _of_both(session: Session, files: tuple[str, ...]) -> ImageManifest:
+    from kurma_core.appc.early import FILESET_MANIFEST, convert_image
+
+    documents = [_read(file) for file in files]
+    kinds = [isinstance(one, dict) and one.get("acKind") == FILESET_MANIFEST for one in documents]
+    if sorted(kinds) != [False, True]:
+        raise UsageError(
+            "only an app manifest and a fileset manifest become one", hint="give two files, one of each"
+        )
+    return convert_image(documents[kinds.index(False)], documents[kinds.index(True)], warn=session.note)
+
+
+def _read(file: str) -> Json:
+    from kurma_core.appc.jsonio import loads
+
+    try:
+        with open(file, "rb") as stream:
+            return loads(stream.read(), file)
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror}") from None
+
+
+# --- pods --------------------------------------------------------------------------------------------------------
+
+
+def _completed(session: Session, template: PodTemplate) -> PodTemplate:
+    from kurma_core.appc.early_pod import with_images
+    from kurma_core.appc.image import ImageManifest
+    from kurma_core.appc.pod import RuntimeImage
+    from kurma_core.value import replace
+
+    images = session.client.images
+    manifests: dict[str, ImageManifest] = {}
+    apps = []
+    for app in template.pod.apps:
+        try:
+            record: ImageRecord = images.get(str(app.image.id))
+        except ImageNotFoundError:
+            session.note(
+                f"app {app.name}: image {app.image.id} is not in the store; run --pod will ask for it again"
+            )
+            apps.append(app)
+            continue
+        manifest = manifests[app.name] = ImageManifest.parse(images.cat_manifest(record.id))
+        apps.append(replace(app, image=RuntimeImage(record.id, manifest.name, manifest.labels)))
+    return with_images(replace(template, pod=replace(template.pod, apps=tuple(apps))), manifests)

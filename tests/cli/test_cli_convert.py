@@ -1,0 +1,135 @@
+"""``image convert`` and ``pod convert`` (E10), and an early pod's file on its way to a request (E2, E7)."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kurma_core.appc.early import convert_image
+from kurma_core.appc.early_pod import convert_pod
+from kurma_core.appc.image import ImageManifest
+from kurma_core.cli.main import main
+from kurma_core.errors import ImageNotFoundError
+from kurma_core.models import NetworkRequest
+from tests.appc.early_samples import APP, FILESET, POD, changed
+
+UUID = "6733c088-a507-4694-aabf-edbe4fc5266f"
+ID = "sha512-" + "ab" * 64
+
+
+class Images:
+    """A store that holds one image, under one early ID."""
+
+    def __init__(self, early_id: str, manifest: ImageManifest) -> None:
+        self._early_id = early_id
+        self._manifest = manifest
+
+    def get(self, reference: str) -> Any:
+        if reference != self._early_id:
+            raise ImageNotFoundError(f"the store holds no image {reference}")
+        return SimpleNamespace(id=ID)
+
+    def cat_manifest(self, image_id: str) -> bytes:
+        assert image_id == ID
+        return json.dumps(self._manifest.to_json()).encode()
+
+    def validate(self, path: str) -> ImageManifest:
+        assert Path(path).is_file()
+        return self._manifest
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: str, client: Any = None) -> tuple[int, Any, str]:
+    code = main(words, connect=None if client is None else lambda _: client)
+    out, err = capsys.readouterr()
+    return code, json.loads(out) if out else None, err
+
+
+def write(directory: Path, name: str, document: object) -> str:
+    (directory / name).write_text(document if isinstance(document, str) else json.dumps(document))
+    return str(directory / name)
+
+
+@pytest.fixture
+def client() -> Any:
+    store = Images(POD["apps"][1]["imageID"], convert_image(APP, FILESET))
+    return SimpleNamespace(images=store, close=lambda: None)
+
+
+def test_convert_prints_the_late_form_of_a_manifest_file(tmp_path, capsys):
+    app, fileset = write(tmp_path, "app", APP), write(tmp_path, "fileset", FILESET)
+    assert printed(capsys, "image", "convert", app) == (0, convert_image(APP, None).to_json(), "")
+    assert printed(capsys, "image", "convert", fileset) == (0, convert_image(None, FILESET).to_json(), "")
+    both = convert_image(APP, FILESET).to_json()
+    assert printed(capsys, "image", "convert", app, fileset) == (0, both, "")
+    assert printed(capsys, "image", "convert", fileset, app) == (0, both, "")
+    late = write(tmp_path, "late", both)
+    assert printed(capsys, "image", "convert", late) == (0, both, "")
+
+
+def test_convert_prints_the_manifest_of_an_archive_and_of_the_store(tmp_path, capsys, client):
+    archive = write(tmp_path, "x.aci", "no JSON")
+    late = convert_image(APP, FILESET).to_json()
+    assert printed(capsys, "image", "convert", archive, client=client) == (0, late, "")
+    reference = POD["apps"][1]["imageID"]
+    assert printed(capsys, "image", "convert", reference, client=client) == (0, late, "")
+
+
+def test_convert_says_what_is_odd_and_what_is_wrong(tmp_path, capsys, client):
+    odd = write(tmp_path, "odd", changed(APP, "x", to=1))
+    code, late, err = printed(capsys, "image", "convert", odd)
+    assert (code, late["x"]) == (0, 1)
+    assert "unknown key $.x is kept" in err
+    run_together = changed(APP, "isolators", 3, "val", to="CAP_CHOWNCAP_KILL")
+    code, late, err = printed(capsys, "image", "convert", write(tmp_path, "bad", run_together))
+    assert (code, late) == (125, None)
+    assert "$.isolators[3].val" in err
+    assert 'hint: write "CAP_CHOWN CAP_KILL"' in err
+    two = write(tmp_path, "one", APP), write(tmp_path, "two", APP)
+    assert printed(capsys, "image", "convert", *two)[0] == 2
+    code, _, err = printed(capsys, "image", "convert", str(tmp_path / "none"), client=client)
+    assert code == 125
+    assert "the store holds no image" in err
+
+
+def test_convert_pod_completes_what_the_store_has(tmp_path, capsys, client):
+    code, late, err = printed(capsys, "pod", "convert", write(tmp_path, "pod.json", POD), client=client)
+    assert code == 0
+    first, second, _ = late["apps"]
+    assert second["image"]["id"] == ID
+    limits = [one["value"] for one in second["app"]["isolators"] if one["name"] == "resource/memory"]
+    assert limits == [{"limit": "1Gi"}]
+    assert "kurma.io/isolators" not in second
+    assert first["image"]["id"] == POD["apps"][0]["imageID"]
+    assert f"app reduce-worker: image {POD['apps'][0]['imageID']} is not in the store" in err
+    again = write(tmp_path, "late.json", late)
+    assert printed(capsys, "pod", "convert", again, client=client) == (0, late, "")
+
+
+def test_convert_pod_refuses_broken_json_where_it_breaks(tmp_path, capsys, client):
+    broken = json.dumps(POD).replace('"val": "1G"', '"val" "1G"')
+    code, late, err = printed(capsys, "pod", "convert", write(tmp_path, "pod.json", broken), client=client)
+    assert (code, late) == (125, None)
+    assert "line 1, column " in err
+
+
+@pytest.mark.parametrize("early", [True, False], ids=["early", "converted"])
+def test_early_pod_arrives_in_the_request(monkeypatch, tmp_path, capsys, fakes: ModuleType, early):
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    document = changed(POD, "isolators", to={"privateNetwork": "false"})
+    file = write(tmp_path, "pod.json", document if early else convert_pod(document).to_json())
+    fake = fakes.FakeClient()
+    main(["run", "--pod", file], connect=fake.connect)
+    request = fake.calls[0][1][0]
+    assert request.uuid == UUID
+    assert request.template == convert_pod(document)
+    assert request.networks is None
+    assert request.template.networks == ("host",)
+    fake = fakes.FakeClient()
+    main(["prepare", "--pod", file, "--net", "none"], connect=fake.connect)
+    assert fake.calls[0][1][0].networks == (NetworkRequest("none"),)
+    capsys.readouterr()
