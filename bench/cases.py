@@ -11,7 +11,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from measuring import BenchError, alternate, median, run
+import oci
+from measuring import BenchError, alternate, descendants, median, run
+from pulling import IMAGES, MANY, Pulling, served
 from runtimes import Kurma, Podman, Runc, busybox_root, output
 
 KURMA = "kurma"
@@ -235,6 +237,45 @@ def help_(bench: Bench) -> list[Figure]:
     return [Figure("help", "`--help`", "ms", alternate(sides, bench.rounds))]
 
 
+def images(bench: Bench) -> list[Figure]:
+    """From a registry on this machine into the store, and rendered; and what else is done with images."""
+    rounds = max(5, bench.rounds // 2)
+    found = []
+    with oci.Registry(bench.work) as registry:
+        pulling = Pulling(bench.work, registry, rounds)
+        for image in IMAGES:
+            bench.note(f"images: making {image.name}")
+            reference = pulling.push(image)
+            bench.note(f"images: fetching {image.name}")
+            what = f"`image fetch` and `image render` of {image.what}; `podman pull`"
+            aim = ("podman", image.aim)
+            found.append(Figure(f"pull-{image.name}", what, "ms", pulling.times(reference), aim))
+            what = "most memory on the way, all processes together"
+            found.append(
+                Figure(f"peak-{image.name}", what, "MiB", pulling.memory(reference), note="aim: at most 150 MiB")
+            )
+            if image.name == "small":
+                found += _of_image(pulling, image.name, reference)
+    what = f"`image list` of {MANY} images"
+    return [*found, Figure("image-list", what, "ms", {KURMA: pulling.listing()})]
+
+
+def _of_image(pulling: Pulling, name: str, reference: str) -> list[Figure]:
+    again, render = pulling.again(reference)
+    archive = pulling.archive(reference)
+    local = pulling.fetching(archive)
+    with served(os.path.dirname(archive)) as address:
+        url = f"{address}/{os.path.basename(archive)}"
+        remote = pulling.fetching(url, "--insecure-options=http,image")
+    os.unlink(archive)
+    return [
+        Figure(f"again-{name}", "`image fetch --pull always` of what is there", "ms", {KURMA: again}),
+        Figure(f"render-{name}", "`image render` of it, for the second time", "ms", {KURMA: render}),
+        Figure(f"aci-{name}", "`image fetch` of the same as a compressed ACI from a file", "ms", {KURMA: local}),
+        Figure(f"aci-http-{name}", "the same by plain HTTP", "ms", {KURMA: remote}),
+    ]
+
+
 CASES: Mapping[str, Callable[[Bench], list[Figure]]] = {
     "run-none": run_none,
     "run-bridge": run_bridge,
@@ -244,6 +285,7 @@ CASES: Mapping[str, Callable[[Bench], list[Figure]]] = {
     "memory": memory,
     "list": listing,
     "help": help_,
+    "images": images,
 }
 
 
@@ -303,17 +345,11 @@ class _idle:
         kurma = self._bench.kurma
         record = json.loads(output([kurma.program, "show", pod, "--format", "json"], kurma.environment))
         apps = {app["pid"] for app in record["apps"].values()}
-        return [pid for pid in _descendants(record["stagerPid"]) if pid not in apps]
+        return [pid for pid in descendants(record["stagerPid"]) if pid not in apps]
 
     def conmon(self, container: str) -> int:
         podman = self._bench.podman
         return int(output(podman.words("inspect", "-f", "{{.State.ConmonPid}}", container), podman.environment))
-
-
-def _descendants(pid: int) -> list[int]:
-    with open(f"/proc/{pid}/task/{pid}/children") as file:
-        children = [int(word) for word in file.read().split()]
-    return [pid, *(below for child in children for below in _descendants(child))]
 
 
 def _private(pids: Sequence[int]) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import statistics
+import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -81,6 +82,46 @@ def run(
             said = file.read().strip()[-1000:]
         raise BenchError(f"{' '.join(argv)}: ended with {code}: {said}")
     return taken
+
+
+def peak_memory(argv: Sequence[str], environment: Mapping[str, str]) -> float:
+    """The most that a command and everything below it had in memory at once, as resident sets; what several of
+    them share counts for each.
+
+    :returns: MiB.
+    :raises BenchError: it failed.
+    """
+    with subprocess.Popen(
+        argv, env=dict(environment), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
+        most = 0
+        while process.poll() is None:
+            most = max(most, sum(_resident(pid) for pid in descendants(process.pid)))
+            time.sleep(0.01)
+    if process.returncode != 0:
+        raise BenchError(f"{' '.join(argv)}: ended with {process.returncode}")
+    return most / (1 << 20)
+
+
+def descendants(pid: int) -> list[int]:
+    """The process and all below it, of those that are still there."""
+    found = [pid]
+    for one in found:
+        try:
+            for task in os.listdir(f"/proc/{one}/task"):
+                with open(f"/proc/{one}/task/{task}/children") as file:
+                    found += [int(word) for word in file.read().split()]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
+
+
+def _resident(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
 
 
 def alternate(

@@ -11,11 +11,12 @@ import socket
 import subprocess
 import tarfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from measuring import BenchError
 from runtimes import output, program
 
+_LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
 _REGISTRY = """version: 0.1
 log: {{level: error, accesslog: {{disabled: true}}}}
 storage: {{filesystem: {{rootdirectory: {directory}}}, maintenance: {{uploadpurging: {{enabled: false}}}}}}
@@ -37,24 +38,40 @@ def write_layout(directory: str, tar: bytes, config: Mapping[str, object]) -> No
 
     :param config: the configuration's section ``config``: Entrypoint, Cmd, User, Env, …
     """
+    os.makedirs(f"{directory}/blobs/sha256")
+    known = _put(directory, _LAYER, gzip.compress(tar, 1, mtime=0))
+    _finish(directory, config, [(_digest(tar), known)])
+
+
+def write_layout_of(directory: str, layers: Sequence[tuple[str, str]], config: Mapping[str, object]) -> None:
+    """An OCI layout with one image, tagged ``1``, of layers that are in files; those are moved.
+
+    :param layers: digest of the uncompressed tar, and path of the compressed one, lowest first.
+    """
+    os.makedirs(f"{directory}/blobs/sha256")
+    found = []
+    for diff_id, path in layers:
+        with open(path, "rb") as file:
+            digest = f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+        known: dict[str, object] = {"mediaType": _LAYER, "digest": digest, "size": os.path.getsize(path)}
+        os.rename(path, f"{directory}/blobs/sha256/{digest.partition(':')[2]}")
+        found.append((diff_id, known))
+    _finish(directory, config, found)
+
+
+def _finish(directory: str, config: Mapping[str, object], layers: Sequence[tuple[str, dict[str, object]]]) -> None:
     machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine)
     document = {
         "architecture": machine,
         "os": "linux",
         "config": dict(config),
-        "rootfs": {"type": "layers", "diff_ids": [_digest(tar)]},
+        "rootfs": {"type": "layers", "diff_ids": [diff_id for diff_id, _ in layers]},
     }
-    os.makedirs(f"{directory}/blobs/sha256")
-    blobs = {
-        "layer": ("application/vnd.oci.image.layer.v1.tar+gzip", gzip.compress(tar, 1, mtime=0)),
-        "config": ("application/vnd.oci.image.config.v1+json", json.dumps(document).encode()),
-    }
-    known = {name: _put(directory, kind, data) for name, (kind, data) in blobs.items()}
     manifest = {
         "schemaVersion": 2,
         "mediaType": "application/vnd.oci.image.manifest.v1+json",
-        "config": known["config"],
-        "layers": [known["layer"]],
+        "config": _put(directory, "application/vnd.oci.image.config.v1+json", json.dumps(document).encode()),
+        "layers": [known for _, known in layers],
     }
     found = _put(directory, str(manifest["mediaType"]), json.dumps(manifest).encode())
     found["annotations"] = {"org.opencontainers.image.ref.name": "1"}

@@ -81,15 +81,19 @@ class Kurma:
 
 class Podman:
     """Its own storage. No CAP_SYS_RESOURCE: limits as they are. The runtime is runc: crun 1.8 refuses hosts with
-    both cgroup versions."""
+    both cgroup versions.
 
-    def __init__(self, work: str) -> None:
+    :param name: of its directory.
+    """
+
+    def __init__(self, work: str, name: str = "podman") -> None:
         self.environment = dict(os.environ)
-        for name in ("root", "runroot", "tmp"):
-            os.makedirs(f"{work}/podman/{name}")
+        for part in ("root", "runroot", "tmp"):
+            os.makedirs(f"{work}/{name}/{part}")
+        self.root = f"{work}/{name}/root"
         self.program = program("podman")
-        self.options = ["--root", f"{work}/podman/root", "--runroot", f"{work}/podman/runroot"]
-        self.options += ["--tmpdir", f"{work}/podman/tmp", "--storage-driver", "overlay", "--runtime", "runc"]
+        self.options = ["--root", self.root, "--runroot", f"{work}/{name}/runroot"]
+        self.options += ["--tmpdir", f"{work}/{name}/tmp", "--storage-driver", "overlay", "--runtime", "runc"]
         self.options += ["--cgroup-manager", "cgroupfs", "--events-backend", "file", "--log-level", "error"]
         self._limits = ["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024"]
         self._limits += ["--cgroup-parent", f"/{cgroup_parent(work)}"]
