@@ -134,7 +134,8 @@ class RemoteBlob(Protocol):
     def digest(self) -> str | None: ...
 
     def open(self, offset: int = 0) -> BinaryIO:
-        """A reader from ``offset`` on. It retries broken connections itself, as far as that is sensible.
+        """A reader from ``offset`` on. It retries broken connections itself, as far as that is sensible. Its
+        ``close`` may be called while another thread waits in its ``read``, to end that.
 
         :raises FetchError: in one of its kinds, from here and from ``read``.
         """

@@ -16,8 +16,7 @@ from kurma_core.fetching.download import Download, Partial, broken
 from kurma_core.fetching.locator import NAMED, Locator, host_platform, parse_locator
 
 if TYPE_CHECKING:
-    import threading
-
+    from kurma_core.fetching.cancellation import Cancellation
     from kurma_core.hookspecs import (
         Fetcher,
         FetchRequest,
@@ -111,7 +110,7 @@ class Fetching:
         *,
         progress: Progress | None = None,
         keep: bool = True,
-        cancelled: threading.Event | None = None,
+        cancelled: Cancellation | None = None,
     ) -> Iterator[Download]:
         """Reads a blob. Nothing is asked of the source before the first ``read``.
 

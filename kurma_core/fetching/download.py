@@ -21,9 +21,9 @@ from kurma_core.errors import (
 )
 
 if TYPE_CHECKING:
-    import threading
     from typing import BinaryIO, TypeVar
 
+    from kurma_core.fetching.cancellation import Cancellation
     from kurma_core.hookspecs import Progress, RemoteBlob
 
     T = TypeVar("T")
@@ -45,7 +45,7 @@ class Download(io.RawIOBase):
         what: str,
         progress: Progress | None,
         partial: Partial | None,
-        cancelled: threading.Event | None,
+        cancelled: Cancellation | None,
     ) -> None:
         self.waited = partial is not None and partial.waited
         self._blob = blob
@@ -74,8 +74,7 @@ class Download(io.RawIOBase):
             return b"".join(iter(lambda: self.read(CHUNK), b""))
         if self._ended or not size:
             return b""
-        if self._cancelled is not None and self._cancelled.is_set():
-            raise FetchError(f"{self._what}: given up, for another part of the image failed")
+        self._go_on()
         if not self._started:
             self._start()
         data = self._next(size)
@@ -153,13 +152,31 @@ class Download(io.RawIOBase):
             return self._partial.read(min(size, self._replay - self._position), self._position)
         if self._source is None:
             return b""
-        source = self._source
-        data: object = self._ask(lambda: source.read(size))
+        data: object = self._read(self._source, size)
         if not isinstance(data, bytes):
             raise broken(self._blob, f"failed on {self._what}: read {data!r}, which is no bytes")
         if data and self._partial is not None:
             self._partial.append(data)
         return data
+
+    def _read(self, source: BinaryIO, size: int) -> bytes:
+        if self._cancelled is None:
+            return self._ask(lambda: source.read(size))
+        try:
+            with self._cancelled.reading(source):
+                self._go_on()
+                data = self._ask(lambda: source.read(size))
+        except KurmaError:
+            self._go_on()  # a source that was closed in the middle fails in whatever way
+            raise
+        if not data:
+            self._go_on()
+        return data
+
+    def _go_on(self) -> None:
+        """:raises FetchError: it was given up."""
+        if self._cancelled is not None and self._cancelled.is_set():
+            raise FetchError(f"{self._what}: given up, for another part of the image failed")
 
     def _ask(self, source: Callable[[], T]) -> T:
         """What the plugin's part answers. It may raise anything: it must not pass for a fault of the core.
@@ -197,9 +214,7 @@ class Partial:
         self.waited = waited
 
     @classmethod
-    def lock(
-        cls, directory: str, key: str, note: Callable[[], None], cancelled: threading.Event | None
-    ) -> Partial:
+    def lock(cls, directory: str, key: str, note: Callable[[], None], cancelled: Cancellation | None) -> Partial:
         """Waits until nobody else writes it. Polls, for a thread that blocks in flock could not be cancelled."""
         os.makedirs(directory, mode=0o700, exist_ok=True)
         path = os.path.join(directory, hashlib.sha256(key.encode(errors="surrogateescape")).hexdigest()[:40])

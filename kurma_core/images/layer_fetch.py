@@ -7,6 +7,7 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from kurma_core.errors import ArchiveError, FetchError
+from kurma_core.fetching.cancellation import Cancellation
 from kurma_core.image_store.documents import layer_key
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def fetch_layers(
     missing = {layer.diff_id: layer for layer in remote.layers if not store.has_layer(layer.diff_id)}
     if missing:
         shared = SharedProgress(progress, remote.locator, list(missing.values()))
-        cancelled = threading.Event()
+        cancelled = Cancellation()
         keep = remote.transport != "file"
         with ThreadPoolExecutor(min(_PARALLEL, len(missing)), "kurma-layer") as pool, shared:
             futures: list[Future[None]] = [
@@ -40,7 +41,7 @@ def fetch_layers(
                 for future in done:
                     future.result()
             finally:
-                # The others notice at their next piece; on Ctrl-C too.
+                # The others end at once, also where they wait for bytes; on Ctrl-C too.
                 cancelled.set()
                 for future in futures:
                     future.cancel()
@@ -52,7 +53,7 @@ def _fetch(
     fetching: Fetching,
     layer: RemoteLayer,
     shared: SharedProgress,
-    cancelled: threading.Event,
+    cancelled: Cancellation,
     keep: bool,
 ) -> None:
     """One layer, from the first place that gives it; what one gave before it failed, the next is not asked for."""
@@ -74,7 +75,7 @@ def _fetch_from(
     fetching: Fetching,
     layer: RemoteLayer,
     progress: Progress,
-    cancelled: threading.Event,
+    cancelled: Cancellation,
     keep: bool,
 ) -> None:
     what = f"layer {(blob.digest or layer.diff_id).partition(':')[2][:12]}"

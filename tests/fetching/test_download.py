@@ -16,6 +16,7 @@ import pytest
 
 from kurma_core.errors import FetchDigestError, FetchError, FetchTruncatedError, StoreError
 from kurma_core.fetching import Fetching
+from kurma_core.fetching.cancellation import Cancellation
 from kurma_core.hookspecs import Fetcher
 
 CONTENT = bytes(range(250)) * 4000
@@ -196,7 +197,7 @@ def test_who_asks_meanwhile_waits(fetching: Fetching) -> None:
 
 
 def test_waiting_can_be_given_up(fetching: Fetching) -> None:
-    cancelled = threading.Event()
+    cancelled = Cancellation()
     caught: list[BaseException] = []
 
     def second() -> None:

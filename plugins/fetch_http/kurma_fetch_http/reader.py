@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
@@ -49,6 +51,7 @@ class ResumingReader(io.RawIOBase):
         self._sleep = sleep
         self._offset = offset
         self._failures = 0
+        self._ended = threading.Event()
         self._answer = first if first is not None else open_at(offset)
 
     def readable(self) -> bool:
@@ -76,6 +79,10 @@ class ResumingReader(io.RawIOBase):
 
     def close(self) -> None:
         if not self.closed:
+            self._ended.set()
+            # Whoever waits in a read in another thread wakes.
+            with contextlib.suppress(ValueError, RuntimeError, OSError):
+                self._answer.shutdown()
             # Closed, not drained: the rest may be gigabytes.
             self._answer.close()
             self._answer.release_conn()
@@ -97,12 +104,19 @@ class ResumingReader(io.RawIOBase):
 
     def _resume(self, error: FetchError) -> None:
         """Asks again from where the body broke; ``error`` is raised when that was done often enough."""
-        if self._failures >= self._retries or not isinstance(error, (FetchTruncatedError, FetchTimeoutError)):
+        if (
+            self._ended.is_set()
+            or self._failures >= self._retries
+            or not isinstance(error, (FetchTruncatedError, FetchTimeoutError))
+        ):
             raise error
         self._answer.close()
         self._sleep(backoff(self._failures))
         self._failures += 1
         self._answer = self._open_at(self._offset)
+        if self._ended.is_set():
+            self._answer.close()
+            raise error
 
 
 def buffered(reader: ResumingReader) -> BinaryIO:

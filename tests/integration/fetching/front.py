@@ -66,6 +66,7 @@ class Front:
     :ivar cut: given a path, after how many bytes of its body the connection is cut; None: it is not.
     :ivar fault: given a path, the status to answer with instead of asking the registry; None: ask it.
     :ivar change: given a path and a body, what is sent instead.
+    :ivar stall: given a path, after how many bytes nothing more comes; None: it does not stall.
     :ivar pace: seconds between pieces of 64 KiB.
     """
 
@@ -74,6 +75,8 @@ class Front:
         self.cut: Callable[[str], int | None] = lambda path: None
         self.fault: Callable[[str], int | None] = lambda path: None
         self.change: Callable[[str, bytes], bytes] = lambda path, body: body
+        self.stall: Callable[[str], int | None] = lambda path: None
+        self.over = threading.Event()
         self.headers: dict[str, str] = {}
         self.pace = 0.0
         self.tokens = tokens
@@ -105,6 +108,7 @@ def front(target: str, tls: ssl.SSLContext | None = None, tokens: Tokens | None 
     try:
         yield found
     finally:
+        found.over.set()
         found.server.shutdown()
         found.server.server_close()
         thread.join()
@@ -175,10 +179,17 @@ def _handler(front: Front) -> type[http.server.BaseHTTPRequestHandler]:
             start = int((self.headers.get("Range") or "bytes=0-").removeprefix("bytes=").rstrip("-"))
             kept = ("Content-Type", "Content-Range", "Location", "Docker-Content-Digest")
             headers = {name: answer.headers[name] for name in kept if name in answer.headers}
-            sent = self._say(answer.status, headers, body, front.cut(path))
+            sent = self._say(answer.status, headers, body, front.cut(path), front.stall(path))
             front.asked.append(Asked("GET", path, authorization, start, sent))
 
-        def _say(self, status: int, headers: dict[str, str], body: bytes, cut: int | None = None) -> int:
+        def _say(
+            self,
+            status: int,
+            headers: dict[str, str],
+            body: bytes,
+            cut: int | None = None,
+            stall: int | None = None,
+        ) -> int:
             self.send_response(status)
             for name, value in headers.items():
                 self.send_header(name, value)
@@ -186,6 +197,11 @@ def _handler(front: Front) -> type[http.server.BaseHTTPRequestHandler]:
             self.end_headers()
             whole = body if cut is None else body[:cut]
             sent = 0
+            if stall is not None:
+                self.wfile.write(whole[:stall])
+                front.over.wait()
+                self.close_connection = True
+                return stall
             try:
                 for place in range(0, len(whole), 1 << 16):
                     sent += self.wfile.write(whole[place : place + (1 << 16)])

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -13,10 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trustme
 
 from kurma_core.errors import ArchiveError, FetchTruncatedError
 from tests.integration.fetching.front import Front, front
-from tests.integration.fetching.parts import MakeMachine, OciDir, Registry, layer_tar, sha256
+from tests.integration.fetching.parts import Machine, MakeMachine, OciDir, Registry, layer_tar, sha256
 
 pytestmark = pytest.mark.root
 
@@ -37,6 +39,31 @@ def digests(oci: OciDir, registry: Registry) -> list[str]:
 def way(registry: Registry) -> Iterator[Front]:
     with front(registry.host) as found:
         yield found
+
+
+SCRIPT = """
+import sys
+from kurma_core.config import load
+from kurma_core.images import make_image_manager
+from kurma_core.registry import PluginRegistry
+config = load(sys.argv[1], sys.argv[2])
+make_image_manager(config, PluginRegistry(config, print), print).fetch(sys.argv[3])
+"""
+
+
+def fetching_process(tmp_path: Path, state: Path, locator: str) -> subprocess.Popen[bytes]:
+    """Another process that fetches into a machine's store."""
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "state.json"), str(state), locator]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def wait_for_partials(here: Machine, process: subprocess.Popen[bytes], size: int) -> None:
+    """Until so many bytes of layers have come."""
+    deadline = time.monotonic() + 20
+    while sum(file.stat().st_size for file in here.partials()) < size:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 class Bar:
@@ -77,22 +104,8 @@ def test_only_the_rest_is_asked_for_after_a_kill(
 ) -> None:
     way.pace = 0.1
     here = machine()
-    script = (
-        "import sys\n"
-        "from kurma_core.config import load\n"
-        "from kurma_core.images import make_image_manager\n"
-        "from kurma_core.registry import PluginRegistry\n"
-        "config = load(sys.argv[1], sys.argv[2])\n"
-        "make_image_manager(config, PluginRegistry(config, print), print).fetch(sys.argv[3])\n"
-    )
-    command = [sys.executable, "-c", script, str(tmp_path / "state.json"), str(here.state)]
-    locator = f"docker://{way.host}/app:v1"
-    process = subprocess.Popen([*command, locator], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    deadline = time.monotonic() + 20
-    while sum(file.stat().st_size for file in here.partials()) < 600_000:
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    process = fetching_process(tmp_path, here.state, f"docker://{way.host}/app:v1")
+    wait_for_partials(here, process, 600_000)
     process.send_signal(signal.SIGKILL)
     process.communicate()
     kept = [file.stat().st_size for file in here.partials()]
@@ -143,3 +156,26 @@ def test_a_layer_that_is_not_what_the_configuration_says(
     with pytest.raises(ArchiveError, match="the layer is not the one asked for"):
         here.images.fetch(f"oci:{oci.path}:lying")
     assert here.images.list() == ()
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+def test_interrupted_while_nothing_comes(
+    machine: MakeMachine, registry: Registry, digests: list[str], tmp_path: Path, tls: bool
+) -> None:
+    """Ctrl-C ends it at once, not at the end of the time-out; what came is kept."""
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    here = machine(plugins={"fetchers": {"docker": {"config": {"ca_file": str(tmp_path / "ca.pem")}}}})
+    with front(registry.host, context if tls else None) as way:
+        way.stall = lambda path: 300_000 if any(path.endswith(digest) for digest in digests) else None
+        process = fetching_process(tmp_path, here.state, f"docker://{way.host}/app:v1")
+        wait_for_partials(here, process, 4 * (1 << 18))
+        time.sleep(0.3)
+        begun = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=20)
+        assert time.monotonic() - begun < 5
+    assert sum(file.stat().st_size for file in here.partials()) >= 4 * (1 << 18)
+    assert list((here.state / "images" / "tmp").iterdir()) == []
