@@ -134,6 +134,7 @@ def _read_app(document: object, warn: Warn | None) -> ImageManifest:
 
 
 def _read_platform(reader: Reader) -> tuple[NameValue, ...]:
+    """``os`` and ``arch``; ``arch`` needs ``os``, for it says which architectures there are."""
     system = reader.string("os", types.text, f"one of {', '.join(ARCHITECTURES)}")
     if system not in ARCHITECTURES:
         raise ManifestError(reader.at("os"), f"one of {', '.join(ARCHITECTURES)}", describe(system))
@@ -163,9 +164,11 @@ def _read_fileset(document: object, warn: Warn | None) -> ImageManifest:
     read_versions(reader, FILESET_MANIFEST)
     refuse_late(reader, _LATE_KEYS)
     name = read_name(reader, "name", "the image's name")
+    # The draft's fileset manifest has no platform; some that were made have one.
+    platform = _read_platform(reader) if reader.has("os") or reader.has("arch") else ()
     return ImageManifest(
         name=name.name,
-        labels=name.labels,
+        labels=(*name.labels, *platform),
         dependencies=tuple(_read_dependency(item) for item in reader.objects("dependencies")),
         path_whitelist=reader.strings("files", types.inner_path),
         annotations=read_annotation_map(reader),
@@ -202,6 +205,9 @@ def _tell_of_differences(app: ImageManifest, fileset: ImageManifest, warn: Warn)
         ours, theirs = getattr(app, key) or "(none)", getattr(fileset, key) or "(none)"
         if ours != theirs:
             warn(f"{key}: the app manifest's, {ours}, counts, and not the fileset manifest's, {theirs}")
+    for label in fileset.labels:
+        if label.name != "version" and app.label(label.name) != label.value:
+            warn(f"{label.name}: the app manifest's, {app.label(label.name)}, counts, and not {label.value}")
     for key in sorted(set(app.extra) & set(fileset.extra)):
         if app.extra[key] != fileset.extra[key]:
             warn(f"unknown key {child('$', key)}: the app manifest's counts, and not the fileset manifest's")

@@ -272,3 +272,14 @@ def test_early_unknown_keys_are_kept_and_told():
     for path in ("$.xTop", "$.ports[0].xPort", "$.dependencies[0].xDep"):
         assert f"unknown key {path} is kept" in told
     assert "unknown key $.xTop: the app manifest's counts" in told
+
+
+def test_early_fileset_manifest_may_name_its_platform():
+    document = {**FILESET, "os": "linux", "arch": "aarch64"}
+    warnings: list[str] = []
+    converted = convert_image(None, document, warn=warnings.append)
+    assert (converted.label("os"), converted.label("arch"), warnings) == ("linux", "aarch64", [])
+    assert convert_image(APP, document, warn=warnings.append).label("arch") == "amd64"
+    assert warnings == ["arch: the app manifest's, amd64, counts, and not aarch64"]
+    refused({**FILESET, "arch": "amd64"}, "$.os", "linux", "nothing")
+    refused({**FILESET, "os": "linux", "arch": "vax"}, "$.arch", "amd64", '"vax"')
