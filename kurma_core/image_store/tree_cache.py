@@ -54,6 +54,7 @@ class TreeCache:
                 while True:
                     with store.locked():
                         put_directory(made, place)
+                    store.step("tree placed")
                     if self._used(place):
                         break
                 sync_directory(store.path("trees"))

@@ -94,7 +94,7 @@ def test_the_steps_are_these(store: ImageStore, archive: str) -> None:
     assert run(store, archive, "image", "") == IMAGE
     assert run(store, archive, "layered", "") == LAYERED
     assert run(store, archive, "remove", "") == REMOVE
-    assert run(store, archive, "tree", "") == ["tree built"]
+    assert run(store, archive, "tree", "") == ["tree built", "tree placed"]
 
 
 @pytest.mark.parametrize("at", IMAGE)
