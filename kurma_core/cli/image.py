@@ -7,13 +7,20 @@ from kurma_core.cli.declare import FORMAT, NO_LEGEND, PASSPHRASE_FILE, Argument,
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
+    from typing import Any
 
     from kurma_core.cli.output import Column
     from kurma_core.cli.session import Session
     from kurma_core.image_store import GcReport
     from kurma_core.models import ImageRecord
 
+#: What ``--sort`` puts first where it is greater; the store lists by name, and then by age.
+_ORDERS: dict[str, Callable[[ImageRecord], Any]] = {
+    "size": lambda image: image.size,
+    "fetched": lambda image: image.fetched_at,
+    "used": lambda image: image.last_used or "",
+}
 _IMAGE = Argument("image", "IMAGE", "The image: its ID, the beginning of it, or its name.")
 
 
@@ -58,14 +65,28 @@ def fetch(
     return session.each(locators, one)
 
 
-@command(FORMAT, NO_LEGEND)
-def list_(session: Session, *, format: str, no_legend: bool) -> None:
+@command(
+    Option(
+        "sort",
+        "--sort",
+        "By what: the largest, the newest or the last used stands first.",
+        choices=("name", "size", "fetched", "used"),
+        default="name",
+    ),
+    Option("quiet", "--quiet -q", "Print IDs only, whole, one a line."),
+    FORMAT,
+    NO_LEGEND,
+)
+def list_(session: Session, *, sort: str, quiet: bool, format: str, no_legend: bool) -> None:
     """List the images of the store.
 
     Of one whose record is damaged, standard error says what is wrong.
     """
     from kurma_core.cli.output import ago, size
 
+    listed, damaged = session.client.images.scan()
+    if sort in _ORDERS:
+        listed = tuple(sorted(listed, key=_ORDERS[sort], reverse=True))
     columns: list[Column] = [
         ("ID", lambda image: image.id[:20]),
         ("NAME", lambda image: image.name),
@@ -75,8 +96,11 @@ def list_(session: Session, *, format: str, no_legend: bool) -> None:
         ("FETCHED", lambda image: ago(image.fetched_at)),
         ("LAST USED", lambda image: ago(image.last_used) or "never"),
     ]
-    images, damaged = session.client.images.scan()
-    session.listing(format, images, columns, no_legend=no_legend)
+    if quiet:
+        for image in listed:
+            session.line(image.id)
+    else:
+        session.listing(format, listed, columns, no_legend=no_legend)
     for error in damaged:
         session.problem(error)
 
@@ -84,8 +108,12 @@ def list_(session: Session, *, format: str, no_legend: bool) -> None:
 @command(_IMAGE, FORMAT)
 def show(session: Session, *, image: str, format: str) -> None:
     """Show everything that is known of an image."""
-    record = session.client.images.get(image)
-    session.show(format, record.to_json(), lambda: "\n".join(_page(record)))
+    from kurma_core.cli.image_page import page
+
+    images = session.client.images
+    record = images.get(image)
+    manifest = images.manifest(record.id)
+    session.show(format, {**record.to_json(), "manifest": manifest.to_json()}, lambda: page(record, manifest))
 
 
 @command(_IMAGE, Option("original", "--original", "Of an early image, print its own documents."))
@@ -167,32 +195,3 @@ def _removals(report: GcReport) -> str:
     word, freed = ("would be removed", "would be freed") if report.dry_run else ("removed", "freed")
     lines = [f"{one.kind} {one.name[:20]}: {word} ({size(one.size)})" for one in report.removed]
     return "\n".join([*lines, f"{size(report.freed)} {freed}"])
-
-
-def _page(record: ImageRecord) -> Iterator[str]:
-    from kurma_core.cli.output import facts, pairs, size, table
-
-    yield facts(
-        [
-            ("id", record.id),
-            ("early id", record.early_id),
-            ("name", record.name),
-            ("version", record.version),
-            ("labels", pairs(record.labels)),
-            ("size", size(record.size)),
-            ("trust", record.trust),
-            ("fetched", record.fetched_at),
-            ("last used", record.last_used or "never"),
-            ("layers", str(len(record.layers))),
-        ]
-    )
-    columns: list[Column] = [
-        ("LOCATOR", lambda one: one.locator),
-        ("TRUST", lambda one: one.trust),
-        ("FETCHED", lambda one: one.fetched_at),
-        ("DIGEST", lambda one: one.digest or ""),
-        ("KEY", lambda one: one.fingerprint or ""),
-        ("ENCRYPTED", lambda one: "yes" if one.encrypted else ""),
-        ("RELAXED", lambda one: ",".join(one.insecure)),
-    ]
-    yield from ("", *table(record.provenance, columns))

@@ -167,9 +167,11 @@ def _tell(message: str, hint: str | None, debug: bool) -> None:
         import traceback
 
         traceback.print_exc()
-    print(f"kurma: {' '.join(message.splitlines())}", file=sys.stderr)
+    from kurma_core.cli.output import one_line
+
+    print(f"kurma: {one_line(message)}", file=sys.stderr)
     if hint:
-        print(f"  hint: {' '.join(hint.splitlines())}", file=sys.stderr)
+        print(f"  hint: {one_line(hint)}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -25,10 +25,11 @@ def table(items: Iterable[Any], columns: Sequence[Column], *, legend: bool = Tru
 
 
 def facts(pairs: Iterable[tuple[str, str | None]]) -> str:
-    """Lines ``NAME  VALUE``, aligned; those without a value are left out."""
+    """Lines ``NAME  VALUE``, aligned, a value's further lines below its first; those without one are left out."""
     kept = [(name, value) for name, value in pairs if value]
     width = max((len(name) for name, _ in kept), default=0)
-    return "\n".join(f"{name.ljust(width)}{_GAP}{printable(value)}" for name, value in kept)
+    below = "\n" + " " * (width + len(_GAP))
+    return "\n".join(name.ljust(width) + _GAP + printable(value).replace("\n", below) for name, value in kept)
 
 
 def _cell(text: str) -> str:
@@ -43,6 +44,11 @@ def printable(text: str) -> str:
         letter if letter.isprintable() or letter == "\n" else letter.encode("unicode_escape").decode()
         for letter in text
     )
+
+
+def one_line(text: str) -> str:
+    """What is said of an error, or noted: in one line, whatever was named in it."""
+    return printable(" ".join(text.splitlines()))
 
 
 def plain(item: Any) -> Any:

@@ -92,16 +92,18 @@ class Session:
 
     def note(self, text: str) -> None:
         """Tells the user something in one line, on standard error."""
-        from kurma_core.cli.output import printable
+        from kurma_core.cli.output import one_line
 
         self._clear()
-        print(f"kurma: {printable(' '.join(text.splitlines()))}", file=sys.stderr)
+        print(f"kurma: {one_line(text)}", file=sys.stderr)
 
     def problem(self, error: KurmaError) -> None:
         """Tells of an error that does not end the command."""
+        from kurma_core.cli.output import one_line
+
         self.note(error.message)
         if error.hint:
-            print(f"  hint: {' '.join(error.hint.splitlines())}", file=sys.stderr)
+            print(f"  hint: {one_line(error.hint)}", file=sys.stderr)
 
     def progress(self) -> Bar | None:
         """A progress bar, where somebody looks."""

@@ -215,7 +215,10 @@ class ImageManager:
             if verify:
                 for ident in graph.manifests:
                     self.store.verify(ident, deep=True)
-            driver = cast("Renderer", self._registry.driver(_RENDERERS, renderer or self._config.renderer))
+            driver = cast(
+                "Renderer",
+                self._registry.driver(_RENDERERS, self._config.renderer if renderer is None else renderer),
+            )
             rendered = rendering.render(node, driver, self.store.cache, graph.manifests)
             if verify:
                 for layer in rendered.layers:
@@ -257,7 +260,12 @@ class ImageManager:
         return self.store.scan()
 
     def get(self, reference: str) -> ImageRecord:
-        """By ID, the start of one, or name. :raises ImageNotFoundError: :raises AmbiguousReferenceError:"""
+        """By ID, the start of one, or name. :raises ImageNotFoundError: :raises AmbiguousReferenceError:
+
+        :raises UsageError: ``reference`` is empty.
+        """
+        if not reference:
+            raise UsageError("an image's name is empty")
         return self.store.find(reference)
 
     def manifest(self, image_id: str) -> ImageManifest:

@@ -47,7 +47,7 @@ def pod_document(
     template = request.template
     if not template.pod.apps:
         raise UsageError("the pod has no apps", hint="name at least one under apps")
-    renderer = request.renderer or services.config.renderer
+    renderer = services.config.renderer if request.renderer is None else request.renderer
     stager = request.stager or services.config.stager
     services.stagers.check(stager)
     resolved = _images(request, services, progress)

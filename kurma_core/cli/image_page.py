@@ -1,0 +1,88 @@
+"""What ``image show`` prints for people: the image, its app, what it is made of, and where it came from."""
+
+from __future__ import annotations
+
+import shlex
+
+from kurma_core.cli.output import ago, facts, pairs, size, table
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kurma_core.appc.image import App, ImageManifest, MountPoint, Port
+    from kurma_core.cli.output import Column
+    from kurma_core.models import ImageRecord, Provenance
+
+    Fact = tuple[str, str | None]
+
+
+def page(record: ImageRecord, manifest: ImageManifest) -> str:
+    """The whole page, as paragraphs."""
+    return "\n\n".join(_paragraphs(record, manifest))
+
+
+def _paragraphs(record: ImageRecord, manifest: ImageManifest) -> Iterator[str]:
+    yield facts(
+        [
+            ("id", record.id),
+            ("early id", record.early_id),
+            ("name", record.name),
+            ("version", record.version),
+            ("labels", pairs(record.labels)),
+            ("size", size(record.size)),
+            ("trust", record.trust),
+            ("fetched", _moment(record.fetched_at)),
+            ("last used", _moment(record.last_used) if record.last_used else "never"),
+        ]
+    )
+    yield facts(_app(manifest.app)) if manifest.app is not None else "no app: an image for others to depend on"
+    if manifest.dependencies:
+        dependencies: list[Column] = [
+            ("DEPENDS ON", lambda one: one.image_name),
+            ("LABELS", lambda one: ",".join(f"{label.name}={label.value}" for label in one.labels)),
+            ("ID", lambda one: (one.image_id or "")[:20]),
+            ("AT", lambda one: one.root),
+        ]
+        yield "\n".join(table(manifest.dependencies, dependencies))
+    if manifest.path_whitelist:
+        yield "\n".join(table(manifest.path_whitelist, [("KEEPS ONLY", str)]))
+    layers: list[Column] = [("LAYERS, LOWEST FIRST", str)]
+    yield "\n".join(table(record.layers, layers)) if record.layers else "no layers"
+    for one in reversed(record.provenance):
+        yield facts(_came(one))
+
+
+def _app(app: App) -> Iterator[Fact]:
+    yield ("command", shlex.join(app.exec) or "none")
+    yield ("user", f"{app.user}:{app.group}")
+    yield ("directory", app.working_directory)
+    yield ("environment", "\n".join(f"{one.name}={one.value}" for one in app.environment))
+    yield ("ports", ", ".join(map(_port, app.ports)))
+    yield ("volumes", ", ".join(map(_volume, app.mount_points)))
+    yield ("isolators", ", ".join(one.name for one in app.isolators))
+
+
+def _port(port: Port) -> str:
+    last = f"-{port.port + port.count - 1}" if port.count > 1 else ""
+    return f"{port.name} ({port.port}{last}/{port.protocol})"
+
+
+def _volume(one: MountPoint) -> str:
+    return f"{one.name} ({one.path}{', read-only' if one.read_only else ''})"
+
+
+def _came(one: Provenance) -> Iterator[Fact]:
+    yield ("came from", one.locator)
+    yield ("url", one.url if one.url != one.locator else None)
+    yield ("at", _moment(one.fetched_at))
+    yield ("trust", one.trust)
+    yield ("digest", one.digest)
+    yield ("key", one.fingerprint)
+    yield ("encrypted", "yes" if one.encrypted else None)
+    yield ("relaxed", ", ".join(one.insecure))
+
+
+def _moment(at: str) -> str:
+    said = ago(at)
+    return f"{at} ({said})" if said != at else at
