@@ -24,13 +24,18 @@ def read(file: str) -> Json:
     :raises ConfigError: it cannot be read, anyone may write to it, it breaks its format, a key stands in it twice,
         or it holds what JSON cannot (a date, a key that is no text).
     """
-    text = _text(file)
+    return value_of(file, text_of(file))
+
+
+def value_of(file: str, text: str) -> Json:
+    """As :func:`read`, of the file's text."""
     value = _json(file, text) if file.endswith(".json") else _yaml(file, text)
     _plain(file, value)
     return value
 
 
-def _text(file: str) -> str:
+def text_of(file: str) -> str:
+    """The file's text. :raises ConfigError: it cannot be read, or anyone may write to it."""
     try:
         with open(file, encoding="utf-8") as stream:
             # Whoever can write this file can name keys and images that run with root's power.

@@ -174,16 +174,19 @@ def is_early(document: Json) -> bool:
 
 
 def read_pod_file(file: str) -> Json:
-    """The value in a pod's file, JSON or YAML; ``-`` is standard input.
+    """The value in a pod's file, JSON or YAML; ``-`` is standard input. An early document must be JSON (E9).
 
     :raises KurmaError: it cannot be read, or is neither.
     """
-    from kurma_core.config_files import read
-
-    if not file.endswith(".json"):
-        return read("/dev/stdin" if file == "-" else file)
     from kurma_core.appc.jsonio import loads
 
+    if not file.endswith(".json"):
+        from kurma_core.config_files import text_of, value_of
+
+        path = "/dev/stdin" if file == "-" else file
+        text = text_of(path)
+        value = value_of(path, text)
+        return loads(text, path) if is_early(value) else value
     try:
         with open(file, "rb") as stream:
             return loads(stream.read(), file)

@@ -242,3 +242,12 @@ def test_child():
     assert types.child("$", "app") == "$.app"
     assert types.child("$.a", "kurma.io/seed") == '$.a["kurma.io/seed"]'
     assert types.child("$", "") == '$[""]'
+
+
+def test_content_ids_are_whole_or_an_early_documents():
+    whole, early = "sha512-" + "Ab" * 64, "sha256-" + "Cd" * 32
+    assert types.content_id(whole, "$") == whole.lower()
+    for digits in (64, 40, 6):
+        assert types.content_id(early[: 7 + digits], "$") == early[: 7 + digits].lower()
+    for wrong in (early[:12], whole[:-1], early + "0", "sha256-xyzxyz", "md5-123456", "123456"):
+        refused(types.content_id, wrong, "an image ID", types.describe(wrong))

@@ -283,3 +283,10 @@ def test_early_fileset_manifest_may_name_its_platform():
     assert warnings == ["arch: the app manifest's, amd64, counts, and not aarch64"]
     refused({**FILESET, "arch": "amd64"}, "$.os", "linux", "nothing")
     refused({**FILESET, "os": "linux", "arch": "vax"}, "$.arch", "amd64", '"vax"')
+
+
+@pytest.mark.parametrize("root", ["opt", "/a/../b", 1])
+def test_early_root_is_checked_where_it_is_kept(root):
+    with pytest.raises(ManifestError) as caught:
+        ImageManifest.parse(changed(LATE_FILESET, "dependencies", 1, "kurma.io/root", to=root))
+    assert caught.value.data["path"] == '$.dependencies[1]["kurma.io/root"]'

@@ -117,6 +117,16 @@ def test_convert_pod_refuses_broken_json_where_it_breaks(tmp_path, capsys, clien
     assert "line 1, column " in err
 
 
+@pytest.mark.parametrize("name", ["pod", "pod.json", "pod.yml"])
+def test_early_pod_must_be_json_whatever_its_files_name(tmp_path, capsys, client, name):
+    text = json.dumps(POD)
+    assert printed(capsys, "pod", "convert", write(tmp_path, name, text), client=client)[0] == 0
+    yaml = text.replace('"uuid": "', '"uuid": !!str "')
+    code, late, err = printed(capsys, "pod", "convert", write(tmp_path, name, yaml), client=client)
+    assert (code, late) == (125, None)
+    assert "expected well-formed JSON" in err
+
+
 @pytest.mark.parametrize("early", [True, False], ids=["early", "converted"])
 def test_early_pod_arrives_in_the_request(monkeypatch, tmp_path, capsys, fakes: ModuleType, early):
     monkeypatch.setattr(os, "geteuid", lambda: 0)
