@@ -99,7 +99,7 @@ def _check(
         except OSError as error:
             raise RenderError(
                 f"cannot render image {_named(image)}: layer {layer.path}: {error.strerror}",
-                hint="the image store is damaged: remove the image and fetch it again",
+                hint="the image store is damaged: remove every image that has these layers and fetch it anew",
                 path=layer.path,
             ) from error
 

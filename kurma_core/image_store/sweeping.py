@@ -79,6 +79,7 @@ def remove(store: ImageStore, image_id: str, *, dry_run: bool, unused: Callable[
                 work.take("image", "images", image_id, lock)
                 store.step("image taken away")
                 work.take_unneeded([f"{image_id}.aci"], layers)
+                work.take_trees_without_layers()
                 store.step("taken away")
         finally:
             os.close(lock)
@@ -175,6 +176,17 @@ class _Sweep:
                 self.take("layer", "layers", key)
                 self._store.step("layer taken away")
 
+    def take_trees_without_layers(self) -> None:
+        """Take the rendered trees that were made of a layer taken before: nothing could make them again, and a
+        damaged one must not outlive the image that it stands for."""
+        gone = [name.removeprefix("layers/") for name in self._gone if name.startswith("layers/")]
+        if not gone:
+            return
+        for tree_id in _names(self._store.path("trees")):
+            if any(f'"{key}"' in _tree_key(self._store, tree_id) for key in gone):
+                self.take("tree", "trees", tree_id)
+                self._store.step("tree taken away")
+
     def report(self) -> GcReport:
         """All that was taken, measured. Walking large trees takes its time, so no lock is held here."""
         usage = Usage()
@@ -215,6 +227,16 @@ def _time(path: str) -> float:
 
 def _layer_record(store: ImageStore, key: str) -> str:
     return store.path("layers", key, "layer.json")
+
+
+def _tree_key(store: ImageStore, tree_id: str) -> str:
+    """The text that says what made the tree; empty where its document cannot be read."""
+    path = store.path("trees", tree_id, "tree.json")
+    try:
+        with open(path, "rb") as file:
+            return str(documents.load(file.read(), path).get("key", ""))
+    except (OSError, StoreError):
+        return ""
 
 
 def _names(path: str) -> list[str]:

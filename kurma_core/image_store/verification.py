@@ -136,6 +136,8 @@ class _Check:
 
 
 def _damaged(what: str, path: str) -> StoreError:
+    # A tree goes with its layers, which other images may have as well.
+    whose = "every image that has these layers" if "/trees/sha512-" in path else "the image"
     return StoreError(
-        f"the image store is damaged: {what}: {path}", hint="remove the image and fetch it anew", path=path
+        f"the image store is damaged: {what}: {path}", hint=f"remove {whose} and fetch it anew", path=path
     )

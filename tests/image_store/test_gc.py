@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from kurma_core.appc.layering import Application, tree_key
 from kurma_core.errors import ImageError, ImageNotFoundError
 from kurma_core.image_store import ImageStore
 from kurma_core.image_store.documents import timestamp
@@ -92,6 +93,26 @@ def test_remove(store: ImageStore) -> None:
     assert os.listdir(store.path("archives")) == [f"{other.id}.aci"]
     assert os.listdir(store.path("layers")) == [other.id]
     assert os.listdir(store.path("tmp")) == []
+
+
+def test_a_tree_goes_with_its_layers(store: ImageStore) -> None:
+    """A damaged one does not outlive its image; those of other images stay."""
+    gone = stage_and_commit(store, image(file("rootfs/a")))
+    kept = stage_and_commit(store, image(file("rootfs/b")))
+
+    def tree(*layers: str) -> str:
+        what = [Application("", tuple(store.layer(key) for key in layers), "at")]
+        return store.cache.tree(tree_key("copy", what), lambda _: None).id
+
+    trees = {tree(gone.id), tree(kept.id, gone.id)}
+    stays = {tree(kept.id)}
+    report = store.remove(gone.id, dry_run=True)
+    assert {removal.name for removal in report.removed if removal.kind == "tree"} == trees
+    assert set(os.listdir(store.path("trees"))) == trees | stays
+    assert store.remove(gone.id).removed == report.removed
+    assert set(os.listdir(store.path("trees"))) == stays
+    store.remove(kept.id)
+    assert os.listdir(store.path("trees")) == []
 
 
 def test_remove_says_before_what_it_then_does(store: ImageStore) -> None:

@@ -150,6 +150,26 @@ def test_one_that_fails_does_not_keep_the_rest(kurma: Any, images: dict[str, str
     assert "broken.aci" in said[1]
 
 
+def test_what_is_damaged_is_well_again_as_the_hint_says(kurma: Any, place: Path) -> None:
+    (place / "hurt").mkdir()
+    (place / "hurt" / "content").write_text("as it was\n")
+    made = archive(str(place / "hurt"), str(place / "hurt.aci"), "example.com/hurt")
+    image = kurma.out("image", "fetch", made).strip()
+    render = ("image", "render", "--renderer", "copy", "--verify", "example.com/hurt")
+    content = Path(kurma.out(*render).strip(), "content")
+    content.write_text("changed\n")
+    done = kurma(*render)
+    assert (done.returncode, done.stdout) == (125, "")
+    assert "'content' has changed since it was extracted" in done.stderr
+    assert "hint: remove every image that has these layers and fetch it anew" in done.stderr
+    kurma.out("image", "rm", image)
+    kurma.out("image", "fetch", made)
+    kurma.out(*render)
+    assert content.read_text() == "as it was\n"
+    kurma.out("image", "rm", image)
+    assert not content.exists()
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
