@@ -1,0 +1,140 @@
+"""A1: where ``kurma`` gets passphrases from, and where it leaves none. Each a process of its own."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+KURMA = (sys.executable, "-m", "kurma_core.cli.main")
+SECRET = "open sesame"
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "kurma.json").write_text("{}")
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "file").write_text("content")
+    found = {name: value for name, value in os.environ.items() if name != "KURMA_PASSPHRASE"}
+    return {**found, "KURMA_DIR": str(tmp_path / "state"), "KURMA_CONFIG": str(tmp_path / "kurma.json")}
+
+
+def kurma(environment: dict[str, str], *words: str, **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*KURMA, *words],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**environment, **more},
+        timeout=60,
+    )
+
+
+def build(tmp_path: Path, *words: str) -> tuple[str, ...]:
+    root = str(tmp_path / "root")
+    return ("image", "build", "--from-rootfs", root, "--name", "example.com/x", "-o", f"{tmp_path}/x.aci", *words)
+
+
+def on_a_terminal(environment: dict[str, str], words: tuple[str, ...], *typed: str) -> tuple[int, str]:
+    """Runs it on a terminal of its own; each answer is typed once it is asked for. Its code, and what is shown."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(sys.executable, [*KURMA, *words], environment)
+    shown = b""
+    answers = list(typed)
+    seen = 0
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        if select.select([terminal], [], [], 0.05)[0]:
+            try:
+                piece = os.read(terminal, 4096)
+            except OSError:
+                break
+            if not piece:
+                break
+            shown += piece
+        if answers and shown[seen:].rstrip(b" ").endswith(b":"):
+            seen = len(shown)
+            time.sleep(0.1)  # getpass turns the echo off, and drops what was typed before
+            os.write(terminal, answers.pop(0).encode() + b"\n")
+    os.close(terminal)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), shown.decode()
+
+
+def test_from_a_file_and_from_the_environment(environment: dict[str, str], tmp_path: Path) -> None:
+    file = tmp_path / "passphrase"
+    file.write_text(f"{SECRET}\nmore\n")
+    built = kurma(environment, *build(tmp_path, "--encrypt", "--passphrase-file", str(file)))
+    assert (built.returncode, built.stderr) == (0, "")
+    assert built.stdout.startswith("sha512-")
+    archive = f"{tmp_path}/x.aci"
+    for words, more in (
+        (("--passphrase-file", str(file)), {"KURMA_PASSPHRASE": "the file comes first"}),
+        ((), {"KURMA_PASSPHRASE": SECRET}),
+    ):
+        done = kurma(environment, "image", "validate", *words, archive, **more)
+        assert (done.returncode, done.stdout) == (0, f"{archive}: example.com/x: a valid image\n"), done.stderr
+    plain = kurma(environment, *build(tmp_path))
+    assert plain.stdout == built.stdout, "the ID is that of the archive in it"
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({}, "{archive}: the archive is encrypted, and there is no passphrase for it"),
+        ({"KURMA_PASSPHRASE": "wrong"}, "{archive}: the archive is encrypted, and the passphrase is wrong"),
+    ],
+)
+def test_without_a_terminal_it_is_one_clear_line(
+    more: dict[str, str], message: str, environment: dict[str, str], tmp_path: Path
+) -> None:
+    assert kurma(environment, *build(tmp_path, "--encrypt"), KURMA_PASSPHRASE=SECRET).returncode == 0
+    done = kurma(environment, "image", "validate", f"{tmp_path}/x.aci", **more)
+    first, hint = done.stderr.splitlines()
+    assert first == "kurma: " + message.format(archive=f"{tmp_path}/x.aci")
+    assert hint == "  hint: give it by --passphrase-file FILE, in KURMA_PASSPHRASE, or at a terminal"
+    assert (done.returncode, done.stdout) == (125, "")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"), [(None, "cannot read"), (b"\nsecret\n", "has no passphrase in its first line")]
+)
+def test_a_file_without_one(
+    content: bytes | None, message: str, environment: dict[str, str], tmp_path: Path
+) -> None:
+    if content is not None:
+        (tmp_path / "passphrase").write_bytes(content)
+    done = kurma(environment, *build(tmp_path, "--encrypt", "--passphrase-file", f"{tmp_path}/passphrase"))
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert message in done.stderr
+    assert not os.path.exists(f"{tmp_path}/x.aci")
+
+
+def test_nothing_to_encrypt_with(environment: dict[str, str], tmp_path: Path) -> None:
+    done = kurma(environment, *build(tmp_path, "--encrypt"))
+    assert done.returncode == 2
+    assert done.stderr.startswith("kurma: no passphrase to encrypt with\n  hint: ")
+    assert sorted(os.listdir(tmp_path)) == ["kurma.json", "root"]
+
+
+def test_at_a_terminal(environment: dict[str, str], tmp_path: Path) -> None:
+    """Typed twice for a new one; once for one that is there, and again where it was mistyped; never shown."""
+    code, shown = on_a_terminal(
+        environment, build(tmp_path, "--encrypt"), SECRET, "something else", SECRET, SECRET
+    )
+    assert code == 0, shown
+    assert "the two differ; try again" in shown
+    archive = f"{tmp_path}/x.aci"
+    code, shown = on_a_terminal(environment, ("image", "validate", archive), "wrong", SECRET)
+    assert code == 0, shown
+    assert shown.count(f"passphrase of {archive}: ") == 2
+    assert "wrong passphrase; try again" in shown
+    assert "a valid image" in shown
+    assert SECRET not in shown
