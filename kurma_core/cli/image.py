@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 from kurma_core.cli import values
 from kurma_core.cli.declare import FORMAT, NO_LEGEND, PASSPHRASE_FILE, Argument, Option, command
+from kurma_core.errors import ArchiveError, ManifestError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from kurma_core.cli.output import Column
@@ -22,6 +25,9 @@ _ORDERS: dict[str, Callable[[ImageRecord], Any]] = {
     "used": lambda image: image.last_used or "",
 }
 _IMAGE = Argument("image", "IMAGE", "The image: its ID, the beginning of it, or its name.")
+_IMAGE_OR_FILE = Argument(
+    "image", "IMAGE", "The image: its ID, the beginning of it, its name, or an archive's path."
+)
 
 
 @command(
@@ -105,25 +111,64 @@ def list_(session: Session, *, sort: str, quiet: bool, format: str, no_legend: b
         session.problem(error)
 
 
-@command(_IMAGE, FORMAT)
-def show(session: Session, *, image: str, format: str) -> None:
-    """Show everything that is known of an image."""
-    from kurma_core.cli.image_page import page
+@command(_IMAGE_OR_FILE, PASSPHRASE_FILE, FORMAT)
+def show(session: Session, *, image: str, passphrase_file: str | None, format: str) -> None:
+    """Show everything that is known of an image.
 
+    An archive's path shows what that file is; the store is not looked at.
+    """
+    from kurma_core.cli.image_page import archive_page, page
+
+    session.passphrase_file = passphrase_file
     images = session.client.images
+    file = images.file(image)
+    if file is not None:
+        with naming(file):
+            facts = images.inspect(file)
+        session.show(format, facts.to_json(), lambda: archive_page(facts))
+        return
     record = images.get(image)
     manifest = images.manifest(record.id)
     session.show(format, {**record.to_json(), "manifest": manifest.to_json()}, lambda: page(record, manifest))
 
 
-@command(_IMAGE, Option("original", "--original", "Of an early image, print its own documents."))
-def cat_manifest(session: Session, *, image: str, original: bool) -> None:
+@command(
+    _IMAGE_OR_FILE,
+    Option("original", "--original", "Of an early image, print its own documents."),
+    PASSPHRASE_FILE,
+)
+def cat_manifest(session: Session, *, image: str, original: bool, passphrase_file: str | None) -> None:
     """Print an image's manifest, byte for byte.
 
     Of an early image (0.1.0) it is the late form that Kurma made of it.
     """
+    session.passphrase_file = passphrase_file
     images = session.client.images
-    session.write("stdout", images.cat_manifest(images.get(image).id, original=original), flush=True)
+    file = images.file(image)
+    if file is None:
+        document = images.cat_manifest(images.get(image).id, original=original)
+    else:
+        with naming(file):
+            contents = images.inspect(file).contents
+        document = (b"".join(contents.originals.values()) if original else b"") or contents.manifest_bytes
+    session.write("stdout", document, flush=True)
+
+
+@command(
+    _IMAGE_OR_FILE,
+    Argument("directory", "DIR", "Where to: an empty directory, or a new one."),
+    PASSPHRASE_FILE,
+    root=True,
+)
+def extract(session: Session, *, image: str, directory: str, passphrase_file: str | None) -> None:
+    """Extract an image's root filesystem, and print the image's ID.
+
+    Owners, modes, times and attributes are the image's. What it depends on is not in it; render shows the whole.
+    """
+    session.passphrase_file = passphrase_file
+    images = session.client.images
+    with naming(images.file(image)):
+        session.line(images.extract(image, directory))
 
 
 @command(_IMAGE, Argument("file", "FILE", "Where to; it is replaced if it exists."), root=True)
@@ -195,3 +240,14 @@ def _removals(report: GcReport) -> str:
     word, freed = ("would be removed", "would be freed") if report.dry_run else ("removed", "freed")
     lines = [f"{one.kind} {one.name[:20]}: {word} ({size(one.size)})" for one in report.removed]
     return "\n".join([*lines, f"{size(report.freed)} {freed}"])
+
+
+@contextmanager
+def naming(file: str | None) -> Iterator[None]:
+    """What is wrong with an archive is said with its name before it: what reads it does not know that."""
+    try:
+        yield
+    except (ArchiveError, ManifestError) as error:
+        if file is not None and not error.message.startswith(f"{file}:"):
+            error.message = f"{file}: {error.message}"
+        raise

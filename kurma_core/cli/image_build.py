@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from kurma_core.cli import values
 from kurma_core.cli.declare import PASSPHRASE_FILE, Argument, Option, command
-from kurma_core.errors import KurmaError, UsageError
+from kurma_core.cli.image import naming
+from kurma_core.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,12 +78,8 @@ def validate(session: Session, *, files: tuple[str, ...], passphrase_file: str |
     session.passphrase_file = passphrase_file
 
     def one(file: str) -> None:
-        try:
+        with naming(file):
             manifest = session.client.images.validate(file)
-        except KurmaError as error:
-            if not error.message.startswith(f"{file}:"):
-                error.message = f"{file}: {error.message}"
-            raise
         session.line(f"{file}: {manifest.name}: a valid image")
 
     return session.each(files, one)

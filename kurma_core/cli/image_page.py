@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from kurma_core.appc.image import App, ImageManifest, MountPoint, Port
     from kurma_core.cli.output import Column
+    from kurma_core.image_store.validating import ArchiveFacts
     from kurma_core.models import ImageRecord, Provenance
 
     Fact = tuple[str, str | None]
@@ -86,3 +87,23 @@ def _came(one: Provenance) -> Iterator[Fact]:
 def _moment(at: str) -> str:
     said = ago(at)
     return f"{at} ({said})" if said != at else at
+
+
+def archive_page(archive: ArchiveFacts) -> str:
+    """What ``show`` says of an archive that is not in the store."""
+    value = archive.to_json()
+    app = archive.contents.manifest.app
+    head = facts(
+        [
+            ("id", archive.id),
+            ("early id", archive.early_id),
+            ("name", value["name"]),
+            ("version", value["version"]),
+            ("labels", pairs(value["labels"])),
+            ("size", size(archive.shipped)),
+            ("tar", f"{size(archive.size)}, {archive.entries} entries"),
+            ("encrypted", "yes" if archive.encrypted else "no"),
+            ("layout", "early" if value["early"] else "late"),
+        ]
+    )
+    return head if app is None else f"{head}\n\n{facts(_app(app))}"

@@ -57,6 +57,7 @@ TABLE: dict[str, Entry | Group] = {
                 "image_build", "validate", "Check that files are image archives that Kurma accepts."
             ),
             "export": Entry("image", "export", "Write an image of the store to a file."),
+            "extract": Entry("image", "extract", "Extract an image's root filesystem, and print the image's ID."),
             "render": Entry("image", "render", "Render an image, and print its directories, top first."),
             "convert": Entry("convert", "image", "Print the late form of an early image's manifest."),
             "rm": Entry("image", "rm", "Remove images from the store."),

@@ -5,28 +5,79 @@ from __future__ import annotations
 from kurma_core.image_store.archive import TarReader
 from kurma_core.image_store.entry import DIRECTORY, HARDLINK, Entry, show
 from kurma_core.image_store.extract import check, hostile
-from kurma_core.image_store.layout import read_image
+from kurma_core.image_store.layout import ImageContents, read_image
 from kurma_core.image_store.limits import Limits
 from kurma_core.image_store.names import PathCounter
 from kurma_core.image_store.stream import ArchiveStream
+from kurma_core.value import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import BinaryIO
+    from typing import Any, BinaryIO
 
     from kurma_core.appc.image import ImageManifest
     from kurma_core.image_store.stream import Decrypt
 
 
-def validate(stream: BinaryIO, limits: Limits | None = None, decrypt: Decrypt | None = None) -> ImageManifest:
+@frozen
+class ArchiveFacts:
+    """What an archive is, apart from any store.
+
+    :ivar id: ``sha512-…``. :ivar early_id: ``sha256-…``; both over the uncompressed tar (A4, E6).
+    :ivar shipped: bytes of the archive as it is. :ivar size: bytes of the tar in it.
+    :ivar entries: of the tar. :ivar encrypted: it is an OpenPGP message.
+    """
+
+    id: str
+    early_id: str
+    contents: ImageContents
+    shipped: int
+    size: int
+    entries: int
+    encrypted: bool
+
+    def to_json(self) -> dict[str, Any]:
+        manifest = self.contents.manifest
+        labels = {label.name: label.value for label in manifest.labels}
+        return {
+            "id": self.id,
+            "earlyId": self.early_id,
+            "name": manifest.name,
+            "version": labels.get("version"),
+            "labels": labels,
+            "size": self.shipped,
+            "tarSize": self.size,
+            "entries": self.entries,
+            "encrypted": self.encrypted,
+            "early": bool(self.contents.originals),
+            "manifest": manifest.to_json(),
+        }
+
+
+def inspect(stream: BinaryIO, limits: Limits | None = None, decrypt: Decrypt | None = None) -> ArchiveFacts:
     """Read an image archive to its end and check all of it; nothing is written.
 
     :raises ArchiveError: it is no image, or broken. :raises HostileArchiveError: it would not be extracted.
     :raises ManifestError: its manifest breaks the specification.
     """
     limits = limits or Limits()
-    with ArchiveStream(stream, limits, decrypt=decrypt) as source:
-        return read_image(TarReader(source, limits), limits, _Ledger(limits).add).manifest
+    with ArchiveStream(stream, limits, early=True, decrypt=decrypt) as source:
+        reader = TarReader(source, limits)
+        contents = read_image(reader, limits, _Ledger(limits).add)
+        return ArchiveFacts(
+            id=f"sha512-{source.digest()}",
+            early_id=f"sha256-{source.early_digest()}",
+            contents=contents,
+            shipped=source.packed,
+            size=source.size,
+            entries=reader.entries,
+            encrypted=source.decrypted > 0,
+        )
+
+
+def validate(stream: BinaryIO, limits: Limits | None = None, decrypt: Decrypt | None = None) -> ImageManifest:
+    """:func:`inspect`, of which only the manifest is wanted."""
+    return inspect(stream, limits, decrypt).contents.manifest
 
 
 class _Ledger:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kurma_core.config import Config
     from kurma_core.hookspecs import Fetcher, Progress, Renderer, StagerImageSource
     from kurma_core.image_store import GcReport, ImageStore
+    from kurma_core.image_store.validating import ArchiveFacts
     from kurma_core.images.keys import KeyManager
     from kurma_core.models import ImageRecord, Provenance, RenderedImage
     from kurma_core.registry import PluginRegistry
@@ -406,6 +407,41 @@ class ImageManager:
 
         with opened(path) as stream:
             return validate(stream, self.store.limits, self._decryption.of(path))
+
+    def file(self, reference: str) -> str | None:
+        """The path, if the reference is that of an archive file; else it is for the store."""
+        from kurma_core.images.archives import path_of
+
+        try:
+            return path_of(self._fetching.parse(reference))
+        except UsageError:
+            return None  # which the store says in its own words
+
+    def inspect(self, path: str) -> ArchiveFacts:
+        """:meth:`validate`, and everything else that an archive tells of itself."""
+        from kurma_core.image_store.validating import inspect
+        from kurma_core.images.archives import opened
+
+        with opened(path) as stream:
+            return inspect(stream, self.store.limits, self._decryption.of(path))
+
+    def extract(self, reference: str, target: str) -> str:
+        """Extracts the root filesystem of an image of the store, or of an archive file, with all metadata (A6).
+
+        :param target: an empty directory, or one to be made. Nothing is left in it where that fails.
+        :returns: the image's ID.
+        :raises HostError: the directory is not empty. :raises ImageNotFoundError: :raises ArchiveError: …
+        """
+        from kurma_core.image_store.extracting import extract, extract_stored
+        from kurma_core.images.archives import opened
+
+        path = self.file(reference)
+        if path is None:
+            record = self.get(reference)
+            extract_stored(self.store, record.id, target)
+            return record.id
+        with opened(path) as stream:
+            return extract(stream, target, self.store.limits, decrypt=self._decryption.of(path))
 
     # --- parts ---------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,10 @@ from typing import BinaryIO
 
 from kurma_core.errors import HostError
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from kurma_core.fetching import Locator
+
 
 @contextmanager
 def written(path: str) -> Iterator[BinaryIO]:
@@ -30,6 +34,15 @@ def written(path: str) -> Iterator[BinaryIO]:
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise HostError(f"{path}: cannot be written: {reason}", path=path, errno=error.errno) from None
+
+
+def path_of(locator: Locator) -> str | None:
+    """The path that a locator of a file means; None: it is of another kind."""
+    if locator.scheme != "file":
+        return None
+    from urllib.parse import unquote_to_bytes, urlsplit
+
+    return os.fsdecode(unquote_to_bytes(urlsplit(locator.text).path))
 
 
 @contextmanager

@@ -1,0 +1,161 @@
+"""An image's root filesystem outside the store, in a directory that somebody names (A6).
+
+Runs as root on untrusted archives. What is there counts once the archive has come to its end; whatever happens
+before that, nothing is left.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from kurma_core.errors import ArchiveError, HostError, StoreError
+from kurma_core.image_store import attributes
+from kurma_core.image_store.archive import TarReader
+from kurma_core.image_store.extract import Extractor
+from kurma_core.image_store.layout import read_image
+from kurma_core.image_store.limits import Limits
+from kurma_core.image_store.store import ImageStore, guard
+from kurma_core.image_store.stream import ArchiveStream
+from kurma_core.linux.beneath import remove_tree
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import BinaryIO
+
+    from kurma_core.image_store.stream import Decrypt
+
+
+def extract(
+    stream: BinaryIO,
+    target: str,
+    limits: Limits,
+    *,
+    decrypt: Decrypt | None = None,
+    expected: str | None = None,
+) -> str:
+    """Extract the root filesystem of an image archive, with all of its metadata.
+
+    :param target: a directory that is empty, or not there yet; its parent is.
+    :param expected: the ID that it must have.
+    :returns: the image's ID.
+    :raises ArchiveError: it is no image, or broken. :raises HostileArchiveError: it is malicious.
+    :raises ManifestError: its manifest breaks the specification.
+    :raises HostError: the directory is not empty, or cannot be made. :raises StoreError: the disk is full, …
+    """
+    with _filled(target) as root, guard(f"{target}: cannot be filled"):
+        with ArchiveStream(stream, limits, decrypt=decrypt) as source:
+            reader = TarReader(source, limits)
+            with Extractor(root, reader.content_of, limits, replace=False) as extractor:
+                read_image(reader, limits, extractor.add)
+                extractor.finish()
+            found = f"sha512-{source.digest()}"
+        if expected not in (None, found):
+            raise StoreError(
+                f"the image store is damaged: what was extracted of {expected} is {found}",
+                hint="remove the image and fetch it anew",
+                image=expected,
+            )
+    return found
+
+
+def extract_stored(store: ImageStore, image_id: str, target: str) -> None:
+    """:func:`extract` of an image of the store: of its own root filesystem, without what it depends on.
+
+    :raises ImageNotFoundError: it is not in the store.
+    """
+    store.get(image_id)
+    archive = store.archive_path(image_id)
+    with _exported(store, image_id) if archive is None else _kept(archive) as stream:
+        extract(stream, target, store.limits, expected=image_id)
+
+
+@contextmanager
+def _kept(archive: str) -> Iterator[BinaryIO]:
+    with guard("cannot read an archive of the image store"):
+        fd = os.open(archive, os.O_RDONLY | os.O_CLOEXEC)
+    with open(fd, "rb") as stream:
+        yield stream
+
+
+@contextmanager
+def _exported(store: ImageStore, image_id: str) -> Iterator[BinaryIO]:
+    """The archive of an image made of layers, written by another thread while it is read."""
+    from threading import Thread
+
+    reading, writing = os.pipe()
+    faults: list[BaseException] = []
+
+    def write() -> None:
+        try:
+            with open(writing, "wb") as out:
+                store.export(image_id, out)
+        except BrokenPipeError:
+            return  # whoever read it has had enough
+        except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
+            if not isinstance(error.__cause__, BrokenPipeError):
+                faults.append(error)
+
+    thread = Thread(target=write, name="kurma-export", daemon=True)
+    thread.start()
+    try:
+        with open(reading, "rb") as stream:
+            yield stream
+    except ArchiveError:
+        thread.join()
+        if faults:
+            raise faults[0] from None
+        raise
+    finally:
+        thread.join()
+
+
+@contextmanager
+def _filled(path: str) -> Iterator[int]:
+    """Descriptor of a directory that is emptied again, or removed, where the block fails."""
+    try:
+        made = _make(path)
+        root = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise HostError(f"{path}: cannot be extracted to: {reason}", path=path, errno=error.errno) from None
+    try:
+        if os.listdir(root):
+            raise HostError(
+                f"{path}: cannot be extracted to: it is not empty",
+                hint="name a new or an empty directory",
+                path=path,
+            )
+        before, had = os.fstat(root), attributes.get(root)
+        try:
+            # Nobody else looks at set-user-ID files before everything is known to be right.
+            os.fchmod(root, 0o700)
+            yield root
+        except BaseException:
+            _empty(root, before, had)
+            if made:
+                os.rmdir(path)
+            raise
+    finally:
+        os.close(root)
+
+
+def _make(path: str) -> bool:
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _empty(root: int, before: os.stat_result, had: Mapping[bytes, bytes]) -> None:
+    for name in os.listdir(root):
+        remove_tree(root, name)
+    for attribute in attributes.get(root):
+        if attribute not in had:
+            os.removexattr(root, attribute)
+    os.fchown(root, before.st_uid, before.st_gid)
+    os.fchmod(root, stat.S_IMODE(before.st_mode))
+    os.utime(root, ns=(before.st_atime_ns, before.st_mtime_ns))

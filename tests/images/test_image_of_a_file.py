@@ -1,0 +1,103 @@
+"""A6: archives looked at where they lie, and every complaint about one names it."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from kurma_core.cli.main import main
+from tests.image_store.making import MANIFEST, directory, file, image, manifest_member, tar
+
+APP = json.dumps(
+    {
+        "acVersion": "0.1.0", "acKind": "AppManifest", "name": "example.com/early-1.0.0",
+        "os": "linux", "arch": "amd64", "exec": ["/x"], "user": "0", "group": "0",
+    }
+).encode() + b"\n"  # fmt: skip
+TAR = image(file("rootfs/f", b"x" * 1000))
+EARLY = tar([file("app", APP), directory("rootfs")])
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "kurma.json").write_text("{}")
+    monkeypatch.setenv("KURMA_CONFIG", str(tmp_path / "kurma.json"))
+    monkeypatch.setenv("KURMA_DIR", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "image.aci"
+
+
+def run(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = main(words)
+    return code, *capfd.readouterr()
+
+
+def test_show(path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path.write_bytes(gzip.compress(TAR))
+    code, out, err = run(capfd, "image", "show", "--format", "json", "image.aci")
+    assert (code, err) == (0, "")
+    assert json.loads(out) == {
+        "id": f"sha512-{hashlib.sha512(TAR).hexdigest()}",
+        "earlyId": f"sha256-{hashlib.sha256(TAR).hexdigest()}",
+        "name": "example.com/thing",
+        "version": "1.0.0",
+        "labels": {"version": "1.0.0"},
+        "size": path.stat().st_size,
+        "tarSize": len(TAR),
+        "entries": 3,
+        "encrypted": False,
+        "early": False,
+        "manifest": MANIFEST,
+    }
+    code, out, _ = run(capfd, "image", "show", str(path))
+    assert code == 0
+    assert "name       example.com/thing" in out
+    assert not (path.parent / "state").exists()
+
+
+def test_cat_manifest(path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path.write_bytes(TAR)
+    manifest = manifest_member()[1].decode()
+    assert run(capfd, "image", "cat-manifest", "./image.aci") == (0, manifest, "")
+    assert run(capfd, "image", "cat-manifest", "--original", "./image.aci") == (0, manifest, "")
+    path.write_bytes(EARLY)
+    assert run(capfd, "image", "cat-manifest", "--original", "./image.aci") == (0, APP.decode(), "")
+    code, out, _ = run(capfd, "image", "cat-manifest", "./image.aci")
+    assert (code, json.loads(out)["acKind"], json.loads(out)["name"]) == (0, "ImageManifest", "example.com/early")
+    assert json.loads(run(capfd, "image", "show", "--format", "json", "./image.aci")[1])["early"]
+
+
+BROKEN = {
+    "no image": (b"hello" * 200, "not an image archive"),
+    "truncated": (TAR[:2000], "truncated"),
+    "hostile": (image(file("rootfs/../f")), "refused"),
+    "a bad manifest": (tar([manifest_member(name="")]), "invalid manifest"),
+    "gone": (None, "cannot be read: no such file"),
+}
+
+
+@pytest.mark.parametrize("words", ["image validate", "image show", "image cat-manifest"])
+@pytest.mark.parametrize("case", BROKEN)
+def test_every_complaint_names_the_file(
+    case: str, words: str, path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    content, said = BROKEN[case]
+    if content is not None:
+        path.write_bytes(content)
+    code, out, err = run(capfd, *words.split(), str(path))
+    assert (code, out) == (125, "")
+    assert err.startswith(f"kurma: {path}: ")
+    assert err.count(str(path)) == 1
+    assert said in err.splitlines()[0]
+
+
+def test_one_broken_file_does_not_hide_the_others(path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path.write_bytes(TAR)
+    (path.parent / "bad.aci").write_bytes(b"")
+    code, out, err = run(capfd, "image", "validate", "bad.aci", "image.aci")
+    assert (code, out) == (125, "image.aci: example.com/thing: a valid image\n")
+    assert err.startswith("kurma: bad.aci: ")
