@@ -45,6 +45,8 @@ class Members:
     def read(cls, path: str, state_dir: str) -> Members:
         """:param state_dir: where a compressed archive is unpacked to, in a file without a name.
         :raises FetchError: it is no tar. :raises FetchNotFoundError: there is none."""
+        if os.path.isdir(path):
+            raise FetchError(f"{path}: a directory", hint="a layout in a directory is oci:DIR", url=path)
         with open_regular(os.fsencode(path)) as file:
             compressed = is_compressed(file)
             unpack = _Unpack(path, state_dir, identity(path, file.fileno()), compressed)

@@ -149,6 +149,9 @@ def test_the_other_kind_of_archive(tmp_path: Path) -> None:
     with pytest.raises(FetchNotFoundError, match="not a directory") as file:
         resolve(tmp_path, f"oci:{tmp_path}/o.tar")
     assert "oci-archive:FILE" in (file.value.hint or "")
+    with pytest.raises(FetchError, match="layout: a directory") as directory:
+        resolve(tmp_path, f"oci-archive:{tmp_path}/layout")
+    assert directory.value.hint == "a layout in a directory is oci:DIR"
 
 
 def test_paths_and_references(tmp_path: Path) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import Iterator
 from pathlib import Path
 
 import kurma_fetch_docker.plugin
 import pytest
+import trustme
 from kurma_fetch_docker.client import Client, parse_challenge
 from kurma_fetch_docker.logins import Logins
 from kurma_fetch_docker.plugin import DockerFetcher
@@ -235,3 +237,40 @@ def test_credentials_do_not_leave_tls() -> None:
     client = Client(None, "https://r.example", "r.example", "app", Logins("/nowhere", ""))  # type: ignore[arg-type]
     with pytest.raises(FetchRefusedError, match="plain http"):
         client._token({"realm": "http://r.example/token"}, None)
+
+
+def test_layers_that_registries_do_not_hand_out(tmp_path: Path, server: WebServer) -> None:
+    """They are asked of the registry first, then of where the manifest says: over TLS, and without credentials."""
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    with web_server(context) as elsewhere:
+        locator = serve(server)
+        elsewhere.pages["/layer"] = Page(PACKED, cuts=[100_000])
+        document = json.loads(MANIFEST)
+        document["layers"][0]["urls"] = ["http://127.0.0.1:1/layer", elsewhere.url("/layer"), 5]
+        server.pages[MANIFEST_PATH] = Page(json.dumps(document).encode())
+        (tmp_path / "config").write_text(json.dumps({"auths": {elsewhere.host: {"auth": "dTpw"}}}))
+        options = {"ca_file": f"{tmp_path}/ca.pem", "docker_config": f"{tmp_path}/config"}
+        (layer,) = resolve(tmp_path, locator, **options).layers
+        (other,) = layer.others
+        assert (other.key, other.digest, other.size) == (layer.blob.key, layer.blob.digest, layer.blob.size)
+        with other.open(1000) as stream:
+            assert b"".join(iter(lambda: stream.read(10_000), b"")) == PACKED[1000:]
+        assert [seen.headers.get("Range") for seen in elsewhere.seen] == ["bytes=1000-", "bytes=101000-"]
+        assert all("Authorization" not in seen.headers for seen in elsewhere.seen)
+
+
+def test_a_plain_registry_that_sends_for_tokens_over_the_network(tmp_path: Path, server: WebServer) -> None:
+    """What this machine's own registry may hear over plain http, another host may not."""
+    locator = tokens(server)
+    (tmp_path / "config").write_text(json.dumps({"auths": {server.host: {"auth": "dTpw"}}}))
+    for page in server.pages.values():
+        page.headers = {"WWW-Authenticate": 'Bearer realm="http://192.0.2.1/token"'}
+    with pytest.raises(FetchRefusedError, match=r"192\.0\.2\.1/token: plain http is not allowed"):
+        resolve(tmp_path, locator, docker_config=str(tmp_path / "config"))
+    for page in server.pages.values():
+        page.headers = {"WWW-Authenticate": 'Bearer realm="token"'}
+    with pytest.raises(FetchError, match="sends for tokens to no address"):
+        resolve(tmp_path, locator, docker_config=str(tmp_path / "config"))
