@@ -197,6 +197,20 @@ class RendererContract:
         assert "opt/libs/y.so" not in found
         assert (found["opt"].mode, found["opt"].mtime) == (0o755, 0)
 
+    def test_way_to_a_root_inherits_nothing(self, store: Store, renderer: Renderer) -> None:
+        """The directories made for it are plain, whatever a set-group-ID directory above would give them."""
+        below = trees.tree({"opt": directory(mode=0o2775, gid=1000 if os.geteuid() == 0 else os.getegid())})
+        libs = ImageModel("example.com/libs", (LayerModel("libs", trees.tree({"x": file()})),), root="/opt/a/libs")
+        image = ImageModel("example.com/top", (), (plain("example.com/below", below), libs))
+        found = self.check(store, renderer, image)
+        assert found["opt"] == below["opt"]
+        assert found["opt/a"] == directory(mtime=0)
+
+    def test_root_deeper_than_can_be_made(self, store: Store, renderer: Renderer) -> None:
+        libs = ImageModel("example.com/libs", (LayerModel("libs", trees.tree()),), root="/a" * 200)
+        with pytest.raises(OSError, match="name too long"):
+            render_model(store, renderer, plain("example.com/top", trees.tree(), libs))
+
     def test_layers_and_whiteouts_become_one_tree(self, store: Store, renderer: Renderer) -> None:
         """R2: a layer removes and re-creates a path; towards a stager there is one tree and no whiteout."""
         first = trees.tree(
