@@ -58,6 +58,12 @@ TABLE: dict[str, Entry | Group] = {
             ),
             "export": Entry("image", "export", "Write an image of the store to a file."),
             "extract": Entry("image", "extract", "Extract an image's root filesystem, and print the image's ID."),
+            "sign": Entry("image_sign", "sign", "Sign an image archive."),
+            "verify": Entry(
+                "image_sign",
+                "verify",
+                "Check an image of the store against what was extracted, or the signature of a file.",
+            ),
             "render": Entry("image", "render", "Render an image, and print its directories, top first."),
             "convert": Entry("convert", "image", "Print the late form of an early image's manifest."),
             "rm": Entry("image", "rm", "Remove images from the store."),

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from kurma_core.image_store import GcReport, ImageStore
     from kurma_core.image_store.validating import ArchiveFacts
     from kurma_core.images.keys import KeyManager
+    from kurma_core.images.signing import SignedFile, Signing, Verified
     from kurma_core.models import ImageRecord, Provenance, RenderedImage
     from kurma_core.registry import PluginRegistry
     from kurma_core.trust import Trust
@@ -288,11 +289,25 @@ class ImageManager:
         documents = self.store.originals(image_id) if original else {}
         return b"".join(documents.values()) or self.store.manifest_bytes(image_id)
 
-    def verify(self, reference: str) -> ImageRecord:
-        """Reads everything of an image and checks it. :raises StoreError: names the first file that differs."""
+    def verify(self, reference: str) -> Verified:
+        """Reads everything of an image, and of the trees rendered from it, and checks it (S2).
+
+        :raises StoreError: names the first file that differs. :raises ImageNotFoundError:
+        """
+        from kurma_core.images.needs import needed_trees
+        from kurma_core.images.signing import Verified
+
         record = self.get(reference)
         self.store.verify(record.id, deep=True)
-        return record
+        wanted = {
+            tree
+            for policy in self._any_policy()
+            for tree in needed_trees({record.id}, self.store, policy, self._renderers())
+        }
+        there = [tree for tree in sorted(wanted) if os.path.isdir(self.store.path("trees", tree))]
+        for tree in there:
+            self.store.verify(tree, deep=True)
+        return Verified(record, self._policy(()).trust(record), len(there))
 
     # --- removing ------------------------------------------------------------------------------------------------
 
@@ -442,6 +457,42 @@ class ImageManager:
             return record.id
         with opened(path) as stream:
             return extract(stream, target, self.store.limits, decrypt=self._decryption.of(path))
+
+    # --- signatures of files -------------------------------------------------------------------------------------
+
+    def sign(
+        self,
+        path: str,
+        *,
+        key: str | None = None,
+        output: str | None = None,
+        early: bool = False,
+        force: bool = False,
+    ) -> SignedFile:
+        """Writes a detached, armored signature of an archive: whole, or not at all (A6).
+
+        :param key: one of the caller's own GnuPG home; None: this machine's.
+        :param output: where to; None: beside it, where fetchers look.
+        :param early: over the uncompressed tar.
+        :param force: replace what is there.
+        :raises ArchiveError: it is no image. :raises TrustError: it cannot be signed.
+        :raises UsageError: the signature's file exists. :raises HostError: a file cannot be read or written.
+        """
+        return self._signing.sign(path, key=key, output=output, early=early, force=force)
+
+    def check_signature(self, path: str, signature: str | None = None) -> SignedFile:
+        """Checks an archive's signature with the keys that are trusted for the image's name (K3).
+
+        :param signature: its file; None: the one beside the archive.
+        :raises TrustError: it is not good enough, or there is none. :raises ArchiveError: it is no image.
+        """
+        return self._signing.check(path, signature)
+
+    @functools.cached_property
+    def _signing(self) -> Signing:
+        from kurma_core.images.signing import Signing
+
+        return Signing(self._trust, self._fetching, self.store.limits, self._decryption)
 
     # --- parts ---------------------------------------------------------------------------------------------------
 

@@ -46,7 +46,7 @@ def path_of(locator: Locator) -> str | None:
 
 
 @contextmanager
-def opened(path: str) -> Iterator[BinaryIO]:
+def opened(path: str, what: str = "an archive") -> Iterator[BinaryIO]:
     """:raises HostError: it cannot be read, or is no regular file (a pipe or a device may never end)."""
     try:
         # NONBLOCK: opening a pipe that nobody writes to must not wait for somebody who does.
@@ -56,6 +56,6 @@ def opened(path: str) -> Iterator[BinaryIO]:
         raise HostError(f"{path}: cannot be read: {reason}", path=path, errno=error.errno) from None
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise HostError(f"{path}: cannot be read as an archive: it is not a regular file", path=path)
+        raise HostError(f"{path}: cannot be read as {what}: it is not a regular file", path=path)
     with open(fd, "rb") as stream:
         yield stream

@@ -162,12 +162,26 @@ class Trust:
         """
         return self._machine.fingerprint()
 
-    def sign(self, path: str) -> bytes:
-        """An armored detached signature over the file, by this machine's key.
+    def sign(self, source: str | Iterable[bytes]) -> bytes:
+        """An armored detached signature over a file or over bytes as they come, by this machine's key.
 
         :raises TrustError: it cannot be made.
         """
-        return self._machine.sign(path)
+        return self._machine.sign(source)
+
+    def sign_as(self, key: str, source: str | Iterable[bytes]) -> tuple[bytes, str]:
+        """:meth:`sign`, by a key of the caller's own GnuPG home, whose agent may ask for a passphrase; and the
+        fingerprint of that key."""
+        from kurma_core.trust.signature import sign_as
+
+        return sign_as(key, source)
+
+    def users_of(self, fingerprint: str, files: Sequence[str]) -> tuple[str, ...]:
+        """User IDs of a key of the keystore. :raises TrustError: it cannot be read."""
+        from kurma_core.trust import keyfile, openpgp
+
+        found = keyfile.read([openpgp.read_key(file) for file in files], files[0])
+        return next((key.users for key in found if key.fingerprint == fingerprint), ())
 
     def verify_own(self, path: str, signature: bytes | None) -> str:
         """:meth:`verify` with nothing but this machine's key."""

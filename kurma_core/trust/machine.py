@@ -12,7 +12,7 @@ import select
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -90,7 +90,9 @@ class MachineKey:
                     )
                 )
                 if not made.fingerprint:
-                    raise TrustError(f"gpg cannot make this machine's key in {self.home}: {_reason(made.stderr)}")
+                    raise TrustError(
+                        f"gpg cannot make this machine's key in {self.home}: {openpgp.reason(made.stderr)}"
+                    )
                 there = [made.fingerprint]
             fingerprint = str(there[0])
             self._write("public.asc", gpg.export_keys(fingerprint))
@@ -111,22 +113,28 @@ class MachineKey:
         finally:
             os.close(directory)
 
-    def sign(self, path: str) -> bytes:
-        """An armored detached signature over the file. :raises TrustError: it cannot be made."""
+    def sign(self, source: str | Iterable[bytes]) -> bytes:
+        """An armored detached signature over a file, or over bytes as they come.
+
+        :raises TrustError: it cannot be made.
+        """
+        from kurma_core.trust.signature import reader
+
         fingerprint = self.fingerprint()
         lock = os.open(f"{self.home}/lock", os.O_RDWR | os.O_CLOEXEC)
         try:
             # One at a time: who is done ends the agent.
             fcntl.flock(lock, fcntl.LOCK_EX)
             # An open file, not its path: python-gnupg closes what it opened itself before all of it is read.
-            with self._gpg() as gpg, open(path, "rb") as data:
+            with self._gpg() as gpg, reader(source) as data:
                 made = gpg.sign_file(
                     data, keyid=fingerprint, clearsign=False, detach=True, extra_args=["--digest-algo", "SHA512"]
                 )
         finally:
             os.close(lock)
         if not made.data:
-            raise TrustError(f"gpg cannot sign {path} with this machine's key: {_reason(made.stderr)}", path=path)
+            what = source if isinstance(source, str) else "the image"
+            raise TrustError(f"gpg cannot sign {what} with this machine's key: {openpgp.reason(made.stderr)}")
         return bytes(made.data)
 
     @contextmanager
@@ -171,9 +179,3 @@ def _end_agent(home: str) -> None:
             signal.pidfd_send_signal(agent, signal.SIGKILL)
     finally:
         os.close(agent)
-
-
-def _reason(output: object) -> str:
-    """The last thing that gpg said to people."""
-    lines = [line for line in str(output).splitlines() if line and not line.startswith("[GNUPG:]")]
-    return lines[-1].removeprefix("gpg: ") if lines else "it says nothing"

@@ -114,7 +114,7 @@ def _checked(home: str, signature: bytes, source: str | Iterable[bytes]) -> str:
         )
         try:
             if process.stdin is not None and not isinstance(source, str):
-                _feed(process, source)
+                feed(process, source)
             process.wait()
         finally:
             if process.poll() is None:  # the stream failed
@@ -124,7 +124,14 @@ def _checked(home: str, signature: bytes, source: str | Iterable[bytes]) -> str:
         return said.read().decode(errors="replace")
 
 
-def _feed(process: subprocess.Popen[bytes], pieces: Iterable[bytes]) -> None:
+def reason(output: object) -> str:
+    """The last thing that gpg said to people."""
+    lines = [line for line in str(output).splitlines() if line and not line.startswith("[GNUPG:]")]
+    return lines[-1].removeprefix("gpg: ") if lines else "it says nothing"
+
+
+def feed(process: subprocess.Popen[bytes], pieces: Iterable[bytes]) -> None:
+    """Give it all that it reads on its standard input."""
     assert process.stdin is not None
     # It has heard enough where the signature is none.
     with contextlib.suppress(BrokenPipeError), process.stdin as stream:

@@ -9,6 +9,7 @@ from typing import Any
 DOCUMENT = Path(__file__).parents[2] / "docs" / "json.md"
 _ALSO = {  # "the same object, and": what the page says in words
     "image show": "image list",
+    "image verify": "image sign",
     "plugins show": "plugins list",
     "list": "show",
     "network list": "network show",

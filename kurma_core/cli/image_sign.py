@@ -1,0 +1,76 @@
+"""``image sign`` and ``image verify``."""
+
+from __future__ import annotations
+
+from kurma_core.cli.declare import FORMAT, Argument, Option, command
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from kurma_core.cli.session import Session
+
+
+@command(
+    Argument("file", "FILE", "The image archive."),
+    Option("key", "--key", "A key of your own GnuPG home; this machine's otherwise.", metavar="FPR"),
+    Option("output", "--output -o", "The signature's file; FILE.asc otherwise.", metavar="FILE"),
+    Option("early", "--early", "Sign the uncompressed tar, as early App Container tools expect it: X.sig."),
+    Option("force", "--force", "Replace a signature that is there."),
+    FORMAT,
+)
+def sign(
+    session: Session,
+    *,
+    file: str,
+    key: str | None,
+    output: str | None,
+    early: bool,
+    force: bool,
+    format: str,
+) -> None:
+    """Sign an image archive.
+
+    The signature is detached and ascii-armored. What is no image is not signed.
+    """
+    signed = session.client.images.sign(file, key=key, output=output, early=early, force=force)
+    session.show(format, signed.to_json(), lambda: f"{signed.signature}: {signed.name}, by {signed.fingerprint}")
+
+
+@command(
+    Argument("image", "IMAGE|FILE", "An image of the store, or the path of an archive."),
+    Option("signature", "--signature", "The signature of FILE; the one beside it otherwise.", metavar="FILE"),
+    FORMAT,
+)
+def verify(session: Session, *, image: str, signature: str | None, format: str) -> None:
+    """Check an image of the store against what was extracted, or the signature of a file.
+
+    Of an image in the store every file is read, those of the trees rendered from it too; what vouches for it is
+    told. Of a file the signature must be by a key that is trusted for the image's name.
+    """
+    from kurma_core.cli.output import facts
+
+    images = session.client.images
+    path = images.file(image)
+    if signature is not None or path is not None:
+        found = images.check_signature(path or image, signature)
+        signer = [("signer", found.fingerprint), *(("user", user) for user in found.users)]
+        about = [("id", found.id), ("name", found.name), ("signature", found.signature), ("over", found.over)]
+        value = {**found.to_json(), "trust": "signed", "trees": 0}
+        session.show(format, value, lambda: facts([*about, *signer]))
+        return
+    verified = images.verify(image)
+    record = verified.record
+    pairs = [
+        ("id", record.id),
+        ("name", record.name),
+        ("files", "as extracted" + (f", in rendered trees too ({verified.trees})" if verified.trees else "")),
+        ("trust", _trust(verified.trust, record.trust)),
+    ]
+    for one in record.provenance:
+        key = f", by {one.fingerprint}" if one.fingerprint else ""
+        relaxed = f", relaxed: {','.join(one.insecure)}" if one.insecure else ""
+        pairs.append(("came", f"{one.trust}{key}, {one.fetched_at}, from {one.locator}{relaxed}"))
+    session.show(format, verified.to_json(), lambda: facts(pairs))
+
+
+def _trust(now: str, then: str) -> str:
+    return now if now == then else f"{now} (it came in {then}, and that key is not trusted for it any more)"

@@ -1,0 +1,164 @@
+"""Images signed, and signatures of files checked, apart from the store (A6, K3)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from kurma_core.errors import TrustError, UsageError
+from kurma_core.images.archives import opened, written
+from kurma_core.value import frozen
+
+if TYPE_CHECKING:
+    from kurma_core.fetching import Fetching
+    from kurma_core.hookspecs import DetachedSignature
+    from kurma_core.image_store import Limits
+    from kurma_core.images.decryption import Opener
+    from kurma_core.models import ImageRecord
+    from kurma_core.trust import Trust
+
+Json = Any
+_LARGEST_SIGNATURE = 1 << 20
+_EVERYTHING = 1 << 62
+
+
+@frozen
+class SignedFile:
+    """A signature of an image archive, made or found good.
+
+    :param path: the archive. :param id: the image's. :param name: its name.
+    :param signature: where the signature is.
+    :param over: ``archive``: the bytes as they lie there; ``tar``: the uncompressed tar.
+    :param fingerprint: of the signer. :param users: user IDs of that key, where they are known.
+    """
+
+    path: str
+    id: str
+    name: str
+    signature: str
+    over: str
+    fingerprint: str
+    users: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "file": self.path,
+            "id": self.id,
+            "name": self.name,
+            "signature": self.signature,
+            "over": self.over,
+            "fingerprint": self.fingerprint,
+            "users": list(self.users),
+        }
+
+
+@frozen
+class Verified:
+    """An image whose files are as they were extracted.
+
+    :param trust: the word that vouches for it now; :attr:`ImageRecord.trust` is what did when it came in.
+    :param trees: how many trees that were rendered from it were checked too.
+    """
+
+    record: ImageRecord
+    trust: str
+    trees: int
+
+    def to_json(self) -> dict[str, Json]:
+        """As :meth:`SignedFile.to_json`, for what is no file."""
+        nothing: dict[str, Json] = {
+            "file": None,
+            "signature": None,
+            "over": None,
+            "fingerprint": None,
+            "users": [],
+        }
+        about = {"id": self.record.id, "name": self.record.name, "trust": self.trust, "trees": self.trees}
+        return {**nothing, **about}
+
+
+class Signing:
+    """:param opener: opens encrypted archives."""
+
+    def __init__(self, trust: Trust, fetching: Fetching, limits: Limits, opener: Opener) -> None:
+        self._trust = trust
+        self._fetching = fetching
+        self._limits = limits
+        self._opener = opener
+
+    def sign(self, path: str, *, key: str | None, output: str | None, early: bool, force: bool) -> SignedFile:
+        """See :meth:`kurma_core.images.ImageManager.sign`."""
+        target = output or signature_path(path, early=early)
+        if not force and os.path.lexists(target):
+            raise UsageError(f"{target}: exists", hint="--force replaces it")
+        ident, name = self._examined(path)
+        source = self._tar(path) if early else path
+        if key is None:
+            signature, fingerprint = self._trust.sign(source), self._trust.machine_key()
+        else:
+            signature, fingerprint = self._trust.sign_as(key, source)
+        with written(target) as out:
+            out.write(signature)
+        return SignedFile(path, ident, name, target, "tar" if early else "archive", fingerprint)
+
+    def check(self, path: str, signature: str | None) -> SignedFile:
+        """See :meth:`kurma_core.images.ImageManager.check_signature`."""
+        found = read_signature(signature) if signature is not None else self._beside(path)
+        ident, name = self._examined(path)
+        if found is None:
+            raise TrustError(
+                f"{path}: the image {name} is not signed (there is no {path}.asc)",
+                hint="name the signature: --signature FILE",
+                reason="unsigned",
+            )
+        keys = self._trust.keys_for(name)
+        source = self._tar(path) if found.over == "tar" else path
+        signer = self._trust.verify(source, found.data, keys, what=path, name=name)
+        users = self._trust.users_of(signer, keys[signer])
+        return SignedFile(path, ident, name, found.url or "", found.over, signer, users)
+
+    def _beside(self, path: str) -> DetachedSignature | None:
+        from urllib.parse import quote
+
+        from kurma_core.fetching import host_platform
+        from kurma_core.hookspecs import FetchRequest, RemoteArchive
+
+        locator = "file://" + quote(os.fsencode(os.path.abspath(path)))
+        remote = self._fetching.resolve(locator, FetchRequest(*host_platform()))
+        assert isinstance(remote, RemoteArchive), "what a file's fetcher gives"
+        return remote.signature()
+
+    def _examined(self, path: str) -> tuple[str, str]:
+        """ID and name of what must be a whole image."""
+        from kurma_core.image_store.validating import inspect
+
+        with opened(path) as stream:
+            facts = inspect(stream, self._limits, self._opener.of(path))
+        return facts.id, facts.contents.manifest.name
+
+    def _tar(self, path: str) -> Iterator[bytes]:
+        from kurma_core.image_store.stream import ArchiveStream
+
+        with opened(path) as file, ArchiveStream(file, self._limits, decrypt=self._opener.of(path)) as stream:
+            for piece in stream.pieces(_EVERYTHING):
+                yield bytes(piece)
+
+
+def signature_path(path: str, *, early: bool) -> str:
+    """Where fetchers look for the signature first."""
+    return path.removesuffix(".aci") + ".sig" if early else f"{path}.asc"
+
+
+def read_signature(path: str) -> DetachedSignature:
+    """A signature that somebody names; one called ``….sig`` is an early one, over the tar.
+
+    :raises HostError: it cannot be read. :raises TrustError: it is too large.
+    """
+    from kurma_core.hookspecs import DetachedSignature
+
+    with opened(path, "a signature") as stream:
+        data = stream.read(_LARGEST_SIGNATURE + 1)
+    if len(data) > _LARGEST_SIGNATURE:
+        raise TrustError(f"{path}: too large for a signature", path=path)
+    return DetachedSignature(data, over="tar" if path.endswith(".sig") else "archive", url=path)

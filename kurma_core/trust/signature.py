@@ -1,0 +1,98 @@
+"""Signatures by a key of the caller's own GnuPG home, whose agent may ask for a passphrase."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import BinaryIO, cast
+
+from kurma_core.errors import TrustError
+from kurma_core.trust import openpgp
+
+
+def sign_as(key: str, source: str | Iterable[bytes]) -> tuple[bytes, str]:
+    """An armored detached signature, and the fingerprint of the key that made it (a sub-key's, if it was one).
+
+    GnuPG is run with its own configuration and agent, as the caller would.
+
+    :param key: as ``gpg --local-user`` takes it; a fingerprint says it best.
+    :raises TrustError: there is no such key, or its passphrase was not given.
+    """
+    with openpgp.private_directory() as directory:
+        target, status = f"{directory}/signature", f"{directory}/status"
+        with open(status, "x+", errors="replace") as said:
+            command = [openpgp.binary(), "--batch", "--status-fd", "1", "--armor", "--digest-algo", "SHA512"]
+            process = subprocess.Popen(
+                [*command, "--local-user", key, "--output", target, "--detach-sign", "-"],
+                stdin=subprocess.PIPE,
+                stdout=said,
+                stderr=subprocess.PIPE,
+                env=_environment(),
+            )
+            try:
+                with reader(source) as data:
+                    openpgp.feed(process, iter(lambda: data.read(1 << 18), b""))
+                assert process.stderr is not None
+                complaint = process.stderr.read().decode(errors="replace")
+                process.wait()
+            finally:
+                if process.poll() is None:
+                    process.kill()
+                    process.wait()
+                if process.stderr is not None:
+                    process.stderr.close()
+            said.seek(0)
+            made = [
+                line.split(" ") for line in said.read().splitlines() if line.startswith("[GNUPG:] SIG_CREATED ")
+            ]
+        if process.returncode or not made:
+            raise TrustError(
+                f"gpg cannot sign with the key {key}: {openpgp.reason(complaint)}",
+                hint="see gpg --list-secret-keys; to use this machine's key, leave --key out",
+                key=key,
+            )
+        with open(target, "rb") as file:
+            return file.read(), made[-1][7]
+
+
+def _environment() -> dict[str, str]:
+    """With the terminal at which the agent may ask; shells often forget it."""
+    environment = dict(os.environ)
+    for fd in (0, 2):
+        if "GPG_TTY" not in environment and os.isatty(fd):
+            environment["GPG_TTY"] = os.ttyname(fd)
+    return environment
+
+
+@contextmanager
+def reader(source: str | Iterable[bytes]) -> Iterator[BinaryIO]:
+    """A file, or bytes as they come, as something that is read."""
+    if isinstance(source, str):
+        with open(source, "rb") as file:
+            yield file
+    else:
+        yield cast("BinaryIO", io.BufferedReader(_Pieces(source)))
+
+
+class _Pieces(io.RawIOBase):
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        self._pieces = iter(pieces)
+        self._rest = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: object) -> int:
+        view = memoryview(buffer).cast("B")  # type: ignore[arg-type]
+        while not self._rest:
+            piece = next(self._pieces, None)
+            if piece is None:
+                return 0
+            self._rest = memoryview(piece)
+        count = min(len(view), len(self._rest))
+        view[:count] = self._rest[:count]
+        self._rest = self._rest[count:]
+        return count

@@ -1,0 +1,172 @@
+"""``kurma image sign`` and ``verify`` on files, with real keys (A6, K3)."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kurma_core.cli.main import main
+from tests.cli import json_fields
+from tests.trust.signers import Signers, gnupg_home
+
+NAME = "example.com/app"
+
+
+@pytest.fixture(scope="module")
+def signers() -> Iterator[Signers]:
+    with gnupg_home() as made:
+        made.make("alice")
+        yield made
+
+
+@pytest.fixture
+def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "kurma.json").write_text(json.dumps({"trustedkeys": [str(tmp_path / "keys")]}))
+    monkeypatch.setenv("KURMA_CONFIG", str(tmp_path / "kurma.json"))
+    monkeypatch.setenv("KURMA_DIR", str(tmp_path / "state"))
+    return tmp_path / "keys"
+
+
+@pytest.fixture
+def image(keys: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    """Compressed, so that archive and tar differ."""
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "file").write_bytes(os.urandom(200_000))
+    path = tmp_path / "app.aci"
+    words = ["--from-rootfs", str(tmp_path / "root"), "--name", NAME, "--compress", "gzip", "-o", str(path)]
+    assert main(["image", "build", *words]) == 0
+    capsys.readouterr()
+    return path
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = main(["image", *words])
+    return code, *capsys.readouterr()
+
+
+def trust(keys: Path, fingerprint: str, public: bytes, place: str = f"prefix.d/{NAME}") -> None:
+    (keys / place).mkdir(parents=True)
+    (keys / place / fingerprint).write_bytes(public)
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_signed_with_this_machines_key(
+    keys: Path, image: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], early: bool
+) -> None:
+    code, out, _ = run(capsys, "sign", *(["--early"] if early else []), "--format", "json", str(image))
+    assert code == 0
+    signed = json.loads(out)
+    json_fields.check("image sign", signed)
+    place = tmp_path / ("app.sig" if early else "app.aci.asc")
+    assert (signed["signature"], signed["over"]) == (str(place), "tar" if early else "archive")
+    assert place.read_bytes().startswith(b"-----BEGIN PGP SIGNATURE-----")
+    code, _, err = run(capsys, "verify", str(image))
+    assert code == 125
+    assert "not trusted for it" in err
+    assert f"kurma trust add --prefix {NAME}" in err
+    trust(keys, signed["fingerprint"], (tmp_path / "state" / "keys" / "public.asc").read_bytes())
+    code, out, _ = run(capsys, "verify", "--format", "json", f"file://{image}")
+    found = json.loads(out)
+    json_fields.check("image verify", found)
+    assert (code, found["fingerprint"], found["name"], found["id"]) == (
+        0,
+        signed["fingerprint"],
+        NAME,
+        signed["id"],
+    )
+    assert found["users"] == ["Kurma, this machine's key <kurma@localhost>"]
+    # The same tar, packed in another way: only a signature over the tar holds.
+    image.write_bytes(gzip.compress(gzip.decompress(image.read_bytes()), 1))
+    code, _, err = run(capsys, "verify", str(image))
+    assert code == (0 if early else 125)
+    assert early or "does not fit" in err
+
+
+def test_signed_with_a_key_of_ones_own(
+    keys: Path, image: Path, signers: Signers, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GNUPGHOME", signers.home)
+    alice = signers.fingerprints["alice"]
+    trust(keys, alice, signers.public("alice"))
+    code, out, _ = run(capsys, "sign", "--key", alice, str(image))
+    assert (code, out) == (0, f"{image}.asc: {NAME}, by {alice}\n")
+    code, out, _ = run(capsys, "verify", str(image))
+    assert code == 0
+    assert "alice <alice@example.com>" in out
+    code, _, err = run(capsys, "sign", "--force", "--key", "B" * 40, str(image))
+    assert code == 125
+    assert f"cannot sign with the key {'B' * 40}" in err
+    assert run(capsys, "verify", str(image))[0] == 0, "the old signature is as it was"
+
+
+def test_a_signature_is_not_replaced_unasked(image: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    there = Path(f"{image}.asc")
+    there.write_text("mine")
+    code, _, err = run(capsys, "sign", str(image))
+    assert (code, there.read_text()) == (2, "mine")
+    assert "--force" in err
+    assert run(capsys, "sign", "--force", str(image))[0] == 0
+    assert there.read_text() != "mine"
+
+
+def test_elsewhere(keys: Path, image: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = tmp_path / "else.sig"
+    code, out, _ = run(capsys, "sign", "--early", "-o", str(place), "--format", "json", str(image))
+    trust(keys, json.loads(out)["fingerprint"], (tmp_path / "state" / "keys" / "public.asc").read_bytes())
+    assert run(capsys, "verify", str(image))[0] == 125
+    assert run(capsys, "verify", str(image), "--signature", str(place))[0] == 0
+    code, _, err = run(capsys, "verify", str(image), "--signature", str(tmp_path / "gone"))
+    assert code == 125
+    assert "gone: cannot be read" in err
+
+
+def test_what_is_no_image_is_not_signed(image: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = image.read_bytes()
+    for content in (b"junk", whole[: len(whole) // 2]):
+        image.write_bytes(content)
+        code, _, err = run(capsys, "sign", str(image))
+        assert code == 125, err
+        assert not Path(f"{image}.asc").exists()
+    code, _, err = run(capsys, "sign", str(tmp_path / "none.aci"))
+    assert code == 125
+    assert "none.aci: cannot be read" in err
+
+
+def test_an_unsigned_file(image: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "verify", str(image))
+    assert code == 125
+    assert f"the image {NAME} is not signed" in err
+
+
+# --- images of the store ---
+
+
+@pytest.mark.root
+def test_an_image_of_the_store(
+    keys: Path, image: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, out, _ = run(capsys, "sign", "--format", "json", str(image))
+    key = json.loads(out)["fingerprint"]
+    trust(keys, key, (tmp_path / "state" / "keys" / "public.asc").read_bytes())
+    assert run(capsys, "fetch", str(image))[0] == 0
+    code, tree, _ = run(capsys, "render", "--renderer", "copy", NAME)
+    assert code == 0
+    code, out, _ = run(capsys, "verify", NAME)
+    assert code == 0
+    assert "as extracted, in rendered trees too (1)" in out
+    assert f"signed, by {key}" in out
+    assert main(["trust", "rm", key, "--prefix", NAME]) == 0
+    code, out, _ = run(capsys, "verify", NAME)
+    assert code == 0
+    assert "unverified (it came in signed, and that key is not trusted for it any more)" in out
+    json_fields.check("image verify", json.loads(run(capsys, "verify", "--format", "json", NAME)[1]))
+    (Path(tree.strip()) / "file").write_bytes(b"crooked")
+    code, _, err = run(capsys, "verify", NAME)
+    assert code == 125
+    assert "file" in err
+    assert "damaged" in err
