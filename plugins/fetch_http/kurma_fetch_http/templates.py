@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from kurma_core.value import frozen
 from kurma_fetch_http.archive import signature_places
@@ -63,6 +63,15 @@ def simple(name: str, scheme: str = "https") -> Candidate:
     )
 
 
+def _is_address(text: str) -> bool:
+    """Whether it can be taken apart at all: ``https://[x/`` cannot."""
+    try:
+        urlsplit(text).port  # noqa: B018 - a port that is none raises only now
+    except ValueError:
+        return False
+    return True
+
+
 def _late(template: str, values: Mapping[str, str]) -> Candidate | None:
     def filled(ext: str) -> str | None:
         known = {**values, "ext": ext}
@@ -80,7 +89,7 @@ def _late(template: str, values: Mapping[str, str]) -> Candidate | None:
         return None if missing else text
 
     image = filled("aci")
-    if image is None:
+    if image is None or not _is_address(image):
         return None
     if "{ext}" not in template:
         return Candidate(image, signature_places(image))
@@ -103,4 +112,4 @@ def _early(template: str, values: Mapping[str, str]) -> Candidate | None:
         signatures = tuple((expanded(ext), over) for ext, over in (_SIG, _ASC))
     except (ValueError, TypeError, LookupError):  # the library's way of saying that it is no template
         return None
-    return None if _VARIABLE.search(image) else Candidate(image, signatures)
+    return None if _VARIABLE.search(image) or not _is_address(image) else Candidate(image, signatures)

@@ -1,0 +1,374 @@
+"""What is fuzzed: each target takes any bytes, and raises nothing but what its parser may say of them.
+
+Each has seeds, from which whoever runs it begins: honest inputs, which every mutation is one of.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+
+import zstandard
+from kurma_fetch_docker import convert, documents, reference
+from kurma_fetch_http import meta_tags, templates
+
+from kurma_core.appc import early, early_pod
+from kurma_core.appc.image import ImageManifest
+from kurma_core.appc.pod import PodManifest
+from kurma_core.appc.template import PodTemplate
+from kurma_core.errors import FetchError, ImageError, KurmaError, ManifestError
+from kurma_core.hookspecs import FetchRequest
+from kurma_core.image_store import ImageStore, Limits, validate
+from tests.image_store.making import MANIFEST, directory, file, hardlink, image, member, symlink, tar
+
+Target = Callable[[bytes], None]
+
+_SMALL = Limits(total_size=1 << 22, entries=200, ratio=200, ratio_from=1 << 18, names_size=1 << 18)
+_BLOCK = 512
+
+
+# --- archives ----------------------------------------------------------------------------------------------------
+
+
+class _Place:
+    """A store, and something beside it that must stay as it is."""
+
+    def __init__(self) -> None:
+        memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
+        self.path = tempfile.mkdtemp(prefix="kurma-fuzz-", dir=memory)
+        os.mkdir(f"{self.path}/outside")
+        with open(f"{self.path}/outside/target", "wb") as out:
+            out.write(b"untouched")
+        self.store = ImageStore(f"{self.path}/images", limits=_SMALL)
+        self.store.prepare()
+
+    def check(self) -> None:
+        """Nothing was left in the store, or done outside of it."""
+        for name in ("tmp", "archives", "layers", "images"):
+            assert os.listdir(self.store.path(name)) == [], f"something is left in {name}"
+        assert set(os.listdir(self.path)) == {"images", "outside"}, "something was made beside the store"
+        assert os.listdir(f"{self.path}/outside") == ["target"], "something was made outside of the store"
+        status = os.stat(f"{self.path}/outside/target")
+        assert (status.st_size, status.st_nlink, status.st_mode & 0o7777) == (9, 1, 0o644), "a file was changed"
+
+
+@cache
+def _place() -> _Place:
+    import atexit
+
+    place = _Place()
+    atexit.register(shutil.rmtree, place.path, ignore_errors=True)
+    return place
+
+
+def repaired(archive: bytes) -> bytes:
+    """With every header's checksum put right: a change is not noticed by those alone."""
+    blocks = bytearray(archive)
+    for at in range(0, len(blocks) - _BLOCK + 1, _BLOCK):
+        block = blocks[at : at + _BLOCK]
+        if block[257:262] == b"ustar":
+            block[148:156] = b"        "
+            blocks[at + 148 : at + 156] = b"%06o\0 " % sum(block)
+    return bytes(blocks)
+
+
+def archive(data: bytes) -> None:
+    """An image archive: checked, and extracted. The first byte says whether checksums are put right."""
+    content = repaired(data[1:]) if data[:1] != b"=" else data[1:]
+    place = _place()
+    valid = _said(lambda: validate(io.BytesIO(content), _SMALL), ImageError, ManifestError)
+    taken = _said(lambda: _stage(place.store, content), ImageError, ManifestError)
+    place.check()
+    assert valid is None or taken is not None, f"extracted what validation refuses: {valid}"
+
+
+def _stage(store: ImageStore, content: bytes) -> None:
+    with store.stage_archive(io.BytesIO(content)) as staged:
+        assert staged.id.startswith("sha512-")
+
+
+def layer(data: bytes) -> None:
+    """A registry's layer, with whiteouts."""
+    content = repaired(data[1:]) if data[:1] != b"=" else data[1:]
+    place = _place()
+    # Its digest is another: whatever it is, it does not come in.
+    error = _said(lambda: place.store.add_layer(io.BytesIO(content), "sha256:" + "0" * 64), ImageError)
+    place.check()
+    assert error is not None, "a layer came in that is not the one asked for"
+
+
+def _said(action: Callable[[], object], *kinds: type[KurmaError]) -> KurmaError | None:
+    try:
+        action()
+    except kinds as error:
+        text = str(error)
+        assert "\n" not in text, "an error of several lines"
+        assert len(text) < 20_000, "an error without end"
+        return error
+    return None
+
+
+def _archive_seeds() -> Iterator[bytes]:
+    sparse = {
+        "GNU.sparse.major": "0",
+        "GNU.sparse.minor": "1",
+        "GNU.sparse.map": "0,3,4096,2",
+        "GNU.sparse.size": "9000",
+    }
+    old = {
+        "GNU.sparse.offset": "0",
+        "GNU.sparse.numbytes": "5",
+        "GNU.sparse.size": "7",
+        "GNU.sparse.numblocks": "1",
+    }
+    listed = {
+        "GNU.sparse.major": "1",
+        "GNU.sparse.minor": "0",
+        "GNU.sparse.name": "rootfs/t",
+        "GNU.sparse.realsize": "9000",
+    }
+    attributes = {
+        "SCHILY.xattr.user.x": "1",
+        "mtime": "1.5",
+        "SCHILY.acl.access": "user::rw-,user:7:r--,group::r--,mask::r--,other::r--",
+        "LIBARCHIVE.xattr.user.y": "eQ",
+    }
+    import tarfile
+
+    plain = image(
+        directory("rootfs/d", pax_headers=attributes),
+        file("rootfs/d/f", b"hello" * 20),
+        symlink("rootfs/l", "d/f"),
+        hardlink("rootfs/h", "rootfs/d/f"),
+        member("rootfs/p", tarfile.FIFOTYPE),
+        member("rootfs/c", tarfile.CHRTYPE, devmajor=1, devminor=3),
+    )
+    yield plain
+    yield image(file("rootfs/s", b"abcde", pax_headers=sparse), file("rootfs/o", b"abcde", pax_headers=old))
+    map_first = b"2\n0\n3\n4096\n2\n".ljust(_BLOCK, b"\0") + b"abcde"
+    yield image(file("rootfs/GNUSparseFile.0/t", map_first, pax_headers=listed))
+    yield image(file("rootfs/" + "n" * 120), symlink("rootfs/l", "t" * 120), format=tarfile.GNU_FORMAT)
+    yield image(file("rootfs/big", b"", uid=1 << 22), file("rootfs/é", mtime=-1.5))
+    small = image(file("rootfs/f"))
+    yield from (gzip.compress(small), bz2.compress(small), lzma.compress(small))
+    yield from (zstandard.compress(small), gzip.compress(small[:600]) + gzip.compress(small[600:]))
+    yield tar([file("app", b"{}"), directory("rootfs")])
+
+
+def _layer_seeds() -> Iterator[bytes]:
+    yield tar([directory("d"), file("d/f"), file("d/.wh.gone"), file("e/.wh..wh..opq"), file("./d/f", b"again")])
+    yield gzip.compress(tar([symlink("l", "/x"), hardlink("h", "l"), file("/abs"), directory("l")]))
+
+
+# --- documents ---------------------------------------------------------------------------------------------------
+
+
+def manifest(data: bytes) -> None:
+    """Image and pod manifests, templates, and early documents; what is accepted is read again as the same."""
+    for parse in (ImageManifest.parse, PodManifest.parse, PodTemplate.parse, _early_image, _early_pod):
+        found: list[ImageManifest | PodManifest | PodTemplate] = []
+        if _said(lambda parse=parse, found=found: found.append(parse(data)), ManifestError) is not None:  # type: ignore[misc]
+            continue
+        late = found[0]
+        again = type(late).parse(json.dumps(late.to_json()))
+        assert again.to_json() == late.to_json(), "written and read, it is another"
+
+
+def _early_image(data: bytes) -> ImageManifest:
+    return early.convert_any(data)
+
+
+def _early_pod(data: bytes) -> PodTemplate:
+    return early_pod.convert_pod(data)
+
+
+_APP = {
+    "exec": ["/bin/sh", "-c", "true"],
+    "user": "0",
+    "group": "0",
+    "supplementaryGIDs": [1, 2],
+    "workingDirectory": "/",
+    "environment": [{"name": "A", "value": "b"}],
+    "eventHandlers": [{"name": "pre-start", "exec": ["/x"]}],
+    "mountPoints": [{"name": "work", "path": "/work", "readOnly": True}],
+    "ports": [{"name": "www", "protocol": "tcp", "port": 80, "count": 2, "socketActivated": False}],
+    "isolators": [
+        {"name": "resource/memory", "value": {"limit": "1.5Gi"}},
+        {"name": "resource/cpu", "value": {"limit": "250m"}},
+        {"name": "os/linux/capabilities-retain-set", "value": {"set": ["CAP_NET_ADMIN"]}},
+    ],
+    "userLabels": {"a": "b"},
+}
+_EARLY_APP = {
+    "acKind": "AppManifest",
+    "acVersion": "0.1.0",
+    "name": "example.com/thing-1.0.0",
+    "os": "linux",
+    "arch": "amd64",
+    "exec": ["/bin/sh"],
+    "user": "0",
+    "group": "0",
+    "environment": {"A": "b"},
+    "isolators": {"memory/limit": "1G", "cpu/shares": "20", "networkIO/readBandwidth": "lo 1M"},
+    "mountPoints": [{"name": "db", "path": "/db", "readOnly": False}],
+    "ports": [{"name": "www", "protocol": "tcp", "port": 80}],
+    "dependencies": [{"hash": "sha256-" + "ab" * 32, "name": "example.com/base", "root": "/opt"}],
+    "annotations": {"created": "2014-10-27T19:32:27Z"},
+}
+_EARLY_POD = {
+    "acKind": "ContainerRuntimeManifest",
+    "acVersion": "0.1.0",
+    "uuid": "6733C088-A507-4694-AABF-EDBE4FC5266F",
+    "apps": [
+        {"app": "example.com/thing-1.0.0", "imageID": "sha256-" + "ab" * 32, "isolators": {"memory/limit": "1G"}}
+    ],
+    "volumes": [
+        {"kind": "host", "source": "/opt", "readOnly": True, "fulfills": ["db"]},
+        {"kind": "empty", "fulfills": ["w"]},
+    ],
+    "isolators": {"memory/limit": "4G"},
+    "annotations": {"ip-address": "10.1.2.3"},
+}
+
+
+def _manifest_seeds() -> Iterator[bytes]:
+    full = {
+        **MANIFEST,
+        "app": _APP,
+        "dependencies": [{"imageName": "example.com/base", "imageID": "sha512-" + "ab" * 64, "size": 10}],
+        "pathWhitelist": ["/bin"],
+        "annotations": [{"name": "created", "value": "2026-01-02T03:04:05Z"}],
+    }
+    pod = {
+        "acKind": "PodManifest",
+        "acVersion": "0.8.11",
+        "apps": [
+            {
+                "name": "a",
+                "image": {"id": "sha512-" + "ab" * 64, "name": "example.com/thing", "labels": []},
+                "app": _APP,
+                "mounts": [{"volume": "v", "path": "/work"}],
+                "readOnlyRootFS": True,
+            }
+        ],
+        "volumes": [
+            {"name": "v", "kind": "empty", "mode": "0755", "uid": 0, "gid": 0},
+            {"name": "h", "kind": "host", "source": "/srv", "readOnly": True, "recursive": False},
+        ],
+        "ports": [{"name": "www", "hostPort": 8080, "hostIP": "127.0.0.1"}],
+        "isolators": [],
+        "annotations": [],
+    }
+    template = {"apps": [{"name": "a", "image": "docker://nginx:1"}], "networks": ["none"]}
+    for document in (full, pod, template, _EARLY_APP, _EARLY_POD):
+        yield json.dumps(document).encode()
+    yield json.dumps(
+        {"acKind": "FilesetManifest", "acVersion": "0.1.0", "name": "example.com/f", "files": ["/a"]}
+    ).encode()
+
+
+# --- what fetchers read ------------------------------------------------------------------------------------------
+
+
+def discovery(data: bytes) -> None:
+    """A web page of anybody's, and the templates in it."""
+    values = {"version": "1.0", "os": "linux", "arch": "amd64"}
+    for tag in meta_tags.tags_of(data):
+        for candidate in templates.candidates(tag, "example.com/app/more", values):
+            assert "{" not in candidate.image or "}" not in candidate.image, "a variable is left unfilled"
+
+
+def _discovery_seeds() -> Iterator[bytes]:
+    yield b"""<!DOCTYPE html><html><head><meta charset="utf-8">
+<meta name="ac-discovery" content="example.com/app https://example.com/{name}-{version}-{os}-{arch}.{ext}">
+<meta name='ac-discovery' content="example.com https://x.example.com/{+name}{/version}{?os,arch}.{ext}">
+<meta name=ac-discovery-pubkeys content="example.com https://example.com/keys.gpg"></head><body></body></html>"""
+
+
+def registry(data: bytes) -> None:
+    """A registry's documents: a manifest or index, then an image's config, a line each; a reference."""
+    first, _, second = data.partition(b"\n")
+    _said(lambda: _registry(first, second), FetchError)
+    _said(lambda: reference.parse_reference(first[:300].decode("utf-8", "replace")), KurmaError)
+
+
+def _registry(first: bytes, second: bytes) -> None:
+    request = FetchRequest("linux", "amd64")
+    digest = "sha256:" + "ab" * 32
+    chosen = documents.choose(first, digest, "a manifest", request, lambda _: second)
+    config = documents.parse_json(second, "a config")
+    convert.diff_ids(config, "a config")
+    made = convert.image_manifest(config, chosen, convert.Origin("example.com", "thing", "1"), request).to_json()
+    assert json.loads(json.dumps(made)) == made
+
+
+def _registry_seeds() -> Iterator[bytes]:
+    descriptor = {
+        "mediaType": "application/vnd.oci.image.layer.v1.tar+gzip",
+        "digest": "sha256:" + "ab" * 32,
+        "size": 9,
+    }
+    first = {
+        "schemaVersion": 2,
+        "config": {**descriptor, "mediaType": "application/vnd.oci.image.config.v1+json"},
+        "layers": [descriptor],
+    }
+    index = {
+        "schemaVersion": 2,
+        "manifests": [
+            {
+                **descriptor,
+                "mediaType": "application/vnd.oci.image.manifest.v1+json",
+                "platform": {"os": "linux", "architecture": "amd64", "variant": "v1"},
+            }
+        ],
+    }
+    config = {
+        "architecture": "amd64",
+        "os": "linux",
+        "created": "2026-01-02T03:04:05.678Z",
+        "author": "me",
+        "config": {
+            "User": "1:2",
+            "ExposedPorts": {"80/tcp": {}, "53/udp": {}},
+            "Env": ["A=b"],
+            "Entrypoint": ["/x"],
+            "Cmd": ["y"],
+            "Volumes": {"/data": {}},
+            "WorkingDir": "/w",
+            "Labels": {"a": "b"},
+            "StopSignal": "SIGINT",
+            "Healthcheck": {"Test": ["CMD", "x"]},
+        },
+        "rootfs": {"type": "layers", "diff_ids": ["sha256:" + "ab" * 32]},
+    }
+    yield json.dumps(first).encode() + b"\n" + json.dumps(config).encode()
+    yield json.dumps(index).encode() + b"\n" + json.dumps({**first, **config, "config": first["config"]}).encode()
+
+
+def broken(data: bytes) -> None:
+    """A parser with a mistake that only coverage leads to: whether the fuzzer finds anything at all."""
+    if data[:1] == b"k" and data[1:2] == b"u" and data[2:3] == b"r":
+        1 / 0  # noqa: B018 - the mistake
+
+
+#: By name: what takes the bytes, and what gives the seeds.
+TARGETS: Mapping[str, tuple[Target, Callable[[], Iterator[bytes]]]] = {
+    "archive": (archive, lambda: (mark + seed for seed in _archive_seeds() for mark in (b"+", b"="))),
+    "layer": (layer, lambda: (b"+" + seed for seed in _layer_seeds())),
+    "manifest": (manifest, _manifest_seeds),
+    "discovery": (discovery, _discovery_seeds),
+    "registry": (registry, _registry_seeds),
+}
+#: For the fuzzer's own test.
+HIDDEN: Mapping[str, tuple[Target, Callable[[], Iterator[bytes]]]] = {
+    "broken": (broken, lambda: iter((b"start",)))
+}
