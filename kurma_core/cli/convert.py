@@ -37,9 +37,7 @@ def image(session: Session, *, files: tuple[str, ...]) -> None:
     if len(files) == 1 and not _holds_json(files[0]):
         manifest = _of_image(session, files[0])
     elif len(files) == 1:
-        from kurma_core.appc.early import convert_any
-
-        manifest = convert_any(_read(files[0]), warn=session.note)
+        manifest = _of_document(session, files[0])
     else:
         manifest = _of_both(session, files)
     session.json(manifest.to_json())
@@ -79,7 +77,18 @@ def _of_image(session: Session, what: str) -> ImageManifest:
     images = session.client.images
     if os.path.isfile(what):
         return images.validate(what)
+    if what.startswith(("/", "./", "../")):
+        raise UsageError(f"cannot read {what}: there is no such file")
     return ImageManifest.parse(images.cat_manifest(images.get(what).id))
+
+
+def _of_document(session: Session, file: str) -> ImageManifest:
+    from kurma_core.appc.early import convert_any
+
+    document = _read(file)
+    if is_early(document) or (isinstance(document, dict) and document.get("acKind") == "PodManifest"):
+        raise UsageError(f"{file} is a pod's manifest, and no image's", hint=f"kurma pod convert {file}")
+    return convert_any(document, warn=session.note)
 
 
 def _of_both(session: Session, files: tuple[str, ...]) -> ImageManifest:

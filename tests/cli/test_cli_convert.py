@@ -92,8 +92,14 @@ def test_convert_says_what_is_odd_and_what_is_wrong(tmp_path, capsys, client):
     two = write(tmp_path, "one", APP), write(tmp_path, "two", APP)
     assert printed(capsys, "image", "convert", *two)[0] == 2
     code, _, err = printed(capsys, "image", "convert", str(tmp_path / "none"), client=client)
+    assert (code, err) == (2, f"kurma: cannot read {tmp_path / 'none'}: there is no such file\n")
+    code, _, err = printed(capsys, "image", "convert", "example.com/none", client=client)
     assert code == 125
     assert "the store holds no image" in err
+    for number, pod in enumerate((POD, convert_pod(POD).to_json())):
+        code, _, err = printed(capsys, "image", "convert", write(tmp_path, f"pod-{number}", pod))
+        assert code == 2
+        assert f"hint: kurma pod convert {tmp_path}/pod-{number}" in err
 
 
 def test_convert_pod_completes_what_the_store_has(tmp_path, capsys, client):
