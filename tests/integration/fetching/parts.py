@@ -190,3 +190,21 @@ class Machine:
 
 
 MakeMachine = Callable[..., Machine]
+
+
+class Bar:
+    """What a progress bar is told."""
+
+    def __init__(self) -> None:
+        self.started: list[tuple[str, int | None]] = []
+        self.done = 0
+        self.finished = 0
+
+    def start(self, what: str, total: int | None) -> None:
+        self.started.append((what, total))
+
+    def advance(self, count: int) -> None:
+        self.done += count
+
+    def finish(self) -> None:
+        self.finished += 1

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,24 @@ def test_ids_by_source(machine: MakeMachine, registry: Registry, oci: OciDir, tm
     # A layout holds the registry's own manifest: name, digests and all else are the same, and so is the image.
     assert ids[3] == ids[4] == ids[5]
     assert ids[0] != ids[3], "a docker archive has no manifest of the registry's kind"
+
+
+def test_an_image_without_a_command(registry: Registry, oci: OciDir, tmp_path: Path) -> None:
+    """It can be fetched; running it says that it gives none, and how to give one (R4)."""
+    oci.image("none", [layer_tar({"file": b"1"})], {"Env": ["A=b"]})
+    registry.push(f"oci:{oci.path}:none", "none:1")
+    locator = f"docker://{registry.host}/none:1"
+
+    def kurma(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "kurma_core.cli.main", "--dir", str(tmp_path / "state"), *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+
+    assert kurma("image", "fetch", locator).returncode == 0
+    done = kurma("run", locator)
+    name = f"{registry.host.replace(':', '_')}/none"
+    assert done.returncode == 125
+    assert f"kurma: app none has nothing to run: image {name} gives no command" in done.stderr
+    assert "hint: give one: `kurma run IMAGE -- COMMAND ARG…`" in done.stderr
 
 
 def test_the_commands_of_the_documentation(

@@ -12,7 +12,7 @@ import pytest
 
 from kurma_core.errors import FetchDigestError, FetchNotFoundError, FetchRefusedError
 from tests.integration.fetching.front import Front, Tokens, front
-from tests.integration.fetching.parts import MakeMachine, OciDir, Registry, free_port, layer_tar
+from tests.integration.fetching.parts import Bar, MakeMachine, OciDir, Registry, free_port, layer_tar
 
 pytestmark = pytest.mark.root
 
@@ -114,7 +114,9 @@ def test_one_layer_that_a_mirror_fails_on(
     with front(registry.host) as real:
         options = {"fetchers": {"docker": {"config": {"retries": 1}}}}
         here = machine(registries={"mirrors": {real.host: [mirror.host]}}, plugins=options)
-        assert here.images.fetch(f"docker://{real.host}/app:v1").trust == "digest"
+        bar = Bar()
+        assert here.images.fetch(f"docker://{real.host}/app:v1", progress=bar).trust == "digest"
+        assert [(total, bar.finished) for _, total in bar.started] == [(bar.done, 1)], "no byte counts twice"
         assert [asked.path for asked in real.asked if "/v2/app/" in asked.path] == [f"/v2/app/blobs/{bad}"]
         (asked,) = real.of(bad)
         assert asked.start == (100_000 if fault == "dead in the middle" else 0), "what came already is kept"

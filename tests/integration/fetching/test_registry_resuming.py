@@ -18,7 +18,7 @@ import trustme
 
 from kurma_core.errors import ArchiveError, FetchTruncatedError
 from tests.integration.fetching.front import Front, front
-from tests.integration.fetching.parts import Machine, MakeMachine, OciDir, Registry, layer_tar, sha256
+from tests.integration.fetching.parts import Bar, Machine, MakeMachine, OciDir, Registry, layer_tar, sha256
 
 pytestmark = pytest.mark.root
 
@@ -64,24 +64,6 @@ def wait_for_partials(here: Machine, process: subprocess.Popen[bytes], size: int
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.01)
-
-
-class Bar:
-    """What a progress bar is told."""
-
-    def __init__(self) -> None:
-        self.started: list[tuple[str, int | None]] = []
-        self.done = 0
-        self.finished = 0
-
-    def start(self, what: str, total: int | None) -> None:
-        self.started.append((what, total))
-
-    def advance(self, count: int) -> None:
-        self.done += count
-
-    def finish(self) -> None:
-        self.finished += 1
 
 
 def test_cut_at_random(machine: MakeMachine, way: Front, digests: list[str]) -> None:
