@@ -45,5 +45,7 @@ def get(target: int | bytes, *, follow: bool = True) -> dict[bytes, bytes]:
         if error.errno == errno.ENOTSUP:
             return {}
         raise
+    if not names:
+        return {}
     found = sorted(os.fsencode(name) for name in names)
     return {name: os.getxattr(target, name, follow_symlinks=follow) for name in found if kept(name)}

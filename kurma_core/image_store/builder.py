@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kurma_core.appc.image import ImageManifest
 
 _PIECE = 1 << 18
+_REGULAR = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _KINDS = {
     stat.S_IFREG: FILE,
     stat.S_IFDIR: DIRECTORY,
@@ -110,10 +111,12 @@ def add_file(
             )
             return
     if entry.kind != FILE:
+        entry.attributes = attributes.get(place(parent, name), follow=False)
         writer.add(entry)
         return
-    fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=parent)
+    fd = os.open(name, _REGULAR, dir_fd=parent)
     try:
+        entry.attributes = attributes.get(fd)
         writer.add(entry, _content(fd, entry.size))
     except ValueError as error:
         raise ArchiveError(f"'{show(path)}' changed while it was read", path=show(path)) from error
@@ -122,6 +125,7 @@ def add_file(
 
 
 def _describe(path: bytes, parent: int, name: bytes, status: os.stat_result) -> Entry:
+    """All but the extended attributes."""
     kind = _KINDS.get(stat.S_IFMT(status.st_mode))
     if kind is None:
         raise ArchiveError(f"'{show(path)}' is a socket, which no image can hold", path=show(path))
@@ -136,7 +140,6 @@ def _describe(path: bytes, parent: int, name: bytes, status: os.stat_result) -> 
         mtime=status.st_mtime_ns,
         target=os.readlink(name, dir_fd=parent) if kind == SYMLINK else b"",
         device=(os.major(status.st_rdev), os.minor(status.st_rdev)) if device else (0, 0),
-        attributes=attributes.get(place(parent, name), follow=False),
     )
 
 

@@ -46,22 +46,22 @@ def _nowhere(data: bytes) -> None:
 
 
 def _write_layered(write: Callable[[bytes], object], manifest: bytes, layers: Sequence[ImageLayer]) -> str:
-    import hashlib
+    from kurma_core.image_store.hashing import BackgroundHash
 
-    digest = hashlib.sha512()
+    with BackgroundHash("sha512") as digest:
 
-    def put(data: bytes) -> None:
-        digest.update(data)
-        write(data)
+        def put(data: bytes) -> None:
+            digest.update(data)
+            write(data)
 
-    writer = TarWriter(put)
-    add_manifest(writer, manifest)
-    first: dict[tuple[int, int], bytes] = {}
-    for file in merged(layers):
-        path = b"rootfs/" + file.path if file.path else b"rootfs"
-        add_file(writer, path, file.parent, file.name, file.status, first)
-    writer.close()
-    return f"sha512-{digest.hexdigest()}"
+        writer = TarWriter(digest.update if write is _nowhere else put)
+        add_manifest(writer, manifest)
+        first: dict[tuple[int, int], bytes] = {}
+        for file in merged(layers):
+            path = b"rootfs/" + file.path if file.path else b"rootfs"
+            add_file(writer, path, file.parent, file.name, file.status, first)
+        writer.close()
+        return f"sha512-{digest.hexdigest()}"
 
 
 def _unpack(archive: str, out: BinaryIO) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from kurma_core.errors import HostileArchiveError
 from kurma_core.image_store import attributes
 from kurma_core.image_store.digests import content_hash, sparse_digest
-from kurma_core.image_store.durable import write_all
+from kurma_core.image_store.durable import start_writing, write_all
 from kurma_core.image_store.entry import BLOCK, CHARACTER, DIRECTORY, FIFO, FILE, HARDLINK, SYMLINK, Entry, show
 from kurma_core.image_store.limits import Limits
 from kurma_core.image_store.names import PathCounter
@@ -25,6 +25,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     Content = Callable[[Entry], Iterator[memoryview]]
 
+#: Bytes of a large file after which the disk is told to begin with them.
+_STRETCH = 8 << 20
 #: Directories held open at a time, the most recent ones.
 _OPEN = 128
 _NEW = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -210,9 +212,14 @@ class Extractor:
         try:
             if entry.sparse is None:
                 digest = content_hash()
+                written = started = 0
                 for piece in self._content(entry):
                     write_all(fd, piece)
                     digest.update(piece)
+                    written += len(piece)
+                    if written - started >= _STRETCH:
+                        start_writing(fd, started, written - started)
+                        started = written
                 self.digests[path] = digest.hexdigest()
             else:
                 _write_sparse(fd, entry, self._content(entry))

@@ -15,6 +15,7 @@ from kurma_core.image_store.entry import BLOCK, CHARACTER, DIRECTORY, FIFO, FILE
 _HEADER = Struct("100s8s8s8s12s12s8sc100s6s2s32s32s8s8s155s12x")
 _FLAGS = {FILE: b"0", HARDLINK: b"1", SYMLINK: b"2", CHARACTER: b"3", BLOCK: b"4", DIRECTORY: b"5", FIFO: b"6"}
 _BLOCK = 512
+_ZERO = b"0000000"
 _END = bytes(2 * _BLOCK)
 
 
@@ -78,8 +79,8 @@ def _header(
     fields = [
         name,
         b"%07o" % mode,
-        b"%07o" % uid,
-        b"%07o" % gid,
+        b"%07o" % uid if uid else _ZERO,
+        b"%07o" % gid if gid else _ZERO,
         b"%011o" % size,
         b"%011o" % mtime,
         b"        ",
@@ -89,8 +90,8 @@ def _header(
         b"00",
         b"",
         b"",
-        b"%07o" % device[0],
-        b"%07o" % device[1],
+        b"%07o" % device[0] if device[0] else _ZERO,
+        b"%07o" % device[1] if device[1] else _ZERO,
         b"",
     ]
     block = _HEADER.pack(*fields)
