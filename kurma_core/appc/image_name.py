@@ -37,9 +37,15 @@ class ImageName:
         for label, value in [("version", self.version or ""), *self.labels.items()]:
             if "," in value or not value.isprintable():
                 raise UsageError(f"{self.name}: the label {label} cannot be asked for by name: {value!r}")
+        return self.shown
+
+    @property
+    def shown(self) -> str:
+        """As :attr:`text`, for people to read, whatever the labels hold."""
         version = "" if self.version is None else f":{self.version}"
         labels = "".join(f",{label}={value}" for label, value in sorted(self.labels.items()))
-        return f"{self.name}{version}{labels}"
+        text = f"{self.name}{version}{labels}"
+        return text if text.isprintable() else repr(text)
 
     @classmethod
     def of(cls, name: str, labels: Mapping[str, str]) -> ImageName:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, cast
 
-from kurma_core.errors import ImageError, ImageNotFoundError, StoreError, UsageError
+from kurma_core.errors import FetchDigestError, FetchError, ImageError, ImageNotFoundError, StoreError, UsageError
 from kurma_core.fetching import NAMED, Fetching, host_platform
 from kurma_core.images.acquisition import PULLS, Acquisition
 from kurma_core.images.decryption import Decryption
@@ -121,7 +121,7 @@ class ImageManager:
         insecure: Collection[str] = frozenset(),
         progress: Progress | None = None,
     ) -> ImageRecord:
-        """Brings an image into the store, verified as the policy says (K4, S6).
+        """Brings an image into the store, verified as the policy says (K4, S6), and what it depends on (I4).
 
         :param locator: a path, an address, or a name to be discovered.
         :param pull: ``new`` fetches what is not in the store, ``always`` asks the source each time; ``never``.
@@ -131,7 +131,17 @@ class ImageManager:
         :raises ArchiveError: it is no image. :raises StoreError: the disk is full, …
         """
         policy = self._policy(insecure)
-        return self._acquisition(policy, progress).get(self._fetching.parse(locator), _checked_pull(pull))
+        acquisition = self._acquisition(policy, progress)
+        found = self._fetching.parse(locator)
+        record = acquisition.get(found, _checked_pull(pull))
+        try:
+            self._complete(record, policy, acquisition, pull)
+        except FetchError as error:
+            if found.scheme != "file" or isinstance(error, FetchDigestError):
+                raise
+            # What it needs may be the next file to come; whoever uses it is told again.
+            self._note(f"{found.text}: is in the store, but cannot be used yet: {error.message}")
+        return record
 
     def resolve(
         self,
@@ -149,9 +159,12 @@ class ImageManager:
         """
         policy = self._policy(insecure)
         pull = _checked_pull(pull)
-        return self._holds.found(reference, lambda: self._resolve(reference, pull, policy, progress))
+        acquisition = self._acquisition(policy, progress)
+        record = self._holds.found(reference, lambda: self._resolve(reference, pull, policy, acquisition))
+        self._complete(record, policy, acquisition, pull)
+        return record
 
-    def _resolve(self, reference: str, pull: str, policy: Policy, progress: Progress | None) -> ImageRecord:
+    def _resolve(self, reference: str, pull: str, policy: Policy, acquisition: Acquisition) -> ImageRecord:
         stored = self._by_id(reference)
         if stored is not None:
             return stored
@@ -161,7 +174,21 @@ class ImageManager:
             if stored is not None:
                 tell_relaxations(policy.insecure, reference, self._note)
                 return stored
-        return self._acquisition(policy, progress).get(locator, pull)
+        return acquisition.get(locator, pull)
+
+    def _complete(self, record: ImageRecord, policy: Policy, acquisition: Acquisition, pull: str) -> None:
+        """Brings what the image depends on and the store lacks (I4).
+
+        :raises RenderError: with ``never``: which dependency is missing. :raises FetchError: :raises TrustError: …
+        """
+        if b'"dependencies"' not in self.store.manifest_bytes(record.id):
+            return  # most have none, and are not parsed for it
+        from kurma_core.images.dependencies import Dependencies
+        from kurma_core.images.graph import Graph
+
+        dependencies = None if pull == "never" else Dependencies(acquisition, pull)
+        with self.keeping():
+            Graph(self.store, policy, self._holds.hold, dependencies).node(record.id)
 
     def _by_id(self, reference: str) -> ImageRecord | None:
         stored = self.store.find_by_id(reference)

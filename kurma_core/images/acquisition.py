@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from kurma_core.errors import ArchiveError, ImageNotFoundError, ManifestError
 from kurma_core.fetching import NAMED, Fetching, Locator
 from kurma_core.hookspecs import FetchRequest, RemoteArchive, RemoteLayers
+from kurma_core.images.expectation import Expectation
 from kurma_core.images.judges import Judge, Voucher
 from kurma_core.images.known import Known, KnownImages
 from kurma_core.images.policy import tell_relaxations
@@ -48,19 +49,22 @@ class Acquisition:
         self,
         locator: Locator,
         pull: str,
+        expected: Expectation | None = None,
     ) -> ImageRecord:
         """The image, from the store or from its source (S6).
 
         ``new`` asks the source only for what is not in the store; a file of this machine is always looked at, for
         that costs nothing. ``always`` asks it each time, and reads nothing where it says that nothing changed.
 
+        :param expected: what it must be, more than the locator says; None: what the locator says.
         :raises FetchError: :raises TrustError: :raises ArchiveError: …
         """
         tell_relaxations(self.insecure, locator.text, self.note)
         known = self.known.get(locator.text, self._platform)
-        local = locator.scheme != "docker" and locator.scheme not in ("http", "https")
+        expected = expected or Expectation.of(locator)
+        local = locator.scheme not in (NAMED, "docker", "http", "https")
         if known is not None and not (local and pull != "never"):
-            stored = self._stored(known, locator)
+            stored = self._stored(known, locator, expected)
             if stored is not None and (pull != "always" or known.fresh(time.time())):
                 return stored
         if pull == "never":
@@ -68,30 +72,38 @@ class Acquisition:
                 f"{locator.text}: not in the store, and nothing is to be fetched",
                 hint="fetch it: kurma image fetch " + locator.text,
             )
-        return self._fetch(locator, known)
+        return self._fetch(locator, known, expected)
+
+    def is_known(self, locator: Locator) -> bool:
+        """Whether the locator has given an image before."""
+        return self.known.get(locator.text, self._platform) is not None
 
     @property
     def _platform(self) -> str:
         return "/".join(self.platform)
 
-    def _stored(self, known: Known, locator: Locator) -> ImageRecord | None:
-        """None: it is gone, or came in with less than is wanted now (S4): then it is fetched, and judged, anew."""
+    def _stored(self, known: Known, locator: Locator, expected: Expectation) -> ImageRecord | None:
+        """None: it is gone, is not what is expected, or came in with less than is wanted now (S4): then it is
+        fetched, and judged, anew."""
         try:
             record = self.store.get(known.image)
         except ImageNotFoundError:
             return None
-        return record if self.judge.accepts(record, locator) else None
+        return record if expected.fits(record) and self.judge.accepts(record, locator) else None
 
-    def _fetch(self, locator: Locator, known: Known | None) -> ImageRecord:
+    def _fetch(self, locator: Locator, known: Known | None, expected: Expectation) -> ImageRecord:
         system, arch = self.platform
         remote = self.fetching.resolve(locator, FetchRequest(system, arch, self.insecure))
         key = remote.blob.key if isinstance(remote, RemoteArchive) else remote.digest
         if known is not None and key is not None and known.key == key:
-            stored = self._stored(known, locator)
+            stored = self._stored(known, locator, expected)
             if stored is not None:
                 self._remember(locator, stored, key, _max_age(remote))
                 return stored
-        record = self._archive(locator, remote) if isinstance(remote, RemoteArchive) else self._layers(remote)
+        if isinstance(remote, RemoteArchive):
+            record = self._archive(locator, remote, expected)
+        else:
+            record = self._layers(remote)
         self._remember(locator, record, key, _max_age(remote))
         return record
 
@@ -100,17 +112,19 @@ class Acquisition:
 
     # --- archives ------------------------------------------------------------------------------------------------
 
-    def _archive(self, locator: Locator, remote: RemoteArchive) -> ImageRecord:
+    def _archive(self, locator: Locator, remote: RemoteArchive, expected: Expectation) -> ImageRecord:
         what = urlsplit(remote.url).path.rpartition("/")[2] or remote.url
         keep = remote.transport != "file"
+        expected.check_announced(remote)
         with self.fetching.download(remote.blob, what, progress=self.progress, keep=keep) as download:
             if download.waited:
-                stored = self._fetched_meanwhile(locator, remote.blob.key)
+                stored = self._fetched_meanwhile(locator, remote.blob.key, expected)
                 if stored is not None:
                     return stored
             try:
                 with self.store.stage_archive(cast("BinaryIO", download), self.decryption.of(what)) as staged:
                     download.finish()
+                    expected.check(remote, staged, self.platform)
                     voucher = self.judge.archive(
                         remote, staged, source="named" if locator.scheme == NAMED else remote.transport
                     )
@@ -119,9 +133,9 @@ class Acquisition:
                 error.message = f"{locator.text}: {error.message}"  # what reads it does not know where it is from
                 raise
 
-    def _fetched_meanwhile(self, locator: Locator, key: str | None) -> ImageRecord | None:
+    def _fetched_meanwhile(self, locator: Locator, key: str | None, expected: Expectation) -> ImageRecord | None:
         known = self.known.get(locator.text, self._platform)
-        return self._stored(known, locator) if known is not None and known.key == key else None
+        return self._stored(known, locator, expected) if known is not None and known.key == key else None
 
     # --- layers --------------------------------------------------------------------------------------------------
 

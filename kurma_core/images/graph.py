@@ -6,34 +6,53 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kurma_core.errors import AmbiguousReferenceError, ImageNotFoundError, RenderError
+from kurma_core.errors import (
+    AmbiguousReferenceError,
+    FetchError,
+    ImageError,
+    ImageNotFoundError,
+    ManifestError,
+    RenderError,
+    UsageError,
+)
 from kurma_core.hookspecs import ImageNode
 from kurma_core.image_store.documents import not_found
+from kurma_core.images.dependencies import name_of
 from kurma_core.images.policy import at_least
 from kurma_core.value import replace
 
 if TYPE_CHECKING:
     from kurma_core.appc.image import Dependency, ImageManifest
     from kurma_core.image_store import ImageStore
+    from kurma_core.images.dependencies import Dependencies
     from kurma_core.images.policy import Policy
     from kurma_core.models import ImageRecord
 
 Json = Any
-#: How deep dependencies may stand in one another.
+#: How deep dependencies may stand in one another, and how many different images one may need.
 _DEPTH = 64
+_IMAGES = 1000
 #: Digits of a truncated ID for which nobody finds another image: what early documents have, 160 bits.
 _ENOUGH = 40
 
 
 class Graph:
-    """Builds nodes from the store, each image once.
+    """Builds nodes from the store, each image once, depth-first.
 
     :param hold: keeps an image in the store from now on; False: it is gone.
+    :param dependencies: how those are had that the store lacks; None: then they are missing.
     :ivar manifests: of all images met, as JSON values by ID.
     """
 
-    def __init__(self, store: ImageStore, policy: Policy, hold: Callable[[str], bool] = lambda _: True) -> None:
+    def __init__(
+        self,
+        store: ImageStore,
+        policy: Policy,
+        hold: Callable[[str], bool] = lambda _: True,
+        dependencies: Dependencies | None = None,
+    ) -> None:
         self._store = store
+        self._dependencies = dependencies
         self._policy = policy
         self._hold = hold
         self._nodes: dict[str, ImageNode] = {}
@@ -54,6 +73,8 @@ class Graph:
                 raise not_found(image_id)
             manifest = self._store.manifest(image_id)
             self.manifests[image_id] = manifest.to_json()
+            if len(self.manifests) > _IMAGES:
+                raise RenderError(f"more than {_IMAGES} images depend on one another", image=(*way, image_id)[0])
             node = ImageNode(
                 id=image_id,
                 manifest=manifest,
@@ -77,6 +98,29 @@ class Graph:
         return node if dependency.root == "/" else replace(node, root=dependency.root)
 
     def _find(self, manifest: ImageManifest, dependency: Dependency, way: tuple[str, ...]) -> ImageRecord:
+        """One of the store, else one that is brought."""
+        if self._dependencies is None:
+            return self._stored(manifest, dependency, way)
+        if self._dependencies.again(dependency):
+            return self._brought(self._dependencies, manifest, dependency)
+        try:
+            return self._stored(manifest, dependency, way)
+        except _MissingError:
+            return self._brought(self._dependencies, manifest, dependency)
+        except _UntrustedError as error:
+            try:
+                return self._brought(self._dependencies, manifest, dependency)
+            except FetchError:
+                raise error from None  # a better one is not to be had
+
+    def _brought(self, dependencies: Dependencies, manifest: ImageManifest, dependency: Dependency) -> ImageRecord:
+        try:
+            return dependencies.bring(dependency)
+        except (ImageError, ManifestError, UsageError) as error:
+            error.message = f"{manifest.name} depends on {_named(dependency)}: {error.message}"
+            raise
+
+    def _stored(self, manifest: ImageManifest, dependency: Dependency, way: tuple[str, ...]) -> ImageRecord:
         """By ID, whatever vouches for it, for the ID is the content's. By name, or by so little of an ID that
         another image can be made to have it, only what may stand for its name, or is vouched for as well as the
         image is that names it."""
@@ -86,12 +130,8 @@ class Graph:
                 return record
             fitting = [record]
         else:
-            wanted = {label.name: label.value for label in dependency.labels}
-            fitting = [
-                record
-                for record in self._store.list()
-                if record.name == dependency.image_name and wanted.items() <= record.labels.items()
-            ]
+            wanted = name_of(dependency)
+            fitting = [record for record in self._store.list() if wanted.is_met_by(record.name, record.labels)]
             if not fitting:
                 raise _missing(manifest, dependency)
         trusted = [
@@ -101,7 +141,7 @@ class Graph:
             or at_least(self._policy.trust(record), self._trust_of(way[-1]))
         ]
         if not trusted:
-            raise RenderError(
+            raise _UntrustedError(
                 f"{manifest.name} depends on {_named(dependency)}: the image of that name in the store came in "
                 "unverified, or its signer is not trusted any more",
                 hint="fetch a signed one, or allow it for this run: --insecure-options=image",
@@ -143,15 +183,22 @@ def _check_size(store: ImageStore, manifest: ImageManifest, dependency: Dependen
         )
 
 
-def _missing(manifest: ImageManifest, dependency: Dependency) -> RenderError:
-    return RenderError(
+class _MissingError(RenderError):
+    """The store has no such image."""
+
+
+class _UntrustedError(RenderError):
+    """What vouches for the store's image of that name is not enough."""
+
+
+def _missing(manifest: ImageManifest, dependency: Dependency) -> _MissingError:
+    return _MissingError(
         f"{manifest.name} depends on {_named(dependency)}, which is not in the store",
-        hint="fetch it first: kurma image fetch FILE or address",
+        hint=f"fetch it first: kurma image fetch {name_of(dependency).shown}, or its file or address",
         dependency=dependency.image_name,
     )
 
 
 def _named(dependency: Dependency) -> str:
-    labels = "".join(f",{label.name}={label.value}" for label in dependency.labels)
     ident = f" ({dependency.image_id[:19]}…)" if dependency.image_id else ""
-    return f"{dependency.image_name}{labels}{ident}"
+    return f"{name_of(dependency).shown}{ident}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import urlsplit, urlunsplit
@@ -70,6 +71,8 @@ class WebBlob:
         self.key = None if self._validator is None else f"web {shown(final)} {self._validator}"
         self._first: BaseHTTPResponse | None = answer
         self._lock = threading.Lock()
+        # An image that is in the store already is not read: its connection is not left to the garbage collector.
+        weakref.finalize(self, answer.close)
 
     def open(self, offset: int = 0) -> BinaryIO:
         """See :meth:`kurma_core.hookspecs.RemoteBlob.open`."""
