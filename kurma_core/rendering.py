@@ -9,6 +9,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Mapping
+from errno import EDQUOT, ENOSPC
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.appc import layering
@@ -42,7 +43,8 @@ def render(
     except OSError as error:
         where = f": {error.filename}" if error.filename is not None else ""
         raise RenderError(
-            f"cannot render image {_named(image)}{where}: {error.strerror or error}",
+            f"cannot render image {_named(image)}{where}: {(error.strerror or str(error)).lower()}",
+            hint="make room, perhaps by `kurma image gc`" if error.errno in (ENOSPC, EDQUOT) else None,
             image=image.id,
             errno=error.errno,
             path=error.filename,

@@ -257,8 +257,16 @@ class Partial:
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 self.truncate()  # room for whoever needs it more
-                raise StoreError(f"{self._path}: no space left for the download", path=self._path) from None
-            raise StoreError(f"{self._path}: cannot be written: {error.strerror}", path=self._path) from None
+                raise StoreError(
+                    f"{self._path}: no space left for the download",
+                    hint="make room, perhaps by `kurma image gc`",
+                    path=self._path,
+                    errno=error.errno,
+                ) from None
+            reason = (error.strerror or str(error)).lower()
+            raise StoreError(
+                f"{self._path}: cannot be written: {reason}", path=self._path, errno=error.errno
+            ) from None
 
     def release(self, *, keep: bool) -> None:
         if not keep or not self.size():

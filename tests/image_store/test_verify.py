@@ -62,6 +62,23 @@ TAMPERING: dict[str, tuple[Tamper, str]] = {
 }
 
 
+OWNERS: dict[str, tuple[Tamper, str]] = {
+    "owner": (lambda root: os.chown(f"{root}/etc/passwd", 12, -1), "etc/passwd"),
+    "group of a link": (lambda root: os.chown(f"{root}/link", -1, 12, follow_symlinks=False), "link"),
+    "capability": (
+        lambda root: os.setxattr(f"{root}/bin/tool", "security.capability", b"\x01\0\0\x02" + bytes(16)),
+        "bin/tool",
+    ),
+    "device in place of a file": (
+        lambda root: (os.unlink(f"{root}/etc/passwd"), os.mknod(f"{root}/etc/passwd", 0o20644, os.makedev(1, 3)))[
+            1
+        ],
+        "etc",
+    ),
+    "hard link within": (lambda root: os.link(f"{root}/bin/tool", f"{root}/bin/sudo"), "bin"),
+}
+
+
 @pytest.fixture
 def store(tmp_path: object) -> ImageStore:
     return ImageStore(f"{tmp_path}/images")
@@ -97,6 +114,37 @@ def test_tampering_is_found(how: str, deep: bool, store: ImageStore, stored: Ima
         store.verify(stored.id, deep=deep)
     assert where in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("deep", [False, True])
+@pytest.mark.parametrize("how", OWNERS)
+def test_tampering_with_owners_is_found(how: str, deep: bool, store: ImageStore, stored: ImageRecord) -> None:
+    tamper, where = OWNERS[how]
+    tamper(store.layers(stored.id)[0].path)
+    with pytest.raises(StoreError, match="damaged") as caught:
+        store.verify(stored.id, deep=deep)
+    assert where in str(caught.value)
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("deep", [False, True])
+@pytest.mark.parametrize("how", [*TAMPERING, *OWNERS])
+def test_tampering_with_a_rendered_tree_is_found(
+    how: str, deep: bool, store: ImageStore, stored: ImageRecord
+) -> None:
+    """A copy, which shares no file with what was extracted."""
+    import shutil
+
+    origin = store.layers(stored.id)[0].path
+    tree = store.cache.tree("key", lambda path: shutil.copytree(origin, path, symlinks=True, dirs_exist_ok=True))
+    store.verify(tree.id, deep=deep)
+    tamper, where = {**TAMPERING, **OWNERS}[how]
+    tamper(tree.path)
+    with pytest.raises(StoreError, match="damaged") as caught:
+        store.verify(tree.id, deep=deep)
+    assert where in str(caught.value)
+    store.verify(stored.id, deep=deep)
 
 
 def test_hard_links_are_no_tampering_but_hide_none(

@@ -103,10 +103,10 @@ def test_a_link_is_no_layer(image: ImageNode, store: Store) -> None:
 
 def test_a_file_system_that_fails(image: ImageNode, store: Store) -> None:
     def work(image: ImageNode, cache: RenderCache) -> tuple[RenderedLayer, ...]:
-        raise OSError(28, "No space left on device", "usr/bin/x")
+        raise OSError(28, "no space left on device", "usr/bin/x")
 
     with pytest.raises(
-        RenderError, match=r"cannot render image example\.com/a .*: usr/bin/x: No space left"
+        RenderError, match=r"cannot render image example\.com/a .*: usr/bin/x: no space left"
     ) as caught:
         run(image, store, work)
     assert caught.value.data["errno"] == 28
