@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from threading import Thread
 
 from kurma_core.image_store import documents, files
 from kurma_core.image_store.archive import TarReader
-from kurma_core.image_store.durable import write_new
+from kurma_core.image_store.durable import sync_file_system, write_new
 from kurma_core.image_store.extract import Extractor
 from kurma_core.image_store.layout import ImageContents, Whiteouts, read_image, read_layer
 from kurma_core.image_store.limits import Limits
@@ -69,6 +70,34 @@ def _make(path: str) -> int:
 
 def _finish(extractor: Extractor, root: int, path: str, whiteouts: Whiteouts) -> UnpackedLayer:
     extractor.finish()
-    record, size, entries = files.record(root, extractor.digests, extractor.attributed())
+    with _Writing(root):
+        record, size, entries = files.record(root, extractor.digests, extractor.attributed())
     write_new(f"{path}/files", record)
     return UnpackedLayer(path, whiteouts, tuple(extractor.implied()), size, entries)
+
+
+class _Writing:
+    """The disk takes what was unpacked while its record is made; only little is left for the sync that counts.
+
+    What goes wrong is raised at the end: the kernel tells of an error once, and the sync that counts would not
+    hear of it again.
+    """
+
+    def __init__(self, root: int) -> None:
+        self._root = root
+        self._error: OSError | None = None
+        self._thread = Thread(target=self._write, name="kurma-writing", daemon=True)
+
+    def _write(self) -> None:
+        try:
+            sync_file_system(self._root)
+        except OSError as error:
+            self._error = error
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._thread.join()
+        if self._error is not None and kind is None:
+            raise self._error
