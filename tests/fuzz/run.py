@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -43,7 +44,12 @@ def fuzz(name: str, seconds: int, here: Path = HERE, seed: int | None = None) ->
         "-verbosity=1",
     ]
     begun = time.monotonic()
-    result = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    # libFuzzer ends without a word to Python: what a target has made is removed here.
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as scratch:
+        environment = {**os.environ, "TMPDIR": scratch}
+        result = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", check=False, env=environment
+        )
     output = result.stdout + result.stderr
     took = time.monotonic() - begun
     count = (re.findall(r"stat::number_of_executed_units:\s*(\d+)", output) or ["?"])[-1]

@@ -42,8 +42,7 @@ class _Place:
     """A store, and something beside it that must stay as it is."""
 
     def __init__(self) -> None:
-        memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
-        self.path = tempfile.mkdtemp(prefix="kurma-fuzz-", dir=memory)
+        self.path = tempfile.mkdtemp(prefix="kurma-fuzz-")
         os.mkdir(f"{self.path}/outside")
         with open(f"{self.path}/outside/target", "wb") as out:
             out.write(b"untouched")
