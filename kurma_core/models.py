@@ -139,11 +139,13 @@ class RenderedImage:
     """An image ready to be stacked: ``layers`` top first, as ``appImageOrder`` has them.
 
     :param manifests: image manifest (as JSON value) by layer ID, for a stager's ``images``.
+    :param images: IDs of all images that it is made of, itself among them.
     """
 
     id: str
     layers: tuple[RenderedLayer, ...]
     manifests: Mapping[str, Json]
+    images: tuple[str, ...] = ()
 
 
 # --- isolators -------------------------------------------------------------------------------------------------

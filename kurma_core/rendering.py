@@ -56,7 +56,10 @@ def render(
         ) from error
     _check(image, renderer, layers, watched.made)
     return RenderedImage(
-        image.id, layers, {layer.id: manifests.get(layer.id, manifests[image.id]) for layer in layers}
+        image.id,
+        layers,
+        {layer.id: manifests.get(layer.id, manifests[image.id]) for layer in layers},
+        tuple(manifests),
     )
 
 

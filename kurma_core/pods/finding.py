@@ -68,7 +68,7 @@ class PodFinder:
         return self._record(directory)
 
     def used_images(self) -> set[str]:
-        """IDs of the images that any pod of the store names, and of those whose stagers are up."""
+        """IDs of the images that any pod of the store names, and of all in those whose stagers are up."""
         used: set[str] = set()
         for uuid in self.store.uuids():
             directory = self.store.directory(uuid)
@@ -78,8 +78,10 @@ class PodFinder:
             with contextlib.suppress(KurmaError):
                 state = directory.read_state()
                 stager = (state.get("stager") or {}).get("image")
-                if stager is not None and "stager" in state.get("steps", ()):
-                    used.add(stager)
+                if "stager" in state.get("steps", ()):
+                    used.update(state.get("layers", ()))
+                    if stager is not None:
+                        used.add(stager)
         return used
 
     def network_users(self, network: str) -> list[str]:

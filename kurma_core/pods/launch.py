@@ -23,7 +23,7 @@ from kurma_core.pods.space import free_layers, no_space
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs import RunningStager, Stdio
-    from kurma_core.models import RenderedLayer
+    from kurma_core.models import RenderedImage, RenderedLayer
     from kurma_core.pod_store import PodDirectory
     from kurma_core.pods.document import PodDocument
     from kurma_core.pods.services import Services
@@ -151,12 +151,13 @@ class Stager:
     def do(self, launch: Launch) -> None:
         driver = launch.services.stagers.get(launch.document.stager)
         assert launch.stdio is not None
-        # The stager's image is not removed before the record names it.
+        # Neither the stager's image nor the apps' layers are removed before the record names them.
         with launch.services.images.keeping():
-            setup = pod_setup(launch)
+            rendered = render_apps(launch)
+            setup = pod_setup(launch, rendered)
             driver.prepare(setup)
             launch.stager = driver.start(setup, launch.stdio)
-            launch.record(stager=dict(launch.stager.identity))
+            launch.record(stager=dict(launch.stager.identity), layers=_in_use(rendered))
 
     def undo(self, launch: Launch) -> None:
         driver = launch.services.stagers.of_pod(launch.document.stager)
@@ -229,13 +230,18 @@ def _app_setup(launch: Launch, app: str, layers: tuple[RenderedLayer, ...]) -> A
     )
 
 
-def pod_setup(launch: Launch) -> PodSetup:
-    """Everything that the stager's driver is told. Images are rendered anew: from the cache, and checked."""
-    services, document = launch.services, launch.document
-    rendered = {
-        app: services.images.render(image, document.renderer, verify=document.verify, insecure=document.insecure)
+def render_apps(launch: Launch) -> dict[str, RenderedImage]:
+    """The image of each app, rendered anew: from the cache, and checked."""
+    images, document = launch.services.images, launch.document
+    return {
+        app: images.render(image, document.renderer, verify=document.verify, insecure=document.insecure)
         for app, image in document.images.items()
     }
+
+
+def pod_setup(launch: Launch, rendered: Mapping[str, RenderedImage]) -> PodSetup:
+    """Everything that the stager's driver is told."""
+    services, document = launch.services, launch.document
     manifests: dict[str, Json] = {}
     for image in rendered.values():
         manifests.update(image.manifests)
@@ -259,6 +265,12 @@ def pod_setup(launch: Launch) -> PodSetup:
         hosts=pod_hosts(document, attachments),
         volume_links=document.volume_links,
     )
+
+
+def _in_use(rendered: Mapping[str, RenderedImage]) -> list[str]:
+    """IDs of the images and trees that stand in this pod's apps: a dependency found by its name may be another
+    image by the time that somebody looks again."""
+    return sorted({ident for app in rendered.values() for ident in (*app.images, *app.manifests)})
 
 
 def _host_error(what: str, launch: Launch, error: OSError) -> HostError:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -10,6 +11,7 @@ from tests.integration.pods.support import archive, busybox_root, foreign_stager
 
 SWEEPER = """
 import sys
+import time
 from kurma_core.client import Settings, connect
 with connect(Settings(sys.argv[1], sys.argv[2])) as client:
     print("ready", flush=True)
@@ -57,3 +59,35 @@ def test_the_image_of_a_running_pods_stager_stays(make_house, tmp_path, busybox_
             house.client.image_rm(image_id(path))
     house.client.image_gc(grace=0)
     assert house.client.images.store.ids() == (house.image,), "the pod has ended, and may be started again"
+
+
+@pytest.mark.parametrize("renderer", ["overlay", "copy"])
+def test_a_dependency_that_stands_in_a_running_pod_stays_though_its_name_means_another(
+    make_house, tmp_path, renderer
+):
+    state = str(tmp_path / "state")
+    house = make_house({"stop_timeout": 1, "trust": {"named": "any"}}, state=state)
+    root = busybox_root(str(tmp_path / "root"))
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    old = archive(root, str(tmp_path / "old.aci"), "example.com/base")
+    app = archive(
+        str(empty),
+        str(tmp_path / "app.aci"),
+        "example.com/app",
+        app=shell("sleep 1000"),
+        dependencies=[{"imageName": "example.com/base"}],
+    )
+    house.client.images.fetch(old)
+    house.image = house.client.images.fetch(app).id
+    with house.running("sleep 1000", renderer=renderer):
+        root = busybox_root(str(tmp_path / "newer"), {"newer": "yes"})
+        new = archive(root, str(tmp_path / "new.aci"), "example.com/base")
+        time.sleep(1.1)  # of two images of a name the later counts, by the second
+        house.client.images.fetch(new)
+        house.client.image_gc(grace=0)
+        assert image_id(old) in house.client.images.store.ids()
+        with pytest.raises(ImageError, match="a pod uses it"):
+            house.client.image_rm(image_id(old))
+    house.client.image_gc(grace=0)
+    assert image_id(old) not in house.client.images.store.ids(), "the pod has ended, and would get the newer one"
