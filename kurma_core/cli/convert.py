@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from kurma_core.cli.declare import Argument, command
+from kurma_core.cli.image import naming
 from kurma_core.cli.pod_options import is_early, read_pod_file
 from kurma_core.errors import ImageNotFoundError, UsageError
 
@@ -49,9 +50,12 @@ def pod(session: Session, *, file: str) -> None:
 
     Apps whose images are in the store are completed by their manifests; run --pod does that for the others.
     """
+    from kurma_core.appc.early import is_early_image
     from kurma_core.appc.template import PodTemplate
 
     document = read_pod_file(file)
+    if is_early_image(document) or (isinstance(document, dict) and document.get("acKind") == "ImageManifest"):
+        raise UsageError(f"{file} is an image's manifest, and no pod's", hint=f"kurma image convert {file}")
     if not is_early(document):
         session.json(PodTemplate.parse(document, warn=session.note).to_json())
         return
@@ -76,7 +80,8 @@ def _of_image(session: Session, what: str) -> ImageManifest:
 
     images = session.client.images
     if os.path.isfile(what):
-        return images.validate(what)
+        with naming(what):
+            return images.inspect(what).contents.manifest
     if what.startswith(("/", "./", "../")):
         raise UsageError(f"cannot read {what}: there is no such file")
     return ImageManifest.parse(images.cat_manifest(images.get(what).id))
@@ -88,7 +93,8 @@ def _of_document(session: Session, file: str) -> ImageManifest:
     document = _read(file)
     if is_early(document) or (isinstance(document, dict) and document.get("acKind") == "PodManifest"):
         raise UsageError(f"{file} is a pod's manifest, and no image's", hint=f"kurma pod convert {file}")
-    return convert_any(document, warn=session.note)
+    with naming(file):
+        return convert_any(document, warn=session.note)
 
 
 def _of_both(session: Session, files: tuple[str, ...]) -> ImageManifest:

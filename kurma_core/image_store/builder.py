@@ -16,6 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, BinaryIO
 
+    from kurma_core.appc._reader import Warn
     from kurma_core.appc.image import ImageManifest
 
 _PIECE = 1 << 18
@@ -31,7 +32,12 @@ _KINDS = {
 
 
 def build_archive(
-    rootfs: str | None, manifest: Mapping[str, Any] | ImageManifest, out: BinaryIO, *, compress: str = ""
+    rootfs: str | None,
+    manifest: Mapping[str, Any] | ImageManifest,
+    out: BinaryIO,
+    *,
+    compress: str = "",
+    warn: Warn | None = None,
 ) -> str:
     """Write an image archive: the manifest, then ``rootfs`` in the order of its names' bytes.
 
@@ -40,6 +46,7 @@ def build_archive(
 
     :param rootfs: directory with the root filesystem; None: an empty one. No link in it is followed.
     :param compress: ``""``, ``gzip``, ``bzip2``, ``xz`` or ``zstd``.
+    :param warn: called with one line for each unknown key of the manifest.
     :returns: the image's ID.
     :raises ManifestError: the manifest breaks the specification.
     :raises ArchiveError: a file is none that an image can hold, or changes while it is read.
@@ -52,7 +59,7 @@ def build_archive(
     from kurma_core.image_store.compressing import compressor
 
     value = manifest.to_json() if isinstance(manifest, ImageManifest) else dict(manifest)
-    ImageManifest.parse(value)
+    ImageManifest.parse(value, warn=warn)
     digest = hashlib.sha512()
     with compressor(compress, out) as write:
 

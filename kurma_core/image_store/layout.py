@@ -24,6 +24,8 @@ _EARLY = (b"app", b"fileset")
 _WHITEOUT = b".wh."
 _OPAQUE = b".wh..wh..opq"
 _WHITEOUT_RESERVED = b".wh..wh."
+#: Oddities of one image that are told; a stranger's manifest has room for many thousands.
+_TOLD = 10
 
 
 @frozen
@@ -32,11 +34,13 @@ class ImageContents:
 
     :ivar manifest_bytes: as the archive has it; of an early image, its documents in the late form (E1).
     :ivar originals: the documents of an early image as it has them, by name: ``app``, ``fileset``, or both.
+    :ivar oddities: a line for each thing in its manifest that is odd and harmless, as an unknown key is (T8).
     """
 
     manifest: ImageManifest
     manifest_bytes: bytes
     originals: Mapping[str, bytes]
+    oddities: tuple[str, ...]
 
 
 def read_image(reader: TarReader, limits: Limits, sink: Sink) -> ImageContents:
@@ -71,6 +75,7 @@ def read_image(reader: TarReader, limits: Limits, sink: Sink) -> ImageContents:
 
 def _contents(documents: Mapping[bytes, bytes]) -> ImageContents:
     """The manifest, late or made of the early ones. The order in which they came says nothing."""
+    odd: list[str] = []
     if not documents:
         raise ArchiveError("not an App Container image: the archive has no `manifest`")
     if _LATE in documents:
@@ -82,14 +87,21 @@ def _contents(documents: Mapping[bytes, bytes]) -> ImageContents:
                 f"not an App Container image: the archive has `manifest`, and {early} of an early image beside it",
                 hint="an image has either `manifest`, or `app`, `fileset` or both",
             )
-        return ImageContents(ImageManifest.parse(documents[_LATE]), documents[_LATE], {})
+        manifest = ImageManifest.parse(documents[_LATE], warn=odd.append)
+        return ImageContents(manifest, documents[_LATE], {}, _told(odd))
     import json
 
     from kurma_core.appc.early import convert_image
 
-    manifest = convert_image(*(documents.get(name) for name in _EARLY))
+    manifest = convert_image(*(documents.get(name) for name in _EARLY), warn=odd.append)
     late = json.dumps(manifest.to_json(), ensure_ascii=False).encode()
-    return ImageContents(manifest, late, {name.decode(): documents[name] for name in _EARLY if name in documents})
+    originals = {name.decode(): documents[name] for name in _EARLY if name in documents}
+    return ImageContents(manifest, late, originals, _told(odd))
+
+
+def _told(oddities: list[str]) -> tuple[str, ...]:
+    more = len(oddities) - _TOLD
+    return (*oddities[:_TOLD], f"and {more} more of the kind") if more > 0 else tuple(oddities)
 
 
 def _sink_image_entry(sink: Sink, entry: Entry, parts: list[bytes], limits: Limits) -> None:

@@ -49,6 +49,7 @@ class StagedImage:
     :ivar encrypted: it is an OpenPGP message; what is kept is the archive in it.
     :ivar size: bytes of the uncompressed tar. :ivar early_id: ``sha256-…`` over the same (E6).
     :ivar originals: an early image's own documents; see :meth:`.store.ImageStore.originals`.
+    :ivar oddities: of its manifest; see :class:`.layout.ImageContents`.
     """
 
     id: str
@@ -61,6 +62,7 @@ class StagedImage:
     _layer_size: int
     early_id: str
     originals: Mapping[str, bytes]
+    oddities: tuple[str, ...]
     encrypted: bool
     _kept: str
 
@@ -140,6 +142,7 @@ def _stage(store: ImageStore, stream: BinaryIO, decrypt: Decrypt | None, work: s
         _layer_size=layer.size,
         early_id=early_id,
         originals=contents.originals,
+        oddities=contents.oddities,
         encrypted=encrypted,
         _kept=decrypted if encrypted else archive,
     )

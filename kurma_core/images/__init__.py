@@ -438,17 +438,9 @@ class ImageManager:
 
         with written(path) as out:
             if passphrase is None:
-                return build_archive(rootfs, manifest, out, compress=compress)
+                return build_archive(rootfs, manifest, out, compress=compress, warn=self._note)
             with self._trust.encrypting(out, passphrase) as encrypted:
-                return build_archive(rootfs, manifest, encrypted, compress=compress)
-
-    def validate(self, path: str) -> ImageManifest:
-        """Reads an archive to its end and checks all of it. :raises ArchiveError: :raises ManifestError:"""
-        from kurma_core.image_store import validate
-        from kurma_core.images.archives import opened
-
-        with opened(path) as stream:
-            return validate(stream, self.store.limits, self._decryption.of(path))
+                return build_archive(rootfs, manifest, encrypted, compress=compress, warn=self._note)
 
     def file(self, reference: str) -> str | None:
         """The path, if the reference is that of an archive file; else it is for the store."""
@@ -460,12 +452,18 @@ class ImageManager:
             return None  # which the store says in its own words
 
     def inspect(self, path: str) -> ArchiveFacts:
-        """:meth:`validate`, and everything else that an archive tells of itself."""
+        """Reads an archive to its end and checks all of it; what is odd in its manifest is told (T8).
+
+        :returns: everything that it tells of itself. :raises ArchiveError: :raises ManifestError:
+        """
         from kurma_core.image_store.validating import inspect
         from kurma_core.images.archives import opened
 
         with opened(path) as stream:
-            return inspect(stream, self.store.limits, self._decryption.of(path))
+            facts = inspect(stream, self.store.limits, self._decryption.of(path))
+        for oddity in facts.contents.oddities:
+            self._note(f"{path}: {oddity}")
+        return facts
 
     def extract(self, reference: str, target: str) -> str:
         """Extracts the root filesystem of an image of the store, or of an archive file, with all metadata (A6).

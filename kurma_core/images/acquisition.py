@@ -128,6 +128,8 @@ class Acquisition:
                     voucher = self.judge.archive(
                         remote, staged, source="named" if locator.scheme == NAMED else remote.transport
                     )
+                    for oddity in staged.oddities:
+                        self.note(f"{locator.text}: {oddity}")
                     return staged.commit(self._provenance(remote, voucher, encrypted=staged.encrypted))
             except (ArchiveError, ManifestError) as error:
                 error.message = f"{locator.text}: {error.message}"  # what reads it does not know where it is from

@@ -94,6 +94,17 @@ def test_early_both_manifests_become_one():
     }
 
 
+def test_early_both_manifests_give_what_they_alone_say():
+    app = {**changed(APP, "annotations", to={"homepage": "https://example.com/app"}), "x": "app's", "y": 1}
+    fileset = {**FILESET, "annotations": {"homepage": "https://example.com/fs", "made/by": "fs"}, "x": 2, "z": 3}
+    both = convert_image(app, fileset)
+    assert {one.name: one.value for one in both.annotations} == {
+        "homepage": "https://example.com/app",
+        "made/by": "fs",
+    }
+    assert both.extra == {"x": "app's", "y": 1, "z": 3}
+
+
 def test_early_conversion_is_read_again_as_it_was_written():
     converted = convert_image(APP, FILESET)
     warnings: list[str] = []

@@ -38,9 +38,9 @@ class Images:
         assert image_id == ID
         return json.dumps(self._manifest.to_json()).encode()
 
-    def validate(self, path: str) -> ImageManifest:
+    def inspect(self, path: str) -> Any:
         assert Path(path).is_file()
-        return self._manifest
+        return SimpleNamespace(contents=SimpleNamespace(manifest=self._manifest))
 
 
 def printed(capsys: pytest.CaptureFixture[str], *words: str, client: Any = None) -> tuple[int, Any, str]:
@@ -87,7 +87,7 @@ def test_convert_says_what_is_odd_and_what_is_wrong(tmp_path, capsys, client):
     run_together = changed(APP, "isolators", 3, "val", to="CAP_CHOWNCAP_KILL")
     code, late, err = printed(capsys, "image", "convert", write(tmp_path, "bad", run_together))
     assert (code, late) == (125, None)
-    assert "$.isolators[3].val" in err
+    assert f"kurma: {tmp_path}/bad: invalid manifest: $.isolators[3].val: expected" in err
     assert 'hint: write "CAP_CHOWN CAP_KILL"' in err
     two = write(tmp_path, "one", APP), write(tmp_path, "two", APP)
     assert printed(capsys, "image", "convert", *two)[0] == 2
@@ -100,6 +100,10 @@ def test_convert_says_what_is_odd_and_what_is_wrong(tmp_path, capsys, client):
         code, _, err = printed(capsys, "image", "convert", write(tmp_path, f"pod-{number}", pod))
         assert code == 2
         assert f"hint: kurma pod convert {tmp_path}/pod-{number}" in err
+    for number, image in enumerate((APP, FILESET, convert_image(APP, FILESET).to_json())):
+        code, _, err = printed(capsys, "pod", "convert", write(tmp_path, f"image-{number}", image))
+        assert code == 2
+        assert f"hint: kurma image convert {tmp_path}/image-{number}" in err
 
 
 def test_convert_pod_completes_what_the_store_has(tmp_path, capsys, client):

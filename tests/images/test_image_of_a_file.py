@@ -101,3 +101,47 @@ def test_one_broken_file_does_not_hide_the_others(path: Path, capfd: pytest.Capt
     code, out, err = run(capfd, "image", "validate", "bad.aci", "image.aci")
     assert (code, out) == (125, "image.aci: example.com/thing: a valid image\n")
     assert err.startswith("kurma: bad.aci: ")
+
+
+ODD = json.dumps({**json.loads(APP), "x": 1, "mountPoints": [{"name": "Data", "path": "/data"}]}).encode()
+
+
+@pytest.mark.parametrize(
+    ("archive", "told"),
+    [
+        (image(x=1, app={"exec": ["/x"], "user": "0", "group": "0", "y": 2}), ("$.app.y", "$.x")),
+        (tar([file("app", ODD), directory("rootfs")]), ('"Data" is called data', "$.x")),
+        (image(), ()),
+    ],
+    ids=["late", "early", "nothing"],
+)
+@pytest.mark.parametrize("words", ["fetch", "validate", "convert", "show"])
+def test_what_is_odd_in_a_manifest_is_told(
+    words: str, archive: bytes, told: tuple[str, ...], path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """T8"""
+    path.write_bytes(archive)
+    code, _, err = run(capfd, "image", words, str(path))
+    assert code == 0
+    lines = err.splitlines()
+    assert len(lines) == len(told)
+    for line, words in zip(lines, told, strict=True):
+        assert str(path) in line
+        assert words in line
+
+
+def test_what_is_odd_is_told_once_and_not_without_end(path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path.write_bytes(image(**{f"x{number}": 1 for number in range(5000)}))
+    code, _, err = run(capfd, "image", "fetch", str(path))
+    assert code == 0
+    assert len(err.splitlines()) == 11
+    assert err.endswith(": and 4990 more of the kind\n")
+    assert run(capfd, "image", "fetch", str(path))[2] == ""
+
+
+def test_what_is_odd_is_told_when_it_is_built(path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (path.parent / "rootfs").mkdir()
+    (path.parent / "manifest").write_text(json.dumps({**MANIFEST, "x": 1}))
+    code, _, err = run(capfd, "image", "build", str(path.parent), "-o", str(path))
+    assert (code, err) == (0, "kurma: unknown key $.x is kept and means nothing to Kurma\n")
+    assert json.loads(run(capfd, "image", "cat-manifest", str(path))[1])["x"] == 1

@@ -323,7 +323,7 @@ def test_export_is_the_image(here: Machine, tmp_path: Path) -> None:
     path, ident = build(here, tmp_path)
     here.images.fetch(path)
     here.images.export(ident, str(tmp_path / "out.aci"))
-    assert here.images.validate(str(tmp_path / "out.aci")).name == "example.com/app"
+    assert here.images.inspect(str(tmp_path / "out.aci")).contents.manifest.name == "example.com/app"
     assert here.images.fetch(str(tmp_path / "out.aci")).id == ident
     with pytest.raises(ImageNotFoundError):
         here.images.export("sha512-" + "0" * 128, str(tmp_path / "none.aci"))
