@@ -32,7 +32,7 @@ class Provenance:
 
     :param trust: ``signed``, ``digest`` (content digest over TLS or pinned), ``local`` (a file of this machine,
         unverified), ``built`` (made and signed on this machine) or ``unverified`` (checks were relaxed).
-    :param fetched_at: RFC 3339, UTC.
+    :param fetched_at: RFC 3339, UTC, with microseconds; in records of an earlier Kurma in whole seconds.
     :param fingerprint: of the key whose signature was verified.
     :param insecure: the relaxations that were in force (``image``, ``tls``, ``http``, ``pubkey``).
     :param encrypted: its archive came encrypted (A1).
@@ -105,6 +105,12 @@ class ImageRecord:
     @property
     def fetched_at(self) -> str:
         return self.provenance[-1].fetched_at
+
+    @property
+    def age_order(self) -> str:
+        """Sorts images by when they came in, the oldest first; what is known to the second alone came at its
+        beginning."""
+        return self.fetched_at.removesuffix("Z")
 
     def to_json(self) -> dict[str, Json]:
         return {

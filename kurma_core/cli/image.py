@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 #: What ``--sort`` puts first where it is greater; the store lists by name, and then by age.
 _ORDERS: dict[str, Callable[[ImageRecord], Any]] = {
     "size": lambda image: image.size,
-    "fetched": lambda image: image.fetched_at,
+    "fetched": lambda image: image.age_order,
     "used": lambda image: image.last_used or "",
 }
 _IMAGE = Argument("image", "IMAGE", "The image: its ID, the beginning of it, or its name.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from kurma_core.cli.output import ago, facts, pairs, size, table
+from kurma_core.cli.output import facts, moment, pairs, size, table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ def _paragraphs(record: ImageRecord, manifest: ImageManifest) -> Iterator[str]:
             ("labels", pairs(record.labels)),
             ("size", size(record.size)),
             ("trust", record.trust),
-            ("fetched", _moment(record.fetched_at)),
-            ("last used", _moment(record.last_used) if record.last_used else "never"),
+            ("fetched", moment(record.fetched_at)),
+            ("last used", moment(record.last_used) if record.last_used else "never"),
         ]
     )
     yield facts(_app(manifest.app)) if manifest.app is not None else "no app: an image for others to depend on"
@@ -76,17 +76,12 @@ def _volume(one: MountPoint) -> str:
 def _came(one: Provenance) -> Iterator[Fact]:
     yield ("came from", one.locator)
     yield ("url", one.url if one.url != one.locator else None)
-    yield ("at", _moment(one.fetched_at))
+    yield ("at", moment(one.fetched_at))
     yield ("trust", one.trust)
     yield ("digest", one.digest)
     yield ("key", one.fingerprint)
     yield ("encrypted", "yes" if one.encrypted else None)
     yield ("relaxed", ", ".join(one.insecure))
-
-
-def _moment(at: str) -> str:
-    said = ago(at)
-    return f"{at} ({said})" if said != at else at
 
 
 def archive_page(archive: ArchiveFacts) -> str:

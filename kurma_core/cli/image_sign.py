@@ -46,7 +46,7 @@ def verify(session: Session, *, image: str, signature: str | None, format: str) 
     Of an image in the store every file is read, those of the trees rendered from it too; what vouches for it is
     told. Of a file the signature must be by a key that is trusted for the image's name.
     """
-    from kurma_core.cli.output import facts
+    from kurma_core.cli.output import facts, to_second
 
     images = session.client.images
     path = images.file(image)
@@ -68,7 +68,7 @@ def verify(session: Session, *, image: str, signature: str | None, format: str) 
     for one in record.provenance:
         key = f", by {one.fingerprint}" if one.fingerprint else ""
         relaxed = f", relaxed: {','.join(one.insecure)}" if one.insecure else ""
-        pairs.append(("came", f"{one.trust}{key}, {one.fetched_at}, from {one.locator}{relaxed}"))
+        pairs.append(("came", f"{one.trust}{key}, {to_second(one.fetched_at)}, from {one.locator}{relaxed}"))
     session.show(format, verified.to_json(), lambda: facts(pairs))
 
 

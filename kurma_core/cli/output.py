@@ -126,5 +126,17 @@ def ago(at: str | None, now: float | None = None) -> str:
     return f"{seconds} second{'s' if seconds > 1 else ''} ago"
 
 
+def to_second(at: str) -> str:
+    """An RFC 3339 time of ours as people are shown it: without the fraction."""
+    whole, point, _ = at.partition(".")
+    return f"{whole}Z" if point and at.endswith("Z") else at
+
+
+def moment(at: str) -> str:
+    """``2026-01-31T12:00:00Z (3 minutes ago)``."""
+    said = ago(at)
+    return f"{to_second(at)} ({said})" if said != at else at
+
+
 def pairs(values: Mapping[str, object]) -> str:
     return ", ".join(f"{name}={value}" for name, value in values.items())

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from kurma_core.errors import FormatVersionError, ImageNotFoundError, StoreError
 from kurma_core.hookspecs import ImageLayer
+from kurma_core.linux.clock import timestamp
 from kurma_core.models import ImageRecord, Provenance
 
 TYPE_CHECKING = False
@@ -184,14 +185,6 @@ def _last_used(path: str) -> str | None:
     except FileNotFoundError:
         return None
     return timestamp(used)
-
-
-def timestamp(seconds: float) -> str:
-    """RFC 3339, UTC, to the millisecond."""
-    import time
-
-    whole = int(seconds)
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole)) + f".{int((seconds - whole) * 1000):03d}Z"
 
 
 def seconds(timestamp: str) -> float:

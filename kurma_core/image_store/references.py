@@ -101,7 +101,7 @@ def _by_name(store: ImageStore, reference: str) -> ImageRecord:
     ]
     if not fitting:
         raise _not_found(reference)
-    return max(fitting, key=lambda image: image.fetched_at)
+    return max(fitting, key=lambda image: image.age_order)
 
 
 def _not_found(reference: str) -> ImageNotFoundError:

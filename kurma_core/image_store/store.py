@@ -150,7 +150,7 @@ class ImageStore:
             except StoreError as error:
                 error.data["image"] = image_id
                 damaged.append(error)
-        return tuple(sorted(found, key=lambda image: (image.name, image.fetched_at, image.id))), tuple(damaged)
+        return tuple(sorted(found, key=lambda image: (image.name, image.age_order, image.id))), tuple(damaged)
 
     def ids(self) -> tuple[str, ...]:
         """IDs of all images, sorted."""

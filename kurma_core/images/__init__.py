@@ -215,7 +215,7 @@ class ImageManager:
         ]
         if not fitting:
             raise refused_by_name(newest)
-        return max(fitting, key=lambda record: record.fetched_at)
+        return max(fitting, key=lambda record: record.age_order)
 
     # --- rendering -----------------------------------------------------------------------------------------------
 

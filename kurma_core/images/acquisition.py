@@ -14,6 +14,7 @@ from kurma_core.images.expectation import Expectation
 from kurma_core.images.judges import Judge, Voucher
 from kurma_core.images.known import Known, KnownImages
 from kurma_core.images.policy import tell_relaxations
+from kurma_core.linux.clock import timestamp
 from kurma_core.models import ImageRecord, Provenance
 from kurma_core.value import frozen
 
@@ -155,7 +156,7 @@ class Acquisition:
     ) -> Provenance:
         return Provenance(
             locator=remote.locator,
-            fetched_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            fetched_at=timestamp(),
             trust=voucher.trust,
             url=remote.url,
             digest=voucher.digest,

@@ -147,7 +147,7 @@ class Graph:
                 hint="fetch a signed one, or allow it for this run: --insecure-options=image",
                 image=fitting[0].id,
             )
-        return max(trusted, key=lambda record: record.fetched_at)
+        return max(trusted, key=lambda record: record.age_order)
 
     def _trust_of(self, image_id: str) -> str:
         return self._policy.trust(self._store.get(image_id))

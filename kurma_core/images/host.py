@@ -19,6 +19,7 @@ from kurma_core.images.acquisition import Acquisition
 from kurma_core.images.decryption import Refusal
 from kurma_core.images.judges import HostJudge
 from kurma_core.images.known import Known, KnownImages
+from kurma_core.linux.clock import timestamp
 from kurma_core.models import Provenance
 from kurma_core.value import frozen, replace
 
@@ -160,7 +161,7 @@ class HostImages:
                 return staged.commit(
                     Provenance(
                         locator=locator,
-                        fetched_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+                        fetched_at=timestamp(),
                         trust="built",
                         url=f"plugin:{name}",
                         fingerprint=fingerprint,

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["Trust"]
 
 _STRICTEST = "signed"
+#: Seconds by which the stamp of a file that is changed after a check may seem to come before it.
+_CLOCKS = 1.0
 
 
 class Trust:
@@ -62,6 +64,7 @@ class Trust:
         revoked. That it has run out meanwhile says nothing against what it signed before.
 
         :param since: RFC 3339, when it was verified: a key file that has not changed since is not read again.
+            Files' times come some milliseconds late, and the verifying took its time: a second is allowed for.
         :raises TrustError: a keystore cannot be read, or others may write it.
         """
         files = keystore.keys_for(self._key_dirs, name).get(fingerprint)
@@ -77,7 +80,7 @@ class Trust:
         from datetime import datetime
 
         seen = datetime.fromisoformat(since).timestamp()
-        if all(os.stat(file).st_ctime < seen for file in files):
+        if all(os.stat(file).st_ctime < seen - _CLOCKS for file in files):
             return False
         from kurma_core.trust import keyfile, openpgp
 

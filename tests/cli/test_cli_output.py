@@ -69,6 +69,13 @@ def test_an_age_of_no_time_is_shown_as_it_stands() -> None:
     assert output.ago("yesterday") == "yesterday"
 
 
+@pytest.mark.parametrize("written", ["2026-01-31T12:00:00Z", "2026-01-31T12:00:00.123456Z"])
+def test_moments_are_shown_to_the_second(written: str) -> None:
+    assert output.to_second(written) == "2026-01-31T12:00:00Z"
+    assert output.moment(written).startswith("2026-01-31T12:00:00Z (")
+    assert output.moment("yesterday. or so") == "yesterday. or so"
+
+
 def test_json_and_yaml_say_the_same() -> None:
     value = {"b": [1, {"c": None}], "a": ("x",), "é": 1.5}
     assert json.loads(output.formatted("json", value)) == yaml.safe_load(output.formatted("yaml", value))

@@ -140,6 +140,19 @@ def test_last_used(store: ImageStore) -> None:
     assert used.endswith("Z")
 
 
+def test_the_newest_of_a_name_within_one_second(store: ImageStore) -> None:
+    """Also beside records of an earlier Kurma, which are known to the second alone."""
+    moments = ("2026-01-01T00:00:00Z", "2026-01-01T00:00:00.000001Z", "2026-01-01T00:00:00.999999Z")
+    records = [
+        stage_and_commit(store, labelled("1", at.encode()), replace(LOCAL, fetched_at=at))
+        for at in (*moments, "2026-01-01T00:00:01Z")
+    ]
+    assert store.list() == tuple(records)
+    assert store.find("example.com/thing") == records[-1]
+    store.remove(records[-1].id)
+    assert store.find("example.com/thing") == records[-2]
+
+
 def test_find(store: ImageStore) -> None:
     old = stage_and_commit(store, labelled("1", b"old"), replace(LOCAL, fetched_at="2026-01-01T00:00:00Z"))
     new = stage_and_commit(store, labelled("1", b"new"), replace(LOCAL, fetched_at="2026-01-03T00:00:00Z"))

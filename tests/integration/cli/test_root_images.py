@@ -56,7 +56,6 @@ def images(kurma_command: Any, place: Path) -> Iterator[dict[str, str]]:
         return str(kurma.out("image", "fetch", made).strip())
 
     found = {"large": fetch("large", 300_000)}
-    time.sleep(1.1)  # the store keeps whole seconds
     found["small"] = fetch("small", 10)
     labels = [{"name": "version", "value": "1"}]
     found["top"] = fetch(
