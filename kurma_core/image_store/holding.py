@@ -31,8 +31,11 @@ class Holds:
         self._mine: ContextVar[dict[str, int] | None] = ContextVar("kurma_held_images", default=None)
 
     @contextlib.contextmanager
-    def keeping(self) -> Iterator[None]:
-        """Images held inside stay at least until the block is left, and count as used then. Blocks may nest."""
+    def keeping(self, *, used: bool = True) -> Iterator[None]:
+        """Images held inside stay at least until the block is left. Blocks may nest.
+
+        :param used: they count as used then.
+        """
         if self._mine.get() is not None:
             yield
             return
@@ -44,9 +47,10 @@ class Holds:
             self._mine.reset(token)
             for place, fd in held.items():
                 # A sweep that has looked for pods already, and did not see the one made here, sees this.
-                with contextlib.suppress(ImageError, OSError):
-                    kind, _, ident = place.partition("/")
-                    documents.touch(self._store.path(kind, ident, _TOUCHED[kind]), ident)
+                if used:
+                    with contextlib.suppress(ImageError, OSError):
+                        kind, _, ident = place.partition("/")
+                        documents.touch(self._store.path(kind, ident, _TOUCHED[kind]), ident)
                 os.close(fd)
 
     def found(self, what: str, find: Callable[[], ImageRecord]) -> ImageRecord:

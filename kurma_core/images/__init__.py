@@ -135,7 +135,8 @@ class ImageManager:
         found = self._fetching.parse(locator)
         record = acquisition.get(found, _checked_pull(pull))
         try:
-            self._complete(record, policy, acquisition, pull)
+            with self._holds.keeping(used=False):  # it is fetched, not used
+                self._complete(record, policy, acquisition, pull)
         except FetchError as error:
             if found.scheme != "file" or isinstance(error, FetchDigestError):
                 raise
