@@ -1,12 +1,14 @@
-"""What vouches for an image of a registry (K4)."""
+"""What vouches for an image of a registry, and for an archive (K4)."""
 
 from __future__ import annotations
+
+from types import SimpleNamespace
 
 import pytest
 
 from kurma_core.appc.image import ImageManifest
 from kurma_core.errors import TrustError
-from kurma_core.hookspecs import RemoteLayers
+from kurma_core.hookspecs import RemoteArchive, RemoteLayers
 from kurma_core.images.judges import PolicyJudge
 from kurma_core.images.policy import Policy
 
@@ -50,3 +52,60 @@ def test_plain_http_is_recorded() -> None:
 def test_where_a_signature_is_wanted_there_is_none() -> None:
     with pytest.raises(TrustError, match="carry no signatures"):
         judge(docker="signed").layers(remote("https://r.example/v2/a"))
+
+
+# --- archives ---
+
+
+def judged(url: str, *insecure: str, transport: str = "", source: str = "", **policy: str) -> str:
+    """What vouches for an archive that nobody signed."""
+    scheme = url.partition(":")[0]
+    archive = RemoteArchive(
+        locator=url,
+        url=url,
+        transport=transport or scheme,
+        blob=None,  # type: ignore[arg-type]
+        signature=lambda: None,
+    )
+    staged = SimpleNamespace(manifest=SimpleNamespace(name="example.com/a"), id="sha512-0", archive_path="/none")
+    keys = SimpleNamespace(keys_for=lambda name: {})
+    found = PolicyJudge(Policy({**DEFAULTS, **policy}, frozenset(insecure)), keys)  # type: ignore[arg-type]
+    return found.archive(archive, staged, source=source or transport or scheme).trust  # type: ignore[arg-type]
+
+
+WEB = "https://example.com/a.aci"
+PLAIN = "http://example.com/a.aci"
+
+
+@pytest.mark.parametrize(("url", "source"), [(WEB, ""), (PLAIN, ""), (WEB, "named"), (PLAIN, "named")])
+@pytest.mark.parametrize("insecure", [(), ("tls",), ("http",), ("tls", "http", "pubkey")])
+def test_unsigned_archives_are_refused(url: str, source: str, insecure: tuple[str, ...]) -> None:
+    """By default; and the ways to them may be relaxed without what vouches for them being so."""
+    with pytest.raises(TrustError, match="is not signed"):
+        judged(url, *insecure, source=source)
+    assert judged(url, *insecure, "image", source=source) == "unverified"
+
+
+def test_tls_stands_for_a_digest() -> None:
+    assert judged(WEB, https="digest") == "digest"
+    assert judged(WEB, source="named", named="digest") == "digest"
+
+
+@pytest.mark.parametrize(
+    ("url", "insecure", "source"),
+    [(WEB, ("tls",), ""), (WEB, ("tls",), "named"), (PLAIN, ("http",), ""), (PLAIN, ("http",), "named")],
+)
+def test_where_nothing_holds_the_way_nothing_stands_for_it(
+    url: str, insecure: tuple[str, ...], source: str
+) -> None:
+    with pytest.raises(TrustError, match="is not signed"):
+        judged(url, *insecure, source=source, https="digest", http="digest", named="digest")
+
+
+def test_where_anything_goes_it_is_on_record() -> None:
+    assert judged(WEB, https="any") == "unverified"
+    assert judged("file:///a.aci") == "local"
+    with pytest.raises(TrustError, match="is not signed"):
+        judged("file:///a.aci", file="signed")
+    with pytest.raises(TrustError, match="is not signed"):
+        judged("file:///a.aci", file="digest")

@@ -13,6 +13,7 @@ from urllib.parse import urlencode, urlsplit
 
 from kurma_fetch_http.credentials import basic
 from kurma_fetch_http.reader import ResumingReader, buffered, positioned
+from kurma_fetch_http.transport import discard
 
 from kurma_core.errors import FetchError, FetchRefusedError, FetchUnauthorizedError, UsageError
 from kurma_fetch_docker.documents import CONFIG_LIMIT, MANIFEST_LIMIT, MEDIA_TYPES, Descriptor, check, digest_of
@@ -110,7 +111,7 @@ class Client:
             if answer.status != 401:
                 return answer
             challenge = answer.headers.get("WWW-Authenticate", "")
-            answer.drain_conn()
+            discard(answer)
             if urlsplit(final).netloc != urlsplit(url).netloc:
                 raise FetchUnauthorizedError(f"{final}: the redirect asks for credentials of its own", url=final)
             refused = shown

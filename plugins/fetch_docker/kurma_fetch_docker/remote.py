@@ -154,6 +154,8 @@ class Endpoints:
             insecure=self._insecure - {"http"},
             note=self._context.note,
             plain=(lambda host: self._may_be_plain(host.lower())) if plain else lambda host: False,
+            # Nobody stands between, which is why plain HTTP will do there: so nobody is put between, either.
+            direct=lambda host: is_loopback(host.lower()),
         )
 
 

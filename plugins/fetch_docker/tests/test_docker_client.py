@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import socket
 import ssl
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import kurma_fetch_docker.plugin
@@ -14,6 +17,7 @@ from kurma_fetch_docker.client import Client, parse_challenge
 from kurma_fetch_docker.logins import Logins
 from kurma_fetch_docker.plugin import DockerFetcher
 from kurma_fetch_docker.remote import Endpoints, is_loopback
+from kurma_fetch_http.transport import Transport
 
 from kurma_core.errors import (
     FetchDigestError,
@@ -24,6 +28,7 @@ from kurma_core.errors import (
 )
 from kurma_core.hookspecs import FetchRequest, RemoteLayers
 from kurma_core.testing import driver_context, load_driver
+from kurma_core.testing.proxy import proxy
 from kurma_core.testing.webserver import Page, WebServer, web_server
 from kurma_core.value import replace
 from plugins.fetch_docker.tests.docker_parts import BLOB, CONFIG, MANIFEST, PACKED, serve, sha256
@@ -274,3 +279,54 @@ def test_a_plain_registry_that_sends_for_tokens_over_the_network(tmp_path: Path,
         page.headers = {"WWW-Authenticate": 'Bearer realm="token"'}
     with pytest.raises(FetchError, match="sends for tokens to no address"):
         resolve(tmp_path, locator, docker_config=str(tmp_path / "config"))
+
+
+def test_a_refusal_without_end(tmp_path: Path) -> None:
+    """What a registry says beside 401 is not read to its end."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve_for_ever() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with connection, suppress(OSError):
+                connection.recv(1 << 16)
+                connection.sendall(b'HTTP/1.1 401 Who\r\nWWW-Authenticate: Basic realm="x"\r\n\r\n')
+                while True:
+                    connection.sendall(b"x" * (1 << 16))
+
+    thread = threading.Thread(target=serve_for_ever, daemon=True)
+    thread.start()
+    client = Client(
+        Transport(insecure={"http"}, timeout=5.0, retries=0),
+        f"http://127.0.0.1:{listener.getsockname()[1]}",
+        "r.example",
+        "app",
+        Logins("/nowhere", "/nowhere"),
+    )
+    try:
+        with pytest.raises(FetchUnauthorizedError, match="there are none"):
+            client.manifest("v1")
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join()
+
+
+def test_this_machines_own_registry_is_asked_without_a_proxy(
+    tmp_path: Path, server: WebServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Plain http will do there because nobody stands between."""
+    locator = serve(server)
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with proxy({}) as way:
+        monkeypatch.setenv("http_proxy", way.host)
+        monkeypatch.setenv("https_proxy", way.host)
+        assert content_of(resolve(tmp_path, locator)) == PACKED
+        assert not way.asked
+        with pytest.raises(FetchRefusedError, match="the proxy does not connect"):
+            resolve(tmp_path, "docker://registry.example/app:v1")
+        assert way.asked == ["registry.example:443"]

@@ -17,6 +17,10 @@ from kurma_fetch_http.transport import Transport, content, shown
 if TYPE_CHECKING:
     from urllib3.response import BaseHTTPResponse
 
+_YEAR = 365 * 86400
+#: Of a number in a header.
+_DIGITS = 18
+
 
 def web_archive(
     locator: str,
@@ -65,8 +69,8 @@ class WebBlob:
         self._transport = transport
         self._url = url
         self._validator = next(iter(validators(answer)), None)
-        length = answer.headers.get("Content-Length", "")
-        self.size: int | None = int(length) if length.isascii() and length.isdigit() else None
+        chunked = "Transfer-Encoding" in answer.headers  # then any length is to be ignored (RFC 9112, 6.3)
+        self.size: int | None = None if chunked else _number(answer.headers.get("Content-Length", ""))
         self.digest: str | None = None
         self.key = None if self._validator is None else f"web {shown(final)} {self._validator}"
         self._first: BaseHTTPResponse | None = answer
@@ -97,13 +101,18 @@ class WebBlob:
         return get_from(self._transport, self._url, offset, validator=self._validator)
 
 
+def _number(text: str) -> int | None:
+    """A number of decimal digits; None: it is none, or larger than any honest one."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS else None
+
+
 def _max_age(control: str) -> int:
-    """Seconds for which the server calls its answer fresh (0: not)."""
+    """Seconds for which the server calls its answer fresh (0: not); a year at most."""
     directives = [part.strip().lower() for part in control.split(",")]
     if "no-cache" in directives or "no-store" in directives:
         return 0
     ages = (part.removeprefix("max-age=") for part in directives if part.startswith("max-age="))
-    return next((int(age) for age in ages if age.isascii() and age.isdigit()), 0)
+    return next((min(age, _YEAR) for text in ages if (age := _number(text)) is not None), 0)
 
 
 def signature_places(url: str) -> tuple[tuple[str, str], ...]:

@@ -41,6 +41,8 @@ _TOLD_WAIT = 2.0
 _REDIRECT = frozenset((301, 302, 303, 307, 308))
 _AGAIN = frozenset((429, 500, 502, 503, 504))
 _GOOD = frozenset((200, 206))
+#: Bytes of an answer that is not wanted which are read, so that its connection serves on.
+_DISCARDED = 1 << 14
 
 
 class Transport:
@@ -55,6 +57,7 @@ class Transport:
     :param sleep: waits that many seconds.
     :param note: told of long waits, in one line.
     :param plain: whether plain HTTP may be spoken to ``host[:port]``, beside what ``insecure`` allows.
+    :param direct: whether ``host[:port]`` is asked without a proxy, whatever the environment says.
     """
 
     def __init__(
@@ -68,10 +71,12 @@ class Transport:
         sleep: Callable[[float], None] = time.sleep,
         note: Callable[[str], None] = lambda text: None,
         plain: Callable[[str], bool] = lambda host: False,
+        direct: Callable[[str], bool] = lambda host: False,
     ) -> None:
         self.retries = retries
         self._note = note
         self._plain = plain
+        self._direct = direct
         self._timeout = urllib3.Timeout(connect=timeout, read=timeout)
         self._insecure = frozenset(insecure)
         self._credentials = credentials or Credentials("")
@@ -114,7 +119,7 @@ class Transport:
             answer = self._persist(method, url, sent, body, accept)
             if answer.status not in _REDIRECT:
                 return answer, url
-            answer.release_conn()
+            discard(answer)
             if body is not None:
                 raise FetchRefusedError(f"{shown(url)}: redirects what was sent to it", url=shown(url))
             url, sent = self._follow(url, answer, sent)
@@ -161,7 +166,7 @@ class Transport:
                     return answer
                 if last or answer.status not in _AGAIN or waited + pause > LONGEST_WAIT:
                     _refuse(answer, url, pause)
-                answer.drain_conn()
+                discard(answer)
                 if pause >= _TOLD_WAIT:
                     why = "too many requests" if answer.status == 429 else f"status {answer.status}"
                     self._note(f"{urlsplit(url).netloc}: {why}: trying again in {pause:.0f} s")
@@ -191,7 +196,7 @@ class Transport:
 
     def _pool(self, url: str) -> urllib3.PoolManager:
         """The pool for this address: direct, or through the proxy that the environment names for it."""
-        proxy = proxy_for(url)
+        proxy = None if self._direct(urlsplit(url).netloc) else proxy_for(url)
         pool = self._pools.get(proxy)
         if pool is None:
             options: dict[str, Any] = {"ssl_context": self._tls, "maxsize": 8}
@@ -243,6 +248,18 @@ def content(answer: BaseHTTPResponse, url: str, limit: int) -> bytes:
             answer.close()  # the rest is not wanted
         answer.release_conn()
     return b"".join(pieces)
+
+
+def discard(answer: BaseHTTPResponse) -> None:
+    """Done with an answer whose body nobody wants: a short one is read, so that the connection can be used again;
+    a long one (it may have no end) costs the connection."""
+    try:
+        if len(answer.read(_DISCARDED, decode_content=False)) < _DISCARDED:
+            answer.release_conn()
+            return
+    except (urllib3.exceptions.HTTPError, OSError):
+        pass
+    answer.close()
 
 
 def backoff(attempt: int) -> float:

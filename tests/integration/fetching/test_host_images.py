@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kurma_core.errors import ImageError, StoreError, TrustError
+from kurma_core.errors import FetchRefusedError, ImageError, StoreError, TrustError
+from kurma_core.testing.webserver import Page, WebServer, web_server
 from tests.integration.fetching.parts import BUSYBOX, Machine, MakeMachine, OciDir
 
 pytestmark = pytest.mark.root
@@ -46,6 +48,12 @@ class Source:
 @pytest.fixture
 def here(machine: MakeMachine) -> Machine:
     return machine()
+
+
+@pytest.fixture
+def server() -> Iterator[WebServer]:
+    with web_server() as server:
+        yield server
 
 
 def archive(here: Machine, tmp_path: Path, **more: Any) -> str:
@@ -194,6 +202,37 @@ def test_a_pinned_registry_image(machine: MakeMachine, tmp_path: Path, oci: OciD
     assert here.images.host_image(locator) == image
     with pytest.raises(TrustError):
         machine("right", host_image_digests={locator: "sha256:" + "0" * 64}).images.host_image(locator)
+
+
+def test_a_pinned_archive_from_a_plain_web_server(
+    machine: MakeMachine, here: Machine, tmp_path: Path, server: WebServer
+) -> None:
+    """What cannot be trusted on its way is told by its digest: its ID, or the file's."""
+    path = Path(archive(here, tmp_path))
+    server.pages["/stager.aci"] = Page(path.read_bytes())
+    locator = server.url("/stager.aci")
+    with pytest.raises(FetchRefusedError, match="plain http is not allowed"):
+        here.images.host_image(locator)
+    ident = here.images.fetch(str(path)).id
+    digest = f"sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}"
+    for name, pin in (("id", ident), ("file", digest)):
+        image = machine(name, host_image_digests={locator: pin}).images.host_image(locator)
+        assert (image.id, image.fingerprint) == (ident, None)
+    server.pages["/stager.aci"] = Page(path.read_bytes() + b"\0" * 512, etag='"two"')
+    for name, pin in (("other", ident), ("another", digest)):
+        changed = machine(name, host_image_digests={locator: pin}).images
+        with pytest.raises(TrustError, match=r"its digest is sha256:.*, and kurma\.yml pins") as caught:
+            changed.host_image(locator)
+        assert pin in str(caught.value)
+        assert changed.list() == ()
+
+
+def test_a_pin_for_another_locator_is_none(machine: MakeMachine, tmp_path: Path) -> None:
+    path = archive(machine(), tmp_path)
+    digest = f"sha256:{hashlib.sha256(Path(path).read_bytes()).hexdigest()}"
+    here = machine("pinned", host_image_digests={f"{path}x": digest})
+    with pytest.raises(TrustError, match="is not signed"):
+        here.images.host_image(path)
 
 
 def test_a_stager_with_dependencies_is_refused(here: Machine, tmp_path: Path) -> None:

@@ -1,0 +1,124 @@
+"""Servers that answer as no honest one does: without end, or with numbers that are none (D2, D6)."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import kurma_fetch_http.plugin
+import pytest
+from kurma_fetch_http.transport import Transport
+
+from kurma_core.errors import FetchError
+from kurma_core.hookspecs import FetchRequest, RemoteArchive
+from kurma_core.testing import load_driver
+
+
+class Answers:
+    """Answers each request with the next of some texts, the last for all that follow.
+
+    :ivar connections: how many were made.
+    """
+
+    def __init__(self, texts: list[bytes], *, without_end: bool) -> None:
+        self.connections = 0
+        self._texts = texts
+        self._without_end = without_end
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._open = [self._listener]
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._listener.getsockname()[1]}/x.aci"
+
+    def stop(self) -> None:
+        for one in self._open:
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+        self._thread.join()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                self.connections += 1
+                self._open.append(connection)
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with suppress(OSError):
+            while connection.recv(1 << 16):
+                connection.sendall(self._texts.pop(0) if len(self._texts) > 1 else self._texts[0])
+                while self._without_end:
+                    connection.sendall(b"x" * (1 << 16))
+
+
+@contextmanager
+def answers(*texts: bytes, without_end: bool = False) -> Iterator[Answers]:
+    server = Answers(list(texts), without_end=without_end)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def answer(status: str, *headers: str, body: bytes = b"", length: bool = True) -> bytes:
+    lines = [f"HTTP/1.1 {status}", *headers, *([f"Content-Length: {len(body)}"] if length else [])]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+def resolve(tmp_path: Path, server: Answers) -> RemoteArchive:
+    fetcher = load_driver(kurma_fetch_http.plugin, tmp_path, {"retries": 1, "timeout": 5.0})
+    found = fetcher.resolve(server.url, FetchRequest("linux", "amd64", frozenset({"http"})))
+    assert isinstance(found, RemoteArchive)
+    return found
+
+
+def content(found: RemoteArchive) -> bytes:
+    with found.blob.open() as stream:
+        return b"".join(iter(lambda: stream.read(5000), b""))
+
+
+@pytest.mark.parametrize("status", ["503 Busy", "429 Too Many Requests", "404 Not Found", "302 Found"])
+def test_an_answer_that_is_not_wanted_may_have_no_end(tmp_path: Path, status: str) -> None:
+    headers = ("Retry-After: 0", "Location: /x.aci")
+    with answers(answer(status, *headers, length=False), without_end=True) as server:
+        with pytest.raises(FetchError):
+            resolve(tmp_path, server)
+
+
+@pytest.mark.parametrize("headers", [("Location: /x.aci",), ("Location: /x.aci", "Transfer-Encoding: chunked")])
+def test_a_short_one_keeps_the_connection(headers: tuple[str, ...]) -> None:
+    chunked = len(headers) > 1
+    body = b"4\r\nmove\r\n0\r\n\r\n" if chunked else b"moved"
+    moved, good = answer("302 Found", *headers, body=body, length=not chunked), answer("200 OK", body=b"abc")
+    with answers(moved, answer("503 Busy", "Retry-After: 0", body=b"later"), good) as server:
+        transport = Transport(insecure={"http"}, retries=1, sleep=lambda seconds: None)
+        found, _ = transport.request(server.url)
+        assert found.read() == b"abc"
+        assert server.connections == 1
+
+
+@pytest.mark.parametrize("number", ["9" * 400, "9" * 5000, "-5", "\u0665", "1e3", ""])
+def test_numbers_in_headers(tmp_path: Path, number: str) -> None:
+    """What is no honest number says nothing; and nothing is fresh for ever."""
+    with answers(answer("200 OK", f"Cache-Control: max-age={number}", body=b"abc")) as server:
+        assert resolve(tmp_path, server).max_age == 0
+    with answers(answer("200 OK", f"Cache-Control: max-age={'9' * 15}", body=b"abc")) as server:
+        assert resolve(tmp_path, server).max_age == 365 * 86400
+    with answers(answer("200 OK", f"Content-Length: {number}", body=b"abc", length=False)) as server:
+        assert resolve(tmp_path, server).blob.size is None
+
+
+def test_a_length_beside_chunks_says_nothing(tmp_path: Path) -> None:
+    headers = ("Transfer-Encoding: chunked", "Content-Length: 99")
+    with answers(answer("200 OK", *headers, body=b"3\r\nabc\r\n0\r\n\r\n", length=False)) as server:
+        found = resolve(tmp_path, server)
+        assert found.blob.size is None
+        assert content(found) == b"abc"
