@@ -73,4 +73,4 @@ def verify(session: Session, *, image: str, signature: str | None, format: str) 
 
 
 def _trust(now: str, then: str) -> str:
-    return now if now == then else f"{now} (it came in {then}, and that key is not trusted for it any more)"
+    return now if now == then else f"{now} (it came in {then}, by a key that is not trusted for it)"

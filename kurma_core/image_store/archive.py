@@ -163,7 +163,9 @@ class TarReader:
     def _entry(
         self, block: bytes, local: pax.Extensions | None, name: bytes | None, target: bytes | None
     ) -> Entry:
-        head, mode, uid, gid, size, mtime, _, flag, link, magic, _, _, major, minor, prefix = _HEADER.unpack(block)
+        head, mode, uid, gid, size, mtime, _, flag, link, magic, user, group, major, minor, prefix = (
+            _HEADER.unpack(block)
+        )
         kind = _KINDS.get(flag)
         if kind is None:
             named = show(head.rstrip(b"\0"))
@@ -184,7 +186,7 @@ class TarReader:
             target=link.partition(b"\0")[0] if target is None else target,
         )
         if local is not None or self._globals:
-            self._extend(entry, local or pax.Extensions({}, []))
+            self._extend(entry, local or pax.Extensions({}, []), user, group)
         if entry.kind == FILE and flag != b"7" and entry.name.endswith(b"/"):
             entry.kind = DIRECTORY  # how tars older than ustar say it
         if entry.kind in (CHARACTER, BLOCK):
@@ -200,7 +202,7 @@ class TarReader:
         self._new_sparse(entry, local)
         return entry
 
-    def _extend(self, entry: Entry, local: pax.Extensions) -> None:
+    def _extend(self, entry: Entry, local: pax.Extensions, user: bytes, group: bytes) -> None:
         fields = {**self._globals, **local.fields} if self._globals else local.fields
         for key, value in fields.items():
             if not value and key in _BASIC:
@@ -218,6 +220,7 @@ class TarReader:
             elif key == b"gid":
                 entry.gid = pax.identity(value)
         found = pax.attributes(fields)
+        acl.add(found, fields, (user, entry.uid), (group, entry.gid))
         if acl.ACCESS in found:
             fitting = acl.fitting(found.pop(acl.ACCESS), entry.mode)
             if fitting is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kurma_core.errors import ArchiveError
-from kurma_core.image_store import acl
 
 #: Stretches of one sparse file; 64 Ki of them is a fragmented terabyte.
 MAX_STRETCHES = 1 << 20
@@ -108,8 +107,6 @@ def attributes(fields: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
             if b"%" in name:
                 name = name.replace(b"%3D", b"=").replace(b"%25", b"%")
             found[name] = value
-        elif key in acl.KEYWORDS and value:
-            found.setdefault(acl.KEYWORDS[key], acl.from_text(value))
     return found
 
 

@@ -143,7 +143,7 @@ class Graph:
         if not trusted:
             raise _UntrustedError(
                 f"{manifest.name} depends on {_named(dependency)}: the image of that name in the store came in "
-                "unverified, or its signer is not trusted any more",
+                "unverified, or its signer is not trusted for it",
                 hint="fetch a signed one, or allow it for this run: --insecure-options=image",
                 image=fitting[0].id,
             )

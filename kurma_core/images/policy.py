@@ -119,8 +119,8 @@ def refused_by_name(record: ImageRecord) -> TrustError:
     came = record.provenance[-1]
     if came.trust == "signed":
         return TrustError(
-            f"{record.name}{version}: the image in the store was signed by a key that is not trusted for it any "
-            f"more (key {came.fingerprint})",
+            f"{record.name}{version}: the image in the store was signed by a key that is not trusted for it "
+            f"(key {came.fingerprint})",
             hint=f"if you trust that key: kurma trust add --prefix {record.name} [KEYFILE]; or name the image by "
             f"its ID ({record.id[:19]})",
             image=record.id,

@@ -30,7 +30,8 @@ class Trust:
     """:param policy: ``signed``, ``digest`` or ``any`` by source (K4).
     :param trusted_host_keys: fingerprints whose images may run with the host's power; empty: this machine's key.
     :param key_dirs: keystores, the weakest first: a later one masks an earlier one (K1).
-    :param state_dir: this machine's key is kept in ``keys`` under it.
+    :param state_dir: this machine's key is kept in ``keys`` under it, what is known of the others in
+        ``revocations``.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Trust:
         self._trusted_host_keys = tuple(key.replace(" ", "").upper() for key in trusted_host_keys)
         self._key_dirs = tuple(key_dirs)
         self._machine = MachineKey(f"{state_dir}/keys")
+        self._revocations = f"{state_dir}/revocations"
 
     # --- images --------------------------------------------------------------------------------------------------
 
@@ -63,8 +65,9 @@ class Trust:
         """Whether a signature that was good once still counts: its key is trusted for the name, and was not
         revoked. That it has run out meanwhile says nothing against what it signed before.
 
-        :param since: RFC 3339, when it was verified: a key file that has not changed since is not read again.
-            Files' times come some milliseconds late, and the verifying took its time: a second is allowed for.
+        :param since: RFC 3339, when it was verified: a key file that has not changed since is not read again, one
+            that has is read once. Files' times come some milliseconds late, and the verifying took its time: a
+            second is allowed for.
         :raises TrustError: a keystore cannot be read, or others may write it.
         """
         files = keystore.keys_for(self._key_dirs, name).get(fingerprint)
@@ -82,10 +85,9 @@ class Trust:
         seen = datetime.fromisoformat(since).timestamp()
         if all(os.stat(file).st_ctime < seen - _CLOCKS for file in files):
             return False
-        from kurma_core.trust import keyfile, openpgp
+        from kurma_core.trust.revocations import Revocations
 
-        found = keyfile.read([openpgp.read_key(file) for file in files], files[0])
-        return any(key.fingerprint == fingerprint and key.state == "revoked" for key in found)
+        return Revocations(self._revocations).revoked(fingerprint, files)
 
     def verify(
         self,

@@ -14,7 +14,8 @@ from kurma_core.trust import openpgp
 
 
 def sign_as(key: str, source: str | Iterable[bytes]) -> tuple[bytes, str]:
-    """An armored detached signature, and the fingerprint of the key that made it (a sub-key's, if it was one).
+    """An armored detached signature, and the fingerprint of the primary key that made it, or whose sub-key did:
+    the one that is trusted, and that verifying tells.
 
     GnuPG is run with its own configuration and agent, as the caller would.
 
@@ -55,7 +56,15 @@ def sign_as(key: str, source: str | Iterable[bytes]) -> tuple[bytes, str]:
                 key=key,
             )
         with open(target, "rb") as file:
-            return file.read(), made[-1][7]
+            return file.read(), _primary(made[-1][7])
+
+
+def _primary(fingerprint: str) -> str:
+    """The primary key of a key of the caller's GnuPG home."""
+    command = [openpgp.binary(), "--batch", "--with-colons", "--list-secret-keys", f"0x{fingerprint}"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=False, env=_environment()).stdout
+    found = [line.split(":")[9] for line in listed.splitlines() if line.startswith("fpr:")]
+    return found[0] if fingerprint in found else fingerprint
 
 
 def _environment() -> dict[str, str]:

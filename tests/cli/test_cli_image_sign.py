@@ -104,6 +104,24 @@ def test_signed_with_a_key_of_ones_own(
     assert run(capsys, "verify", str(image))[0] == 0, "the old signature is as it was"
 
 
+def test_signed_with_a_sub_key(
+    keys: Path, image: Path, signers: Signers, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Told is the primary key, which is the one that people trust."""
+    monkeypatch.setenv("GNUPGHOME", signers.home)
+    signers.make("bob")
+    bob = signers.fingerprints["bob"]
+    signers.gpg("--quick-add-key", bob, "ed25519", "sign")
+    listing = signers.gpg("--with-colons", "--list-keys", bob).decode().splitlines()
+    sub = [line.split(":")[9] for line in listing if line.startswith("fpr:")][1]
+    trust(keys, bob, signers.public("bob"))
+    for chosen in (f"{sub}!", sub, bob):
+        code, out, _ = run(capsys, "sign", "--force", "--key", chosen, "--format", "json", str(image))
+        assert (code, json.loads(out)["fingerprint"]) == (0, bob)
+        code, out, _ = run(capsys, "verify", "--format", "json", str(image))
+        assert (code, json.loads(out)["fingerprint"]) == (0, bob)
+
+
 def test_a_signature_is_not_replaced_unasked(image: Path, capsys: pytest.CaptureFixture[str]) -> None:
     there = Path(f"{image}.asc")
     there.write_text("mine")
@@ -163,7 +181,7 @@ def test_an_image_of_the_store(
     assert main(["trust", "rm", key, "--prefix", NAME]) == 0
     code, out, _ = run(capsys, "verify", NAME)
     assert code == 0
-    assert "unverified (it came in signed, and that key is not trusted for it any more)" in out
+    assert "unverified (it came in signed, by a key that is not trusted for it)" in out
     json_fields.check("image verify", json.loads(run(capsys, "verify", "--format", "json", NAME)[1]))
     (Path(tree.strip()) / "file").write_bytes(b"crooked")
     code, _, err = run(capsys, "verify", NAME)

@@ -61,4 +61,4 @@ def test_the_walk_through(tmp_path: Path) -> None:
     assert "Publisher <images@example.com>" in done.stdout
     refusals = [line for line in done.stderr.splitlines() if line.startswith("kurma: ")]
     assert "not trusted for it" in refusals[-2]
-    assert "not trusted for it any more" in refusals[-1]
+    assert "signed by a key that is not trusted for it" in refusals[-1]

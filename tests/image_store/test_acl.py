@@ -9,8 +9,10 @@ import struct
 import pytest
 
 from kurma_core.errors import ArchiveError
-from kurma_core.image_store import ImageStore
-from kurma_core.image_store.acl import fitting, from_text
+from kurma_core.image_store import ImageStore, Limits
+from kurma_core.image_store.acl import ACCESS, fitting, from_text
+from kurma_core.image_store.archive import TarReader
+from kurma_core.image_store.stream import ArchiveStream
 from tests.image_store.making import LOCAL, file, image
 
 TEXT = "user::rw-,user:1000:rwx,group::r--,mask::rwx,other::---"
@@ -38,6 +40,34 @@ def test_malformed(text: str) -> None:
         return
     with pytest.raises(ArchiveError, match="access control list"):
         from_text(text.encode())
+
+
+def test_names() -> None:
+    """``root`` and the entry's own owner are known; of anybody else the numbers must be there."""
+    text = "user::rw-\nuser:root:r--\nuser:lisa:rwx\ngroup::r--\n"
+    text += "group:root:r--\ngroup:staff:rw-\nmask::rwx\nother::---"
+    known = from_text(text.encode(), {b"root": 0, b"lisa": 1000}, {b"root": 0, b"staff": 50})
+    assert known == from_text(text.replace("lisa", "1000").replace("staff", "50").replace("root", "0").encode())
+    with pytest.raises(ArchiveError, match="access control list for 'lisa'") as caught:
+        from_text(text.encode())
+    assert "--xattrs" in (caught.value.hint or "")
+
+    def read(**values: object) -> bytes | None:
+        archive = image(file("rootfs/f", mode=0o670, **values))
+        with ArchiveStream(io.BytesIO(archive), Limits()) as stream:
+            *_, entry = TarReader(stream, Limits(), strict=True)
+        return entry.attributes.get(ACCESS)
+
+    headers = {"SCHILY.acl.access": text}
+    assert read(uname="lisa", gname="staff", uid=1000, gid=50, pax_headers=headers) == known
+    # What has a long name is in the extended header too.
+    long = {"SCHILY.acl.access": text.replace("lisa", "l" * 40), "uname": "l" * 40}
+    assert read(uname="lisa", gname="staff", uid=1000, gid=50, pax_headers=long) == known
+    with pytest.raises(ArchiveError, match="for 'staff'"):
+        read(uname="lisa", gname="users", uid=1000, gid=50, pax_headers=headers)
+    # GNU tar with --acls and --xattrs writes both.
+    both = {**headers, "SCHILY.xattr.system.posix_acl_access": known.decode("utf-8", "surrogateescape")}
+    assert read(pax_headers=both) == known
 
 
 def test_the_mode_wins() -> None:

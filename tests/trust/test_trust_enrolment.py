@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from pathlib import Path
 
 import pytest
 
 from kurma_core.errors import AmbiguousReferenceError, TrustError
 from kurma_core.linux.clock import timestamp
-from kurma_core.trust import Trust
+from kurma_core.trust import Trust, keyfile
 
 NAME = "example.com/busybox"
+LONG_SINCE = "2024-01-01T00:00:00Z"
 
 
 @pytest.fixture
@@ -252,14 +254,50 @@ def test_a_keystore_that_cannot_be_trusted_is_in_the_listing(trust: Trust, local
 def test_a_signer_counts_until_it_is_removed_or_revoked(trust: Trust, local: Path, signers) -> None:
     (fresh,) = key(trust, signers, "revoked")
     trust.add_key(fresh, NAME)
-    for since in ("2024-01-01T00:00:00Z", "2999-01-01T00:00:00Z"):
+    for since in (LONG_SINCE, "2999-01-01T00:00:00Z"):
         assert trust.still_trusts(NAME, fresh.fingerprint, since)
         assert not trust.still_trusts("example.com/other", fresh.fingerprint, since)
     trust.add_key(trust.parse_keys(signers.public("revoked") + signers.revocation, "x")[0], NAME)
-    assert not trust.still_trusts(NAME, fresh.fingerprint, "2024-01-01T00:00:00Z")
+    assert not trust.still_trusts(NAME, fresh.fingerprint, LONG_SINCE)
     assert not trust.still_trusts(NAME, fresh.fingerprint, timestamp()), "the revocation may be the later one"
     trust.remove_key(fresh.fingerprint, NAME)
     assert not trust.still_trusts(NAME, fresh.fingerprint, "2999-01-01T00:00:00Z")
+
+
+def test_gnupg_is_asked_once_of_a_key_file(
+    trust: Trust, local: Path, signers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Starting it takes longer than a pod's start. A file that changes is asked of again."""
+    asked = []
+    read = keyfile.read
+    monkeypatch.setattr(keyfile, "read", lambda *words: asked.append(1) or read(*words))
+    fingerprint = signers.fingerprints["revoked"]
+    file = put(local, "root.d", fingerprint, signers.public("revoked"))
+    assert trust.still_trusts(NAME, fingerprint, LONG_SINCE)
+    time.sleep(0.15)  # a file that has just been written may be written again within the same tick
+    for _ in range(3):
+        assert trust.still_trusts(NAME, fingerprint, LONG_SINCE)
+    assert len(asked) == 2
+    # Nothing but the content differs, as far as times can be set.
+    status = file.stat()
+    file.write_bytes(signers.public("revoked") + signers.revocation)
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    time.sleep(0.15)
+    for _ in range(3):
+        assert not trust.still_trusts(NAME, fingerprint, LONG_SINCE)
+    assert len(asked) == 3
+    # What others could have written, or nobody understands, says nothing.
+    (known,) = (tmp_path / "state" / "revocations").iterdir()
+    truth = known.read_bytes()
+    for forged, mode in ((truth.replace(b"true", b"false"), 0o622), (b"{", 0o600), (b"[]", 0o600)):
+        known.write_bytes(forged)
+        known.chmod(mode)
+        assert not trust.still_trusts(NAME, fingerprint, LONG_SINCE)
+        known.chmod(0o600)
+    assert len(asked) == 6
+    known.unlink()
+    known.mkdir()
+    assert not trust.still_trusts(NAME, fingerprint, LONG_SINCE), "nor does it matter that it cannot be written"
 
 
 def test_a_key_that_has_run_out_does_not_unsay_what_it_signed(trust: Trust, local: Path, signers) -> None:
@@ -271,8 +309,8 @@ def test_a_host_key_counts_until_it_is_struck_off_or_revoked(local: Path, signer
     fingerprint = signers.fingerprints["revoked"]
     put(local, "host.d", fingerprint, signers.public("revoked"))
     listed = Trust({}, (fingerprint,), (str(local),), str(tmp_path / "state"))
-    assert listed.still_trusts_host_key(fingerprint, "2024-01-01T00:00:00Z")
+    assert listed.still_trusts_host_key(fingerprint, LONG_SINCE)
     other = Trust({}, ("A" * 40,), (str(local),), str(tmp_path / "state"))
-    assert not other.still_trusts_host_key(fingerprint, "2024-01-01T00:00:00Z")
+    assert not other.still_trusts_host_key(fingerprint, LONG_SINCE)
     put(local, "host.d", fingerprint, signers.public("revoked") + signers.revocation)
-    assert not listed.still_trusts_host_key(fingerprint, "2024-01-01T00:00:00Z")
+    assert not listed.still_trusts_host_key(fingerprint, LONG_SINCE)
