@@ -56,8 +56,8 @@ def extended(fields: dict[bytes, bytes], kind: bytes = b"x") -> bytes:
     return header(b"extended", kind, b"".join(records))
 
 
-MANIFEST_ENTRY = header(b"manifest", content=json.dumps(MANIFEST).encode())
-HEAD = MANIFEST_ENTRY + header(b"rootfs/", b"5", mode=0o755)
+DOCUMENT = json.dumps(MANIFEST).encode()
+HEAD = header(b"manifest", content=DOCUMENT) + header(b"rootfs/", b"5", mode=0o755)
 FILE = header(b"rootfs/f", content=b"abc")
 SPARSE = {b"GNU.sparse.major": b"1", b"GNU.sparse.minor": b"0", b"GNU.sparse.realsize": b"10"}
 NO_STRETCHES = header(b"rootfs/s", content=b"0\n".ljust(512, b"\0"))
@@ -84,7 +84,8 @@ NASTY = {
     + FILE
     + header(b"rootfs/h", b"1", b"\1" * 512, link=b"rootfs/f"),
     "a hard link before its target": HEAD + header(b"rootfs/h", b"1", link=b"rootfs/f") + FILE,
-    "a manifest that is a hole": extended({b"GNU.sparse.map": b"", b"GNU.sparse.size": b"9999"}) + MANIFEST_ENTRY,
+    "a manifest with a hole": extended({b"GNU.sparse.map": b"0,%d" % len(DOCUMENT), b"GNU.sparse.size": b"9999"})
+    + HEAD,
     "a manifest that is a fifo": header(b"manifest", b"6") + header(b"rootfs/", b"5"),
     "the root twice": HEAD + header(b"rootfs/./", b"5"),
     "a record longer than its header": HEAD + header(b"x", b"x", b"99999 path=evil\n") + FILE,

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import tarfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -190,6 +190,24 @@ class Machine:
 
 
 MakeMachine = Callable[..., Machine]
+
+
+def watched_steps(machines: Sequence[Machine]) -> list[str]:
+    """The steps that the stores of these machines come to from now on. What one has extracted is put in place only
+    once another waits for the same, or has had five seconds to."""
+    steps: list[str] = []
+
+    def step(name: str) -> None:
+        steps.append(name)
+        deadline = time.monotonic() + 5
+        while name == "extracted" and time.monotonic() < deadline:
+            if any("waiting for another fetch of the same" in note for here in machines for note in here.notes):
+                break
+            time.sleep(0.02)
+
+    for here in machines:
+        here.images.store.step = step
+    return steps
 
 
 class Bar:

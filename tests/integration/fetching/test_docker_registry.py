@@ -18,7 +18,14 @@ from kurma_core.errors import (
     FetchUnauthorizedError,
     ImageNotFoundError,
 )
-from tests.integration.fetching.parts import MakeMachine, OciDir, Registry, layer_tar, running_registry
+from tests.integration.fetching.parts import (
+    MakeMachine,
+    OciDir,
+    Registry,
+    layer_tar,
+    running_registry,
+    watched_steps,
+)
 
 pytestmark = pytest.mark.root
 
@@ -196,6 +203,7 @@ def test_a_blob_that_was_changed_is_refused(
 def test_asked_twice_at_once_it_is_fetched_once(machine: MakeMachine, pushed: str, registry: Registry) -> None:
     """Two managers of one state directory, as two processes have them."""
     machines = [machine(), machine()]
+    steps = watched_steps(machines)
     records = []
     threads = [
         threading.Thread(target=lambda here=here: records.append(here.images.fetch(pushed))) for here in machines
@@ -204,7 +212,9 @@ def test_asked_twice_at_once_it_is_fetched_once(machine: MakeMachine, pushed: st
         thread.start()
     for thread in threads:
         thread.join()
+    assert len(records) == 2
     assert len({record.id for record in records}) == 1
+    assert steps.count("staging") == 2, "each of the two layers is read once"
     assert len(machines[0].images.list()) == 1
 
 

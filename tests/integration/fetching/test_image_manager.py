@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from kurma_core.errors import (
     UsageError,
 )
 from kurma_core.testing.webserver import Page, WebServer, web_server
-from tests.integration.fetching.parts import Machine, MakeMachine
+from tests.integration.fetching.parts import Machine, MakeMachine, watched_steps
 
 pytestmark = pytest.mark.root
 
@@ -65,11 +66,15 @@ def labels(version: str) -> list[dict[str, str]]:
 
 def test_a_file_is_extracted_once_until_it_changes(here: Machine, tmp_path: Path) -> None:
     path, ident = build(here, tmp_path)
+    steps: list[str] = []
+    here.images.store.step = steps.append
     first = here.images.resolve(path)
     assert (first.id, first.trust) == (ident, "local")
-    assert len(here.images.resolve(path).provenance) == 1, "it was read again"
+    assert here.images.resolve(path).id == here.images.resolve(path, pull="always").id == ident
+    assert steps.count("staging") == 1, "it was read again"
     path, other = build(here, tmp_path, content=b"changed")
     assert here.images.resolve(path).id == other != ident
+    assert steps.count("staging") == 2
     os.unlink(path)
     assert here.images.resolve(path, pull="never").id == other
 
@@ -165,21 +170,31 @@ def test_names_that_are_not_in_the_store(here: Machine) -> None:
 RELAXED = frozenset({"http", "image"})
 
 
-def test_etag_and_max_age_save_work(here: Machine, tmp_path: Path, server: WebServer) -> None:
+def test_etag_and_max_age_save_work(
+    here: Machine, tmp_path: Path, server: WebServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path, ident = build(here, tmp_path)
     page = server.pages["/app.aci"] = Page(Path(path).read_bytes())
     url = server.url("/app.aci")
+    steps: list[str] = []
+    here.images.store.step = steps.append
     assert here.images.fetch(url, insecure=RELAXED).id == ident
     assert here.images.fetch(url, insecure=RELAXED).id == ident
     assert len(server.seen) == 1, "pull=new asks for what is there"
-    again = here.images.fetch(url, insecure=RELAXED, pull="always")
+    here.images.fetch(url, insecure=RELAXED, pull="always")
     assert len(server.seen) == 2
-    assert len(again.provenance) == 1, "what has not changed was read again"
+    assert steps.count("staging") == 1, "what has not changed was read again"
     page.headers = {"Cache-Control": "max-age=3600"}
-    page.etag = '"two"'
-    here.images.fetch(url, insecure=RELAXED, pull="always")
-    here.images.fetch(url, insecure=RELAXED, pull="always")
+    path, other = build(here, tmp_path, content=b"other")
+    page.content, page.etag = Path(path).read_bytes(), '"two"'
+    assert here.images.fetch(url, insecure=RELAXED, pull="always").id == other
+    assert here.images.fetch(url, insecure=RELAXED, pull="always").id == other
     assert len(server.seen) == 3, "the server itself said that it is fresh"
+    later = time.time() + 3601
+    monkeypatch.setattr(time, "time", lambda: later)
+    assert here.images.fetch(url, insecure=RELAXED, pull="always").id == other
+    assert len(server.seen) == 4, "and for how long"
+    assert steps.count("staging") == 2
 
 
 def test_an_interrupted_fetch_goes_on_in_the_next_run(here: Machine, tmp_path: Path, server: WebServer) -> None:
@@ -227,18 +242,20 @@ def test_asked_twice_at_once_it_is_read_once(
     server.pages["/app.aci"] = Page(Path(path).read_bytes())
     url = server.url("/app.aci")
     found = []
+    machines = (here, machine())
+    steps = watched_steps(machines)
     threads = [
         threading.Thread(
             target=lambda images=each.images: found.append(images.fetch(url, insecure=RELAXED))  # type: ignore[misc]
         )
-        for each in (here, machine())
+        for each in machines
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert [record.id for record in found] == [ident, ident]
-    assert len(here.images.get(ident).provenance) == 1
+    assert steps.count("staging") == 1
     assert here.partials() == []
 
 
