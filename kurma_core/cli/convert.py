@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from kurma_core.cli.declare import Argument, command
+from kurma_core.cli.declare import PASSPHRASE_FILE, Argument, command
 from kurma_core.cli.image import naming
 from kurma_core.cli.pod_options import is_early, read_pod_file
 from kurma_core.errors import ImageNotFoundError, UsageError
@@ -27,14 +27,16 @@ if TYPE_CHECKING:
         "FILE|IMAGE",
         "An app manifest, a fileset manifest, both, an archive, or an image of the store.",
         many=True,
-    )
+    ),
+    PASSPHRASE_FILE,
 )
-def image(session: Session, *, files: tuple[str, ...]) -> None:
+def image(session: Session, *, files: tuple[str, ...], passphrase_file: str | None) -> None:
     """Print the late form of an early image's manifest.
 
     An app manifest and a fileset manifest, given together, become one. A late manifest is printed as Kurma writes
     it.
     """
+    session.passphrase_file = passphrase_file
     if len(files) == 1 and not _holds_json(files[0]):
         manifest = _of_image(session, files[0])
     elif len(files) == 1:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kurma_core.cli.declare import FORMAT, Argument, Option, command
+from kurma_core.cli.declare import FORMAT, PASSPHRASE_FILE, Argument, Option, command
+from kurma_core.cli.image import naming
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     Option("output", "--output -o", "The signature's file; FILE.asc otherwise.", metavar="FILE"),
     Option("early", "--early", "Sign the uncompressed tar, as early App Container tools expect it: X.sig."),
     Option("force", "--force", "Replace a signature that is there."),
+    PASSPHRASE_FILE,
     FORMAT,
 )
 def sign(
@@ -25,22 +27,28 @@ def sign(
     output: str | None,
     early: bool,
     force: bool,
+    passphrase_file: str | None,
     format: str,
 ) -> None:
     """Sign an image archive.
 
     The signature is detached and ascii-armored. What is no image is not signed.
     """
-    signed = session.client.images.sign(file, key=key, output=output, early=early, force=force)
+    session.passphrase_file = passphrase_file
+    with naming(file):
+        signed = session.client.images.sign(file, key=key, output=output, early=early, force=force)
     session.show(format, signed.to_json(), lambda: f"{signed.signature}: {signed.name}, by {signed.fingerprint}")
 
 
 @command(
     Argument("image", "IMAGE|FILE", "An image of the store, or the path of an archive."),
     Option("signature", "--signature", "The signature of FILE; the one beside it otherwise.", metavar="FILE"),
+    PASSPHRASE_FILE,
     FORMAT,
 )
-def verify(session: Session, *, image: str, signature: str | None, format: str) -> None:
+def verify(
+    session: Session, *, image: str, signature: str | None, passphrase_file: str | None, format: str
+) -> None:
     """Check an image of the store against what was extracted, or the signature of a file.
 
     Of an image in the store every file is read, those of the trees rendered from it too; what vouches for it is
@@ -48,10 +56,12 @@ def verify(session: Session, *, image: str, signature: str | None, format: str) 
     """
     from kurma_core.cli.output import facts, to_second
 
+    session.passphrase_file = passphrase_file
     images = session.client.images
     path = images.file(image)
     if signature is not None or path is not None:
-        found = images.check_signature(path or image, signature)
+        with naming(path or image):
+            found = images.check_signature(path or image, signature)
         signer = [("signer", found.fingerprint), *(("user", user) for user in found.users)]
         about = [("id", found.id), ("name", found.name), ("signature", found.signature), ("over", found.over)]
         value = {**found.to_json(), "trust": "signed", "trees": 0}

@@ -30,9 +30,14 @@ class Decryption:
         self._passphrases = passphrases
 
     def of(self, what: str) -> Decrypt:
+        """Asks once, however often the archive is read."""
+        known: list[Plain] = []
+
         def opened(head: bytes) -> Plain:
-            passphrases = _Nobody() if self._passphrases is None else self._passphrases()
-            return self._trust.decryption(head, passphrases, what)
+            if not known:
+                passphrases = _Nobody() if self._passphrases is None else self._passphrases()
+                known.append(self._trust.decryption(head, passphrases, what))
+            return known[0]
 
         return opened
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from kurma_core.fetching import Fetching
     from kurma_core.hookspecs import DetachedSignature
     from kurma_core.image_store import Limits
+    from kurma_core.image_store.stream import Decrypt
     from kurma_core.images.decryption import Opener
     from kurma_core.models import ImageRecord
     from kurma_core.trust import Trust
@@ -92,8 +93,9 @@ class Signing:
         target = output or signature_path(path, early=early)
         if not force and os.path.lexists(target):
             raise UsageError(f"{target}: exists", hint="--force replaces it")
-        ident, name = self._examined(path)
-        source = self._tar(path) if early else path
+        opener = self._opener.of(path)
+        ident, name = self._examined(path, opener)
+        source = self._tar(path, opener) if early else path
         if key is None:
             signature, fingerprint = self._trust.sign(source), self._trust.machine_key()
         else:
@@ -105,7 +107,8 @@ class Signing:
     def check(self, path: str, signature: str | None) -> SignedFile:
         """See :meth:`kurma_core.images.ImageManager.check_signature`."""
         found = read_signature(signature) if signature is not None else self._beside(path)
-        ident, name = self._examined(path)
+        opener = self._opener.of(path)
+        ident, name = self._examined(path, opener)
         if found is None:
             raise TrustError(
                 f"{path}: the image {name} is not signed (there is no {path}.asc)",
@@ -113,7 +116,7 @@ class Signing:
                 reason="unsigned",
             )
         keys = self._trust.keys_for(name)
-        source = self._tar(path) if found.over == "tar" else path
+        source = self._tar(path, opener) if found.over == "tar" else path
         signer = self._trust.verify(source, found.data, keys, what=path, name=name)
         users = self._trust.users_of(signer, keys[signer])
         return SignedFile(path, ident, name, found.url or "", found.over, signer, users)
@@ -129,18 +132,18 @@ class Signing:
         assert isinstance(remote, RemoteArchive), "what a file's fetcher gives"
         return remote.signature()
 
-    def _examined(self, path: str) -> tuple[str, str]:
+    def _examined(self, path: str, opener: Decrypt) -> tuple[str, str]:
         """ID and name of what must be a whole image."""
         from kurma_core.image_store.validating import inspect
 
         with opened(path) as stream:
-            facts = inspect(stream, self._limits, self._opener.of(path))
+            facts = inspect(stream, self._limits, opener)
         return facts.id, facts.contents.manifest.name
 
-    def _tar(self, path: str) -> Iterator[bytes]:
+    def _tar(self, path: str, opener: Decrypt) -> Iterator[bytes]:
         from kurma_core.image_store.stream import ArchiveStream
 
-        with opened(path) as file, ArchiveStream(file, self._limits, decrypt=self._opener.of(path)) as stream:
+        with opened(path) as file, ArchiveStream(file, self._limits, decrypt=opener) as stream:
             for piece in stream.pieces(_EVERYTHING):
                 yield bytes(piece)
 

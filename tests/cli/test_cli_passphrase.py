@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import select
@@ -138,3 +139,56 @@ def test_at_a_terminal(environment: dict[str, str], tmp_path: Path) -> None:
     assert "wrong passphrase; try again" in shown
     assert "a valid image" in shown
     assert SECRET not in shown
+
+
+def test_asked_once_though_the_archive_is_read_twice(environment: dict[str, str], tmp_path: Path) -> None:
+    """An early signature is over the tar: the archive is looked at, and then read again."""
+    (tmp_path / "kurma.json").write_text(json.dumps({"trustedkeys": [f"{tmp_path}/keys"]}))
+    archive = f"{tmp_path}/x.aci"
+    built = kurma(environment, *build(tmp_path, "--encrypt"), KURMA_PASSPHRASE=SECRET)
+    assert built.returncode == 0, built.stderr
+    code, shown = on_a_terminal(environment, ("image", "sign", "--early", archive), SECRET)
+    assert (code, shown.count("passphrase of ")) == (0, 1), shown
+    fingerprint = shown.split()[-1]
+    place = tmp_path / "keys" / "root.d"
+    place.mkdir(parents=True, mode=0o700)
+    (place / fingerprint).write_bytes((tmp_path / "state" / "keys" / "public.asc").read_bytes())
+    code, shown = on_a_terminal(environment, ("image", "verify", archive), "mistyped", SECRET)
+    assert (code, shown.count("passphrase of ")) == (0, 2), shown
+    assert built.stdout.strip() in shown
+    code, shown = on_a_terminal(environment, ("image", "convert", archive), SECRET)
+    assert (code, shown.count("passphrase of ")) == (0, 1), shown
+    assert '"example.com/x"' in shown
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_signatures_of_encrypted_files(early: bool, environment: dict[str, str], tmp_path: Path) -> None:
+    """Over the bytes as shipped, or, an early one, over the tar in them; the name in the manifest counts."""
+    (tmp_path / "kurma.json").write_text(json.dumps({"trustedkeys": [f"{tmp_path}/keys"]}))
+    file = tmp_path / "passphrase"
+    file.write_text(SECRET)
+    archive, given = f"{tmp_path}/x.aci", ("--passphrase-file", str(file))
+    built = kurma(environment, *build(tmp_path, "--encrypt", "--compress", "gzip", *given))
+    words = ("image", "sign", "--format", "json", *(["--early"] if early else []), archive)
+    refused = kurma(environment, *words)
+    assert refused.returncode == 125
+    assert refused.stderr.startswith(f"kurma: {archive}: the archive is encrypted, and there is no passphrase")
+    assert not [name for name in os.listdir(tmp_path) if name.endswith((".sig", ".asc"))]
+    signed = json.loads(kurma(environment, *words, *given).stdout)
+    assert (signed["id"], signed["over"]) == (built.stdout.strip(), "tar" if early else "archive")
+    place = tmp_path / "keys" / "prefix.d" / "example.com" / "x"
+    place.mkdir(parents=True, mode=0o700)
+    (place / signed["fingerprint"]).write_bytes((tmp_path / "state" / "keys" / "public.asc").read_bytes())
+    verify = ("image", "verify", "--format", "json", archive)
+    assert json.loads(kurma(environment, *verify, *given).stdout)["fingerprint"] == signed["fingerprint"]
+    wrong = kurma(environment, *verify, KURMA_PASSPHRASE="wrong")
+    assert wrong.returncode == 125
+    assert wrong.stderr.startswith(f"kurma: {archive}: the archive is encrypted, and the passphrase is wrong")
+    # Encrypted anew, the bytes are others, and the tar in them is the same.
+    assert kurma(environment, *build(tmp_path, "--encrypt", *given)).returncode == 0
+    again = kurma(environment, *verify, *given)
+    assert again.returncode == (0 if early else 125), again.stderr
+    assert early or "does not fit" in again.stderr
+    (tmp_path / "root" / "file").write_text("another")
+    assert kurma(environment, *build(tmp_path, "--encrypt", *given)).returncode == 0
+    assert "does not fit" in kurma(environment, *verify, *given).stderr
