@@ -328,8 +328,13 @@ def guard(what: str) -> Iterator[None]:
         raise StoreError(message, hint=room_hint(error), errno=error.errno, path=error.filename) from error
 
 
-def room_hint(error: OSError) -> str | None:
-    """What to do where the disk, or a quota, is full."""
+def no_room(error: OSError) -> bool:
+    """Whether the disk, or a quota, is full."""
     import errno
 
-    return "make room, perhaps by `kurma image gc`" if error.errno in (errno.ENOSPC, errno.EDQUOT) else None
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def room_hint(error: OSError) -> str | None:
+    """What to do where the disk, or a quota, is full."""
+    return "make room, perhaps by `kurma image gc`" if no_room(error) else None

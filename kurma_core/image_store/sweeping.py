@@ -13,7 +13,9 @@ from collections.abc import Callable, Collection, Iterable
 from kurma_core.errors import ImageError, ImageNotFoundError, StoreError
 from kurma_core.image_store import documents
 from kurma_core.image_store.durable import Usage, WorkDirectory, sync_directory, try_lock
-from kurma_core.image_store.store import ImageStore, guard
+from kurma_core.image_store.store import ImageStore, guard, no_room
+from kurma_core.image_store.trees import DIRECTORY_FLAGS
+from kurma_core.linux.beneath import remove_tree
 from kurma_core.value import frozen
 
 TYPE_CHECKING = False
@@ -124,13 +126,22 @@ class _Sweep:
         self._dry_run = dry_run
         self._gone: set[str] = set()
         self._work: WorkDirectory | None = None
-        #: Kind, name, and where it lies now.
-        self._taken: list[tuple[str, str, str]] = []
+        self._usage = Usage()
+        #: Kind, name, and where it lies now, or, if it has gone for good, its size.
+        self._taken: list[tuple[str, str, str | int]] = []
 
     def __enter__(self) -> _Sweep:
         if not self._dry_run:
-            self._work = WorkDirectory(self._store.path("tmp"))
+            self._make_work()
         return self
+
+    def _make_work(self) -> None:
+        """None is made where the disk has no room for even a directory: a sweep is what makes room."""
+        try:
+            self._work = WorkDirectory(self._store.path("tmp"))
+        except OSError as error:
+            if not no_room(error):
+                raise
 
     def __exit__(self, *details: object) -> None:
         if self._work is not None:
@@ -149,17 +160,35 @@ class _Sweep:
             if self._work is not None:
                 away = f"{self._work.path}/{directory}-{name}"
                 os.rename(path, away)
-                path = away
-            self._taken.append((kind, name, path))
+                self._taken.append((kind, name, away))
+            elif self._dry_run:
+                self._taken.append((kind, name, path))
+            else:
+                self._taken.append((kind, name, self._remove(directory, name)))
             self._gone.add(f"{directory}/{name}")
         finally:
             if held is None:
                 os.close(lock)
 
+    def _remove(self, directory: str, name: str) -> int:
+        """Without a work directory: take it away and remove it at once, its lock held to the end; its size."""
+        tmp = self._store.path("tmp")
+        away = f"{os.getpid()}-{os.urandom(6).hex()}"
+        os.rename(self._store.path(directory, name), f"{tmp}/{away}")
+        sync_directory(self._store.path(directory))
+        size = self._usage.add(f"{tmp}/{away}")
+        fd = os.open(tmp, DIRECTORY_FLAGS)
+        try:
+            remove_tree(fd, away)
+        finally:
+            os.close(fd)
+        self._make_work()
+        return size
+
     def take_unneeded(self, archives: Iterable[str], layers: Iterable[str]) -> None:
         """Of these archives (file names) and layers (keys), take those that no image has any more."""
         images = {image_id for image_id in self._store.ids() if f"images/{image_id}" not in self._gone}
-        if self._work is not None and any(name.startswith("images/") for name in self._gone):
+        if not self._dry_run and any(name.startswith("images/") for name in self._gone):
             sync_directory(self._store.path("images"))  # a power cut must not bring it back without its parts
         for name in archives:
             if name.removesuffix(".aci") not in images:
@@ -189,9 +218,11 @@ class _Sweep:
 
     def report(self) -> GcReport:
         """All that was taken, measured. Walking large trees takes its time, so no lock is held here."""
-        usage = Usage()
-        removed = tuple(Removal(kind, name, usage.add(path)) for kind, name, path in self._taken)
-        return GcReport(removed, self._dry_run)
+        removed = (
+            Removal(kind, name, where if isinstance(where, int) else self._usage.add(where))
+            for kind, name, where in self._taken
+        )
+        return GcReport(tuple(removed), self._dry_run)
 
 
 def _layers(store: ImageStore, image_id: str) -> tuple[str, ...] | None:
