@@ -11,7 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.integration.pods.support import busybox_root
+from kurma_core.linux.cgroup_layout import Layout
+from tests.integration.pods.support import PATIENCE, busybox_root, until
 
 pytestmark = pytest.mark.root
 
@@ -99,6 +100,16 @@ def images(tmp_path_factory):
             files=[*(f"/bin/{name}" for name in KEPT), "/data", "/opt/libs/lib", "/own"],
         ),
     )
+
+    def small(name, point, path, *, write, read):
+        script = f"echo the {write} > {path}/{write}; while ! [ -s {path}/{read} ]; do sleep 0.02; done; "
+        manifest = app_manifest(
+            f"example.com/{name}-1.0.0",
+            script + f'echo "$AC_APP_NAME: $(cat {path}/{read})"',
+            mountPoints=[{"name": point, "path": path}],
+        )
+        return archive(at / f"{name}.aci", at / "base", manifest)
+
     solo = archive(
         at / "solo.aci",
         busybox_root(str(at / "solo")),
@@ -109,23 +120,45 @@ def images(tmp_path_factory):
             isolators={"privateNetwork": "false"},
         ),
     )
-    return SimpleNamespace(base=base, libs=libs, worker=worker, solo=solo)
+    asks = small("asks", "scratch", "/scratch", write="question", read="answer")
+    tells = small("tells", "work", "/both", write="answer", read="question")
+    eater = archive(
+        at / "eater.aci",
+        at / "base",
+        app_manifest(
+            "example.com/eater-1.0.0",
+            "tail -c 200m /dev/zero; echo $? > /out/meal; mv /out/meal /out/eaten; "
+            "while ! [ -e /out/go ]; do sleep 0.02; done",
+            mountPoints=[{"name": "out", "path": "/out"}],
+            isolators=[{"name": "memory/limit", "val": "1G"}, {"name": "cpu/shares", "val": "20"}],
+        ),
+    )
+    return SimpleNamespace(base=base, libs=libs, worker=worker, solo=solo, asks=asks, tells=tells, eater=eater)
 
 
 @pytest.fixture
 def kurma(house, images, tmp_path):
-    """``kurma(*words)``: the command itself, on a store that has the images."""
+    """``kurma(*words)``: the command itself, on a store that has the images; ``kurma.start``: not waited for.
+
+    :param path: a directory with plugins of the test's own."""
     for path, _ in vars(images).values():
         house.client.images.fetch(path)
 
-    def run(*words, pod=None):
+    def begin(*words, pod=None, path=None):
         if pod is not None:
             (tmp_path / "pod.json").write_text(json.dumps(pod))
             words = (*words, "--pod", str(tmp_path / "pod.json"))
         start = "from kurma_core.cli.main import main; raise SystemExit(main())"
         command = [sys.executable, "-c", start, "--dir", house.state, "--config", house.config_file, *words]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        given = {**os.environ, "PYTHONPATH": str(path)} if path else None
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=given)
 
+    def run(*words, pod=None):
+        with begin(*words, pod=pod) as process:
+            out, errors = process.communicate(timeout=60)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, errors)
+
+    run.start = begin
     return run
 
 
@@ -138,7 +171,8 @@ def pod_of(images, *apps, **fields):
     }
 
 
-def test_early_pod_runs_as_it_says(kurma, images, house, tmp_path):
+@pytest.mark.parametrize("renderer", ["overlay", "copy"])
+def test_early_pod_runs_as_it_says(kurma, images, house, tmp_path, renderer):
     work = tree(tmp_path / "on-the-host", given="by the host\n")
     pod = pod_of(
         images,
@@ -149,7 +183,7 @@ def test_early_pod_runs_as_it_says(kurma, images, house, tmp_path):
         annotations={"ip-address": "10.1.2.3"},
     )
     pod["apps"][0]["isolators"] = [{"name": "memory/limit", "val": "2G"}]
-    done = kurma("run", "--net", "none", pod=pod)
+    done = kurma("run", "--net", "none", "--renderer", renderer, pod=pod)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         "1000",
@@ -183,15 +217,101 @@ def test_early_pod_runs_as_it_says(kurma, images, house, tmp_path):
 
 
 def test_early_empty_volume_is_shared_by_all_that_it_fulfils(kurma, images):
-    pod = pod_of(images, "solo", "worker", volumes=[{"kind": "empty", "fulfills": ["work", "scratch"]}])
+    """Each app calls it otherwise; they meet in it while both run, and it goes with the pod."""
+    pod = pod_of(images, "asks", "tells", volumes=[{"kind": "empty", "fulfills": ["work", "scratch"]}])
+    done = kurma("run", "--net", "none", pod=pod)
+    assert done.returncode == 0, done.stderr
+    assert "asks: the answer" in done.stdout
+    assert "tells: the question" in done.stdout
     prepared = kurma("prepare", "--net", "none", pod=pod)
     assert prepared.returncode == 0, prepared.stderr
     manifest = json.loads(kurma("cat-manifest", prepared.stdout.strip()).stdout)
     assert [app["mounts"] for app in manifest["apps"]] == [
         [{"volume": "work", "path": "/scratch"}],
-        [{"volume": "work", "path": "/work"}],
+        [{"volume": "work", "path": "/both"}],
     ]
     assert manifest["volumes"] == [{"name": "work", "kind": "empty"}]
+
+
+COMPILER = """
+from kurma_core.hookspecs import Compiled, Driver, hookimpl
+from kurma_core.models import CgroupSetting, IsolatorPlan
+
+
+class Limits:
+    names = ("resource/memory", "os/linux/cpu-shares")
+
+    def __init__(self, context):
+        pass
+
+    def compile(self, name, value, scope, host):
+        if name == "resource/memory":
+            file = {1: "memory.limit_in_bytes", 2: "memory.max"}[host.cgroups["memory"]]
+            setting = CgroupSetting("memory", file, str(int(value["limit"].removesuffix("Mi")) << 20))
+        else:
+            file = {1: "cpu.shares", 2: "cpu.weight"}[host.cgroups["cpu"]]
+            setting = CgroupSetting("cpu", file, str(value))
+        return Compiled(IsolatorPlan(cgroup=(setting,)))
+
+
+@hookimpl
+def kurma_isolator():
+    return Driver(Limits)
+"""
+METADATA = "Metadata-Version: 2.1\nName: kurma-test-limits\nVersion: 1\n"
+ENTRY = "[kurma.isolators]\nlimits = kurma_test_limits\n"
+
+
+def in_cgroup(pid, controller, *names):
+    """What the host's kernel holds in the process's cgroup, and in the one above."""
+    hierarchy = Layout.detect().of(controller)
+    wanted = controller if hierarchy.version == 1 else ""
+    with open(f"/proc/{pid}/cgroup") as file:
+        lines = [line.strip().split(":", 2) for line in file]
+    (path,) = [path for _, controllers, path in lines if wanted in controllers.split(",")]
+    for directory in (hierarchy.directory + path, os.path.dirname(hierarchy.directory + path)):
+        (name,) = [name for name in names if os.path.exists(f"{directory}/{name}")]
+        with open(f"{directory}/{name}") as file:
+            yield int(file.read())
+
+
+def test_early_isolators_hold_in_the_cgroups(kurma, images, house, tmp_path):
+    """E7, E8, from inside and from outside, by a plugin that compiles their late form."""
+    tree(
+        tmp_path / "plugin",
+        **{
+            "kurma_test_limits.py": COMPILER,
+            "kurma_test_limits-1.dist-info/METADATA": METADATA,
+            "kurma_test_limits-1.dist-info/entry_points.txt": ENTRY,
+        },
+    )
+    out = tree(tmp_path / "out", before="")
+    pod = pod_of(
+        images,
+        "eater",
+        uuid=UUID,
+        volumes=[{"kind": "host", "source": str(out), "fulfills": ["out"]}],
+        isolators={"memory/limit": "96M"},
+    )
+    pod["apps"][0]["isolators"] = [{"name": "memory/limit", "val": "48M"}]
+    run = kurma.start("run", "--net", "none", "--strict-isolators", pod=pod, path=tmp_path / "plugin")
+    try:
+        until(lambda: (out / "eaten").exists() or run.poll() is not None, "the app's meal")
+        (app,) = house.client.pod(UUID.lower()).apps
+        assert (out / "eaten").read_text() == "137\n", "the kernel ends what takes more than 48 MiB"
+        of_app, of_pod = in_cgroup(app.pid, "memory", "memory.limit_in_bytes", "memory.max")
+        assert (of_app, of_pod) == (48 << 20, 96 << 20)
+        assert next(in_cgroup(app.pid, "cpu", "cpu.shares", "cpu.weight")) == 20
+    finally:
+        (out / "go").touch()
+        _, errors = run.communicate(timeout=PATIENCE)
+    assert run.returncode == 0, errors
+    reports = {(one.name, one.scope, one.outcome) for one in house.client.pod(UUID.lower()).isolators}
+    assert reports == {
+        ("resource/memory", None, "enforced"),
+        ("resource/memory", "eater", "enforced"),
+        ("os/linux/cpu-shares", "eater", "enforced"),
+    }
 
 
 def test_early_host_network_is_the_pods_to_ask_for_and_not_the_images(kurma, images):
