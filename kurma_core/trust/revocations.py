@@ -29,6 +29,7 @@ class Revocations:
 
         :raises TrustError: one of them cannot be read, or holds no key.
         """
+        begun = time.time()
         stamps = _stamps(files)
         known = self._known(fingerprint, stamps)
         if known is not None:
@@ -37,7 +38,7 @@ class Revocations:
 
         found = keyfile.read([openpgp.read_key(file) for file in files], files[0])
         revoked = any(key.fingerprint == fingerprint and key.state == "revoked" for key in found)
-        self._remember(fingerprint, files, stamps, revoked)
+        self._remember(fingerprint, files, stamps, revoked, begun)
         return revoked
 
     def _known(self, fingerprint: str, stamps: object) -> bool | None:
@@ -51,10 +52,13 @@ class Revocations:
         except (OSError, ValueError, KeyError, TypeError):
             return None  # then GnuPG is asked
 
-    def _remember(self, fingerprint: str, files: Sequence[str], stamps: object, revoked: bool) -> None:
-        """Not where a file has just changed, nor where we may not write: then it is asked again next time."""
+    def _remember(
+        self, fingerprint: str, files: Sequence[str], stamps: object, revoked: bool, begun: float
+    ) -> None:
+        """Not where a file had just changed when it was read, nor where we may not write: then it is asked again
+        next time."""
         newest = max(os.stat(file).st_ctime for file in files)
-        if newest > time.time() - _SETTLED or _stamps(files) != stamps:
+        if newest > begun - _SETTLED or _stamps(files) != stamps:
             return
         value = {"version": _VERSION, "files": stamps, "revoked": revoked}
         with contextlib.suppress(OSError):

@@ -22,8 +22,10 @@ class Signers:
         #: Revokes the key ``revoked``, once it is merged.
         self.revocation = b""
 
-    def gpg(self, *arguments: str, stdin: bytes = b"") -> bytes:
-        command = ["gpg", "--batch", "--no-tty", "--quiet", "--homedir", self.home, "--passphrase", "", *arguments]
+    def gpg(self, *arguments: str, stdin: bytes = b"", batch: bool = True) -> bytes:
+        """:param batch: False: its questions are answered by ``stdin`` (``--command-fd 0``)."""
+        start = ["gpg", *(["--batch"] if batch else []), "--no-tty", "--quiet", "--homedir", self.home]
+        command = [*start, "--passphrase", "", *arguments]
         done = subprocess.run(command, input=stdin, capture_output=True, check=False)
         assert done.returncode == 0, done.stderr.decode()
         return done.stdout

@@ -9,6 +9,7 @@ import pytest
 
 from kurma_core.errors import ArchiveError, TrustError
 from kurma_core.trust import Trust
+from tests.trust.signers import LONG_AGO, gnupg_home
 
 
 @pytest.fixture
@@ -87,11 +88,39 @@ def test_a_binary_key_file_counts_too(trust: Trust, archive: Path, signers, keys
 
 
 def test_a_sub_key_signs_for_its_primary_key(trust: Trust, archive: Path, signers, keys) -> None:
-    listing = signers.gpg("--with-colons", "--list-keys", "alice@example.com").decode().splitlines()
-    subkey = [line.split(":")[9] for line in listing if line.startswith("fpr:")][1]
+    subkey = sub_key(signers, "alice")
     assert subkey != signers.fingerprints["alice"]
     signature = signers.sign(archive, f"{subkey}!")
     assert trust.verify(str(archive), signature, keys) == signers.fingerprints["alice"]
+
+
+def sub_key(signers, name: str) -> str:
+    listing = signers.gpg("--with-colons", "--list-keys", signers.fingerprints[name]).decode().splitlines()
+    found: str = [line.split(":")[9] for line in listing if line.startswith("fpr:")][1]
+    return found
+
+
+def test_a_sub_key_that_ran_out_or_was_revoked(trust: Trust, archive: Path, tmp_path: Path) -> None:
+    """Although the primary key is as good as ever."""
+    with gnupg_home() as own:
+        own.make("bob", *LONG_AGO)
+        own.make("carol")
+        own.gpg(*LONG_AGO, "--quick-add-key", own.fingerprints["bob"], "ed25519", "sign", "1d")
+        own.gpg("--quick-add-key", own.fingerprints["carol"], "ed25519", "sign")
+        signatures = {
+            "expired": ("bob", own.sign(archive, f"{sub_key(own, 'bob')}!", *LONG_AGO)),
+            "revoked": ("carol", own.sign(archive, f"{sub_key(own, 'carol')}!")),
+        }
+        said = b"key 1\nrevkey\ny\n0\n\ny\nsave\n"
+        edit = ("--command-fd", "0", "--pinentry-mode", "loopback", "--edit-key", own.fingerprints["carol"])
+        own.gpg(*edit, stdin=said, batch=False)
+        for reason, (name, signature) in signatures.items():
+            file = tmp_path / own.fingerprints[name]
+            file.write_bytes(own.public(name))
+            keys = {own.fingerprints[name]: (str(file),)}
+            assert refusal(trust, archive, signature, keys).data["reason"] == reason
+            plain = own.sign(archive, f"{own.fingerprints[name]}!")
+            assert trust.verify(str(archive), plain, keys) == own.fingerprints[name]
 
 
 def test_a_changed_byte(trust: Trust, archive: Path, signers, keys) -> None:
@@ -146,10 +175,17 @@ def test_a_revocation_counts_wherever_it_is_known(trust: Trust, archive: Path, s
     assert refusal(trust, archive, signers.sign(archive, "revoked"), keys).data["reason"] == "revoked"
 
 
-def test_a_weak_digest(trust: Trust, archive: Path, signers, keys) -> None:
-    error = refusal(trust, archive, signers.sign(archive, "alice", "--digest-algo", "SHA1"), keys)
+@pytest.mark.parametrize(
+    ("algorithm", "called"), [("SHA1", "SHA-1"), ("MD5", "MD5"), ("RIPEMD160", "RIPEMD-160"), ("SHA256", "")]
+)
+def test_a_weak_digest(trust: Trust, archive: Path, signers, keys, algorithm: str, called: str) -> None:
+    signature = signers.sign(archive, "alice", "--allow-weak-digest-algos", "--digest-algo", algorithm)
+    if not called:
+        assert trust.verify(str(archive), signature, keys) == signers.fingerprints["alice"]
+        return
+    error = refusal(trust, archive, signature, keys)
     assert error.data["reason"] == "weak"
-    assert "SHA-1" in str(error)
+    assert f"a {called} sum" in str(error)
 
 
 def test_no_signature(trust: Trust, archive: Path, keys) -> None:

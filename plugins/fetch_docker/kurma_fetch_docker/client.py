@@ -69,9 +69,6 @@ class Client:
         url = self.blob_url(descriptor)
         return check(self._document(url, {}, CONFIG_LIMIT), descriptor.digest, url)
 
-    def blob(self, descriptor: Descriptor) -> RegistryBlob:
-        return RegistryBlob(self, descriptor)
-
     def blob_url(self, descriptor: Descriptor) -> str:
         return f"{self.base}/v2/{self.repository}/blobs/{descriptor.digest}"
 
@@ -194,22 +191,6 @@ class Client:
             "or the name is wrong",
             url=self.base,
         )
-
-
-class RegistryBlob:
-    """A blob of a registry, as a :class:`kurma_core.hookspecs.RemoteBlob`. Its key is its digest: the same layer
-    from two registries is one."""
-
-    def __init__(self, client: Client, descriptor: Descriptor) -> None:
-        self._client = client
-        self._descriptor = descriptor
-        self.key: str | None = descriptor.digest
-        self.digest: str | None = descriptor.digest
-        self.size: int | None = descriptor.size
-
-    def open(self, offset: int = 0) -> BinaryIO:
-        """See :meth:`kurma_core.hookspecs.RemoteBlob.open`."""
-        return self._client.open_blob(self._descriptor, offset)
 
 
 def _header_value(text: str, origin: str) -> str:

@@ -1,4 +1,4 @@
-"""Where else a blob may be had: at another registry, or at an address that the manifest gives."""
+"""Where a blob may be had: at a registry or its mirror, or at an address that the manifest gives."""
 
 from __future__ import annotations
 
@@ -18,13 +18,10 @@ if TYPE_CHECKING:
 
 
 @frozen
-class LaterBlob:
-    """A blob of a registry that is spoken to only when it comes to that.
+class _DescribedBlob:
+    """What the manifest says of a blob, wherever it is had. Its key is its digest: the same layer from two
+    registries is one."""
 
-    :param client: makes the client, or finds it.
-    """
-
-    client: Callable[[], Client]
     descriptor: Descriptor
 
     @property
@@ -38,6 +35,16 @@ class LaterBlob:
     @property
     def size(self) -> int:
         return self.descriptor.size
+
+
+@frozen
+class RegistryBlob(_DescribedBlob):
+    """A blob of a registry, which is spoken to only when it comes to that.
+
+    :param client: makes the client, or finds it.
+    """
+
+    client: Callable[[], Client]
 
     def open(self, offset: int = 0) -> BinaryIO:
         """See :meth:`kurma_core.hookspecs.RemoteBlob.open`."""
@@ -45,24 +52,11 @@ class LaterBlob:
 
 
 @frozen
-class UrlBlob:
+class UrlBlob(_DescribedBlob):
     """A blob at an address of its own, asked for without credentials."""
 
     transport: Transport
     url: str
-    descriptor: Descriptor
-
-    @property
-    def key(self) -> str:
-        return self.descriptor.digest
-
-    @property
-    def digest(self) -> str:
-        return self.descriptor.digest
-
-    @property
-    def size(self) -> int:
-        return self.descriptor.size
 
     def open(self, offset: int = 0) -> BinaryIO:
         """See :meth:`kurma_core.hookspecs.RemoteBlob.open`."""

@@ -17,7 +17,7 @@ from kurma_fetch_docker.convert import Origin
 from kurma_fetch_docker.documents import choose
 from kurma_fetch_docker.image import remote_layers
 from kurma_fetch_docker.logins import Logins
-from kurma_fetch_docker.places import LaterBlob, UrlBlob
+from kurma_fetch_docker.places import RegistryBlob, UrlBlob
 from kurma_fetch_docker.reference import HUB, HUB_NAMES, Reference, parse_locator
 
 if TYPE_CHECKING:
@@ -58,9 +58,11 @@ def _resolve_at(
     manifest = choose(content, digest, url, request, client.load)
     layers = manifest.layers
 
+    def blob(layer: Descriptor, host: str) -> RemoteBlob:
+        return RegistryBlob(layer, partial(endpoints.client, host, reference.repository))
+
     def others(place: int) -> tuple[RemoteBlob, ...]:
-        later = (LaterBlob(partial(endpoints.client, host, reference.repository), layers[place]) for host in after)
-        return (*later, *endpoints.away(layers[place]))
+        return (*(blob(layers[place], host) for host in after), *endpoints.away(layers[place]))
 
     return remote_layers(
         locator=locator,
@@ -70,7 +72,7 @@ def _resolve_at(
         request=request,
         manifest=manifest,
         config=client.config(manifest.config),
-        blobs=[client.blob(layer) for layer in layers],
+        blobs=[blob(layer, host) for layer in layers],
         digest=digest,
         pinned=reference.digest is not None,
         others=others,
@@ -120,7 +122,7 @@ class Endpoints:
         """Where a layer that registries do not hand out themselves is said to be ("foreign", "non-distributable").
         It is asked for without credentials, and over TLS."""
         return tuple(
-            UrlBlob(self._tls, url, descriptor) for url in descriptor.urls if urlsplit(url).scheme == "https"
+            UrlBlob(descriptor, self._tls, url) for url in descriptor.urls if urlsplit(url).scheme == "https"
         )
 
     def _may_be_plain(self, host: str) -> bool:

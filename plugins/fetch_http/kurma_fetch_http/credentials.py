@@ -124,3 +124,9 @@ def _check(path: str, entry: object) -> None:
         raise ConfigError(f'{path}: expected "hosts" to be a list of names', file=path)
     if not all(isinstance(value, str) for key, value in entry.items() if key != "hosts"):
         raise ConfigError(f"{path}: expected texts", file=path)
+    token = entry.get("token", "x")
+    if not token or not token.isascii() or not token.isprintable() or " " in token:
+        # Said without the token: a line end behind it is the usual slip.
+        raise ConfigError(f'{path}: "token" is none: it holds spaces, line ends, or nothing', file=path)
+    if ":" in entry.get("user", ""):
+        raise ConfigError(f'{path}: "user" must not hold a colon (RFC 7617)', file=path)

@@ -317,6 +317,29 @@ def test_credentials_that_others_may_read_are_refused(tmp_path: Path, server: We
         resolve(tmp_path, server.url("/image.aci"))
 
 
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ({"type": "bearer", "token": "secret\n"}, '"token" is none'),
+        ({"type": "bearer", "token": "sécret"}, '"token" is none'),
+        ({"type": "bearer", "token": ""}, '"token" is none'),
+        ({"type": "basic", "user": "secret:u", "password": "p"}, '"user" must not hold a colon'),
+    ],
+)
+def test_credentials_that_no_header_can_hold(
+    tmp_path: Path, server: WebServer, entry: dict[str, str], said: str
+) -> None:
+    """They are told by the file's name, and not shown."""
+    write_auth(tmp_path, server.host)
+    file = tmp_path / "auth.d" / "one.json"
+    file.write_text(json.dumps({"hosts": [server.host], **entry}))
+    with pytest.raises(ConfigError, match=said) as caught:
+        resolve(tmp_path, server.url("/image.aci"))
+    assert str(caught.value).startswith(str(file))
+    assert "cret" not in str(caught.value)
+    assert not server.seen
+
+
 def test_proxies_from_the_environment(tmp_path: Path, server: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """A proxy is asked with the whole address as the path."""
     with web_server() as proxy:
