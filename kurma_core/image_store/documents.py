@@ -122,11 +122,15 @@ def dump(document: Mapping[str, Any]) -> bytes:
 # --- images ------------------------------------------------------------------------------------------------------
 
 
-def image_document(image: ImageRecord, layers_size: int) -> bytes:
-    """``image.json``; the archive's own size and the last use are not in it, since files tell them."""
+def image_document(image: ImageRecord, layers_size: int, converted: str | None = None) -> bytes:
+    """``image.json``; the archive's own size and the last use are not in it, since files tell them.
+
+    :param converted: of an early image, what :func:`converted_digest` makes of its late manifest.
+    """
     return dump(
         {
             "id": image.id,
+            **({} if converted is None else {"converted": converted}),
             **({} if image.early_id is None else {"earlyId": image.early_id}),
             "name": image.name,
             "labels": dict(image.labels),
@@ -135,6 +139,14 @@ def image_document(image: ImageRecord, layers_size: int) -> bytes:
             "provenance": [provenance.to_json() for provenance in image.provenance],
         }
     )
+
+
+def converted_digest(manifest: bytes) -> str:
+    """Digest of the late form of an early image's documents, as it was made when the image came in: another Kurma
+    may make another of the same."""
+    import hashlib
+
+    return f"sha512:{hashlib.sha512(manifest).hexdigest()}"
 
 
 def read_image(store: ImageStore, image_id: str) -> ImageRecord:

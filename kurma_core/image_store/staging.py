@@ -245,7 +245,8 @@ def write_image(
     write_new(f"{work}/image/manifest", manifest)
     for name, document in originals.items():
         write_new(f"{work}/image/original-{name}", document)
-    write_new(f"{work}/image/image.json", documents.image_document(image, layers_size))
+    converted = documents.converted_digest(manifest) if originals else None
+    write_new(f"{work}/image/image.json", documents.image_document(image, layers_size, converted))
     store.step("recorded")
 
 
@@ -315,8 +316,9 @@ def _add_provenance(
     )
     path = store.path("images", image.id, "image.json")
     with open(path, "rb") as file:
-        layers_size = documents.load(file.read(), path)["layersSize"]
-    write_new(f"{work}/image.json", documents.image_document(changed, layers_size))
+        old = documents.load(file.read(), path)
+    document = documents.image_document(changed, old["layersSize"], old.get("converted"))
+    write_new(f"{work}/image.json", document)
     file_fd = os.open(f"{work}/image.json", os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(file_fd)

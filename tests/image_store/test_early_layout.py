@@ -10,10 +10,13 @@ import os
 
 import pytest
 
+from kurma_core.appc import early as early_documents
 from kurma_core.appc.early import convert_image
 from kurma_core.errors import ArchiveError, HostileArchiveError, ImageNotFoundError, ManifestError, StoreError
 from kurma_core.image_store import ImageStore, Limits, validate
+from kurma_core.value import replace
 from tests.image_store.making import (
+    LOCAL,
     Member,
     directory,
     file,
@@ -98,6 +101,29 @@ def test_tampering_with_the_documents_is_found(name: str, how: str, store: Image
         with open(path, "ab") as document:
             document.write(b" ")
     with pytest.raises(StoreError if name != "manifest" or how == "changed" else ImageNotFoundError):
+        store.verify(stored.id, deep=True)
+
+
+def test_another_converter_is_no_tampering(store: ImageStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later Kurma makes something else of the same documents: the image is as it came in. What was changed since
+    then is found all the same, also after the image came in again."""
+    archive = early("app", "fileset")
+    stored = stage_and_commit(store, archive)
+    convert = early_documents.convert_image
+    later = {"path_whitelist": ("/later",)}
+    monkeypatch.setattr(
+        early_documents, "convert_image", lambda *words, **more: replace(convert(*words, **more), **later)
+    )
+    manifest = store.manifest_bytes(stored.id)
+    with store.stage_archive(io.BytesIO(archive)) as staged:
+        assert staged.manifest_bytes != manifest
+        store.verify(stored.id, deep=True)
+        staged.commit(replace(LOCAL, locator="file:///again.aci"))
+    assert store.manifest_bytes(stored.id) == manifest
+    store.verify(stored.id, deep=True)
+    with open(store.path("images", stored.id, "manifest"), "ab") as document:
+        document.write(b" ")
+    with pytest.raises(StoreError, match="damaged: the manifest has changed"):
         store.verify(stored.id, deep=True)
 
 
