@@ -23,7 +23,7 @@ from kurma_core.image_store.entry import (
     Entry,
     show,
 )
-from kurma_core.image_store.limits import Limits
+from kurma_core.image_store.limits import FIXED, Limits
 from kurma_core.image_store.stream import ArchiveStream
 
 BLOCK_SIZE = 512
@@ -146,14 +146,20 @@ class TarReader:
         size = sum(len(key) + len(value) for key, value in self._globals.items())
         if size > self._limits.header_size:
             raise HostileArchiveError(
-                f"the archive has global extended headers of {size} bytes", entry=None, limit="header_size"
+                f"the archive has global extended headers of {size} bytes, more than {self._limits.header_size}",
+                hint=FIXED,
+                entry=None,
+                limit="header_size",
             )
 
     def _extended(self, block: bytes) -> bytes:
         size = _number(block[124:136], "size")
         if size > self._limits.header_size:
             raise HostileArchiveError(
-                f"the archive has an extended header of {size} bytes", entry=None, limit="header_size"
+                f"the archive has an extended header of {size} bytes, more than {self._limits.header_size}",
+                hint=FIXED,
+                entry=None,
+                limit="header_size",
             )
         data = self._stream.take(size + -size % BLOCK_SIZE)
         if len(data) < size + -size % BLOCK_SIZE:

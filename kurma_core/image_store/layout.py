@@ -8,7 +8,7 @@ from kurma_core.errors import ArchiveError, HostileArchiveError
 from kurma_core.image_store.archive import TarReader
 from kurma_core.image_store.entry import DIRECTORY, FILE, HARDLINK, Entry, show
 from kurma_core.image_store.extract import explain, hostile
-from kurma_core.image_store.limits import Limits
+from kurma_core.image_store.limits import FIXED, Limits
 from kurma_core.image_store.names import split
 from kurma_core.value import frozen
 
@@ -119,7 +119,13 @@ def _read_document(reader: TarReader, entry: Entry, limits: Limits) -> bytes:
     if entry.kind != FILE or entry.sparse is not None:
         raise hostile(entry, f"`{show(entry.name.rstrip(b'/'))}` must be a regular file")
     if entry.size > limits.manifest_size:
-        raise hostile(entry, f"it is larger than {limits.manifest_size} bytes")
+        named = show(entry.name)
+        raise HostileArchiveError(
+            f"the archive is refused for its entry '{named}': it is larger than {limits.manifest_size} bytes",
+            hint=FIXED,
+            entry=named,
+            limit="manifest_size",
+        )
     return b"".join(reader.content_of(entry))
 
 

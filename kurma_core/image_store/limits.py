@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from kurma_core.value import frozen
 
+#: Said of the limits that no configuration changes.
+FIXED = "this limit is fixed: an archive that honest tools have made stays far below it"
+
 
 @frozen
 class Limits:

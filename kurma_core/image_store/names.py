@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kurma_core.errors import HostileArchiveError
 from kurma_core.image_store.entry import show
-from kurma_core.image_store.limits import Limits
+from kurma_core.image_store.limits import FIXED, Limits
 
 _MAX_COMPONENT = 255
 _SLASH = 0x2F
@@ -56,6 +56,7 @@ class PathCounter:
         if self._size > self._limits.names_size:
             raise HostileArchiveError(
                 f"the archive has more than {self._limits.names_size} bytes of names",
+                hint=FIXED,
                 entry=show(path),
                 limit="names_size",
             )
@@ -65,5 +66,8 @@ def _hostile(name: bytes, link: bytes | None, why: str, limit: str | None = None
     shown = show(name if link is None else link)
     what = "its name" if link is None else f"its target '{show(name)}'"
     return HostileArchiveError(
-        f"the archive is refused for its entry '{shown}': {what} {why}", entry=shown, limit=limit
+        f"the archive is refused for its entry '{shown}': {what} {why}",
+        hint=None if limit is None else FIXED,
+        entry=shown,
+        limit=limit,
     )
