@@ -48,10 +48,20 @@ class ImageName:
         return text if text.isprintable() else repr(text)
 
     @classmethod
-    def of(cls, name: str, labels: Mapping[str, str]) -> ImageName:
-        """Of a name and labels, ``version`` among them, as a manifest refers to an image."""
+    def of(cls, name: str, labels: Mapping[str, str], image_id: str | None = None) -> ImageName:
+        """Of a name and labels, ``version`` among them, as a manifest refers to an image.
+
+        :param image_id: given with it. With one of the early draft (``sha256-…``) the name is what the draft's
+            document has, the version at its end: by that it is discovered (D4, E3).
+        """
         others = {label: value for label, value in labels.items() if label != "version"}
-        return cls(name, labels.get("version") or None, others)
+        version = labels.get("version") or None
+        if version is not None and not others and image_id is not None and image_id.startswith("sha256-"):
+            from kurma_core.appc._early_reader import split_name
+
+            if split_name(f"{name}-{version}") == (name, version):
+                return cls(f"{name}-{version}")
+        return cls(name, version, others)
 
     def is_met_by(self, name: str, labels: Mapping[str, str]) -> bool:
         """Whether an image of that name and with these labels is the one asked for (K3).

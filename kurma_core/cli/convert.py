@@ -138,7 +138,7 @@ def _completed(session: Session, template: PodTemplate) -> PodTemplate:
             record: ImageRecord = images.get(str(app.image.id))
         except ImageNotFoundError:
             session.note(
-                f"app {app.name}: image {app.image.id} is not in the store; run --pod will ask for it again"
+                f"app {app.name}: image {app.image.id} is not in the store; run --pod will look for it by its name"
             )
             apps.append(app)
             continue

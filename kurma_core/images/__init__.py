@@ -20,6 +20,7 @@ from kurma_core.images.policy import Policy, refused_by_name, relaxations, tell_
 
 if TYPE_CHECKING:
     from kurma_core.appc.image import ImageManifest
+    from kurma_core.appc.pod import RuntimeImage
     from kurma_core.config import Config
     from kurma_core.hookspecs import Fetcher, Progress, Renderer, StagerImageSource
     from kurma_core.image_store import GcReport, ImageStore
@@ -162,6 +163,32 @@ class ImageManager:
         pull = _checked_pull(pull)
         acquisition = self._acquisition(policy, progress)
         record = self._holds.found(reference, lambda: self._resolve(reference, pull, policy, acquisition))
+        self._complete(record, policy, acquisition, pull)
+        return record
+
+    def of_app(
+        self,
+        image: RuntimeImage,
+        *,
+        pull: str = "new",
+        insecure: Collection[str] = frozenset(),
+        progress: Progress | None = None,
+    ) -> ImageRecord:
+        """The image that an app of a pod runs (P2, E7): as :meth:`resolve`. Where an ID and a name are given, the
+        image must have both; one that the store lacks is found by the name.
+
+        :raises ImageError: the image of that ID has another name; else as :meth:`resolve`.
+        """
+        if image.id is None or image.name is None or image.locator is not None:
+            from kurma_core.appc.template import locator_of
+
+            return self.resolve(locator_of(image), pull=pull, insecure=insecure, progress=progress)
+        from kurma_core.images.app_images import image_of_app
+
+        policy = self._policy(insecure)
+        acquisition = self._acquisition(policy, progress)
+        checked = _checked_pull(pull)
+        record = self._holds.found(image.id, lambda: image_of_app(image, self.store, acquisition, checked))
         self._complete(record, policy, acquisition, pull)
         return record
 

@@ -16,7 +16,13 @@ if TYPE_CHECKING:
 
 def name_of(dependency: Dependency) -> ImageName:
     """What a dependency is looked for by."""
-    return ImageName.of(dependency.image_name, {label.name: label.value for label in dependency.labels})
+    labels = {label.name: label.value for label in dependency.labels}
+    return ImageName.of(dependency.image_name, labels, dependency.image_id)
+
+
+def locator_by(name: ImageName) -> Locator:
+    """:raises UsageError: a label that cannot be written."""
+    return Locator(NAMED, name.text, name.name, name.version, name.labels)
 
 
 class Dependencies:
@@ -43,5 +49,4 @@ class Dependencies:
         return self._acquisition.is_known(self._locator(dependency))
 
     def _locator(self, dependency: Dependency) -> Locator:
-        name = name_of(dependency)
-        return Locator(NAMED, name.text, name.name, name.version, name.labels)
+        return locator_by(name_of(dependency))

@@ -54,9 +54,10 @@ class Expectation:
             self._check_name(remote, staged, platform)
         self._check_size(remote, os.stat(staged.archive_path).st_size)
         if self.image_id is not None and not _begins(self.image_id, (staged.id, staged.early_id)):
+            found = staged.early_id if self.image_id.startswith("sha256-") else staged.id
             raise FetchDigestError(
-                f"{remote.locator}: the image at {remote.url} has the ID {staged.id[:19]}…, "
-                f"not {self.image_id[:19]}…",
+                f"{remote.locator}: the image at {remote.url} has the ID {found[:19]}…, not {self.image_id[:19]}…",
+                hint="what is asked for by its ID is not published there (any more): ask the owner of the name",
                 image=staged.id,
             )
 

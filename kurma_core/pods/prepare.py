@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from kurma_core.appc.pod import PodManifest
 from kurma_core.appc.reify import effective_app, reify
-from kurma_core.appc.template import locator_of
 from kurma_core.errors import UsageError
 from kurma_core.hookspecs import MountSetup
 from kurma_core.isolation import compile_isolators, host_facts
@@ -105,15 +104,15 @@ def _images(
 ) -> dict[str, tuple[str, ImageManifest]]:
     """Image ID and manifest by app; an image that several apps name is looked for once."""
     found: dict[str, tuple[str, ImageManifest]] = {}
-    known: dict[str, tuple[str, ImageManifest]] = {}
+    known: dict[object, tuple[str, ImageManifest]] = {}
     for app in request.template.pod.apps:
-        locator = locator_of(app.image)
-        if locator not in known:
-            record = services.images.resolve(
-                locator, pull=request.pull, insecure=request.insecure, progress=progress
-            )
-            known[locator] = (record.id, services.images.manifest(record.id))
-        found[app.name] = known[locator]
+        image = app.image
+        labels = tuple((label.name, label.value) for label in image.labels)
+        meant = (image.locator, image.id, image.name, labels)
+        if meant not in known:
+            record = services.images.of_app(image, pull=request.pull, insecure=request.insecure, progress=progress)
+            known[meant] = (record.id, services.images.manifest(record.id))
+        found[app.name] = known[meant]
     return found
 
 

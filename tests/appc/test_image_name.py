@@ -48,3 +48,22 @@ def test_what_cannot_be_written_is_no_locator() -> None:
 )
 def test_which_image_it_is(asked: str, name: str, labels: dict[str, str], met: bool) -> None:
     assert parse_image_name(asked).is_met_by(name, labels) is met
+
+
+@pytest.mark.parametrize(
+    ("labels", "image_id", "text"),
+    [
+        ({"version": "1.0.0"}, "sha256-00", "example.com/x-1.0.0"),
+        ({"version": "2.1"}, "sha256-00", "example.com/x-2.1"),
+        ({"version": "1.0.0"}, "sha512-00", "example.com/x:1.0.0"),
+        ({"version": "1.0.0"}, None, "example.com/x:1.0.0"),
+        ({}, "sha256-00", "example.com/x"),
+        ({"version": "1.0.0", "os": "linux"}, "sha256-00", "example.com/x:1.0.0,os=linux"),
+        ({"version": "one"}, "sha256-00", "example.com/x:one"),
+    ],
+)
+def test_an_early_reference_is_written_as_the_draft_does(
+    labels: dict[str, str], image_id: str | None, text: str
+) -> None:
+    """By its bare name it is looked for the early way (D4, E3)."""
+    assert ImageName.of("example.com/x", labels, image_id).text == text

@@ -303,19 +303,21 @@ def test_dependencies_want_signatures_too(here: Machine, owner: Publisher) -> No
     assert names(here) == {"example.com/app", "example.com/base"}
 
 
-@pytest.mark.parametrize("wrong", ["id", "size", "early"])
+@pytest.mark.parametrize("wrong", ["id", "size", "early", "cut"])
 def test_a_dependency_that_is_another_than_it_should_be(here: Machine, owner: Publisher, wrong: str) -> None:
     base = owner.publish("example.com/base", "1")
     expected: dict[str, Any] = {
         "id": {"imageID": f"sha512-{'0' * 128}"},
         "size": {"imageID": base, "size": 1},
         "early": {"imageID": f"sha256-{'0' * 64}"},
+        "cut": {"imageID": f"sha256-{'0' * 40}"},
     }[wrong]
     dependency = {"imageName": "example.com/base", "labels": version("1"), **expected}
     path, _ = owner.archive("example.com/app", **needs(dependency))
     with pytest.raises(FetchDigestError, match=r"^example.com/app depends on example.com/base:1"):
         here.images.fetch(str(path))
     assert names(here) == {"example.com/app"}
+    assert not list((here.state / "images" / "tmp").iterdir())
     assert here.partials() == []
 
 
