@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 
-from kurma_core.errors import ConfigError
+from kurma_core.errors import ConfigError, HostError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,15 +36,17 @@ def value_of(file: str, text: str) -> Json:
 
 def text_of(file: str) -> str:
     """The file's text. :raises ConfigError: it cannot be read, or anyone may write to it."""
+    from kurma_core import named_files
+
     try:
-        with open(file, encoding="utf-8") as stream:
+        with named_files.opened(file, endless=True) as stream:
             # Whoever can write this file can name keys and images that run with root's power.
             info = os.fstat(stream.fileno())
             if stat.S_ISREG(info.st_mode) and info.st_mode & stat.S_IWOTH:
                 raise ConfigError(f"{file}: anyone may write to it", hint=f"chmod o-w {file}", file=file, path="")
-            return stream.read()
-    except OSError as error:
-        raise ConfigError(f"cannot read {file}: {error.strerror}", file=file, path="") from error
+            return named_files.rest(stream, file).decode()
+    except HostError as error:
+        raise ConfigError(error.message, file=file, path="") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file}: not UTF-8: byte {error.start}", file=file, path="") from error
 

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import os
 
+from kurma_core.cli import values
 from kurma_core.cli.declare import PASSPHRASE_FILE, Argument, command
-from kurma_core.cli.image import naming
 from kurma_core.cli.pod_options import is_early, read_pod_file
 from kurma_core.errors import ImageNotFoundError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from kurma_core.appc.image import ImageManifest
     from kurma_core.appc.template import PodTemplate
     from kurma_core.cli.session import Session
     from kurma_core.models import ImageRecord
-
-    Json = Any
 
 
 @command(
@@ -71,28 +67,31 @@ def pod(session: Session, *, file: str) -> None:
 
 def _holds_json(file: str) -> bool:
     """Whether it is a file that begins as a JSON object does: no archive does."""
-    if not os.path.isfile(file):
+    from kurma_core.errors import HostError
+    from kurma_core.named_files import opened
+
+    try:
+        with opened(file) as stream:
+            return stream.read(4096).lstrip().startswith(b"{")
+    except (HostError, OSError):
         return False
-    with open(file, "rb") as stream:
-        return stream.read(4096).lstrip().startswith(b"{")
 
 
 def _of_image(session: Session, what: str) -> ImageManifest:
     from kurma_core.appc.image import ImageManifest
 
     images = session.client.images
-    if os.path.isfile(what):
-        with naming(what):
-            return images.inspect(what).contents.manifest
-    if what.startswith(("/", "./", "../")):
-        raise UsageError(f"cannot read {what}: there is no such file")
+    file = what if os.path.isfile(what) else images.file(what)
+    if file is not None:
+        return images.inspect(file).contents.manifest
     return ImageManifest.parse(images.cat_manifest(images.get(what).id))
 
 
 def _of_document(session: Session, file: str) -> ImageManifest:
     from kurma_core.appc.early import convert_any
+    from kurma_core.named_files import naming
 
-    document = _read(file)
+    document = values.json_file(file)
     if is_early(document) or (isinstance(document, dict) and document.get("acKind") == "PodManifest"):
         raise UsageError(f"{file} is a pod's manifest, and no image's", hint=f"kurma pod convert {file}")
     with naming(file):
@@ -102,23 +101,13 @@ def _of_document(session: Session, file: str) -> ImageManifest:
 def _of_both(session: Session, files: tuple[str, ...]) -> ImageManifest:
     from kurma_core.appc.early import FILESET_MANIFEST, convert_image
 
-    documents = [_read(file) for file in files]
+    documents = [values.json_file(file) for file in files]
     kinds = [isinstance(one, dict) and one.get("acKind") == FILESET_MANIFEST for one in documents]
     if sorted(kinds) != [False, True]:
         raise UsageError(
             "only an app manifest and a fileset manifest become one", hint="give two files, one of each"
         )
     return convert_image(documents[kinds.index(False)], documents[kinds.index(True)], warn=session.note)
-
-
-def _read(file: str) -> Json:
-    from kurma_core.appc.jsonio import loads
-
-    try:
-        with open(file, "rb") as stream:
-            return loads(stream.read(), file)
-    except OSError as error:
-        raise UsageError(f"cannot read {file}: {error.strerror}") from None
 
 
 # --- pods --------------------------------------------------------------------------------------------------------

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-
 from kurma_core.cli import values
 from kurma_core.cli.declare import FORMAT, NO_LEGEND, PASSPHRASE_FILE, Argument, Option, command
-from kurma_core.errors import ArchiveError, ManifestError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from typing import Any
 
     from kurma_core.cli.output import Column
@@ -123,8 +120,7 @@ def show(session: Session, *, image: str, passphrase_file: str | None, format: s
     images = session.client.images
     file = images.file(image)
     if file is not None:
-        with naming(file):
-            facts = images.inspect(file)
+        facts = images.inspect(file)
         session.show(format, facts.to_json(), lambda: archive_page(facts))
         return
     record = images.get(image)
@@ -148,8 +144,7 @@ def cat_manifest(session: Session, *, image: str, original: bool, passphrase_fil
     if file is None:
         document = images.cat_manifest(images.get(image).id, original=original)
     else:
-        with naming(file):
-            contents = images.inspect(file).contents
+        contents = images.inspect(file).contents
         document = (b"".join(contents.originals.values()) if original else b"") or contents.manifest_bytes
     session.write("stdout", document, flush=True)
 
@@ -166,9 +161,7 @@ def extract(session: Session, *, image: str, directory: str, passphrase_file: st
     Owners, modes, times and attributes are the image's. What it depends on is not in it; render shows the whole.
     """
     session.passphrase_file = passphrase_file
-    images = session.client.images
-    with naming(images.file(image)):
-        session.line(images.extract(image, directory))
+    session.line(session.client.images.extract(image, directory))
 
 
 @command(_IMAGE, Argument("file", "FILE", "Where to; it is replaced if it exists."), root=True)
@@ -240,14 +233,3 @@ def _removals(report: GcReport) -> str:
     word, freed = ("would be removed", "would be freed") if report.dry_run else ("removed", "freed")
     lines = [f"{one.kind} {one.name[:20]}: {word} ({size(one.size)})" for one in report.removed]
     return "\n".join([*lines, f"{size(report.freed)} {freed}"])
-
-
-@contextmanager
-def naming(file: str | None) -> Iterator[None]:
-    """What is wrong with an archive is said with its name before it: what reads it does not know that."""
-    try:
-        yield
-    except (ArchiveError, ManifestError) as error:
-        if file is not None and not error.message.startswith(f"{file}:"):
-            error.message = f"{file}: {error.message}"
-        raise

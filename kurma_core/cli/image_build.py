@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from kurma_core.cli import values
 from kurma_core.cli.declare import PASSPHRASE_FILE, Argument, Option, command
-from kurma_core.cli.image import naming
 from kurma_core.errors import UsageError
 
 TYPE_CHECKING = False
@@ -24,7 +23,12 @@ if TYPE_CHECKING:
     Option("name", "--name", "The image's name.", metavar="NAME"),
     Option("version", "--version", "Its version.", metavar="VERSION"),
     Option("label", "--label", "A label of it.", metavar="NAME=VALUE", many=True),
-    Option("exec", "--exec", "The app's command, split into words as by a shell.", metavar="COMMAND"),
+    Option(
+        "exec",
+        "--exec",
+        "The app's command, split into words as by a shell; PATH in the image is searched for it.",
+        metavar="COMMAND",
+    ),
     Option("user", "--user", "The app's user.", metavar="USER"),
     Option("group", "--group", "The app's group.", metavar="GROUP"),
     Option("workdir", "--workdir", "The app's directory.", metavar="PATH"),
@@ -49,22 +53,14 @@ def build(session: Session, *, directory: str | None, output: str | None, compre
     """Build an image archive from a directory.
 
     The same directory and options give the same image ID, which is printed. The manifest is that of DIR or of
-    --manifest, changed as the other options say; without one, os and arch are this machine's.
+    --manifest, changed as the other options say; with --from-rootfs alone it is made of them, and os and arch are
+    this machine's.
     """
-    import os
-
-    rootfs: str | None = options["from_rootfs"]
-    if (directory is None) == (rootfs is None):
-        raise UsageError("expected either DIR or --from-rootfs DIR")
     if output is None:
         raise UsageError("no file to write the image to", hint="-o FILE")
-    base = options["manifest"]
-    if directory is not None:
-        rootfs = os.path.join(directory, "rootfs")
-        base = base or os.path.join(directory, "manifest")
-    assert rootfs is not None
-    if not os.path.isdir(rootfs):
-        raise UsageError(f"{rootfs} is no directory")
+    if options["passphrase_file"] is not None and not options["encrypt"]:
+        raise UsageError("--passphrase-file is given, and --encrypt is not", hint="--encrypt uses it")
+    rootfs, base = _sources(directory, options["from_rootfs"], options["manifest"])
     manifest = _manifest(base, options)
     session.passphrase_file = options["passphrase_file"]
     passphrase = session.passphrases().new(output) if options["encrypt"] else None
@@ -78,26 +74,56 @@ def validate(session: Session, *, files: tuple[str, ...], passphrase_file: str |
     session.passphrase_file = passphrase_file
 
     def one(file: str) -> None:
-        with naming(file):
-            manifest = session.client.images.inspect(file).contents.manifest
+        manifest = session.client.images.inspect(file).contents.manifest
         session.line(f"{file}: {manifest.name}: a valid image")
 
     return session.each(files, one)
 
 
-def _manifest(base: str | None, options: dict[str, Any]) -> dict[str, Json]:
-    manifest = _new() if base is None else _read(base)
+def _sources(directory: str | None, rootfs: str | None, manifest: str | None) -> tuple[str, dict[str, Json]]:
+    """The root filesystem, and the manifest to begin with."""
+    import os
+
+    if (directory is None) == (rootfs is None):
+        raise UsageError("expected either DIR or --from-rootfs DIR")
+    found = rootfs if directory is None else os.path.join(directory, "rootfs")
+    assert found is not None
+    if not os.path.isdir(found):
+        other = None if directory is None else f"a root filesystem alone is built by --from-rootfs {directory}"
+        raise UsageError(f"{found} is no directory", hint=other)
+    if manifest is not None:
+        return found, _read(manifest, "--manifest")
+    if directory is None:
+        return found, _new()
+    own = os.path.join(directory, "manifest")
+    if not os.path.lexists(own):
+        hint = f"name one by --manifest FILE; without any, the image is built by --from-rootfs {found} --name NAME"
+        raise UsageError(f"{directory} holds no manifest", hint=hint)
+    return found, _read(own)
+
+
+def _manifest(manifest: dict[str, Json], options: dict[str, Any]) -> dict[str, Json]:
     if options["name"] is not None:
         manifest["name"] = options["name"]
     if "name" not in manifest:
         raise UsageError("the image has no name", hint="--name NAME")
     labels = {label["name"]: label["value"] for label in manifest.get("labels", ())}
-    if options["version"] is not None:
-        labels["version"] = options["version"]
-    labels.update(values.pair(text, "--label") for text in options["label"])
+    labels.update(_labels(options["version"], options["label"]))
     manifest["labels"] = [{"name": name, "value": value} for name, value in labels.items()]
     _change_app(manifest, options)
     return manifest
+
+
+def _labels(version: str | None, texts: tuple[str, ...]) -> dict[str, str]:
+    """:raises UsageError: one is given twice, be it by ``--version``."""
+    labels = {} if version is None else {"version": version}
+    for text in texts:
+        name, value = values.pair(text, "--label")
+        if name in labels:
+            also = " by --version, too" if name == "version" and version is not None else " twice"
+            raise UsageError(f"--label: {name!r} is given{also}", hint="say it once")
+        labels[name] = value
+    return labels
 
 
 def _new() -> dict[str, Json]:
@@ -109,18 +135,17 @@ def _new() -> dict[str, Json]:
     return {"acKind": "ImageManifest", "acVersion": AC_VERSION, "labels": labels}
 
 
-def _read(file: str) -> dict[str, Json]:
-    from kurma_core.appc.jsonio import loads
-    from kurma_core.config_files import read
+def _read(file: str, option: str = "") -> dict[str, Json]:
+    from kurma_core.config_files import value_of
+    from kurma_core.named_files import content
 
     if file.endswith((".yml", ".yaml")):
-        value = read(file)
-    else:
         try:
-            with open(file, "rb") as stream:
-                value = loads(stream.read(), file)
-        except OSError as error:
-            raise UsageError(f"cannot read {file}: {error.strerror}") from None
+            value = value_of(file, content(file, option=option).decode())
+        except UnicodeDecodeError:
+            raise UsageError(f"{file} is not UTF-8") from None
+    else:
+        value = values.json_file(file, option)
     if not isinstance(value, dict):
         raise UsageError(f"{file} is no manifest")
     return value

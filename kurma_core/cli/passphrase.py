@@ -68,11 +68,10 @@ class UserPassphrases:
     def _given(self) -> bytes | None:
         if self._file is None:
             return self._variable
-        try:
-            with open(self._file, "rb") as file:
-                first = file.read(_LARGEST).split(b"\n")[0]
-        except OSError as error:
-            raise UsageError(f"--passphrase-file: cannot read {self._file}: {error.strerror}") from None
+        from kurma_core.named_files import content
+
+        said = content(self._file, option="--passphrase-file", endless=True, largest=_LARGEST)
+        first = said.split(b"\n")[0]
         if not first:
             raise UsageError(f"--passphrase-file: {self._file} has no passphrase in its first line")
         return first

@@ -178,20 +178,15 @@ def read_pod_file(file: str) -> Json:
 
     :raises KurmaError: it cannot be read, or is neither.
     """
-    from kurma_core.appc.jsonio import loads
-
     if not file.endswith(".json"):
+        from kurma_core.appc.jsonio import loads
         from kurma_core.config_files import text_of, value_of
 
         path = "/dev/stdin" if file == "-" else file
         text = text_of(path)
         value = value_of(path, text)
         return loads(text, path) if is_early(value) else value
-    try:
-        with open(file, "rb") as stream:
-            return loads(stream.read(), file)
-    except OSError as error:
-        raise UsageError(f"cannot read {file}: {error.strerror}") from None
+    return values.json_file(file, endless=True)
 
 
 def app_name(image: str) -> str:

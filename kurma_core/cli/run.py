@@ -27,6 +27,7 @@ def run(session: Session, *, rm: bool, prefix: bool, **options: Any) -> int:
     session.passphrase_file = options["passphrase_file"]
     request = pod_request(options, session.note, ephemeral=rm)
     uuid_file: str | None = options["uuid_file"]
+    _check_uuid_file(uuid_file)
 
     def prepared(record: PodRecord) -> None:
         if uuid_file is not None:
@@ -45,7 +46,9 @@ def prepare(session: Session, **options: Any) -> None:
     Everything is decided and its images are in place; run-prepared runs it.
     """
     session.passphrase_file = options["passphrase_file"]
-    record = session.client.prepare(pod_request(options, session.note), session.progress())
+    request = pod_request(options, session.note)
+    _check_uuid_file(options["uuid_file"])
+    record = session.client.prepare(request, session.progress())
     if options["uuid_file"] is not None:
         _write_uuid(options["uuid_file"], record.uuid)
     _tell_of_isolators(session, record)
@@ -86,8 +89,18 @@ def _printer(session: Session, prefix: bool) -> LogPrinter:
 
 
 def _write_uuid(path: str, uuid: str) -> None:
-    with open(path, "w", encoding="ascii") as stream:
-        stream.write(uuid + "\n")
+    from kurma_core.named_files import written
+
+    with written(path) as stream:
+        stream.write(uuid.encode() + b"\n")
+
+
+def _check_uuid_file(path: str | None) -> None:
+    """Before there is a pod whose UUID could not be written down."""
+    if path is not None:
+        from kurma_core.named_files import writable
+
+        writable(path)
 
 
 def _tell_of_isolators(session: Session, record: PodRecord) -> None:

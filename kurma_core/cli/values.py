@@ -107,15 +107,26 @@ def environment_file(path: str) -> tuple[tuple[str, str], ...]:
 
     :raises UsageError: it cannot be read, or holds a line that is none of these.
     """
+    from kurma_core.named_files import content
+
     try:
-        with open(path, encoding="utf-8") as stream:
-            lines = stream.read().split("\n")
-    except OSError as error:
-        raise UsageError(f"--env-file: cannot read {path}: {error.strerror}") from None
+        lines = content(path, option="--env-file", endless=True).decode().split("\n")
     except UnicodeDecodeError:
         raise UsageError(f"--env-file: {path} is not UTF-8") from None
     kept = tuple(line.rstrip("\r") for line in lines if line.strip() and not line.lstrip().startswith("#"))
     return environment(kept, f"--env-file: {path}")
+
+
+def json_file(path: str, option: str = "", *, endless: bool = False) -> object:
+    """The JSON value in a file.
+
+    :param option: which names the file. :param endless: it may be a pipe.
+    :raises KurmaError: it cannot be read, or is no JSON.
+    """
+    from kurma_core.appc.jsonio import loads
+    from kurma_core.named_files import content
+
+    return loads(content(path, option=option, endless=endless), path)
 
 
 def _variable(name: str, option: str) -> None:

@@ -439,7 +439,7 @@ class ImageManager:
 
         :raises ImageNotFoundError: :raises StoreError: the file cannot be written.
         """
-        from kurma_core.images.archives import written
+        from kurma_core.named_files import written
 
         with written(path) as out:
             self.store.export(image_id, out)
@@ -460,10 +460,15 @@ class ImageManager:
         :param passphrase: encrypts it (A1); the ID is that of the archive in it.
         :returns: the image's ID.
         :raises ManifestError: :raises ArchiveError: :raises HostError: the file cannot be written.
+        :raises UsageError: it lies in ``rootfs``, or takes another's place than a regular file's.
         """
         from kurma_core.image_store import build_archive
-        from kurma_core.images.archives import written
+        from kurma_core.named_files import written
 
+        if rootfs is not None and _is_below(path, rootfs):
+            raise UsageError(
+                f"{path}: lies in {rootfs}, which is to be packed", hint="name a file outside of it", path=path
+            )
         with written(path) as out:
             if passphrase is None:
                 return build_archive(rootfs, manifest, out, compress=compress, warn=self._note)
@@ -569,6 +574,18 @@ class ImageManager:
             note=self._note,
             progress=progress,
         )
+
+
+def _is_below(path: str, directory: str) -> bool:
+    """Whether a new file there would be one of the directory's, by whatever way it is named."""
+    above = os.path.dirname(os.path.realpath(path))
+    while os.path.isdir(above):
+        if os.path.isdir(directory) and os.path.samefile(above, directory):
+            return True
+        if above == "/":
+            break
+        above = os.path.dirname(above)
+    return False
 
 
 def _now(used: Used) -> Collection[str]:

@@ -6,8 +6,9 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from kurma_core import named_files
 from kurma_core.errors import TrustError, UsageError
-from kurma_core.images.archives import opened, written
+from kurma_core.images.archives import opened
 from kurma_core.value import frozen
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ class Signing:
     def sign(self, path: str, *, key: str | None, output: str | None, early: bool, force: bool) -> SignedFile:
         """See :meth:`kurma_core.images.ImageManager.sign`."""
         target = output or signature_path(path, early=early)
+        named_files.writable(target)
         if not force and os.path.lexists(target):
             raise UsageError(f"{target}: exists", hint="--force replaces it")
         opener = self._opener.of(path)
@@ -100,7 +102,7 @@ class Signing:
             signature, fingerprint = self._trust.sign(source), self._trust.machine_key()
         else:
             signature, fingerprint = self._trust.sign_as(key, source)
-        with written(target) as out:
+        with named_files.written(target) as out:
             out.write(signature)
         return SignedFile(path, ident, name, target, "tar" if early else "archive", fingerprint)
 
@@ -156,12 +158,9 @@ def signature_path(path: str, *, early: bool) -> str:
 def read_signature(path: str) -> DetachedSignature:
     """A signature that somebody names; one called ``….sig`` is an early one, over the tar.
 
-    :raises HostError: it cannot be read. :raises TrustError: it is too large.
+    :raises HostError: it cannot be read, or is too large.
     """
     from kurma_core.hookspecs import DetachedSignature
 
-    with opened(path, "a signature") as stream:
-        data = stream.read(_LARGEST_SIGNATURE + 1)
-    if len(data) > _LARGEST_SIGNATURE:
-        raise TrustError(f"{path}: too large for a signature", path=path)
+    data = named_files.content(path, largest=_LARGEST_SIGNATURE)
     return DetachedSignature(data, over="tar" if path.endswith(".sig") else "archive", url=path)

@@ -16,6 +16,7 @@ from kurma_core.appc.image import ImageManifest
 from kurma_core.cli.main import main
 from kurma_core.errors import ImageNotFoundError
 from kurma_core.models import NetworkRequest
+from kurma_core.named_files import opened
 from tests.appc.early_samples import APP, FILESET, POD, changed
 
 UUID = "6733c088-a507-4694-aabf-edbe4fc5266f"
@@ -34,12 +35,15 @@ class Images:
             raise ImageNotFoundError(f"the store holds no image {reference}")
         return SimpleNamespace(id=ID)
 
+    def file(self, reference: str) -> str | None:
+        return reference if reference.startswith("/") else None
+
     def cat_manifest(self, image_id: str) -> bytes:
         assert image_id == ID
         return json.dumps(self._manifest.to_json()).encode()
 
     def inspect(self, path: str) -> Any:
-        assert Path(path).is_file()
+        opened(path).close()
         return SimpleNamespace(contents=SimpleNamespace(manifest=self._manifest))
 
 
@@ -92,7 +96,7 @@ def test_convert_says_what_is_odd_and_what_is_wrong(tmp_path, capsys, client):
     two = write(tmp_path, "one", APP), write(tmp_path, "two", APP)
     assert printed(capsys, "image", "convert", *two)[0] == 2
     code, _, err = printed(capsys, "image", "convert", str(tmp_path / "none"), client=client)
-    assert (code, err) == (2, f"kurma: cannot read {tmp_path / 'none'}: there is no such file\n")
+    assert (code, err) == (125, f"kurma: {tmp_path}/none: cannot be read: no such file or directory\n")
     code, _, err = printed(capsys, "image", "convert", "example.com/none", client=client)
     assert code == 125
     assert "the store holds no image" in err

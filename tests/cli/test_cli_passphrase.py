@@ -105,7 +105,8 @@ def test_without_a_terminal_it_is_one_clear_line(
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [(None, "cannot read"), (b"\nsecret\n", "has no passphrase in its first line")]
+    ("content", "message"),
+    [(None, "cannot be read: no such file"), (b"\nsecret\n", "has no passphrase in its first line")],
 )
 def test_a_file_without_one(
     content: bytes | None, message: str, environment: dict[str, str], tmp_path: Path

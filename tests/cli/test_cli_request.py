@@ -281,7 +281,6 @@ print([app.name for app in client.calls[0][1][0].template.pod.apps])
         ("--pod FILE -e A=1", "--env is for a pod of one app; this one has 2"),
         ("--pod FILE -i", "--interactive is for a pod of one app"),
         ("--pod FILE -- word", "ARG is for a pod of one app"),
-        ("--pod /nowhere.json", "cannot read /nowhere.json: No such file"),
         ("-v data:/data img", "'data' is no path"),
         ("-v /a img", "-v: malformed '/a'"),
         ("-v /a:b img", "-v: malformed"),
@@ -298,7 +297,7 @@ print([app.name for app in client.calls[0][1][0].template.pod.apps])
         ("--hosts-entry 10.0.0.1= img", "malformed '10.0.0.1='"),
         ("--annotation x img", "expected NAME=VALUE"),
         ("-e =x img", "--env: expected NAME=VALUE"),
-        ("--env-file /nowhere img", "cannot read /nowhere"),
+        ("--env-file /nowhere img", "--env-file: /nowhere: cannot be read: no such file"),
         ("--insecure-options all img", "no option 'all'"),
         ("--hosts-entry foo img", "--hosts-entry: expected IP=NAME[,NAME], found 'foo'"),
         ("--name= img", "--name: the name is empty"),
@@ -382,3 +381,14 @@ def test_every_option_is_used_by_a_test() -> None:
     for part in POD_OPTIONS:
         if isinstance(part, Option):
             assert any(flag in text for flag in part.flags), part.name
+
+
+@pytest.mark.parametrize("name", ["pod.json", "pod.yml", "pod"])
+def test_a_pod_s_file_that_is_not_there(
+    fakes: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    client = fakes.FakeClient()
+    for path, why in ((tmp_path / name, "no such file or directory"), (tmp_path, "it is a directory")):
+        assert main(["run", "--pod", str(path)], connect=client.connect) == 125
+        assert capsys.readouterr().err == f"kurma: {path}: cannot be read: {why}\n"
+    assert client.calls == []

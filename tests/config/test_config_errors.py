@@ -150,7 +150,7 @@ def test_a_file_that_anyone_may_write(tmp_path):
 
 def test_a_file_that_is_none(tmp_path):
     (tmp_path / "kurma.yml").mkdir()
-    with pytest.raises(ConfigError, match=r"cannot read .*kurma\.yml: Is a directory"):
+    with pytest.raises(ConfigError, match=r"kurma\.yml: cannot be read: it is a directory$"):
         load(str(tmp_path))
 
 

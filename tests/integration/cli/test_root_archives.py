@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -41,3 +42,48 @@ def test_extract(kurma: Any, tmp_path: Path) -> None:
     again = kurma("image", "extract", image_id, str(tmp_path / "two"))
     assert again.returncode == 125
     assert again.stderr.startswith(f"kurma: {tmp_path}/two: cannot be extracted to: it is not empty\n  hint: ")
+
+
+def test_no_device_and_no_link_is_replaced(kurma: Any, tmp_path: Path) -> None:
+    """By any command that writes a file where somebody says."""
+    image_id = kurma.out("image", "fetch", kurma.image).strip()
+    (tmp_path / "rootfs").mkdir()
+    (tmp_path / "file").write_text("mine")
+    places = [tmp_path / name for name in ("null", "link")]
+    os.mknod(places[0], stat.S_IFCHR | 0o666, os.makedev(1, 3))
+    places[1].symlink_to("file")
+    before = [stated(place) for place in places]
+    build = ("image", "build", "--from-rootfs", str(tmp_path / "rootfs"), "--name", "example.com/x")
+    ways = [
+        ("image", "export", image_id, "PLACE"),
+        (*build, "-o", "PLACE"),
+        ("image", "sign", "--force", "-o", "PLACE", kurma.image),
+        ("image", "sign", "-o", "PLACE", kurma.image),
+        ("run", "--uuid-file", "PLACE", image_id),
+        ("prepare", "--uuid-file", "PLACE", image_id),
+    ]
+    for way in ways:
+        for place in places:
+            done = kurma(*(str(place) if word == "PLACE" else word for word in way))
+            what = "a symbolic link" if place.name == "link" else "not a regular file"
+            assert (done.returncode, done.stdout) == (2, "")
+            assert done.stderr.splitlines()[0] == f"kurma: {place}: cannot be written: it is {what}"
+    assert [stated(place) for place in places] == before
+    assert (tmp_path / "file").read_text() == "mine"
+    assert sorted(os.listdir(tmp_path)) == ["file", "link", "null", "rootfs"]
+    assert kurma.out("list", "--no-legend") == ""
+
+
+def stated(place: Path) -> tuple[int, int, int]:
+    status = os.lstat(place)
+    return status.st_mode, status.st_rdev, status.st_ino
+
+
+def test_a_uuid_file_that_cannot_be_written_is_named(kurma: Any, tmp_path: Path) -> None:
+    """Before there is a pod."""
+    done = kurma("run", "--uuid-file", str(tmp_path / "none" / "uuid"), kurma.image)
+    assert done.returncode == 125
+    assert done.stderr.startswith(f"kurma: {tmp_path}/none/uuid: cannot be written: there is no directory")
+    assert kurma.out("list", "--no-legend") == ""
+    kurma("run", "--rm", "--net", "none", "--uuid-file", str(tmp_path / "uuid"), kurma.image)
+    assert len((tmp_path / "uuid").read_text()) == 37

@@ -1,0 +1,176 @@
+"""Files that people name: what may be read and written, and what is said where it may not, alike everywhere.
+
+What is read may be given by anybody: it is a regular file, or at least has an end. What is written is a regular
+file that appears whole or not at all, and takes the place of nothing else: root may replace any device.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from kurma_core.errors import ArchiveError, HostError, ManifestError, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import BinaryIO
+
+#: Bytes of a document that somebody wrote: manifests, pods, lists of variables.
+LARGEST = 16 << 20
+
+
+def opened(path: str, *, endless: bool = False) -> BinaryIO:
+    """The file, open for reading.
+
+    :param endless: it may be a pipe or a device as well; whoever reads has a limit (:func:`content`).
+    :raises HostError: it cannot be opened, or is not a regular file.
+    """
+    try:
+        # NONBLOCK: opening a pipe that nobody writes to must not wait for somebody who does.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (0 if endless else os.O_NONBLOCK))
+    except OSError as error:
+        raise HostError(f"{path}: cannot be read: {_reason(error)}", path=path, errno=error.errno) from None
+    mode = os.fstat(fd).st_mode
+    if not stat.S_ISREG(mode) and (stat.S_ISDIR(mode) or not endless):
+        os.close(fd)
+        raise HostError(f"{path}: cannot be read: it is {_kind(mode)}", path=path)
+    return open(fd, "rb")
+
+
+def content(path: str, *, option: str = "", endless: bool = False, largest: int = LARGEST) -> bytes:
+    """All bytes of a file.
+
+    :param option: of the command line, which names it. :param endless: as for :func:`opened`.
+    :raises HostError: it cannot be read, or is larger. :raises UsageError: likewise, where an option names it.
+    """
+    try:
+        with opened(path, endless=endless) as stream:
+            return rest(stream, path, largest)
+    except HostError as error:
+        if option:
+            raise UsageError(f"{option}: {error.message}", path=path) from None
+        raise
+
+
+def rest(stream: BinaryIO, path: str, largest: int = LARGEST) -> bytes:
+    """What is left of an open file.
+
+    :raises HostError: it cannot be read, or is larger.
+    """
+    try:
+        data = stream.read(largest + 1)
+    except OSError as error:
+        raise HostError(f"{path}: cannot be read: {_reason(error)}", path=path, errno=error.errno) from None
+    if len(data) > largest:
+        raise HostError(f"{path}: cannot be read: it is larger than {largest} bytes", path=path)
+    return data
+
+
+def writable(path: str) -> None:
+    """Refuses what :func:`written` would, before work is spent on what is to be written.
+
+    :raises UsageError: it is ``-``, or there is something else than a regular file: a directory, a device, a
+        pipe, a link. :raises HostError: its directory is not there.
+    """
+    if path in ("", "-"):
+        what = "the path is empty" if not path else "standard output is not written to"
+        raise UsageError(f"{path}: {what}" if path else what, hint="name a file; ./- is one called -")
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        above = os.path.dirname(path)
+        if above and not os.path.isdir(above):
+            raise HostError(
+                f"{path}: cannot be written: there is no directory {above}", hint=f"mkdir -p {above}", path=path
+            ) from None
+        return
+    except OSError as error:
+        raise HostError(f"{path}: cannot be written: {_reason(error)}", path=path, errno=error.errno) from None
+    if not stat.S_ISREG(mode):
+        raise UsageError(
+            f"{path}: cannot be written: it is {_kind(mode)}", hint="name a new file, or one to replace", path=path
+        )
+
+
+class written:
+    """A file that appears under its name once it is complete, and in place of a regular file only.
+
+    :raises UsageError: as :func:`writable`. :raises HostError: it cannot be written.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._temporary = f"{path}.{os.getpid()}.tmp"
+
+    def __enter__(self) -> BinaryIO:
+        writable(self._path)
+        try:
+            self._out = open(self._temporary, "xb")
+        except OSError as error:
+            raise self._failed(error) from None
+        return self._out
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        try:
+            self._out.close()
+            if error is None:
+                writable(self._path)  # something may have come meanwhile
+                os.rename(self._temporary, self._path)
+                return
+        except OSError as failure:
+            self._remove()
+            raise self._failed(failure) from None
+        except BaseException:
+            self._remove()
+            raise
+        self._remove()
+        if isinstance(error, OSError):
+            raise self._failed(error) from None
+
+    def _remove(self) -> None:
+        try:
+            os.unlink(self._temporary)
+        except OSError:
+            return  # there is something worse to tell
+
+    def _failed(self, error: OSError) -> HostError:
+        """:param error: with another file's name, that is what is wrong: something is read meanwhile."""
+        other = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else None
+        if other is not None and other != self._temporary:
+            return HostError(f"{other}: {_reason(error)}", path=other, errno=error.errno)
+        return HostError(f"{self._path}: cannot be written: {_reason(error)}", path=self._path, errno=error.errno)
+
+
+class naming:
+    """What is wrong with an archive or a document is said with its name before it: what reads it does not know
+    that.
+
+    :param path: None: it is no file.
+    """
+
+    def __init__(self, path: str | None) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        if self._path is None or not isinstance(error, ArchiveError | ManifestError):
+            return
+        if not error.message.startswith(f"{self._path}:"):
+            error.message = f"{self._path}: {error.message}"
+
+
+def _kind(mode: int) -> str:
+    if stat.S_ISDIR(mode):
+        return "a directory"
+    if stat.S_ISLNK(mode):
+        return "a symbolic link"
+    return "not a regular file"
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()

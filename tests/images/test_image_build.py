@@ -1,0 +1,84 @@
+"""``image build``: what is contradictory, endless or would change its own input is refused (A6)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from kurma_core.cli.main import main
+
+NAMED = ("--name", "example.com/x")
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "kurma.json").write_text("{}")
+    monkeypatch.setenv("KURMA_CONFIG", str(tmp_path / "kurma.json"))
+    monkeypatch.setenv("KURMA_DIR", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rootfs").mkdir()
+    return tmp_path
+
+
+def refused(capfd: pytest.CaptureFixture[str], *words: str, code: int = 2) -> tuple[str, str]:
+    """The error and its hint."""
+    assert main(["image", "build", *words]) == code
+    out, err = capfd.readouterr()
+    assert out == ""
+    first, *more = err.splitlines()
+    return first, more[0] if more else ""
+
+
+def built(capfd: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(["image", "build", *words]) == 0
+    return capfd.readouterr().out
+
+
+def test_a_manifest_has_an_end(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo("pipe")
+    options = ("--from-rootfs", "rootfs", *NAMED, "-o", "x.aci", "--manifest")
+    for file in ("/dev/zero", "pipe"):
+        error, _ = refused(capfd, *options, file)
+        assert error == f"kurma: --manifest: {file}: cannot be read: it is not a regular file"
+    for file in ("large", "large.yml"):
+        os.truncate(os.open(file, os.O_CREAT | os.O_WRONLY), 1 << 30)
+        assert f"{file}: cannot be read: it is larger than" in refused(capfd, *options, file)[0]
+
+
+@pytest.mark.parametrize("place", ["rootfs/x.aci", "rootfs/below/x.aci", "link/x.aci", "./rootfs/../link/x.aci"])
+def test_the_archive_does_not_lie_in_what_it_packs(
+    place: str, here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (here / "rootfs" / "below").mkdir()
+    (here / "link").symlink_to("rootfs/below")
+    error, hint = refused(capfd, "--from-rootfs", "rootfs", *NAMED, "-o", place)
+    assert error == f"kurma: {place}: lies in rootfs, which is to be packed"
+    assert hint == "  hint: name a file outside of it"
+    assert os.listdir("rootfs/below") == []
+    (here / "rootfs-2").mkdir()
+    assert built(capfd, "--from-rootfs", "rootfs", *NAMED, "-o", "rootfs-2/x.aci").startswith("sha512-")
+
+
+def test_the_word_of_a_person_counts_once(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    options = ("--from-rootfs", "rootfs", *NAMED, "-o", "x.aci")
+    assert "'version' is given by --version, too" in refused(
+        capfd, *options, "--label", "version=2", "--version", "1"
+    )[0]  # fmt: skip
+    assert "'a' is given twice" in refused(capfd, *options, "--label", "a=2", "--label", "a=2")[0]
+    (here / "secret").write_text("secret\n")
+    error, hint = refused(capfd, *options, "--passphrase-file", "secret")
+    assert error == "kurma: --passphrase-file is given, and --encrypt is not"
+    assert "--encrypt" in hint
+    assert not (here / "x.aci").exists()
+
+
+def test_a_directory_that_is_no_image_s(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """What was meant is told."""
+    error, hint = refused(capfd, ".", *NAMED, "--exec", "/x", "-o", "x.aci")
+    assert error == "kurma: . holds no manifest"
+    assert "--from-rootfs ./rootfs" in hint
+    error, hint = refused(capfd, "rootfs", *NAMED, "-o", "x.aci")
+    assert error == "kurma: rootfs/rootfs is no directory"
+    assert hint == "  hint: a root filesystem alone is built by --from-rootfs rootfs"
