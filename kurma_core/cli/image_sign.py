@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from kurma_core.cli.declare import FORMAT, PASSPHRASE_FILE, Argument, Option, command
-from kurma_core.cli.image import naming
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,8 +34,7 @@ def sign(
     The signature is detached and ascii-armored. What is no image is not signed.
     """
     session.passphrase_file = passphrase_file
-    with naming(file):
-        signed = session.client.images.sign(file, key=key, output=output, early=early, force=force)
+    signed = session.client.images.sign(file, key=key, output=output, early=early, force=force)
     session.show(format, signed.to_json(), lambda: f"{signed.signature}: {signed.name}, by {signed.fingerprint}")
 
 
@@ -60,8 +58,7 @@ def verify(
     images = session.client.images
     path = images.file(image)
     if signature is not None or path is not None:
-        with naming(path or image):
-            found = images.check_signature(path or image, signature)
+        found = images.check_signature(path or image, signature)
         signer = [("signer", found.fingerprint), *(("user", user) for user in found.users)]
         about = [("id", found.id), ("name", found.name), ("signature", found.signature), ("over", found.over)]
         value = {**found.to_json(), "trust": "signed", "trees": 0}
