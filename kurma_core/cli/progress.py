@@ -41,6 +41,11 @@ class Bar:
         now = self._clock()
         self._measured, self._drawn_at = (now, 0), now
 
+    def skip(self, count: int) -> None:
+        self._done += count
+        since, done = self._measured
+        self._measured = (since, done + count)
+
     def advance(self, count: int) -> None:
         self._done += count
         now = self._clock()

@@ -88,7 +88,7 @@ class Download(io.RawIOBase):
         self._position += len(data)
         if self._hash is not None:
             self._hash.update(data)
-        if self._progress is not None:
+        if self._progress is not None and self._position > self._replay:
             self._progress.advance(len(data))
         if self._blob.size is not None and self._position > self._blob.size:
             raise FetchDigestError(f"{self._what}: is longer than the {self._blob.size} bytes announced")
@@ -145,6 +145,8 @@ class Download(io.RawIOBase):
             self._partial.truncate()
         if self._progress is not None:
             self._progress.start(self._what, size)
+            if self._replay:
+                self._progress.skip(self._replay)
 
     def _next(self, size: int) -> bytes:
         if self._position < self._replay:

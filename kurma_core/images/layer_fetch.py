@@ -11,6 +11,8 @@ from kurma_core.fetching.cancellation import Cancellation
 from kurma_core.image_store.documents import layer_key
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kurma_core.fetching import Fetching
     from kurma_core.hookspecs import Progress, RemoteBlob, RemoteLayer, RemoteLayers
     from kurma_core.image_store import ImageStore
@@ -119,6 +121,11 @@ class SharedProgress:
             with self._lock:
                 self._progress.advance(count)
 
+    def skip(self, count: int) -> None:
+        if self._progress is not None:
+            with self._lock:
+                self._progress.skip(count)
+
 
 class _Part:
     """One layer's share. It may begin anew (from another place): what was counted is not counted again."""
@@ -132,10 +139,16 @@ class _Part:
         """The whole has begun already."""
         self._position = 0
 
+    def skip(self, count: int) -> None:
+        self._move(count, self._shared.skip)
+
     def advance(self, count: int) -> None:
+        self._move(count, self._shared.advance)
+
+    def _move(self, count: int, tell: Callable[[int], None]) -> None:
         self._position += count
         if self._position > self._counted:
-            self._shared.advance(self._position - self._counted)
+            tell(self._position - self._counted)
             self._counted = self._position
 
     def finish(self) -> None:

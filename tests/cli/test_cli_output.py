@@ -104,6 +104,16 @@ def test_the_bar_tells_share_size_speed_and_time_left_and_goes_away() -> None:
     assert out.getvalue().endswith("\r\x1b[K")
 
 
+def test_what_was_there_before_says_nothing_of_the_speed() -> None:
+    out, clock = io.StringIO(), Clock()
+    bar = Bar(out, clock)
+    bar.start("busybox.aci", 10_000_000)
+    bar.skip(8_000_000)
+    clock.now += 1
+    bar.advance(500_000)
+    assert " 85%  8.5 MB / 10.0 MB  500.0 kB/s  0:03 left" in out.getvalue()
+
+
 def test_the_bar_without_a_total_tells_what_came() -> None:
     out, clock = io.StringIO(), Clock()
     bar = Bar(out, clock)

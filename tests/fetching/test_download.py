@@ -231,6 +231,9 @@ def test_progress_has_the_size_and_counts_all_bytes(fetching: Fetching) -> None:
         def start(self, what: str, total: int | None) -> None:
             self.calls.append((what, total))
 
+        def skip(self, count: int) -> None:
+            self.calls.append(count)
+
         def advance(self, count: int) -> None:
             self.count += count
 
@@ -242,6 +245,13 @@ def test_progress_has_the_size_and_counts_all_bytes(fetching: Fetching) -> None:
         download.read()
     assert counter.calls == [("blob", len(CONTENT)), "finish"]
     assert counter.count == len(CONTENT)
+    with pytest.raises(FetchTruncatedError), fetching.download(Blob(cut=10), "blob") as download:
+        download.read()
+    counter = Counter()
+    with fetching.download(Blob(), "blob", progress=counter) as download:
+        download.read()
+    assert counter.calls == [("blob", len(CONTENT)), 10, "finish"], "what was there is told apart"
+    assert counter.count == len(CONTENT) - 10
 
 
 def test_names_say_how_else_an_image_may_be_had(fetching: Fetching) -> None:

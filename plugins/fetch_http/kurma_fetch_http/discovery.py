@@ -48,7 +48,7 @@ class Discovery:
         :param text: the name as it was written.
         :raises FetchError: in one of its kinds. :raises UsageError: the name begins with no host.
         """
-        _check_host(wanted.name)
+        _check_host(wanted.name, text)
         try:
             for candidate in self._candidates(wanted, request):
                 if candidate.image in self._tried:
@@ -169,15 +169,19 @@ class Discovery:
 
     def _nothing(self, text: str) -> FetchError:
         """What tells most: that credentials are wanted, then what went wrong, then that nothing is there."""
+        host = text.partition("/")[0].partition(":")[0].partition(",")[0]
+        registry = _as_registry(text, host)
         other = [error for error in self._failures if not isinstance(error, FetchNotFoundError)]
         for error in sorted(other, key=lambda error: not isinstance(error, FetchUnauthorizedError)):
             data = {key: value for key, value in error.data.items() if key != "status"}
-            return type(error)(f"{text}: {error.message}", hint=error.hint, **data)
+            hint = error.hint
+            if registry and (_status(error) or "." not in host):  # it is there, and is no publisher; or no domain
+                hint = f"{hint}; {registry}" if _status(error) and hint else registry
+            return type(error)(f"{text}: {error.message}", hint=hint, **data)
         if not any(self._pages.values()):
-            host = text.partition("/")[0].partition(":")[0].partition(",")[0]
             return FetchNotFoundError(
                 f"{text}: not in the store, and {host} does not say where its images are",
-                hint="name an address: https://HOST/FILE.aci; of Docker Hub: docker:///NAME",
+                hint="; ".join(filter(None, (registry, "or name an address: https://HOST/FILE.aci"))),
                 url=f"https://{host}",
             )
         tried = ", ".join(shown(address) for address in self._tried) or "no address that could be asked"
@@ -199,8 +203,21 @@ def _early_names(name: str) -> Iterator[tuple[str, str]]:
             return
 
 
-def _check_host(name: str) -> None:
-    """:raises UsageError: the name does not begin with what could be a host.
+def _as_registry(text: str, host: str) -> str | None:
+    """The hint for who wrote an image of a registry as other programs have it: ``quay.io/x:1``, ``library/nginx``.
+    None: with labels it is a name of ours."""
+    if "," in text:
+        return None
+    if "." not in host and host != "localhost":
+        return f"of Docker Hub: docker:///{text}"
+    if "/" not in text:
+        return None  # a host alone
+    return f"if {host} is a registry: docker://{text}"
+
+
+def _check_host(name: str, text: str = "") -> None:
+    """:param text: as it was written.
+    :raises UsageError: the name does not begin with what could be a host.
     :raises FetchNotFoundError: it begins with a mere word, that no domain is."""
     host = name.partition("/")[0]
     labels = host.split(".")
@@ -212,6 +229,7 @@ def _check_host(name: str) -> None:
     if len(labels) == 1 and host == name:
         raise FetchNotFoundError(
             f"{name}: not in the store, and a name without a domain cannot be looked for",
-            hint=f"give it its domain: example.com/{name}; of Docker Hub: docker:///{name}",
+            hint=f"give it its domain: example.com/{name}; "
+            f"of Docker Hub: docker:///{(text or name).partition(',')[0]}",
             url=name,
         )

@@ -12,7 +12,12 @@ if TYPE_CHECKING:
 
 #: What the section of each of the three schemes may hold; shared with whoever uses :class:`.transport.Transport`.
 OPTIONS = (
-    Option("timeout", float, 30.0, "seconds to wait for a connection, and for each piece of an answer"),
+    Option(
+        "timeout",
+        float,
+        30.0,
+        "seconds to wait for a connection, and for each piece of an answer",
+    ),
     Option("retries", int, 4, "how often a broken connection or a 5xx answer is tried again"),
     Option("ca_file", str, "", "PEM file of further certificate authorities, beside the system's"),
 )

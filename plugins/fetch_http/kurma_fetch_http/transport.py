@@ -25,6 +25,7 @@ from kurma_core.errors import (
 )
 from kurma_fetch_http import faults
 from kurma_fetch_http.credentials import Credentials
+from kurma_fetch_http.deadline import POOLS, deadline
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -43,12 +44,14 @@ _AGAIN = frozenset((429, 500, 502, 503, 504))
 _GOOD = frozenset((200, 206))
 #: Bytes of an answer that is not wanted which are read, so that its connection serves on.
 _DISCARDED = 1 << 14
+#: Seconds that their coming may take.
+_DISCARDING = 2.0
 
 
 class Transport:
     """HTTP requests with one set of options. Safe to use from several threads.
 
-    :param timeout: seconds, for the connection and for each read.
+    :param timeout: seconds, for the connection and for each read; the head of an answer has twice that in all.
     :param retries: how often a broken connection or a 5xx or 429 answer is tried again.
     :param ca_file: PEM file of further authorities; "" for none. The system's are those of OpenSSL, so that
         ``SSL_CERT_FILE`` and ``SSL_CERT_DIR`` count.
@@ -201,6 +204,7 @@ class Transport:
         if pool is None:
             options: dict[str, Any] = {"ssl_context": self._tls, "maxsize": 8}
             pool = urllib3.PoolManager(**options) if proxy is None else _proxied(proxy, options)
+            pool.pool_classes_by_scheme = POOLS
             self._pools[proxy] = pool
         return pool
 
@@ -232,15 +236,15 @@ def content(answer: BaseHTTPResponse, url: str, limit: int) -> bytes:
 
     :raises FetchError: the connection broke, or it takes longer than :data:`LONGEST_WAIT`.
     """
-    deadline = time.monotonic() + LONGEST_WAIT
     pieces: list[bytes] = []
     left = limit
     try:
-        while left and (data := answer.read(min(left, 1 << 14), decode_content=False)):
-            pieces.append(data)
-            left -= len(data)
-            if time.monotonic() > deadline:
-                raise FetchTimeoutError(f"{shown(url)}: comes too slowly", url=shown(url))
+        with deadline(LONGEST_WAIT, answer.shutdown):
+            while left and (data := answer.read(min(left, 1 << 14), decode_content=False)):
+                pieces.append(data)
+                left -= len(data)
+    except TimeoutError:
+        raise FetchTimeoutError(f"{shown(url)}: comes too slowly", url=shown(url)) from None
     except (urllib3.exceptions.HTTPError, OSError) as error:
         raise faults.translated(error, shown(url)) from error
     finally:
@@ -254,7 +258,9 @@ def discard(answer: BaseHTTPResponse) -> None:
     """Done with an answer whose body nobody wants: a short one is read, so that the connection can be used again;
     a long one (it may have no end) costs the connection."""
     try:
-        if len(answer.read(_DISCARDED, decode_content=False)) < _DISCARDED:
+        with deadline(_DISCARDING, answer.shutdown):
+            short = len(answer.read(_DISCARDED, decode_content=False)) < _DISCARDED
+        if short:
             answer.release_conn()
             return
     except (urllib3.exceptions.HTTPError, OSError):

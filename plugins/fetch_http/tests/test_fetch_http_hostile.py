@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import kurma_fetch_http.plugin
 import pytest
+from kurma_fetch_http import transport
 from kurma_fetch_http.transport import Transport
 
-from kurma_core.errors import FetchError
+from kurma_core.errors import FetchError, FetchTimeoutError
 from kurma_core.hookspecs import FetchRequest, RemoteArchive
 from kurma_core.testing import load_driver
 
@@ -114,6 +116,71 @@ def test_numbers_in_headers(tmp_path: Path, number: str) -> None:
         assert resolve(tmp_path, server).max_age == 365 * 86400
     with answers(answer("200 OK", f"Content-Length: {number}", body=b"abc", length=False)) as server:
         assert resolve(tmp_path, server).blob.size is None
+
+
+class Drip(Answers):
+    """Sends its one text byte by byte, ten a second, once it was asked something."""
+
+    def _serve(self, connection: socket.socket) -> None:
+        with suppress(OSError):
+            connection.recv(1 << 16)
+            for byte in self._texts[0]:
+                connection.sendall(bytes((byte,)))
+                time.sleep(0.1)
+
+
+@pytest.fixture
+def drip() -> Iterator[Callable[[bytes], Drip]]:
+    made: list[Drip] = []
+
+    def start(text: bytes) -> Drip:
+        made.append(Drip([text], without_end=False))
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.stop()
+
+
+@pytest.mark.parametrize("through", ["directly", "a proxy"])
+def test_a_head_that_comes_byte_by_byte(
+    drip: Callable[[bytes], Drip], through: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No single wait is long, and the whole has no end: it is given up after twice the time-out."""
+    server = drip(answer("200 OK", *(f"X-Number-{number}: 0" for number in range(20)), body=b"x"))
+    url = server.url
+    if through == "a proxy":
+        monkeypatch.setenv("https_proxy", url.removesuffix("/x.aci"))
+        url = "https://example.com/x.aci"
+    began = time.monotonic()
+    with pytest.raises(FetchTimeoutError, match="no answer in time"):
+        Transport(insecure={"http"}, timeout=0.5).request(url)
+    assert 0.5 < time.monotonic() - began < 3
+    assert server.connections == 1
+
+
+def test_a_small_body_that_comes_byte_by_byte(
+    drip: Callable[[bytes], Drip], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kurma_fetch_http.transport.LONGEST_WAIT", 1.0)
+    body = b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 100
+    server = drip(body)
+    found, url = Transport(insecure={"http"}, timeout=3.0).request(server.url)
+    began = time.monotonic()
+    with pytest.raises(FetchTimeoutError, match="comes too slowly"):
+        transport.content(found, url, 1 << 14)
+    assert time.monotonic() - began < 3
+
+
+def test_an_unwanted_body_that_comes_byte_by_byte(
+    drip: Callable[[bytes], Drip], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kurma_fetch_http.transport._DISCARDING", 0.5)
+    server = drip(b"HTTP/1.1 302 F\r\nLocation: x\r\n\r\n" + b"x" * 100)
+    began = time.monotonic()
+    with pytest.raises(FetchError):
+        Transport(insecure={"http"}, timeout=0.2, retries=0).request(server.url)
+    assert time.monotonic() - began < 8
 
 
 def test_a_length_beside_chunks_says_nothing(tmp_path: Path) -> None:

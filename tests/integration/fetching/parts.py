@@ -216,10 +216,15 @@ class Bar:
     def __init__(self) -> None:
         self.started: list[tuple[str, int | None]] = []
         self.done = 0
+        self.skipped = 0
         self.finished = 0
 
     def start(self, what: str, total: int | None) -> None:
         self.started.append((what, total))
+
+    def skip(self, count: int) -> None:
+        self.done += count
+        self.skipped += count
 
     def advance(self, count: int) -> None:
         self.done += count

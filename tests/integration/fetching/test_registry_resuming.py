@@ -102,6 +102,7 @@ def test_only_the_rest_is_asked_for_after_a_kill(
     assert sorted(each.start for each in asked if each.start) == [size for size in sorted(kept) if size]
     assert sum(each.sent for each in asked) == total - sum(kept)
     assert bar.done == total, "what was there already counts as done"
+    assert bar.skipped == sum(kept), "and says nothing of the speed"
     assert here.partials() == []
 
 
