@@ -204,7 +204,7 @@ class Extractor:
                 fitting = {key: value for key, value in entry.attributes.items() if not key.startswith(b"user.")}
                 attributes.put(b"/proc/self/fd/%d/%s" % (parent, name), fitting, follow=False)
             if entry.kind != SYMLINK:
-                os.chmod(name, entry.mode, dir_fd=parent)
+                _chmod_node(entry, parent, name)
             os.utime(name, ns=(entry.mtime, entry.mtime), dir_fd=parent, follow_symlinks=False)
 
     def _make_file(self, entry: Entry, parent: int, name: bytes, path: bytes) -> None:
@@ -254,6 +254,17 @@ class Extractor:
             attributes.put(fd, entry.attributes)
         os.fchmod(fd, entry.mode)
         os.utime(fd, ns=(entry.mtime, entry.mtime))
+
+
+def _chmod_node(entry: Entry, parent: int, name: bytes) -> None:
+    """By a descriptor: no ``chmod`` by name leaves links alone, and a link may be swapped in."""
+    fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    try:
+        if stat.S_IFMT(os.fstat(fd).st_mode) != _NODES[entry.kind]:
+            raise hostile(entry, "something else was put in its place while it was extracted")
+        os.chmod(f"/proc/self/fd/{fd}", entry.mode)
+    finally:
+        os.close(fd)
 
 
 def check(entry: Entry) -> None:

@@ -122,16 +122,15 @@ def _filled(path: str) -> Iterator[int]:
         reason = (error.strerror or str(error)).lower()
         raise HostError(f"{path}: cannot be extracted to: {reason}", path=path, errno=error.errno) from None
     try:
-        if os.listdir(root):
-            raise HostError(
-                f"{path}: cannot be extracted to: it is not empty",
-                hint="name a new or an empty directory",
-                path=path,
-            )
+        _must_be_empty(root, path)
         before, had = os.fstat(root), attributes.get(root)
         try:
-            # Nobody else looks at set-user-ID files before everything is known to be right.
-            os.fchmod(root, 0o700)
+            _make_ours(root)
+            _must_be_empty(root, path)
+        except BaseException:
+            _looks(root, before)
+            raise
+        try:
             yield root
         except BaseException:
             _empty(root, before, had)
@@ -140,6 +139,23 @@ def _filled(path: str) -> Iterator[int]:
             raise
     finally:
         os.close(root)
+
+
+def _must_be_empty(root: int, path: str) -> None:
+    if os.listdir(root):
+        raise HostError(
+            f"{path}: cannot be extracted to: it is not empty",
+            hint="name a new or an empty directory",
+            path=path,
+        )
+
+
+def _make_ours(root: int) -> None:
+    """Nobody else, its owner neither, looks at set-user-ID files before everything is known to be right, or puts
+    anything in the way of what is extracted."""
+    if os.geteuid() == 0:
+        os.fchown(root, 0, 0)
+    os.fchmod(root, 0o700)
 
 
 def _make(path: str) -> bool:
@@ -156,6 +172,10 @@ def _empty(root: int, before: os.stat_result, had: Mapping[bytes, bytes]) -> Non
     for attribute in attributes.get(root):
         if attribute not in had:
             os.removexattr(root, attribute)
+    _looks(root, before)
+
+
+def _looks(root: int, before: os.stat_result) -> None:
     os.fchown(root, before.st_uid, before.st_gid)
     os.fchmod(root, stat.S_IMODE(before.st_mode))
     os.utime(root, ns=(before.st_atime_ns, before.st_mtime_ns))

@@ -6,6 +6,7 @@ What GnuPG says is read from its status lines, never from its messages or its ex
 from __future__ import annotations
 
 import contextlib
+import resource
 import shutil
 import subprocess
 import tempfile
@@ -30,6 +31,8 @@ OPTIONS = (
 )
 _LARGEST_KEY = 1 << 20
 _LARGEST_SIGNATURE = 1 << 16
+#: What gpg may say of it: what it would repeat without end does not fill the disk.
+_LARGEST_STATUS = 1 << 20
 # Names of an agent's socket must fit 107 bytes.
 _LONGEST_HOME = 60
 # OpenPGP's numbers of MD5, SHA-1 and RIPEMD-160: documents with a given sum of these can be made.
@@ -113,6 +116,7 @@ def _checked(home: str, signature: bytes, source: str | Iterable[bytes]) -> str:
             [*command, "--verify", f"{home}/signature", "-"], stdin=data, stdout=said, stderr=subprocess.DEVNULL
         )
         try:
+            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (_LARGEST_STATUS, _LARGEST_STATUS))
             if process.stdin is not None and not isinstance(source, str):
                 feed(process, source)
             process.wait()

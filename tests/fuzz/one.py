@@ -8,9 +8,11 @@ import sys
 
 import atheris
 
-with atheris.instrument_imports(include=["kurma_core", "kurma_fetch_http", "kurma_fetch_docker"]):
+_OURS = ["kurma_core", "kurma_fetch_http", "kurma_fetch_docker", "kurma_render_overlay", "kurma_render_copy"]
+
+with atheris.instrument_imports(include=_OURS):
     # What is imported only when it is needed is to be instrumented as well.
-    for package in ("kurma_core.image_store", "kurma_core.appc"):
+    for package in ("kurma_core.image_store", "kurma_core.appc", "kurma_core.linux"):
         for module in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
             importlib.import_module(module.name)
     from tests.fuzz.targets import HIDDEN, TARGETS

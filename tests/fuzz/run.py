@@ -45,7 +45,9 @@ def fuzz(name: str, seconds: int, here: Path = HERE, seed: int | None = None) ->
     ]
     begun = time.monotonic()
     # libFuzzer ends without a word to Python: what a target has made is removed here.
-    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as scratch:
+    shared = "/dev/shm" if os.path.isdir("/dev/shm") else None
+    # What a killed target has mounted in it goes with the mount namespace.
+    with tempfile.TemporaryDirectory(dir=shared, ignore_cleanup_errors=True) as scratch:
         environment = {**os.environ, "TMPDIR": scratch}
         result = subprocess.run(
             command, capture_output=True, text=True, errors="replace", check=False, env=environment

@@ -353,6 +353,33 @@ def _registry_seeds() -> Iterator[bytes]:
     yield json.dumps(index).encode() + b"\n" + json.dumps({**first, **config, "config": first["config"]}).encode()
 
 
+# --- rendering ---------------------------------------------------------------------------------------------------
+
+
+def render(data: bytes) -> None:
+    """A graph of images, which the bytes choose: both renderers show an app what the specification says.
+
+    Runs as root, in a mount namespace of its own.
+    """
+    _render_any()(data)
+
+
+@cache
+def _render_any() -> Callable[[bytes], object]:
+    from tests.rendering.test_renderers_agree import test_any_graph
+
+    found: Callable[[bytes], object] = test_any_graph.hypothesis.fuzz_one_input  # type: ignore[attr-defined]
+    return found
+
+
+def _render_seeds() -> Iterator[bytes]:
+    """Bytes that mean graphs of every size; there is no other way to say one."""
+    import random
+
+    for number in range(6):
+        yield random.Random(number).randbytes(40 << number)
+
+
 def broken(data: bytes) -> None:
     """A parser with a mistake that only coverage leads to: whether the fuzzer finds anything at all."""
     if data[:1] == b"k" and data[1:2] == b"u" and data[2:3] == b"r":
@@ -366,6 +393,7 @@ TARGETS: Mapping[str, tuple[Target, Callable[[], Iterator[bytes]]]] = {
     "manifest": (manifest, _manifest_seeds),
     "discovery": (discovery, _discovery_seeds),
     "registry": (registry, _registry_seeds),
+    "render": (render, _render_seeds),
 }
 #: For the fuzzer's own test.
 HIDDEN: Mapping[str, tuple[Target, Callable[[], Iterator[bytes]]]] = {

@@ -13,6 +13,7 @@ from kurma_core.errors import ArchiveError, HostileArchiveError
 from kurma_core.image_store import ImageStore, Limits, validate
 from kurma_core.image_store.documents import layer_key
 from tests.image_store.making import (
+    LOCAL,
     directory,
     everything_below,
     file,
@@ -49,6 +50,7 @@ HOSTILE = {
     "hard link to outside": ([hardlink("rootfs/h", "{outside}/target")], "rootfs/h"),
     "hard link upwards": ([hardlink("rootfs/h", "rootfs/../../../target")], "rootfs/h"),
     "hard link to the manifest": ([hardlink("rootfs/h", "manifest")], "rootfs/h"),
+    "hard link to another top": ([file("rootfs/f"), hardlink("rootfs/h", "other/f")], "rootfs/h"),
     "hard link through a link": (
         [symlink("rootfs/l", "{outside}"), hardlink("rootfs/h", "rootfs/l/target")],
         "rootfs/h",
@@ -135,6 +137,20 @@ def test_refused_by_name_and_nothing_left(trick: str, store: ImageStore, outside
         assert isinstance(caught.value, HostileArchiveError)
         assert HOSTILE[trick][1] in str(caught.value.data["entry"])
         assert str(caught.value.data["entry"]) in str(caught.value)
+
+
+def test_a_hard_link_to_a_link_is_that_link(store: ImageStore, outside: str) -> None:
+    """And no other name of what it points at."""
+    target = f"{outside}/target"
+    archive = image(symlink("rootfs/l", target, mtime=7), hardlink("rootfs/h", "rootfs/l"))
+    before = os.stat(target)
+    with store.stage_archive(io.BytesIO(archive)) as staged:
+        record = staged.commit(LOCAL)
+    path = store.layers(record.id)[0].path
+    assert os.path.samestat(os.lstat(f"{path}/l"), os.lstat(f"{path}/h"))
+    assert (os.readlink(f"{path}/h"), os.lstat(f"{path}/h").st_mtime) == (target, 7)
+    after = os.stat(target)
+    assert (after.st_nlink, after.st_mtime_ns, after.st_uid) == (1, before.st_mtime_ns, before.st_uid)
 
 
 @pytest.mark.parametrize("trick", HOSTILE)

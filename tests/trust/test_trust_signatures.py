@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -226,6 +228,23 @@ def test_a_status_line_in_a_user_id_is_only_text(
     made = [line.split(":")[9] for line in listing if line.startswith("fpr:")][-1]
     signature = signers.sign(archive, f"{made}!")
     assert refusal(trust, archive, signature, keys).data["reason"] == "unknown"
+
+
+def test_what_gnupg_says_is_bounded(
+    trust: Trust, archive: Path, signers, keys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is not filled by what it repeats without end."""
+    real = shutil.which("gpg")
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "gpg"
+    program.write_text(
+        f'#!/bin/sh\ncase "$*" in *--verify*) exec yes "[GNUPG:] NEWSIG";; esac\nexec {real} "$@"\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    begun = time.monotonic()
+    assert refusal(trust, archive, signers.sign(archive, "alice"), keys).data["reason"] == "malformed"
+    assert time.monotonic() - begun < 20
 
 
 def test_an_unreadable_key(trust: Trust, archive: Path, signers, keys, tmp_path: Path) -> None:

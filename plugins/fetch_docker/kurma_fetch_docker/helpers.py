@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
+import time
 
 from kurma_core.errors import FetchUnauthorizedError
 
 #: Seconds that a helper may take.
 HELPER_TIMEOUT = 30.0
+#: Bytes of its answer, and of what it says beside it.
+_LONGEST = 1 << 20
 
 
 def ask_helper(name: str, server: str, named_in: str, timeout: float = HELPER_TIMEOUT) -> tuple[str, str] | None:
@@ -51,15 +56,51 @@ def _run(program: str, server: str, named_in: str, timeout: float) -> tuple[int,
         raise _failed(program, named_in, "it is not installed") from None
     except OSError as error:
         raise _failed(program, named_in, f"it cannot be executed: {error.strerror}") from None
-    with process:
-        try:
-            out, err = process.communicate(server.encode(), timeout)
-        except subprocess.TimeoutExpired:
-            raise _failed(program, named_in, f"no answer in {timeout:.0f} seconds") from None
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
+    try:
+        out, err = _said(process, server.encode(), time.monotonic() + timeout)
+        process.wait(timeout)
+    except (TimeoutError, subprocess.TimeoutExpired):
+        raise _failed(program, named_in, f"no answer in {timeout:.0f} seconds") from None
+    except OverflowError:
+        raise _failed(program, named_in, f"its answer is longer than {_LONGEST} bytes") from None
+    finally:
+        # Also where it has ended itself, and what it started has not.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.__exit__(None, None, None)
     return process.returncode, out, " ".join((out + b" " + err).decode(errors="replace").split())
+
+
+def _said(process: subprocess.Popen[bytes], question: bytes, end: float) -> tuple[bytes, bytes]:
+    """What it writes to its outputs until it closes them.
+
+    :param end: as :func:`time.monotonic` counts. :raises TimeoutError: it is past.
+    :raises OverflowError: it writes more than anybody needs.
+    """
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    with contextlib.suppress(BrokenPipeError), process.stdin as stdin:
+        stdin.write(question)  # less than a pipe holds
+    said = {process.stdout.fileno(): b"", process.stderr.fileno(): b""}
+    out, err = said
+    waiting = select.poll()
+    for fd in said:
+        waiting.register(fd, select.POLLIN)
+    left = 2
+    while left:
+        ready = waiting.poll(max(0.0, end - time.monotonic()) * 1000)
+        if not ready:
+            raise TimeoutError
+        for fd, _ in ready:
+            piece = os.read(fd, 1 << 16)
+            said[fd] += piece
+            if not piece:
+                waiting.unregister(fd)
+                left -= 1
+            if len(said[fd]) > _LONGEST:
+                raise OverflowError
+    return said[out], said[err]
 
 
 def _failed(program: str, named_in: str, what: str) -> FetchUnauthorizedError:

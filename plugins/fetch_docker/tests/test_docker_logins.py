@@ -231,6 +231,30 @@ def test_a_helper_that_hangs_is_ended_with_all_it_started(tmp_path: Path, helper
         time.sleep(0.01)
 
 
+@pytest.mark.parametrize("script", ["exec yes", "exec yes >&2", f"{answer('u', 's')}; exec cat /dev/zero"])
+def test_a_helper_that_writes_without_end_is_stopped(tmp_path: Path, helper: Any, script: str) -> None:
+    helper("endless", f"echo $$ > {tmp_path}/pid\n{script}")
+    file = written(tmp_path / "f", credsStore="endless")
+    begun = time.monotonic()
+    with pytest.raises(FetchUnauthorizedError, match="endless: its answer is longer than 1048576 bytes"):
+        Logins("", str(file)).find("quay.io")
+    assert time.monotonic() - begun < 10
+    assert not Path("/proc", (tmp_path / "pid").read_text().strip()).exists()
+
+
+def test_what_a_helper_leaves_behind_does_not_hold_anybody_up(tmp_path: Path, helper: Any) -> None:
+    """It has answered and ended; something that it started has its output open."""
+    helper("leaving", f"sleep 30 & echo $! > {tmp_path}/pid\n{answer('u', 's')}")
+    file = written(tmp_path / "f", credsStore="leaving")
+    with pytest.raises(FetchUnauthorizedError, match="no answer in"):
+        Logins("", str(file), helper_timeout=0.5).find("quay.io")
+    child = Path("/proc", (tmp_path / "pid").read_text().strip(), "stat")
+    deadline = time.monotonic() + 5
+    while child.exists() and child.read_text().split()[2] != "Z":
+        assert time.monotonic() < deadline, "what the helper started runs on"
+        time.sleep(0.01)
+
+
 @pytest.mark.parametrize("name", ["../evil", "a b", ""])
 def test_names_of_helpers(tmp_path: Path, name: str) -> None:
     with pytest.raises(FetchUnauthorizedError, match="not a name"):
