@@ -32,6 +32,7 @@ Json = Any
 #: How deep dependencies may stand in one another, and how many different images one may need.
 _DEPTH = 64
 _IMAGES = 1000
+_FEWER = "build one image of what several of them hold"
 #: Digits of a truncated ID for which nobody finds another image: what early documents have, 160 bits.
 _ENOUGH = 40
 
@@ -64,9 +65,17 @@ class Graph:
         """
         if image_id in way:
             names = " → ".join(self.manifests[step]["name"] for step in (*way[way.index(image_id) :], image_id))
-            raise RenderError(f"images depend on each other in a circle: {names}", image=image_id)
+            raise RenderError(
+                f"images depend on each other in a circle: {names}",
+                hint="one of them has to be built anew without that dependency",
+                image=image_id,
+            )
         if len(way) > _DEPTH:
-            raise RenderError(f"dependencies stand more than {_DEPTH} deep in one another", image=way[0])
+            raise RenderError(
+                f"{self.manifests[way[0]]['name']}: dependencies stand more than {_DEPTH} deep in one another",
+                hint=_FEWER,
+                image=way[0],
+            )
         node = self._nodes.get(image_id)
         if node is None:
             if not self._hold(image_id):
@@ -74,7 +83,10 @@ class Graph:
             manifest = self._store.manifest(image_id)
             self.manifests[image_id] = manifest.to_json()
             if len(self.manifests) > _IMAGES:
-                raise RenderError(f"more than {_IMAGES} images depend on one another", image=(*way, image_id)[0])
+                first = (*way, image_id)[0]
+                raise RenderError(
+                    f"{self.manifests[first]['name']}: needs more than {_IMAGES} images", hint=_FEWER, image=first
+                )
             node = ImageNode(
                 id=image_id,
                 manifest=manifest,

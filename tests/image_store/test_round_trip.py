@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import shutil
 import stat
 import subprocess
+import tarfile
 import tempfile
+import time
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,6 +19,9 @@ from hypothesis import strategies as st
 
 from kurma_core.errors import ArchiveError, UsageError
 from kurma_core.image_store import ImageStore, build_archive, validate
+from kurma_core.image_store.builder import add_manifest
+from kurma_core.image_store.entry import CHARACTER, DIRECTORY, FILE, HARDLINK, SYMLINK, Entry
+from kurma_core.image_store.writer import TarWriter
 from tests.image_store.making import LOCAL, MANIFEST, stage_and_commit
 
 NAMES = st.one_of(
@@ -176,6 +183,87 @@ def test_gnu_tar_reads_what_is_built(rootfs: str, tmp_path: object) -> None:
     ]
     subprocess.run(command, check=True)
     assert describe(f"{tmp_path}/out/rootfs") == describe(rootfs)
+
+
+def _grown(path: str, names: list[str]) -> None:
+    """A tree of these files, made in this order; all that an image has of them is the same."""
+    for directory in ("", "/sub"):
+        os.mkdir(f"{path}{directory}")
+        for name in names:
+            with open(f"{path}{directory}/{name}", "w") as file:
+                file.write(name)
+            os.setxattr(file.name, f"user.{'z' if name in names[:20] else 'a'}", b"1")
+            os.setxattr(file.name, f"user.{'a' if name in names[:20] else 'z'}", b"1")
+            os.chmod(file.name, 0o640)
+            os.utime(file.name, ns=(0, 1_500_000_000_123_456_789))
+    for directory in ("/sub", ""):
+        os.chmod(f"{path}{directory}", 0o750)
+        os.utime(f"{path}{directory}", ns=(0, 0))
+
+
+def test_the_same_tree_elsewhere_is_the_same_archive(tmp_path: Path) -> None:
+    """A6: whatever order its files were made in, whenever, under whatever mask, by whatever path."""
+    names = [f"{number:x}" for number in range(40)]
+    _grown(f"{tmp_path}/one", names)
+    first, second = io.BytesIO(), io.BytesIO()
+    image_id = build_archive(f"{tmp_path}/one", MANIFEST, first, compress="gzip")
+    time.sleep(1.1)  # a second later, as gzip and tar count them
+    before = os.umask(0o077)
+    try:
+        _grown(f"{tmp_path}/other", names[::-1])
+        assert build_archive(f"{tmp_path}/other", MANIFEST, second, compress="gzip") == image_id
+    finally:
+        os.umask(before)
+    assert first.getvalue() == second.getvalue()
+    with tarfile.open(fileobj=io.BytesIO(first.getvalue())) as archive:
+        members = archive.getnames()
+    tree = sorted(os.path.join("rootfs", name) for name in [*names, "sub", *(f"sub/{name}" for name in names)])
+    assert members == ["manifest", "rootfs", *tree]
+
+
+def test_names_that_are_no_text_are_announced(tmp_path: Path) -> None:
+    """To readers that would else take them for UTF-8."""
+    os.mkdir(f"{tmp_path}/rootfs")
+    for name in (b"caf\xe9", "café".encode(), b"plain"):
+        with open(os.fsencode(f"{tmp_path}/rootfs/") + name, "wb"):
+            pass
+    os.symlink(b"\xff", f"{tmp_path}/rootfs/link")
+    out = io.BytesIO()
+    build_archive(f"{tmp_path}/rootfs", MANIFEST, out)
+    with tarfile.open(fileobj=io.BytesIO(out.getvalue())) as archive:
+        announced = {info.name for info in archive.getmembers() if "hdrcharset" in info.pax_headers}
+        assert announced == {"rootfs/caf\udce9", "rootfs/link"}
+        assert archive.getmember("rootfs/link").linkname == "\udcff"
+
+
+def test_a_file_of_eight_gigabytes_is_said_to_be_one() -> None:
+    """What a header's eleven digits cannot say stands in an extended one."""
+    out: list[bytes] = []
+    with pytest.raises(ValueError, match="0 bytes of content"):
+        TarWriter(out.append).add(Entry(b"large", FILE, size=8**11))
+    with tarfile.open(fileobj=io.BytesIO(b"".join(out)), mode="r|") as archive:
+        info = archive.next()
+    assert info is not None
+    assert (info.name, info.size) == ("large", 8**11)
+
+
+def test_the_form_of_archives_is_part_of_every_id() -> None:
+    """A4: an image of a registry has the ID of what is written here. If this fails, all of them get new ones: that
+    is a change of format, to be said in the changelog."""
+    digest = hashlib.sha512()
+    writer = TarWriter(digest.update)
+    add_manifest(writer, b"{}")
+    writer.add(Entry(b"rootfs", DIRECTORY, mode=0o755, mtime=1_500_000_000_123_456_789))
+    notes = {b"user.a=%": b"=\n\0", b"user.b": b""}
+    far = Entry(b"rootfs/far", FILE, mode=0o4755, uid=8**7, gid=8**7 - 1, size=3, mtime=-1, attributes=notes)
+    writer.add(far, (b"ab", b"c"))
+    writer.add(Entry(b"rootfs/" + b"n" * 94 + b"\xe9", SYMLINK, mode=0o777, target="café".encode() * 30))
+    writer.add(Entry(b"rootfs/same", HARDLINK, mode=0o4755, target=b"rootfs/far"))
+    writer.add(Entry(b"rootfs/node", CHARACTER, mode=0o666, device=(259, 70000)))
+    writer.close()
+    assert digest.hexdigest() == (
+        "fd93c4e2c16fd78acc8dd072c2fc124c89517bbbb90e85d4010f4f8680bea8707aabf8898b5d071e711b0029ba1106d157e5314bf03aca0691847702e5313d8d"
+    )
 
 
 def test_no_rootfs_gives_an_empty_one(tmp_path: object) -> None:

@@ -41,6 +41,13 @@ def add_file(path: str) -> None:
         pass
 
 
+def unseen(path: str, tamper: Callable[[], object]) -> None:
+    """Do it, and put the directory's times back."""
+    status = os.stat(path)
+    tamper()
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
 TAMPERING: dict[str, tuple[Tamper, str]] = {
     "content": (lambda root: rewrite(f"{root}/etc/passwd", b"evil"), "etc/passwd"),
     "another file": (lambda root: replace_file(f"{root}/etc/passwd", b"root"), "etc"),
@@ -54,6 +61,22 @@ TAMPERING: dict[str, tuple[Tamper, str]] = {
     "attribute of a directory": (lambda root: os.setxattr(f"{root}/etc", "user.evil", b"1"), "etc"),
     "added file": (lambda root: add_file(f"{root}/etc/new"), "etc"),
     "added directory": (lambda root: os.mkdir(f"{root}/etc/new"), "etc"),
+    "added file, the time put back": (
+        lambda root: unseen(f"{root}/etc", lambda: add_file(f"{root}/etc/new")),
+        "etc/new' was added",
+    ),
+    "added directory, the time put back": (
+        lambda root: unseen(f"{root}/etc", lambda: os.mkdir(f"{root}/etc/new")),
+        "etc/new' was added",
+    ),
+    "removed file, the time put back": (
+        lambda root: unseen(f"{root}/etc", lambda: os.unlink(f"{root}/etc/passwd")),
+        "etc/passwd' is missing",
+    ),
+    "link, the time put back": (
+        lambda root: unseen(root, lambda: relink(f"{root}/link", "bin/evil")),
+        "link",
+    ),
     "removed file": (lambda root: os.unlink(f"{root}/etc/passwd"), "etc"),
     "removed directory": (lambda root: os.rmdir(f"{root}/empty"), ""),
     "link": (lambda root: relink(f"{root}/link", "bin/evil"), ""),

@@ -26,6 +26,14 @@ def test_depth_first_in_listed_order() -> None:
     assert order(node("a", node("b"), node("c", node("d")))) == ["b", "d", "c", "a"]
 
 
+def test_depth_first_three_deep() -> None:
+    """N1: D, C, E, B before D, C, F, A by the letter; of what is laid down twice, the later one decides."""
+    c = node("c", node("d"))
+    assert order(node("a", node("b", c, node("e")), node("f", c))) == ["e", "b", "d", "c", "f", "a"]
+    narrow = ImageNode("b", ImageManifest("example.com/b", path_whitelist=("/x",)), (ImageLayer("b", "/b"),), (c,))
+    assert order(node("a", narrow, node("e"), node("f", c))) == ["d", "c", "b", "e", "d", "c", "f", "a"]
+
+
 def test_an_earlier_repeat_with_the_same_filter_is_dropped() -> None:
     """N4: D, B, D, C, A; what the first D lays down the second replaces."""
     d = node("d")

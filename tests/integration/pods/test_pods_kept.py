@@ -17,7 +17,8 @@ NOBODY = 2**32 - 1
 CAPABILITY = struct.pack("<5I", 0x02000001, 1 << 10, 0, 0, 0)
 _ACL = [(1, 6, NOBODY), (2, 6, 3_000_000), (4, 4, NOBODY), (16, 6, NOBODY), (32, 0, NOBODY)]
 ACL = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in _ACL)
-FAR = {"uid": 2**21 + 5, "gid": 3_000_000_000}
+#: Seven octal digits of a header do not hold them.
+FAR = {"uid": 20_000_000, "gid": 3_000_000_000}
 #: Before 1970, with a fraction.
 OLD = -1_500_000_001
 TRUSTED = (("trusted.note", b"=\n\0%"),)
