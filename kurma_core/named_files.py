@@ -13,6 +13,7 @@ from kurma_core.errors import ArchiveError, HostError, ManifestError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from types import TracebackType
     from typing import BinaryIO
 
@@ -67,11 +68,12 @@ def rest(stream: BinaryIO, path: str, largest: int = LARGEST) -> bytes:
     return data
 
 
-def writable(path: str) -> None:
+def writable(path: str, *, made_of: Iterable[str | None] = ()) -> None:
     """Refuses what :func:`written` would, before work is spent on what is to be written.
 
-    :raises UsageError: it is ``-``, or there is something else than a regular file: a directory, a device, a
-        pipe, a link. :raises HostError: its directory is not there.
+    :param made_of: the files that it is made of, which it must not replace, by whatever name.
+    :raises UsageError: it is one of those, or ``-``, or there is something else than a regular file: a directory,
+        a device, a pipe, a link. :raises HostError: its directory is not there.
     """
     if path in ("", "-"):
         what = "the path is empty" if not path else "standard output is not written to"
@@ -91,6 +93,13 @@ def writable(path: str) -> None:
         raise UsageError(
             f"{path}: cannot be written: it is {_kind(mode)}", hint="name a new file, or one to replace", path=path
         )
+    for source in made_of:
+        if source is not None and os.path.exists(source) and os.path.samefile(source, path):
+            raise UsageError(
+                f"{path}: cannot be written: it is what the new file is made of",
+                hint="name another file",
+                path=path,
+            )
 
 
 class written:

@@ -56,11 +56,15 @@ def build(session: Session, *, directory: str | None, output: str | None, compre
     --manifest, changed as the other options say; with --from-rootfs alone it is made of them, and os and arch are
     this machine's.
     """
+    from kurma_core.named_files import writable
+
     if output is None:
         raise UsageError("no file to write the image to", hint="-o FILE")
     if options["passphrase_file"] is not None and not options["encrypt"]:
         raise UsageError("--passphrase-file is given, and --encrypt is not", hint="--encrypt uses it")
     rootfs, base = _sources(directory, options["from_rootfs"], options["manifest"])
+    own = None if directory is None else f"{directory}/manifest"
+    writable(output, made_of=(options["manifest"], own, options["passphrase_file"]))
     manifest = _manifest(base, options)
     session.passphrase_file = options["passphrase_file"]
     passphrase = session.passphrases().new(output) if options["encrypt"] else None

@@ -33,7 +33,11 @@ def sign(
 
     The signature is detached and ascii-armored. What is no image is not signed.
     """
+    from kurma_core.named_files import writable
+
     session.passphrase_file = passphrase_file
+    if output is not None:
+        writable(output, made_of=(file, passphrase_file))
     signed = session.client.images.sign(file, key=key, output=output, early=early, force=force)
     session.show(format, signed.to_json(), lambda: f"{signed.signature}: {signed.name}, by {signed.fingerprint}")
 

@@ -92,7 +92,7 @@ class Signing:
     def sign(self, path: str, *, key: str | None, output: str | None, early: bool, force: bool) -> SignedFile:
         """See :meth:`kurma_core.images.ImageManager.sign`."""
         target = output or signature_path(path, early=early)
-        named_files.writable(target)
+        named_files.writable(target, made_of=(path,))
         if not force and os.path.lexists(target):
             raise UsageError(f"{target}: exists", hint="--force replaces it")
         opener = self._opener.of(path)

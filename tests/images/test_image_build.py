@@ -82,3 +82,30 @@ def test_a_directory_that_is_no_image_s(here: Path, capfd: pytest.CaptureFixture
     error, hint = refused(capfd, "rootfs", *NAMED, "-o", "x.aci")
     assert error == "kurma: rootfs/rootfs is no directory"
     assert hint == "  hint: a root filesystem alone is built by --from-rootfs rootfs"
+
+
+def test_nothing_that_it_is_made_of_is_replaced(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (here / "secret").write_text("secret\n")
+    (here / "manifest").write_text('{"acKind": "ImageManifest", "acVersion": "0.8.11", "name": "example.com/x"}')
+    os.link("manifest", "other")
+    own = ("--from-rootfs", "rootfs", "--manifest", "manifest")
+    encrypted = (*own, "--encrypt", "--passphrase-file", "secret")
+    for words, place in (
+        ((".",), "manifest"),
+        ((".",), "./other"),
+        (own, "manifest"),
+        (own, "other"),
+        (encrypted, "secret"),
+    ):
+        before = {name: (here / name).stat() for name in os.listdir()}
+        error, _ = refused(capfd, *words, "-o", place)
+        assert error == f"kurma: {place}: cannot be written: it is what the new file is made of"
+        assert {name: (here / name).stat().st_ino for name in os.listdir()} == {
+            name: status.st_ino for name, status in before.items()
+        }
+    built(capfd, *own, "-o", "x.aci")
+    for place in ("x.aci", "rootfs/../x.aci", "secret"):
+        words = ["image", "sign", "--force", "--passphrase-file", "secret", "-o", place, "x.aci"]
+        assert main(words) == 2
+        assert "it is what the new file is made of" in capfd.readouterr().err
+    assert (here / "secret").read_text() == "secret\n"
