@@ -113,6 +113,13 @@ def size(value: Json) -> int:
     return value
 
 
+def _some_size(value: Json) -> int:
+    found = size(value)
+    if not found:
+        raise ValueError(value)
+    return found
+
+
 def _text(value: Json) -> str:
     if not isinstance(value, str) or not value or "\0" in value:
         raise ValueError(value)
@@ -139,46 +146,61 @@ def _count(value: Json) -> int:
 
 
 def _ratio(value: Json) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
         raise ValueError(value)
     return float(value)
 
 
-def _texts(value: Json) -> list[str]:
-    if not isinstance(value, list):
-        raise ValueError(value)
-    return [_text(item) for item in value]
+class _ItemError(ValueError):
+    """One item of a list or a mapping is wrong.
+
+    :param way: keys and indices that lead to it.
+    """
+
+    def __init__(self, value: Json, called: str, way: tuple[str | int, ...]) -> None:
+        super().__init__(value)
+        self.value, self.called, self.way = value, called, way
 
 
-def _paths(value: Json) -> list[str]:
-    if not isinstance(value, list):
-        raise ValueError(value)
-    return [_path(item) for item in value]
+def _item(key: str | int, value: Json, called: str, convert: Callable[[Json], Json]) -> Json:
+    try:
+        return convert(value)
+    except _ItemError as error:
+        raise _ItemError(error.value, error.called, (key, *error.way)) from None
+    except ValueError:
+        raise _ItemError(value, called, (key,)) from None
 
 
-def _text_by_name(value: Json) -> dict[str, str]:
-    return {_text(name): _text(item) for name, item in _mapping(value).items()}
+def _list_of(called: str, convert: Callable[[Json], Json]) -> Callable[[Json], Json]:
+    """:param called: what an error calls an item."""
+
+    def converted(value: Json) -> Json:
+        if not isinstance(value, list):
+            raise ValueError(value)
+        return [_item(index, item, called, convert) for index, item in enumerate(value)]
+
+    return converted
 
 
-def _texts_by_name(value: Json) -> dict[str, list[str]]:
-    return {_text(name): _texts(item) for name, item in _mapping(value).items()}
+def _by_name(called: str, convert: Callable[[Json], Json], name: Callable[[Json], Json]) -> Callable[[Json], Json]:
+    def converted(value: Json) -> Json:
+        return {
+            _item(str(key), key, "a name", name): _item(str(key), item, called, convert)
+            for key, item in _mapping(value).items()
+        }
+
+    return converted
 
 
-def _host(text: str) -> str:
+def _host(value: Json) -> str:
     """``host[:port]`` of a registry, in lower case."""
     import re
 
-    if not re.fullmatch(r"([a-z0-9_]([a-z0-9._-]*[a-z0-9])?|\[[0-9a-f:.]+\])(:[0-9]{1,5})?", text.lower()):
-        raise ValueError(text)
-    return text.lower()
-
-
-def _hosts(value: Json) -> list[str]:
-    return [_host(item) for item in _texts(value)]
-
-
-def _hosts_by_name(value: Json) -> dict[str, list[str]]:
-    return {_host(name): _hosts(item) for name, item in _mapping(value).items()}
+    text = _text(value).lower()
+    found = re.fullmatch(r"(?:[a-z0-9_](?:[a-z0-9._-]*[a-z0-9])?|\[[0-9a-f:.]+\])(?::([0-9]{1,5}))?", text)
+    if not found or not 0 < int(found[1] or 1) < 1 << 16:
+        raise ValueError(value)
+    return text
 
 
 def _mapping(value: Json) -> dict[str, Json]:
@@ -187,45 +209,52 @@ def _mapping(value: Json) -> dict[str, Json]:
     return value
 
 
-def _fingerprints(value: Json) -> list[str]:
-    return [_fingerprint(item) for item in _texts(value)]
-
-
-def _fingerprint(text: str) -> str:
-    plain = text.replace(" ", "").upper()
+def _fingerprint(value: Json) -> str:
+    plain = _text(value).replace(" ", "").upper()
     if len(plain) not in (40, 64) or plain.strip("0123456789ABCDEF"):
-        raise ValueError(text)
+        raise ValueError(value)
     return plain
 
 
-def _digests(value: Json) -> dict[str, str]:
-    for text in _text_by_name(value).values():
-        algorithm, _, digits = text.partition(":" if ":" in text else "-")
-        if {"sha256": 64, "sha512": 128}.get(algorithm) != len(digits) or digits.strip("0123456789abcdef"):
-            raise ValueError(text)
-    return dict(value)
+def _digest(value: Json) -> str:
+    text = _text(value)
+    algorithm, _, digits = text.partition(":" if ":" in text else "-")
+    if {"sha256": 64, "sha512": 128}.get(algorithm) != len(digits) or digits.strip("0123456789abcdef"):
+        raise ValueError(value)
+    return text
 
+
+_A_HOST = "host[:port], without https:// or a path"
+_hosts = _list_of(_A_HOST, _host)
+_texts = _list_of("text", _text)
 
 #: Shape → (what an error calls it, how a value becomes what Kurma works with).
 SHAPES: Mapping[str, tuple[str, Callable[[Json], Json]]] = {
     "text": ("text", _text),
     "path": ("an absolute path", _path),
-    "paths": ("a list of absolute paths", _paths),
+    "paths": ("a list of absolute paths", _list_of("an absolute path", _path)),
     "boolean": ("true or false", _boolean),
     "count": ("a whole number from 1 on", _count),
     "ratio": ("a number above 0", _ratio),
     "duration": ("a time: seconds, or text such as 500ms, 30s, 1h30m", duration),
     "size": ("a size: bytes, or text such as 10Mi, 1G", size),
+    "some size": ("a size above 0: bytes, or text such as 10Mi, 1G", _some_size),
     "texts": ("a list of texts", _texts),
-    "text by name": ("a mapping of names to texts", _text_by_name),
-    "texts by name": ("a mapping of names to lists of texts", _texts_by_name),
-    "hosts": ("a list of host[:port], without https:// or a path", _hosts),
+    "text by name": ("a mapping of names to texts", _by_name("text", _text, _text)),
+    "texts by name": ("a mapping of names to lists of texts", _by_name("a list of texts", _texts, _text)),
+    "hosts": (f"a list of {_A_HOST}", _hosts),
     "hosts by name": (
-        "a mapping of registries to lists of host[:port], without https:// or a path",
-        _hosts_by_name,
+        f"a mapping of registries to lists of {_A_HOST}",
+        _by_name(f"a list of {_A_HOST}", _hosts, _host),
     ),
-    "fingerprints": ("a list of key fingerprints (40 or 64 hexadecimal digits each)", _fingerprints),
-    "digests": ("a mapping of locators to sha256:… or sha512-… digests in lower case", _digests),
+    "fingerprints": (
+        "a list of key fingerprints (40 or 64 hexadecimal digits each)",
+        _list_of("a key's fingerprint (40 or 64 hexadecimal digits)", _fingerprint),
+    ),
+    "digests": (
+        "a mapping of locators to sha256:… or sha512-… digests in lower case",
+        _by_name("a sha256:… or sha512-… digest in lower case", _digest, _text),
+    ),
     "mapping": ("a mapping", _mapping),
 }
 
@@ -276,7 +305,7 @@ SCHEMA: tuple[Key, ...] = (
         {},
         "logs of apps",
         keys=(
-            Key("size", "size", 10 << 20, "a log file is turned over at this size"),
+            Key("size", "some size", 10 << 20, "a log file is turned over at this size"),
             Key("count", "count", 5, "files kept of each app's log, the current one included"),
         ),
     ),
@@ -286,7 +315,7 @@ SCHEMA: tuple[Key, ...] = (
         {},
         "what an image archive may be at most",
         keys=(
-            Key("total_size", "size", 64 << 30, "unpacked, all files together"),
+            Key("total_size", "some size", 64 << 30, "unpacked, all files together"),
             Key("entries", "count", 2_000_000, "number of files, directories and links"),
             Key("ratio", "ratio", 1000.0, "unpacked size over packed size"),
         ),
@@ -392,6 +421,10 @@ def _value(key: Key, value: Json, where: Where) -> Json:
     called, convert = SHAPES[key.shape]
     try:
         return convert(value)
+    except _ItemError as error:
+        for step in error.way:
+            where = where.key(step) if isinstance(step, str) else where.item(step)
+        where.fail(f"expected {error.called}, found {shown(error.value)}")
     except (ValueError, ArithmeticError):
         where.fail(f"expected {called}, found {shown(value)}")
 
