@@ -24,6 +24,9 @@ HOST = "host.d"
 _PREFIX = "prefix.d"
 _HEX = frozenset("0123456789ABCDEF")
 _WRITABLE_BY_OTHERS = 0o022
+#: Bytes of a file's name; and of a prefix, so that the keystore's own path fits before it.
+_PART_LENGTH = 255
+_WAY_LENGTH = 3072
 
 
 def is_fingerprint(text: str) -> bool:
@@ -49,7 +52,10 @@ def prefix_of(place: str) -> str | None:
 
 
 def _is_way(name: str) -> bool:
-    return not any(component in ("", ".", "..") for component in name.split("/")) and "\0" not in name
+    """Whether directories can be called so; a name that is none has no prefix, and no keys of its own."""
+    if "\0" in name or len(os.fsencode(name)) > _WAY_LENGTH:
+        return False
+    return not any(part in ("", ".", "..") or len(os.fsencode(part)) > _PART_LENGTH for part in name.split("/"))
 
 
 def keys_for(directories: Sequence[str], name: str) -> Mapping[str, tuple[str, ...]]:
@@ -99,10 +105,28 @@ def files(directory: str, place: str) -> Iterator[tuple[str, str, os.stat_result
                     continue
                 status = entry.stat() if entry.is_file() else None
                 yield fingerprint, entry.path, status if status is not None and status.st_size else None
-    except (FileNotFoundError, NotADirectoryError):
+    except FileNotFoundError:
         return
     except OSError as error:
-        raise TrustError(f"cannot read the keystore {way}: {error.strerror}", path=way) from error
+        if isinstance(error, NotADirectoryError) and os.path.isdir(directory):
+            if place not in (ROOT, HOST):
+                return  # a file where a longer prefix would be
+        elif isinstance(error, NotADirectoryError):
+            way = directory
+        raise TrustError(f"cannot read the keystore {way}: {str(error.strerror).lower()}", path=way) from error
+
+
+def strays(directory: str, place: str) -> Iterator[str]:
+    """Paths of files at one place of one keystore that are named as no key is, and so count for nothing."""
+    try:
+        with os.scandir(f"{directory}/{place}") as entries:
+            for entry in sorted(entries, key=lambda entry: entry.name):
+                named = is_fingerprint(entry.name.upper())
+                below = prefix_of(place) is not None  # a directory there is a longer prefix
+                if (named or not below) if entry.is_dir() else not named:
+                    yield entry.path
+    except OSError:
+        return  # said of the place as a whole
 
 
 def check_writers(path: str, status: os.stat_result) -> None:

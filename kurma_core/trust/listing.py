@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
-from kurma_core.errors import TrustError
+from kurma_core.errors import ManifestError, TrustError
 from kurma_core.trust import keyfile, keystore, openpgp
 from kurma_core.value import frozen
 
@@ -62,6 +62,7 @@ def listing(directories: Sequence[str], host_keys: Collection[str]) -> tuple[Tru
 
 def _at(directories: Sequence[str], place: str, host_keys: Collection[str]) -> Iterator[TrustedKey]:
     prefix = keystore.prefix_of(place)
+    wrong = _no_prefix(prefix)
     scope = "prefix" if prefix is not None else place.removesuffix(".d")
     later: dict[str, str] = {}
     rows: list[TrustedKey] = []
@@ -71,8 +72,14 @@ def _at(directories: Sequence[str], place: str, host_keys: Collection[str]) -> I
         except TrustError as error:
             rows.append(TrustedKey(scope, prefix, "", "refused", f"{directory}/{place}", problem=error.message))
             continue
+        rows += [
+            TrustedKey(scope, prefix, "", "refused", path, problem=f"{path}: {_STRAY}")
+            for path in keystore.strays(directory, place)
+        ]
         for fingerprint, path, status in files:
-            if status is None:
+            if wrong is not None:
+                rows.append(TrustedKey(scope, prefix, fingerprint, "refused", path, problem=f"{path}: {wrong}"))
+            elif status is None:
                 rows.append(TrustedKey(scope, prefix, fingerprint, "mask", path))
             else:
                 try:
@@ -98,6 +105,22 @@ def _at(directories: Sequence[str], place: str, host_keys: Collection[str]) -> I
                     )
             later.setdefault(fingerprint, "masked" if status is None else "replaced")
     yield from sorted(rows, key=lambda row: (row.fingerprint, _directory_of(directories, row.path)))
+
+
+_STRAY = "counts for nothing: no file named by a key's fingerprint (`kurma trust add` puts keys in place)"
+
+
+def _no_prefix(prefix: str | None) -> str | None:
+    """Why no image's name can start so; None: one can."""
+    if prefix is None:
+        return None
+    from kurma_core.appc.types import ac_identifier
+
+    try:
+        ac_identifier(prefix, "")
+    except ManifestError:
+        return f"no image can be called {prefix}, so it counts for nothing"
+    return None
 
 
 def _directory_of(directories: Sequence[str], path: str) -> int:

@@ -328,3 +328,17 @@ def test_a_host_key_counts_until_it_is_struck_off_or_revoked(local: Path, signer
     assert not other.still_trusts_host_key(fingerprint, LONG_SINCE)
     put(local, "host.d", fingerprint, signers.public("revoked") + signers.revocation)
     assert not listed.still_trusts_host_key(fingerprint, LONG_SINCE)
+
+
+def test_the_listing_tells_of_what_counts_for_nothing(trust: Trust, local: Path, signers) -> None:
+    alice = signers.public("alice")
+    put(local, "root.d", "publisher.asc", alice)
+    put(local, "prefix.d/Example.COM", signers.fingerprints["alice"], alice)
+    (local / "prefix.d/example.com" / ("A" * 40)).mkdir(parents=True)
+    found = {key.path.removeprefix(f"{local}/"): (key.state, key.problem) for key in trust.trusted_keys()}
+    assert {state for state, _ in found.values()} == {"refused"}
+    assert "named by a key's fingerprint" in found["root.d/publisher.asc"][1]
+    assert (
+        "no image can be called Example.COM" in found[f"prefix.d/Example.COM/{signers.fingerprints['alice']}"][1]
+    )
+    assert "named by a key's fingerprint" in found[f"prefix.d/example.com/{'A' * 40}"][1]

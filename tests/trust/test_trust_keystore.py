@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kurma_core.errors import TrustError
-from kurma_core.trust import Trust
+from kurma_core.trust import Trust, keystore
 
 KEYS = {name: name * 40 for name in "ABCDEF"}
 
@@ -132,3 +132,28 @@ def test_names_lead_nowhere(trust: Trust, local: Path, name: str) -> None:
 def test_policy(trust: Trust) -> None:
     assert trust.policy("docker") == "digest"
     assert trust.policy("ipfs") == "signed"
+
+
+@pytest.mark.parametrize("name", ["example.com/" + "a" * 300, "/".join(["abcdefgh"] * 500)])
+def test_a_name_too_long_for_directories(trust: Trust, local: Path, name: str) -> None:
+    """No key can be for it alone; one for all images is."""
+    put(local, "root.d", KEYS["A"])
+    put(local, f"prefix.d/{name.split('/')[0]}", KEYS["B"])
+    assert set(trust.keys_for(name)) == {KEYS["A"]}
+    with pytest.raises(TrustError, match="no prefix of an image's name"):
+        keystore.place_of(name)
+
+
+@pytest.mark.parametrize("which", ["", "root.d"])
+def test_a_keystore_that_is_a_file(trust: Trust, local: Path, which: str) -> None:
+    place = local / which
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text("x")
+    with pytest.raises(TrustError, match=f"cannot read the keystore {place}: not a directory"):
+        trust.keys_for("a/b")
+
+
+def test_a_file_in_a_prefixs_place(trust: Trust, local: Path) -> None:
+    put(local, "prefix.d/a", KEYS["A"])
+    (local / "prefix.d/a/b").write_text("no key")
+    assert set(trust.keys_for("a/b")) == {KEYS["A"]}
