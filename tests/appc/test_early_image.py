@@ -170,6 +170,7 @@ def test_early_late_manifest_is_converted_to_itself():
     [
         ("example.com/reduce-worker-1.0.0", "example.com/reduce-worker", "1.0.0"),
         ("example.com/app-1.0.0-rc.1", "example.com/app", "1.0.0-rc.1"),
+        ("example.com/app-1.0.0-2.0.0", "example.com/app", "1.0.0-2.0.0"),
         ("coreos.com/etcd-v0.5.0-alpha.4", "coreos.com/etcd", "v0.5.0-alpha.4"),
         ("example.com/debian-7.1", "example.com/debian", "7.1"),
         ("arm-7.0-tools-2.0.0", "arm-7.0-tools", "2.0.0"),

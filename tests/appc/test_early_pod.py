@@ -82,6 +82,12 @@ def test_early_pod_becomes_a_late_template():
     assert warnings == ['$.volumes[1].fulfills[0]: "buildOutput" is called buildoutput']
 
 
+def test_early_apps_have_names_as_apps_have_today():
+    pod = convert_pod(changed(POD, "apps", 0, "app", to="example.com/reduce_worker.main-1.0.0")).pod
+    assert [app.name for app in pod.apps] == ["reduce-worker-main", "worker-backup", "reduce-worker-register"]
+    assert pod.apps[0].image.name == "example.com/reduce_worker.main"
+
+
 def test_early_pod_as_a_template_is_read_again_as_it_was_written():
     converted = convert_pod(changed(POD, "volumes", 0, "fulfills", to=["work", "data"]))
     warnings: list[str] = []
