@@ -127,6 +127,7 @@ def pod_of(images, *apps, **fields):
 @pytest.mark.parametrize("renderer", ["overlay", "copy"])
 def test_early_pod_runs_as_it_says(kurma, images, house, tmp_path, renderer):
     work = tree(tmp_path / "on-the-host", given="by the host\n")
+    work.chmod(0o777)  # the app may write there, but for readOnly
     pod = pod_of(
         images,
         "worker",
