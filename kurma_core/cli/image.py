@@ -56,7 +56,8 @@ def fetch(
 ) -> int:
     """Fetch images into the store, and print their IDs.
 
-    A locator is a path, http:// or https://, docker://, oci: or docker-archive:, or an image's name.
+    A locator is a path, an address (https://…, docker://…, oci:…, oci-archive:…, docker-archive:…), or an image's
+    name (example.com/app:1.0). What it depends on is fetched, too, where that can be found.
     """
     session.passphrase_file = passphrase_file
     insecure = values.insecure(insecure_options)
