@@ -88,17 +88,23 @@ def _early(store: ImageStore, digits: str) -> Iterator[str]:
             yield image_id
 
 
-def _by_name(store: ImageStore, reference: str) -> ImageRecord:
+def named(store: ImageStore, reference: str) -> list[ImageRecord]:
+    """All that ``NAME[:VERSION][,label=value…]`` may mean. A name of an early document holds the version: where no
+    image is called ``x-1.0.0``, it is ``x`` of version ``1.0.0`` (E3)."""
     name_and_version, *labels = reference.split(",")
     name, _, version = name_and_version.partition(":")
     wanted = dict(label.partition("=")[::2] for label in labels)
     if version:
         wanted["version"] = version
     fitting = [
-        image
-        for image in store.list()
-        if image.name == name and all(image.labels.get(key) == value for key, value in wanted.items())
+        image for image in store.list() if all(image.labels.get(key) == value for key, value in wanted.items())
     ]
+    late = [image for image in fitting if image.name == name]
+    return late or [image for image in fitting if not version and f"{image.name}-{image.version or ''}" == name]
+
+
+def _by_name(store: ImageStore, reference: str) -> ImageRecord:
+    fitting = named(store, reference)
     if not fitting:
         raise _not_found(reference)
     return max(fitting, key=lambda image: image.age_order)

@@ -17,7 +17,7 @@ An image is there once ``images/ID`` is: its archive and its layers have been pu
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 from kurma_core.errors import ImageNotFoundError, PrivilegeError, StoreError
@@ -114,7 +114,7 @@ class ImageStore:
     def find(self, reference: str) -> ImageRecord:
         """The image that ``reference`` means: an ID by either algorithm, the start of one (6 digits or more, with
         or without ``sha512-`` or ``sha256-``; T4), or ``NAME[:VERSION][,label=value…]``, of which the newest one
-        counts.
+        counts; ``NAME-VERSION``, as early documents write it, where no image is called so (E3).
 
         :raises ImageNotFoundError: there is none. :raises AmbiguousReferenceError: the start of several IDs.
         """
@@ -130,6 +130,12 @@ class ImageStore:
         from kurma_core.image_store.references import find_by_id
 
         return find_by_id(self, reference)
+
+    def named(self, reference: str) -> Sequence[ImageRecord]:
+        """All images that ``NAME[:VERSION][,label=value…]`` may mean; see :meth:`find`."""
+        from kurma_core.image_store.references import named
+
+        return named(self, reference)
 
     def list(self) -> tuple[ImageRecord, ...]:
         """All images, by name and then by age. One that is damaged is left out, so that it does not take the

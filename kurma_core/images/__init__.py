@@ -232,15 +232,7 @@ class ImageManager:
             return None
         if policy.accepts_by_name(newest):
             return newest
-        wanted = self._fetching.parse(reference)
-        labels = {**wanted.labels, **({"version": wanted.version} if wanted.version else {})}
-        fitting = [
-            record
-            for record in self.store.list()
-            if record.name == wanted.name
-            and labels.items() <= record.labels.items()
-            and policy.accepts_by_name(record)
-        ]
+        fitting = [record for record in self.store.named(reference) if policy.accepts_by_name(record)]
         if not fitting:
             raise refused_by_name(newest)
         return max(fitting, key=lambda record: record.age_order)

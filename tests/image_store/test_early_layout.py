@@ -77,6 +77,28 @@ def test_early_images_come_in_converted_and_are_kept_as_they_were(
     assert validate(io.BytesIO(archive), Limits()) == expected
 
 
+def test_early_images_are_found_by_the_names_that_their_documents_have(store: ImageStore) -> None:
+    """E3: ``x-1.0.0``, which became ``x`` of version 1.0.0; not where an image is called so, or another version
+    is asked for."""
+    stored = stage_and_commit(store, early("app"))
+    for found in (
+        "example.com/reduce-worker",
+        "example.com/reduce-worker-1.0.0",
+        "example.com/reduce-worker:1.0.0",
+    ):
+        assert store.find(found) == stored
+    assert store.find("example.com/reduce-worker-1.0.0,os=linux") == stored
+    for other in ("-1.0.1", "-", "-1.0.0:1.0.0", "-1.0.0,os=freebsd"):
+        with pytest.raises(ImageNotFoundError):
+            store.find(f"example.com/reduce-worker{other}")
+    late = stage_and_commit(store, tar([manifest_member(name="example.com/reduce-worker-1.0.0"), *ROOTFS]))
+    assert store.find("example.com/reduce-worker-1.0.0") == late
+    bare = stage_and_commit(store, tar([manifest_member(name="example.com/bare"), *ROOTFS]))
+    assert store.find("example.com/bare") == bare
+    with pytest.raises(ImageNotFoundError):
+        store.find("example.com/bare-")
+
+
 def test_a_late_image_has_no_originals(store: ImageStore) -> None:
     stored = stage_and_commit(store, tar([manifest_member(), *ROOTFS]))
     assert store.originals(stored.id) == {}

@@ -289,6 +289,16 @@ def test_early_fileset_alone_runs_what_it_is_told_to(kurma, images):
     assert (told.returncode, told.stdout) == (0, "seed\n"), told.stderr
 
 
+def test_early_image_runs_by_the_name_that_its_document_has(kurma, images):
+    """One of the store, and only where it may stand for its name."""
+    words = ("run", "--net", "none", "--pull", "never", "example.com/solo-1.0.0")
+    refused = kurma(*words)
+    assert refused.returncode == 125
+    assert "came in from a local file, without a signature" in refused.stderr
+    done = kurma(*words[:-1], "--insecure-options=image", words[-1])
+    assert (done.returncode, done.stdout.startswith("net:")) == (0, True), done.stderr
+
+
 def test_early_images_and_pods_are_printed_in_the_late_form(kurma, images, house, tmp_path):
     path, early_id = images.worker
     of_archive = json.loads(kurma("image", "convert", path).stdout)
