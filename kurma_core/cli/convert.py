@@ -50,16 +50,21 @@ def pod(session: Session, *, file: str) -> None:
     """
     from kurma_core.appc.early import is_early_image
     from kurma_core.appc.template import PodTemplate
+    from kurma_core.named_files import naming
 
     document = read_pod_file(file)
     if is_early_image(document) or (isinstance(document, dict) and document.get("acKind") == "ImageManifest"):
         raise UsageError(f"{file} is an image's manifest, and no pod's", hint=f"kurma image convert {file}")
     if not is_early(document):
-        session.json(PodTemplate.parse(document, warn=session.note).to_json())
+        with naming(file):
+            template = PodTemplate.parse(document, warn=session.note)
+        session.json(template.to_json())
         return
     from kurma_core.appc.early_pod import convert_pod
 
-    session.json(_completed(session, convert_pod(document, warn=session.note)).to_json())
+    with naming(file):
+        template = convert_pod(document, warn=session.note)
+    session.json(_completed(session, template).to_json())
 
 
 # --- images ------------------------------------------------------------------------------------------------------

@@ -131,6 +131,14 @@ def test_convert_pod_refuses_broken_json_where_it_breaks(tmp_path, capsys, clien
     assert "line 1, column " in err
 
 
+@pytest.mark.parametrize("document", [POD, convert_pod(POD).to_json()], ids=["early", "late"])
+def test_convert_pod_names_the_file_and_the_place(tmp_path, capsys, client, document):
+    wrong = write(tmp_path, "wrong.json", changed(document, "volumes", 0, "source", to="opt"))
+    code, late, err = printed(capsys, "pod", "convert", wrong, client=client)
+    assert (code, late) == (125, None)
+    assert f"kurma: {wrong}: invalid manifest: $.volumes[0].source: expected an absolute path" in err
+
+
 @pytest.mark.parametrize("name", ["pod", "pod.json", "pod.yml"])
 def test_early_pod_must_be_json_whatever_its_files_name(tmp_path, capsys, client, name):
     text = json.dumps(POD)
