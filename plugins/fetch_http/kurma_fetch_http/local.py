@@ -95,7 +95,7 @@ def open_regular(path: bytes) -> BinaryIO:
     if not stat.S_ISREG(mode):
         os.close(descriptor)
         kind = "a directory" if stat.S_ISDIR(mode) else "not a regular file"
-        raise FetchError(f"{name}: {kind}", hint="name an image archive (.aci)", url=name)
+        raise FetchError(f"{name}: {kind}", hint="name a file: an image archive (.aci), or one of keys", url=name)
     return os.fdopen(descriptor, "rb")
 
 

@@ -37,8 +37,9 @@ def test_only_regular_files_are_opened(tmp_path: Path, kind: str) -> None:
         place.mkdir()
     else:
         os.mkfifo(place)
-    with pytest.raises(FetchError, match=r"image\.aci: (a directory|not a regular file)"):
+    with pytest.raises(FetchError, match=r"image\.aci: (a directory|not a regular file)") as caught:
         local_archive(f"file://{place}")
+    assert "of keys" in str(caught.value.hint)
 
 
 def test_the_signature_is_the_file_beside_it(tmp_path: Path) -> None:
