@@ -45,6 +45,8 @@ def loads(document: str | bytes | bytearray | memoryview, what: str) -> object:
         ``column`` (from 1) in its ``data``.
     """
     import json  # not everyone who imports the manifests reads JSON
+    import re
+    import sys
 
     text = document if isinstance(document, str) else _decode(bytes(document), what)
     try:
@@ -52,14 +54,21 @@ def loads(document: str | bytes | bytearray | memoryview, what: str) -> object:
             text, object_pairs_hook=_object, parse_float=Literal, parse_constant=_refuse_constant
         )
     except json.JSONDecodeError as error:
-        raise _malformed(what, error.msg[:1].lower() + error.msg[1:], error.lineno, error.colno) from None
+        said = error.msg.removesuffix(" at")
+        raise _malformed(what, said[:1].lower() + said[1:], error.lineno, error.colno) from None
     except RecursionError:
         raise ManifestError(
             "$", f"at most {MAX_DEPTH} levels of nesting in {what}", "far more", what=what
         ) from None
     except ValueError as error:  # our own refusal of NaN, or Python's of an integer of thousands of digits
-        found = str(error) if isinstance(error, _Constant) else "a number of too many digits"
-        raise ManifestError("$", f"well-formed JSON in {what}", found, what=what) from None
+        if isinstance(error, _Constant):
+            found, pattern = f"{error}, which is no JSON number,", re.escape(str(error))
+        else:
+            found, pattern = (
+                "a number of too many digits",
+                rf"\d{{{sys.get_int_max_str_digits() + 1},}}(?!\d|\.\d|[eE][+-]?\d)",
+            )
+        raise _malformed(what, found, *_place(text, pattern)) from None
     _check(value, what)
     return value
 
@@ -104,7 +113,15 @@ class _Constant(ValueError):
 
 
 def _refuse_constant(name: str) -> object:
-    raise _Constant(f"{name}, which is no JSON number")
+    raise _Constant(name)
+
+
+def _place(text: str, pattern: str) -> tuple[int, int]:
+    """Line and column of the first match outside of strings; up to it, ``text`` is JSON."""
+    import re
+
+    found = next(one for one in re.finditer(rf'"(?:[^"\\]|\\.)*"|({pattern})', text) if one[1])
+    return text.count("\n", 0, found.start()) + 1, found.start() - text.rfind("\n", 0, found.start())
 
 
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:

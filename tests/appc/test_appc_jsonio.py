@@ -55,13 +55,15 @@ def test_duplicate_keys(text, path, key):
         ("[1, 2", 1, 6),
         ("'a'", 1, 1),
         ('"a\nb"', 1, 3),
+        ('{"a": "b\tc"}', 1, 9),
         ("\ufeff{}", 1, 1),
     ],
 )
 def test_malformed(text, line, column):
     """The error says where."""
     error = refused(text, path="$", line=line, column=column)
-    assert f"line {line}, column {column}" in str(error)
+    assert f" at line {line}, column {column}" in str(error)
+    assert " at at " not in str(error)
     assert "the image manifest" in str(error)
     refused(text.encode(), line=line)
 
@@ -75,12 +77,18 @@ def test_invalid_utf8():
 
 @pytest.mark.parametrize("name", ["NaN", "Infinity", "-Infinity"])
 def test_no_constants(name):
-    assert name in refused(f"[{name}]", path="$").data["found"]
+    """They too are told with their place; in strings they are words."""
+    assert name in refused(f"[{name}]", path="$", line=1, column=2).data["found"]
+    refused(f'{{"{name}": "\\\\\\"{name}",\n "a": [{name}, {name}]}}', path="$", line=2, column=8)
+    assert jsonio.loads(f'["{name}"]', "x") == [name]
 
 
 def test_numbers_out_of_range():
     refused('{"a": [1e400]}', path="$.a[0]")
-    assert "digits" in refused("1" * 5000).data["found"]
+    many = "1" * 5000
+    assert "digits" in refused(f'["{many}", {many}.5,\n{many}]', path="$", line=2, column=1).data["found"]
+    for wrong in (f"{many}.", f"{many}e", f"-{many}x"):
+        assert "digits" in refused(wrong, path="$", line=1).data["found"]
 
 
 def test_lone_surrogates():
