@@ -21,9 +21,9 @@ _ORDERS: dict[str, Callable[[ImageRecord], Any]] = {
     "fetched": lambda image: image.age_order,
     "used": lambda image: image.last_used or "",
 }
-_IMAGE = Argument("image", "IMAGE", "The image: its ID, the beginning of it, or its name.")
+_IMAGE = Argument("image", "IMAGE", "The image: its ID, the beginning of it (6 digits or more), or its name.")
 _IMAGE_OR_FILE = Argument(
-    "image", "IMAGE", "The image: its ID, the beginning of it, its name, or an archive's path."
+    "image", "IMAGE", "The image: its ID, the beginning of it (6 digits or more), its name, or an archive's path."
 )
 
 

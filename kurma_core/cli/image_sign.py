@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+
 from kurma_core.cli.declare import FORMAT, PASSPHRASE_FILE, Argument, Option, command
+from kurma_core.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,8 +64,13 @@ def verify(
     session.passphrase_file = passphrase_file
     images = session.client.images
     path = images.file(image)
-    if signature is not None or path is not None:
-        found = images.check_signature(path or image, signature)
+    if signature is not None and path is None:
+        if not os.path.isfile(image):
+            hint = "an image of the store is verified without it; a file is named by its path: ./FILE"
+            raise UsageError(f"--signature goes with a file, and {image} is none", hint=hint)
+        path = image
+    if path is not None:
+        found = images.check_signature(path, signature)
         signer = [("signer", found.fingerprint), *(("user", user) for user in found.users)]
         about = [("id", found.id), ("name", found.name), ("signature", found.signature), ("over", found.over)]
         value = {**found.to_json(), "trust": "signed", "trees": 0}

@@ -70,8 +70,9 @@ class UserPassphrases:
             return self._variable
         from kurma_core.named_files import content
 
-        said = content(self._file, option="--passphrase-file", endless=True, largest=_LARGEST)
-        first = said.split(b"\n")[0]
+        path = "/dev/stdin" if self._file == "-" else self._file
+        said = content(path, option="--passphrase-file", endless=True, largest=_LARGEST)
+        first = said.split(b"\n")[0].removesuffix(b"\r")
         if not first:
             raise UsageError(f"--passphrase-file: {self._file} has no passphrase in its first line")
         return first

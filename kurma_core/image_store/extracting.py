@@ -120,7 +120,11 @@ def _filled(path: str) -> Iterator[int]:
         root = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise HostError(f"{path}: cannot be extracted to: {reason}", path=path, errno=error.errno) from None
+        above = os.path.dirname(path.rstrip("/"))
+        hint = f"mkdir -p {above}" if above and not os.path.lexists(above) else None
+        raise HostError(
+            f"{path}: cannot be extracted to: {reason}", hint=hint, path=path, errno=error.errno
+        ) from None
     try:
         _must_be_empty(root, path)
         before, had = os.fstat(root), attributes.get(root)

@@ -111,6 +111,13 @@ def _by_name(store: ImageStore, reference: str) -> ImageRecord:
 
 
 def _not_found(reference: str) -> ImageNotFoundError:
+    digits = reference.removeprefix(_PREFIX).removeprefix(_EARLY)
+    if 0 < len(digits) < SHORTEST and is_hex(digits):
+        return ImageNotFoundError(
+            f"the store holds no image called {reference}, and for the beginning of an ID it is too short",
+            hint=f"give at least {SHORTEST} digits of the ID",
+            reference=reference,
+        )
     return ImageNotFoundError(
         f"the store holds no image {reference}", hint="`kurma image list` shows what it holds", reference=reference
     )

@@ -315,7 +315,14 @@ class ImageManager:
         """
         if not reference:
             raise UsageError("an image's name is empty")
-        return self.store.find(reference)
+        try:
+            return self.store.find(reference)
+        except ImageNotFoundError as error:
+            if self.file(reference) is not None:
+                error.hint = f"a file is brought into the store by: kurma image fetch {reference}"
+            elif os.path.isfile(reference):
+                error.hint = f"the file of that name is meant by ./{reference}"
+            raise
 
     def manifest(self, image_id: str) -> ImageManifest:
         """:raises ImageNotFoundError:"""
@@ -472,9 +479,10 @@ class ImageManager:
         from kurma_core.images.archives import path_of
 
         try:
-            return path_of(self._fetching.parse(reference))
+            locator = self._fetching.parse(reference)
         except UsageError:
             return None  # which the store says in its own words
+        return path_of(locator) if locator.scheme == "file" else None
 
     def inspect(self, path: str) -> ArchiveFacts:
         """Reads an archive to its end and checks all of it; what is odd in its manifest is told (T8).

@@ -14,10 +14,8 @@ if TYPE_CHECKING:
     from kurma_core.fetching import Locator
 
 
-def path_of(locator: Locator) -> str | None:
-    """The path that a locator of a file means; None: it is of another kind."""
-    if locator.scheme != "file":
-        return None
+def path_of(locator: Locator) -> str:
+    """The path that a locator of a file means."""
     from urllib.parse import unquote_to_bytes, urlsplit
 
     return os.fsdecode(unquote_to_bytes(urlsplit(locator.text).path))

@@ -40,11 +40,17 @@ class KeyManager:
         """The public keys in a file, or at an https address; over plain http only with ``http`` or ``pubkey``.
 
         :param source: a path or an address.
-        :raises FetchError: in one of its kinds. :raises TrustError: there is no key in it, or a secret one.
+        :raises FetchError: in one of its kinds. :raises HostError: the file cannot be read.
+        :raises TrustError: there is no key in it, or a secret one.
         """
+        from kurma_core.images.archives import path_of
+        from kurma_core.named_files import content
+
         locator = self._fetching.parse(source if "://" in source or source.startswith("/") else f"./{source}")
         if locator.scheme not in ("file", "http", "https"):
             raise UsageError(f"{source}: no file and no address of a key", hint="name a file, or https://…")
+        if locator.scheme == "file":
+            return self.parse(content(path_of(locator), largest=_LARGEST), source)
         self._tell(source, insecure)
         remote = self._fetching.resolve(locator, self._request(insecure))
         assert isinstance(remote, RemoteArchive), "what these schemes give"

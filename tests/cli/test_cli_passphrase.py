@@ -193,3 +193,15 @@ def test_signatures_of_encrypted_files(early: bool, environment: dict[str, str],
     (tmp_path / "root" / "file").write_text("another")
     assert kurma(environment, *build(tmp_path, "--encrypt", *given)).returncode == 0
     assert "does not fit" in kurma(environment, *verify, *given).stderr
+
+
+def test_a_line_that_ends_otherwise_and_from_standard_input(environment: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "passphrase").write_bytes(SECRET.encode() + b"\r\n")
+    words = build(tmp_path, "--encrypt", "--passphrase-file", f"{tmp_path}/passphrase")
+    assert kurma(environment, *words).returncode == 0
+    assert kurma(environment, "image", "validate", f"{tmp_path}/x.aci", KURMA_PASSPHRASE=SECRET).returncode == 0
+    command = [sys.executable, "-m", "kurma_core.cli.main", "image", "validate", "--passphrase-file", "-"]
+    done = subprocess.run(
+        [*command, f"{tmp_path}/x.aci"], input=SECRET.encode(), env=environment, check=False, capture_output=True
+    )
+    assert done.returncode == 0, done.stderr

@@ -145,3 +145,43 @@ def test_what_is_odd_is_told_when_it_is_built(path: Path, capfd: pytest.CaptureF
     code, _, err = run(capfd, "image", "build", str(path.parent), "-o", str(path))
     assert (code, err) == (0, "kurma: unknown key $.x is kept and means nothing to Kurma\n")
     assert json.loads(run(capfd, "image", "cat-manifest", str(path))[1])["x"] == 1
+
+
+NO_IMAGE = [
+    (("show", "key.asc"), "the store holds no image key.asc", "the file of that name is meant by ./key.asc"),
+    (("verify", "key.asc"), "the store holds no image key.asc", "the file of that name is meant by ./key.asc"),
+    (("cat-manifest", "./key.asc"), "/key.asc: not an image archive", ""),
+    (("convert", "key.asc"), "key.asc: not an image archive", ""),
+    (("sign", "key.asc"), "key.asc: not an image archive", ""),
+    (("show", "sha512-4563"), "the store holds no image called sha512-4563, and for", "give at least 6 digits"),
+    (("show", "4563"), "the store holds no image called 4563, and for the beginning", "give at least 6 digits"),
+    (("convert", "."), "cannot be read: it is a directory", ""),
+    (("show", "."), "cannot be read: it is a directory", ""),
+    (("validate", "."), ".: cannot be read: it is a directory", ""),
+    (("sign", "."), ".: cannot be read: it is a directory", ""),
+    (("convert", "/dev/zero"), "/dev/zero: cannot be read: it is not a regular file", ""),
+    (("show", "/dev/zero"), "/dev/zero: cannot be read: it is not a regular file", ""),
+    (("convert", "./none"), "none: cannot be read: no such file or directory", ""),
+    (("show", "./none"), "none: cannot be read: no such file or directory", ""),
+    (("sign", "none"), "none: cannot be read: no such file or directory", ""),
+]
+
+
+@pytest.mark.parametrize(("words", "said", "hint"), NO_IMAGE)
+def test_the_same_mistake_is_told_alike(
+    words: tuple[str, ...], said: str, hint: str, path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (path.parent / "key.asc").write_text("-----BEGIN PGP PUBLIC KEY BLOCK-----\n" * 30)
+    code, out, err = run(capfd, "image", *words)
+    assert (code, out) == (125, "")
+    assert said in err.splitlines()[0]
+    assert hint in err
+
+
+def test_a_signature_goes_with_a_file(path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capfd, "image", "verify", "example.com/hello", "--signature", "hello.asc")
+    assert code == 2
+    assert err.startswith("kurma: --signature goes with a file, and example.com/hello is none\n  hint: ")
+    (path.parent / "plain").write_bytes(TAR)
+    code, _, err = run(capfd, "image", "verify", "plain", "--signature", "hello.asc")
+    assert (code, err) == (125, "kurma: hello.asc: cannot be read: no such file or directory\n")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import binascii
+import errno
 import json
 import os
+import stat
 from collections.abc import Mapping
 from typing import Any
 
@@ -69,7 +71,7 @@ class Logins:
 
     def _from_file(self, path: str, registry: str, repository: str) -> Login | None:
         try:
-            with open(path, "rb") as file:
+            with open(path, "rb", opener=_regular) as file:
                 config = json.load(file)
             auths = dict(config.get("auths") or {})
             helpers = dict(config.get("credHelpers") or {})
@@ -99,6 +101,15 @@ class Logins:
             return None
         user, secret = found
         return Login("" if user == "<token>" else user, secret, f"docker-credential-{helper}")
+
+
+def _regular(path: str, flags: int) -> int:
+    """Opens a regular file and nothing else: a pipe may never be written to, a device never end."""
+    fd = os.open(path, flags | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "it is not a regular file")
+    return fd
 
 
 def usual_files(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -146,6 +147,13 @@ def test_auth_d_counts_before_them(tmp_path: Path) -> None:
     logins = Logins(str(tmp_path / "auth.d"), str(file))
     assert logins.find("quay.io") == Login("ours", "p", f"{tmp_path}/auth.d")
     assert logins.find(HUB) == Login("", "", f"{tmp_path}/auth.d", "t")
+
+
+def test_files_without_an_end(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero"), tmp_path):
+        with pytest.raises(FetchUnauthorizedError, match=f"^{path}: cannot be read: it is not a regular file$"):
+            found(path, "quay.io")
 
 
 # --- helpers ---

@@ -135,7 +135,9 @@ class Transport:
             parts = urlsplit(url)
             _ = parts.port
         except ValueError:
-            raise UsageError(f"{url[:100]!r}: not an http or https address") from None
+            start, slashes, rest = url[:100].partition("//")
+            plain = f"{start}{slashes}{rest.rpartition('@')[2]}"
+            raise UsageError(f"{plain}: malformed: its host or port cannot be one") from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise UsageError(f"{shown(url)}: not an http or https address")
         if "@" in parts.netloc:

@@ -42,6 +42,9 @@ def test_extract(kurma: Any, tmp_path: Path) -> None:
     again = kurma("image", "extract", image_id, str(tmp_path / "two"))
     assert again.returncode == 125
     assert again.stderr.startswith(f"kurma: {tmp_path}/two: cannot be extracted to: it is not empty\n  hint: ")
+    nowhere = kurma("image", "extract", image_id, str(tmp_path / "a" / "b"))
+    assert nowhere.returncode == 125
+    assert nowhere.stderr.splitlines()[1] == f"  hint: mkdir -p {tmp_path}/a"
 
 
 def test_no_device_and_no_link_is_replaced(kurma: Any, tmp_path: Path) -> None:

@@ -186,6 +186,42 @@ def test_a_signer_whose_key_was_revoked(here: Machine, signed: str, signers: Sig
         here.images.resolve(NAME)
 
 
+@pytest.fixture
+def signed_file(here: Machine, keys: Path, tmp_path: Path, signers: Signers) -> str:
+    """Path of an archive that came in, signed by alice."""
+    archive = build(here, tmp_path)
+    Path(f"{archive}.asc").write_bytes(signers.sign(archive, "alice"))
+    trust(keys, signers, "alice", "root.d")
+    assert here.images.fetch(str(archive)).trust == "signed"
+    return str(archive)
+
+
+@pytest.mark.parametrize("pull", ["new", "always"])
+def test_a_file_whose_signer_was_revoked(here: Machine, signed_file: str, signers: Signers, pull: str) -> None:
+    """It is judged as if it had never come in."""
+    revoked = here.images.keys.parse(signers.public("alice") + signers.revocation_of("alice"), "x")[0]
+    here.images.keys.add(revoked, None)
+    for get in (here.images.fetch, here.images.resolve):
+        with pytest.raises(TrustError, match="was revoked"):
+            get(signed_file, pull=pull)
+    assert here.images.resolve(signed_file, insecure=frozenset({"image"})).name == NAME
+
+
+def test_a_file_whose_signer_is_trusted_no_longer(
+    here: Machine, keys: Path, signed_file: str, signers: Signers
+) -> None:
+    here.images.keys.remove(signers.fingerprints["alice"], None)
+    trust(keys, signers, "mallory", "root.d")
+    with pytest.raises(TrustError, match="not trusted for it"):
+        here.images.resolve(signed_file)
+    here.images.keys.remove(signers.fingerprints["mallory"], None)
+    came = here.images.resolve(signed_file).provenance
+    assert [one.trust for one in came][-1] == "local", (
+        "nobody is trusted for the name: it is a file like any other"
+    )
+    assert here.images.resolve(signed_file).provenance == came, "and is not read again"
+
+
 def test_a_file_of_that_name_changes_nothing_for_the_signed_one(
     here: Machine, signed: str, tmp_path: Path
 ) -> None:
