@@ -228,11 +228,14 @@ class RemoteLayers:
 class FetchRequest:
     """:param os: and ``arch``: the platform wanted, in App Container terms.
     :param insecure: relaxations in force for this run: ``image``, ``tls``, ``http``, ``pubkey``.
+    :param known: the blob's ``key`` when the locator was last resolved, if what it gave is there still: a fetcher
+        may ask its source just whether that has changed. A blob with that key again is not read.
     """
 
     os: str
     arch: str
     insecure: frozenset[str] = frozenset()
+    known: str | None = None
 
 
 class Fetcher(Protocol):

@@ -94,13 +94,13 @@ class Acquisition:
 
     def _fetch(self, locator: Locator, known: Known | None, expected: Expectation) -> ImageRecord:
         system, arch = self.platform
-        remote = self.fetching.resolve(locator, FetchRequest(system, arch, self.insecure))
+        stored = self._stored(known, locator, expected) if known is not None else None
+        before = known.key if known is not None and stored is not None else None
+        remote = self.fetching.resolve(locator, FetchRequest(system, arch, self.insecure, before))
         key = remote.blob.key if isinstance(remote, RemoteArchive) else remote.digest
-        if known is not None and key is not None and known.key == key:
-            stored = self._stored(known, locator, expected)
-            if stored is not None:
-                self._remember(locator, stored, key, _max_age(remote))
-                return stored
+        if stored is not None and key is not None and key == before:
+            self._remember(locator, stored, key, _max_age(remote))
+            return stored
         if isinstance(remote, RemoteArchive):
             record = self._archive(locator, remote, expected)
         else:

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     import ssl
 
 
+#: Seconds that a stalled answer stands still.
+_STALL = 30.0
+
+
 @dataclass
 class Page:
     """What stands at one path.
@@ -22,7 +26,9 @@ class Page:
     :param statuses: for each request to come, an answer instead of the content.
     :param ranges: ranges are understood.
     :param length: the length is announced.
+    :param stalls: for each request to come, the number of bytes after which nothing more is sent for a while.
     :param delay: seconds before the answer.
+    :ivar sent: how often the content, or a part of it, was sent.
     """
 
     content: bytes = b""
@@ -35,6 +41,8 @@ class Page:
     delay: float = 0.0
     redirect: str = ""
     authorization: str = ""
+    stalls: list[int] = field(default_factory=list)
+    sent: int = 0
 
 
 @dataclass(frozen=True)
@@ -146,8 +154,13 @@ def _handler(server: WebServer) -> type[http.server.BaseHTTPRequestHandler]:
                 headers["ETag"] = page.etag
             if start:
                 headers["Content-Range"] = f"bytes {start}-{len(page.content) - 1}/{len(page.content)}"
+            if page.etag and self.headers.get("If-None-Match") == page.etag:
+                self._say(304, headers, b"")
+                return
+            page.sent += 1
             cut = page.cuts.pop(0) if page.cuts else None
-            self._say(206 if start else 200, headers, content, length=page.length, cut=cut)
+            stall = page.stalls.pop(0) if page.stalls else None
+            self._say(206 if start else 200, headers, content, length=page.length, cut=cut, stall=stall)
 
         def _start_of(self, page: Page) -> int:
             span = self.headers.get("Range", "")
@@ -164,6 +177,7 @@ def _handler(server: WebServer) -> type[http.server.BaseHTTPRequestHandler]:
             *,
             length: bool = True,
             cut: int | None = None,
+            stall: int | None = None,
         ) -> None:
             self.send_response(status)
             for name, value in headers.items():
@@ -173,6 +187,10 @@ def _handler(server: WebServer) -> type[http.server.BaseHTTPRequestHandler]:
             else:
                 self.send_header("Connection", "close")
             self.end_headers()
+            if stall is not None:
+                self.wfile.write(content[:stall])
+                threading.Event().wait(_STALL)
+                return
             self.wfile.write(content if cut is None else content[:cut])
             if cut is not None or not length:
                 self.close_connection = True

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _YEAR = 365 * 86400
 #: Of a number in a header.
 _DIGITS = 18
+_NOT_MODIFIED = 304
 
 
 def web_archive(
@@ -29,6 +30,7 @@ def web_archive(
     url: str | None = None,
     signatures: Sequence[tuple[str, str]] | None = None,
     pages: bool = True,
+    known: str | None = None,
 ) -> RemoteArchive:
     """The archive at an http or https address.
 
@@ -39,15 +41,19 @@ def web_archive(
     :param signatures: addresses where its signature may stand, and over what it is then, in order; None: those
         of :func:`.local.beside`.
     :param pages: False: an HTML page counts as nothing found, for many servers have one for every address.
+    :param known: the blob's key of last time; where that still stands there, the body is not asked for.
     :raises FetchError: in one of its kinds.
     """
     address = locator if url is None else url
     places = signature_places(address) if signatures is None else signatures
-    answer, final = transport.request(address)
+    answer, final = transport.request(address, _unless(known), accept=(_NOT_MODIFIED,))
+    if answer.status == _NOT_MODIFIED and (known or "").split(" ")[1:2] != [shown(final)]:
+        answer.close()  # so says another place, of another body
+        answer, final = transport.request(address)
     if not pages and answer.headers.get("Content-Type", "").lower().startswith("text/html"):
         answer.close()
         raise FetchNotFoundError(f"{shown(address)}: a page, and no image", url=shown(address), status=404)
-    blob = WebBlob(transport, address, final, answer)
+    blob = WebBlob(transport, address, final, answer, known)
     return RemoteArchive(
         locator=locator,
         url=shown(final),
@@ -65,15 +71,18 @@ class WebBlob:
     what is there already.
     """
 
-    def __init__(self, transport: Transport, url: str, final: str, answer: BaseHTTPResponse) -> None:
+    def __init__(
+        self, transport: Transport, url: str, final: str, answer: BaseHTTPResponse, known: str | None = None
+    ) -> None:
         self._transport = transport
         self._url = url
-        self._validator = next(iter(validators(answer)), None)
+        unchanged = answer.status == _NOT_MODIFIED and known is not None
+        self._validator = _validator(known) if unchanged else next(iter(validators(answer)), None)
         chunked = "Transfer-Encoding" in answer.headers  # then any length is to be ignored (RFC 9112, 6.3)
-        self.size: int | None = None if chunked else _number(answer.headers.get("Content-Length", ""))
+        self.size: int | None = None if chunked or unchanged else _number(answer.headers.get("Content-Length", ""))
         self.digest: str | None = None
         self.key = None if self._validator is None else f"web {shown(final)} {self._validator}"
-        self._first: BaseHTTPResponse | None = answer
+        self._first: BaseHTTPResponse | None = None if unchanged else answer
         self._lock = threading.Lock()
         # An image that is in the store already is not read: its connection is not left to the garbage collector.
         weakref.finalize(self, answer.close)
@@ -99,6 +108,19 @@ class WebBlob:
 
     def _open_at(self, offset: int) -> BaseHTTPResponse:
         return get_from(self._transport, self._url, offset, validator=self._validator)
+
+
+def _validator(known: str | None) -> str:
+    """Of a blob's key."""
+    return (known or "").partition(" ")[2].partition(" ")[2]
+
+
+def _unless(known: str | None) -> dict[str, str]:
+    """The headers that ask for a body only if it is not the known one."""
+    validator = _validator(known) if (known or "").startswith("web ") else ""
+    if not validator:
+        return {}
+    return {"If-None-Match" if validator.startswith('"') else "If-Modified-Since": validator}
 
 
 def _number(text: str) -> int | None:

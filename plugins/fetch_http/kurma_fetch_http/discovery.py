@@ -54,7 +54,7 @@ class Discovery:
                 if candidate.image in self._tried:
                     continue
                 self._tried.append(candidate.image)
-                found = self._at(candidate, text)
+                found = self._at(candidate, text, request.known)
                 if found is not None:
                     return found
         except FetchError as error:
@@ -84,7 +84,7 @@ class Discovery:
             raise self._nothing(name)
         return tuple(found)
 
-    def _at(self, candidate: Candidate, text: str) -> RemoteArchive | None:
+    def _at(self, candidate: Candidate, text: str, known: str | None) -> RemoteArchive | None:
         """:raises FetchError: the host of the name cannot be asked at all, so that its pages cannot either."""
         try:
             return web_archive(
@@ -93,6 +93,7 @@ class Discovery:
                 url=candidate.image,
                 signatures=candidate.signatures,
                 pages=not candidate.simple,
+                known=known,
             )
         except UsageError as error:  # what makes no address is the page's fault, not the user's
             self._failures.append(FetchError(error.message, url=candidate.image))

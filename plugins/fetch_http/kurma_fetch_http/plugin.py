@@ -41,7 +41,7 @@ class HttpFetcher:
         from kurma_fetch_http.archive import web_archive
         from kurma_fetch_http.transport import Transport
 
-        return web_archive(locator, Transport.from_config(self._context, request.insecure))
+        return web_archive(locator, Transport.from_config(self._context, request.insecure), known=request.known)
 
 
 @hookimpl

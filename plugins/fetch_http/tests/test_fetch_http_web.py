@@ -131,6 +131,62 @@ def test_max_age_and_etag_are_told(tmp_path: Path, server: WebServer) -> None:
     assert '"one"' in (archive.blob.key or "")
 
 
+def known_of(tmp_path: Path, url: str, known: str | None = None) -> RemoteArchive:
+    fetcher = load_driver(kurma_fetch_http.plugin, tmp_path, {})
+    found = fetcher.resolve(url, FetchRequest("linux", "amd64", frozenset({"http"}), known))
+    assert isinstance(found, RemoteArchive)
+    return found
+
+
+def test_what_is_known_is_not_sent_again(tmp_path: Path, server: WebServer) -> None:
+    """And can be read all the same."""
+    page = server.pages["/x.aci"] = Page(b"image", headers={"Cache-Control": "max-age=7"})
+    server.pages["/moved"] = Page(redirect="/x.aci")
+    first = known_of(tmp_path, server.url("/moved"))
+    assert page.sent == 1
+    again = known_of(tmp_path, server.url("/moved"), first.blob.key)
+    assert page.sent == 1
+    assert (again.blob.key, again.url, again.max_age) == (first.blob.key, first.url, 7)
+    with again.blob.open() as stream:
+        assert stream.read(100) == b"image"
+    with again.blob.open(2) as stream:
+        assert stream.read(100) == b"age"
+    page.etag = '"two"'
+    other = known_of(tmp_path, server.url("/moved"), first.blob.key)
+    assert page.sent == 4
+    assert other.blob.key != first.blob.key
+    assert other.blob.size == 5
+
+
+def test_another_place_with_the_same_validator_is_another_body(tmp_path: Path, server: WebServer) -> None:
+    server.pages["/x.aci"], server.pages["/y.aci"] = Page(b"image"), Page(b"another")
+    first = known_of(tmp_path, server.url("/x.aci"))
+    other = known_of(tmp_path, server.url("/y.aci"), first.blob.key)
+    assert other.blob.key != first.blob.key
+    with other.blob.open() as stream:
+        assert stream.read(100) == b"another"
+
+
+def test_a_date_as_validator(tmp_path: Path, server: WebServer) -> None:
+    server.pages["/x.aci"] = Page(b"x", etag="", headers={"Last-Modified": "Sat, 21 Nov 2026 10:00:00 GMT"})
+    first = known_of(tmp_path, server.url("/x.aci"))
+    known_of(tmp_path, server.url("/x.aci"), first.blob.key)
+    assert server.seen[-1].headers["If-Modified-Since"] == "Sat, 21 Nov 2026 10:00:00 GMT"
+
+
+@pytest.mark.parametrize("known", ["sha256:00", "web ", "web x", ""])
+def test_a_key_of_another_kind_asks_for_all(tmp_path: Path, server: WebServer, known: str) -> None:
+    server.pages["/x.aci"] = Page(b"x")
+    known_of(tmp_path, server.url("/x.aci"), known)
+    assert not [name for name in server.seen[-1].headers if name.startswith("If-")]
+
+
+def test_a_304_that_nobody_asked_for(tmp_path: Path, server: WebServer) -> None:
+    server.pages["/x.aci"] = Page(statuses=[304] * 9)
+    with pytest.raises(FetchError, match="unexpected answer"):
+        known_of(tmp_path, server.url("/x.aci"))
+
+
 def test_the_signature_stands_beside_it(tmp_path: Path, server: WebServer) -> None:
     archive = resolve(tmp_path, server.url("/image.aci"))
     assert archive.signature() is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -102,8 +103,8 @@ def open_shop(command: Command, signers: Signers, directory: Path) -> Iterator[S
         yield shop
         if new := shop.new():
             shop.out("image", "rm", *new)
-        for path in shop.leftovers():
-            path.unlink()
+        for path in shop.leftovers():  # of what was killed; a sweep takes it where others' images do not matter
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def one_line(done: Done, *said: str) -> None:

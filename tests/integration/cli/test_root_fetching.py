@@ -1,0 +1,327 @@
+"""Fetching as people do it: discovered keys, pulling, two at once, kills, Ctrl-C (D6, K2, S5, S6)."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kurma_core.testing.webserver import Page
+from tests.integration.cli.conftest import Command
+from tests.integration.cli.shop import Shop, one_line, open_shop
+from tests.trust.signers import Signers, gnupg_home
+
+pytestmark = pytest.mark.root
+APP = "example.com/app:1.0"
+PLACE = "/images/example.com/app-1.0.aci"
+
+
+@pytest.fixture(scope="module")
+def signers() -> Iterator[Signers]:
+    with gnupg_home() as made:
+        made.make("alice")
+        yield made
+
+
+@pytest.fixture
+def shop(kurma_command: Command, signers: Signers, tmp_path: Path) -> Iterator[Shop]:
+    with open_shop(kurma_command, signers, tmp_path) as made:
+        made.owner.page()
+        yield made
+
+
+def large() -> str:
+    return os.urandom(1_500_000).hex()
+
+
+def at_a_terminal(shop: Shop, answer: str, *words: str) -> tuple[int, str]:
+    """Exit code, and what is shown on standard error."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [*shop.command.program, *words], stdin=theirs, stdout=subprocess.PIPE, stderr=theirs, env=shop.environment
+    )
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            shown += os.read(ours, 4096)
+        except OSError:  # its other end is closed
+            break
+        if shown.endswith(b"[y/N] "):
+            os.write(ours, answer.encode())
+    os.close(ours)
+    process.communicate()
+    return process.returncode, shown.decode()
+
+
+# --- keys ---
+
+
+def test_a_key_is_discovered_shown_and_asked_for(shop: Shop, signers: Signers) -> None:
+    """The whole story (K2)."""
+    ident = shop.owner.publish("example.com/app", "1.0")
+    shop.owner.server.pages["/pubkeys.asc"] = Page(signers.public("alice"))
+    words = ("trust", "add", "--prefix", "example.com/app")
+    fingerprint = signers.fingerprints["alice"]
+
+    refused = shop("image", "fetch", APP)
+    one_line(refused, "is not trusted for it")
+    assert "kurma trust add --prefix example.com/app" in refused.stderr
+    assert shop.clean()
+
+    nobody = shop(*words)
+    assert nobody.returncode == 2
+    assert f"--fingerprint {fingerprint}, or --yes" in nobody.stderr
+    assert not shop.keys.exists()
+
+    code, shown = at_a_terminal(shop, "n\n", *words)
+    assert code == 125
+    assert " ".join(fingerprint[at : at + 4] for at in range(0, 40, 4)) in shown
+    assert f"trust {fingerprint} for example.com/app? [y/N]" in shown
+    assert "no key was added" in shown
+    assert not shop.keys.exists()
+    one_line(shop("image", "fetch", APP), "is not trusted for it")
+
+    assert at_a_terminal(shop, "y\n", *words)[0] == 0
+    assert os.listdir(shop.keys / "prefix.d" / "example.com" / "app") == [fingerprint]
+    assert shop.out("image", "fetch", APP) == f"{ident}\n"
+    assert [seen.path for seen in shop.owner.server.seen if "pubkeys" in seen.path] == ["/pubkeys.asc"] * 3
+
+
+# --- pulling ---
+
+
+def test_pull_words(shop: Shop) -> None:
+    shop.trust()
+    fetch = ("image", "fetch", "--pull")
+    first = shop.owner.publish("example.com/app", "1.0", content="one")
+    one_line(shop(*fetch, "never", APP), "nothing is to be fetched")
+    assert not shop.owner.server.seen
+    assert shop.out(*fetch, "new", APP) == f"{first}\n"
+    asked = len(shop.owner.server.seen)
+    assert shop.out(*fetch, "new", APP) == shop.out(*fetch, "never", APP) == f"{first}\n"
+    assert len(shop.owner.server.seen) == asked, "what is in the store was asked for"
+    second = shop.owner.publish("example.com/app", "1.0", content="two")
+    assert shop.out(*fetch, "new", APP) == f"{first}\n"
+    assert shop.out(*fetch, "always", APP) == f"{second}\n"
+    wrong = shop(*fetch, "sometimes", APP)
+    assert wrong.returncode == 2
+    assert "'sometimes' is not one of 'new', 'always', 'never'" in wrong.stderr
+
+
+def test_what_has_not_changed_is_not_sent_again(shop: Shop) -> None:
+    """By ETag; and for as long as max-age says nobody is asked at all."""
+    shop.trust()
+    ident = shop.owner.publish("example.com/app", "1.0")
+    page = shop.owner.server.pages[PLACE]
+    shop.out("image", "fetch", APP)
+    assert (shop.bodies(PLACE), page.sent) == (1, 1)
+    assert shop.out("image", "fetch", "--pull", "always", APP) == f"{ident}\n"
+    assert (shop.bodies(PLACE), page.sent) == (2, 1), "asked once more, and not sent"
+    page.headers = {"Cache-Control": "max-age=600"}
+    shop.out("image", "fetch", "--pull", "always", APP)
+    asked = len(shop.owner.server.seen)
+    assert shop.out("image", "fetch", "--pull", "always", APP) == f"{ident}\n"
+    assert len(shop.owner.server.seen) == asked
+
+
+def test_two_processes_read_it_once(shop: Shop) -> None:
+    shop.trust()
+    ident = shop.owner.publish("example.com/app", "1.0", content=large())
+    shop.owner.server.pages[f"{PLACE}.asc"].delay = 1.5  # while one waits for the signature, the other comes
+    both = [shop.popen("image", "fetch", APP) for _ in range(2)]
+    ends = [one.communicate(timeout=60) for one in both]
+    assert [out for out, _ in ends] == [f"{ident}\n"] * 2, ends
+    assert shop.bodies(f"{PLACE}.asc") == 1, "one of them verified it, and the other found it"
+    assert any("waiting for another fetch of the same" in err for _, err in ends), ends
+    assert not shop.leftovers()
+
+
+def test_a_killed_fetch_goes_on_by_range(shop: Shop) -> None:
+    shop.trust()
+    ident = shop.owner.publish("example.com/app", "1.0", content=large())
+    page = shop.owner.server.pages[PLACE]
+    whole = len(page.content)
+    page.stalls = [whole // 2]
+    process = shop.popen("image", "fetch", APP)
+    wait_for(lambda: sum(path.stat().st_size for path in partials(shop)) > whole // 3)
+    process.kill()
+    process.communicate()
+    assert not shop.new()
+    kept = sum(path.stat().st_size for path in partials(shop))
+    assert whole // 3 < kept <= whole // 2
+    assert shop.out("image", "fetch", APP) == f"{ident}\n"
+    ranges = [seen.headers.get("Range") for seen in shop.owner.server.requests(PLACE)]
+    assert ranges == [None, None, f"bytes={kept}-"]
+    assert not partials(shop)
+
+
+def partials(shop: Shop) -> list[Path]:
+    return [path for path in shop.leftovers() if path.parent.name == "partial"]
+
+
+def wait_for(is_so: Callable[[], object]) -> None:
+    end = time.monotonic() + 20
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+# --- Ctrl-C, and servers that do not answer ---
+
+
+@pytest.fixture
+def silent() -> Iterator[socket.socket]:
+    """Takes no connection: those that are made wait."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
+        waiting = []
+        for _ in range(3):  # the queue is full by then
+            one = socket.socket()
+            one.setblocking(False)
+            one.connect_ex(listener.getsockname())
+            waiting.append(one)
+        yield listener
+        for one in waiting:
+            one.close()
+
+
+def interrupted(process: subprocess.Popen[str]) -> tuple[float, str]:
+    """Seconds from Ctrl-C to the end, and standard error."""
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    return time.monotonic() - began, err
+
+
+@pytest.mark.parametrize("words", [("image", "fetch"), ("run", "--net", "none")], ids=["fetch", "run"])
+def test_ctrl_c_while_nobody_answers(shop: Shop, silent: socket.socket, words: tuple[str, ...]) -> None:
+    url = f"http://127.0.0.1:{silent.getsockname()[1]}/x.aci"
+    process = shop.popen(*words, "--insecure-options=http,image", url)
+    assert process.stderr is not None
+    assert "not verified" in process.stderr.readline() + process.stderr.readline()  # it has begun
+    time.sleep(0.5)
+    assert process.poll() is None
+    assert interrupted(process)[0] < 3
+    assert shop.clean()
+    assert shop.out("list", "--no-legend") == ""
+
+
+def test_ctrl_c_in_the_wait_that_a_server_asks_for(shop: Shop) -> None:
+    shop.trust()
+    shop.owner.publish("example.com/app", "1.0")
+    page = shop.owner.server.pages[PLACE]
+    page.statuses, page.headers = [429] * 5, {"Retry-After": "50"}
+    process = shop.popen("image", "fetch", APP)
+    assert process.stderr is not None
+    assert "too many requests: trying again in 50 s" in process.stderr.readline()
+    assert interrupted(process)[0] < 3
+    assert shop.clean()
+
+
+def test_ctrl_c_in_the_middle_keeps_what_came(shop: Shop) -> None:
+    """And no more than that: the next fetch goes on from there."""
+    shop.trust()
+    ident = shop.owner.publish("example.com/app", "1.0", content=large())
+    page = shop.owner.server.pages[PLACE]
+    page.stalls = [1_000_000]
+    process = shop.popen("image", "fetch", APP)
+    wait_for(lambda: sum(path.stat().st_size for path in partials(shop)) > 500_000)
+    assert interrupted(process)[0] < 3
+    assert not shop.new()
+    assert [path.parent.name for path in shop.leftovers()] == ["partial"]
+    assert shop.out("image", "fetch", APP) == f"{ident}\n"
+    assert "Range" in shop.owner.server.requests(PLACE)[-1].headers
+
+
+def test_a_connection_that_is_not_taken_ends_by_time(shop: Shop, silent: socket.socket) -> None:
+    config = Path(shop.environment["KURMA_CONFIG"])
+    config.write_text('{"plugins": {"fetchers": {"http": {"config": {"timeout": 0.5}}}}}')
+    began = time.monotonic()
+    url = f"http://127.0.0.1:{silent.getsockname()[1]}/x.aci"
+    done = shop("image", "fetch", "--insecure-options=http,image", url)
+    assert time.monotonic() - began < 8
+    assert done.returncode == 125
+    assert "no answer in time" in done.stderr
+    assert shop.clean()
+
+
+def test_a_head_that_drips_ends_by_time(shop: Shop) -> None:
+    """One byte each second, and the time-out is two: four are enough."""
+    config = Path(shop.environment["KURMA_CONFIG"])
+    config.write_text('{"plugins": {"fetchers": {"http": {"config": {"timeout": 2.0}}}}}')
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def drip() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                try:
+                    for byte in b"HTTP/1.1 200 OK\r\nServer: slow\r\n":
+                        connection.sendall(bytes((byte,)))
+                        time.sleep(1)
+                except OSError:
+                    pass
+
+        thread = threading.Thread(target=drip, daemon=True)
+        thread.start()
+        began = time.monotonic()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/x.aci"
+        done = shop("image", "fetch", "--insecure-options=http,image", url)
+        assert 3 < time.monotonic() - began < 12
+        thread.join(10)
+    assert done.returncode == 125
+    assert "no answer in time" in done.stderr
+    assert shop.clean()
+
+
+# --- one archive, several ways ---
+
+
+def test_two_locators_of_one_archive(shop: Shop, tmp_path: Path) -> None:
+    """One image, whose ways in are all kept; taking it away takes all."""
+    shop.trust()
+    path, ident = shop.owner.archive("example.com/app", "1.0")
+    shop.owner.put(PLACE, path)
+    by_path = tmp_path / "copy.aci"
+    by_path.write_bytes(path.read_bytes())
+    ways = (APP, f"https://example.com{PLACE}", str(by_path))
+    for way in ways:
+        assert shop.out("image", "fetch", way) == f"{ident}\n"
+    assert shop.new() == {ident}
+    shown = shop.out("image", "show", ident)
+    for way in ways:
+        assert way in shown
+    assert len(list((shop.images / "archives").glob(f"{ident}*"))) == 1
+    shop.out("image", "rm", ident)
+    assert shop.clean()
+    for way in ways[:2]:
+        one_line(shop("image", "fetch", "--pull", "never", way), "nothing is to be fetched")
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ('{"acKind": "ContainerRuntimeManifest",\n "acVersion": "0.1.0"\n "apps": []}', "line 3, column 2"),
+        ('{"acKind": "ContainerRuntimeManifest",\n "apps": [}', "line 2, column 11"),
+        ('{"acKind": "ContainerRuntimeManifest", "apps": [', "line 1, column 4"),
+    ],
+)
+def test_broken_json_in_an_early_pod(shop: Shop, tmp_path: Path, text: str, where: str) -> None:
+    file = tmp_path / "pod.json"
+    file.write_text(text)
+    for words in (("run", "--pod"), ("pod", "convert")):
+        done = shop(*words, str(file))
+        assert done.returncode in (2, 125)
+        line = done.stderr.splitlines()[0]
+        assert str(file) in line, line
+        assert where in line, line
+        assert len([line for line in done.stderr.splitlines() if line.startswith("kurma: ")]) == 1
