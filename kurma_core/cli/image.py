@@ -96,15 +96,17 @@ def list_(session: Session, *, sort: str, quiet: bool, format: str, no_legend: b
         ("NAME", lambda image: image.name),
         ("VERSION", lambda image: image.version or ""),
         ("SIZE", lambda image: size(image.size)),
-        ("TRUST", lambda image: image.trust),
+        ("TRUST", session.client.images.trust),
         ("FETCHED", lambda image: ago(image.fetched_at)),
         ("LAST USED", lambda image: ago(image.last_used) or "never"),
     ]
     if quiet:
         for image in listed:
             session.line(image.id)
-    else:
+    elif format == "table":
         session.listing(format, listed, columns, no_legend=no_legend)
+    else:
+        session.listing(format, [_as_json(session, image) for image in listed], columns, no_legend=no_legend)
     for error in damaged:
         session.problem(error)
 
@@ -126,7 +128,13 @@ def show(session: Session, *, image: str, passphrase_file: str | None, format: s
         return
     record = images.get(image)
     manifest = images.manifest(record.id)
-    session.show(format, {**record.to_json(), "manifest": manifest.to_json()}, lambda: page(record, manifest))
+    value = {**_as_json(session, record), "manifest": manifest.to_json()}
+    session.show(format, value, lambda: page(record, manifest, images.trust(record)))
+
+
+def _as_json(session: Session, record: ImageRecord) -> dict[str, Any]:
+    """With the trust of today."""
+    return {**record.to_json(), "trust": session.client.images.trust(record)}
 
 
 @command(

@@ -18,12 +18,20 @@ if TYPE_CHECKING:
     Fact = tuple[str, str | None]
 
 
-def page(record: ImageRecord, manifest: ImageManifest) -> str:
-    """The whole page, as paragraphs."""
-    return "\n\n".join(_paragraphs(record, manifest))
+def page(record: ImageRecord, manifest: ImageManifest, trust: str) -> str:
+    """The whole page, as paragraphs.
+
+    :param trust: what vouches for it now.
+    """
+    return "\n\n".join(_paragraphs(record, manifest, trust))
 
 
-def _paragraphs(record: ImageRecord, manifest: ImageManifest) -> Iterator[str]:
+def trust_words(now: str, then: str) -> str:
+    """What vouches for an image, and what did when it came in, where that is another thing."""
+    return now if now == then else f"{now} (it came in {then}, by a key that is not trusted for it)"
+
+
+def _paragraphs(record: ImageRecord, manifest: ImageManifest, trust: str) -> Iterator[str]:
     yield facts(
         [
             ("id", record.id),
@@ -32,7 +40,7 @@ def _paragraphs(record: ImageRecord, manifest: ImageManifest) -> Iterator[str]:
             ("version", record.version),
             ("labels", pairs(record.labels)),
             ("size", size(record.size)),
-            ("trust", record.trust),
+            ("trust", trust_words(trust, record.trust)),
             ("fetched", moment(record.fetched_at)),
             ("last used", moment(record.last_used) if record.last_used else "never"),
         ]
@@ -48,6 +56,9 @@ def _paragraphs(record: ImageRecord, manifest: ImageManifest) -> Iterator[str]:
         yield "\n".join(table(manifest.dependencies, dependencies))
     if manifest.path_whitelist:
         yield "\n".join(table(manifest.path_whitelist, [("KEEPS ONLY", str)]))
+    notes = [note for note in manifest.annotations if note.value]
+    if notes:
+        yield "\n".join(table(notes, [("ANNOTATION", lambda one: one.name), ("VALUE", lambda one: one.value)]))
     layers: list[Column] = [("LAYERS, LOWEST FIRST", str)]
     yield "\n".join(table(record.layers, layers)) if record.layers else "no layers"
     for one in reversed(record.provenance):

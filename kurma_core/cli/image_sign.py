@@ -59,6 +59,7 @@ def verify(
     Of an image in the store every file is read, those of the trees rendered from it too; what vouches for it is
     told. Of a file the signature must be by a key that is trusted for the image's name.
     """
+    from kurma_core.cli.image_page import trust_words
     from kurma_core.cli.output import facts, to_second
 
     session.passphrase_file = passphrase_file
@@ -82,14 +83,10 @@ def verify(
         ("id", record.id),
         ("name", record.name),
         ("files", "as extracted" + (f", in rendered trees too ({verified.trees})" if verified.trees else "")),
-        ("trust", _trust(verified.trust, record.trust)),
+        ("trust", trust_words(verified.trust, record.trust)),
     ]
     for one in record.provenance:
         key = f", by {one.fingerprint}" if one.fingerprint else ""
         relaxed = f", relaxed: {','.join(one.insecure)}" if one.insecure else ""
         pairs.append(("came", f"{one.trust}{key}, {to_second(one.fetched_at)}, from {one.locator}{relaxed}"))
     session.show(format, verified.to_json(), lambda: facts(pairs))
-
-
-def _trust(now: str, then: str) -> str:
-    return now if now == then else f"{now} (it came in {then}, by a key that is not trusted for it)"

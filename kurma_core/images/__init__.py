@@ -9,7 +9,15 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, cast
 
-from kurma_core.errors import FetchDigestError, FetchError, ImageError, ImageNotFoundError, StoreError, UsageError
+from kurma_core.errors import (
+    FetchDigestError,
+    FetchError,
+    ImageError,
+    ImageNotFoundError,
+    StoreError,
+    TrustError,
+    UsageError,
+)
 from kurma_core.fetching import NAMED, Fetching, host_platform
 from kurma_core.images.acquisition import PULLS, Acquisition
 from kurma_core.images.decryption import Decryption
@@ -361,7 +369,15 @@ class ImageManager:
         there = [tree for tree in sorted(wanted) if os.path.isdir(self.store.path("trees", tree))]
         for tree in there:
             self.store.verify(tree, deep=True)
-        return Verified(record, self._policy(()).trust(record), len(there))
+        return Verified(record, self.trust(record), len(there))
+
+    def trust(self, record: ImageRecord) -> str:
+        """The strongest word that vouches for an image now: a signature by a key that was revoked, or is not
+        trusted for its name any more, vouches for nothing. ``record.trust`` says what did when it came in."""
+        try:
+            return self._policy(()).trust(record)
+        except TrustError:
+            return "unverified"  # others may write the keystore, or it cannot be read; using the image says so
 
     # --- removing ------------------------------------------------------------------------------------------------
 

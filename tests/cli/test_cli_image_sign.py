@@ -164,6 +164,20 @@ def test_an_unsigned_file(image: Path, capsys: pytest.CaptureFixture[str]) -> No
 # --- images of the store ---
 
 
+def vouching(capsys: pytest.CaptureFixture[str]) -> tuple[str, str, str]:
+    """What the table, its JSON and the image's page say vouches for it."""
+    _, table, _ = run(capsys, "list", "--no-legend")
+    _, listed, _ = run(capsys, "list", "--format", "json")
+    _, page, _ = run(capsys, "show", NAME)
+    words = table.split()
+    line = next(line for line in page.splitlines() if line.startswith("trust "))
+    return (
+        next(word for word in words if word in ("signed", "unverified")),
+        json.loads(listed)[0]["trust"],
+        line.split()[1],
+    )
+
+
 @pytest.mark.root
 def test_an_image_of_the_store(
     keys: Path, image: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -178,10 +192,12 @@ def test_an_image_of_the_store(
     assert code == 0
     assert "as extracted, in rendered trees too (1)" in out
     assert f"signed, by {key}" in out
+    assert vouching(capsys) == ("signed", "signed", "signed")
     assert main(["trust", "rm", key, "--prefix", NAME]) == 0
     code, out, _ = run(capsys, "verify", NAME)
     assert code == 0
     assert "unverified (it came in signed, by a key that is not trusted for it)" in out
+    assert vouching(capsys) == ("unverified", "unverified", "unverified"), "all say the same"
     json_fields.check("image verify", json.loads(run(capsys, "verify", "--format", "json", NAME)[1]))
     (Path(tree.strip()) / "file").write_bytes(b"crooked")
     code, _, err = run(capsys, "verify", NAME)

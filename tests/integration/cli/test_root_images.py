@@ -62,6 +62,7 @@ def images(kurma_command: Any, place: Path) -> Iterator[dict[str, str]]:
         "top",
         20_000,
         app=APP,
+        annotations=[{"name": "authors", "value": "A \x1b[1mB"}],
         pathWhitelist=["/content", "/opt/content"],
         dependencies=[
             {"imageName": "example.com/shown/small", "imageID": found["small"], "kurma.io/root": "/opt"},
@@ -89,6 +90,7 @@ def test_what_an_image_is(kurma: Any, images: dict[str, str]) -> None:
     assert re.search(r"^example\.com/shown/small +- +" + images["small"][:20] + r" +/opt$", page, re.MULTILINE)
     assert re.search(r"^example\.com/shown/large +version=1 +- +/$", page, re.MULTILINE)
     assert "KEEPS ONLY\n/content\n/opt/content\n" in page
+    assert re.search(r"^ANNOTATION +VALUE\nauthors +A \\x1b\[1mB$", page, re.MULTILINE)
     assert f"LAYERS, LOWEST FIRST\n{images['top']}\n" in page
     assert "no app" in kurma.out("image", "show", images["small"])
 
