@@ -34,11 +34,17 @@ def value_of(file: str, text: str) -> Json:
     return value
 
 
-def text_of(file: str) -> str:
-    """The file's text. :raises ConfigError: it cannot be read, or anyone may write to it."""
+def text_of(file: str, *, pipe: bool = False) -> str:
+    """The file's text.
+
+    :param pipe: it may be a pipe.
+    :raises ConfigError: it cannot be read, or anyone may write to it.
+    """
     from kurma_core import named_files
 
     try:
+        if not pipe and os.path.exists(file) and stat.S_ISFIFO(os.stat(file).st_mode):
+            raise HostError(f"{file}: cannot be read: it is not a regular file")
         with named_files.opened(file, endless=True) as stream:
             # Whoever can write this file can name keys and images that run with root's power.
             info = os.fstat(stream.fileno())

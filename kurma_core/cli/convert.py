@@ -71,15 +71,18 @@ def pod(session: Session, *, file: str) -> None:
 
 
 def _holds_json(file: str) -> bool:
-    """Whether it is a file that begins as a JSON object does: no archive does."""
+    """Whether it is a file that begins as JSON does, and as no archive does."""
     from kurma_core.errors import HostError
+    from kurma_core.image_store.compression import detect
     from kurma_core.named_files import opened
 
     try:
         with opened(file) as stream:
-            return stream.read(4096).lstrip().startswith(b"{")
+            head = stream.read(4096)
     except (HostError, OSError):
         return False
+    begun = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    return begun.startswith((b"{", b"[", b'"', b"null", b"true", b"false")) and not detect(head)
 
 
 def _of_image(session: Session, what: str) -> ImageManifest:

@@ -106,6 +106,7 @@ def pod_request(options: dict[str, Any], note: Callable[[str], None], *, ephemer
     :raises ManifestError: the pod's file does.
     """
     from kurma_core.appc.template import PodTemplate
+    from kurma_core.named_files import naming
     from kurma_core.pods.request import PodRequest
 
     document = _document(options["image"], options["pod"], note)
@@ -114,7 +115,8 @@ def pod_request(options: dict[str, Any], note: Callable[[str], None], *, ephemer
     if options["annotation"]:
         pairs = [values.pair(text, "--annotation") for text in options["annotation"]]
         document.setdefault("annotations", []).extend({"name": name, "value": value} for name, value in pairs)
-    template = PodTemplate.parse(document, warn=note)
+    with naming(options["pod"]):
+        template = PodTemplate.parse(document, warn=note)
     overrides = _overrides(options)
     if options["name"] == "":
         raise UsageError("--name: the name is empty")
@@ -183,7 +185,7 @@ def read_pod_file(file: str) -> Json:
         from kurma_core.config_files import text_of, value_of
 
         path = "/dev/stdin" if file == "-" else file
-        text = text_of(path)
+        text = text_of(path, pipe=True)
         value = value_of(path, text)
         return loads(text, path) if is_early(value) else value
     return values.json_file(file, endless=True)

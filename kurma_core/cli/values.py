@@ -124,9 +124,11 @@ def json_file(path: str, option: str = "", *, endless: bool = False) -> object:
     :raises KurmaError: it cannot be read, or is no JSON.
     """
     from kurma_core.appc.jsonio import loads
-    from kurma_core.named_files import content
+    from kurma_core.named_files import content, naming
 
-    return loads(content(path, option=option, endless=endless), path)
+    data = content(path, option=option, endless=endless)
+    with naming(path):
+        return loads(data, path)
 
 
 def _variable(name: str, option: str) -> None:

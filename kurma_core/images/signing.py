@@ -119,7 +119,12 @@ class Signing:
             )
         keys = self._trust.keys_for(name)
         source = self._tar(path, opener) if found.over == "tar" else path
-        signer = self._trust.verify(source, found.data, keys, what=path, name=name)
+        try:
+            signer = self._trust.verify(source, found.data, keys, what=path, name=name)
+        except TrustError as error:
+            if error.data.get("reason") == "malformed":  # it is not the archive's fault
+                error.message = f"{found.url or signature}: {error.message}"
+            raise
         users = self._trust.users_of(signer, keys[signer])
         return SignedFile(path, ident, name, found.url or "", found.over, signer, users)
 

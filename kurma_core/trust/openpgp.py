@@ -31,6 +31,7 @@ OPTIONS = (
 )
 _LARGEST_KEY = 1 << 20
 _LARGEST_SIGNATURE = 1 << 16
+_DETACHED = "a detached signature is wanted, as is made by: gpg --armor --detach-sign FILE"
 #: What gpg may say of it: what it would repeat without end does not fill the disk.
 _LARGEST_STATUS = 1 << 20
 # Names of an agent's socket must fit 107 bytes.
@@ -93,7 +94,9 @@ def verify(
     if signature is None:
         raise TrustError(f"{what}: there is no signature", reason="unsigned")
     if len(signature) > _LARGEST_SIGNATURE:
-        raise TrustError(f"{what}: the signature is too large", reason="malformed")
+        raise TrustError(f"{what}: the signature is too large", hint=_DETACHED, reason="malformed")
+    if not signature.strip():
+        raise TrustError(f"{what}: the signature is empty", hint=_DETACHED, reason="malformed")
     with private_directory() as home:
         program = gpg(home, "--no-autostart")
         for material in _material(file for files in keys.values() for file in files):
@@ -210,7 +213,7 @@ def _judge(said: list[_Signature], keys: Collection[str], what: str, name: str |
             return one.signer
         faults.append((one, fault))
     if not faults:
-        raise TrustError(f"{what}: the signature is none that OpenPGP knows", reason="malformed")
+        raise TrustError(f"{what}: the signature is none that OpenPGP knows", hint=_DETACHED, reason="malformed")
     one, (reason, text) = faults[0]
     signer = f" (key {one.signer})" if one.signer else ""
     hint = _HINTS.get(reason)

@@ -204,3 +204,10 @@ def test_an_image_of_the_store(
     assert code == 125
     assert "file" in err
     assert "damaged" in err
+
+
+def test_which_file_is_no_signature(image: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "x.asc").write_text("no signature")
+    code, _, err = run(capsys, "verify", str(image), "--signature", f"{tmp_path}/x.asc")
+    assert code == 125
+    assert err.startswith(f"kurma: {tmp_path}/x.asc: {image}: the signature is none that OpenPGP knows\n  hint: ")

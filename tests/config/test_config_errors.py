@@ -158,6 +158,14 @@ def test_a_file_that_is_none(tmp_path):
         load(str(tmp_path))
 
 
+def test_a_file_that_has_no_end(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for file, why in ((str(tmp_path / "pipe"), "it is not a regular file"), ("/dev/zero", "it is larger than")):
+        with pytest.raises(ConfigError, match=rf"^{file}: cannot be read: {why}"):
+            load(file)
+    assert load("/dev/null").config_files == ("/dev/null",)
+
+
 def test_a_file_that_is_not_text(tmp_path):
     (tmp_path / "kurma.yml").write_bytes(b"a: \xff")
     with pytest.raises(ConfigError, match="not UTF-8: byte 3"):

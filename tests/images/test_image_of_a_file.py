@@ -185,3 +185,16 @@ def test_a_signature_goes_with_a_file(path: Path, capfd: pytest.CaptureFixture[s
     (path.parent / "plain").write_bytes(TAR)
     code, _, err = run(capfd, "image", "verify", "plain", "--signature", "hello.asc")
     assert (code, err) == (125, "kurma: hello.asc: cannot be read: no such file or directory\n")
+
+
+@pytest.mark.parametrize("content", ["[]", "null", '"x"', "[" * 5000, '{"acKind": 1, "acKind": 2}', "\ufeff{}"])
+def test_json_that_is_no_manifest_is_told_as_json(
+    content: str, path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (path.parent / "j").write_text(content)
+    code, _, err = run(capfd, "image", "convert", "j")
+    assert code == 125
+    assert err.startswith("kurma: j: invalid manifest: $")
+    code, _, err = run(capfd, "pod", "convert", "j.json" if (path.parent / "j").rename("j.json") else "")
+    assert code == 125
+    assert err.startswith("kurma: j.json: invalid manifest: $")

@@ -196,7 +196,10 @@ def test_no_signature(trust: Trust, archive: Path, keys) -> None:
 
 @pytest.mark.parametrize("junk", [b"", b"<html>404</html>", os.urandom(200), b"x" * (1 << 17)])
 def test_no_signature_at_all(trust: Trust, archive: Path, keys, junk: bytes) -> None:
-    assert refusal(trust, archive, junk, keys).data["reason"] == "malformed"
+    error = refusal(trust, archive, junk, keys)
+    assert error.data["reason"] == "malformed"
+    assert ("is empty" in error.message) is not bool(junk)
+    assert "gpg --armor --detach-sign" in (error.hint or "")
 
 
 def test_a_signature_over_text_leaves_line_ends_free(trust: Trust, archive: Path, signers, keys) -> None:

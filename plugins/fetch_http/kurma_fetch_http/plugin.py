@@ -41,7 +41,9 @@ class HttpFetcher:
         from kurma_fetch_http.archive import web_archive
         from kurma_fetch_http.transport import Transport
 
-        return web_archive(locator, Transport.from_config(self._context, request.insecure), known=request.known)
+        transport = Transport.from_config(self._context, request.insecure)
+        transport.check(locator)
+        return web_archive(locator, transport, known=request.known)
 
 
 @hookimpl

@@ -118,7 +118,7 @@ class Transport:
         """
         sent = dict(headers or {})
         for _ in range(REDIRECTS):
-            self._check(url)
+            self.check(url)
             answer = self._persist(method, url, sent, body, accept)
             if answer.status not in _REDIRECT:
                 return answer, url
@@ -130,7 +130,8 @@ class Transport:
 
     # --- one request ---------------------------------------------------------------------------------------------
 
-    def _check(self, url: str) -> None:
+    def check(self, url: str) -> None:
+        """:raises UsageError: it is no address. :raises FetchRefusedError: it may not be asked so."""
         try:
             parts = urlsplit(url)
             _ = parts.port
@@ -226,7 +227,7 @@ class Transport:
                 f"{shown(url)}: redirects from https to plain http ({shown(new)})", url=shown(url), target=new
             )
         try:
-            self._check(new)
+            self.check(new)
         except UsageError as error:  # not what the user wrote
             raise FetchError(f"{shown(url)}: redirects wrongly: {error.message}", url=shown(url)) from None
         same = (before.scheme, before.netloc) == (after.scheme, after.netloc)

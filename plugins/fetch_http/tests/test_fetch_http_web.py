@@ -21,6 +21,7 @@ from kurma_core.errors import (
     FetchTLSError,
     FetchTruncatedError,
     FetchUnauthorizedError,
+    UsageError,
 )
 from kurma_core.hookspecs import FetchRequest, RemoteArchive
 from kurma_core.testing import load_driver
@@ -405,3 +406,10 @@ def test_proxies_from_the_environment(tmp_path: Path, server: WebServer, monkeyp
         monkeypatch.setenv("no_proxy", "127.0.0.1")
         assert content_of(resolve(tmp_path, server.url("/image.aci"))) == CONTENT
         assert len(proxy.seen) == 1
+
+
+@pytest.mark.parametrize("url", ["https://example.com:99999/x", "https://[::1", "https://u:secret@example.com:x/"])
+def test_an_address_that_cannot_be_one(tmp_path: Path, url: str) -> None:
+    with pytest.raises(UsageError, match="malformed: its host or port cannot be one") as caught:
+        resolve(tmp_path, url, frozenset())
+    assert "secret" not in caught.value.message
