@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import BinaryIO, cast
 
-from kurma_core.errors import TrustError
+from kurma_core.errors import TrustError, UsageError
 from kurma_core.trust import openpgp
 
 
@@ -19,9 +19,11 @@ def sign_as(key: str, source: str | Iterable[bytes]) -> tuple[bytes, str]:
 
     GnuPG is run with its own configuration and agent, as the caller would.
 
-    :param key: as ``gpg --local-user`` takes it; a fingerprint says it best.
-    :raises TrustError: there is no such key, or its passphrase was not given.
+    :param key: as ``gpg --local-user`` takes it, and fitting one key alone; a fingerprint says it best.
+    :raises UsageError: it is empty. :raises TrustError: there is no such key, or several, it has expired or was
+        revoked, or its passphrase was not given.
     """
+    _check_key(key)
     with openpgp.private_directory() as directory:
         target, status = f"{directory}/signature", f"{directory}/status"
         with open(status, "x+", errors="replace") as said:
@@ -50,13 +52,39 @@ def sign_as(key: str, source: str | Iterable[bytes]) -> tuple[bytes, str]:
                 line.split(" ") for line in said.read().splitlines() if line.startswith("[GNUPG:] SIG_CREATED ")
             ]
         if process.returncode or not made:
+            reason = openpgp.reason(complaint)
+            if "Inappropriate ioctl" in reason or "No pinentry" in reason:
+                reason = "it has a passphrase, and there is no terminal to ask for it at"
             raise TrustError(
-                f"gpg cannot sign with the key {key}: {openpgp.reason(complaint)}",
+                f"gpg cannot sign with the key {key}: {reason}",
                 hint="see gpg --list-secret-keys; to use this machine's key, leave --key out",
                 key=key,
             )
         with open(target, "rb") as file:
             return file.read(), _primary(made[-1][7])
+
+
+def _check_key(key: str) -> None:
+    """Whether one key alone is meant, as far as that can be told; a key that is not there is left to gpg."""
+    if not key.strip():
+        raise UsageError("--key names no key", hint="see gpg --list-secret-keys")
+    command = [openpgp.binary(), "--batch", "--with-colons", "--list-secret-keys", "--", key]
+    listed = subprocess.run(command, capture_output=True, text=True, check=False, env=_environment()).stdout
+    found: dict[str, str] = {}
+    state = None
+    for fields in (line.split(":") for line in listed.splitlines()):
+        if fields[0] == "sec":
+            state = fields[1]
+        elif fields[0] == "fpr" and state is not None:
+            found[fields[9]], state = state, None
+    if len(found) > 1:
+        raise TrustError(
+            f"several keys fit {key}: {', '.join(found)}", hint="name one by its fingerprint", key=key
+        )
+    for fingerprint, letter in found.items():
+        fault = {"e": "has expired", "r": "was revoked"}.get(letter)
+        if fault is not None:
+            raise TrustError(f"the key {fingerprint} {fault}", hint="sign with another key", key=key)
 
 
 def _primary(fingerprint: str) -> str:

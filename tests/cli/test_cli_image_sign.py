@@ -12,7 +12,7 @@ import pytest
 
 from kurma_core.cli.main import main
 from tests.cli import json_fields
-from tests.trust.signers import Signers, gnupg_home
+from tests.trust.signers import LONG_AGO, Signers, gnupg_home
 
 NAME = "example.com/app"
 
@@ -211,3 +211,29 @@ def test_which_file_is_no_signature(image: Path, tmp_path: Path, capsys: pytest.
     code, _, err = run(capsys, "verify", str(image), "--signature", f"{tmp_path}/x.asc")
     assert code == 125
     assert err.startswith(f"kurma: {tmp_path}/x.asc: {image}: the signature is none that OpenPGP knows\n  hint: ")
+
+
+def test_a_key_is_named_so_that_one_is_meant(
+    image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with gnupg_home() as ring:
+        monkeypatch.setenv("GNUPGHOME", ring.home)
+        monkeypatch.delenv("GPG_TTY", raising=False)
+        monkeypatch.setattr(os, "isatty", lambda descriptor: False)
+        one, two = ring.make("carol"), ring.make("caroline")
+        late = ring.make("dave", *LONG_AGO, expires="1d")
+        ring.gpg(
+            "--passphrase", "open sesame", "--quick-generate-key", "erin <erin@example.com>", "ed25519", "sign"
+        )
+        for key, code, said in (
+            ("", 2, "--key names no key"),
+            ("example.com", 125, "several keys fit example.com: "),
+            (late, 125, f"the key {late} has expired"),
+            ("erin@example.com", 125, "it has a passphrase, and there is no terminal to ask for it at"),
+        ):
+            found, _, err = run(capsys, "sign", "--key", key, str(image))
+            assert found == code, err
+            assert said in err.splitlines()[0]
+            assert not Path(f"{image}.asc").exists()
+        assert one in run(capsys, "sign", "--key", "example.com", str(image))[2]
+        assert run(capsys, "sign", "--key", two, str(image))[0] == 0
