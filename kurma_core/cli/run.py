@@ -96,11 +96,21 @@ def _write_uuid(path: str, uuid: str) -> None:
 
 
 def _check_uuid_file(path: str | None) -> None:
-    """Before there is a pod whose UUID could not be written down."""
-    if path is not None:
-        from kurma_core.named_files import writable
+    """Before there is a pod. No file is replaced but one that holds a UUID."""
+    if path is None:
+        return
+    import os
 
-        writable(path)
+    from kurma_core.errors import UsageError
+    from kurma_core.named_files import opened, writable
+
+    writable(path)
+    if os.path.exists(path):
+        with opened(path) as stream:
+            text = stream.read(64).strip()
+        if text and not (len(text) == 36 and text.count(b"-") == 4):
+            hint = "name a new file, or one that holds a pod's UUID"
+            raise UsageError(f"--uuid-file: {path}: is there, and holds no UUID", hint=hint)
 
 
 def _tell_of_isolators(session: Session, record: PodRecord) -> None:

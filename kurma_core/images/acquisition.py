@@ -98,7 +98,7 @@ class Acquisition:
         before = known.key if known is not None and stored is not None else None
         remote = self.fetching.resolve(locator, FetchRequest(system, arch, self.insecure, before))
         key = remote.blob.key if isinstance(remote, RemoteArchive) else remote.digest
-        if stored is not None and key is not None and key == before:
+        if stored is not None and key is not None and key == before and not self._doubted(stored, remote):
             self._remember(locator, stored, key, _max_age(remote))
             return stored
         if isinstance(remote, RemoteArchive):
@@ -107,6 +107,9 @@ class Acquisition:
             record = self._layers(remote)
         self._remember(locator, record, key, _max_age(remote))
         return record
+
+    def _doubted(self, stored: ImageRecord, remote: RemoteArchive | RemoteLayers) -> bool:
+        return isinstance(remote, RemoteArchive) and self.judge.doubts(stored, remote)
 
     def _remember(self, locator: Locator, record: ImageRecord, key: str | None, max_age: int) -> None:
         self.known.put(locator.text, self._platform, Known(record.id, key, time.time(), max_age))

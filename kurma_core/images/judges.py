@@ -48,6 +48,10 @@ class Judge(Protocol):
         """Whether an image of the store may be used for the locator; if not, it is fetched and judged anew."""
         ...
 
+    def doubts(self, record: ImageRecord, remote: RemoteArchive) -> bool:
+        """Whether an image that may be used, and that its source has still, is judged anew all the same."""
+        ...
+
 
 class PolicyJudge:
     """Judges by ``trust`` of ``kurma.yml`` and the relaxations of the run (K4)."""
@@ -96,6 +100,14 @@ class PolicyJudge:
         if source not in ("named", "http", "https", "file"):
             source = "docker"
         return self._policy.accepts(record, source, locator.text)
+
+    def doubts(self, record: ImageRecord, remote: RemoteArchive) -> bool:
+        """A file that came in unsigned, and now has a signature beside it, while keys are trusted for its name."""
+        if remote.transport != "file" or "image" in self._policy.insecure:
+            return False
+        if any(one.trust == "signed" and one.locator == remote.locator for one in record.provenance):
+            return False  # by a key that counts still, or it were not accepted
+        return bool(self._trust.keys_for(record.name)) and remote.signature() is not None
 
     def _verified(self, remote: RemoteArchive, staged: StagedImage) -> Voucher:
         name = staged.manifest.name
@@ -158,6 +170,9 @@ class HostJudge:
 
     def accepts(self, record: ImageRecord, locator: Locator) -> bool:
         return any(p.locator == locator.text and self.vouches(record, p) for p in record.provenance)
+
+    def doubts(self, record: ImageRecord, remote: RemoteArchive) -> bool:
+        return False  # it was accepted by what vouches for it today
 
     def vouches(self, record: ImageRecord, provenance: Provenance) -> bool:
         """Whether it would come in today as it came in then: keys and pins may have changed since."""

@@ -89,4 +89,18 @@ def test_a_uuid_file_that_cannot_be_written_is_named(kurma: Any, tmp_path: Path)
     assert done.stderr.startswith(f"kurma: {tmp_path}/none/uuid: cannot be written: there is no directory")
     assert kurma.out("list", "--no-legend") == ""
     kurma("run", "--rm", "--net", "none", "--uuid-file", str(tmp_path / "uuid"), kurma.image)
-    assert len((tmp_path / "uuid").read_text()) == 37
+    first = (tmp_path / "uuid").read_text()
+    kurma("run", "--rm", "--net", "none", "--uuid-file", str(tmp_path / "uuid"), kurma.image)
+    assert len(first) == len((tmp_path / "uuid").read_text()) == 37
+    assert first != (tmp_path / "uuid").read_text()
+
+
+def test_a_uuid_file_replaces_nothing_else(kurma: Any, tmp_path: Path) -> None:
+    image = tmp_path / "image.aci"
+    image.write_bytes(Path(kurma.image).read_bytes())
+    for command in ("run", "prepare"):
+        done = kurma(command, "--net", "none", "--uuid-file", str(image), str(image))
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith(f"kurma: --uuid-file: {image}: is there, and holds no UUID\n  hint: ")
+    assert image.read_bytes() == Path(kurma.image).read_bytes()
+    assert kurma.out("list", "--no-legend") == ""

@@ -222,6 +222,24 @@ def test_a_file_whose_signer_is_trusted_no_longer(
     assert here.images.resolve(signed_file).provenance == came, "and is not read again"
 
 
+@pytest.mark.parametrize("signature", [b"", b"no signature", "mallory"])
+def test_a_file_that_has_a_signature_by_now(
+    here: Machine, keys: Path, tmp_path: Path, signers: Signers, signature: bytes | str
+) -> None:
+    """It came in when nobody was trusted for its name; since somebody is, what lies beside it must be right."""
+    archive = build(here, tmp_path)
+    beside = Path(f"{archive}.asc")
+    assert here.images.fetch(str(archive)).trust == "local"
+    trust(keys, signers, "alice", "root.d")
+    assert here.images.resolve(str(archive)).trust == "local", "it has none"
+    beside.write_bytes(signers.sign(archive, signature) if isinstance(signature, str) else signature)
+    for get in (here.images.fetch, here.images.resolve):
+        with pytest.raises(TrustError):
+            get(str(archive))
+    beside.write_bytes(signers.sign(archive, "alice"))
+    assert here.images.resolve(str(archive)).trust == "signed"
+
+
 def test_a_file_of_that_name_changes_nothing_for_the_signed_one(
     here: Machine, signed: str, tmp_path: Path
 ) -> None:
