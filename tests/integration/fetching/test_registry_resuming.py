@@ -106,6 +106,25 @@ def test_only_the_rest_is_asked_for_after_a_kill(
     assert here.partials() == []
 
 
+def test_ctrl_c_ends_it_at_once(machine: MakeMachine, way: Front, digests: list[str], tmp_path: Path) -> None:
+    """With all layers' threads in the middle of a read; what came is kept, and nothing else."""
+    way.pace = 0.3
+    here = machine()
+    command = [sys.executable, "-m", "kurma_core.cli.main", "--dir", str(here.state)]
+    command += ["--config", str(tmp_path / "state.json"), "image", "fetch", f"docker://{way.host}/app:v1"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    wait_for_partials(here, process, 300_000)
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert time.monotonic() - began < 3
+    assert process.returncode == 130
+    assert b"Traceback" not in err
+    assert here.images.list() == ()
+    assert not list((here.state / "images" / "tmp").iterdir())
+    assert here.partials()
+
+
 def test_a_connection_that_only_breaks_is_given_up_and_gone_on_with_later(
     machine: MakeMachine, way: Front, digests: list[str]
 ) -> None:
