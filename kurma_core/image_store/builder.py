@@ -42,7 +42,8 @@ def build_archive(
     """Write an image archive: the manifest, then ``rootfs`` in the order of its names' bytes.
 
     Kept as they are: mode, owner and time of every file, hard links, extended attributes that belong to the
-    image. The manifest itself has no owner and no time.
+    image. The manifest itself has no owner and no time. The holes of a sparse file are written out as zeros: where
+    they are is the disk's business, and must not change the ID.
 
     :param rootfs: directory with the root filesystem; None: an empty one. No link in it is followed.
     :param compress: ``""``, ``gzip``, ``bzip2``, ``xz`` or ``zstd``.

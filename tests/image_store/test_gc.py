@@ -69,12 +69,21 @@ def test_trees_and_leftovers(store: ImageStore) -> None:
     with open(store.path("partial", "download"), "wb") as partial:
         partial.write(b"half")
     assert store.gc({tree.id}, 3600).removed[0].kind == "leftover"
+    assert store.gc((), 3600).removed == (), "what is young has its time of grace"
     assert os.path.isdir(tree.path)
     os.utime(store.path("trees", tree.id, "tree.json"), (1, 1))
     os.utime(store.path("partial", "download"), (1, 1))
     assert store.gc({tree.id}, 3600).removed[0].kind == "download"
     assert [removal.name for removal in store.gc((), 3600).removed] == [tree.id]
     assert os.listdir(store.path("trees")) == []
+
+
+def test_a_tree_that_is_used_is_young_again(store: ImageStore) -> None:
+    tree = store.cache.tree("key", lambda path: None)
+    os.utime(store.path("trees", tree.id, "tree.json"), (1, 1))
+    assert store.cache.tree("key", lambda path: None) == tree
+    assert ImageStore(store.root).gc((), 3600).removed == ()
+    assert [removal.name for removal in ImageStore(store.root).gc((), -1).removed] == [tree.id]
 
 
 def test_a_tree_whose_building_fails_is_not_kept(store: ImageStore) -> None:

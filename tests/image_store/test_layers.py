@@ -177,6 +177,28 @@ def test_what_is_exported_comes_in_again_under_the_same_id(store: ImageStore, tm
     assert os.stat(f"{layer.path}/a").st_ino == os.stat(f"{layer.path}/b").st_ino
 
 
+def test_another_manifest_is_found(store: ImageStore) -> None:
+    """S2: no archive vouches for it, but the ID does."""
+    image = store.add_layered(PARSED, (add(store, file("a")),), LOCAL)
+    store.verify(image.id, deep=True)
+    path = store.path("images", image.id, "manifest")
+    with open(path, "rb") as manifest:
+        content = manifest.read()
+    with open(path, "wb") as manifest:
+        manifest.write(content.replace(b"1.0.0", b"1.0.1"))
+    with pytest.raises(StoreError, match="the manifest or the layers of the image have changed"):
+        store.verify(image.id, deep=True)
+
+
+def test_layers_that_no_image_has_stay_for_their_time(store: ImageStore) -> None:
+    """S3: whoever fetches the rest of the image later finds them there."""
+    key = add(store, file("a"))
+    store.release_layers([key])
+    assert store.gc((), 3600).removed == ()
+    os.utime(store.path("layers", key, "layer.json"), (1, 1))
+    assert [(one.kind, one.name) for one in store.gc((), 3600).removed] == [("layer", key)]
+
+
 def test_hard_links_of_others_change_no_id(store: ImageStore, tmp_path: object) -> None:
     """Rendered trees link files of layers: that must not show in what is exported, nor count as tampering."""
     key = add(store, file("a", b"one"), file("b", b"two"))

@@ -221,6 +221,20 @@ def test_the_same_tree_elsewhere_is_the_same_archive(tmp_path: Path) -> None:
     assert members == ["manifest", "rootfs", *tree]
 
 
+def test_holes_change_no_id(tmp_path: Path) -> None:
+    """Two copies of a file may differ in how much of it is on the disk."""
+    ids = set()
+    for name in ("holes", "zeros"):
+        os.mkdir(f"{tmp_path}/{name}")
+        with open(f"{tmp_path}/{name}/file", "wb") as file:
+            file.write(bytes(1 << 20)) if name == "zeros" else file.truncate(1 << 20)
+        for path in (f"{tmp_path}/{name}/file", f"{tmp_path}/{name}"):
+            os.utime(path, ns=(0, 0))
+        ids.add(build_archive(f"{tmp_path}/{name}", MANIFEST, io.BytesIO()))
+    assert os.stat(f"{tmp_path}/holes/file").st_blocks < os.stat(f"{tmp_path}/zeros/file").st_blocks
+    assert len(ids) == 1
+
+
 def test_names_that_are_no_text_are_announced(tmp_path: Path) -> None:
     """To readers that would else take them for UTF-8."""
     os.mkdir(f"{tmp_path}/rootfs")

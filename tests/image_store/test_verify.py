@@ -214,6 +214,52 @@ def test_a_forged_record_does_not_survive_the_deep_way(store: ImageStore, stored
         store.verify(stored.id, deep=True)
 
 
+def forge(path: str, old: str, new: str) -> None:
+    """Change a record as somebody does who can write to the store."""
+    with open(path) as record:
+        lines = record.read()
+    assert old in lines
+    with open(path, "w") as record:
+        record.write(lines.replace(old, new))
+
+
+def test_a_link_that_took_the_place_of_another(store: ImageStore, stored: ImageRecord) -> None:
+    """As long, as old, and even the same inode, which a file system may give again."""
+    (layer,) = store.layers(stored.id)
+    path = f"{layer.path}/link"
+    was = os.lstat(path)
+    unseen(layer.path, lambda: relink(path, "bin/evil"))
+    os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns), follow_symlinks=False)
+    forge(f"{os.path.dirname(layer.path)}/files", f" {was.st_ino} ", f" {os.lstat(path).st_ino} ")
+    with pytest.raises(StoreError, match="'link' has another target"):
+        store.verify(stored.id)
+
+
+@pytest.mark.root
+def test_the_deep_way_reads_what_looks_untouched(store: ImageStore, stored: ImageRecord) -> None:
+    """Of a copy, whose content stands in no archive: a disk that lies changes no times."""
+    import hashlib
+    import shutil
+
+    origin = store.layers(stored.id)[0].path
+    tree = store.cache.tree("key", lambda path: shutil.copytree(origin, path, symlinks=True, dirs_exist_ok=True))
+    root, other = (hashlib.sha256(content).hexdigest() for content in (b"root", b"what it was"))
+    forge(f"{os.path.dirname(tree.path)}/files", root, other)
+    store.verify(tree.id)
+    with pytest.raises(StoreError, match="'etc/passwd' has other content"):
+        store.verify(tree.id, deep=True)
+
+
+def test_an_archive_that_only_grew(store: ImageStore, stored: ImageRecord) -> None:
+    """It still holds what the records say, but its hash is another."""
+    archive = store.archive_path(stored.id)
+    assert archive is not None
+    with open(archive, "ab") as file:
+        file.write(bytes(512))
+    with pytest.raises(StoreError, match="its archive has changed"):
+        store.verify(stored.id, deep=True)
+
+
 @pytest.mark.parametrize("which", ["archives/{id}.aci", "images/{id}/manifest", "layers/{id}/files"])
 def test_other_files_of_the_store(which: str, store: ImageStore, stored: ImageRecord) -> None:
     path = f"{store.root}/{which.format(id=stored.id)}"

@@ -106,6 +106,26 @@ def test_signed_over_the_bytes_as_shipped(
     assert make(None).fetch(server.url("/secret.aci"), insecure=HTTP).id == record.id
 
 
+@pytest.mark.parametrize("compress", ["", "gzip", "bzip2", "xz", "zstd"])
+def test_every_compression_within(make: Make, tmp_path: Path, compress: str) -> None:
+    """What is built so is fetched as the image that it is without a passphrase, and kept as that archive."""
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "file").write_bytes(b"content" * 10_000)
+    manifest = {"acKind": "ImageManifest", "acVersion": "0.8.11", "name": NAME}
+    open_, secret = tmp_path / "open.aci", tmp_path / "secret.aci"
+    images = make()
+    ident = images.build(str(tmp_path / "root"), manifest, str(open_), compress=compress)
+    packed = images.build(
+        str(tmp_path / "root"), manifest, str(secret), compress=compress, passphrase=b"open sesame"
+    )
+    assert packed == ident
+    record = images.fetch(str(secret))
+    assert (record.id, record.provenance[0].encrypted) == (ident, True)
+    kept = images.store.archive_path(ident)
+    assert kept is not None
+    assert Path(kept).read_bytes() == open_.read_bytes()
+
+
 def test_an_early_signature_is_over_the_tar_in_it(
     make: Make, archive: Path, signers: Signers, tmp_path: Path
 ) -> None:

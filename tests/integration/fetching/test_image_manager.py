@@ -314,6 +314,34 @@ def test_tampering_is_found_before_a_run_that_asks_for_it(here: Machine, tmp_pat
         here.images.render(ident, verify=True)
 
 
+def test_tampering_with_a_dependency_is_found(here: Machine, tmp_path: Path) -> None:
+    """S2: whatever of the image's own is as it was; by a stack of layers and in one tree of its own."""
+    base, base_id = build(here, tmp_path, "example.com/base", b"honest")
+    app, app_id = build(here, tmp_path, dependencies=[{"imageName": "example.com/base", "imageID": base_id}])
+    for path in (base, app):
+        here.images.fetch(path)
+    for renderer in ("overlay", "copy"):
+        here.images.render(app_id, renderer, verify=True)
+    (Path(here.images.store.layers(base_id)[0].path) / "bin" / "sh").write_bytes(b"crooked")
+    for renderer in ("overlay", "copy"):
+        with pytest.raises(ImageError, match=rf"bin/sh.*{base_id}"):
+            here.images.render(app_id, renderer, verify=True)
+
+
+def test_tampering_with_a_rendered_tree_is_found(here: Machine, tmp_path: Path) -> None:
+    """S2: where every layer is as it was; before a run, and by `kurma image verify`."""
+    path, ident = build(here, tmp_path, content=b"honest")
+    here.images.fetch(path)
+    tree = here.images.render(ident, "copy", verify=True).layers[0].path
+    here.images.verify(ident)
+    (Path(tree) / "bin" / "sh").write_bytes(b"crooked")
+    here.images.render(ident, "overlay", verify=True)
+    with pytest.raises(ImageError, match=r"bin/sh.*/trees/"):
+        here.images.render(ident, "copy", verify=True)
+    with pytest.raises(ImageError, match=r"bin/sh.*/trees/"):
+        here.images.verify(ident)
+
+
 # --- removal ---
 
 
@@ -354,12 +382,17 @@ def test_a_sweep_says_before_what_it_then_does(here: Machine, tmp_path: Path) ->
     partial = here.state / "images" / "partial"
     (partial / "half").write_bytes(b"half a download")
     (here.state / "images" / "tmp" / "999999999-dead").mkdir()
+    half = here.state / "locators" / "0123.999999999.tmp"
+    half.write_bytes(b"{")
     said = here.images.gc([], 0, dry_run=True)
+    assert half.exists()
     assert [record.id for record in here.images.list()] == [ident]
-    assert here.images.gc([], 3600).removed == tuple(one for one in said.removed if one.kind == "leftover")
+    leftovers = tuple(one for one in said.removed if one.kind == "leftover")
+    assert here.images.gc([], 3600).removed == leftovers
     done = here.images.gc([], 0)
-    assert [one.kind for one in said.removed] == ["leftover", "image", "tree", "archive", "layer", "download"]
-    assert done.removed == said.removed[1:]
+    kinds = ["leftover", "image", "tree", "archive", "layer", "download", "leftover"]
+    assert [one.kind for one in said.removed] == kinds
+    assert done.removed == said.removed[1:-1]
     assert list(partial.iterdir()) == []
     assert list((here.state / "locators").iterdir()) == [], "what is remembered of a locator goes with its image"
 
