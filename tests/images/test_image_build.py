@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -109,3 +111,58 @@ def test_nothing_that_it_is_made_of_is_replaced(here: Path, capfd: pytest.Captur
         assert main(words) == 2
         assert "it is what the new file is made of" in capfd.readouterr().err
     assert (here / "secret").read_text() == "secret\n"
+
+
+def manifest_of(capfd: pytest.CaptureFixture[str], file: str) -> Any:
+    assert main(["image", "cat-manifest", file]) == 0
+    return json.loads(capfd.readouterr().out)
+
+
+def test_what_the_options_say_is_in_the_manifest(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Over what stands in the manifest to begin with, the rest of which stays."""
+    (here / "base.yml").write_text("""
+acKind: ImageManifest
+acVersion: 0.8.10
+name: example.com/base
+labels: [{name: os, value: linux}, {name: version, value: "1"}]
+annotations: [{name: authors, value: Somebody}]
+app:
+  exec: [/bin/old]
+  user: "0"
+  group: "0"
+  environment: [{name: A, value: "0"}, {name: C, value: "3"}]
+""")
+    words = ("--name", "example.com/x", "--version", "2", "--label", "channel=beta", "--exec", "/bin/app 'a b'")
+    more = ("--user", "7", "--group", "8", "--workdir", "/srv", "-e", "A=1", "-e", "B=2", "-o", "x.aci")
+    built(capfd, "--from-rootfs", "rootfs", "--manifest", "base.yml", *words, *more)
+    assert manifest_of(capfd, "x.aci") == {
+        "acKind": "ImageManifest",
+        "acVersion": "0.8.10",
+        "name": "example.com/x",
+        "labels": [
+            {"name": "os", "value": "linux"},
+            {"name": "version", "value": "2"},
+            {"name": "channel", "value": "beta"},
+        ],
+        "annotations": [{"name": "authors", "value": "Somebody"}],
+        "app": {
+            "exec": ["/bin/app", "a b"],
+            "user": "7",
+            "group": "8",
+            "workingDirectory": "/srv",
+            "environment": [
+                {"name": "A", "value": "1"},
+                {"name": "C", "value": "3"},
+                {"name": "B", "value": "2"},
+            ],
+        },
+    }
+
+
+def test_without_a_manifest_the_platform_is_this_machines(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    built(capfd, "--from-rootfs", "rootfs", *NAMED, "-o", "x.aci")
+    manifest = manifest_of(capfd, "x.aci")
+    labels = {label["name"]: label["value"] for label in manifest["labels"]}
+    assert labels.keys() == {"os", "arch"}
+    assert labels["os"] == os.uname().sysname.lower()
+    assert "app" not in manifest
