@@ -250,15 +250,16 @@ def test_names_that_are_no_text_are_announced(tmp_path: Path) -> None:
         assert archive.getmember("rootfs/link").linkname == "\udcff"
 
 
-def test_a_file_of_eight_gigabytes_is_said_to_be_one() -> None:
+@pytest.mark.parametrize("size", [8**11, 8**12])
+def test_a_file_of_gigabytes_is_said_to_be_one(size: int) -> None:
     """What a header's eleven digits cannot say stands in an extended one."""
     out: list[bytes] = []
     with pytest.raises(ValueError, match="0 bytes of content"):
-        TarWriter(out.append).add(Entry(b"large", FILE, size=8**11))
+        TarWriter(out.append).add(Entry(b"large", FILE, size=size))
     with tarfile.open(fileobj=io.BytesIO(b"".join(out)), mode="r|") as archive:
         info = archive.next()
     assert info is not None
-    assert (info.name, info.size) == ("large", 8**11)
+    assert (info.name, info.size, info.pax_headers["size"]) == ("large", size, str(size))
 
 
 def test_the_form_of_archives_is_part_of_every_id() -> None:
