@@ -124,6 +124,27 @@ def test_orders_of_the_listing(kurma: Any, images: dict[str, str]) -> None:
     assert kurma("image", "list", "--sort", "beauty").returncode == 2
 
 
+def test_the_table(kurma: Any, images: dict[str, str], place: Path) -> None:
+    (place / "fresh").mkdir()
+    (place / "fresh" / "content").write_bytes(os.urandom(40_000))
+    made = archive(str(place / "fresh"), str(place / "fresh.aci"), "example.com/fresh")
+    image = kurma.out("image", "fetch", made).strip()
+
+    def row() -> list[str]:
+        header, *rows = (re.split(" {2,}", line.rstrip()) for line in kurma.out("image", "list").splitlines())
+        assert header == ["ID", "NAME", "VERSION", "SIZE", "TRUST", "FETCHED", "LAST USED"]
+        (found,) = [row for row in rows if row[1] == "example.com/fresh"]
+        return found
+
+    ident, _, version, size, trust, fetched, used = row()
+    assert (ident, version, trust, used) == (image[:20], "1", "local", "never")
+    assert re.fullmatch(r"[89]\d\.\d kB", size), "the archive and what was extracted"
+    assert re.fullmatch(r"just now|\d+ seconds? ago", fetched)
+    kurma.out("image", "render", image)
+    assert re.fullmatch(r"just now|\d+ seconds? ago", row()[-1])
+    kurma.out("image", "rm", image)
+
+
 def test_json_is_as_documented(kurma: Any, images: dict[str, str]) -> None:
     for command, more in (
         ("image list", []),
