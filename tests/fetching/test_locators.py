@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kurma_core.errors import UsageError
-from kurma_core.fetching import NAMED, Locator, parse_locator
+from kurma_core.fetching import NAMED, Locator, host_platform, parse_locator
 
 SCHEMES = ("file", "http", "https", "docker", "oci", "oci-archive", "docker-archive")
 
@@ -88,3 +88,14 @@ def test_an_error_is_one_line() -> None:
     with pytest.raises(UsageError) as caught:
         parse_locator("two\nlines")
     assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("machine", "arch"),
+    [("x86_64", "amd64"), ("i686", "i386"), ("aarch64", "aarch64"), ("armv7l", "armv7l"), ("armv8l", "armv7l")],
+)
+def test_this_machines_platform(monkeypatch: pytest.MonkeyPatch, machine: str, arch: str) -> None:
+    """In the specification's words; a 32-bit system on a 64-bit ARM processor calls itself armv8l."""
+    found = (*os.uname()[:4], machine)
+    monkeypatch.setattr(os, "uname", lambda: os.uname_result(found))
+    assert host_platform() == ("linux", arch)

@@ -131,6 +131,9 @@ def test_version_and_platform_have_defaults(net: Net) -> None:
     net.pages["example.com/"] = page(("example.com", TEMPLATE))
     net.pages["storage.example.com/example.com/app-latest-linux-amd64.aci"] = Page(b"image")
     assert net.find("example.com/app").url.endswith("-latest-linux-amd64.aci")
+    net.pages["storage.example.com/example.com/app-latest-freebsd-aarch64.aci"] = Page(b"image")
+    found = net.fetcher().resolve("example.com/app", FetchRequest("freebsd", "aarch64"))
+    assert found.url.endswith("-latest-freebsd-aarch64.aci")
 
 
 def test_labels_fill_variables_and_the_users_platform_counts(net: Net) -> None:
@@ -169,11 +172,15 @@ def test_any_refusal_is_walked_past(net: Net, status: int) -> None:
     assert net.find("example.com/a:1").url == "https://example.com/right.aci"
 
 
-def test_a_server_that_fails_is_not_walked_past(net: Net) -> None:
-    net.pages["example.com/a"] = Page(b"", statuses=[500, 500])
-    net.pages["example.com/"] = page(("example.com", "https://example.com/right.{ext}"))
-    with pytest.raises(FetchError, match=r"example.com/a:1: https://example.com/a: the server failed"):
+@pytest.mark.parametrize(("status", "said"), [(500, "the server failed"), (429, "too many requests")])
+def test_a_server_that_fails_is_not_walked_past(net: Net, status: int, said: str) -> None:
+    """The page above may lead elsewhere than the one that cannot be had for now."""
+    net.pages["example.com/a"] = Page(b"", statuses=[status, status])
+    net.pages["example.com/"] = page(("example.com", "https://example.com/other.{ext}"))
+    net.pages["example.com/other.aci"] = Page(b"another image")
+    with pytest.raises(FetchError, match=rf"example.com/a:1: https://example.com/a: {said}"):
         net.find("example.com/a:1", retries=1)
+    assert net.asked == ["example.com/a?ac-discovery=1"] * 2
 
 
 def test_a_failing_page_is_asked_again(net: Net) -> None:
@@ -267,6 +274,7 @@ def test_templates_are_tried_in_order(net: Net) -> None:
         ("example.com", "http://example.com/plain.{ext}"),
         ("example.com", "https://user:secret@example.com/login.{ext}"),
         ("example.com", "https://[/{name}.{ext}"),
+        ("example.com", "https://[/{name}"),
         ("example.com", "https://missing.example.com/c.{ext}"),
         ("example.com", "https://storage.example.com/missing.{ext}"),
         ("example.com", "https://storage.example.com/d.{ext}"),

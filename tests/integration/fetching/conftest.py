@@ -1,4 +1,4 @@
-"""A registry, image layouts and machines for the tests of this directory."""
+"""A registry, image layouts, machines, signers and a web server for the tests of this directory."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from kurma_core.config import load
 from kurma_core.images import make_image_manager
 from kurma_core.registry import PluginRegistry
+from kurma_core.testing.webserver import WebServer, web_server
 from tests.integration.fetching.parts import (
     BUSYBOX,
     Machine,
@@ -21,6 +22,7 @@ from tests.integration.fetching.parts import (
     layer_tar,
     running_registry,
 )
+from tests.trust.signers import Signers, gnupg_home
 
 
 @pytest.fixture
@@ -55,3 +57,17 @@ def machine(tmp_path: Path) -> MakeMachine:
         )
 
     return make
+
+
+@pytest.fixture
+def server() -> Iterator[WebServer]:
+    with web_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def signers() -> Iterator[Signers]:
+    with gnupg_home() as made:
+        made.make("alice")
+        made.make("mallory")
+        yield made

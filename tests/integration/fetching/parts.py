@@ -94,6 +94,11 @@ class OciDir:
             self.enter(entry, tag)
         return entry
 
+    def layers_of(self, entry: Mapping[str, Any]) -> list[str]:
+        """Digests of an image's layers as shipped, lowest first. :param entry: as :meth:`image` gives it."""
+        manifest = json.loads((self.path / "blobs/sha256" / entry["digest"][7:]).read_bytes())
+        return [layer["digest"] for layer in manifest["layers"]]
+
     def index(self, tag: str, entries: list[dict[str, Any]]) -> None:
         kind = "application/vnd.oci.image.index.v1+json"
         document = {"schemaVersion": 2, "mediaType": kind, "manifests": entries}

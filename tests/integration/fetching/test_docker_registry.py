@@ -184,8 +184,7 @@ def test_whiteouts_over_layers(machine: MakeMachine, registry: Registry, oci: Oc
 def test_a_blob_that_was_changed_is_refused(
     machine: MakeMachine, pushed: str, registry: Registry, oci: OciDir
 ) -> None:
-    manifest = json.loads((oci.path / "blobs/sha256" / oci.manifests[0]["digest"][7:]).read_bytes())
-    blob = registry.blob_file(manifest["layers"][1]["digest"])
+    blob = registry.blob_file(oci.layers_of(oci.manifests[0])[1])
     good = blob.read_bytes()
     content = bytearray(good)
     content[-9] ^= 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,8 @@ from kurma_core.config import load
 from kurma_core.errors import ArchiveError, DecryptionError, TrustError
 from kurma_core.images import ImageManager, make_image_manager
 from kurma_core.registry import PluginRegistry
-from kurma_core.testing.webserver import Page, WebServer, web_server
-from tests.trust.signers import Signers, gnupg_home
+from kurma_core.testing.webserver import Page, WebServer
+from tests.trust.signers import Signers
 
 pytestmark = pytest.mark.root
 
@@ -30,19 +29,6 @@ class Given:
 
     def get(self, what: str, *, wrong: bool) -> bytes | None:
         return self._passphrase
-
-
-@pytest.fixture(scope="module")
-def signers() -> Iterator[Signers]:
-    with gnupg_home() as made:
-        made.make("alice")
-        yield made
-
-
-@pytest.fixture
-def server() -> Iterator[WebServer]:
-    with web_server() as server:
-        yield server
 
 
 @pytest.fixture

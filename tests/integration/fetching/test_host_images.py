@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kurma_core.errors import FetchRefusedError, ImageError, StoreError, TrustError
-from kurma_core.testing.webserver import Page, WebServer, web_server
+from kurma_core.testing.webserver import Page, WebServer
 from tests.integration.fetching.parts import BUSYBOX, Machine, MakeMachine, OciDir
 
 pytestmark = pytest.mark.root
@@ -48,12 +48,6 @@ class Source:
 @pytest.fixture
 def here(machine: MakeMachine) -> Machine:
     return machine()
-
-
-@pytest.fixture
-def server() -> Iterator[WebServer]:
-    with web_server() as server:
-        yield server
 
 
 def archive(here: Machine, tmp_path: Path, **more: Any) -> str:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from kurma_core.errors import (
     TrustError,
     UsageError,
 )
-from kurma_core.testing.webserver import Page, WebServer, web_server
+from kurma_core.testing.webserver import Page, WebServer
 from tests.integration.fetching.parts import Machine, MakeMachine, watched_steps
 
 pytestmark = pytest.mark.root
@@ -38,12 +37,6 @@ def manifest(name: str = "example.com/app", **more: Any) -> dict[str, Any]:
 @pytest.fixture
 def here(machine: MakeMachine) -> Machine:
     return machine()
-
-
-@pytest.fixture
-def server() -> Iterator[WebServer]:
-    with web_server() as server:
-        yield server
 
 
 def build(

@@ -23,17 +23,9 @@ from kurma_core.errors import (
 )
 from tests.integration.fetching.parts import Machine, MakeMachine
 from tests.integration.fetching.publisher import Publisher, publisher
-from tests.trust.signers import Signers, gnupg_home
+from tests.trust.signers import Signers
 
 pytestmark = pytest.mark.root
-
-
-@pytest.fixture(scope="module")
-def signers() -> Iterator[Signers]:
-    with gnupg_home() as made:
-        made.make("alice")
-        made.make("mallory")
-        yield made
 
 
 @pytest.fixture

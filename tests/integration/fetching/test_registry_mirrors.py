@@ -23,8 +23,7 @@ def layers(oci: OciDir, registry: Registry) -> list[str]:
     tars = [layer_tar({f"file{number}": os.urandom(300_000)}) for number in (1, 2)]
     entry = oci.image("v1", tars, {"Cmd": ["/file1"]})
     registry.push(f"oci:{oci.path}:v1", "app:v1")
-    manifest = json.loads((oci.path / "blobs/sha256" / entry["digest"][7:]).read_bytes())
-    return [layer["digest"] for layer in manifest["layers"]]
+    return oci.layers_of(entry)
 
 
 @pytest.fixture

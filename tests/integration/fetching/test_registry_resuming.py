@@ -31,8 +31,7 @@ def digests(oci: OciDir, registry: Registry) -> list[str]:
     tars = [layer_tar({f"file{number}": os.urandom(SIZE)}) for number in range(8)]
     entry = oci.image("v1", tars, {"Cmd": ["/file1"]})
     registry.push(f"oci:{oci.path}:v1", "app:v1")
-    manifest = json.loads((oci.path / "blobs/sha256" / entry["digest"][7:]).read_bytes())
-    return [layer["digest"] for layer in manifest["layers"]]
+    return oci.layers_of(entry)
 
 
 @pytest.fixture

@@ -8,34 +8,19 @@ import lzma
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kurma_core.errors import ImageError, RenderError, TrustError
-from kurma_core.testing.webserver import Page, WebServer, web_server
+from kurma_core.testing.webserver import Page, WebServer
 from tests.integration.fetching.parts import Machine, MakeMachine
-from tests.trust.signers import Signers, gnupg_home
+from tests.trust.signers import Signers
 
 pytestmark = pytest.mark.root
 
 NAME = "example.com/busybox"
 HTTP = frozenset({"http"})
-
-
-@pytest.fixture(scope="module")
-def signers() -> Iterator[Signers]:
-    with gnupg_home() as made:
-        made.make("alice")
-        made.make("mallory")
-        yield made
-
-
-@pytest.fixture
-def server() -> Iterator[WebServer]:
-    with web_server() as server:
-        yield server
 
 
 @pytest.fixture
