@@ -73,8 +73,7 @@ def parse_reference(text: str, *, shown: str | None = None) -> Reference:
         registry, name = first.lower(), rest
     else:
         registry, name = HUB, body
-    host = _HOST.fullmatch(registry)
-    if host is None or int(host[1] or 0) > 65535:
+    if not is_host(registry):
         raise UsageError(f"{shown}: {registry!r} is no host[:port]", hint=_HINT)
     if registry in HUB_NAMES:
         registry = HUB
@@ -87,6 +86,12 @@ def parse_reference(text: str, *, shown: str | None = None) -> Reference:
     if registry == HUB and "/" not in repository:
         repository = f"library/{repository}"
     return Reference(registry, repository, tag or (None if digest else "latest"), digest or None)
+
+
+def is_host(text: str) -> bool:
+    """``host[:port]``, in lower case."""
+    host = _HOST.fullmatch(text)
+    return host is not None and int(host[1] or 0) <= 65535
 
 
 def check_digest(digest: str, shown: str) -> str:

@@ -18,7 +18,7 @@ from kurma_fetch_docker.documents import choose
 from kurma_fetch_docker.image import remote_layers
 from kurma_fetch_docker.logins import Logins
 from kurma_fetch_docker.places import RegistryBlob, UrlBlob
-from kurma_fetch_docker.reference import HUB, HUB_NAMES, Reference, parse_locator
+from kurma_fetch_docker.reference import HUB, HUB_NAMES, Reference, is_host, parse_locator
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -112,6 +112,8 @@ class Endpoints:
             return client
 
     def _new_client(self, host: str, repository: str) -> Client:
+        if not is_host(host):
+            raise FetchError(f"{host!r} is no host[:port]", hint="see registries.mirrors in kurma.yml")
         if self._may_be_plain(host) and not self._speaks_tls(host):
             self._context.note(f"registry {host} is spoken to over plain http ({self._reason(host)})")
             plain = self._transport(plain=True)

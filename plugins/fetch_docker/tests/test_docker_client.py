@@ -95,6 +95,27 @@ def test_a_token_is_fetched_once(tmp_path: Path, server: WebServer) -> None:
     assert "Authorization" not in asked.headers
 
 
+def test_a_challenge_without_a_scope(tmp_path: Path, server: WebServer) -> None:
+    """What is wanted is known: to read the repository."""
+    locator = tokens(server)
+    for page in server.pages.values():
+        page.headers = {"WWW-Authenticate": f'Bearer realm="{server.url("/token")}"'}
+    assert content_of(resolve(tmp_path, locator)) == PACKED
+    assert [asked.path for asked in server.requests("/token")] == ["/token?scope=repository%3Aapp%3Apull"]
+
+
+def test_every_kind_of_manifest_is_asked_for(tmp_path: Path, server: WebServer) -> None:
+    """A registry hands out what the client says that it knows, and may turn the rest into what is out of use."""
+    resolve(tmp_path, serve(server))
+    (asked,) = server.requests(MANIFEST_PATH)
+    assert set(asked.headers["Accept"].split(", ")) == {
+        "application/vnd.oci.image.index.v1+json",
+        "application/vnd.oci.image.manifest.v1+json",
+        "application/vnd.docker.distribution.manifest.list.v2+json",
+        "application/vnd.docker.distribution.manifest.v2+json",
+    }
+
+
 def test_a_token_that_ran_out_is_fetched_anew(tmp_path: Path, server: WebServer) -> None:
     found = resolve(tmp_path, tokens(server))
     server.pages[BLOB].authorization = "Bearer t1"
@@ -186,12 +207,17 @@ def test_mirrors_are_asked_first_and_may_fail(tmp_path: Path, server: WebServer)
         mirror.pages["/v2/"] = Page(b"{}")
         context = replace(
             driver_context(tmp_path, {"retries": 0}, note=notes.append),
-            registries={"insecure": [], "mirrors": {server.host: [mirror.host]}},
+            registries={"insecure": [], "mirrors": {server.host: ["m.example:99999", "x/y", mirror.host]}},
         )
         found = DockerFetcher(context).resolve(f"docker://{server.host}/app:v1", FetchRequest("linux", "amd64"))
         assert len(mirror.requests(MANIFEST_PATH)) == 1
     assert found.url.startswith(server.url("/v2/app"))
-    assert any(note.startswith(f"mirror {mirror.host} of") for note in notes)
+    assert [note.partition(" of ")[0] for note in notes if note.startswith("mirror ")] == [
+        "mirror m.example:99999",
+        "mirror x/y",
+        f"mirror {mirror.host}",
+    ]
+    assert "'m.example:99999' is no host[:port]" in notes[0]
 
 
 def test_hosts_elsewhere_are_never_spoken_to_in_plain(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ DIGEST = "sha256:" + "0" * 64
         ("docker://redis", Reference(HUB, "library/redis", "latest")),
         ("docker://redis:7", Reference(HUB, "library/redis", "7")),
         ("docker://grafana/grafana", Reference(HUB, "grafana/grafana", "latest")),
-        ("docker://docker.io/redis", Reference(HUB, "library/redis", "latest")),
+        ("docker://docker.io/redis", Reference("registry-1.docker.io", "library/redis", "latest")),
         ("docker://index.docker.io/a/b:c", Reference(HUB, "a/b", "c")),
         ("docker:///quay.io/x", Reference(HUB, "quay.io/x", "latest")),
         ("docker://quay.io/a/b/c", Reference("quay.io", "a/b/c", "latest")),

@@ -84,18 +84,30 @@ def _read(path: str) -> list[dict[str, Any]]:
     import json
 
     try:
-        with open(path, "rb") as file:
-            if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
+        with open(path, "rb", opener=_not_waiting) as file:
+            mode = os.fstat(file.fileno()).st_mode
+            if not stat.S_ISREG(mode):
+                raise ConfigError(f"{path}: not a regular file", file=path)
+            if stat.S_IMODE(mode) & 0o077:
                 raise ConfigError(
                     f"{path}: others may read these credentials", hint=f"chmod 600 {path}", file=path
                 )
             content = json.load(file)
-    except (OSError, ValueError) as error:
+    except IsADirectoryError:
+        raise ConfigError(f"{path}: not a regular file", file=path) from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read as credentials: {error.strerror}", file=path) from None
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: cannot be read as credentials: {error}", file=path) from None
     entries = [_from_rkt(entry) for entry in (content if isinstance(content, list) else [content])]
     for entry in entries:
         _check(path, entry)
     return entries
+
+
+def _not_waiting(path: str, flags: int) -> int:
+    """A fifo has no end, and perhaps no beginning."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def _from_rkt(entry: Any) -> Any:
@@ -122,6 +134,11 @@ def _check(path: str, entry: object) -> None:
     hosts = entry["hosts"]
     if not isinstance(hosts, list) or not all(isinstance(host, str) for host in hosts):
         raise ConfigError(f'{path}: expected "hosts" to be a list of names', file=path)
+    for host in hosts:
+        if not host or any(character in "/@?# " for character in host):
+            raise ConfigError(
+                f"{path}: {host!r} is no host", hint="write example.com, or example.com:5000", file=path
+            )
     if not all(isinstance(value, str) for key, value in entry.items() if key != "hosts"):
         raise ConfigError(f"{path}: expected texts", file=path)
     token = entry.get("token", "x")

@@ -68,14 +68,19 @@ def _tls_error(error: ssl.SSLError | None, text: str, url: str) -> FetchError:
     if isinstance(error, ssl.SSLEOFError):
         return FetchTruncatedError(f"{url}: the connection broke", url=url)
     if isinstance(error, ssl.SSLCertVerificationError):
-        reason = error.verify_message
+        reason, hint = error.verify_message, None
         if "ostname mismatch" in reason or "IP address mismatch" in reason:
             reason = "the certificate is for another name"
+            hint = "ask for it by the name that the certificate is for"
         elif "issuer" in reason or "self-signed" in reason or "self signed" in reason:
             reason = "the certificate is of an unknown authority"
+            hint = (
+                "if that authority is known to you, add it by SSL_CERT_FILE, or in kurma.yml by "
+                "plugins.fetchers.NAME.config.ca_file (NAME: https, appc for images by name, docker)"
+            )
         elif "expired" in reason:
             reason = "the certificate has expired"
-        hint = "add the authority by the fetcher's option ca_file, or by SSL_CERT_FILE"
+            hint = "its owner must renew it, if this machine's clock is right"
         return FetchTLSError(f"{url}: TLS failed: {reason}", hint=hint, url=url, reason="certificate")
     code = error.reason if error is not None else ""
     if code in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 import time
 from collections.abc import Iterator
 from email.utils import formatdate
 
 import pytest
-from kurma_fetch_http.transport import LONGEST_WAIT, Transport
+from kurma_fetch_http.transport import LONGEST_WAIT, Transport, content
 
-from kurma_core.errors import FetchRefusedError
+from kurma_core.errors import FetchError, FetchRefusedError
 from kurma_core.testing.webserver import Page, WebServer, web_server
 
 
@@ -45,6 +47,44 @@ def test_a_long_wait_is_told_and_a_short_one_is_not(server: WebServer) -> None:
     clock = Clock()
     clock.transport().request(busy(server, "1", status=503))
     assert (clock.waits, clock.notes) == ([1.0], [])
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
+def test_waits_without_a_word_grow(server: WebServer, status: int) -> None:
+    """Each twice the last (D6); what is final is not asked again."""
+    clock = Clock()
+    server.pages["/x"].statuses = [status] * 4
+    assert clock.transport().request(server.url("/x"))[0].status == 200
+    assert clock.waits == [0.2, 0.4, 0.8, 1.6]
+    server.pages["/x"].statuses = [status] * 9
+    with pytest.raises(FetchError):
+        clock.transport(retries=1).request(server.url("/x"))
+    server.pages["/x"].statuses = [501]
+    with pytest.raises(FetchError, match="status 501"):
+        clock.transport().request(server.url("/x"))
+    assert clock.waits == [0.2, 0.4, 0.8, 1.6, 0.2]
+
+
+def test_a_connection_that_breaks_before_the_answer_is_tried_again(server: WebServer) -> None:
+    """As a server does that is being restarted, or a proxy whose server is."""
+    clock = Clock()
+    taken: list[int] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            for answer in (b"", b"", b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx"):
+                connection, _ = listener.accept()
+                with connection:
+                    taken.append(len(connection.recv(1 << 16)))
+                    connection.sendall(answer)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        answer, url = clock.transport().request(f"http://127.0.0.1:{listener.getsockname()[1]}/x")
+        assert content(answer, url, 10) == b"x"
+        thread.join(10)
+    assert len(taken) == 3
+    assert clock.waits == [0.2, 0.4]
 
 
 def test_a_date(server: WebServer) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import ssl
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import kurma_fetch_http.plugin
 import pytest
 import trustme
+from kurma_fetch_http.transport import Transport
 
 from kurma_core.errors import (
     ConfigError,
@@ -314,13 +317,23 @@ def test_ssl_cert_file_counts(
 def test_an_unknown_authority(tmp_path: Path, secure: WebServer) -> None:
     with pytest.raises(FetchTLSError, match="the certificate is of an unknown authority") as caught:
         resolve(tmp_path, secure.url("/image.aci"), frozenset())
-    assert "ca_file" in (caught.value.hint or "")
+    assert "plugins.fetchers.NAME.config.ca_file" in (caught.value.hint or "")
 
 
 def test_a_certificate_for_another_name(tmp_path: Path, authority: trustme.CA, ca_file: str) -> None:
     with web_server(tls_for(authority, "example.com")) as server:
-        with pytest.raises(FetchTLSError, match="the certificate is for another name"):
+        with pytest.raises(FetchTLSError, match="the certificate is for another name") as caught:
             resolve(tmp_path, server.url("/image.aci"), frozenset(), ca_file=ca_file)
+    assert "ca_file" not in (caught.value.hint or ""), "no authority would help"
+
+
+def test_a_certificate_that_ran_out(tmp_path: Path, authority: trustme.CA, ca_file: str) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1", not_after=datetime(2020, 1, 1, tzinfo=UTC)).configure_cert(context)
+    with web_server(context) as server:
+        with pytest.raises(FetchTLSError, match="the certificate has expired") as caught:
+            resolve(tmp_path, server.url("/image.aci"), frozenset(), ca_file=ca_file)
+    assert "clock" in (caught.value.hint or "")
 
 
 def test_insecure_tls_takes_any_certificate(tmp_path: Path, secure: WebServer) -> None:
@@ -338,7 +351,12 @@ def test_no_redirect_from_https_to_http(
     secure.pages["/image.aci"].redirect = server.url("/image.aci")
     with pytest.raises(FetchRefusedError, match="redirects from https to plain http"):
         resolve(tmp_path, secure.url("/image.aci"), frozenset(), ca_file=ca_file)
-    assert not server.seen
+    # Nor where plain http to that host would do by itself.
+    transport = Transport(ca_file=ca_file, plain=lambda host: True)
+    assert transport.request(server.url("/image.aci"))[0].status == 200
+    with pytest.raises(FetchRefusedError, match="redirects from https to plain http"):
+        transport.request(secure.url("/image.aci"))
+    assert len(server.seen) == 1
 
 
 # --- credentials and proxies ---
@@ -395,6 +413,28 @@ def test_credentials_that_no_header_can_hold(
     assert str(caught.value).startswith(str(file))
     assert "cret" not in str(caught.value)
     assert not server.seen
+
+
+@pytest.mark.parametrize("host", ["https://example.com", "example.com/a", "a b", ""])
+def test_credentials_for_what_is_no_host(tmp_path: Path, server: WebServer, host: str) -> None:
+    """They would be sent nowhere, and nobody would know why."""
+    write_auth(tmp_path, host)
+    with pytest.raises(ConfigError, match="is no host") as caught:
+        resolve(tmp_path, server.url("/image.aci"))
+    assert "example.com:5000" in (caught.value.hint or "")
+
+
+def test_credentials_are_read_from_regular_files_alone(tmp_path: Path, server: WebServer) -> None:
+    write_auth(tmp_path, server.host)
+    for make in (os.mkfifo, os.mkdir):
+        odd = tmp_path / "auth.d" / "odd.json"
+        make(odd, 0o600)
+        with pytest.raises(ConfigError, match=r"odd.json: not a regular file"):
+            resolve(tmp_path, server.url("/image.aci"))
+        (odd.rmdir if odd.is_dir() else odd.unlink)()
+    (tmp_path / "auth.d" / "odd.json").symlink_to("gone")
+    with pytest.raises(ConfigError, match=r"odd.json: cannot be read as credentials: No such file"):
+        resolve(tmp_path, server.url("/image.aci"))
 
 
 def test_proxies_from_the_environment(tmp_path: Path, server: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
