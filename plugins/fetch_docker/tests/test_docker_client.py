@@ -157,6 +157,8 @@ def test_a_manifest_that_is_not_the_one_pinned(tmp_path: Path, server: WebServer
         resolve(tmp_path, f"{locator}@{pinned}")
     server.pages[f"/v2/app/manifests/{sha256(MANIFEST)}"] = Page(MANIFEST)
     assert resolve(tmp_path, f"{locator}@{sha256(MANIFEST)}").pinned
+    server.pages[MANIFEST_PATH] = Page(b"the tag has moved on")
+    assert resolve(tmp_path, f"{locator}@{sha256(MANIFEST)}").digest == sha256(MANIFEST)
 
 
 def test_a_configuration_that_was_changed(tmp_path: Path, server: WebServer) -> None:

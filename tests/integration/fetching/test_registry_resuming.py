@@ -9,6 +9,7 @@ import signal
 import ssl
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,6 +79,22 @@ def test_cut_at_random(machine: MakeMachine, way: Front, digests: list[str]) -> 
     assert bar.done == total, "each byte was counted once"
     assert sum(each.sent for each in asked) == total, "each byte came once"
     assert bar.finished == 1
+
+
+def test_layers_come_at_the_same_time(machine: MakeMachine, way: Front, digests: list[str]) -> None:
+    """None of four is answered before all four were asked for (R1)."""
+    meeting = threading.Barrier(4, timeout=20)
+    met: list[str] = []
+
+    def together(path: str) -> None:
+        digest = path.rpartition("/")[2]
+        if digest in digests:
+            meeting.wait()
+            met.append(digest)
+
+    way.fault = together
+    machine().images.fetch(f"docker://{way.host}/app:v1")
+    assert sorted(met) == sorted(digests)
 
 
 def test_only_the_rest_is_asked_for_after_a_kill(
