@@ -20,7 +20,7 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
-from kurma_core.errors import ImageNotFoundError, PrivilegeError, StoreError
+from kurma_core.errors import ImageNotFoundError, ManifestError, PrivilegeError, StoreError
 from kurma_core.hookspecs import ImageLayer
 from kurma_core.image_store import documents
 from kurma_core.image_store.durable import share_lock
@@ -166,10 +166,20 @@ class ImageStore:
             return ()
 
     def manifest(self, image_id: str) -> ImageManifest:
-        """:raises ImageNotFoundError: it is not in the store."""
+        """:raises ImageNotFoundError: it is not in the store. :raises StoreError: it is damaged."""
         from kurma_core.appc.image import ImageManifest
 
-        return ImageManifest.parse(self.manifest_bytes(image_id))
+        text = self.manifest_bytes(image_id)
+        try:
+            return ImageManifest.parse(text)
+        except ManifestError as error:
+            path = self.path("images", image_id, "manifest")
+            raise StoreError(
+                f"the image store is damaged: {path}: {error.message}",
+                hint="remove the image and fetch it anew",
+                image=image_id,
+                path=path,
+            ) from error
 
     def manifest_bytes(self, image_id: str) -> bytes:
         """The manifest as the archive has it, or the late form of an early image's documents (E1).

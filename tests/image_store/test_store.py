@@ -275,6 +275,17 @@ def test_a_damaged_document_says_so(text: str, store: ImageStore) -> None:
     assert store.list() == ()
 
 
+def test_a_damaged_manifest_says_whose_it_is(store: ImageStore) -> None:
+    path = store.path("images", stage_and_commit(store, image()).id, "manifest")
+    os.chmod(path, 0o600)
+    with open(path, "w") as document:
+        document.write("{")
+    with pytest.raises(StoreError, match=r"the image store is damaged: .*/manifest: invalid manifest") as caught:
+        store.manifest(store.ids()[0])
+    assert caught.value.hint == "remove the image and fetch it anew"
+    assert caught.value.data["path"] == path
+
+
 def test_a_damaged_image_takes_no_other_with_it(store: ImageStore) -> None:
     bad = stage_and_commit(store, image(file("rootfs/a")))
     good = stage_and_commit(store, image(file("rootfs/b")))
