@@ -139,6 +139,18 @@ def test_refused_by_name_and_nothing_left(trick: str, store: ImageStore, outside
         assert str(caught.value.data["entry"]) in str(caught.value)
 
 
+@pytest.mark.parametrize("owner", [{"uid": 0xFFFFFFFF}, {"gid": 0xFFFFFFFF}, {"uid": 1 << 40}])
+def test_owners_out_of_range(owner: dict[str, int], store: ImageStore, outside: str) -> None:
+    """In a header's own number; to the kernel, -1 would be: leave it as it is."""
+    archive = image(file("rootfs/f", **owner), format=tarfile.GNU_FORMAT)
+    with (
+        nothing_left_behind(store, outside),
+        pytest.raises(HostileArchiveError, match="its owner is out of range"),
+    ):
+        with store.stage_archive(io.BytesIO(archive)):
+            pytest.fail("a hostile archive was staged")
+
+
 def test_a_hard_link_to_a_link_is_that_link(store: ImageStore, outside: str) -> None:
     """And no other name of what it points at."""
     target = f"{outside}/target"
@@ -226,6 +238,18 @@ def test_bombs(bomb: str, tmp_path: object, outside: str) -> None:
         ):
             pytest.fail("a bomb was staged")
     assert caught.value.data["limit"] == limit
+
+
+def test_padding_without_end_is_a_bomb_too(tmp_path: object, outside: str) -> None:
+    """No entry says its size: only the stream knows."""
+    limits = Limits(total_size=1 << 20)
+    store = ImageStore(f"{tmp_path}/images", limits=limits)
+    archive = gzip.compress(image(file("rootfs/f")) + bytes(2 << 20))
+    with nothing_left_behind(store, outside):
+        with pytest.raises(HostileArchiveError, match="unpacks to more than 1048576 bytes") as caught:
+            with store.stage_archive(io.BytesIO(archive)):
+                pytest.fail("a bomb was staged")
+    assert caught.value.data["limit"] == "total_size"
 
 
 def test_a_sparse_bomb_counts_with_its_holes(tmp_path: object, outside: str) -> None:
