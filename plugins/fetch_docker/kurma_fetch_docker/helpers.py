@@ -57,14 +57,16 @@ def _run(program: str, server: str, named_in: str, timeout: float) -> tuple[int,
     except OSError as error:
         raise _failed(program, named_in, f"it cannot be executed: {error.strerror}") from None
     try:
-        out, err = _said(process, server.encode(), time.monotonic() + timeout)
-        process.wait(timeout)
-    except (TimeoutError, subprocess.TimeoutExpired):
+        end = time.monotonic() + timeout
+        out, err = _said(process, server.encode(), end)
+        _await(process, end)
+    except TimeoutError:
         raise _failed(program, named_in, f"no answer in {timeout:.0f} seconds") from None
     except OverflowError:
         raise _failed(program, named_in, f"its answer is longer than {_LONGEST} bytes") from None
     finally:
-        # Also where it has ended itself, and what it started has not.
+        # Also where it has ended itself, and what it started has not. Until it is waited for, which comes after,
+        # nobody else has its number.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.__exit__(None, None, None)
@@ -101,6 +103,18 @@ def _said(process: subprocess.Popen[bytes], question: bytes, end: float) -> tupl
             if len(said[fd]) > _LONGEST:
                 raise OverflowError
     return said[out], said[err]
+
+
+def _await(process: subprocess.Popen[bytes], end: float) -> None:
+    """Its end, without taking notice of it. :raises TimeoutError: it does not come."""
+    fd = os.pidfd_open(process.pid)
+    try:
+        waiting = select.poll()
+        waiting.register(fd, select.POLLIN)
+        if not waiting.poll(max(0.0, end - time.monotonic()) * 1000):
+            raise TimeoutError
+    finally:
+        os.close(fd)
 
 
 def _failed(program: str, named_in: str, what: str) -> FetchUnauthorizedError:
