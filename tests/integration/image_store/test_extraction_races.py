@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from kurma_core.errors import ArchiveError, HostError, HostileArchiveError, StoreError
-from kurma_core.image_store import Limits
+from kurma_core.image_store import Limits, extracting
 from kurma_core.image_store import extract as extraction
 from kurma_core.image_store.entry import BLOCK, CHARACTER, DIRECTORY, FIFO, FILE, HARDLINK, SYMLINK, Entry
 from kurma_core.image_store.extracting import extract
@@ -184,7 +184,7 @@ def test_another_process_swaps_links_in(tmp_path: Path, outside: Path, monkeypat
     assert [os.lstat(outside / "f").st_uid, os.lstat(outside / "f").st_nlink] == [0, 1]
 
 
-def test_the_directorys_owner_is_kept_out(tmp_path: Path) -> None:
+def test_the_directorys_owner_is_kept_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Until it is theirs again; what they have put there meanwhile is found."""
     target = tmp_path / "target"
     target.mkdir(mode=0o755)
@@ -200,7 +200,14 @@ def test_the_directorys_owner_is_kept_out(tmp_path: Path) -> None:
         extract(Watched(image(file("rootfs/f"))[:600]), str(target), Limits())
     assert set(seen) == {(0, 0o700)}
     assert (os.stat(target).st_uid, stat.S_IMODE(os.stat(target).st_mode)) == (12, 0o755)
-    (target / "theirs").write_text("x")
+    ours = extracting._make_ours
+
+    def late(root: int) -> None:
+        (target / "theirs").write_text("x")
+        ours(root)
+
+    monkeypatch.setattr(extracting, "_make_ours", late)
     with pytest.raises(HostError, match="not empty"):
         extract(io.BytesIO(image()), str(target), Limits())
-    assert (os.stat(target).st_uid, os.listdir(target)) == (12, ["theirs"])
+    assert (os.stat(target).st_uid, stat.S_IMODE(os.stat(target).st_mode)) == (12, 0o755)
+    assert os.listdir(target) == ["theirs"]
