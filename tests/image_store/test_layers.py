@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kurma_core.appc.image import ImageManifest
-from kurma_core.errors import StoreError
+from kurma_core.errors import ArchiveError, StoreError
 from kurma_core.image_store import ImageStore
 from kurma_core.models import ImageRecord
 from tests.image_store.making import (
@@ -328,3 +328,20 @@ def test_merged_view_against_a_model(store: ImageStore, layers: list[list[tuple[
         for path, (info, content) in exported(store, image).items()
     }
     assert found == model
+
+
+CUTS = {
+    "in a file's content": 512 + 700,
+    "in a file's padding": 512 + 1000,
+    "in an extended header": 2048 + 512 + 9,
+}
+
+
+@pytest.mark.parametrize("where", CUTS)
+def test_a_layer_that_was_cut_before_it_was_published(where: str, store: ImageStore) -> None:
+    """Its digest is right, and it may lack the end marker; what it has must be whole."""
+    whole = tar([file("f", b"x" * 900), file("g", pax_headers={"SCHILY.xattr.user.x": "y"})])
+    archive = whole[: CUTS[where]]
+    with pytest.raises(ArchiveError, match="truncated"):
+        store.add_layer(io.BytesIO(archive), f"sha256:{hashlib.sha256(archive).hexdigest()}")
+    assert os.listdir(store.path("tmp")) == os.listdir(store.path("layers")) == []
