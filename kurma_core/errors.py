@@ -28,6 +28,20 @@ class KurmaError(Exception):
         return self.message
 
 
+class Interrupted(BaseException):
+    """A signal asked us to end; what was being made is undone on the way out. It is no failure, so no
+    :class:`KurmaError`.
+
+    :param number: the signal's.
+    """
+
+    def __init__(self, number: int) -> None:
+        import signal
+
+        super().__init__(f"interrupted by {signal.Signals(number).name}")
+        self.number = number
+
+
 class UsageError(KurmaError):
     """The caller's words are off: a bad option, a locator that is none. Exit code 2."""
 

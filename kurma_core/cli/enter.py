@@ -43,6 +43,12 @@ def enter(
     COMMAND stands after --; without one it is /bin/sh. Standard input, output and error are this command's, and
     the exit code is the command's: 126 if it cannot be executed, 127 if it is not found.
     """
+    import signal
+
+    # Our end is the call-in's SIGTERM, which passes it on.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
     user, group = values.user_and_group(user, group)
     return session.client.enter(
         pod,

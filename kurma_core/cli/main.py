@@ -33,6 +33,7 @@ def main(words: Sequence[str] | None = None, *, connect: Connect | None = None) 
         words = sys.argv[1:]
         _fill_standard_descriptors()
         _open_standard_streams()
+        _raise_signals()
     runner = _Runner(connect)
     if "_KURMA_COMPLETE" in os.environ:
         from kurma_core.cli import full
@@ -50,6 +51,23 @@ def _fill_standard_descriptors() -> None:
             os.fstat(fd)
         except OSError:
             os.set_inheritable(os.open("/dev/null", os.O_RDWR), True)
+
+
+def _raise_signals() -> None:
+    """SIGTERM and SIGHUP undo what was being made, as Ctrl-C does. What we were started to ignore (nohup) stays
+    ignored."""
+    import _signal  # type: ignore[import-not-found]
+
+    def came(number: int, _: object) -> None:
+        from kurma_core.errors import Interrupted
+
+        raise Interrupted(number)
+
+    for number in (_signal.SIGTERM, _signal.SIGHUP):
+        if _signal.getsignal(number) == _signal.SIG_DFL:
+            _signal.signal(number, came)
+    if _signal.getsignal(_signal.SIGINT) == _signal.SIG_DFL:
+        _signal.signal(_signal.SIGINT, _signal.default_int_handler)
 
 
 def _open_standard_streams() -> None:
@@ -91,7 +109,7 @@ _AS_ROOT = "run it as root, with sudo for instance"
 
 
 def _guarded(run: object, runner: _Runner) -> int:
-    from kurma_core.errors import KurmaError
+    from kurma_core.errors import Interrupted, KurmaError
 
     try:
         code: int = run()  # type: ignore[operator]
@@ -113,12 +131,9 @@ def _guarded(run: object, runner: _Runner) -> int:
         hint = None if runner.debug else "this is a mistake in Kurma or a plugin; kurma --debug … shows where"
         _tell(f"internal error: {kind}: {' '.join(str(error).split())}", hint, runner.debug)
         return FAILED
-    except BaseException as error:
-        number = _signal_of(error)
-        if number is None:
-            raise
+    except Interrupted as error:
         _tell(str(error), None, runner.debug)
-        return 128 + number
+        return 128 + error.number
 
 
 def _flush() -> None:
@@ -133,15 +148,6 @@ def _silence() -> None:
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.close(null)
-
-
-def _signal_of(error: BaseException) -> int | None:
-    """The signal that interrupted the making of a pod; the module that says so is loaded if one did."""
-    module = sys.modules.get("kurma_core.pods.foreground")
-    if module is not None and isinstance(error, module.Interrupted):
-        number: int = error.number
-        return number
-    return None
 
 
 def _os_words(error: OSError) -> str:

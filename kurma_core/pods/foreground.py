@@ -13,6 +13,7 @@ import stat
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from kurma_core.errors import Interrupted
 from kurma_core.pods.logs import Following, LogReader
 
 if TYPE_CHECKING:
@@ -24,14 +25,6 @@ if TYPE_CHECKING:
 #: Lines shown between two looks for a signal.
 _LINES_BETWEEN_LOOKS = 64
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-class Interrupted(BaseException):
-    """A signal came while something was being made; what was made is undone on the way out."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(f"interrupted by {signal.Signals(number).name}")
-        self.number = number
 
 
 class Signals:

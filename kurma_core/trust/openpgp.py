@@ -6,10 +6,13 @@ What GnuPG says is read from its status lines, never from its messages or its ex
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
 import resource
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,6 +39,9 @@ _DETACHED = "a detached signature is wanted, as is made by: gpg --armor --detach
 _LARGEST_STATUS = 1 << 20
 # Names of an agent's socket must fit 107 bytes.
 _LONGEST_HOME = 60
+_PREFIX = "kurma-gpg-"
+#: Seconds. Who makes a directory holds it long before.
+_YOUNG = 60
 # OpenPGP's numbers of MD5, SHA-1 and RIPEMD-160: documents with a given sum of these can be made.
 _WEAK = {"1": "MD5", "2": "SHA-1", "3": "RIPEMD-160"}
 _REASONS = {
@@ -60,11 +66,33 @@ def private_directory() -> Iterator[str]:
     place = tempfile.gettempdir()
     if len(place) > _LONGEST_HOME - 20:
         place = "/tmp"  # noqa: S108 (mkdtemp makes a name of its own there, 0700)
-    directory = tempfile.mkdtemp(prefix="kurma-gpg-", dir=place)
+    _sweep(place)
+    directory = tempfile.mkdtemp(prefix=_PREFIX, dir=place)
+    held = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
+        fcntl.flock(held, fcntl.LOCK_SH)
         yield directory
     finally:
         shutil.rmtree(directory, ignore_errors=True)  # sockets may vanish under our hands
+        os.close(held)
+
+
+def _sweep(place: str) -> None:
+    """Takes away what killed processes left: directories of ours that nobody holds. One that was made just now may
+    not be held yet."""
+    with contextlib.suppress(OSError), os.scandir(place) as entries:
+        for entry in entries:
+            if not entry.name.startswith(_PREFIX):
+                continue
+            with contextlib.suppress(OSError):
+                fd = os.open(entry.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                try:
+                    status = os.fstat(fd)
+                    if status.st_uid == os.geteuid() and time.time() - status.st_ctime > _YOUNG:
+                        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        shutil.rmtree(entry.path, ignore_errors=True)
+                finally:
+                    os.close(fd)
 
 
 def binary() -> str:

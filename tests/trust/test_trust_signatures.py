@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
 from kurma_core.errors import ArchiveError, TrustError
-from kurma_core.trust import Trust
+from kurma_core.trust import Trust, openpgp
 from tests.trust.signers import LONG_AGO, gnupg_home
 
 
@@ -260,3 +262,28 @@ def test_nothing_is_left(trust: Trust, archive: Path, signers, keys, place) -> N
     trust.verify(str(archive), signers.sign(archive, "alice"), keys)
     refusal(trust, archive, b"", keys)
     assert place.left() == []
+
+
+def test_what_a_killed_process_left_is_taken_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not what somebody holds, what is young, nor what others made."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(openpgp, "_LONGEST_HOME", 4096)
+    left, held, other = (tmp_path / name for name in ("kurma-gpg-1", "kurma-gpg-2", "other"))
+    for each in (left, held, other):
+        each.mkdir()
+    (left / "pubring.kbx").write_text("x")
+    fd = os.open(held, os.O_RDONLY)
+    fcntl.flock(fd, fcntl.LOCK_SH)
+    now = time.time()
+    monkeypatch.setattr(openpgp.time, "time", lambda: now + 100)
+    try:
+        with openpgp.private_directory() as made:
+            assert not left.exists()
+            assert held.exists()
+            assert other.exists()
+            monkeypatch.setattr(openpgp.time, "time", lambda: now)
+            with openpgp.private_directory():
+                assert Path(made).exists()
+    finally:
+        os.close(fd)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["kurma-gpg-2", "other"]

@@ -1,0 +1,13 @@
+"""Where the program begins. Until all that it needs is loaded, a signal ends it at once, and in silence: there is
+nothing to undo yet, and nobody who could tell it well."""
+
+import _signal  # type: ignore[import-not-found]
+
+
+def main() -> int:
+    """See :func:`kurma_core.cli.main.main`, which takes the signals over."""
+    if _signal.getsignal(_signal.SIGINT) == _signal.default_int_handler:
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+    from kurma_core.cli.main import main as run
+
+    return run()

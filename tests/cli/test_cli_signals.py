@@ -1,0 +1,68 @@
+"""Signals while a command is at work, and before it is (cli.md, exit codes)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+KURMA = (sys.executable, "-c", "import sys; from kurma_core.cli.program import main; sys.exit(main())")
+_AT_ONCE = """
+import os, signal, sys
+class Sends:
+    def find_spec(self, name, *_):
+        if name == "kurma_core.cli.parse":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Sends())
+from kurma_core.cli.program import main
+sys.exit(main())
+"""
+
+
+@pytest.fixture
+def rootfs(tmp_path: Path) -> Path:
+    root = tmp_path / "root"
+    root.mkdir()
+    for number in range(40):
+        (root / str(number)).write_bytes(os.urandom(4 << 20))
+    return root
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_what_was_being_written_is_taken_away(tmp_path: Path, rootfs: Path, number: signal.Signals) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    words = ["image", "build", "--from-rootfs", str(rootfs), "--name", "a.b/c", "--compress", "xz"]
+    command = [*KURMA, "--dir", str(tmp_path / "state"), *words, "-o", str(place / "c.aci")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        end = time.monotonic() + 30
+        while not any(place.iterdir()):
+            assert process.poll() is None
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=30)
+    assert process.returncode == 128 + number
+    assert (out, list(place.iterdir())) == ("", [])
+    assert err == ("" if number == signal.SIGINT else f"kurma: interrupted by {number.name}\n")
+
+
+def test_ctrl_c_before_anything_is_loaded(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _AT_ONCE, "image", "list"], capture_output=True, text=True, check=False, timeout=30
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
+def test_what_is_to_be_ignored_is_ignored(tmp_path: Path) -> None:
+    """As with nohup."""
+    ask = "import signal, sys; from kurma_core.cli.main import _raise_signals; _raise_signals(); "
+    ask += "print(*(signal.getsignal(n) == signal.SIG_IGN for n in (1, 2, 15)))"
+    ignore = f"trap '' HUP INT TERM; exec {sys.executable} -c \"$0\""
+    done = subprocess.run(["/bin/sh", "-c", ignore, ask], capture_output=True, text=True, check=True)
+    assert done.stdout == "True True True\n"
