@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Callable
 
@@ -301,3 +302,13 @@ def test_rendered_trees(store: ImageStore, stored: ImageRecord) -> None:
     for image_or_tree in (tree.id, stored.id):
         with pytest.raises(StoreError):
             store.verify(image_or_tree)
+
+
+def test_what_is_damaged_is_not_exported_as_if_it_were_whole(store: ImageStore, stored: ImageRecord) -> None:
+    """A4: what comes out has the image's ID, or is said not to."""
+    archive = store.archive_path(stored.id)
+    assert archive is not None
+    with open(archive, "ab") as file:
+        file.write(bytes(512))
+    with pytest.raises(StoreError, match="what was exported of"):
+        store.export(stored.id, io.BytesIO())

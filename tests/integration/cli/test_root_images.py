@@ -145,6 +145,20 @@ def test_the_table(kurma: Any, images: dict[str, str], place: Path) -> None:
     kurma.out("image", "rm", image)
 
 
+def test_a_dry_run_removes_nothing_and_says_what_would_go(kurma: Any, place: Path) -> None:
+    (place / "going").mkdir()
+    (place / "going" / "content").write_bytes(os.urandom(40_000))
+    made = archive(str(place / "going"), str(place / "going.aci"), "example.com/going")
+    image = kurma.out("image", "fetch", made).strip()
+    said = kurma.out("image", "rm", "--dry-run", image).splitlines()
+    assert re.fullmatch(rf"image {image[:20]}: would be removed \([\d.]+ kB\)", said[0])
+    assert re.fullmatch(r"[\d.]+ kB would be freed", said[-1])
+    assert f"image {image[:20]}: would be removed" in kurma.out("image", "gc", "--dry-run", "--grace-period", "0")
+    kurma.out("image", "cat-manifest", image)
+    kurma.out("image", "rm", image)
+    assert kurma("image", "cat-manifest", image).returncode == 125
+
+
 def test_json_is_as_documented(kurma: Any, images: dict[str, str]) -> None:
     for command, more in (
         ("image list", []),
