@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 from types import SimpleNamespace
 
 import pytest
@@ -304,6 +305,9 @@ def test_early_images_and_pods_are_printed_in_the_late_form(kurma, images, house
     of_archive = json.loads(kurma("image", "convert", path).stdout)
     assert of_archive == json.loads(kurma("image", "convert", early_id[:20]).stdout)
     assert of_archive["dependencies"][1]["kurma.io/root"] == "/opt/libs"
+    with tarfile.open(path) as tar:
+        own = b"".join(tar.extractfile(name).read() for name in ("app", "fileset")).decode()
+    assert kurma("image", "cat-manifest", "--original", early_id[:20]).stdout == own
     volumes = [{"kind": "host", "source": str(tmp_path), "fulfills": ["spare", "work"]}]
     (tmp_path / "early.json").write_text(json.dumps(pod_of(images, "worker", uuid=UUID, volumes=volumes)))
     late = json.loads(kurma("pod", "convert", str(tmp_path / "early.json")).stdout)
