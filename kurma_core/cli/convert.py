@@ -89,9 +89,9 @@ def _of_image(session: Session, what: str) -> ImageManifest:
     from kurma_core.appc.image import ImageManifest
 
     images = session.client.images
-    file = what if os.path.isfile(what) else images.file(what)
+    file = what if os.path.isfile(what) else images.files.path(what)
     if file is not None:
-        return images.inspect(file).contents.manifest
+        return images.files.inspect(file).contents.manifest
     return ImageManifest.parse(images.cat_manifest(images.get(what).id))
 
 

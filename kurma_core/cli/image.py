@@ -121,9 +121,9 @@ def show(session: Session, *, image: str, passphrase_file: str | None, format: s
 
     session.passphrase_file = passphrase_file
     images = session.client.images
-    file = images.file(image)
+    file = images.files.path(image)
     if file is not None:
-        facts = images.inspect(file)
+        facts = images.files.inspect(file)
         session.show(format, facts.to_json(), lambda: archive_page(facts))
         return
     record = images.get(image)
@@ -149,11 +149,11 @@ def cat_manifest(session: Session, *, image: str, original: bool, passphrase_fil
     """
     session.passphrase_file = passphrase_file
     images = session.client.images
-    file = images.file(image)
+    file = images.files.path(image)
     if file is None:
         document = images.cat_manifest(images.get(image).id, original=original)
     else:
-        contents = images.inspect(file).contents
+        contents = images.files.inspect(file).contents
         document = (b"".join(contents.originals.values()) if original else b"") or contents.manifest_bytes
     session.write("stdout", document, flush=True)
 

@@ -69,7 +69,9 @@ def build(session: Session, *, directory: str | None, output: str | None, compre
     session.passphrase_file = options["passphrase_file"]
     passphrase = session.passphrases().new(output) if options["encrypt"] else None
     compress = "" if compress == "none" else compress
-    session.line(session.client.images.build(rootfs, manifest, output, compress=compress, passphrase=passphrase))
+    session.line(
+        session.client.images.files.build(rootfs, manifest, output, compress=compress, passphrase=passphrase)
+    )
 
 
 @command(Argument("files", "FILE", "The archives.", many=True), PASSPHRASE_FILE)
@@ -78,7 +80,7 @@ def validate(session: Session, *, files: tuple[str, ...], passphrase_file: str |
     session.passphrase_file = passphrase_file
 
     def one(file: str) -> None:
-        manifest = session.client.images.inspect(file).contents.manifest
+        manifest = session.client.images.files.inspect(file).contents.manifest
         session.line(f"{file}: {manifest.name}: a valid image")
 
     return session.each(files, one)

@@ -41,7 +41,7 @@ def sign(
     session.passphrase_file = passphrase_file
     if output is not None:
         writable(output, made_of=(file, passphrase_file))
-    signed = session.client.images.sign(file, key=key, output=output, early=early, force=force)
+    signed = session.client.images.files.sign(file, key=key, output=output, early=early, force=force)
     session.show(format, signed.to_json(), lambda: f"{signed.signature}: {signed.name}, by {signed.fingerprint}")
 
 
@@ -64,14 +64,14 @@ def verify(
 
     session.passphrase_file = passphrase_file
     images = session.client.images
-    path = images.file(image)
+    path = images.files.path(image)
     if signature is not None and path is None:
         if not os.path.isfile(image):
             hint = "an image of the store is verified without it; a file is named by its path: ./FILE"
             raise UsageError(f"--signature goes with a file, and {image} is none", hint=hint)
         path = image
     if path is not None:
-        found = images.check_signature(path, signature)
+        found = images.files.check_signature(path, signature)
         signer = [("signer", found.fingerprint), *(("user", user) for user in found.users)]
         about = [("id", found.id), ("name", found.name), ("signature", found.signature), ("over", found.over)]
         value = {**found.to_json(), "trust": "signed", "trees": 0}

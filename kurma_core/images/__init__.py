@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import functools
 import os
-import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from kurma_core.errors import (
     FetchDigestError,
     FetchError,
-    ImageError,
     ImageNotFoundError,
     StoreError,
     TrustError,
@@ -32,9 +30,10 @@ if TYPE_CHECKING:
     from kurma_core.config import Config
     from kurma_core.hookspecs import Fetcher, Progress, Renderer, StagerImageSource
     from kurma_core.image_store import GcReport, ImageStore
-    from kurma_core.image_store.validating import ArchiveFacts
+    from kurma_core.images.archives import ArchiveFiles
     from kurma_core.images.keys import KeyManager
-    from kurma_core.images.signing import SignedFile, Signing, Verified
+    from kurma_core.images.removal import Removal, Used
+    from kurma_core.images.signing import Verified
     from kurma_core.models import ImageRecord, Provenance, RenderedImage
     from kurma_core.registry import PluginRegistry
     from kurma_core.trust import Trust
@@ -42,9 +41,6 @@ if TYPE_CHECKING:
 
 __all__ = ["PULLS", "HostImage", "ImageManager", "make_image_manager"]
 
-Json = Any
-#: IDs, or what finds them at the moment they are needed.
-Used = Collection[str] | Callable[[], Collection[str]]
 _FETCHERS = "kurma.fetchers"
 _RENDERERS = "kurma.renderers"
 
@@ -326,7 +322,7 @@ class ImageManager:
         try:
             return self.store.find(reference)
         except ImageNotFoundError as error:
-            if self.file(reference) is not None:
+            if self.files.path(reference) is not None:
                 error.hint = f"a file is brought into the store by: kurma image fetch {reference}"
             elif os.path.isfile(reference):
                 error.hint = f"the file of that name is meant by ./{reference}"
@@ -356,16 +352,11 @@ class ImageManager:
 
         :raises StoreError: names the first file that differs. :raises ImageNotFoundError:
         """
-        from kurma_core.images.needs import needed_trees
         from kurma_core.images.signing import Verified
 
         record = self.get(reference)
         self.store.verify(record.id, deep=True)
-        wanted = {
-            tree
-            for policy in self._any_policy()
-            for tree in needed_trees({record.id}, self.store, policy, self._renderers())
-        }
+        wanted = self._removal.trees_of({record.id})
         there = [tree for tree in sorted(wanted) if os.path.isdir(self.store.path("trees", tree))]
         for tree in there:
             self.store.verify(tree, deep=True)
@@ -387,67 +378,34 @@ class ImageManager:
         :param used: IDs of the images that pods name; what those depend on is used as well.
         :raises ImageError: a pod uses it, or a command does just now. :raises ImageNotFoundError:
         """
-        image_id, name = self._identify(reference)
-
-        def unused() -> None:
-            if image_id in self._with_dependencies(_now(used)):
-                raise ImageError(
-                    f"{name} ({image_id[:19]}): a pod uses it", hint="remove the pod first", image=image_id
-                )
-
-        report = self.store.remove(image_id, dry_run=dry_run, unused=unused)
-        if not dry_run:
-            self._known.forget({image_id})
-        return report
-
-    def _identify(self, reference: str) -> tuple[str, str]:
-        """ID and name; one whose record is damaged has an ID at least."""
-        from kurma_core.image_store.references import find_id
-
-        try:
-            record = self.store.find(reference)
-        except StoreError:
-            return find_id(self.store, reference), "a damaged image"
-        return record.id, record.name
+        return self._removal.remove(reference, used, dry_run=dry_run)
 
     def gc(self, used: Used, grace: float, dry_run: bool = False) -> GcReport:
         """Removes images that nothing has used for ``grace`` seconds, trees, leftovers, unfinished downloads (S3).
 
         :param used: IDs of the images that pods name.
         """
-        from kurma_core.images.needs import needed_trees
-        from kurma_core.value import replace
+        return self._removal.gc(used, grace, dry_run)
 
-        now = time.time()
-        images = self._with_dependencies(_now(used)) | self._host_images()
-        trees = {
-            tree
-            for policy in self._any_policy()
-            for tree in needed_trees(images, self.store, policy, self._renderers())
-        }
-        report = self.store.gc(images | trees, grace, dry_run, now=now)
-        leftovers = self._known.sweep(dry_run=dry_run)
-        if not dry_run:
-            self._known.forget({one.name for one in report.removed if one.kind == "image"})
-        return replace(report, removed=(*report.removed, *leftovers)) if leftovers else report
+    @functools.cached_property
+    def _removal(self) -> Removal:
+        from kurma_core.images.removal import Removal
 
-    def _with_dependencies(self, used: Collection[str]) -> set[str]:
-        from kurma_core.images.needs import with_dependencies
-
-        return {image for policy in self._any_policy() for image in with_dependencies(used, self.store, policy)}
-
-    def _any_policy(self) -> tuple[Policy, Policy]:
-        """What a pod depends on may differ by the relaxations that it was run with."""
-        return self._policy(()), self._policy(("image",))
-
-    def _host_images(self) -> set[str]:
-        """The stagers' images that are in use: every source's last."""
-        return self._known.images("built:")
+        # What a pod depends on may differ by the relaxations that it was run with.
+        policies = (self._policy(()), self._policy(("image",)))
+        return Removal(self.store, self._known, policies, self._renderers)
 
     def _renderers(self) -> Mapping[str, Renderer]:
         return cast("Mapping[str, Renderer]", self._registry.drivers(_RENDERERS))
 
     # --- archives ------------------------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def files(self) -> ArchiveFiles:
+        """Archives that people have as files."""
+        from kurma_core.images.archives import ArchiveFiles
+
+        return ArchiveFiles(self._fetching, self._trust, self.store.limits, self._decryption, self._note)
 
     def export(self, image_id: str, path: str) -> None:
         """Writes the image's archive, uncompressed, to ``path``: whole, or not at all.
@@ -459,61 +417,6 @@ class ImageManager:
         with written(path) as out:
             self.store.export(image_id, out)
 
-    def build(
-        self,
-        rootfs: str | None,
-        manifest: Mapping[str, Json],
-        path: str,
-        *,
-        compress: str = "",
-        passphrase: bytes | None = None,
-    ) -> str:
-        """Makes an archive of a directory, reproducibly (A6): whole, or not at all.
-
-        :param rootfs: None: an empty root filesystem.
-        :param compress: ``""``, ``gzip``, ``bzip2``, ``xz`` or ``zstd``.
-        :param passphrase: encrypts it (A1); the ID is that of the archive in it.
-        :returns: the image's ID.
-        :raises ManifestError: :raises ArchiveError: :raises HostError: the file cannot be written.
-        :raises UsageError: it lies in ``rootfs``, or takes another's place than a regular file's.
-        """
-        from kurma_core.image_store import build_archive
-        from kurma_core.named_files import written
-
-        if rootfs is not None and _is_below(path, rootfs):
-            raise UsageError(
-                f"{path}: lies in {rootfs}, which is to be packed", hint="name a file outside of it", path=path
-            )
-        with written(path) as out:
-            if passphrase is None:
-                return build_archive(rootfs, manifest, out, compress=compress, warn=self._note)
-            with self._trust.encrypting(out, passphrase) as encrypted:
-                return build_archive(rootfs, manifest, encrypted, compress=compress, warn=self._note)
-
-    def file(self, reference: str) -> str | None:
-        """The path, if the reference is that of an archive file; else it is for the store."""
-        from kurma_core.images.archives import path_of
-
-        try:
-            locator = self._fetching.parse(reference)
-        except UsageError:
-            return None  # which the store says in its own words
-        return path_of(locator) if locator.scheme == "file" else None
-
-    def inspect(self, path: str) -> ArchiveFacts:
-        """Reads an archive to its end and checks all of it; what is odd in its manifest is told (T8).
-
-        :returns: everything that it tells of itself. :raises ArchiveError: :raises ManifestError:
-        """
-        from kurma_core.image_store.validating import inspect
-        from kurma_core.images.archives import opened
-
-        with opened(path) as stream:
-            facts = inspect(stream, self.store.limits, self._decryption.of(path))
-        for oddity in facts.contents.oddities:
-            self._note(f"{path}: {oddity}")
-        return facts
-
     def extract(self, reference: str, target: str) -> str:
         """Extracts the root filesystem of an image of the store, or of an archive file, with all metadata (A6).
 
@@ -521,52 +424,14 @@ class ImageManager:
         :returns: the image's ID.
         :raises HostError: the directory is not empty. :raises ImageNotFoundError: :raises ArchiveError: …
         """
-        from kurma_core.image_store.extracting import extract, extract_stored
-        from kurma_core.images.archives import opened
+        path = self.files.path(reference)
+        if path is not None:
+            return self.files.extract(path, target)
+        from kurma_core.image_store.extracting import extract_stored
 
-        path = self.file(reference)
-        if path is None:
-            record = self.get(reference)
-            extract_stored(self.store, record.id, target)
-            return record.id
-        with opened(path) as stream:
-            return extract(stream, target, self.store.limits, decrypt=self._decryption.of(path))
-
-    # --- signatures of files -------------------------------------------------------------------------------------
-
-    def sign(
-        self,
-        path: str,
-        *,
-        key: str | None = None,
-        output: str | None = None,
-        early: bool = False,
-        force: bool = False,
-    ) -> SignedFile:
-        """Writes a detached, armored signature of an archive: whole, or not at all (A6).
-
-        :param key: one of the caller's own GnuPG home; None: this machine's.
-        :param output: where to; None: beside it, where fetchers look.
-        :param early: over the uncompressed tar.
-        :param force: replace what is there.
-        :raises ArchiveError: it is no image. :raises TrustError: it cannot be signed.
-        :raises UsageError: the signature's file exists. :raises HostError: a file cannot be read or written.
-        """
-        return self._signing.sign(path, key=key, output=output, early=early, force=force)
-
-    def check_signature(self, path: str, signature: str | None = None) -> SignedFile:
-        """Checks an archive's signature with the keys that are trusted for the image's name (K3).
-
-        :param signature: its file; None: the one beside the archive.
-        :raises TrustError: it is not good enough, or there is none. :raises ArchiveError: it is no image.
-        """
-        return self._signing.check(path, signature)
-
-    @functools.cached_property
-    def _signing(self) -> Signing:
-        from kurma_core.images.signing import Signing
-
-        return Signing(self._trust, self._fetching, self.store.limits, self._decryption)
+        record = self.get(reference)
+        extract_stored(self.store, record.id, target)
+        return record.id
 
     # --- parts ---------------------------------------------------------------------------------------------------
 
@@ -590,22 +455,6 @@ class ImageManager:
             note=self._note,
             progress=progress,
         )
-
-
-def _is_below(path: str, directory: str) -> bool:
-    """Whether a new file there would be one of the directory's, by whatever way it is named."""
-    above = os.path.dirname(os.path.realpath(path))
-    while os.path.isdir(above):
-        if os.path.isdir(directory) and os.path.samefile(above, directory):
-            return True
-        if above == "/":
-            break
-        above = os.path.dirname(above)
-    return False
-
-
-def _now(used: Used) -> Collection[str]:
-    return used() if callable(used) else used
 
 
 def _checked_pull(pull: str) -> str:

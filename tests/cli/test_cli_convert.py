@@ -35,7 +35,11 @@ class Images:
             raise ImageNotFoundError(f"the store holds no image {reference}")
         return SimpleNamespace(id=ID)
 
-    def file(self, reference: str) -> str | None:
+    @property
+    def files(self) -> Images:
+        return self
+
+    def path(self, reference: str) -> str | None:
         return reference if reference.startswith("/") else None
 
     def cat_manifest(self, image_id: str) -> bytes:

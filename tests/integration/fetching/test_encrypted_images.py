@@ -100,8 +100,8 @@ def test_every_compression_within(make: Make, tmp_path: Path, compress: str) -> 
     manifest = {"acKind": "ImageManifest", "acVersion": "0.8.11", "name": NAME}
     open_, secret = tmp_path / "open.aci", tmp_path / "secret.aci"
     images = make()
-    ident = images.build(str(tmp_path / "root"), manifest, str(open_), compress=compress)
-    packed = images.build(
+    ident = images.files.build(str(tmp_path / "root"), manifest, str(open_), compress=compress)
+    packed = images.files.build(
         str(tmp_path / "root"), manifest, str(secret), compress=compress, passphrase=b"open sesame"
     )
     assert packed == ident

@@ -54,7 +54,7 @@ def archive(here: Machine, tmp_path: Path, **more: Any) -> str:
     root = tmp_path / "stager"
     root.mkdir()
     Path(root, "file").write_bytes(b"content")
-    here.images.build(str(root), {**MANIFEST, **more}, str(tmp_path / "stager.aci"))
+    here.images.files.build(str(root), {**MANIFEST, **more}, str(tmp_path / "stager.aci"))
     return str(tmp_path / "stager.aci")
 
 

@@ -47,7 +47,7 @@ def build(
     (place / "bin").mkdir(parents=True, exist_ok=True)
     (place / "bin" / "sh").write_bytes(content)
     path = str(place) + ".aci"
-    return path, here.images.build(str(place), manifest(name, **more), path)
+    return path, here.images.files.build(str(place), manifest(name, **more), path)
 
 
 def labels(version: str) -> list[dict[str, str]]:
@@ -361,7 +361,7 @@ def test_export_is_the_image(here: Machine, tmp_path: Path) -> None:
     path, ident = build(here, tmp_path)
     here.images.fetch(path)
     here.images.export(ident, str(tmp_path / "out.aci"))
-    assert here.images.inspect(str(tmp_path / "out.aci")).contents.manifest.name == "example.com/app"
+    assert here.images.files.inspect(str(tmp_path / "out.aci")).contents.manifest.name == "example.com/app"
     assert here.images.fetch(str(tmp_path / "out.aci")).id == ident
     with pytest.raises(ImageNotFoundError):
         here.images.export("sha512-" + "0" * 128, str(tmp_path / "none.aci"))

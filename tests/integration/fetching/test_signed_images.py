@@ -47,7 +47,7 @@ def build(here: Machine, tmp_path: Path, name: str = NAME, content: str = "x") -
     root.mkdir(exist_ok=True)
     (root / "file").write_text(content)
     path = tmp_path / (name.replace("/", "_") + ".aci")
-    here.images.build(
+    here.images.files.build(
         str(root),
         {"acKind": "ImageManifest", "acVersion": "0.8.11", "name": name},
         str(path),
@@ -280,7 +280,7 @@ def test_what_is_in_the_store_is_used_without_gnupg(
 def with_dependency(here: Machine, tmp_path: Path) -> Path:
     path = tmp_path / "app.aci"
     (tmp_path / "root").mkdir(exist_ok=True)
-    here.images.build(
+    here.images.files.build(
         str(tmp_path / "root"),
         {
             "acKind": "ImageManifest",
