@@ -117,7 +117,7 @@ def show(session: Session, *, image: str, passphrase_file: str | None, format: s
 
     An archive's path shows what that file is; the store is not looked at.
     """
-    from kurma_core.cli.image_page import archive_page, page
+    from kurma_core.cli.image_page import archive_page, page, trust_words
 
     session.passphrase_file = passphrase_file
     images = session.client.images
@@ -129,7 +129,8 @@ def show(session: Session, *, image: str, passphrase_file: str | None, format: s
     record = images.get(image)
     manifest = images.manifest(record.id)
     value = {**_as_json(session, record), "manifest": manifest.to_json()}
-    session.show(format, value, lambda: page(record, manifest, images.trust(record)))
+    words = trust_words(value["trust"], record, images.lapse(record))
+    session.show(format, value, lambda: page(record, manifest, words))
 
 
 def _as_json(session: Session, record: ImageRecord) -> dict[str, Any]:

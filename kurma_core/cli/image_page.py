@@ -21,14 +21,18 @@ if TYPE_CHECKING:
 def page(record: ImageRecord, manifest: ImageManifest, trust: str) -> str:
     """The whole page, as paragraphs.
 
-    :param trust: what vouches for it now.
+    :param trust: what vouches for it now, in words.
     """
     return "\n\n".join(_paragraphs(record, manifest, trust))
 
 
-def trust_words(now: str, then: str) -> str:
-    """What vouches for an image, and what did when it came in, where that is another thing."""
-    return now if now == then else f"{now} (it came in {then}, by a key that is not trusted for it)"
+def trust_words(now: str, record: ImageRecord, lapse: str | None) -> str:
+    """What vouches for an image, and what did when it came in, where that is another thing.
+
+    :param lapse: why it is, as of :meth:`kurma_core.images.ImageManager.lapse`.
+    """
+    why = "was revoked" if lapse == "revoked" else "is not trusted for it"
+    return now if now == record.trust else f"{now} (it came in {record.trust}, by a key that {why})"
 
 
 def _paragraphs(record: ImageRecord, manifest: ImageManifest, trust: str) -> Iterator[str]:
@@ -40,7 +44,7 @@ def _paragraphs(record: ImageRecord, manifest: ImageManifest, trust: str) -> Ite
             ("version", record.version),
             ("labels", pairs(record.labels)),
             ("size", size(record.size)),
-            ("trust", trust_words(trust, record.trust)),
+            ("trust", trust),
             ("fetched", moment(record.fetched_at)),
             ("last used", moment(record.last_used) if record.last_used else "never"),
         ]

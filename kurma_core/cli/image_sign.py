@@ -83,7 +83,7 @@ def verify(
         ("id", record.id),
         ("name", record.name),
         ("files", "as extracted" + (f", in rendered trees too ({verified.trees})" if verified.trees else "")),
-        ("trust", trust_words(verified.trust, record.trust)),
+        ("trust", trust_words(verified.trust, record, images.lapse(record))),
     ]
     for one in record.provenance:
         key = f", by {one.fingerprint}" if one.fingerprint else ""

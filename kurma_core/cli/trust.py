@@ -121,13 +121,16 @@ _COLUMNS: list[Column] = [
 def rm(session: Session, *, fingerprint: str, prefix: str | None, root: bool, dry_run: bool) -> None:
     """Trust a key no longer.
 
-    A key in the last directory of trustedkeys is removed, one of another directory is masked by an empty file.
+    A key in the last directory of trustedkeys is removed, one of another directory is masked by an empty file. One
+    that was revoked stays, for its file says so. Where else the key is trusted is told.
     Images that came in by its signature are not taken for verified ones any more.
     """
     scope = _scope(prefix, root)
     change = session.client.images.keys.remove(fingerprint, scope, dry_run=dry_run)
     word = f"would be {_DONE[change.action]}" if dry_run else _DONE[change.action]
     session.line(f"{change.fingerprint}: {word} for {scope or 'all images'} ({change.path})")
+    for other, path in change.still:
+        session.note(f"{change.fingerprint}: still trusted for {other or 'all images'} ({path})")
 
 
 def _scope(prefix: str | None, root: bool) -> str | None:

@@ -238,7 +238,7 @@ class ImageManager:
             return newest
         fitting = [record for record in self.store.named(reference) if policy.accepts_by_name(record)]
         if not fitting:
-            raise refused_by_name(newest)
+            raise refused_by_name(newest, policy.lapse(newest.name, newest.provenance[-1]))
         return max(fitting, key=lambda record: record.age_order)
 
     # --- rendering -----------------------------------------------------------------------------------------------
@@ -370,6 +370,16 @@ class ImageManager:
         except TrustError:
             return "unverified"  # others may write the keystore, or it cannot be read; using the image says so
 
+    def lapse(self, record: ImageRecord) -> str | None:
+        """Why a signature that an image came in by vouches for it no longer: ``unknown`` (its key is not trusted
+        for the name) or ``revoked``. None: no signature has lapsed."""
+        signed = [one for one in record.provenance if one.trust == "signed"]
+        try:
+            found = {self._signer_lapse(record.name, one) for one in signed} - {None}
+        except TrustError:
+            return "unknown"
+        return max(found, default=None, key=lambda word: word == "revoked")
+
     # --- removing ------------------------------------------------------------------------------------------------
 
     def remove(self, reference: str, used: Used = (), *, dry_run: bool = False) -> GcReport:
@@ -437,11 +447,11 @@ class ImageManager:
 
     def _policy(self, insecure: Collection[str]) -> Policy:
         plain = frozenset(self._config.registries.insecure)
-        return Policy(self._config.trust, relaxations(insecure), plain, self._signer_counts)
+        return Policy(self._config.trust, relaxations(insecure), plain, self._signer_lapse)
 
-    def _signer_counts(self, name: str, provenance: Provenance) -> bool:
+    def _signer_lapse(self, name: str, provenance: Provenance) -> str | None:
         signer = provenance.fingerprint
-        return signer is not None and self._trust.still_trusts(name, signer, provenance.fetched_at)
+        return "unknown" if signer is None else self._trust.lapse(name, signer, provenance.fetched_at)
 
     def _acquisition(self, policy: Policy, progress: Progress | None) -> Acquisition:
         return Acquisition(

@@ -24,8 +24,8 @@ RELAXATIONS: Mapping[str, str] = {
 }
 
 
-def _any_signer(name: str, provenance: Provenance) -> bool:
-    return True
+def _any_signer(name: str, provenance: Provenance) -> str | None:
+    return None
 
 
 @frozen
@@ -35,13 +35,14 @@ class Policy:
     :param sources: policy word by source: ``named``, ``https``, ``http``, ``docker``, ``file``.
     :param insecure: relaxations of this run.
     :param plain: host[:port] of the registries that are listed as insecure.
-    :param signer: whether the key that signed an image of that name when it came in counts for it still.
+    :param lapse: why the key that signed an image of that name when it came in counts for it no longer
+        (``unknown``, ``revoked``); None: it does still.
     """
 
     sources: Mapping[str, str]
     insecure: frozenset[str] = frozenset()
     plain: frozenset[str] = frozenset()
-    signer: Callable[[str, Provenance], bool] = field(default=_any_signer)
+    lapse: Callable[[str, Provenance], str | None] = field(default=_any_signer)
 
     def word(self, source: str) -> str:
         """``signed``, ``digest`` or ``any``."""
@@ -64,7 +65,7 @@ class Policy:
         return min((self._word_now(record, each) for each in record.provenance), key=_ORDER.index)
 
     def _word_now(self, record: ImageRecord, provenance: Provenance) -> str:
-        stale = provenance.trust == "signed" and not self.signer(record.name, provenance)
+        stale = provenance.trust == "signed" and self.lapse(record.name, provenance) is not None
         return "unverified" if stale else provenance.trust
 
     def _satisfied(self, record: ImageRecord, provenance: Provenance, source: str) -> bool:
@@ -114,16 +115,25 @@ def at_least(trust: str, other: str) -> bool:
     return _ORDER.index(trust) <= _ORDER.index(other)
 
 
-def refused_by_name(record: ImageRecord) -> TrustError:
-    """The store's image of that name came in with less than the policy wants."""
+def refused_by_name(record: ImageRecord, lapse: str | None = None) -> TrustError:
+    """The store's image of that name came in with less than the policy wants.
+
+    :param lapse: as of :class:`Policy`, for the last way that it came in.
+    """
     version = f":{record.version}" if record.version else ""
     came = record.provenance[-1]
     if came.trust == "signed":
+        revoked = lapse == "revoked"
+        fault = "was revoked" if revoked else "is not trusted for it"
+        advice = (
+            "ask for an image that is signed by another key of its owner"
+            if revoked
+            else f"if you trust that key: kurma trust add --prefix {record.name} [KEYFILE]"
+        )
         return TrustError(
-            f"{record.name}{version}: the image in the store was signed by a key that is not trusted for it "
+            f"{record.name}{version}: the image in the store was signed by a key that {fault} "
             f"(key {came.fingerprint})",
-            hint=f"if you trust that key: kurma trust add --prefix {record.name} [KEYFILE]; or name the image by "
-            f"its ID ({record.id[:19]})",
+            hint=f"{advice}; or name the image by its ID ({record.id[:19]})",
             image=record.id,
             fingerprint=came.fingerprint,
         )

@@ -70,8 +70,15 @@ class Trust:
             second is allowed for.
         :raises TrustError: a keystore cannot be read, or others may write it.
         """
+        return self.lapse(name, fingerprint, since) is None
+
+    def lapse(self, name: str, fingerprint: str, since: str) -> str | None:
+        """Why a signature that was good once counts no longer: its key is trusted for the name no more
+        (``unknown``), or was ``revoked``. None: it counts, as :meth:`still_trusts` has it."""
         files = keystore.keys_for(self._key_dirs, name).get(fingerprint)
-        return files is not None and not self._revoked(fingerprint, files, since)
+        if files is None:
+            return "unknown"
+        return "revoked" if self._revoked(fingerprint, files, since) else None
 
     def still_trusts_host_key(self, fingerprint: str, since: str) -> bool:
         """:meth:`still_trusts` for an image with host privilege (K5)."""

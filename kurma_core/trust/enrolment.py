@@ -20,11 +20,14 @@ class Change:
 
     :param action: ``added``, ``refreshed`` (it was there), ``unmasked``, ``removed`` or ``masked``.
     :param path: the file written or removed.
+    :param still: prefixes (None: all images) by which the key is trusted for the same images, or some of them, as
+        before, and the files there.
     """
 
     action: str
     fingerprint: str
     path: str
+    still: tuple[tuple[str | None, str], ...] = ()
 
 
 class Enrolment:
@@ -50,12 +53,11 @@ class Enrolment:
         place = keystore.place_of(prefix)
         path = next(iter(self._locals(place, key.fingerprint)), f"{self._local}/{place}/{key.fingerprint}")
         there = self._file(place, key.fingerprint)
-        if there is not None:
-            (key,) = (
-                one
-                for one in keyfile.read([openpgp.read_key(there), key.material], key.source)
-                if one.fingerprint == key.fingerprint
-            )
+        # Masked or not, and whatever it may sign elsewhere: a revocation is of the key itself.
+        known = [openpgp.read_key(file) for file in keystore.find(self._directories, key.fingerprint)]
+        if known:
+            found = keyfile.read([*known, key.material], key.source)
+            key = next(one for one in found if one.fingerprint == key.fingerprint)
         if key.state != "valid" and not (key.state == "revoked" and there is not None):
             raise TrustError(_UNFIT[key.state].format(key=key), hint=_ASK, fingerprint=key.fingerprint)
         masked = there is None and os.path.lexists(path)
@@ -74,19 +76,21 @@ class Enrolment:
         is masked by an empty file.
 
         :param reference: the fingerprint, or its beginning or end (8 digits or more).
-        :raises TrustError: it is not trusted there. :raises AmbiguousReferenceError:
-        :raises PrivilegeError: the keystore cannot be written.
+        :raises TrustError: it is not trusted there, or was revoked: its file is what tells of that.
+        :raises AmbiguousReferenceError: :raises PrivilegeError: the keystore cannot be written.
         """
         place = keystore.place_of(prefix)
         fingerprint = self._named(reference, place, prefix)
         local = self._locals(place, fingerprint)
+        self._check_revoked(fingerprint, [path for path in local if os.path.getsize(path)])
         elsewhere = any(
             name == fingerprint and status is not None
             for directory in self._directories[:-1]
             for name, _, status in keystore.files(directory, place)
         )
         path = local[0] if local else f"{self._local}/{place}/{fingerprint}"
-        change = Change("masked" if elsewhere else "removed", fingerprint, path)
+        still = self._still(fingerprint, place)
+        change = Change("masked" if elsewhere else "removed", fingerprint, path, still)
         if dry_run:
             return change
         try:
@@ -101,6 +105,33 @@ class Enrolment:
         except OSError as error:
             raise _cannot("remove a key from", path, error) from None
         return change
+
+    def _check_revoked(self, fingerprint: str, files: Sequence[str]) -> None:
+        """:raises TrustError: one of these files says that the key was revoked."""
+        for path in files:
+            if _is_revoked(path, fingerprint):
+                raise TrustError(
+                    f"{fingerprint}: was revoked by its owner, and {path} is what says so: it stays",
+                    hint="the key counts for nothing as it is; to forget even the revocation, delete that file",
+                    fingerprint=fingerprint,
+                    path=path,
+                )
+
+    def _still(self, fingerprint: str, place: str) -> tuple[tuple[str | None, str], ...]:
+        """Other places by whose files the key signs images of this one, or some of them."""
+        found = []
+        for other in sorted({one for directory in self._directories for one in keystore.places(directory)}):
+            wider = other == keystore.ROOT or place.startswith(f"{other}/")
+            within = place == keystore.ROOT or other.startswith(f"{place}/")
+            if other in (place, keystore.HOST) or not (wider or within):
+                continue
+            try:
+                path = self._file(other, fingerprint)
+            except TrustError:
+                continue  # nothing is trusted there
+            if path is not None and not _is_revoked(path, fingerprint):
+                found.append((keystore.prefix_of(other), path))
+        return tuple(found)
 
     def _locals(self, place: str, fingerprint: str) -> list[str]:
         """Files of that name in the local keystore; its letters may be large or small."""
@@ -166,6 +197,14 @@ _UNFIT = {
     "unusable": "{key.source}: the key {key.fingerprint} is not for signing, and is not added",
 }
 _ASK = "ask its owner for the key in use now"
+
+
+def _is_revoked(path: str, fingerprint: str) -> bool:
+    try:
+        found = keyfile.parse(openpgp.read_key(path), path)
+    except TrustError:
+        return False  # it holds no key
+    return any(key.fingerprint == fingerprint and key.state == "revoked" for key in found)
 
 
 def _cannot(what: str, path: str, error: OSError) -> TrustError | PrivilegeError:

@@ -206,6 +206,22 @@ def test_an_image_of_the_store(
     assert "damaged" in err
 
 
+@pytest.mark.root
+def test_an_image_of_the_store_whose_signer_was_revoked(
+    keys: Path, image: Path, signers: Signers, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """To be told to trust the key would be the wrong advice: it is there."""
+    Path(f"{image}.asc").write_bytes(signers.sign(image, "alice"))
+    trust(keys, signers.fingerprints["alice"], signers.public("alice"))
+    assert run(capsys, "fetch", str(image))[0] == 0
+    (tmp_path / "revoked.asc").write_bytes(signers.public("alice") + signers.revocation_of("alice"))
+    assert main(["trust", "add", "--yes", "--prefix", NAME, str(tmp_path / "revoked.asc")]) == 0
+    for words in (("verify", NAME), ("show", NAME)):
+        code, out, _ = run(capsys, *words)
+        assert code == 0
+        assert "unverified (it came in signed, by a key that was revoked)" in out
+
+
 def test_which_file_is_no_signature(image: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "x.asc").write_text("no signature")
     code, _, err = run(capsys, "verify", str(image), "--signature", f"{tmp_path}/x.asc")

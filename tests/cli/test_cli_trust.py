@@ -200,8 +200,11 @@ def test_listed_and_removed(
     assert "would be masked" in capsys.readouterr().out
     assert not (keys / "root.d").exists()
     assert main(["trust", "rm", fingerprint, "--root"]) == 0
+    assert capsys.readouterr().err == (
+        f"kurma: {fingerprint}: still trusted for {NAME} ({keys}/prefix.d/{NAME}/{fingerprint})\n"
+    )
     assert main(["trust", "rm", fingerprint, "--prefix", NAME]) == 0
-    capsys.readouterr()
+    assert capsys.readouterr().err == ""
     assert main(["trust", "list", "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [(one["scope"], one["state"], one["path"]) for one in found] == [

@@ -194,6 +194,43 @@ def test_both_spellings_of_a_file_go(trust: Trust, local: Path, signers) -> None
     assert trust.keys_for("a") == {}
 
 
+def test_a_revocation_is_not_removed(trust: Trust, system: Path, local: Path, signers) -> None:
+    """Nor is it hidden from an older copy of the key by a mask, or by its standing at another place."""
+    fingerprint = signers.fingerprints["revoked"]
+    revoked = signers.public("revoked") + signers.revocation
+    there = put(local, "root.d", fingerprint, revoked)
+    for dry_run in (True, False):
+        with pytest.raises(TrustError, match=f"was revoked by its owner, and {there} is what says so") as caught:
+            trust.remove_key(fingerprint, None, dry_run=dry_run)
+        assert "delete that file" in (caught.value.hint or "")
+    assert there.read_bytes() == revoked
+    (old,) = key(trust, signers, "revoked")
+    with pytest.raises(TrustError, match="was revoked by its owner, and is not added"):
+        trust.add_key(old, NAME)
+    there.unlink()
+    put(system, "root.d", fingerprint, revoked)
+    assert trust.remove_key(fingerprint, None).action == "masked", "theirs stays"
+    with pytest.raises(TrustError, match="was revoked by its owner, and is not added"):
+        trust.add_key(old, None)
+
+
+def test_where_else_a_removed_key_is_trusted(trust: Trust, system: Path, local: Path, signers) -> None:
+    alice, mallory, revoked = key(trust, signers, "alice", "mallory", "revoked")
+    theirs = put(system, "root.d", alice.fingerprint, signers.public("alice"))
+    ours = [trust.add_key(alice, prefix).path for prefix in ("example.com", NAME, "example.org")]
+    trust.add_key(mallory, "example.com")
+    assert trust.remove_key(alice.fingerprint, "example.com", dry_run=True).still == (
+        ("example.com/busybox", ours[1]),
+        (None, str(theirs)),
+    )
+    put(local, "prefix.d/example.org", "1" * 40, b"key").chmod(0o666)  # nothing is trusted there
+    put(local, "root.d", alice.fingerprint, b"")
+    assert trust.remove_key(alice.fingerprint, NAME).still == (("example.com", ours[0]),), "masked is not trusted"
+    trust.add_key(revoked, NAME)
+    put(local, "prefix.d/example.com", revoked.fingerprint, signers.public("revoked") + signers.revocation)
+    assert trust.remove_key(revoked.fingerprint, NAME).still == ()
+
+
 def test_short_references(trust: Trust, local: Path) -> None:
     for tail in "AB":
         put(local, "root.d", "1" * 39 + tail, b"key")
@@ -260,8 +297,10 @@ def test_a_signer_counts_until_it_is_removed_or_revoked(trust: Trust, local: Pat
     trust.add_key(trust.parse_keys(signers.public("revoked") + signers.revocation, "x")[0], NAME)
     assert not trust.still_trusts(NAME, fresh.fingerprint, LONG_SINCE)
     assert not trust.still_trusts(NAME, fresh.fingerprint, timestamp()), "the revocation may be the later one"
-    trust.remove_key(fresh.fingerprint, NAME)
+    assert trust.lapse(NAME, fresh.fingerprint, LONG_SINCE) == "revoked"
+    (local / "prefix.d" / NAME / fresh.fingerprint).unlink()
     assert not trust.still_trusts(NAME, fresh.fingerprint, "2999-01-01T00:00:00Z")
+    assert trust.lapse(NAME, fresh.fingerprint, LONG_SINCE) == "unknown"
 
 
 def test_gnupg_is_asked_once_of_a_key_file(

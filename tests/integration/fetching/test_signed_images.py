@@ -167,8 +167,11 @@ def test_a_signer_whose_key_was_revoked(here: Machine, signed: str, signers: Sig
     here.images.keys.add(revoked, NAME)
     with pytest.raises(TrustError, match="was revoked"):
         here.images.resolve(signed, insecure=HTTP)
-    with pytest.raises(TrustError, match="not trusted for it"):
+    with pytest.raises(TrustError, match=r"signed by a key that was revoked \(key") as caught:
         here.images.resolve(NAME)
+    assert "trust add" not in (caught.value.hint or ""), "it is there"
+    (record,) = here.images.list()
+    assert (here.images.trust(record), here.images.lapse(record)) == ("unverified", "revoked")
 
 
 @pytest.fixture
