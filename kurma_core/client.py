@@ -97,13 +97,20 @@ class Client:
         """The images of this state directory. Removal goes by :meth:`image_rm` and :meth:`image_gc`."""
         from kurma_core.images import make_image_manager
 
+        self._check_state_directory()
         return make_image_manager(self.config, self.registry, self.settings.note, self.settings.passphrases)
 
     @functools.cached_property
     def _services(self) -> Services:
         from kurma_core.pods.services import Services
 
+        self._check_state_directory()
         return Services(self.config, self.registry, lambda: self.images, self.settings.note)
+
+    def _check_state_directory(self) -> None:
+        from kurma_core import state_directory
+
+        state_directory.check(self.config.state_dir, self.config.origins.get("state_dir", "default"))
 
     @functools.cached_property
     def _pods(self) -> PodManager:

@@ -66,12 +66,15 @@ class Option:
 
     :param type: ``str``, ``int``, ``float``, ``bool``, ``list`` or ``dict``; a value of another type is an error.
     :param default: what the driver sees when the key is absent.
+    :param least: of a number, as ``most``; None: any. A ``float`` is never infinite, nor what is no number.
     """
 
     name: str
     type: type
     default: Json
     help: str
+    least: float | None = None
+    most: float | None = None
 
 
 @frozen

@@ -115,15 +115,25 @@ def options(
         if name not in table:
             unknown(Where(file, place), name, table)
         if value is not None:
-            values[name] = _fitting(value, table[name].type, Where(file, path))
+            values[name] = _fitting(value, table[name], Where(file, path))
     return values
 
 
-def _fitting(value: Json, wanted: type, where: Where) -> Json:
+def _fitting(value: Json, option: specs.Option, where: Where) -> Json:
+    wanted = option.type
     fits = isinstance(value, wanted) or (wanted is float and isinstance(value, int))
     if not fits or (isinstance(value, bool) and wanted is not bool):
         where.fail(f"expected {_TYPES.get(wanted, wanted.__name__)}, found {shown(value)}")
-    return float(value) if wanted is float else value
+    if wanted is float:
+        value = float(value)
+        if not float("-inf") < value < float("inf"):
+            where.fail(f"expected a number, found {shown(value)}")
+    if wanted in (int, float):
+        if option.least is not None and value < option.least:
+            where.fail(f"expected {_TYPES[wanted]}, {option.least:g} at least, found {shown(value)}")
+        if option.most is not None and value > option.most:
+            where.fail(f"expected {_TYPES[wanted]}, {option.most:g} at most, found {shown(value)}")
+    return value
 
 
 def _copy(value: Json) -> Json:

@@ -19,7 +19,16 @@ EXAMPLES = sorted(path.parent for path in (ROOT / "examples/plugins").glob("*/py
 #: Rooms by floor; a package is one room.
 FLOORS = {
     0: {"appc", "models", "errors", "value", "version"},
-    1: {"hookspecs", "config", "config_schema", "config_files", "named_files", "linux", "spawn_plan"},
+    1: {
+        "hookspecs",
+        "config",
+        "config_schema",
+        "config_files",
+        "named_files",
+        "linux",
+        "spawn_plan",
+        "state_directory",
+    },
     2: {"registry", "entry_points", "plugin_checks", "testing"},
     3: {
         *("fetching", "trust", "image_store", "rendering", "isolation"),

@@ -21,9 +21,15 @@ _ORDERS: dict[str, Callable[[ImageRecord], Any]] = {
     "fetched": lambda image: image.age_order,
     "used": lambda image: image.last_used or "",
 }
-_IMAGE = Argument("image", "IMAGE", "The image: its ID, the beginning of it (6 digits or more), or its name.")
+_IMAGE = Argument(
+    "image",
+    "IMAGE",
+    "The image: its ID, the beginning of it (6 digits or more), its name, or the address it came by.",
+)
 _IMAGE_OR_FILE = Argument(
-    "image", "IMAGE", "The image: its ID, the beginning of it (6 digits or more), its name, or an archive's path."
+    "image",
+    "IMAGE",
+    "The image: its ID, the start of it (6 digits or more), its name, the address it came by, or a file's path.",
 )
 
 

@@ -41,7 +41,15 @@ def show(session: Session, *, plugin: str, format: str) -> None:
     settings = {"enabled": section.enabled, "required": section.required, "config": dict(section.config)}
     options = _options(session, info)
     shown = [
-        {"name": one.name, "type": one.type.__name__, "default": one.default, "help": one.help} for one in options
+        {
+            "name": one.name,
+            "type": one.type.__name__,
+            "default": one.default,
+            "least": one.least,
+            "most": one.most,
+            "help": one.help,
+        }
+        for one in options
     ]
     value = {**info.to_json(), "settings": settings, "options": shown}
 

@@ -313,7 +313,9 @@ class ImageManager:
         return self.store.scan()
 
     def get(self, reference: str) -> ImageRecord:
-        """By ID, the start of one, or name. :raises ImageNotFoundError: :raises AmbiguousReferenceError:
+        """By ID, the start of one, name, or the address that it came by. :raises ImageNotFoundError:
+
+        :raises AmbiguousReferenceError: the start of several IDs.
 
         :raises UsageError: ``reference`` is empty.
         """
@@ -322,11 +324,28 @@ class ImageManager:
         try:
             return self.store.find(reference)
         except ImageNotFoundError as error:
+            came = self._by_locator(reference)
+            if came is not None:
+                return came
             if self.files.path(reference) is not None:
                 error.hint = f"a file is brought into the store by: kurma image fetch {reference}"
             elif os.path.isfile(reference):
                 error.hint = f"the file of that name is meant by ./{reference}"
             raise
+
+    def _by_locator(self, reference: str) -> ImageRecord | None:
+        """The newest that came by that address; files and names are meant otherwise."""
+        if ":" not in reference:
+            return None
+        try:
+            locator = self._fetching.parse(reference)
+        except UsageError:
+            return None
+        if locator.scheme in ("file", NAMED):
+            return None
+        texts = (reference, locator.text)
+        found = [one for one in self.store.list() if any(came.locator in texts for came in one.provenance)]
+        return max(found, key=lambda record: record.age_order) if found else None
 
     def manifest(self, image_id: str) -> ImageManifest:
         """:raises ImageNotFoundError:"""
@@ -388,7 +407,8 @@ class ImageManager:
         :param used: IDs of the images that pods name; what those depend on is used as well.
         :raises ImageError: a pod uses it, or a command does just now. :raises ImageNotFoundError:
         """
-        return self._removal.remove(reference, used, dry_run=dry_run)
+        came = self._by_locator(reference)
+        return self._removal.remove(reference if came is None else came.id, used, dry_run=dry_run)
 
     def gc(self, used: Used, grace: float, dry_run: bool = False) -> GcReport:
         """Removes images that nothing has used for ``grace`` seconds, trees, leftovers, unfinished downloads (S3).

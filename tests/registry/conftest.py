@@ -27,7 +27,7 @@ def kurma_network():
     return Driver(
         create=Network,
         options=(
-            Option("size", int, 3, "how big"),
+            Option("size", int, 3, "how big", least=1, most=9),
             Option("rate", float, 1.0, "how fast"),
             Option("names", list, [], "which"),
         ),

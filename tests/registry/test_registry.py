@@ -70,6 +70,13 @@ def test_what_a_driver_is_made_with(install, registry, network, tmp_path):
         ("{sise: 1}", "plugins.networks.one.config.sise: unknown key; the nearest known one is 'size'"),
         ("{size: big}", "plugins.networks.one.config.size: expected a whole number, found 'big'"),
         ("{size: true}", "plugins.networks.one.config.size: expected a whole number, found true"),
+        ("{size: 0}", "plugins.networks.one.config.size: expected a whole number, 1 at least, found the number 0"),
+        (
+            "{size: 10}",
+            "plugins.networks.one.config.size: expected a whole number, 9 at most, found the number 10",
+        ),
+        ("{rate: .nan}", "plugins.networks.one.config.rate: expected a number, found the number nan"),
+        ("{rate: -.inf}", "plugins.networks.one.config.rate: expected a number, found the number -inf"),
         ("{names: {a: 1}}", "plugins.networks.one.config.names: expected a list, found a mapping"),
     ],
 )

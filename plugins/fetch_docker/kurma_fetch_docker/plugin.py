@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kurma_fetch_http.plugin import OPTIONS as HTTP_OPTIONS
+
 from kurma_core.errors import UsageError
 from kurma_core.hookspecs import Driver, DriverContext, Fetcher, FetchRequest, Option, hookimpl
 
@@ -11,9 +13,7 @@ if TYPE_CHECKING:
     from kurma_core.hookspecs import RemoteLayers
 
 OPTIONS = (
-    Option("timeout", float, 30.0, "seconds to wait for a connection, and for each piece of an answer"),
-    Option("retries", int, 4, "how often a broken connection or a 5xx answer is tried again"),
-    Option("ca_file", str, "", "PEM file of further certificate authorities, beside the system's"),
+    *HTTP_OPTIONS,
     Option("docker_config", str, "", "file with credentials; empty: where podman and Docker keep theirs"),
 )
 

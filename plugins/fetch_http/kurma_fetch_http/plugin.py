@@ -17,8 +17,10 @@ OPTIONS = (
         float,
         30.0,
         "seconds to wait for a connection, and for each piece of an answer",
+        least=0.01,
+        most=86400,
     ),
-    Option("retries", int, 4, "how often a broken connection or a 5xx answer is tried again"),
+    Option("retries", int, 4, "how often a broken connection or a 5xx answer is tried again", least=0, most=100),
     Option("ca_file", str, "", "PEM file of further certificate authorities, beside the system's"),
 )
 

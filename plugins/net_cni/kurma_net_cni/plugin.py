@@ -31,7 +31,7 @@ def kurma_network() -> Driver[Network]:
         options=(
             Option("bin_dirs", list, list(BIN_DIRS), "directories of CNI plugins, in order"),
             Option("config_dirs", list, list(CONFIG_DIRS), "directories of CNI's own network configurations"),
-            Option("timeout", float, 60.0, "seconds that a plugin may take before it is killed"),
+            Option("timeout", float, 60.0, "seconds that a plugin may take before it is killed", least=0.01),
         ),
         aliases=(ALIAS,),
     )

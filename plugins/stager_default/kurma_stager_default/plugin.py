@@ -46,6 +46,8 @@ def kurma_stager() -> Driver[StagerImageSource]:
                 "",
                 "how an app's root is made: overlay or copy; empty: overlay where it works",
             ),
-            Option("handlerTimeout", float, 30.0, "seconds that a pre-start or post-stop handler may take"),
+            Option(
+                "handlerTimeout", float, 30.0, "seconds that a pre-start or post-stop handler may take", least=0
+            ),
         ),
     )

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import zstandard
 
+from kurma_core.errors import ImageNotFoundError
 from kurma_core.models import ImageRecord
 from tests.integration.fetching.parts import Machine, MakeMachine, OciDir, Registry, layer_tar, sha256
 
@@ -171,3 +172,21 @@ def test_the_commands_of_the_documentation(
         "app.oci",
         "quay.io/team/app",
     ]
+
+
+def test_an_image_is_meant_by_the_address_that_it_came_by(
+    machine: MakeMachine, registry: Registry, oci: OciDir
+) -> None:
+    tar = layer_tar({"a": b"1"})
+    with_layers(oci, "named", [("application/vnd.oci.image.layer.v1.tar", tar, tar)])
+    registry.push(f"oci:{oci.path}:named", "app:named", "--preserve-digests")
+    here = machine()
+    locator = f"docker://{registry.host}/app:named"
+    record = here.images.fetch(locator)
+    assert here.images.get(locator).id == record.id
+    with pytest.raises(ImageNotFoundError, match=":other"):
+        here.images.get(f"docker://{registry.host}/app:other")
+    here.images.remove(locator)
+    assert here.images.list() == ()
+    with pytest.raises(ImageNotFoundError):
+        here.images.remove(locator)

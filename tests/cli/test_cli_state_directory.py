@@ -1,0 +1,44 @@
+"""A state directory that cannot be believed is not used."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from kurma_core.cli.main import main
+
+
+@pytest.mark.parametrize("below", ["", "keys", "images"])
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o720])
+def test_others_may_write_it(tmp_path: Path, capsys: pytest.CaptureFixture[str], below: str, mode: int) -> None:
+    place = tmp_path / "state" / below
+    place.mkdir(parents=True)
+    place.chmod(mode)
+    assert main(["--dir", str(tmp_path / "state"), "image", "list"]) == 125
+    said = capsys.readouterr().err
+    assert "others than root may write" in said
+    assert f"chmod go-w {place}" in said
+    place.chmod(0o755)
+    assert main(["--dir", str(tmp_path / "state"), "image", "list"]) == 0
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("words", [("image", "list"), ("list",), ("trust", "list")])
+def test_it_is_somebody_elses(tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]) -> None:
+    os.mkdir(tmp_path / "state", 0o700)
+    os.chown(tmp_path / "state", 1000, 1000)
+    assert main(["--dir", str(tmp_path / "state"), *words]) == 125
+    assert "owner 1000" in capsys.readouterr().err
+    assert os.listdir(tmp_path / "state") == []
+
+
+@pytest.mark.parametrize(("name", "said"), [("file", "is not a directory"), ("file/below", "not a directory")])
+def test_it_is_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, said: str) -> None:
+    (tmp_path / "file").write_text("")
+    assert main(["--dir", str(tmp_path / name), "image", "list"]) == 125
+    told = capsys.readouterr().err
+    assert f"the state directory {tmp_path / name} cannot be used: {tmp_path}/" in told
+    assert said in told
+    assert "--dir, KURMA_DIR" in told
