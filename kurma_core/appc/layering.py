@@ -120,7 +120,11 @@ def applications(
             continue
         places += 1
         if places > most_places:
-            raise RenderError(f"cannot render image {image.id}: more than {most_places} images in its graph")
+            raise RenderError(
+                f"cannot render image {image.id}: more than {most_places} images would be laid down, where one "
+                "that several depend on counts at each of its places",
+                hint="build one image of what several of them hold",
+            )
         if node.id in way:
             raise RenderError(f"cannot render image {image.id}: image {node.id} depends on itself")
         if len(way) >= most_deep:

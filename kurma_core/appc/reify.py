@@ -83,6 +83,30 @@ def reify(
     return Reified(result, seen, published, tuple(notes))
 
 
+def idle_volumes(
+    template: PodTemplate, reified: Reified, resolved: Mapping[str, tuple[str, ImageManifest]]
+) -> tuple[str, ...]:
+    """One line for people on each volume of the template that stands nowhere, or fulfils a mount point which no
+    app has: nothing forbids it (E7, P5), and a name was mistyped most likely.
+
+    :param template: as it was read, with what an early one's volumes fulfil.
+    """
+    points = {
+        point.name for app in reified.pod.apps for point in effective_app(app, resolved[app.name][1]).mount_points
+    }
+    used = {mount.volume_name for mounts in reified.mounts.values() for mount in mounts}
+    notes = []
+    for volume in template.pod.volumes:
+        missing = [point for point in volume.fulfills if point not in points]
+        if missing:
+            notes.append(f"volume {volume.name}: no app has the mount point {' or '.join(missing)} to fulfil")
+        elif volume.name not in used:
+            notes.append(
+                f"volume {volume.name}: stands nowhere: no app has a mount, or a mount point, of that name"
+            )
+    return tuple(notes)
+
+
 def effective_app(pod_app: PodApp, image: ImageManifest) -> App:
     """What runs: the pod's ``app`` whole, else the image's (P2).
 

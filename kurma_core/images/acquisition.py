@@ -150,7 +150,11 @@ class Acquisition:
         from kurma_core.images.layer_fetch import fetch_layers
 
         voucher = self.judge.layers(remote)
-        keys = fetch_layers(self.store, self.fetching, remote, self.progress)
+        try:
+            keys = fetch_layers(self.store, self.fetching, remote, self.progress)
+        except ArchiveError as error:
+            error.message = f"{remote.locator}: {error.message}"
+            raise
         manifest = complete_groups(remote.manifest, [self.store.layer(key) for key in keys])
         return self.store.add_layered(manifest, keys, self._provenance(remote, voucher))
 

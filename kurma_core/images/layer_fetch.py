@@ -86,8 +86,9 @@ def _fetch_from(
             return
         try:
             store.add_layer(cast("BinaryIO", download), layer.diff_id)
-        except ArchiveError:
+        except ArchiveError as error:
             download.finish()  # if other bytes came than were asked for, that is what went wrong
+            error.message = f"{what}: {error.message}"
             raise
         download.finish()
 

@@ -9,7 +9,7 @@ import functools
 from typing import TYPE_CHECKING
 
 from kurma_core.appc.pod import PodManifest
-from kurma_core.appc.reify import effective_app, reify
+from kurma_core.appc.reify import effective_app, idle_volumes, reify
 from kurma_core.errors import UsageError
 from kurma_core.hookspecs import MountSetup
 from kurma_core.isolation import compile_isolators, host_facts
@@ -56,6 +56,9 @@ def pod_document(
         template = with_images(template, {app: manifest for app, (_, manifest) in resolved.items()})
     template = _override(request, template, resolved, services)
     reified = reify(template, resolved, strict_volumes=request.strict_volumes)
+    idle = idle_volumes(request.template, reified, resolved)
+    for note in idle:
+        services.note(note)
     # What was overridden was in no manifest yet, and this one is read again by whoever looks at the pod.
     PodManifest.parse(reified.pod.to_json())
     volumes.check_sources(reified.pod, allow_links=request.allow_volume_links)
@@ -83,7 +86,7 @@ def pod_document(
         plans=isolation.apps,
         pod_plan=isolation.pod,
         isolators=isolation.reports,
-        notes=reified.notes,
+        notes=(*reified.notes, *idle),
         stager=stager,
         renderer=renderer,
         attachments=attachments,

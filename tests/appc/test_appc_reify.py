@@ -8,7 +8,7 @@ import pytest
 
 from kurma_core.appc.image import ImageManifest
 from kurma_core.appc.pod import PodManifest
-from kurma_core.appc.reify import AppMount, PublishedPort, effective_app, mounts_of, reify
+from kurma_core.appc.reify import AppMount, PublishedPort, effective_app, idle_volumes, mounts_of, reify
 from kurma_core.appc.template import PodTemplate
 from kurma_core.errors import ImageError, ImageNotFoundError, ManifestError, VolumeError
 
@@ -96,6 +96,16 @@ def test_reified_pod_stays_as_it_is():
     assert twice.pod == once.pod
     assert twice.mounts == once.mounts
     assert twice.notes == ()
+
+
+def test_volumes_that_stand_nowhere_are_told():
+    source = template(
+        {"name": "a", "mounts": [{"volume": "extra", "path": "/e"}]},
+        volumes=[HOST, {"name": "extra", "kind": "empty"}, {"name": "wrok", "kind": "empty"}],
+    )
+    images = {"a": (ID, image(point("work", "/w")))}
+    (note,) = idle_volumes(source, reify(source, images), images)
+    assert note.startswith("volume wrok: stands nowhere: ")
 
 
 def test_names_of_added_volumes_are_free():

@@ -8,7 +8,7 @@ import pytest
 
 from kurma_core.appc.early_pod import convert_pod, with_images
 from kurma_core.appc.image import AC_VERSION, ImageManifest
-from kurma_core.appc.reify import reify
+from kurma_core.appc.reify import idle_volumes, reify
 from kurma_core.appc.template import PodTemplate
 from kurma_core.errors import ManifestError
 from tests.appc.early_samples import MISSING, POD, changed
@@ -236,6 +236,14 @@ def test_early_volume_of_the_mount_points_name_is_mounted():
     assert reified.mounts["reduce-worker"][0].volume_name == "work"
     assert [app.image.id for app in reified.pod.apps] == [SHA512] * 3
     assert "kurma.io" not in json.dumps([app.to_json() for app in reified.pod.apps])
+
+
+def test_early_volume_that_fulfils_what_no_app_has_is_told():
+    read = convert_pod(changed(POD, "volumes", 0, "fulfills", to=["work", "wrok"]))
+    template = with_images(read, {app.name: IMAGE for app in read.pod.apps})
+    images = {app.name: (SHA512, IMAGE) for app in template.pod.apps}
+    notes = idle_volumes(read, reify(template, images), images)
+    assert "volume work: no app has the mount point wrok to fulfil" in notes
 
 
 def test_early_volume_that_fulfils_nothing_has_a_name_that_no_mount_point_has():

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from kurma_core.appc.image import ImageManifest
-from kurma_core.errors import FetchNotFoundError
+from kurma_core.errors import ArchiveError, FetchNotFoundError
 from kurma_core.fetching import Fetching
 from kurma_core.hookspecs import RemoteLayer, RemoteLayers
 from kurma_core.image_store import ImageStore
+from kurma_core.image_store.limits import Limits
 from kurma_core.images.layer_fetch import fetch_layers
 
 PIECES = 400
@@ -38,6 +39,22 @@ class Slow(io.RawIOBase):
         self.asked += 1
         time.sleep(0.01)
         return bytes(512) if self.asked < PIECES else b""
+
+
+class Zeros(io.BytesIO):
+    key, size, digest = None, None, None
+
+    def open(self, offset: int = 0) -> Zeros:
+        return self
+
+
+def test_a_limit_is_told_with_the_layer_that_broke_it(tmp_path: Path) -> None:
+    store = ImageStore(f"{tmp_path}/images", limits=Limits(total_size=1024))
+    layer = RemoteLayer("sha256:" + "1" * 64, Zeros(bytes(4096)), "")  # type: ignore[arg-type]
+    manifest = ImageManifest(name="a")
+    remote = RemoteLayers("docker://a", "https://r", "https", manifest, (layer,), "sha256:" + "0" * 64)
+    with pytest.raises(ArchiveError, match=r"^layer 111111111111: the archive is larger than 1024 bytes"):
+        fetch_layers(store, Fetching(lambda scheme: None, f"{tmp_path}/partial"), remote, None)  # type: ignore[arg-type,return-value]
 
 
 def test_one_that_fails_gives_up_the_others(tmp_path: Path) -> None:

@@ -144,3 +144,15 @@ def test_the_key_of_a_tree_is_the_same_in_every_process() -> None:
     kept, directories = value["filter"]
     assert kept == sorted(["", *(path[1:] for path in paths)])
     assert directories == sorted({*kept, *(path.split("/")[1] for path in paths)})
+
+
+def test_a_shared_image_counts_at_each_of_its_places() -> None:
+    """N4: sixteen images, and more than a thousand places: the sum is told as what it is."""
+    image = node("last")
+    for number in range(15):
+        image = node(f"n{number}", image, image)
+    with pytest.raises(
+        RenderError, match="more than 1000 images would be laid down, where one that several"
+    ) as caught:
+        layering.applications(image)
+    assert caught.value.hint

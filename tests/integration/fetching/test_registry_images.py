@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import zstandard
 
-from kurma_core.errors import ImageNotFoundError
+from kurma_core.errors import ArchiveError, ImageNotFoundError
 from kurma_core.models import ImageRecord
 from tests.integration.fetching.parts import Machine, MakeMachine, OciDir, Registry, layer_tar, sha256
 
@@ -55,6 +55,18 @@ def tree_of(here: Machine, record: ImageRecord) -> dict[str, bytes]:
     (layer,) = here.images.render(record.id, "copy").layers
     root = Path(layer.path)
     return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def test_a_limit_is_told_with_the_locator(machine: MakeMachine, registry: Registry, oci: OciDir) -> None:
+    tar = layer_tar({"file": bytes(4096)})
+    with_layers(oci, "large", [("application/vnd.oci.image.layer.v1.tar", tar, tar)])
+    registry.push(f"oci:{oci.path}:large", "app:large", "--preserve-digests")
+    here = machine(limits={"total_size": 1024})
+    for locator in (f"docker://{registry.host}/app:large", f"oci:{oci.path}:large"):
+        with pytest.raises(ArchiveError) as caught:
+            here.images.fetch(locator)
+        layer = sha256(tar).partition(":")[2][:12]
+        assert caught.value.message.startswith(f"{locator}: layer {layer}: the archive is larger than 1024 bytes")
 
 
 def test_layers_of_every_kind(machine: MakeMachine, registry: Registry, oci: OciDir) -> None:

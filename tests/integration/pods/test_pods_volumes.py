@@ -84,6 +84,15 @@ def test_an_empty_volume_is_shared_and_has_its_mode_and_owner(house):
     assert stat.S_IMODE(os.stat(house.path(record)).st_mode) == 0o700
 
 
+def test_a_volume_that_stands_nowhere_is_told(house):
+    record, _ = house.run(
+        {"main": mounting("true", "vol")}, volumes=[{"name": n, "kind": "empty"} for n in ("vol", "vlo")]
+    )
+    (note,) = [one for one in record.notes if "vlo" in one]
+    assert note.startswith("volume vlo: stands nowhere: ")
+    assert note in house.notes, "on standard error, too"
+
+
 def test_a_volume_that_nobody_gave_starts_with_the_images_content(house):
     """Written to, it changes neither the image nor another pod's."""
     app = mounting("cat /data/from-image; echo changed > /data/from-image; echo new > /data/new", "data")
