@@ -6,10 +6,12 @@ file that appears whole or not at all, and takes the place of nothing else: root
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import stat
 
-from kurma_core.errors import ArchiveError, HostError, ManifestError, UsageError
+from kurma_core.errors import ArchiveError, HostError, ManifestError, StoreError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -114,20 +116,42 @@ class written:
 
     def __enter__(self) -> BinaryIO:
         writable(self._path)
+        self._named = False
         try:
-            self._out = open(self._temporary, "xb")
+            self._out = self._unnamed()
         except OSError as error:
             raise self._failed(error) from None
         return self._out
+
+    def _unnamed(self) -> BinaryIO:
+        """A file that has no name yet: whatever happens to us, nothing is left of it. Where the file system has no
+        such files, one with a name of its own."""
+        try:
+            directory = os.path.dirname(self._path) or "."
+            return open(os.open(directory, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o666), "wb")
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
+                raise
+        self._named = True
+        return open(self._temporary, "xb")
+
+    def _place(self) -> None:
+        self._out.flush()
+        if not self._named:
+            fd = self._out.fileno()
+            # With a directory, though the path needs none: else Python does not follow the link.
+            os.link(f"/proc/self/fd/{fd}", self._temporary, src_dir_fd=fd)
+            self._named = True
+        os.rename(self._temporary, self._path)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
         try:
-            self._out.close()
             if error is None:
                 writable(self._path)  # something may have come meanwhile
-                os.rename(self._temporary, self._path)
+                self._place()
+                self._out.close()
                 return
         except OSError as failure:
             self._remove()
@@ -138,12 +162,17 @@ class written:
         self._remove()
         if isinstance(error, OSError):
             raise self._failed(error) from None
+        full = no_room_left(error)
+        if full is not None:
+            raise self._failed(full) from None
 
     def _remove(self) -> None:
-        try:
-            os.unlink(self._temporary)
-        except OSError:
-            return  # there is something worse to tell
+        # There is something worse to tell.
+        with contextlib.suppress(OSError):
+            self._out.close()
+        if self._named:
+            with contextlib.suppress(OSError):
+                os.unlink(self._temporary)
 
     def _failed(self, error: OSError) -> HostError:
         """:param error: with another file's name, that is what is wrong: something is read meanwhile."""
@@ -151,6 +180,15 @@ class written:
         if other is not None and other != self._temporary:
             return HostError(f"{other}: {_reason(error)}", path=other, errno=error.errno)
         return HostError(f"{self._path}: cannot be written: {_reason(error)}", path=self._path, errno=error.errno)
+
+
+def no_room_left(error: BaseException | None) -> OSError | None:
+    """The kernel's refusal, if what was read from the store could not be written elsewhere: reading it never fills
+    a disk."""
+    number = error.data.get("errno") if isinstance(error, StoreError) else None
+    if number not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return None
+    return OSError(number, os.strerror(number))
 
 
 class naming:

@@ -226,7 +226,7 @@ class PodStore:
 
     def _discard(self, path: str, lock: int | None) -> None:
         """Removes a directory that did not become a pod, or is none any more."""
-        with contextlib.suppress(FileNotFoundError), _opened(self.root) as root:
+        with contextlib.suppress(OSError), _opened(self.root) as root:  # why it did not become one is told
             beneath.remove_tree(root, os.path.basename(path))
         if lock is not None:
             os.close(lock)

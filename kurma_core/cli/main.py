@@ -124,7 +124,7 @@ def _guarded(run: object, runner: _Runner) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except OSError as error:
-        _tell(_os_words(error), _root_hint(error), runner.debug)
+        _tell(_os_words(error), _root_hint(error) or _room_hint(error), runner.debug)
         return FAILED
     except Exception as error:  # noqa: BLE001 (nothing is above us: the user is told in one line)
         kind = type(error).__name__
@@ -165,6 +165,14 @@ def _root_hint(error: KurmaError | OSError) -> str | None:
     else:
         denied = error.data.get("errno") in (1, 13) or isinstance(error.__cause__, PermissionError)
     return _AS_ROOT if denied else None
+
+
+def _room_hint(error: OSError) -> str | None:
+    import errno
+
+    if error.filename is not None and error.errno in (errno.ENOSPC, errno.EDQUOT):  # else it is an output
+        return "make room; `kurma gc` and `kurma image gc` do in the state directory"
+    return None
 
 
 def _tell(message: str, hint: str | None, debug: bool) -> None:

@@ -20,6 +20,7 @@ from kurma_core.image_store.limits import Limits
 from kurma_core.image_store.store import ImageStore, guard
 from kurma_core.image_store.stream import ArchiveStream
 from kurma_core.linux.beneath import remove_tree
+from kurma_core.named_files import no_room_left
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -136,10 +137,15 @@ def _filled(path: str) -> Iterator[int]:
             raise
         try:
             yield root
-        except BaseException:
+        except BaseException as error:
             _empty(root, before, had)
             if made:
                 os.rmdir(path)
+            full = no_room_left(error)
+            if full is not None:
+                raise HostError(
+                    f"{path}: cannot be extracted to: {str(full.strerror).lower()}", path=path, errno=full.errno
+                ) from None
             raise
     finally:
         os.close(root)

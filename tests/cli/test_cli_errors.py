@@ -37,7 +37,15 @@ def run(fakes: ModuleType, words: str, **client: Any) -> tuple[int, Any]:
         (errors.UsageError("two\nlines"), 2, ["kurma: two lines"]),
         (errors.CommandNotFoundError("no /x"), 127, ["kurma: no /x"]),
         (errors.CommandNotExecutableError("no /x"), 126, ["kurma: no /x"]),
-        (OSError(28, "No space left on device", "/a"), 125, ["kurma: no space left on device: /a"]),
+        (OSError(5, "Input/output error", "/a"), 125, ["kurma: input/output error: /a"]),
+        (
+            OSError(28, "No space left on device", "/a"),
+            125,
+            [
+                "kurma: no space left on device: /a",
+                "  hint: make room; `kurma gc` and `kurma image gc` do in the state directory",
+            ],
+        ),
         (KeyboardInterrupt(), 130, []),
     ],
 )

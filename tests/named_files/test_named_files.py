@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -117,3 +120,37 @@ def test_an_archive_s_fault_is_said_with_its_name_once() -> None:
         assert caught.value.message == "x.aci: it is broken"
     with pytest.raises(ArchiveError, match=r"^it is broken$"), naming(None):
         raise ArchiveError("it is broken")
+
+
+_KILLED = """
+import os, signal, sys
+from kurma_core.named_files import written
+with written(sys.argv[1]) as out:
+    out.write(b"half")
+    out.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_writer_leaves_nothing(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", _KILLED, str(tmp_path / "file")], check=False)
+    assert (done.returncode, os.listdir(tmp_path)) == (-9, [])
+
+
+def test_where_files_without_a_name_are_not_to_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.open
+
+    def refusing(path: str, flags: int, *rest: int) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, "no")
+        return real(path, flags, *rest)
+
+    monkeypatch.setattr(os, "open", refusing)
+    (tmp_path / "file").write_text("old")
+    with written(str(tmp_path / "file")) as out:
+        out.write(b"new")
+        assert len(os.listdir(tmp_path)) == 2
+    assert (os.listdir(tmp_path), (tmp_path / "file").read_text()) == (["file"], "new")
+    with pytest.raises(ValueError, match="x"), written(str(tmp_path / "file")) as out:
+        raise ValueError("x")
+    assert (os.listdir(tmp_path), (tmp_path / "file").read_text()) == (["file"], "new")

@@ -89,3 +89,33 @@ def test_room_can_be_made(kurma: Any, disk: Path, stored: list[str], what: str) 
     assert report.count("image sha512-") == IMAGES - 1
     for name in ("tmp", "images", "archives", "layers", "trees"):
         assert os.listdir(state / name) == [], name
+
+
+def test_another_disk_is_full(kurma: Any, disk: Path, tmp_path: Path) -> None:
+    """It is told as such, and not as a mistake of the store's; nothing is left there."""
+    path = tmp_path / "image.aci"
+    path.write_bytes(
+        image(*[file(f"rootfs/f{one}", os.urandom(9000)) for one in range(5)], name="example.com/away")
+    )
+    kurma.out("image", "fetch", str(path))
+    fill(disk, "blocks")
+    before = sorted(os.listdir(disk))
+    for words in (
+        ("export", "example.com/away", f"{disk}/out.aci"),
+        ("extract", "example.com/away", f"{disk}/out"),
+    ):
+        done = kurma("image", *words)
+        assert done.returncode == 125
+        assert done.stderr.startswith(f"kurma: {words[2]}: cannot be ")
+        assert "no space left on device" in done.stderr
+        assert "image gc" not in done.stderr
+    assert sorted(os.listdir(disk)) == before
+
+
+def test_a_stager_on_a_full_disk(kurma: Any, disk: Path, stored: list[str]) -> None:
+    assert stored
+    fill(disk, "blocks")
+    done = kurma("stager", "build", "default")
+    assert done.returncode == 125
+    assert f"cannot build the image of stager default in {disk}/state/images: no space left" in done.stderr
+    assert "make room" in done.stderr

@@ -65,9 +65,9 @@ def archive(make: Make, tmp_path: Path) -> Path:
     root.mkdir()
     (root / "file").write_text("content")
     manifest = {"acKind": "ImageManifest", "acVersion": "0.8.11", "name": NAME}
-    plain = make().build(str(root), manifest, str(tmp_path / "plain.aci"), compress="gzip")
+    plain = make().files.build(str(root), manifest, str(tmp_path / "plain.aci"), compress="gzip")
     path = tmp_path / "secret.aci"
-    assert make().build(str(root), manifest, str(path), compress="gzip", passphrase=b"open sesame") == plain
+    assert make().files.build(str(root), manifest, str(path), compress="gzip", passphrase=b"open sesame") == plain
     assert b"content" not in path.read_bytes()
     return path
 

@@ -197,7 +197,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
     small.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(small)], check=True)
     try:
-        with pytest.raises(StoreError, match=r"out: cannot be filled: no space"):
+        with pytest.raises(HostError, match=r"out: cannot be extracted to: no space"):
             extract(io.BytesIO(EVERYTHING), str(small / "out"), Limits())
         assert os.listdir(small) == []
     finally:
