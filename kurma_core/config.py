@@ -246,7 +246,7 @@ def _derive(values: dict[str, Json], origins: dict[str, str], directory: str) ->
         origins["run_dir"] = origins["state_dir"]
     beside = os.path.join(directory, "auth.d")
     if directory != CONFIG_DIR and "auth_dir" not in values and os.path.isdir(beside):
-        values["auth_dir"] = origins["auth_dir"] = beside
+        values["auth_dir"], origins["auth_dir"] = beside, "beside the configuration"
 
 
 # --- merging ---------------------------------------------------------------------------------------------------

@@ -209,7 +209,9 @@ def test_it_is_frozen(directory):
 def test_credentials_lie_beside_the_files(directory):
     assert load(str(directory)).auth_dir == "/etc/kurma/auth.d"
     (directory / "auth.d").mkdir()
-    assert load(str(directory)).auth_dir == str(directory / "auth.d")
+    config = load(str(directory))
+    assert config.auth_dir == str(directory / "auth.d")
+    assert config.origins["auth_dir"] == "beside the configuration"
 
 
 def test_kinds_are_those_of_the_hooks():
