@@ -9,7 +9,7 @@ import json
 import os
 import stat
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from kurma_fetch_http.credentials import Credentials, canonical
 
@@ -18,6 +18,7 @@ from kurma_core.value import frozen
 from kurma_fetch_docker.helpers import HELPER_TIMEOUT, ask_helper
 from kurma_fetch_docker.reference import HUB, HUB_NAMES
 
+_KEYS = ("identitytoken", "registrytoken", "username", "password", "auth")
 #: What Docker stores its own registry under.
 _HUB_KEY = "https://index.docker.io/v1/"
 
@@ -72,26 +73,28 @@ class Logins:
     def _from_file(self, path: str, registry: str, repository: str) -> Login | None:
         try:
             with open(path, "rb", opener=_regular) as file:
-                config = json.load(file)
-            auths = dict(config.get("auths") or {})
-            helpers = dict(config.get("credHelpers") or {})
-            store = config.get("credsStore")
+                text = file.read()
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
-            reason = getattr(error, "strerror", None) or f"not such a file: {error}"
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
             raise FetchUnauthorizedError(f"{path}: cannot be read: {reason}", path=path) from None
+        config = _mapping(_parsed(text, path), path, "")
+        auths, helpers = (
+            _mapping({} if config.get(key) is None else config[key], path, key) for key in ("auths", "credHelpers")
+        )
+        store = _text(config.get("credsStore"), path, "credsStore")
         names = _names(registry, repository)
         for name in names:
             if name in helpers:
-                return self._ask(str(helpers[name]), name, path)
+                return self._ask(_text(helpers[name], path, f"credHelpers: {name}"), name, path)
         for name in (_HUB_KEY, *HUB_NAMES) if registry == HUB else (registry, f"https://{registry}"):
-            if store and (found := self._ask(str(store), name, path)) is not None:
+            if store and (found := self._ask(store, name, path)) is not None:
                 return found
-        entries = {_key(name): entry for name, entry in reversed(auths.items())}
+        entries = {_key(name): (name, entry) for name, entry in reversed(auths.items())}
         for name in names:
-            entry = entries.get(_key(name))
-            if isinstance(entry, dict) and (login := _decoded(entry, path)) is not None:
+            written, entry = entries.get(_key(name), ("", {}))
+            if (login := _decoded({} if entry is None else entry, path, f"auths: {written}")) is not None:
                 return login
         return None
 
@@ -101,6 +104,38 @@ class Logins:
             return None
         user, secret = found
         return Login("" if user == "<token>" else user, secret, f"docker-credential-{helper}")
+
+
+def _parsed(text: bytes, path: str) -> Any:
+    """:raises FetchUnauthorizedError: it is no JSON."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}: {error.msg[:1].lower()}{error.msg[1:]}"
+        why = f"not JSON: {place}" if text.strip() else "it is empty, which is no JSON"
+    except UnicodeDecodeError as error:
+        why = f"not UTF-8: byte {error.start}"
+    except ValueError:
+        why = "not JSON: a number of too many digits"
+    except RecursionError:
+        why = "not JSON: nested too deep"
+    raise FetchUnauthorizedError(f"{path}: {why}", path=path)
+
+
+def _mapping(value: Any, path: str, where: str) -> dict[str, Any]:
+    return value if isinstance(value, dict) else _wrong(value, path, where, "an object")
+
+
+def _text(value: Any, path: str, where: str) -> str:
+    """Of what is not there, ""."""
+    return value or "" if isinstance(value, str | None) else _wrong(value, path, where, "text")
+
+
+def _wrong(value: Any, path: str, where: str, expected: str) -> NoReturn:
+    kinds = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "null"}
+    found = kinds.get(type(value), "a number")
+    place = f"{path}: {where}" if where else path
+    raise FetchUnauthorizedError(f"{place}: expected {expected}, found {found}", path=path)
 
 
 def _regular(path: str, flags: int) -> int:
@@ -149,19 +184,24 @@ def _key(name: str) -> str:
     return f"{canonical(host)}/{path}".rstrip("/")
 
 
-def _decoded(entry: dict[str, Any], path: str) -> Login | None:
+def _decoded(value: Any, path: str, where: str) -> Login | None:
+    entry = {
+        key: _text(one, path, f"{where}: {key}")
+        for key, one in _mapping(value, path, where).items()
+        if key in _KEYS
+    }
     if entry.get("identitytoken"):
-        return Login("", str(entry["identitytoken"]), path)
+        return Login("", entry["identitytoken"], path)
     if entry.get("registrytoken"):
-        return Login("", "", path, str(entry["registrytoken"]))
+        return Login("", "", path, entry["registrytoken"])
     if entry.get("username"):
-        return Login(str(entry["username"]), str(entry.get("password", "")), path)
+        return Login(entry["username"], entry.get("password", ""), path)
     if not entry.get("auth"):
         return None
     try:
-        user, colon, password = base64.b64decode(str(entry["auth"]), validate=True).decode().partition(":")
+        user, colon, password = base64.b64decode(entry["auth"], validate=True).decode().partition(":")
     except (binascii.Error, ValueError):
         colon = ""
     if not colon:
-        raise FetchUnauthorizedError(f"{path}: holds an entry that cannot be decoded", path=path)
+        raise FetchUnauthorizedError(f"{path}: {where}: auth: no USER:PASSWORD in base64", path=path)
     return Login(user, password.rstrip("\0"), path)

@@ -88,20 +88,38 @@ def test_kinds_of_entries(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content",
+    ("content", "said"),
     [
-        '{"auths": []',
-        '{"auths": 5}',
-        "[]",
-        '{"auths": {"r": {"auth": "%%"}}}',
-        '{"auths": {"r": {"auth": "dQ=="}}}',
+        ('{"auths": []', "not JSON: line 1, column 13: expecting ',' delimiter"),
+        ("", "it is empty, which is no JSON"),
+        ("\udcff", "not UTF-8: byte 0"),
+        ('{"auths": ' + "1" * 5000, "not JSON: a number of too many digits"),
+        ("[" * 100_000, "not JSON: nested too deep"),
+        ('{"auths": 5}', "auths: expected an object, found a number"),
+        ('{"auths": []}', "auths: expected an object, found a list"),
+        ("[]", "expected an object, found a list"),
+        ("null", "expected an object, found null"),
+        ('{"auths": {"r": "x"}}', "auths: r: expected an object, found text"),
+        ('{"auths": {"https://r": {"auth": 5}}}', "auths: https://r: auth: expected text, found a number"),
+        ('{"auths": {"r": {"auth": "%%"}}}', "auths: r: auth: no USER:PASSWORD in base64"),
+        ('{"auths": {"r": {"auth": "dQ=="}}}', "auths: r: auth: no USER:PASSWORD in base64"),
+        ('{"credsStore": 5}', "credsStore: expected text, found a number"),
+        ('{"credHelpers": {"r": []}}', "credHelpers: r: expected text, found a list"),
+        ('{"credHelpers": ["r"]}', "credHelpers: expected an object, found a list"),
     ],
 )
-def test_files_that_are_none(tmp_path: Path, content: str) -> None:
-    (tmp_path / "f").write_text(content)
+def test_files_that_are_none(tmp_path: Path, content: str, said: str) -> None:
+    (tmp_path / "f").write_text(content, errors="surrogateescape")
     with pytest.raises(FetchUnauthorizedError) as caught:
         found(tmp_path / "f", "r")
-    assert caught.value.message.startswith(f"{tmp_path}/f: ")
+    assert caught.value.message == f"{tmp_path}/f: {said}"
+
+
+def test_what_is_null_or_for_others_is_no_mistake(tmp_path: Path) -> None:
+    file = written(tmp_path / "f", auths={"q": "x", "r": None}, credHelpers=None, credsStore=None)
+    assert found(written(tmp_path / "g", auths=None), "r") is None
+    assert found(file, "r") is None
+    assert found(file, "s") is None
 
 
 # --- which file ---
