@@ -54,7 +54,9 @@ def text_of(file: str, *, pipe: bool = False) -> str:
     except HostError as error:
         raise ConfigError(error.message, file=file, path="") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{file}: not UTF-8: byte {error.start}", file=file, path="") from error
+        raise ConfigError(
+            f"{named_files.called(file)}: not UTF-8: byte {error.start}", file=file, path=""
+        ) from error
 
 
 def _fail(file: str, what: str, path: str = "") -> NoReturn:
@@ -74,7 +76,7 @@ def _json(file: str, text: str) -> Json:
     try:
         return json.loads(text, object_pairs_hook=pairs) if text.strip() else None
     except ValueError as error:
-        _fail(file, f"not JSON: {error}")
+        _fail(file, f"not JSON: {_digits(error, text) or error}")
     except RecursionError:
         _fail(file, "not JSON: nested too deep")
 
@@ -109,8 +111,23 @@ def _yaml(file: str, text: str) -> Json:
         _fail(file, f"not YAML: {' '.join(str(error).split())}")
     except RecursionError:
         _fail(file, "not YAML: nested too deep")
-    except ValueError as error:  # a scalar that looks like a date and is none
-        _fail(file, f"not YAML: {error}")
+    except (
+        ValueError
+    ) as error:  # a scalar that looks like a date and is none, or a number that Python does not read
+        _fail(file, f"not YAML: {_digits(error, text) or error}")
+
+
+def _digits(error: ValueError, text: str) -> str | None:
+    """What is said of a number that is too long for Python, whose own words are of its settings; None: it is not
+    that."""
+    import re
+    import sys
+
+    if "integer string conversion" not in str(error):
+        return None
+    found = re.search(rf"[\d_]{{{sys.get_int_max_str_digits()},}}", text)
+    line = f"line {text.count(chr(10), 0, found.start()) + 1}: " if found else ""
+    return f"{line}a number of too many digits"
 
 
 def _plain(file: str, root: Json) -> None:

@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 LARGEST = 16 << 20
 
 
+def called(path: str) -> str:
+    """What to call a file before people: standard input, and not the device that stands for it."""
+    return "standard input" if path == "/dev/stdin" else path
+
+
 def opened(path: str, *, endless: bool = False) -> BinaryIO:
     """The file, open for reading.
 
@@ -33,11 +38,13 @@ def opened(path: str, *, endless: bool = False) -> BinaryIO:
         # NONBLOCK: opening a pipe that nobody writes to must not wait for somebody who does.
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (0 if endless else os.O_NONBLOCK))
     except OSError as error:
-        raise HostError(f"{path}: cannot be read: {_reason(error)}", path=path, errno=error.errno) from None
+        raise HostError(
+            f"{called(path)}: cannot be read: {_reason(error)}", path=path, errno=error.errno
+        ) from None
     mode = os.fstat(fd).st_mode
     if not stat.S_ISREG(mode) and (stat.S_ISDIR(mode) or not endless):
         os.close(fd)
-        raise HostError(f"{path}: cannot be read: it is {_kind(mode)}", path=path)
+        raise HostError(f"{called(path)}: cannot be read: it is {_kind(mode)}", path=path)
     return open(fd, "rb")
 
 
@@ -64,9 +71,11 @@ def rest(stream: BinaryIO, path: str, largest: int = LARGEST) -> bytes:
     try:
         data = stream.read(largest + 1)
     except OSError as error:
-        raise HostError(f"{path}: cannot be read: {_reason(error)}", path=path, errno=error.errno) from None
+        raise HostError(
+            f"{called(path)}: cannot be read: {_reason(error)}", path=path, errno=error.errno
+        ) from None
     if len(data) > largest:
-        raise HostError(f"{path}: cannot be read: it is larger than {largest} bytes", path=path)
+        raise HostError(f"{called(path)}: cannot be read: it is larger than {largest} bytes", path=path)
     return data
 
 

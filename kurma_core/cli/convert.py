@@ -53,16 +53,17 @@ def pod(session: Session, *, file: str) -> None:
     from kurma_core.named_files import naming
 
     document = read_pod_file(file)
+    name = "standard input" if file == "-" else file
     if is_early_image(document) or (isinstance(document, dict) and document.get("acKind") == "ImageManifest"):
-        raise UsageError(f"{file} is an image's manifest, and no pod's", hint=f"kurma image convert {file}")
+        raise UsageError(f"{name} is an image's manifest, and no pod's", hint=f"kurma image convert {file}")
     if not is_early(document):
-        with naming(file):
+        with naming(name):
             template = PodTemplate.parse(document, warn=session.note)
         session.json(template.to_json())
         return
     from kurma_core.appc.early_pod import convert_pod
 
-    with naming(file):
+    with naming(name):
         template = convert_pod(document, warn=session.note)
     session.json(_completed(session, template).to_json())
 

@@ -6,6 +6,7 @@ Never from the command line, which everybody on the machine can read.
 from __future__ import annotations
 
 import os
+import stat
 import sys
 
 from kurma_core.errors import UsageError
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 VARIABLE = "KURMA_PASSPHRASE"
 _ATTEMPTS = 3
 _LARGEST = 1 << 16
+_OTHERS = 0o044
 
 
 class UserPassphrases:
@@ -28,6 +30,7 @@ class UserPassphrases:
         self._file = file
         self._variable = variable
         self._before = before
+        self._told = False
         given = file is not None or variable is not None
         #: How often it is worth asking.
         self.attempts = 1 if given or not _at_terminal() else _ATTEMPTS
@@ -75,7 +78,17 @@ class UserPassphrases:
         first = said.split(b"\n")[0].removesuffix(b"\r")
         if not first:
             raise UsageError(f"--passphrase-file: {self._file} has no passphrase in its first line")
+        self._tell_of_mode(path)
         return first
+
+    def _tell_of_mode(self, path: str) -> None:
+        """Once: whoever may read the file has the passphrase."""
+        mode = os.stat(path).st_mode
+        if stat.S_ISREG(mode) and mode & _OTHERS and not self._told:
+            self._told = True
+            self._say(
+                f"--passphrase-file: {path}: others may read it (mode {stat.S_IMODE(mode):04o}): chmod go= {path}"
+            )
 
     def _ask(self, prompt: str) -> bytes | None:
         """None: the person ended the input instead."""

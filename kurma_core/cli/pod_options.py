@@ -115,7 +115,7 @@ def pod_request(options: dict[str, Any], note: Callable[[str], None], *, ephemer
     if options["annotation"]:
         pairs = [values.pair(text, "--annotation") for text in options["annotation"]]
         document.setdefault("annotations", []).extend({"name": name, "value": value} for name, value in pairs)
-    with naming(options["pod"]):
+    with naming("standard input" if options["pod"] == "-" else options["pod"]):
         template = PodTemplate.parse(document, warn=note)
     overrides = _overrides(options)
     if options["name"] == "":
@@ -183,11 +183,13 @@ def read_pod_file(file: str) -> Json:
     if not file.endswith(".json"):
         from kurma_core.appc.jsonio import loads
         from kurma_core.config_files import text_of, value_of
+        from kurma_core.named_files import called
 
         path = "/dev/stdin" if file == "-" else file
         text = text_of(path, pipe=True)
-        value = value_of(path, text)
-        return loads(text, path) if is_early(value) else value
+        name = called(path)
+        value = value_of(name, text)
+        return loads(text, name) if is_early(value) else value
     return values.json_file(file, endless=True)
 
 

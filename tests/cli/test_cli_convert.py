@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -169,3 +171,23 @@ def test_early_pod_arrives_in_the_request(monkeypatch, tmp_path, capsys, fakes: 
     main(["prepare", "--pod", file, "--net", "none"], connect=fake.connect)
     assert fake.calls[0][1][0].networks == (NetworkRequest("none"),)
     capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b"[1", "standard input: line 2, column 1: not YAML:"),
+        (b"\xff", "standard input: not UTF-8: byte 0"),
+        (b'{"apps": 5}', "standard input: invalid manifest: $.apps"),
+        (b'{"acKind": "ImageManifest"}', "standard input is an image's manifest"),
+    ],
+)
+def test_standard_input_is_called_so(text: bytes, said: str) -> None:
+    for words in (("pod", "convert", "-"), ("run", "--pod", "-")):
+        code = f"import sys; from kurma_core.cli.main import main; sys.exit(main({list(words)!r}))"
+        done = subprocess.run(
+            [sys.executable, "-c", code], input=text, capture_output=True, check=False, timeout=60
+        )
+        assert b"/dev/stdin" not in done.stderr
+        if words[0] == "pod":
+            assert done.stderr.decode().startswith(f"kurma: {said}")

@@ -72,6 +72,7 @@ def on_a_terminal(environment: dict[str, str], words: tuple[str, ...], *typed: s
 def test_from_a_file_and_from_the_environment(environment: dict[str, str], tmp_path: Path) -> None:
     file = tmp_path / "passphrase"
     file.write_text(f"{SECRET}\nmore\n")
+    file.chmod(0o600)
     built = kurma(environment, *build(tmp_path, "--encrypt", "--passphrase-file", str(file)))
     assert (built.returncode, built.stderr) == (0, "")
     assert built.stdout.startswith("sha512-")
@@ -205,3 +206,17 @@ def test_a_line_that_ends_otherwise_and_from_standard_input(environment: dict[st
         [*command, f"{tmp_path}/x.aci"], input=SECRET.encode(), env=environment, check=False, capture_output=True
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_file_that_others_may_read_is_told(environment: dict[str, str], tmp_path: Path) -> None:
+    """Told once, and taken all the same."""
+    file = tmp_path / "passphrase"
+    file.write_text(SECRET)
+    note = f"kurma: --passphrase-file: {file}: others may read it (mode %s): chmod go= {file}\n"
+    for mode, said in ((0o644, note % "0644"), (0o640, note % "0640"), (0o600, "")):
+        file.chmod(mode)
+        done = kurma(environment, *build(tmp_path, "--encrypt", "--passphrase-file", str(file)))
+        assert (done.returncode, done.stderr) == (0, said)
+    file.chmod(0o644)
+    words = ("image", "validate", "--passphrase-file", str(file), f"{tmp_path}/x.aci")
+    assert kurma(environment, *words).stderr == note % "0644"

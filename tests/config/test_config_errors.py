@@ -119,6 +119,8 @@ LAUGHS = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
         ("kurma.yml", "a: [1", "line 2, column 1: not YAML:"),
         ("kurma.yml", "a: !!python/object:os.system x", "line 1, column 4: not YAML:"),
         ("kurma.yml", "a: 2020-13-45", "not YAML:"),
+        ("kurma.yml", "a: 1\nb: " + "1" * 5000, "not YAML: line 2: a number of too many digits"),
+        ("kurma.json", '{"a":\n' + "1" * 5000 + "}", "not JSON: line 2: a number of too many digits"),
         ("kurma.json", "{", "not JSON:"),
         ("kurma.json", "[" * 100_000, "not JSON: nested too deep"),
         ("kurma.yml", "plugins: &a {networks: *a}", "plugins.networks.networks."),
