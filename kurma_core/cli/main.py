@@ -96,6 +96,7 @@ class _Runner:
 
     def __call__(self, call: Call) -> int:
         self.debug = bool(call.globals["debug"])
+        _check_words(call)
         session = Session(call.globals, self._connect)
         if call.command.root and os.geteuid() != 0:
             from kurma_core.errors import PrivilegeError
@@ -106,6 +107,16 @@ class _Runner:
 
 
 _AS_ROOT = "run it as root, with sudo for instance"
+
+
+def _check_words(call: Call) -> None:
+    """:raises UsageError: an argument is empty, as of a variable that a script has not set."""
+    for argument in call.command.arguments:
+        value = call.values[argument.name]
+        if value == "" or (argument.many and "" in value):
+            from kurma_core.errors import UsageError
+
+            raise UsageError(f"{argument.metavar} is empty", hint=f"see: kurma {' '.join(call.path)} --help")
 
 
 def _guarded(run: object, runner: _Runner) -> int:

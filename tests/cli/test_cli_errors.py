@@ -551,3 +551,18 @@ def test_plugins_show() -> None:
     done = kurma("plugins", "show", "networks/cny")
     assert done.returncode == 125
     assert "networks/cni" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("image", "validate", ""), "FILE"),
+        (("image", "fetch", "example.com/a", ""), "LOCATOR"),
+        (("image", "show", ""), "IMAGE"),
+        (("trust", "rm", "", "--root"), "FPR"),
+    ],
+)
+def test_an_empty_word_is_told(words: tuple[str, ...], named: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """As of a variable that a script has not set."""
+    assert main(list(words)) == 2
+    assert capsys.readouterr().err == f"kurma: {named} is empty\n  hint: see: kurma {' '.join(words[:2])} --help\n"
