@@ -209,7 +209,7 @@ def test_what_is_damaged_is_well_again_as_the_hint_says(kurma: Any, place: Path)
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["show", ""], 2, "an image's name is empty"),
+        (["show", ""], 2, "IMAGE is empty"),
         (["show", "example.com/nowhere"], 125, "no image example.com/nowhere"),
         (["show", "sha512-00"], 125, "sha512-00"),
         (["show", "sha512-" + "0" * 128], 125, "0000"),
