@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kurma_core.hookspecs import Progress, Stdio
     from kurma_core.image_store import GcReport
     from kurma_core.images import HostImage, ImageManager
-    from kurma_core.models import LogLine, PodRecord
+    from kurma_core.models import LogText, PodRecord
     from kurma_core.networking import Networking
     from kurma_core.pods.manager import Collected, PodManager
     from kurma_core.pods.request import PodRequest
@@ -137,7 +137,7 @@ class Client:
         self,
         request: PodRequest,
         stdio: Stdio,
-        output: Callable[[LogLine], None],
+        output: Callable[[LogText], None],
         progress: Progress | None = None,
         prepared: Callable[[PodRecord], None] = lambda _: None,
     ) -> PodRecord:
@@ -165,7 +165,7 @@ class Client:
                 if request.ephemeral:
                     self._remove_ended(record.uuid)
 
-    def start(self, reference: str, stdio: Stdio, output: Callable[[LogLine], None]) -> PodRecord:
+    def start(self, reference: str, stdio: Stdio, output: Callable[[LogText], None]) -> PodRecord:
         """Runs a prepared pod, or an ended one again from a clean copy, in the foreground, to its end."""
         self._need_root("start a pod")
         from kurma_core.pods.foreground import Signals
@@ -186,14 +186,14 @@ class Client:
         except KurmaError as error:
             self.settings.note(error.message)
 
-    def restart(self, reference: str, stdio: Stdio, output: Callable[[LogLine], None]) -> PodRecord:
+    def restart(self, reference: str, stdio: Stdio, output: Callable[[LogText], None]) -> PodRecord:
         """Stops the pod if it runs, and runs it again as :meth:`start` does."""
         self._need_root("restart a pod")
         record = self._pods.stop(reference)
         return self.start(record.uuid, stdio, output)
 
     def _foreground(
-        self, reference: str, stdio: Stdio, output: Callable[[LogLine], None], signals: Any
+        self, reference: str, stdio: Stdio, output: Callable[[LogText], None], signals: Any
     ) -> PodRecord:
         from kurma_core.pods.foreground import run_to_end
 
@@ -240,7 +240,7 @@ class Client:
         tail: int | None = None,
         since: float | None = None,
         stream: str | None = None,
-    ) -> Iterator[LogLine]:
+    ) -> Iterator[LogText]:
         """:param tail: only the last so many lines (of all apps asked for) before what is followed.
         :param since: seconds since the epoch.
         :param stream: ``stdout`` or ``stderr``.

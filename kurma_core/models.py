@@ -478,13 +478,14 @@ class PodEvent:
     detail: Mapping[str, Json] = field(default_factory=dict)
 
 
-class LogLine(NamedTuple):
-    """One line, or part of one, of an app's log. A named tuple, for there are millions of them.
+class LogText(NamedTuple):
+    """What an app wrote to one stream at one moment: whole lines, or a part of one. A named tuple, for there are
+    many.
 
     :param at: RFC 3339 with nanoseconds, as in the file.
     :param stream: ``stdout`` or ``stderr``.
-    :param partial: the line goes on in the next one of that stream.
-    :param text: the bytes, without the line's end.
+    :param partial: one line, which goes on in the next text of that stream.
+    :param text: the bytes; newlines stand between lines, and none behind the last.
     """
 
     app: str

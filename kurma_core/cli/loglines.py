@@ -5,7 +5,7 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from kurma_core.cli.session import Session
-    from kurma_core.models import LogLine
+    from kurma_core.models import LogText
 
 
 #: Bytes that are gathered before they are written.
@@ -35,7 +35,7 @@ class LogPrinter:
     def __exit__(self, *_: object) -> None:
         self.flush()
 
-    def __call__(self, line: LogLine) -> None:
+    def __call__(self, line: LogText) -> None:
         if line.stream != self._stream:
             self.flush()  # keeps the order where both are one terminal
             self._stream = line.stream
@@ -55,7 +55,7 @@ class LogPrinter:
             self._size = 0
             self._session.write(self._stream, data, flush=True)
 
-    def _headed(self, line: LogLine, data: bytes) -> bytes:
+    def _headed(self, line: LogText, data: bytes) -> bytes:
         """``data`` with what stands before a line, unless it goes on with one."""
         key = (line.app, line.stream)
         begins = key not in self._open
@@ -63,9 +63,11 @@ class LogPrinter:
             self._open.add(key)
         else:
             self._open.discard(key)
-        return self._head(line) + data if begins else data
+        head = self._head(line)
+        more = data[:-1].replace(b"\n", b"\n" + head) + data[-1:]
+        return head + more if begins else more
 
-    def _head(self, line: LogLine) -> bytes:
+    def _head(self, line: LogText) -> bytes:
         words = [line.at] if self._timestamps else []
         if self._prefix:
             words.append(f"{line.app}:")

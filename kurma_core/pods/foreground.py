@@ -19,7 +19,7 @@ from kurma_core.pods.logs import Following, LogReader
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
 
-    from kurma_core.models import LogLine, PodRecord
+    from kurma_core.models import LogText, PodRecord
     from kurma_core.pods.owned import OwnedPod
 
 #: Lines shown between two looks for a signal.
@@ -80,7 +80,7 @@ def run_to_end(
     pod: OwnedPod,
     apps: list[tuple[str, str]],
     signals: Signals,
-    output: Callable[[LogLine], None],
+    output: Callable[[LogText], None],
     stdout: int,
 ) -> PodRecord:
     """Shows the pod's logs until it ends; the first signal asks it to stop, the second ends it by force.
@@ -116,7 +116,7 @@ def run_to_end(
         return pod.finish()
 
 
-def _show(lines: Iterator[LogLine], shown: _Shown, stops: _Stops) -> None:
+def _show(lines: Iterator[LogText], shown: _Shown, stops: _Stops) -> None:
     """Shows lines while somebody reads; an app that never stops writing can be stopped all the same."""
     if shown.closed():
         return
@@ -157,11 +157,11 @@ class _Stops:
 class _Shown:
     """Output until nobody reads it any more."""
 
-    def __init__(self, output: Callable[[LogLine], None]) -> None:
-        self._output: Callable[[LogLine], None] | None = output
+    def __init__(self, output: Callable[[LogText], None]) -> None:
+        self._output: Callable[[LogText], None] | None = output
         self._flush: Callable[[], None] = getattr(output, "flush", lambda: None)
 
-    def __call__(self, line: LogLine) -> None:
+    def __call__(self, line: LogText) -> None:
         if self._output is None:
             return
         try:

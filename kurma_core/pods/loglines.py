@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kurma_core.linux.clock import timestamp
 
 if TYPE_CHECKING:
-    from kurma_core.models import LogLine
+    from kurma_core.models import LogText
 
 
 class Filter:
@@ -22,18 +22,18 @@ class Filter:
         self._since = "" if since is None else timestamp(since)[:19]
         self._stream = stream
 
-    def __call__(self, line: LogLine) -> bool:
+    def __call__(self, line: LogText) -> bool:
         return line.at >= self._since and self._stream in (None, line.stream)
 
 
-def tail(lines: Iterable[LogLine], count: int | None) -> Iterator[LogLine]:
+def tail(lines: Iterable[LogText], count: int | None) -> Iterator[LogText]:
     """The last ``count`` lines; a line in parts counts once. None: all."""
     if count is None:
         yield from lines
         return
-    kept: deque[list[LogLine]] = deque(maxlen=count)
-    open_parts: dict[tuple[str, str], list[LogLine]] = {}
-    for line in lines:
+    kept: deque[list[LogText]] = deque(maxlen=count)
+    open_parts: dict[tuple[str, str], list[LogText]] = {}
+    for line in (each for text in lines for each in _split(text)):
         key = (line.app, line.stream)
         parts = open_parts.get(key)
         if parts is None:
@@ -46,3 +46,11 @@ def tail(lines: Iterable[LogLine], count: int | None) -> Iterator[LogLine]:
             open_parts.pop(key, None)
     for parts in kept:
         yield from parts
+
+
+def _split(text: LogText) -> Iterator[LogText]:
+    if text.partial:
+        yield text
+        return
+    for line in text.text.split(b"\n"):
+        yield text._replace(text=line)

@@ -13,20 +13,48 @@ from collections.abc import Iterator, Sequence
 
 from kurma_core.errors import PodError
 from kurma_core.linux.inotify import IN_CREATE, IN_MOVED_TO, Watch
-from kurma_core.models import LogLine
+from kurma_core.models import LogText
 from kurma_core.pods.logchain import LogChain
 from kurma_core.staging.records import read_status_file
 
 _GAP = b"[kurma: output is missing here: the log was turned over faster than it could be read]"
 
 
-def parse_line(app: str, line: bytes) -> LogLine:
+#: Bytes that are looked at in one piece for lines of one moment.
+_FEWEST, _MOST = 1 << 12, 1 << 18
+
+
+def texts(app: str, data: bytes) -> Iterator[LogText]:
+    """What stands in some whole lines of the file. Lines of one moment and stream come out together: a stager that
+    stamps what it reads in pieces writes hundreds of them, and taking each apart costs more than all else.
+
+    :param data: ends with a newline, or is empty.
+    """
+    start, window = 0, _FEWEST
+    while start < len(data):
+        end = data.index(b"\n", start)
+        first = parse_line(app, data[start:end])
+        head = data[start : end - len(first.text)]
+        if first.at and not first.partial and data.startswith(head, end + 1):
+            joint = b"\n" + head
+            stop = data.index(b"\n", max(end, data.rfind(joint, start, start + window)) + 1)
+            lines = data[start + len(head) : stop]
+            if stop > end and lines.count(b"\n") == lines.count(joint):
+                yield first._replace(text=lines.replace(joint, b"\n"))
+                # More where much was found: what is looked through bears a ratio to that.
+                start, window = stop + 1, min(max(_FEWEST, 4 * (stop - start)), _MOST)
+                continue
+        yield first
+        start, window = end + 1, _FEWEST
+
+
+def parse_line(app: str, line: bytes) -> LogText:
     """One line of the file, without its newline. A line that is none of ours comes out as stdout, whole."""
     parts = line.split(b" ", 3)
     if len(parts) == 4 and parts[1] in (b"stdout", b"stderr") and parts[2] in (b"P", b"F"):
         at, stream, tag, text = parts
-        return LogLine(app, at.decode("ascii", "replace"), stream.decode(), tag == b"P", text)
-    return LogLine(app, "", "stdout", False, line)
+        return LogText(app, at.decode("ascii", "replace"), stream.decode(), tag == b"P", text)
+    return LogText(app, "", "stdout", False, line)
 
 
 class LogFile:
@@ -42,26 +70,31 @@ class LogFile:
         self._raw = raw
         self._rest = b""
 
-    def read_all(self) -> Iterator[LogLine]:
-        """The lines that came since the last time, up to the present end."""
+    def read_all(self) -> Iterator[LogText]:
+        """What came since the last time in whole lines, up to the present end."""
         while text := self.chain.read():
             if self.chain.gap:
                 self.chain.gap = False
-                yield LogLine(self.app, "", "stderr", False, _GAP)
-            lines = (self._rest + text).split(b"\n")
-            self._rest = lines.pop()
-            for line in lines:
-                yield self._line(line, partial=False)
+                yield LogText(self.app, "", "stderr", False, _GAP)
+            whole, newline, rest = text.rpartition(b"\n")
+            if not newline:
+                self._rest += rest
+                continue
+            data, self._rest = b"%s%s\n" % (self._rest, whole), rest
+            if self._raw:
+                yield LogText(self.app, "", "stdout", False, data[:-1])
+            else:
+                yield from texts(self.app, data)
 
-    def rest(self) -> Iterator[LogLine]:
+    def rest(self) -> Iterator[LogText]:
         """What stands behind the last newline, once nothing more can come."""
         if self._rest:
             line, self._rest = self._rest, b""
             yield self._line(line, partial=True)
 
-    def _line(self, line: bytes, *, partial: bool) -> LogLine:
+    def _line(self, line: bytes, *, partial: bool) -> LogText:
         if self._raw:
-            return LogLine(self.app, "", "stdout", partial, line)
+            return LogText(self.app, "", "stdout", partial, line)
         return parse_line(self.app, line)
 
     def close(self) -> None:
@@ -95,7 +128,7 @@ class LogReader:
         for file in self._files:
             file.close()
 
-    def present(self) -> Iterator[LogLine]:
+    def present(self) -> Iterator[LogText]:
         """What is there now and was not read before; several apps' lines merged by time."""
         if len(self._files) == 1:
             yield from self._files[0].read_all()
@@ -104,7 +137,7 @@ class LogReader:
         lines.sort(key=lambda line: line.at)
         yield from lines
 
-    def rest(self) -> Iterator[LogLine]:
+    def rest(self) -> Iterator[LogText]:
         """What is left once the stager has ended."""
         yield from self.present()
         while self.follow_executions():
@@ -131,7 +164,7 @@ class LogReader:
     def chains(self) -> list[LogChain]:
         return [file.chain for file in self._files]
 
-    def follow(self, ended: int) -> Iterator[LogLine]:
+    def follow(self, ended: int) -> Iterator[LogText]:
         """What is there and what comes, until the descriptor ``ended`` polls readable; then the rest.
 
         :param ended: a pidfd of the stager, for instance.

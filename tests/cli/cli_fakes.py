@@ -11,7 +11,7 @@ from kurma_core.models import (
     AddressResult,
     AppStatus,
     Attachment,
-    LogLine,
+    LogText,
     NetworkRequest,
     NetworkResult,
     PodRecord,
@@ -57,7 +57,7 @@ class FakeClient:
     """:param answers: what a method returns, or raises, by its name. :param lines: what the pod's apps write."""
 
     answers: dict[str, Any] = field(default_factory=dict)
-    lines: Sequence[LogLine] = ()
+    lines: Sequence[LogText] = ()
     calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
     settings: Settings | None = None
     closed: bool = False
@@ -88,7 +88,7 @@ class FakeClient:
             output(line)
         return self._answer("start", (reference, stdio), {})
 
-    def logs(self, *args: Any, **kwargs: Any) -> Iterator[LogLine]:
+    def logs(self, *args: Any, **kwargs: Any) -> Iterator[LogText]:
         self._answer("logs", args, kwargs)
         yield from self.lines
 

@@ -15,7 +15,7 @@ import pytest
 from kurma_core import errors
 from kurma_core.cli import values
 from kurma_core.cli.main import main
-from kurma_core.models import AppStatus, LogLine
+from kurma_core.models import AppStatus, LogText
 from kurma_core.pods.manager import Collected
 from kurma_core.version import VERSION
 
@@ -345,11 +345,11 @@ def test_show_status_and_manifest_for_people(fakes: ModuleType, capsys: pytest.C
 
 
 LINES = [
-    LogLine("a", "T1", "stdout", False, b"one"),
-    LogLine("a", "T2", "stderr", False, b"err\xff"),
-    LogLine("b", "T3", "stdout", True, b"par"),
-    LogLine("b", "T4", "stdout", False, b"tial"),
-    LogLine("a", "T5", "stdout", True, b"open"),
+    LogText("a", "T1", "stdout", False, b"one"),
+    LogText("a", "T2", "stderr", False, b"err\xff"),
+    LogText("b", "T3", "stdout", True, b"par"),
+    LogText("b", "T4", "stdout", False, b"tial"),
+    LogText("a", "T5", "stdout", True, b"open"),
 ]
 
 
@@ -423,8 +423,8 @@ sys.path.insert(0, {str(Path(__file__).parent)!r})
 os.geteuid = lambda: 0
 import cli_fakes
 from kurma_core.cli.main import main
-from kurma_core.models import LogLine
-client = cli_fakes.FakeClient(lines=[LogLine("a", "T", stream, False, b"x") for stream in ("stdout", "stderr")])
+from kurma_core.models import LogText
+client = cli_fakes.FakeClient(lines=[LogText("a", "T", stream, False, b"x") for stream in ("stdout", "stderr")])
 sys.argv = ["kurma", "run", "img"]
 sys.exit(main(connect=client.connect))
 """

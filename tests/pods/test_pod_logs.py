@@ -8,12 +8,14 @@ import time
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kurma_core.errors import PodError
-from kurma_core.models import LogLine
+from kurma_core.models import LogText
 from kurma_core.pods.logchain import LogChain
 from kurma_core.pods.loglines import Filter, tail
-from kurma_core.pods.logs import LogReader, parse_line
+from kurma_core.pods.logs import LogReader, parse_line, texts
 
 
 def write(directory: Path, name: str, text: bytes) -> None:
@@ -24,11 +26,11 @@ def write(directory: Path, name: str, text: bytes) -> None:
 
 
 def test_a_line_and_its_parts() -> None:
-    assert parse_line("a", b"2026-01-01T00:00:00.000000001Z stderr P half \xff line") == LogLine(
+    assert parse_line("a", b"2026-01-01T00:00:00.000000001Z stderr P half \xff line") == LogText(
         "a", "2026-01-01T00:00:00.000000001Z", "stderr", True, b"half \xff line"
     )
     assert parse_line("a", b"T stdout F ").text == b""
-    assert parse_line("a", b"not ours") == LogLine("a", "", "stdout", False, b"not ours")
+    assert parse_line("a", b"not ours") == LogText("a", "", "stdout", False, b"not ours")
 
 
 def test_several_apps_are_merged_by_time(tmp_path: Path) -> None:
@@ -47,7 +49,8 @@ def test_more_than_one_chunk(tmp_path: Path) -> None:
     line = b"2026-01-01T00:00:01Z stdout F " + b"x" * 100_000 + b"\n"
     write(tmp_path, "a.log", line * 30)
     with LogReader(str(tmp_path), [("a", "a.log")]) as reader:
-        assert [len(each.text) for each in reader.present()] == [100_000] * 30
+        found = b"\n".join(each.text for each in reader.present())
+        assert [len(each) for each in found.split(b"\n")] == [100_000] * 30
 
 
 def test_following_ends_with_the_descriptor_and_loses_nothing(tmp_path: Path) -> None:
@@ -92,8 +95,47 @@ def test_a_stager_without_logs_has_its_output_shown(tmp_path: Path) -> None:
         assert [(line.text, line.partial) for line in reader.rest()] == [(b"one", False), (b"two", True)]
 
 
-def lines(*parts: tuple[str, bool]) -> list[LogLine]:
-    return [LogLine("a", "", "stdout", partial, text.encode()) for text, partial in parts]
+def one_by_one(data: bytes) -> list[LogText]:
+    return [parse_line("a", line) for line in data.split(b"\n")[:-1]]
+
+
+def split(found: list[LogText]) -> list[LogText]:
+    return [
+        text._replace(text=line)
+        for text in found
+        for line in ([text.text] if text.partial else text.text.split(b"\n"))
+    ]
+
+
+ENTRY = st.tuples(
+    st.sampled_from([b"T1 stdout F ", b"T1 stderr F ", b"T2 stdout F ", b"T2 stdout P ", b"T1 stdout X ", b""]),
+    st.sampled_from([b"", b" ", b"x", b"T1 stdout F ", b"T2 stdout F y", b"y" * 5000]),
+)
+
+
+@given(st.lists(st.tuples(ENTRY, st.integers(1, 40)), max_size=12))
+def test_lines_that_come_together_are_the_same_lines(entries: list[tuple[tuple[bytes, bytes], int]]) -> None:
+    data = b"".join((head + text + b"\n") * count for (head, text), count in entries)
+    assert split(list(texts("a", data))) == one_by_one(data)
+
+
+def test_lines_of_one_moment_come_together() -> None:
+    data = b"".join(b"T%d stdout F line %d\n" % (number // 800, number) for number in range(8000))
+    found = list(texts("a", data))
+    assert split(found) == one_by_one(data)
+    assert len(found) < 100
+
+
+def test_many_moments_take_no_longer() -> None:
+    """Each of two lines, the worst that a stager could write: nothing is looked through again and again."""
+    data = b"".join(b"T%d stdout F %d\n" % (number // 2, number) for number in range(200_000))
+    begun = time.process_time()
+    assert sum(text.text.count(b"\n") + 1 for text in texts("a", data)) == 200_000
+    assert time.process_time() - begun < 5
+
+
+def lines(*parts: tuple[str, bool]) -> list[LogText]:
+    return [LogText("a", "", "stdout", partial, text.encode()) for text, partial in parts]
 
 
 def test_tail_counts_whole_lines() -> None:
@@ -104,7 +146,7 @@ def test_tail_counts_whole_lines() -> None:
 
 
 def test_filter_by_time_and_stream() -> None:
-    line = LogLine("a", "2026-01-01T00:00:10.5Z", "stdout", False, b"")
+    line = LogText("a", "2026-01-01T00:00:10.5Z", "stdout", False, b"")
     at = 1767225610.0  # 2026-01-01T00:00:10Z
     assert Filter(at, None)(line)
     assert not Filter(at + 1, None)(line)
@@ -120,7 +162,7 @@ def turn(directory: Path, name: str, count: int) -> None:
             newer.rename(logs / f"{name}.{number}")
 
 
-def numbers(found: list[LogLine]) -> list[int]:
+def numbers(found: list[LogText]) -> list[int]:
     return [int(line.text) for line in found]
 
 
