@@ -1,5 +1,6 @@
 """The half inside, as far as it runs without a pod: JSON, the manifest, logs, reasons, arguments."""
 
+import fcntl
 import json
 import os
 
@@ -175,6 +176,38 @@ def test_a_line_as_long_as_two_logs_is_torn(tmp_path):
         log.write(applog.STDOUT, b"x" * 50)
     log.close()
     assert sum((tmp_path / name).stat().st_size for name in os.listdir(tmp_path)) < 3 * 600
+
+
+def test_what_is_followed_is_kept(tmp_path, monkeypatch):
+    """Up to a bound, and until it is followed no more."""
+    log = applog.AppLog(str(tmp_path / "a.log"), 200, 3)
+    written = []
+
+    def write(count):
+        for _ in range(count):
+            written.append(b"%d " % len(written) + b"x" * 60)
+            log.write(applog.STDOUT, written[-1] + b"\n")
+
+    def there():
+        names = sorted(os.listdir(tmp_path), key=lambda name: -int(name.partition("log.")[2] or 0))
+        lines = b"".join((tmp_path / name).read_bytes() for name in names).splitlines()
+        return [line.split(b" ", 3)[3] for line in lines], len(names)
+
+    follower = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(follower, fcntl.LOCK_SH)
+    write(100)
+    assert there()[0] == written
+    monkeypatch.setattr(applog, "FOLLOWED_BYTES", 2000)
+    write(100)
+    found, count = there()
+    assert found == written[-len(found) :]
+    assert count == 10
+    os.close(follower)
+    write(10)
+    found, count = there()
+    assert found == written[-len(found) :]
+    assert count == 3
+    log.close()
 
 
 def test_names_of_logs(tmp_path):

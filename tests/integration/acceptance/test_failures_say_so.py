@@ -262,7 +262,7 @@ class TestCollisions:
 @contextmanager
 def small_disk(path: Path, size: str) -> Iterator[Path]:
     path.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size},mode=0755", "tmpfs", str(path)], check=True)
     try:
         yield path
     finally:

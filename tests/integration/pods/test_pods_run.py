@@ -135,7 +135,7 @@ def test_logs_chosen_and_followed(house):
     run = house.launch("echo one; echo err >&2; echo two; sleep 0.4; echo three")
     run.wait_output("two")
     followed = [line.text for line in house.client.logs(run.uuid, follow=True)]
-    assert sorted(followed) == [b"err", b"one", b"three", b"two"]
+    assert sorted(b"\n".join(followed).split(b"\n")) == [b"err", b"one", b"three", b"two"]
     assert run.wait() == 0
     assert [line.text for line in house.client.logs(run.uuid, tail=1)] == [b"three"]
     assert [line.text for line in house.client.logs(run.uuid, stream="stderr")] == [b"err"]

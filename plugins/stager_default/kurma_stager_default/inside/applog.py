@@ -13,6 +13,9 @@ STDOUT = b"stdout"
 STDERR = b"stderr"
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 
+#: Bytes of a log that are kept, however many files these are, while somebody follows it.
+FOLLOWED_BYTES = 1 << 30
+
 _second = -1
 _prefix = b""
 
@@ -122,16 +125,19 @@ class AppLog:
         return True
 
     def _turn(self) -> None:
+        kept = self.count
+        if _followed(os.path.dirname(self.path)):
+            kept = max(kept, FOLLOWED_BYTES // self.size)
+        older = 0
+        while os.path.lexists(f"{self.path}.{older + 1}"):
+            older += 1
         try:
-            for number in range(self.count - 1, 0, -1):
-                older = f"{self.path}.{number}"
-                newer = self.path if number == 1 else f"{self.path}.{number - 1}"
-                try:
-                    os.rename(newer, older)
-                except FileNotFoundError:
-                    continue
-            if self.count == 1:
-                os.unlink(self.path)
+            for number in range(older, -1, -1):
+                name = f"{self.path}.{number}" if number else self.path
+                if number + 1 >= kept:
+                    os.unlink(name)
+                else:
+                    os.rename(name, f"{self.path}.{number + 1}")
         except OSError:
             return  # it grows on, which loses nothing
         self.close()
@@ -141,6 +147,25 @@ class AppLog:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def _followed(directory: str) -> bool:
+    """Whether somebody reads the logs in it as they come: who does holds the directory's lock, shared."""
+    import fcntl
+
+    try:
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return False
 
 
 def free_name(directory: str, app: str) -> str:

@@ -1,0 +1,51 @@
+"""Logs that turn while somebody reads them: no line lost, none twice (H7)."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.root
+
+LINES = 200_000
+_SCRIPT = f"echo ready; while [ ! -e /go/on ]; do sleep 0.01; done; seq 1 {LINES}; touch /go/done; sleep 0.3"
+
+
+@pytest.fixture
+def small_logs(kurma: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    (tmp_path / "small.json").write_text(json.dumps({"log": {"size": "64Ki", "count": 2}}))
+    monkeypatch.setitem(kurma.environment, "KURMA_CONFIG", str(tmp_path / "small.json"))
+    return kurma
+
+
+@pytest.mark.parametrize("how", ["run", "logs"])
+def test_a_reader_that_was_stopped_reads_on(small_logs: Any, tmp_path: Path, how: str) -> None:
+    """Eight megabytes went by while it stood still, and the log keeps an eighth of one."""
+    kurma = small_logs
+    (tmp_path / "go").mkdir()
+    words = ("run", "--rm", "--name", "wordy", "--net", "none", "-v", f"{tmp_path}/go:/go", "--exec", "/bin/sh")
+    running = reader = kurma.popen(*words, kurma.image, "--", "-c", _SCRIPT)
+    try:
+        assert running.stdout.readline() == "ready\n"
+        if how == "logs":
+            reader = kurma.popen("logs", "--follow", "wordy")
+            assert reader.stdout.readline() == "ready\n"
+        reader.send_signal(signal.SIGSTOP)
+        (tmp_path / "go/on").touch()
+        end = time.monotonic() + 30
+        while not (tmp_path / "go/done").exists():
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        reader.send_signal(signal.SIGCONT)
+        out, err = reader.communicate(timeout=30)
+        assert err == ""
+        assert out == "".join(f"{number}\n" for number in range(1, LINES + 1))
+    finally:
+        reader.send_signal(signal.SIGCONT)
+        running.communicate(timeout=30)
+    assert running.returncode == 0
