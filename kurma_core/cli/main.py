@@ -34,6 +34,8 @@ def main(words: Sequence[str] | None = None, *, connect: Connect | None = None) 
         _fill_standard_descriptors()
         _open_standard_streams()
         _raise_signals()
+        # Whatever the caller's umask says: the state directory is refused where others may write it.
+        os.umask(os.umask(0o022) | 0o022)
     runner = _Runner(connect)
     if "_KURMA_COMPLETE" in os.environ:
         from kurma_core.cli import full

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -42,3 +45,33 @@ def test_it_is_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: 
     assert f"the state directory {tmp_path / name} cannot be used: {tmp_path}/" in told
     assert said in told
     assert "--dir, KURMA_DIR" in told
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("umask", [0, 0o002, 0o077])
+def test_whatever_the_umask_is_it_is_ours(tmp_path: Path, umask: int) -> None:
+    archive = tmp_path / "x.aci"
+    (tmp_path / "root").mkdir()
+    words = [
+        "image",
+        "build",
+        "--from-rootfs",
+        str(tmp_path / "root"),
+        "--name",
+        "a.b/c",
+        "--exec",
+        "/x",
+        "-o",
+        str(archive),
+    ]
+    for command in (words, ["image", "fetch", str(archive)], ["image", "list", "-q"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "kurma_core.cli.main", "--dir", str(tmp_path / "deep" / "state"), *command],
+            capture_output=True,
+            text=True,
+            check=False,
+            umask=umask,
+        )
+        assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("sha512-")
+    assert stat.S_IMODE((tmp_path / "deep" / "state").stat().st_mode) in (0o755, 0o700)

@@ -26,7 +26,7 @@ def left_of(uuid):
 
 
 def assert_dead(run):
-    assert run.wait() == -signal.SIGKILL
+    assert run.wait() == -signal.SIGKILL, run.errors
 
 
 @pytest.mark.parametrize("name", NAMES)
