@@ -15,7 +15,7 @@ from kurma_core.appc.image import App, ImageManifest, MountPoint, NameValue, Por
 from kurma_core.errors import FetchError, FetchNotFoundError, ManifestError
 from kurma_core.hookspecs import FetchRequest
 from kurma_core.value import frozen
-from kurma_fetch_docker.documents import Manifest, appc_arch, platform_text
+from kurma_fetch_docker.documents import Manifest, appc_arch, platform_text, told
 
 Json = Any
 
@@ -88,13 +88,14 @@ def _labels(
     architecture = str(config.get("architecture") or "")
     arch = appc_arch(architecture, str(config.get("variant") or "")) if architecture else request.arch
     if system != request.os:
-        raise FetchError(f"{where}: the image is for {system}, not for {request.os}")
+        raise FetchError(f"{where}: the image is for {told(system)}, not for {request.os}")
+    made = f"{told(system)}/{told(architecture)}"
     if arch is None:
-        raise FetchError(f"{where}: the image is for {system}/{architecture}, which has no App Container name")
+        raise FetchError(f"{where}: the image is for {made}, which has no App Container name")
     if arch != request.arch and arch not in _ALSO_RUN.get(request.arch, ()):
         raise FetchNotFoundError(
             f"{where}: the image is not made for {request.os}/{platform_text(request.arch)}",
-            hint=f"it is made for {system}/{architecture}",
+            hint=f"it is made for {made}",
         )
     found = [("version", origin.tag), ("os", system), ("arch", arch)]
     return tuple(NameValue(name, value) for name, value in found if value)

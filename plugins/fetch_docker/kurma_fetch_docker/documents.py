@@ -219,6 +219,11 @@ def fitting(entries: Sequence[Descriptor], request: FetchRequest) -> Descriptor 
     return None
 
 
+def told(value: object) -> str:
+    """What somebody wrote, as an error repeats it: short, on one line, nothing that a terminal acts on."""
+    return repr(str(value)[:100])[1:-1]
+
+
 def platform_text(arch: str) -> str:
     """Docker's word for an App Container architecture."""
     return _PLATFORMS.get(arch, (arch, ()))[0]
@@ -255,7 +260,7 @@ def appc_arch(architecture: str, variant: str) -> str | None:
 
 def _platform_text(platform: Mapping[str, Json] | None) -> str:
     parts = platform or {}
-    return "/".join(str(parts[key]) for key in ("os", "architecture", "variant") if parts.get(key))
+    return "/".join(told(parts[key]) for key in ("os", "architecture", "variant") if parts.get(key))
 
 
 def _manifest(document: Mapping[str, Json], digest: str, where: str) -> Manifest:
@@ -266,10 +271,10 @@ def _manifest(document: Mapping[str, Json], digest: str, where: str) -> Manifest
         )
     kind = document.get("mediaType") or OCI_MANIFEST
     if kind not in (OCI_MANIFEST, DOCKER_MANIFEST):
-        raise FetchError(f"{where}: holds {kind}, not an image")
+        raise FetchError(f"{where}: holds {told(kind)}, not an image")
     config = Descriptor.parse(document.get("config"), where)
     if config.media_type not in _CONFIGS:
-        raise FetchError(f"{where}: holds {config.media_type[:100]}, not an image")
+        raise FetchError(f"{where}: holds {told(config.media_type)}, not an image")
     layers = descriptors(document, "layers", where)
     if any(layer.media_type.endswith("+encrypted") for layer in layers):
         raise FetchError(

@@ -202,3 +202,18 @@ def test_a_created_that_is_no_time_is_kept_aside() -> None:
     manifest = convert(created="yesterday")
     assert manifest.annotation("created") is None
     assert manifest.annotation("kurma.io/docker/created") == "yesterday"
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({"os": "windows\n\x1b[1m"}, r"for windows\n\x1b[1m, not for linux"),
+        ({"architecture": "x\ny"}, r"for linux/x\ny, which has no App Container name"),
+        ({"architecture": "s390x"}, "not made for linux/amd64"),
+    ],
+)
+def test_another_platform_is_told_on_one_line(config: dict[str, str], told: str) -> None:
+    with pytest.raises(FetchError) as caught:
+        convert(**config)
+    assert told in caught.value.message
+    assert f"{caught.value.message}{caught.value.hint or ''}".isprintable()

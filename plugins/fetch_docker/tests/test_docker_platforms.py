@@ -120,16 +120,22 @@ def test_indexes_in_indexes() -> None:
         ({"schemaVersion": 1, "fsLayers": []}, "Docker's first schema, which is out of use"),
         ({"config": {"mediaType": "application/vnd.cncf.helm.config.v1+json"}}, "holds application/vnd.cncf.helm"),
         ({"mediaType": "application/vnd.example"}, "holds application/vnd.example, not an image"),
+        ({"mediaType": "a\nb\x1b"}, r"holds a\\nb\\x1b, not an image"),
+        ({"config": {"mediaType": "a\nb"}}, r"holds a\\nb, not an image"),
+        ({"manifests": [{"platform": {"os": "a\nb", "architecture": "\x1b"}}] * 2}, "not made for linux/amd64"),
         ({"layers": [{"mediaType": "application/vnd.oci.image.layer.v1.tar+gzip+encrypted"}]}, "are encrypted"),
         ({"config": 5}, "malformed descriptor"),
     ],
 )
 def test_what_is_no_image(document: dict[str, Any], text: str) -> None:
     descriptor = {"digest": digest_of(b"x"), "size": 1}
-    if "schemaVersion" not in document and document.get("config") != 5:
+    if "manifests" in document:
+        document["manifests"] = [{**descriptor, **one} for one in document["manifests"]]
+    elif "schemaVersion" not in document and document.get("config") != 5:
         document["config"] = {**descriptor, **document.get("config", {})}
         document["layers"] = [{**descriptor, **layer} for layer in document.get("layers", [])]
     content = json.dumps(document).encode()
     with pytest.raises(FetchError, match=text) as caught:
         choose(content, digest_of(content), "r", FetchRequest("linux", "amd64"), lambda found: b"")
     assert caught.value.message.startswith("r: ")
+    assert f"{caught.value.message}{caught.value.hint or ''}".isprintable()
