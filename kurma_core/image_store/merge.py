@@ -5,18 +5,17 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from kurma_core.hookspecs import ImageLayer
-from kurma_core.image_store.trees import open_tree
+from kurma_core.image_store.trees import open_tree, walk
 from kurma_core.linux.beneath import open_beneath
-from kurma_core.value import frozen
 
 _NEVER = 1 << 30
 
 
-@frozen
-class MergedFile:
-    """One file of the merged view.
+class MergedFile(NamedTuple):
+    """One file of the merged view. A named tuple, for there may be millions of them.
 
     :ivar parent: descriptor of the directory it lies in as ``name``; good until the next file is asked for.
     """
@@ -37,11 +36,24 @@ def merged(layers: Sequence[ImageLayer]) -> Iterator[MergedFile]:
     :returns: the root first, with an empty path and the name ``.``.
     :raises OSError: as the kernel says.
     """
+    if len(layers) == 1 and not (layers[0].removed or layers[0].opaque or layers[0].implied):
+        yield from _alone(layers[0])
+        return
     view = _View(layers)
     try:
         yield from view.walk()
     finally:
         view.close()
+
+
+def _alone(layer: ImageLayer) -> Iterator[MergedFile]:
+    """The view of one layer that hides nothing: the same, in less time."""
+    root = open_tree(layer.path)
+    try:
+        for found in walk(root):
+            yield MergedFile(*found)
+    finally:
+        os.close(root)
 
 
 class _View:

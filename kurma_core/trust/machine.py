@@ -8,16 +8,12 @@ from __future__ import annotations
 
 import fcntl
 import os
-import select
-import shutil
-import signal
-import subprocess
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from kurma_core.errors import TrustError
-from kurma_core.trust import keystore, openpgp
+from kurma_core.trust import keystore
 
 if TYPE_CHECKING:
     import gnupg
@@ -75,6 +71,8 @@ class MachineKey:
 
     def _make(self) -> str:
         """Runs with the lock held. A key that was made and not yet recorded is taken."""
+        from kurma_core.trust import openpgp
+
         with self._gpg() as gpg:
             there = [key["fingerprint"] for key in gpg.list_keys(secret=True)]
             if not there:
@@ -118,6 +116,7 @@ class MachineKey:
 
         :raises TrustError: it cannot be made.
         """
+        from kurma_core.trust import openpgp
         from kurma_core.trust.signature import reader
 
         fingerprint = self.fingerprint()
@@ -140,6 +139,8 @@ class MachineKey:
     @contextmanager
     def _gpg(self) -> Iterator[gnupg.GPG]:
         """GnuPG in our home, by a short name: an agent's socket lies in it. The agent ends with the block."""
+        from kurma_core.trust import openpgp
+
         with openpgp.private_directory() as directory:
             home = f"{directory}/home"
             os.symlink(os.path.abspath(self.home), home)
@@ -151,6 +152,11 @@ class MachineKey:
 
 def _end_agent(home: str) -> None:
     """End the agent that gpg started for that home, and see it gone; none is success."""
+    import select
+    import shutil
+    import signal
+    import subprocess
+
     talk = shutil.which("gpg-connect-agent")
     if talk is None or not os.path.exists(f"{home}/S.gpg-agent"):
         return
