@@ -129,7 +129,7 @@ class written:
         try:
             self._out = self._unnamed()
         except OSError as error:
-            raise self._failed(error) from None
+            raise self._refused(error) from None
         return self._out
 
     def _unnamed(self) -> BinaryIO:
@@ -164,7 +164,7 @@ class written:
                 return
         except OSError as failure:
             self._remove()
-            raise self._failed(failure) from None
+            raise self._refused(failure) from None
         except BaseException:
             self._remove()
             raise
@@ -173,7 +173,7 @@ class written:
             raise self._failed(error) from None
         full = no_room_left(error)
         if full is not None:
-            raise self._failed(full) from None
+            raise self._refused(full) from None
 
     def _remove(self) -> None:
         # There is something worse to tell.
@@ -188,6 +188,10 @@ class written:
         other = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else None
         if other is not None and other != self._temporary:
             return HostError(f"{other}: {_reason(error)}", path=other, errno=error.errno)
+        return self._refused(error)
+
+    def _refused(self, error: OSError) -> HostError:
+        """Whatever name the kernel was given: the file has none, or another, until it is complete."""
         return HostError(f"{self._path}: cannot be written: {_reason(error)}", path=self._path, errno=error.errno)
 
 

@@ -154,3 +154,34 @@ def test_where_files_without_a_name_are_not_to_be_had(tmp_path: Path, monkeypatc
     with pytest.raises(ValueError, match="x"), written(str(tmp_path / "file")) as out:
         raise ValueError("x")
     assert (os.listdir(tmp_path), (tmp_path / "file").read_text()) == (["file"], "new")
+
+
+def test_where_nothing_can_be_made_the_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not its directory, nor a name that it would have had on the way."""
+    path = tmp_path / "file"
+    told = f"^{re.escape(str(path))}: cannot be written: "
+    real = os.open
+
+    def refusing(name: str, flags: int, *rest: int) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), name)
+        return real(name, flags, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refusing)
+        with (
+            pytest.raises(HostError, match=f"{told}read-only"),
+            written(str(path)),
+        ):
+            pass
+
+    def no_link(source: str, target: str, **_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), source, None, target)
+
+    monkeypatch.setattr(os, "link", no_link)
+    with (
+        pytest.raises(HostError, match=f"{told}no space"),
+        written(str(path)),
+    ):
+        pass
+    assert os.listdir(tmp_path) == []
