@@ -6,8 +6,8 @@ import os
 import stat
 
 from kurma_core.errors import ConfigError
+from kurma_core.linux.files import others_may_write
 
-_WRITABLE_BY_OTHERS = 0o022
 _BELOW = ("", "/keys", "/images", "/pods")
 
 
@@ -27,7 +27,7 @@ def check(path: str, origin: str) -> None:
             _fail(path, origin, f"{place}: {str(error.strerror).lower()}")
         if not stat.S_ISDIR(status.st_mode):
             _fail(path, origin, f"{place} is not a directory")
-        if status.st_uid not in (0, os.geteuid()) or status.st_mode & _WRITABLE_BY_OTHERS:
+        if others_may_write(status):
             raise ConfigError(
                 f"the state directory {path}: others than root may write {place} "
                 f"(owner {status.st_uid}, mode {stat.S_IMODE(status.st_mode):04o}), so nothing in it is trusted",

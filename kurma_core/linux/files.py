@@ -1,8 +1,15 @@
-"""Files that are replaced whole: a reader sees the old content or the new, never half of one."""
+"""Files that are replaced whole, so that a reader sees the old content or the new; and who may change them."""
 
 from __future__ import annotations
 
 import os
+
+_WRITABLE_BY_OTHERS = 0o022
+
+
+def others_may_write(status: os.stat_result) -> bool:
+    """Whether others than root and the caller may change what has that status."""
+    return status.st_uid not in (0, os.geteuid()) or bool(status.st_mode & _WRITABLE_BY_OTHERS)
 
 
 def replace_file(path: str, content: bytes, mode: int = 0o600) -> None:

@@ -18,12 +18,12 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 
 from kurma_core.errors import TrustError
+from kurma_core.linux.files import others_may_write
 
 ROOT = "root.d"
 HOST = "host.d"
 _PREFIX = "prefix.d"
 _HEX = frozenset("0123456789ABCDEF")
-_WRITABLE_BY_OTHERS = 0o022
 #: Bytes of a file's name; and of a prefix, so that the keystore's own path fits before it.
 _PART_LENGTH = 255
 _WAY_LENGTH = 3072
@@ -131,7 +131,7 @@ def strays(directory: str, place: str) -> Iterator[str]:
 
 def check_writers(path: str, status: os.stat_result) -> None:
     """:raises TrustError: others than root and the caller may write it."""
-    if status.st_uid in (0, os.geteuid()) and not status.st_mode & _WRITABLE_BY_OTHERS:
+    if not others_may_write(status):
         return
     raise TrustError(
         f"{path}: others than root may write it (owner {status.st_uid}, mode {stat.S_IMODE(status.st_mode):04o}), "

@@ -7,11 +7,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import stat
 import time
 from collections.abc import Sequence
 
-from kurma_core.linux.files import replace_file
+from kurma_core.linux.files import others_may_write, replace_file
 
 _VERSION = 1
 #: Seconds. Two writes within the clock's tick leave the same stamps: what is younger may yet change unseen.
@@ -46,9 +45,8 @@ class Revocations:
             with open(f"{self._directory}/{fingerprint}", "rb") as file:
                 status = os.fstat(file.fileno())
                 value = json.load(file)
-            ours = status.st_uid in (0, os.geteuid()) and not stat.S_IMODE(status.st_mode) & 0o022
             same = value["version"] == _VERSION and value["files"] == stamps
-            return bool(value["revoked"]) if ours and same else None
+            return bool(value["revoked"]) if same and not others_may_write(status) else None
         except (OSError, ValueError, KeyError, TypeError):
             return None  # then GnuPG is asked
 
