@@ -118,7 +118,7 @@ def _pipe() -> tuple[int, int]:
 class AppRun:
     """An app and its current execution."""
 
-    __slots__ = ("app", "child", "deadline", "history", "instance", "number", "pause", "phase", "tree")
+    __slots__ = ("app", "child", "history", "instance", "number", "pause", "phase", "tree")
 
     def __init__(self, app: App, tree: CgroupTree) -> None:
         self.app = app
@@ -128,8 +128,6 @@ class AppRun:
         self.instance: Instance | None = None
         self.number = 0
         self.pause = _FIRST_PAUSE
-        #: monotonic time at which the phase is over, whatever happens; None: it may last
-        self.deadline: float | None = None
         self.history: list[dict[str, Any]] = []
 
     def new_instance(self, pod: Pod, stdin: int) -> Instance:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]
 import gc
 import os
-import select
 import time
 
 from kurma_core.linux.files import replace_file
 from kurma_stager_default.inside import child, podgroups, smalljson, statusfile
 from kurma_stager_default.inside.apprun import ENDED, WAITING, AppRun
+from kurma_stager_default.inside.control import Control
+from kurma_stager_default.inside.loop import Loop
 from kurma_stager_default.inside.manifest import Pod
 
 # Of what processes left behind still write, no more is waited for than this.
@@ -47,17 +48,14 @@ class Supervisor:
         self._init = init
         self._requests = requests
         self._stdin = stdin
-        self._stop_deadline: float | None = None
         self._changed = True
-        self._poll = select.poll()
-        self._streams: dict[int, AppRun] = {}
-        self._reports: dict[int, AppRun] = {}
+        self.loop = Loop()
+        self.control = Control(self.loop)
 
     def run(self) -> int:
         """Until the pod has ended. :returns: the stager's exit status: 0 unless the pod could not go on."""
-        wake = _catch_signals()
-        self._poll.register(wake, select.POLLIN)
-        self._poll.register(self._requests, select.POLLIN)
+        self.loop.watch(_catch_signals(), self._on_signals)
+        self.loop.watch(self._requests, self._on_request)
         for run in self.runs:
             self._begin(run)
         gc.freeze()
@@ -65,49 +63,29 @@ class Supervisor:
             self._announce()
             if self._over():
                 return 1 if self.broken else 0
-            self._turn(wake)
+            self.loop.turn()
+            self._reap()
 
     # --- the loop ----------------------------------------------------------------------------------------------
 
-    def _turn(self, wake: int) -> None:
-        for fd, _ in self._poll.poll(self._sleep()):
-            if fd == wake:
-                if any(number != _signal.SIGCHLD for number in os.read(wake, 4096)):
-                    self.stop()
-            elif fd == self._requests:
-                os.read(fd, 4096)
-                self.stop()
-            elif fd in self._reports:
-                self._on_report(self._reports[fd])
-            elif fd in self._streams:
-                instance = self._streams[fd].instance
-                if instance is not None:
-                    instance.drain(fd, 1)  # one read, then the others' turn
-        self._reap()
-        self._on_time()
+    def _on_signals(self, wake: int, _events: int) -> None:
+        if any(number != _signal.SIGCHLD for number in os.read(wake, 4096)):
+            self.stop()
 
-    def _sleep(self) -> float | None:
-        """Milliseconds until the next deadline; None: until something happens."""
-        times = [run.deadline for run in self.runs if run.deadline is not None]
-        if self._stop_deadline is not None:
-            times.append(self._stop_deadline)
-        return max(0.0, (min(times) - time.monotonic()) * 1000 + 1) if times else None
+    def _on_request(self, fd: int, _events: int) -> None:
+        os.read(fd, 4096)
+        self.stop()
 
-    def _on_time(self) -> None:
-        now = time.monotonic()
+    def _too_long(self, run: AppRun) -> None:
+        """A handler's time is over."""
+        if run.child is not None:
+            self._note(f"app {run.app.name}: its {run.phase} handler took too long and was killed")
+            _kill(run.child.pid, _signal.SIGKILL)
+
+    def _stop_is_over(self) -> None:
         for run in self.runs:
-            if run.deadline is not None and run.deadline <= now:
-                run.deadline = None
-                if run.phase == WAITING:
-                    self._begin(run)
-                elif run.child is not None:
-                    self._note(f"app {run.app.name}: its {run.phase} handler took too long and was killed")
-                    _kill(run.child.pid, _signal.SIGKILL)
-        if self._stop_deadline is not None and self._stop_deadline <= now:
-            self._stop_deadline = None
-            for run in self.runs:
-                if run.phase == child.MAIN:
-                    podgroups.end_all(run.tree)
+            if run.phase == child.MAIN:
+                podgroups.end_all(run.tree)
 
     def _over(self) -> bool:
         if self.broken is not None:
@@ -162,8 +140,7 @@ class Supervisor:
         """A new execution of the app, on a clean root."""
         instance = run.new_instance(self.pod, self._stdin if run.app.stdin else -1)
         for fd in instance.streams:
-            self._streams[fd] = run
-            self._poll.register(fd, select.POLLIN)
+            self.loop.watch(fd, lambda fd, _: instance.drain(fd, 1))  # one read, then the others' turn
         handlers = run.app.pre_start is not None or run.app.post_stop is not None
         self._spawn(run, child.ROOT if handlers else child.MAIN, run.app.exec)
 
@@ -171,18 +148,17 @@ class Supervisor:
         instance = run.instance
         assert instance is not None
         run.phase = kind
-        run.deadline = None
+        self.loop.cancel(run)
         if kind in (child.PRE_START, child.POST_STOP):
             bound = (
                 min(self.pod.handler_timeout, self.pod.stop_timeout) if self.stopping else self.pod.handler_timeout
             )
-            run.deadline = time.monotonic() + bound
+            self.loop.at(run, time.monotonic() + bound, lambda: self._too_long(run))
         run.child = child.spawn(self.pod, run.app, kind, argv, instance.files, run.tree)
         if kind == child.MAIN and run.app.stdin and self._stdin >= 0:
             os.close(self._stdin)
             self._stdin = instance.files.stdin = -1
-        self._reports[run.child.report] = run
-        self._poll.register(run.child.report, select.POLLIN)
+        self.loop.watch(run.child.report, lambda _fd, _events: self._on_report(run))
         self._changed = True
 
     def _on_report(self, run: AppRun) -> None:
@@ -198,8 +174,7 @@ class Supervisor:
             run.instance.files.namespace = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             _kill(one.pid, _signal.SIGKILL)
         if ended:
-            self._poll.unregister(one.report)
-            del self._reports[one.report]
+            self.loop.unwatch(one.report)
             one.close()
             if one.kind == child.MAIN and one.executing and one.failure is None:
                 run.started()
@@ -225,7 +200,7 @@ class Supervisor:
             # What it said before it ended; the pipe is at its end, since nobody else holds it.
             self._on_report(run)
         run.child = None
-        run.deadline = None
+        self.loop.cancel(run)
         self._changed = True
         instance = run.instance
         assert instance is not None
@@ -287,14 +262,13 @@ class Supervisor:
         instance = run.instance
         assert instance is not None
         for fd in list(instance.streams):
-            self._poll.unregister(fd)
-            del self._streams[fd]
+            self.loop.unwatch(fd)
         instance.close()
         self._changed = True
         pause = None if self.stopping else run.next_pause()
         if pause is not None:
             run.phase = WAITING
-            run.deadline = time.monotonic() + pause
+            self.loop.at(run, time.monotonic() + pause, lambda: self._begin(run))
             gc.collect()
             return
         run.phase = ENDED
@@ -307,11 +281,11 @@ class Supervisor:
             return
         self.stopping = True
         self._changed = True
-        self._stop_deadline = time.monotonic() + self.pod.stop_timeout
+        self.loop.at("stop", time.monotonic() + self.pod.stop_timeout, self._stop_is_over)
         for run in self.runs:
             if run.phase == WAITING:
                 run.phase = ENDED
-                run.deadline = None
+                self.loop.cancel(run)
             elif run.phase == child.MAIN and run.child is not None:
                 _kill(run.child.pid, run.app.stop_signal)
             elif run.phase in (child.ROOT, child.PRE_START) and run.child is not None:

@@ -1,0 +1,67 @@
+"""What the supervisor sleeps in: descriptors that it watches, and moments that it waits for."""
+
+from __future__ import annotations
+
+import select
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    #: Given the descriptor and its events (``select.POLLIN`` and so on).
+    Handler = Callable[[int, int], None]
+
+
+class Loop:
+    """Calls back; it sleeps while nothing happens, however long that is.
+
+    A descriptor may have been closed and its number taken again by the time of a callback of the same turn: so all
+    of them are non-blocking, and a callback takes it that there may be nothing to read.
+    """
+
+    __slots__ = ("_handlers", "_poll", "_timers")
+
+    def __init__(self) -> None:
+        self._poll = select.poll()
+        self._handlers: dict[int, Handler] = {}
+        self._timers: dict[object, tuple[float, Callable[[], None]]] = {}
+
+    def watch(self, fd: int, handler: Handler, events: int = select.POLLIN) -> None:
+        """From now on; again for the same descriptor, it replaces handler and events."""
+        self._handlers[fd] = handler
+        self._poll.register(fd, events)
+
+    def unwatch(self, fd: int) -> None:
+        """To be called before the descriptor is closed. One that is not watched is left alone."""
+        if self._handlers.pop(fd, None) is not None:
+            self._poll.unregister(fd)
+
+    def at(self, key: object, moment: float, call: Callable[[], None]) -> None:
+        """Calls once at that moment of ``time.monotonic()``. :param key: one timer each; a new one replaces it."""
+        self._timers[key] = (moment, call)
+
+    def cancel(self, key: object) -> None:
+        self._timers.pop(key, None)
+
+    def turn(self) -> None:
+        """Sleeps until something happens, and calls whom it concerns."""
+        for fd, events in self._poll.poll(self._sleep()):
+            handler = self._handlers.get(fd)
+            if handler is not None:
+                handler(fd, events)
+        if not self._timers:
+            return
+        now = time.monotonic()
+        for key, (moment, call) in list(self._timers.items()):
+            # One that an earlier one of this turn has cancelled or set anew is not due.
+            if moment <= now and self._timers.get(key) == (moment, call):
+                del self._timers[key]
+                call()
+
+    def _sleep(self) -> float | None:
+        """Milliseconds; None: until something happens."""
+        if not self._timers:
+            return None
+        first = min([moment for moment, _ in self._timers.values()])
+        return max(0.0, (first - time.monotonic()) * 1000 + 1)
