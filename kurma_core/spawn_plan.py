@@ -6,7 +6,7 @@ are resolved inside the new root by descriptor; sources are paths of the host, o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from kurma_core.value import field, frozen
@@ -228,4 +228,18 @@ class Starter(Protocol):
 
     def enter(self, plan: EnterPlan) -> Started:
         """:raises CommandNotFoundError, CommandNotExecutableError, HostError: it could not be started."""
+        ...
+
+    def bind_into(self, pid: int, operations: Sequence[Operation], *, pidfd: int | None = None) -> None:
+        """Carries out mount operations in the root of a running process.
+
+        :raises HostError: one failed; those before it stay.
+        """
+        ...
+
+    def unbind_from(self, pid: int, targets: Sequence[str], *, pidfd: int | None = None) -> None:
+        """Takes mounts away from such a root; what is not there is success.
+
+        :raises HostError: one failed; those before it are gone.
+        """
         ...

@@ -139,6 +139,21 @@ class Spawner:
         answer, _ = self._ask(message, [] if pidfd is None else [pidfd])
         _raise_failure(answer, f"cannot mount into process {pid}")
 
+    def unbind_from(self, pid: int, targets: Sequence[str], *, pidfd: int | None = None) -> None:
+        """Take mounts away from the root of a running process, with their places; what is not there is success.
+
+        :param targets: absolute paths in that root.
+        :raises HostError: as :meth:`enter`. Those before the failed one are gone.
+        """
+        message: dict[str, object] = {
+            "action": "unbind_from",
+            "pid": pid,
+            "pidfd": pidfd is not None,
+            "targets": list(targets),
+        }
+        answer, _ = self._ask(message, [] if pidfd is None else [pidfd])
+        _raise_failure(answer, f"cannot unmount from process {pid}")
+
     def _spawned(self, message: dict[str, object], fds: list[int], argv: tuple[str, ...]) -> SpawnedProcess:
         if message["parent_death_signal"] is not None:
             message["parent"] = os.getpid()

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     Operation = dict[str, Any]
 
 
+#: Mounts on one place, at most: each death between a mount and its record may leave one more.
+_STACKED = 64
+
+
 class StepError(Exception):
     """A step on the way to a started process failed; plain, since it crosses a pipe.
 
@@ -104,6 +108,40 @@ def place(operation: Operation, fd: int | None, root_fd: int) -> None:
         _write(operation, root_fd)
     else:
         raise OSError(errno.EINVAL, f"unknown operation {kind!r}")
+
+
+def unplace(target: str, root_fd: int) -> None:
+    """Take away what is mounted at ``target``, and the empty place itself; nothing there is success. Whoever is
+    in it, or has mounted it elsewhere, keeps what he has. Runs in the root's mount namespace."""
+    parent, _, name = target.rstrip("/").rpartition("/")
+    if name in ("", ".", ".."):
+        raise OSError(errno.EINVAL, "not the place of a mount", target)
+    try:
+        directory = beneath.open_beneath(root_fd, parent, os.O_PATH | os.O_DIRECTORY)
+    except FileNotFoundError:
+        return
+    try:
+        os.fchdir(directory)
+        for _ in range(_STACKED):
+            try:
+                mounts.umount(f"./{name}", mounts.UMOUNT_NOFOLLOW | mounts.MNT_DETACH)
+            except OSError as error:
+                if error.errno not in (errno.EINVAL, errno.ENOENT):
+                    raise
+                break
+        _remove_place(name, directory)
+    finally:
+        os.close(directory)
+
+
+def _remove_place(name: str, directory: int) -> None:
+    try:
+        os.rmdir(name, dir_fd=directory)
+    except NotADirectoryError:
+        os.unlink(name, dir_fd=directory)  # a file was mounted there
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTEMPTY):
+            raise
 
 
 def _attributes(operation: Operation) -> int:

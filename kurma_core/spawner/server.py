@@ -271,6 +271,22 @@ def _bind_into(request: Request, fds: list[int]) -> Answer:
         os.close(pidfd)
 
 
+def _unbind_from(request: Request, fds: list[int]) -> Answer:
+    """Take mounts away again from the root of a running process."""
+    pidfd, root_fd = _hold(request, fds)
+
+    def run() -> None:
+        child.step("join", f"process {request['pid']}", namespaces.setns, pidfd, namespaces.CLONE_NEWNS)
+        for target in request["targets"]:
+            child.step("unmount", target, root.unplace, target, root_fd)
+
+    try:
+        return _do(run)
+    finally:
+        os.close(root_fd)
+        os.close(pidfd)
+
+
 def _prepare(operation: dict[str, Any]) -> int | None:
     return root.prepare(operation, private=False)
 
@@ -280,4 +296,5 @@ _ACTIONS: dict[str, Callable[[Request, list[int]], Answer]] = {
     "enter": _enter,
     "namespace": _make_namespace,
     "bind_into": _bind_into,
+    "unbind_from": _unbind_from,
 }

@@ -17,11 +17,15 @@ from kurma_core.spawn_plan import (
 )
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs import PodSetup
+    from collections.abc import Iterable
+
+    from kurma_core.hookspecs import PodSetup, VolumeSetup
     from kurma_core.linux.cgroups import CgroupTree
+    from kurma_core.models import RenderedLayer
 
 #: What a stager writes to its root besides ``/pod`` is kept in memory, and no more of it than this.
 SCRATCH_SIZE = "64m"
+LAYERS, VOLUMES = "/layers", "/volumes"
 
 
 def stager_root(image: str, pod: PodSetup, manifest: bytes, tree: CgroupTree) -> RootPlan:
@@ -32,24 +36,34 @@ def stager_root(image: str, pod: PodSetup, manifest: bytes, tree: CgroupTree) ->
         # The rest of the root may be written to as well, and is thrown away with the mount namespace.
         Overlay((image,), scratch=True, scratch_size=SCRATCH_SIZE),
         File("/manifest", manifest, 0o600),
-        Directory("/layers"),
-        Directory("/volumes"),
+        Directory(LAYERS),
+        Directory(VOLUMES),
         Bind(f"{pod.directory}/pod", "/pod", recursive=False),
         Bind("/dev", "/dev"),
         proc(),
         sysfs(),
     ]
-    layers = {layer.id: layer.path for app in pod.apps for layer in app.layers}
-    operations += [Bind(path, f"/layers/{name}", read_only=True, recursive=False) for name, path in layers.items()]
-    operations += [
-        Bind(
-            volume.source,
-            f"/volumes/{volume.name}",
-            read_only=volume.read_only,
-            recursive=volume.recursive,
-            links=pod.volume_links,
-        )
-        for volume in pod.volumes
-    ]
+    operations += layer_binds(layer for app in pod.apps for layer in app.layers)
+    operations += volume_binds(pod.volumes, links=pod.volume_links)
     operations += cgroups(tree)
     return RootPlan(tuple(operations))
+
+
+def layer_binds(layers: Iterable[RenderedLayer]) -> list[Operation]:
+    """Each layer once, read-only."""
+    paths = {layer.id: layer.path for layer in layers}
+    return [Bind(path, f"{LAYERS}/{name}", read_only=True, recursive=False) for name, path in paths.items()]
+
+
+def volume_binds(volumes: Iterable[VolumeSetup], *, links: bool) -> list[Operation]:
+    """:param links: their sources may lead over symbolic links."""
+    return [
+        Bind(
+            volume.source,
+            f"{VOLUMES}/{volume.name}",
+            read_only=volume.read_only,
+            recursive=volume.recursive,
+            links=links,
+        )
+        for volume in volumes
+    ]

@@ -386,6 +386,33 @@ def test_entering_and_binding_into(spawner, base, tree, netns):
     assert caught.value.data["errno"] == errno.ESRCH
 
 
+def test_taking_away_what_was_bound(spawner, base):
+    (base / "tree").mkdir()
+    (base / "tree" / "file").write_text("here")
+    (base / "one").write_text("a file")
+    with running(spawner, plain_root(base, Directory("/kept"))) as started:
+        binds = [Bind(str(base / "tree"), "/layers/a", read_only=True), Bind(str(base / "one"), "/layers/b")]
+        spawner.bind_into(started.pid, binds, pidfd=started.pidfd)
+        # A second time, as after a death between the mount and its record.
+        spawner.bind_into(started.pid, binds[:1], pidfd=started.pidfd)
+        inside = f"/proc/{started.pid}/root"
+        opened = os.open(f"{inside}/layers/a/file", os.O_RDONLY)
+        places = ["/layers/a", "/layers/b", "/never/was", "/layers/nor-this"]
+        spawner.unbind_from(started.pid, places, pidfd=started.pidfd)
+        assert os.listdir(f"{inside}/layers") == []
+        with open(f"/proc/{started.pid}/mountinfo") as file:
+            assert "/layers/" not in file.read()
+        assert os.read(opened, 10) == b"here"  # who has it keeps it
+        os.close(opened)
+        assert (base / "tree" / "file").read_text() == "here"
+        spawner.unbind_from(started.pid, places, pidfd=started.pidfd)
+        os.symlink("/layers", f"{inside}/way")
+        with pytest.raises(HostError, match=f"cannot unmount from process {started.pid}: unmount /way/a"):
+            spawner.unbind_from(started.pid, ["/way/a"])
+    with pytest.raises(HostError, match="it has ended"):
+        spawner.unbind_from(started.pid, ["/layers/a"])
+
+
 def test_entering_a_pid_namespace_does_not_move_the_spawner(spawner, base):
     with running(spawner, plain_root(base), namespaces=frozenset({"pid"})) as started:
         output = Output()
