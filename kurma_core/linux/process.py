@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import select
+import time
 
 from kurma_core.linux import libc
 
@@ -26,6 +27,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 _CLOSE_RANGE_CLOEXEC = 4
 _LARGEST_FD = 0xFFFFFFFF
 _P_PIDFD = 3
+# How often, and after how many seconds each time, an ended child is asked for that its tracer has not let go of.
+_TRACED_TURNS, _TRACED_TURN = 100, 0.02
 # _IOWR(0xFF, 11, struct pidfd_info) with the structure's first published size
 _PIDFD_INFO_SIZE = 64
 _PIDFD_GET_INFO = (3 << 30) | (_PIDFD_INFO_SIZE << 16) | (0xFF << 8) | 11
@@ -156,10 +159,15 @@ def exit_status(pidfd: int) -> int | None:
 
     :returns: None if it still runs, or if the kernel cannot say.
     """
-    try:
-        result = os.waitid(_P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)
-    except ChildProcessError:
-        return _exit_of_stranger(pidfd)
+    for _ in range(_TRACED_TURNS):
+        try:
+            result = os.waitid(_P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)
+        except ChildProcessError:
+            return _exit_of_stranger(pidfd)
+        if result is not None or not wait_pidfd(pidfd, 0):
+            break
+        # A child that has ended and cannot be waited for is traced: its tracer (strace, say) lets go of it first.
+        time.sleep(_TRACED_TURN)
     if result is None:
         return None
     return result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
