@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kurma_core.images import HostImage, ImageManager
     from kurma_core.registry import PluginRegistry
     from kurma_core.spawner.client import Spawner
-    from kurma_core.staging.aci import StagerImage
+    from kurma_core.staging.starting import StagerImage
 
 _GROUP = "kurma.stagers"
 
@@ -109,7 +109,8 @@ class Stagers:
         return self._engine(name)
 
     def _engine(self, name: str) -> Stager:
-        from kurma_core.staging.aci import AciStager, StagerImage, StagerTimes
+        from kurma_core.staging.aci import AciStager, StagerTimes
+        from kurma_core.staging.starting import StagerImage
 
         def verified() -> StagerImage:
             image = self.image(name)

@@ -12,37 +12,27 @@ import signal
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from kurma_core.errors import StagerError
+from kurma_core.errors import HostError, StagerError
 from kurma_core.hookspecs import Stdio
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.files import replace_file
-from kurma_core.spawn_plan import SpawnPlan
 from kurma_core.staging import records
 from kurma_core.staging.callin import CallIn
 from kurma_core.staging.document import stager_manifest
 from kurma_core.staging.process import StagerProcess, find_again
-from kurma_core.staging.root import stager_root
+from kurma_core.staging.root import pod_parts, stager_root
+from kurma_core.staging.starting import StagerImage, begin
 from kurma_core.value import frozen
 
 if TYPE_CHECKING:
-    from kurma_core.appc.image import ImageManifest
     from kurma_core.hookspecs import PodSetup, RunningStager
+    from kurma_core.linux.process import ProcessIdentity
     from kurma_core.models import AppStatus
     from kurma_core.spawn_plan import Starter
+    from kurma_core.staging.waiting import WaitingPlace, WaitingStager
 
-#: Below the pod's cgroup, on v2: so that a stager may make children of that one, which is what it is shown.
-_OWN_CGROUP = "stager"
 #: The last lines of a stager's output, as an error shows them.
 _TAIL_LINES, _TAIL_BYTES = 5, 4096
-
-
-@frozen
-class StagerImage:
-    """A stager's image, verified for this use: ``path`` of its tree, its manifest."""
-
-    id: str
-    path: str
-    manifest: ImageManifest
 
 
 @frozen
@@ -86,13 +76,63 @@ class AciStager:
 
     def start(self, pod: PodSetup, stdio: Stdio) -> StagerProcess:
         image = self._image()
-        app = image.manifest.app
-        if app is None or not app.exec:
-            raise StagerError(f"stager {self.name}: its image {image.manifest.name} gives no command (app.exec)")
-        if image.manifest.dependencies:
-            raise StagerError(
-                f"stager {self.name}: its image {image.manifest.name} has dependencies, and a stager may have none"
-            )
+        manifest = self._record(pod)
+        begun = begin(
+            self._spawner,
+            self.name,
+            image,
+            root=stager_root(image.path, pod, manifest, CgroupTree(pod.cgroup)),
+            network_namespace=pod.network_namespace,
+            cgroup=pod.cgroup,
+            output=f"{pod.directory}/stager/output",
+            stdin=stdio.stdin if any(each.interactive for each in pod.apps) else None,
+            environment={"HOSTNAME": pod.hostname},
+        )
+        return self._running(pod, begun.process.identity, begun.process.pidfd, begun.ready, image.id)
+
+    def start_waiting(self, place: WaitingPlace) -> WaitingStager:
+        """Starts the stager of a pod that is not known yet (G10).
+
+        :raises StagerError: its image does not say that it can wait, or it could not be started.
+        """
+        from kurma_core.staging.waiting import start_waiting
+
+        return start_waiting(self._spawner, self.name, self._image(), place)
+
+    def hand_over(self, waiting: WaitingStager, pod: PodSetup) -> StagerProcess:
+        """As :meth:`start`, by a stager that waits: its root, cgroup and network are made whole, then it is told.
+
+        Call :meth:`prepare` before. Whatever goes wrong, that stager is thrown away, and :meth:`start` will do.
+
+        :raises StagerError: it cannot be this pod's, and why; its image has changed meanwhile.
+        :raises HostError: it could not be made whole.
+        """
+        try:
+            why_not = waiting.why_not(pod)
+            if why_not is None and self._image().id != waiting.image:
+                why_not = "its image is not the stager's any more"
+            if why_not is not None:
+                raise StagerError(f"stager {self.name}: the waiting one is of no use to pod {pod.name}: {why_not}")
+            manifest = self._record(pod)
+            os.rename(waiting.output, f"{pod.directory}/stager/output")
+            waiting.move_to(pod.cgroup)
+            operations = pod_parts(pod, manifest, CgroupTree(pod.cgroup))
+            self._spawner.bind_into(waiting.pid, operations, pidfd=waiting.pidfd)
+            pidfd, ready = waiting.go()
+        except OSError as error:
+            raise HostError(
+                f"stager {self.name}: the waiting one cannot be given to pod {pod.name}: "
+                f"{error.filename or ''}: {error.strerror}",
+                errno=error.errno,
+                path=error.filename,
+                pod=pod.uuid,
+            ) from None
+        finally:
+            waiting.discard()
+        return self._running(pod, waiting.identity, pidfd, ready, waiting.image)
+
+    def _record(self, pod: PodSetup) -> bytes:
+        """What it is told, which is kept; and where its call-ins go. :returns: the stager manifest."""
         manifest = stager_manifest(
             pod,
             self._version,
@@ -102,40 +142,11 @@ class AciStager:
         )
         replace_file(f"{pod.directory}/stager/manifest", manifest)
         replace_file(f"{pod.directory}/stager/call.json", json.dumps({"cgroup": pod.cgroup}).encode())
-        cgroup = CgroupTree(pod.cgroup)
-        environment = {pair.name: pair.value for pair in app.environment}
-        environment.setdefault("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
-        environment["HOSTNAME"] = pod.hostname
-        interactive = any(each.interactive for each in pod.apps)
-        output = os.open(
-            f"{pod.directory}/stager/output",
-            os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW,
-            0o600,
-        )
-        ready, running = os.pipe2(os.O_CLOEXEC)
-        fds = {1: output, 2: output, 4: running}
-        if interactive:
-            fds[0] = stdio.stdin
-        try:
-            spawned = self._spawner.start(
-                SpawnPlan(
-                    argv=tuple(app.exec),
-                    environment=environment,
-                    cwd=app.working_directory or "/",
-                    root=stager_root(image.path, pod, manifest, cgroup),
-                    netns_path=pod.network_namespace,
-                    cgroup=tuple(cgroup.leaf(_OWN_CGROUP)),
-                    fds=fds,
-                    new_session=True,
-                )
-            )
-        except BaseException:
-            os.close(ready)
-            raise
-        finally:
-            os.close(output)
-            os.close(running)
-        return StagerProcess(spawned.identity, spawned.pidfd, ready, lambda: last_output(pod.directory), image.id)
+        return manifest
+
+    @staticmethod
+    def _running(pod: PodSetup, identity: ProcessIdentity, pidfd: int, ready: int, image: str) -> StagerProcess:
+        return StagerProcess(identity, pidfd, ready, lambda: last_output(pod.directory), image)
 
     def attach_to(self, directory: str, identity: Mapping[str, Any]) -> StagerProcess | None:
         return find_again(identity, lambda: last_output(directory))

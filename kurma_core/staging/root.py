@@ -32,21 +32,33 @@ def stager_root(image: str, pod: PodSetup, manifest: bytes, tree: CgroupTree) ->
     """:param image: the stager image's tree, shared by all its pods and never written to.
     :param manifest: the stager manifest.
     """
-    operations: list[Operation] = [
-        # The rest of the root may be written to as well, and is thrown away with the mount namespace.
-        Overlay((image,), scratch=True, scratch_size=SCRATCH_SIZE),
-        File("/manifest", manifest, 0o600),
-        Directory(LAYERS),
-        Directory(VOLUMES),
+    return RootPlan((*waiting_root(image).operations, *pod_parts(pod, manifest, tree)))
+
+
+def waiting_root(image: str) -> RootPlan:
+    """What every stager finds, whatever its pod; :func:`pod_parts` make it whole (G10)."""
+    return RootPlan(
+        (
+            # The rest of the root may be written to as well, and is thrown away with the mount namespace.
+            Overlay((image,), scratch=True, scratch_size=SCRATCH_SIZE),
+            Directory(LAYERS),
+            Directory(VOLUMES),
+            Bind("/dev", "/dev"),
+            proc(),
+            sysfs(),
+        )
+    )
+
+
+def pod_parts(pod: PodSetup, manifest: bytes, tree: CgroupTree) -> list[Operation]:
+    """What is one pod's own, for a root that is made or one that is lived in already."""
+    return [
         Bind(f"{pod.directory}/pod", "/pod", recursive=False),
-        Bind("/dev", "/dev"),
-        proc(),
-        sysfs(),
+        *layer_binds(layer for app in pod.apps for layer in app.layers),
+        *volume_binds(pod.volumes, links=pod.volume_links),
+        *cgroups(tree),
+        File("/manifest", manifest, 0o600),
     ]
-    operations += layer_binds(layer for app in pod.apps for layer in app.layers)
-    operations += volume_binds(pod.volumes, links=pod.volume_links)
-    operations += cgroups(tree)
-    return RootPlan(tuple(operations))
 
 
 def layer_binds(layers: Iterable[RenderedLayer]) -> list[Operation]:

@@ -117,7 +117,10 @@ def build(rootfs: str) -> Mapping[str, Any]:
             "group": "0",
             "workingDirectory": "/",
         },
-        "annotations": [{"name": "kurma.io/stager/python", "value": sys.version.split()[0]}],
+        "annotations": [
+            {"name": "kurma.io/stager/python", "value": sys.version.split()[0]},
+            {"name": "kurma.io/stager/waits", "value": "true"},
+        ],
     }
 
 

@@ -22,8 +22,9 @@ from kurma_core.hookspecs import AppSetup, MountSetup, PodSetup, Stdio, VolumeSe
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.models import IsolatorPlan, RenderedLayer
 from kurma_core.spawner.client import Spawner
-from kurma_core.staging.aci import AciStager, StagerImage, StagerTimes
+from kurma_core.staging.aci import AciStager, StagerTimes
 from kurma_core.staging.process import StagerProcess
+from kurma_core.staging.starting import StagerImage
 from kurma_core.value import replace
 
 BUSYBOX = "/bin/busybox"
@@ -56,11 +57,22 @@ class TestPod:
 
     __test__ = False
 
-    def __init__(self, stager: AciStager, setup: PodSetup, stdin: int) -> None:
+    def __init__(
+        self,
+        stager: AciStager,
+        setup: PodSetup,
+        stdin: int,
+        begin: Callable[[AciStager, PodSetup], StagerProcess] | None = None,
+    ) -> None:
+        """:param begin: how it is started; None: as pods are."""
         self.stager = stager
         self.setup = setup
+        self.process: StagerProcess
+        if begin is not None:
+            self.process = begin(stager, setup)
+            return
         null = os.open("/dev/null", os.O_RDWR)
-        self.process: StagerProcess = stager.start(setup, Stdio(stdin if stdin >= 0 else null, null, null))
+        self.process = stager.start(setup, Stdio(stdin if stdin >= 0 else null, null, null))
         os.close(null)
 
     @property
@@ -179,6 +191,8 @@ def pods(stager_tree: StagerImage, busybox_root: str, tmp_path: Any) -> Iterator
             dns: Mapping[str, tuple[str, ...]] | None = None,
             hosts: tuple[tuple[str, tuple[str, ...]], ...] = (),
             stager_image: StagerImage = stager_tree,
+            network_namespace: str | None = None,
+            begin: Callable[[AciStager, PodSetup], StagerProcess] | None = None,
         ) -> TestPod:
             name = str(uuid.uuid4())
             directory = str(tmp_path / name)
@@ -245,7 +259,7 @@ def pods(stager_tree: StagerImage, busybox_root: str, tmp_path: Any) -> Iterator
                 },
                 apps=setups,
                 volumes=tuple(VolumeSetup(key, value, False) for key, value in (volumes or {}).items()),
-                network_namespace=None,
+                network_namespace=network_namespace,
                 cgroup=cgroup.name,
                 plans={app: (plans or {}).get(app, IsolatorPlan()) for app in apps},
                 pod_plan=pod_plan or IsolatorPlan(),
@@ -256,7 +270,7 @@ def pods(stager_tree: StagerImage, busybox_root: str, tmp_path: Any) -> Iterator
             )
             stager = AciStager("default", lambda: stager_image, spawner, "test", times or StagerTimes(stop=3))
             stager.prepare(setup)
-            pod = TestPod(stager, setup, stdin)
+            pod = TestPod(stager, setup, stdin, begin)
             made.append(pod)
             return pod
 

@@ -10,7 +10,7 @@ import pytest
 from kurma_core.appc.image import ImageManifest
 from kurma_core.errors import StagerError
 from kurma_core.hookspecs import MountSetup
-from kurma_core.staging.aci import StagerImage
+from kurma_core.staging.starting import StagerImage
 
 pytestmark = pytest.mark.root
 

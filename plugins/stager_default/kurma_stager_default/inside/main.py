@@ -14,46 +14,83 @@ from kurma_stager_default.inside import approot, become, init, manifest, podgrou
 
 #: The descriptor whose closing says that the pod runs (G3).
 RUNNING = 4
+#: Open where this stager was started before its pod is known; a byte on it says that all is in place (G10).
+GO = 5
 
 
 def main() -> int:
     gc.disable()  # nothing here makes cycles in bulk; collected by hand where an execution has ended
-    process.close_others({0, 1, 2, RUNNING})
+    waits = _is_open(GO)
+    process.close_others({0, 1, 2, RUNNING, GO} if waits else {0, 1, 2, RUNNING})
     try:
         os.set_inheritable(RUNNING, False)
-        return _serve()
+        house = _House()
+        if waits and not _told_to_go():
+            house.end()
+            return 0
+        return _serve(house)
     except Exception as error:  # noqa: BLE001 - whatever it is, its last word is what the user is shown
         reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else error
         print(f"kurma stager: {reason}", file=sys.stderr, flush=True)
         return 1
 
 
-def _serve() -> int:
+def _is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
+
+
+def _told_to_go() -> bool:
+    """Sleeps until there is a pod. False: there will be none, whoever could have brought one is gone."""
+    go = os.read(GO, 1)
+    os.close(GO)
+    return bool(go)
+
+
+class _House:
+    """What every pod has, whatever stands in its manifest: namespaces, PID 1, the pod's ``/dev/shm``."""
+
+    def __init__(self) -> None:
+        if _is_open(GO):
+            os.set_inheritable(GO, False)
+        namespaces.unshare(namespaces.CLONE_NEWPID | namespaces.CLONE_NEWIPC | namespaces.CLONE_NEWUTS)
+        for directory in (approot.PLACE, approot.SHM):
+            os.makedirs(directory, 0o755, exist_ok=True)
+        _shared_memory(approot.SHM)
+        # PID 1 is a copy of this process. What neither of the two writes to again is there once: so now, when all
+        # is loaded, and with the collector's marks out of the way.
+        gc.freeze()
+        #: becomes readable when somebody asks PID 1 to end
+        self.requests, stop = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self.first, self._ready = init.start(stop)
+        os.close(stop)
+
+    def await_ready(self) -> None:
+        """:raises OSError: PID 1 could not be set up."""
+        init.await_ready(self._ready)
+
+    def end(self) -> None:
+        init.end(self.first)
+
+
+def _serve(house: _House) -> int:
     pod = manifest.load()
     groups = podgroups.PodGroups()
     groups.make_way()
     groups.apply_pod(pod.plan)
-    namespaces.unshare(namespaces.CLONE_NEWPID | namespaces.CLONE_NEWIPC | namespaces.CLONE_NEWUTS)
     namespaces.set_hostname(pod.hostname)
     _sysctls(pod.plan.sysctls)
-    for directory, mode in (
-        ("/pod/logs", 0o755),
-        ("/pod/apps", 0o700),
-        (approot.PLACE, 0o755),
-        (approot.SHM, 0o755),
-    ):
+    for directory, mode in (("/pod/logs", 0o755), ("/pod/apps", 0o700)):
         os.makedirs(directory, mode, exist_ok=True)
-    _shared_memory(approot.SHM)
-    # PID 1 is a copy of this process. What neither of the two writes to again is there once: so now, when all
-    # is loaded, and with the collector's marks out of the way.
-    gc.freeze()
-    requests, stop = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-    first, ready = init.start(stop)
-    os.close(stop)
-    serving = supervisor.Supervisor(pod, groups, RUNNING, first, requests, _take_stdin(pod), _notes(pod))
-    init.await_ready(ready)
+    serving = supervisor.Supervisor(
+        pod, groups, RUNNING, house.first, house.requests, _take_stdin(pod), _notes(pod)
+    )
+    house.await_ready()
     code = serving.run()
-    init.end(first)
+    house.end()
     if serving.broken is not None:
         print(f"kurma stager: {serving.broken}", file=sys.stderr, flush=True)
     return code

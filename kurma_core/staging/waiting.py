@@ -1,0 +1,151 @@
+"""Stagers that were started before their pod is known, and wait for it (``kurma.io/stager/waits``; G10).
+
+Whoever holds one holds the write end of its descriptor 5: the holder's death ends it, and nothing of it has to be
+found again. One byte there says that its root, cgroup and network are whole, as G1 and G2 have them. It is sent
+once, to one pod's stager; one that anything went wrong with is thrown away, never given to another pod.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING
+
+from kurma_core.errors import StagerError
+from kurma_core.linux import process
+from kurma_core.linux.cgroups import CgroupTree
+from kurma_core.staging.root import waiting_root
+from kurma_core.staging.starting import OWN_CGROUP, Begun, StagerImage, begin
+from kurma_core.value import frozen
+
+if TYPE_CHECKING:
+    from kurma_core.hookspecs import PodSetup
+    from kurma_core.spawn_plan import Starter
+
+#: Seconds until a killed stager is given up.
+_KILL_PATIENCE = 10.0
+_GO = b"."
+# It may be at its own start yet, and have a child by the time that it was moved itself.
+_ROUNDS = 8
+
+
+@frozen
+class WaitingPlace:
+    """Where a stager waits. The caller makes all of it, and removes what no pod has taken over.
+
+    :param directory: for what it prints; on the file system of the pods' directories, to which that is moved.
+    :param cgroup: relative to the root of each hierarchy. A pod of another one costs the kernel a move, some ten
+        milliseconds, so this had better be the cgroup of the pod to come.
+    :param network_namespace: path of the one that its pod will have; None: the host's.
+    """
+
+    directory: str
+    cgroup: str
+    network_namespace: str | None
+
+
+class WaitingStager:
+    """One that waits. It is handed over once, or discarded; both close it."""
+
+    def __init__(self, image: StagerImage, place: WaitingPlace, begun: Begun) -> None:
+        self.image = image.id
+        self.place = place
+        self.identity = begun.process.identity
+        self.pidfd = begun.process.pidfd
+        self._ready = begun.ready
+        self._go = begun.go
+
+    @property
+    def pid(self) -> int:
+        return self.identity.pid
+
+    @property
+    def output(self) -> str:
+        """The file to which it prints."""
+        return f"{self.place.directory}/output"
+
+    def fileno(self) -> int:
+        """Polls readable once it has ended."""
+        return self.pidfd
+
+    def alive(self) -> bool:
+        return self._go is not None and not process.wait_pidfd(self.pidfd, 0)
+
+    def go(self) -> tuple[int, int]:
+        """All is in place: the byte. :returns: its pidfd and the read end of its descriptor 4, the caller's now.
+
+        :raises StagerError: it has ended.
+        """
+        assert self._go is not None, "a waiting stager is handed over once"
+        try:
+            os.write(self._go, _GO)
+        except BrokenPipeError:
+            raise StagerError("the waiting stager has ended") from None
+        os.close(self._go)
+        self._go = None
+        return self.pidfd, self._ready
+
+    def discard(self) -> None:
+        """Ends it, with all that it has started, and waits for that. Nothing where it was handed over."""
+        if self._go is None:
+            return
+        os.close(self._go)
+        self._go = None
+        try:  # noqa: SIM105 - contextlib is not light
+            process.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        process.wait_pidfd(self.pidfd, _KILL_PATIENCE)
+        process.exit_status(self.pidfd)
+        os.close(self.pidfd)
+        os.close(self._ready)
+        CgroupTree(self.place.cgroup).kill()
+
+    def why_not(self, pod: PodSetup) -> str | None:
+        """Why it cannot be the stager of that pod; None: it can."""
+        if not self.alive():
+            return "it has ended"
+        if any(app.interactive for app in pod.apps):
+            return "the pod's standard input is its caller's, and a waiting stager has its own already"
+        if not _same_namespace(self.pid, pod.network_namespace):
+            return "it waits in another network namespace"
+        return None
+
+    def move_to(self, cgroup: str) -> None:
+        """Into the pod's cgroup, with all that it has started."""
+        if cgroup == self.place.cgroup:
+            return
+        mine, home = CgroupTree(self.place.cgroup), CgroupTree(cgroup).leaf(OWN_CGROUP)
+        for _ in range(_ROUNDS):
+            pids = mine.pids()
+            if not pids:
+                break
+            for directory in home:
+                for pid in pids:
+                    with open(f"{directory}/cgroup.procs", "w") as file:
+                        file.write(str(pid))
+        mine.remove()
+
+
+def start_waiting(spawner: Starter, name: str, image: StagerImage, place: WaitingPlace) -> WaitingStager:
+    """:raises StagerError: the image does not say that its stager may wait; or as :func:`begin`."""
+    if not image.waits:
+        raise StagerError(f"stager {name}: its image {image.manifest.name} does not wait for its pod")
+    begun = begin(
+        spawner,
+        name,
+        image,
+        root=waiting_root(image.path),
+        network_namespace=place.network_namespace,
+        cgroup=place.cgroup,
+        output=f"{place.directory}/output",
+        waits=True,
+    )
+    return WaitingStager(image, place, begun)
+
+
+def _same_namespace(pid: int, path: str | None) -> bool:
+    try:
+        return os.path.samefile(f"/proc/{pid}/ns/net", path or "/proc/self/ns/net")
+    except OSError:
+        return False
