@@ -273,10 +273,12 @@ class Client:
         group: str | None = None,
         environment: tuple[tuple[str, str], ...] = (),
         working_directory: str | None = None,
+        terminal: bool = False,
     ) -> int:
         """Runs a command inside an app of a running pod; its exit code.
 
         :param app: may be left out where the pod has one.
+        :param terminal: the command gets a terminal of its own.
         """
         self._need_root("enter a pod")
         from kurma_core.pods.enter import enter
@@ -290,6 +292,8 @@ class Client:
             document["workingDirectory"] = working_directory
         if environment:
             document["environment"] = [{"name": name, "value": value} for name, value in environment]
+        if terminal:
+            document["tty"] = True
         return enter(self._services, self._pods.pod(reference), app, document, stdio)
 
     def stop(self, reference: str, *, timeout: float | None = None, force: bool = False) -> PodRecord:

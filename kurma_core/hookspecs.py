@@ -407,11 +407,16 @@ class PodSetup:
 
 @frozen
 class Stdio:
-    """Three descriptors of the caller, passed on and not closed by the callee."""
+    """Three descriptors of the caller, passed on and not closed by the callee.
+
+    :param terminal: ``stdin`` is a person's terminal, lent for the time of the call: it may be switched to raw
+        mode, and is put back as it was. Signals that the caller gets are for the callee.
+    """
 
     stdin: int
     stdout: int
     stderr: int
+    terminal: bool = False
 
 
 class RunningStager(Protocol):

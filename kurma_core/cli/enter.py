@@ -16,6 +16,8 @@ _SHELL = ("/bin/sh",)
     Argument("pod", "POD", "The pod."),
     Argument("app", "APP", "The app; it may be left out where the pod has one.", required=False),
     Rest("words", "COMMAND..."),
+    Option("interactive", "--interactive -i", "No terminal, unless -t asks for one."),
+    Option("tty", "--tty -t", "Give the command a terminal."),
     Option(
         "user",
         "--user",
@@ -33,6 +35,8 @@ def enter(
     pod: str,
     app: str | None,
     words: tuple[str, ...],
+    interactive: bool,
+    tty: bool,
     user: str | None,
     group: str | None,
     env: tuple[str, ...],
@@ -42,21 +46,37 @@ def enter(
 
     COMMAND stands after --; without one it is /bin/sh. Standard input, output and error are this command's, and
     the exit code is the command's: 126 if it cannot be executed, 127 if it is not found.
-    """
-    import signal
 
-    # Our end is the call-in's SIGTERM, which passes it on.
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, signal.SIG_DFL)
+    Where all three are a terminal, or with -t, the command gets a terminal of its own, which has the size of
+    this one. With -i alone it gets none.
+    """
+    import os
+
+    terminal = tty or (not interactive and all(os.isatty(number) for number in range(3)))
+    if not terminal:
+        _end_at_once()
+    elif not os.isatty(0):
+        session.note(
+            "standard input is no terminal: the command gets one all the same, with what comes in as typed"
+        )
     user, group = values.user_and_group(user, group)
     return session.client.enter(
         pod,
         app,
         words or _SHELL,
-        session.stdio(),
+        session.stdio(lent=terminal),
         user=user,
         group=group,
         environment=values.environment(env),
         working_directory=None if workdir is None else values.inner_path(workdir, "--workdir"),
+        terminal=terminal,
     )
+
+
+def _end_at_once() -> None:
+    """Our end is the call-in's SIGTERM, which passes it on."""
+    import signal
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)

@@ -6,6 +6,7 @@ three descriptors, and for ``run`` a document on descriptor 3.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -22,6 +23,8 @@ from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.spawn_plan import EnterPlan
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from kurma_core.hookspecs import Stdio
     from kurma_core.spawn_plan import Starter
 
@@ -49,6 +52,7 @@ class CallIn:
         document_timeout: float,
     ) -> None:
         self._document_timeout = document_timeout
+        self._terminal = stdio.stdin if stdio.terminal else None
         self._verb = os.path.basename(argv[0])
         home = CgroupTree(f"{cgroup}/callins")
         home.create()
@@ -87,17 +91,9 @@ class CallIn:
 
         :raises StagerError: the document was not read in time, or the time is over; the call-in is killed.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
         try:
-            if self._ours is not None:
-                self._hand_over(self._ours)
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if not process.wait_pidfd(self._process.pidfd, left):
-                raise StagerError(f"the stager's call-in {self._verb!r} did not answer within {timeout:g} s")
-            code = process.exit_status(self._process.pidfd)
-        except BaseException:
-            self._kill()
-            raise
+            with self._lent():
+                code = self._wait(timeout)
         finally:
             if self._ours is not None:
                 self._ours.close()
@@ -105,6 +101,26 @@ class CallIn:
         if code is None:
             raise StagerError(f"the exit status of the stager's call-in {self._verb!r} is not known")
         return code if code >= 0 else 128 - code
+
+    def _lent(self) -> AbstractContextManager[object]:
+        if self._terminal is None:
+            return contextlib.nullcontext()
+        from kurma_core.staging.lent import LentTerminal
+
+        return LentTerminal(self._terminal, self._process.pidfd)
+
+    def _wait(self, timeout: float | None) -> int | None:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        try:
+            if self._ours is not None:
+                self._hand_over(self._ours)
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not process.wait_pidfd(self._process.pidfd, left):
+                raise StagerError(f"the stager's call-in {self._verb!r} did not answer within {timeout:g} s")
+            return process.exit_status(self._process.pidfd)
+        except BaseException:
+            self._kill()
+            raise
 
     def _kill(self) -> None:
         try:

@@ -128,8 +128,6 @@ def test_words_of_other_engines_are_translated(
         ("run -d img", "no daemon"),
         ("run --detach img", "no daemon"),
         ("run -it img", "no terminals yet"),
-        ("enter web -t", "no terminals yet"),
-        ("exec web --tty", "no terminals yet"),
     ],
 )
 def test_what_other_engines_can_do_is_told(
@@ -225,7 +223,10 @@ def test_enters_exit_code_and_arguments(fakes: ModuleType) -> None:
     assert code == 3
     name, args, kwargs = client.calls[0]
     assert (name, args[:3]) == ("enter", ("web", "nginx", ("ls", "-l")))
-    assert kwargs == {"user": "u", "group": "g", "environment": (("A", "1"),), "working_directory": "/w"}
+    asked = {"user": "u", "group": "g", "environment": (("A", "1"),), "working_directory": "/w"}
+    assert kwargs == {**asked, "terminal": False}
+    for words in ("enter -it web", "exec web --tty", "enter -ti web -- vi"):
+        assert run(fakes, words, answers={"enter": 0})[1].calls[0][2]["terminal"] is True
     args = run(fakes, "enter web --user 1:2", answers={"enter": 0})[1].calls[0][2]
     assert (args["user"], args["group"]) == ("1", "2")
     assert run(fakes, "enter web --workdir rel")[0] == 2

@@ -495,14 +495,11 @@ def test_run_says_what_is_wrong(pods):
     assert pod.run("/etc/passwd")[0] == 126
     code, _, err = pod.run("true", user="nobody-here")
     assert (code, err) == (125, "run: no user 'nobody-here' in the image's /etc/passwd\n")
-    code, _, err = pod.run("true", tty=True)
-    assert (code, err) == (125, "run: this stager gives no terminals; ask without one\n")
     code, _, err = pod.run("true", app="nobody")
     assert (code, err) == (2, "run: the pod has no app 'nobody'\n")
     code, _, err = pod.run("true", app="over")
     assert (code, err) == (125, "run: app over does not run\n")
-    code, _, err = pod.call("run", "main", document=b"{nonsense")
-    assert (code, err) == (125, "run: the command is no JSON: not a JSON document\n")
+    assert pod.call("run", document=b"{}")[0] == 2
 
 
 def test_no_attach_that_pretends(pods):

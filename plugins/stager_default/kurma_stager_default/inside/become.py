@@ -113,12 +113,17 @@ def resolve(user: str, group: str, groups: list[int]) -> Identity:
         os.close(root)
 
 
-def environment_of(app: App, user: userdb.User, extra: list[tuple[str, str]]) -> dict[str, str]:
+def environment_of(
+    app: App, user: userdb.User, extra: list[tuple[str, str]], *, terminal: bool = False
+) -> dict[str, str]:
     """What the process finds in its environment (Y1).
 
     :param extra: over the app's own, last wins.
+    :param terminal: it has one, and what kind that is must be told.
     """
     found = {"PATH": PATH}
+    if terminal:
+        found["TERM"] = "xterm"
     if user.name is not None:
         found["USER"] = found["LOGNAME"] = user.name
     found["HOME"] = user.home or "/"

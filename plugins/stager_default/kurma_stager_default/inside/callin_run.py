@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
 import os
-import select
 import sys
-import time
 
 from kurma_core.linux import birthplace, namespaces, process
-from kurma_stager_default.inside import become, manifest, smalljson
+from kurma_stager_default.inside import become, manifest
+from kurma_stager_default.inside.command import Command, read_document
 from kurma_stager_default.inside.errors import SetupError
 from kurma_stager_default.inside.execpath import ExecError
 from kurma_stager_default.inside.podgroups import PodGroups
@@ -21,13 +20,9 @@ from kurma_stager_default.inside.statusfile import apps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from kurma_core.linux.cgroups import CgroupTree
+    from kurma_stager_default.inside.handover import Handover
 
-_DOCUMENT = 3
-_DEADLINE = 10.0
-_LIMIT = 1 << 20
 _USAGE = 2
 _FAILED = 125
 _PASSED_ON = (
@@ -40,51 +35,6 @@ _PASSED_ON = (
     _signal.SIGWINCH,
     _signal.SIGCONT,
 )
-
-
-def read_document() -> dict[str, Any]:
-    """:raises SetupError: it is not whole within ten seconds, or is no such document."""
-    end = time.monotonic() + _DEADLINE
-    poll = select.poll()
-    poll.register(_DOCUMENT, select.POLLIN)
-    text = b""
-    while True:
-        left = end - time.monotonic()
-        if left <= 0 or not poll.poll(left * 1000):
-            raise SetupError(f"the command was not given whole within {_DEADLINE:g} s")
-        data = os.read(_DOCUMENT, 65536)
-        if not data:
-            break
-        text += data
-        if len(text) > _LIMIT:
-            raise SetupError("the command is too long")
-    os.close(_DOCUMENT)
-    try:
-        value = smalljson.decode(text.decode())
-    except ValueError as error:
-        raise SetupError(f"the command is no JSON: {error}") from None
-    if not isinstance(value, dict) or not value.get("exec"):
-        raise SetupError("the command has no exec")
-    return value
-
-
-class Command:
-    """The document, as far as it is understood; what it leaves out is as the app has it."""
-
-    def __init__(self, value: dict[str, Any], app: manifest.App) -> None:
-        try:
-            self.argv = [str(word) for word in value["exec"]]
-            # Another user does not keep the app's group, unless it says so itself.
-            own = "user" not in value
-            self.user: str = app.user if own else str(value["user"])
-            self.group: str = str(value.get("group", app.group if own else ""))
-            self.groups = [int(group) for group in value.get("supplementaryGIDs", app.groups if own else [])]
-            self.directory: str = value.get("workingDirectory") or app.working_directory
-            self.environment = [(pair["name"], pair["value"]) for pair in value.get("environment") or []]
-        except (TypeError, KeyError, ValueError) as error:
-            raise SetupError(f"the command is not understood: {error}") from None
-        if value.get("tty"):
-            raise SetupError("this stager gives no terminals; ask without one")
 
 
 def hold(name: str) -> int:
@@ -108,8 +58,13 @@ def hold(name: str) -> int:
     return fd
 
 
-def start(app: manifest.App, command: Command, pidfd: int, tree: CgroupTree) -> tuple[int, int]:
-    """Fork the child that becomes the command. :returns: its PID and the read end of its report."""
+def start(
+    app: manifest.App, command: Command, pidfd: int, tree: CgroupTree, handover: Handover | None
+) -> tuple[int, int]:
+    """Fork the child that becomes the command. :returns: its PID and the read end of its report.
+
+    :param handover: the command gets a terminal, and its master comes by this.
+    """
     flags = namespaces.CLONE_NEWPID | namespaces.CLONE_NEWIPC | namespaces.CLONE_NEWUTS
     report, told = os.pipe2(os.O_CLOEXEC)
     namespaces.setns(pidfd, flags)
@@ -133,7 +88,9 @@ def start(app: manifest.App, command: Command, pidfd: int, tree: CgroupTree) -> 
         become.apply_limits(app.plan)
         namespaces.setns(pidfd, namespaces.CLONE_NEWNS)
         identity = become.resolve(command.user, command.group, command.groups)
-        environment = become.environment_of(app, identity.user, command.environment)
+        if handover is not None:
+            handover.give(identity.user.uid)
+        environment = become.environment_of(app, identity.user, command.environment, terminal=command.terminal)
 
         def ready() -> None:
             # Cleared by the change of user; without it, the command would outlive a caller that is killed.
@@ -157,35 +114,49 @@ def wait(pid: int) -> int:
 
     for number in _PASSED_ON:
         _signal.signal(number, forward)
+    # Not reaped by this, so that the PID is its own for as long as signals are passed on.
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    for number in _PASSED_ON:
+        _signal.signal(number, _signal.SIG_IGN)
     _, status = os.waitpid(pid, 0)
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
 
 
+def run(app: manifest.App, command: Command) -> int:
+    """:returns: the command's exit code."""
+    pidfd = hold(app.name)
+    handover = None
+    if command.terminal:
+        from kurma_core.linux import terminal
+        from kurma_stager_default.inside.handover import Handover
+
+        handover = Handover(terminal.get_size(0) or terminal.get_size(1))
+    pid, report = start(app, command, pidfd, PodGroups().app(app.name), handover)
+    text = os.read(report, 4096).decode(errors="replace")
+    os.close(report)
+    if text:
+        print(f"run: {text}", file=sys.stderr, flush=True)
+    master = None if handover is None else handover.take()
+    if text or master is None:
+        return wait(pid)
+    from kurma_stager_default.inside.session import Session
+
+    return Session(pid, master).run()
+
+
 def main() -> int:
+    if len(sys.argv) != 2:
+        print("usage: run APP, with the command on descriptor 3", file=sys.stderr, flush=True)
+        return _USAGE
+    name = sys.argv[1]
     try:
-        if len(sys.argv) != 2:
-            print("usage: run APP, with the command on descriptor 3", file=sys.stderr, flush=True)
-            return _USAGE
-        name = sys.argv[1]
         value = read_document()
         app = manifest.load().app(name)
         if app is None:
             print(f"run: the pod has no app {name!r}", file=sys.stderr, flush=True)
             return _USAGE
-        command = Command(value, app)
-        pidfd = hold(name)
-        pid, report = start(app, command, pidfd, PodGroups().app(name))
-        code = wait_reported(pid, report)
+        return run(app, Command(value, app))
     except (SetupError, manifest.ManifestError, OSError) as error:
         print(f"run: {error}", file=sys.stderr, flush=True)
         return _FAILED
-    return code
-
-
-def wait_reported(pid: int, report: int) -> int:
-    text = os.read(report, 4096).decode(errors="replace")
-    os.close(report)
-    if text:
-        print(f"run: {text}", file=sys.stderr, flush=True)
-    return wait(pid)

@@ -1,0 +1,128 @@
+"""Terminals: a person's, which is put back as it was, and pairs of them that stand for one inside a pod (H8)."""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]
+import errno
+import fcntl
+import os
+import stat
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_TIOCSCTTY = 0x540E
+_TIOCGWINSZ = 0x5413
+_TIOCSWINSZ = 0x5414
+_TIOCSPTLCK = 0x40045431
+_TIOCGPTPEER = 0x5441
+_MULTIPLEXER = os.makedev(5, 2)
+
+
+def get_size(fd: int) -> tuple[int, int] | None:
+    """Rows and columns; None: it is no terminal, or one that has no size."""
+    try:
+        answer = fcntl.ioctl(fd, _TIOCGWINSZ, bytes(8))
+    except OSError:
+        return None
+    rows, columns = (int.from_bytes(answer[at : at + 2], "little") for at in (0, 2))
+    return (rows, columns) if rows and columns else None
+
+
+def set_size(fd: int, rows: int, columns: int) -> None:
+    """What has the terminal is told by SIGWINCH, if that is a change. Values that no terminal has are cut."""
+    content = b"".join([min(max(number, 0), 0xFFFF).to_bytes(2, "little") for number in (rows, columns, 0, 0)])
+    fcntl.ioctl(fd, _TIOCSWINSZ, content)
+
+
+def open_pair(directory: str = "/dev/pts") -> tuple[int, int]:
+    """A new terminal of the devpts mounted at ``directory``: the master, which does not block, and the slave.
+
+    Whatever an app has put in its place is refused, and never waited for.
+
+    :raises OSError: it cannot be made.
+    """
+    path = f"{directory}/ptmx"
+    master = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        status = os.fstat(master)
+        if not stat.S_ISCHR(status.st_mode) or status.st_rdev != _MULTIPLEXER:
+            raise OSError(errno.ENODEV, "it makes no terminals", path)
+        fcntl.ioctl(master, _TIOCSPTLCK, bytes(4))
+        # By the master, not by a path: nobody can put anything in between.
+        return master, fcntl.ioctl(master, _TIOCGPTPEER, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+    except BaseException:
+        os.close(master)
+        raise
+
+
+def take(slave: int, uid: int) -> None:
+    """Make it the terminal of this session, whose leader this process is, and the user's own."""
+    os.fchown(slave, uid, -1)
+    os.fchmod(slave, 0o620)
+    fcntl.ioctl(slave, _TIOCSCTTY, 0)
+
+
+def reopen(fd: int) -> int:
+    """A terminal once more, without blocking: what is set on that descriptor concerns nobody who shares ``fd``.
+
+    :raises OSError: it cannot be.
+    """
+    return os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+
+
+class Held:
+    """A person's terminal, whose settings are known and put back.
+
+    :param fd: stays the caller's.
+    :raises OSError: it is no terminal.
+    """
+
+    __slots__ = ("_fd", "_saved")
+
+    def __init__(self, fd: int) -> None:
+        import termios
+
+        self._fd = fd
+        try:
+            self._saved: list[Any] = termios.tcgetattr(fd)
+        except termios.error as error:
+            raise OSError(*error.args) from None
+
+    def raw(self) -> None:
+        """Every byte goes through as it is. In the background, this process stops here until it is in front.
+
+        :raises OSError: the terminal has gone.
+        """
+        import termios
+
+        mode = [*self._saved[:6], list(self._saved[6])]
+        mode[0] &= ~(
+            termios.IGNBRK | termios.BRKINT | termios.PARMRK | termios.ISTRIP
+            | termios.INLCR | termios.IGNCR | termios.ICRNL | termios.IXON
+        )  # fmt: skip
+        mode[1] &= ~termios.OPOST
+        mode[2] = mode[2] & ~(termios.CSIZE | termios.PARENB) | termios.CS8
+        mode[3] &= ~(termios.ECHO | termios.ECHONL | termios.ICANON | termios.ISIG | termios.IEXTEN)
+        mode[6][termios.VMIN], mode[6][termios.VTIME] = 1, 0
+        try:
+            termios.tcsetattr(self._fd, termios.TCSANOW, mode)
+        except termios.error as error:
+            raise OSError(*error.args) from None
+
+    def restore(self) -> None:
+        """As it was found; also from the background. Nothing happens if it is so already, or has gone."""
+        import termios
+
+        # A shell may have taken the terminal back from who was killed; it still wants it as it was. Blocked is as
+        # good as ignored.
+        mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, (_signal.SIGTTOU,))
+        try:
+            if termios.tcgetattr(self._fd) != self._saved:
+                # Not after the output has drained: it may be stopped.
+                termios.tcsetattr(self._fd, termios.TCSANOW, self._saved)
+        except termios.error:
+            return
+        finally:
+            _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)

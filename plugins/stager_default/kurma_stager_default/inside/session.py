@@ -1,0 +1,151 @@
+"""A command on a terminal of its own, carried to and from a person's (H8).
+
+The person's terminal is never the command's: what is typed and printed goes through here, byte for byte. It is
+switched to raw mode for that long, and put back whatever ends it.
+"""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]
+import os
+
+from kurma_core.linux import process, terminal
+from kurma_stager_default.inside import flow, signals
+from kurma_stager_default.inside.loop import Loop
+
+# Seconds that a command has, once its terminal is gone, before it is killed.
+_PATIENCE = 2.0
+
+
+class Session:
+    """:param pid: the command, a child of this process.
+    :param master: of its terminal; closed at the end.
+    """
+
+    def __init__(self, pid: int, master: int) -> None:
+        self._pid = pid
+        # Each is watched for one direction.
+        self._master = master
+        self._typed = os.dup(master)
+        self._loop = Loop()
+        self._output: flow.Flow | None = None
+        self._input: flow.Flow | None = None
+        self._held = terminal.Held(0) if os.isatty(0) else None
+        self._size: tuple[int, int] | None = None
+        self._status: int | None = None
+        # what the session ends with, if not with the command
+        self._code: int | None = None
+        self._over = False
+        self._typed_line = True
+
+    def run(self) -> int:
+        """Until the command has ended, or the person has gone. :returns: the exit code."""
+        wake = signals.catch()
+        try:
+            self._loop.watch(wake, self._on_signals)
+            if self._held is not None:
+                self._held.raw()
+            self._resize()
+            self._connect()
+            self._reap()
+            while not self._over:
+                self._loop.turn()
+        except OSError as error:
+            os.write(2, f"run: the terminal cannot be used: {error.strerror}\n".encode())
+            self._leave(125)
+        finally:
+            if self._held is not None:
+                self._held.restore()
+        if self._status is None:
+            self._hang_up()
+        code = os.waitstatus_to_exitcode(self._status or 0) if self._code is None else self._code
+        return code if code >= 0 else 128 - code
+
+    def _connect(self) -> None:
+        target, room = flow.writer(1)
+        self._output = flow.Flow(
+            self._loop, self._master, target, room=room, ended=self._said_all, broken=self._nobody_reads
+        )
+        self._input = flow.Flow(
+            self._loop,
+            flow.reader(0),
+            self._typed,
+            ended=self._typed_all,
+            broken=lambda: None,  # the command has given its terminal up; its end will be told
+            look=self._note_line,
+        )
+
+    def _note_line(self, data: bytes) -> bytes:
+        self._typed_line = data.endswith(b"\n")
+        return data
+
+    def _typed_all(self) -> None:
+        """The end of standard input. A person's terminal has gone then; of a file, the end is typed in."""
+        if self._held is not None:
+            self._leave(128 + _signal.SIGHUP)
+            return
+        end = _end_character(self._master)
+        # The first one hands over a line that has no end of its own.
+        try:
+            os.write(self._master, end if self._typed_line else end + end)
+        except OSError:
+            return  # the command will never know
+
+    def _nobody_reads(self) -> None:
+        self._leave(128 + (_signal.SIGPIPE if self._held is None else _signal.SIGHUP))
+
+    def _said_all(self) -> None:
+        """Nobody has the command's terminal open any more; the command itself may go on without."""
+        if self._status is not None:
+            self._over = True
+
+    def _on_signals(self, wake: int, _events: int) -> None:
+        for number in os.read(wake, 4096):
+            if number in signals.ENDING:
+                self._leave(128 + number)
+                return
+            if number == _signal.SIGCONT and self._held is not None:
+                self._held.raw()  # the shell had it while this process was stopped
+            if number in (_signal.SIGWINCH, _signal.SIGCONT):
+                self._resize()
+        self._reap()
+
+    def _resize(self) -> None:
+        size = terminal.get_size(0) or terminal.get_size(1)
+        if size is not None and size != self._size:
+            self._size = size
+            terminal.set_size(self._master, *size)
+
+    def _reap(self) -> None:
+        if self._status is not None:
+            return
+        pid, status = os.waitpid(self._pid, os.WNOHANG)
+        if not pid:
+            return
+        self._status = status
+        if self._input is not None:
+            self._input.stop()
+        if self._output is None or self._output.over:
+            self._over = True
+        else:
+            self._output.finish()
+
+    def _leave(self, code: int) -> None:
+        self._code = code
+        self._over = True
+
+    def _hang_up(self) -> None:
+        """Its terminal goes: the kernel tells the command by SIGHUP. What does not listen is killed."""
+        os.close(self._master)
+        os.close(self._typed)
+        fd = process.pidfd_open(self._pid)
+        if not process.wait_pidfd(fd, _PATIENCE):
+            process.pidfd_send_signal(fd, _signal.SIGKILL)
+        os.waitpid(self._pid, 0)
+
+
+def _end_character(master: int) -> bytes:
+    import termios
+
+    character: bytes = termios.tcgetattr(master)[6][termios.VEOF]
+    return character

@@ -1,0 +1,111 @@
+"""The default stager's ``run`` call-in, whatever it is given (Kurma Stager Specification, "run"; G5)."""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+import time
+
+import pytest
+
+from kurma_core.linux import process
+from kurma_core.models import IsolatorPlan
+from kurma_core.spawn_plan import EnterPlan
+
+pytestmark = pytest.mark.root
+
+
+def sh(script: str, **fields: object) -> dict[str, object]:
+    return {"exec": ["/bin/sh", "-c", script], "user": "0", "group": "0", **fields}
+
+
+@pytest.fixture
+def sleeping_pod(pods):
+    pod = pods({"main": sh("echo up; exec sleep 1000")}).started()
+    pod.wait_log("up")
+    return pod
+
+
+_NO_COMMANDS = (
+    (b"{nonsense", "the command is no JSON: not a JSON document"),
+    (b"", "the command is no JSON: not a JSON document"),
+    (
+        b"\xff\xfe{}",
+        "the command is no JSON: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte",
+    ),
+    (b'["sh"]', "the command is no JSON object"),
+    (b'{"user": "0"}', "the command has no exec"),
+    (b'{"exec": []}', "the command has no exec"),
+    (b'{"exec": "sh"}', "the command's exec is no list of words"),
+    (b'{"exec": ["sh", 1]}', "the command's exec is no list of words"),
+    (b'{"exec": ["sh", "a\\u0000b"]}', "the command's exec is no list of words"),
+    (b'{"exec": ["\\ud800"]}', "the command's exec is no list of words"),
+    (b'{"exec": ["true"], "user": 0}', "the command's user is no name, number or path"),
+    (b'{"exec": ["true"], "group": ""}', "the command's group is no name, number or path"),
+    (b'{"exec": ["true"], "supplementaryGIDs": [-1]}', "the command's supplementaryGIDs are no list of group IDs"),
+    (b'{"exec": ["true"], "supplementaryGIDs": 5}', "the command's supplementaryGIDs are no list of group IDs"),
+    (b'{"exec": ["true"], "workingDirectory": "tmp"}', "the command's workingDirectory is no absolute path"),
+    (b'{"exec": ["true"], "environment": {"A": "b"}}', "the command's environment is no list"),
+    (
+        b'{"exec": ["true"], "environment": [{"name": "A=B", "value": ""}]}',
+        "the command's environment is no list of names and values",
+    ),
+    (b'{"exec": ["true"], "tty": "yes"}', "the command's tty is neither true nor false"),
+    (b'{"exec": ["' + b"x" * (1 << 20) + b'"]}', "the command is too long: more than 1 MiB"),
+)
+
+
+def test_run_refuses_what_is_no_command(sleeping_pod):
+    for document, said in _NO_COMMANDS:
+        assert sleeping_pod.call("run", "main", document=document) == (125, "", f"run: {said}\n")
+
+
+@pytest.mark.slow
+def test_run_does_not_wait_for_ever_for_its_document(sleeping_pod):
+    """Ten seconds, its end included, whatever the core on the other side does."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs, tempfile.TemporaryFile() as said:
+        call = sleeping_pod.stager._spawner.enter(
+            EnterPlan(
+                pid=sleeping_pod.process.pid,
+                argv=("/opt/stager/run", "main"),
+                fds={2: said.fileno(), 3: theirs.fileno()},
+            )
+        )
+        began = time.monotonic()
+        ours.sendall(b'{"exec": ["true"]}')
+        assert process.wait_pidfd(call.pidfd, 15)
+        assert 9 < time.monotonic() - began < 12
+        assert process.exit_status(call.pidfd) == 125
+        os.close(call.pidfd)
+        said.seek(0)
+        assert said.read() == b"run: the command was not given whole within 10 s\n"
+
+
+def test_run_resolves_users_in_the_image(sleeping_pod):
+    """Names of the image first, then numbers, then the owner of a file (H6)."""
+    ids = ("sh", "-c", "echo $(id -u):$(id -g) $(id -G)")
+    assert sleeping_pod.run(*ids, user="alice")[1] == "1000:100 100 10\n"
+    assert sleeping_pod.run(*ids, user="4321", group="8765")[1] == "4321:8765 8765\n"
+    assert sleeping_pod.run(*ids, user="/etc/passwd", group="/etc/group")[1] == "0:0 0\n"
+    assert sleeping_pod.run(*ids, user="/no/file")[0] == 125
+    assert sleeping_pod.run(*ids, group="nogroup-here")[0] == 125
+
+
+def test_run_ends_with_its_signals(sleeping_pod):
+    assert sleeping_pod.run("sh", "-c", "kill -KILL $$")[0] == 137
+    assert sleeping_pod.run("sh", "-c", "exit 255")[0] == 255
+    assert sleeping_pod.run("/tmp")[0] == 126
+    code, _, err = sleeping_pod.run("true", workingDirectory="/nowhere")
+    assert (code, err) == (125, "run: the working directory /nowhere does not exist\n")
+
+
+def test_an_app_cannot_lay_a_trap_for_a_terminal(pods):
+    """A pipe in place of what makes terminals would keep who opens it waiting; it is looked at, and refused."""
+    plan = IsolatorPlan(capabilities=("CAP_SYS_ADMIN", "CAP_MKNOD", "CAP_DAC_OVERRIDE"))
+    script = "umount /dev/pts && mkfifo /dev/pts/ptmx && echo up; exec sleep 1000"
+    pod = pods({"main": sh(script)}, plans={"main": plan}).started()
+    pod.wait_log("up")
+    code, _, err = pod.run("true", tty=True)
+    assert (code, err) == (125, "run: its terminal cannot be made: it makes no terminals\n")
