@@ -101,13 +101,14 @@ def run_bridge(bench: Bench) -> list[Figure]:
 
 
 def launch(bench: Bench) -> list[Figure]:
-    """From the launch of a prepared pod, in process, to the app's first instruction."""
+    """From the launch of a prepared pod, in process, to the app's first instruction: by a stager that is started
+    for it, and by one that waits for a pod."""
     out = f"{bench.work}/out"
     os.mkdir(out)
     os.mkfifo(f"{out}/first")
     command = ["/bin/sh", "-c", "echo >/out/first"]
     first, plain = bench.runc.bundle(command, {"/out": out}), bench.runc.bundle(["/bin/true"], {})
-    helper = [sys.executable, os.path.join(os.path.dirname(__file__), "launching.py"), bench.kurma.image, out, "1"]
+    helper = [sys.executable, _program("launching.py"), bench.kurma.image, out, "1"]
     fifo = os.open(f"{out}/first", os.O_RDWR | os.O_NONBLOCK)
 
     def arrival(argv: Sequence[str], environment: Mapping[str, str]) -> tuple[float, float]:
@@ -129,9 +130,11 @@ def launch(bench: Bench) -> list[Figure]:
         begun, came = arrival(argv, environment)
         return (came - begun) * 1000
 
+    waiting = "of a stager that waits"
     try:
         sides = {
             KURMA: lambda: taken(helper, bench.kurma.environment),
+            waiting: lambda: taken([*helper, "waiting"], bench.kurma.environment),
             "runc run, to the same": lambda: taken(bench.runc.run(first), bench.runc.environment),
             "runc run, all of it": lambda: run(bench.runc.run(plain), bench.runc.environment) * 1000,
         }
@@ -139,7 +142,33 @@ def launch(bench: Bench) -> list[Figure]:
     finally:
         os.close(fifo)
     what = "launch of a prepared pod, in process, no network, to the app's first instruction"
-    return [Figure("launch", what, "ms", values, ("runc run, all of it", 2.0))]
+    of_peers = {side: values[side] for side in values if side.startswith("runc")}
+    return [
+        Figure("launch", what, "ms", {KURMA: values[KURMA], **of_peers}, ("runc run, all of it", 2.0)),
+        Figure(
+            "launch-waiting",
+            "the same, by a stager that waits for a pod",
+            "ms",
+            {KURMA: values[waiting], **of_peers},
+            ("runc run, all of it", 0.6),
+        ),
+    ]
+
+
+def stager_start(bench: Bench) -> list[Figure]:
+    """The stager alone, beside the interpreter that it is made of."""
+    found = []
+    for state, rounds in (("warm", 2 * bench.rounds), ("cold", bench.rounds)):
+        argv = [sys.executable, _program("starting.py"), bench.kurma.image, str(rounds), state]
+        values = {side: tuple(taken) for side, taken in json.loads(output(argv, bench.kurma.environment)).items()}
+        what = f"the stager, from exec to descriptor 4 closed, {state}; the bare interpreter of its image"
+        found.append(Figure(f"stager-start-{state}", what, "ms", values))
+    return found
+
+
+def _program(name: str) -> str:
+    """The path of one of the programs beside this one."""
+    return os.path.join(os.path.dirname(__file__), name)
 
 
 def enter(bench: Bench) -> list[Figure]:
@@ -197,8 +226,7 @@ def listing(bench: Bench) -> list[Figure]:
     crowded = Kurma(bench.work, "crowded")
     crowded.add_image(bench.archive)
     bench.note(f"making {count} pods and containers that have ended")
-    helper = os.path.join(os.path.dirname(__file__), "launching.py")
-    output([sys.executable, helper, crowded.image, "-", str(count)], crowded.environment)
+    output([sys.executable, _program("launching.py"), crowded.image, "-", str(count)], crowded.environment)
     containers = bench.of_podman(bench.podman.words("ps", "--all"))
     none = {
         KURMA: bench.of_kurma([bench.kurma.program, "list"]),
@@ -280,6 +308,7 @@ CASES: Mapping[str, Callable[[Bench], list[Figure]]] = {
     "run-none": run_none,
     "run-bridge": run_bridge,
     "launch": launch,
+    "stager-start": stager_start,
     "enter": enter,
     "logs": logs,
     "memory": memory,

@@ -18,14 +18,18 @@ from typing import Any
 import kurma_core.linux
 import kurma_stager_default
 from kurma_core.errors import StagerError
-from kurma_stager_default import elf
+from kurma_stager_default import compiling, elf
 
 NAME = "kurma.io/stager/default"
 PREFIX = "opt/stager"
 #: Programs of the image, and the module whose ``main`` each calls.
 PROGRAMS = {"start": "main", "status": "callin_status", "logs": "callin_logs", "run": "callin_run"}
+START = "start"
 #: ``-I``: nothing of the environment or the current directory; ``-S``: no ``site``.
 _OPTIONS = "-IS"
+
+_INSIDE = "kurma_stager_default.inside"
+_PACKAGES = ("kurma_core", "kurma_stager_default")
 
 # Standard modules that are imported late, on paths that a look at a fresh interpreter does not take.
 _LATE = (
@@ -51,20 +55,6 @@ found = {name: [getattr(module.__spec__, "origin", None), hasattr(module, "__pat
          if name != "__main__" and getattr(module, "__spec__", None) is not None}
 import json
 print(json.dumps(found))
-"""
-
-# In a fresh interpreter, so that the same source gives the same bytes whatever this process has loaded.
-_COMPILE = """
-import marshal, sys
-from importlib.util import MAGIC_NUMBER
-for line in sys.stdin:
-    source, target, shown = line.rstrip("\\n").split("\\t")
-    with open(source, "rb") as file:
-        code = compile(file.read(), shown, "exec", dont_inherit=True, optimize=2)
-    with open(target, "wb") as file:
-        # "hash-based, never checked": no date in it, and no source to look for
-        file.write(MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8))
-        file.write(marshal.dumps(code))
 """
 
 
@@ -101,10 +91,11 @@ def build(rootfs: str) -> Mapping[str, Any]:
     for directory in (f"{PREFIX}/bin", "run", "tmp", "etc", "pod", "layers", "volumes", "dev", "proc", "sys"):
         os.makedirs(f"{rootfs}/{directory}", exist_ok=True)
     _copy(program, f"{rootfs}/{PREFIX}/bin/python3")
-    extensions = _modules(program, library)
+    extensions = _modules(program, rootfs, library)
     _libraries(rootfs, loader, [program, *extensions])
-    for name, module in PROGRAMS.items():
-        _launcher(f"{rootfs}/{PREFIX}/{name}", module)
+    for name in PROGRAMS:
+        if name != START:
+            _launcher(rootfs, name)
     _plain_modes(rootfs)
     return {
         "acKind": "ImageManifest",
@@ -112,7 +103,7 @@ def build(rootfs: str) -> Mapping[str, Any]:
         "name": NAME,
         "labels": [{"name": "os", "value": "linux"}, {"name": "arch", "value": _arch()}],
         "app": {
-            "exec": [f"/{PREFIX}/bin/python3", _OPTIONS, f"/{PREFIX}/start"],
+            "exec": [f"/{PREFIX}/bin/python3", _OPTIONS, f"/{_program(START)}"],
             "user": "0",
             "group": "0",
             "workingDirectory": "/",
@@ -143,7 +134,7 @@ def _own_modules() -> list[tuple[str, str]]:
     found = []
     for package, directory in (
         (
-            "kurma_stager_default.inside",
+            _INSIDE,
             os.path.dirname(os.path.abspath(kurma_stager_default.__file__ or "")) + "/inside",
         ),
         ("kurma_core.linux", os.path.dirname(os.path.abspath(kurma_core.linux.__file__ or ""))),
@@ -158,7 +149,7 @@ def _own_modules() -> list[tuple[str, str]]:
 
 def _builders() -> list[str]:
     directory = os.path.dirname(os.path.abspath(kurma_stager_default.__file__ or ""))
-    return [f"{directory}/{name}" for name in ("elf.py", "image.py", "plugin.py")]
+    return [f"{directory}/{name}" for name in ("compiling.py", "elf.py", "image.py", "plugin.py")]
 
 
 def _copy(source: str, target: str, mode: int = 0o755) -> None:
@@ -167,11 +158,13 @@ def _copy(source: str, target: str, mode: int = 0o755) -> None:
     os.chmod(target, mode)
 
 
-def _modules(program: str, library: str) -> list[str]:
-    """Standard modules that are in use, and ours, compiled; returns the extension modules' sources."""
-    listed = _run(program, [_LIST, *_standard_names()])
+def _modules(program: str, rootfs: str, library: str) -> list[str]:
+    """Standard modules that are in use, and ours, compiled, and the programs; by a fresh interpreter, so that the
+    same source gives the same bytes whatever this process has loaded. :returns: the extension modules' sources.
+    """
+    listed = _run(program, ["-c", _LIST, *_standard_names()])
     stdlib = _stdlib()
-    jobs: list[tuple[str, str, str]] = []
+    jobs: list[tuple[str, str, str, bool]] = []
     extensions = []
     for name, (origin, package) in json.loads(listed).items():
         if origin == "built-in":
@@ -183,22 +176,24 @@ def _modules(program: str, library: str) -> list[str]:
         path = name.replace(".", "/") + ("/__init__" if package else "")
         source = f"{stdlib}/{path}.py"
         if os.path.exists(source):  # what is frozen has its source beside it too; "os" is a landmark
-            jobs.append((source, f"{library}/{path}.pyc", f"{path}.py"))
-    for name, source in _own_modules():
-        path = name.replace(".", "/") + ("/__init__" if source.endswith("/__init__.py") else "")
-        jobs.append((source, f"{library}/{path}.pyc", f"{path}.py"))
-    for package in ("kurma_core", "kurma_stager_default"):
-        empty = f"{library}/{package}/__init__.py"
-        os.makedirs(os.path.dirname(empty), exist_ok=True)
-        with open(empty, "w"):
-            pass
-        jobs.append((empty, f"{library}/{package}/__init__.pyc", f"{package}/__init__.py"))
-    for _, target, _ in jobs:
+            jobs.append((source, f"{library}/{path}.pyc", f"{path}.py", False))
+    sources: dict[str, str | None] = {**dict.fromkeys(_PACKAGES), **dict(_own_modules())}
+    for name, own in sources.items():
+        path = name.replace(".", "/") + ("/__init__" if own is None or own.endswith("/__init__.py") else "")
+        # The packages themselves are empty here, whatever they hold outside.
+        jobs.append((own or os.devnull, f"{library}/{path}.pyc", f"{path}.py", True))
+    programs = [(f"{_INSIDE}.{module}", f"{rootfs}/{_program(name)}") for name, module in PROGRAMS.items()]
+    for target in [*(one[1] for one in jobs), *(one[1] for one in programs)]:
         os.makedirs(os.path.dirname(target), exist_ok=True)
-    _run(program, [_COMPILE], "".join(["\t".join(job) + "\n" for job in jobs]))
-    for package in ("kurma_core", "kurma_stager_default"):
-        os.unlink(f"{library}/{package}/__init__.py")
+    job = {"modules": jobs, "programs": programs, "sources": sources, "library": library[len(rootfs) :]}
+    # no_debug_ranges: the columns of each instruction, which every process would hold, for tracebacks only
+    _run(program, ["-X", "no_debug_ranges", compiling.__file__], json.dumps(job))
     return extensions
+
+
+def _program(name: str) -> str:
+    """Where a program's code is, in the image."""
+    return f"{PREFIX}/{name}.pyc" if name == START else f"{PREFIX}/lib/{name}.pyc"
 
 
 def _standard_names() -> list[str]:
@@ -220,13 +215,12 @@ def _standard_names() -> list[str]:
 def _wanted(name: str) -> bool:
     top = name.split(".")[0]
     # What stands under TYPE_CHECKING is for readers of types only.
-    return top not in ("kurma_core", "kurma_stager_default", "collections", "typing")
+    return top not in (*_PACKAGES, "collections", "typing")
 
 
 def _run(program: str, arguments: list[str], stdin: str = "") -> str:
-    code, *rest = arguments
     done = subprocess.run(
-        [program, "-ISB", "-c", code, *rest], input=stdin, capture_output=True, text=True, check=False, env={}
+        [program, "-ISB", *arguments], input=stdin, capture_output=True, text=True, check=False, env={}
     )
     if done.returncode != 0:
         raise StagerError(f"the stager's image cannot be made: {program}: {done.stderr.strip().splitlines()[-1:]}")
@@ -251,15 +245,16 @@ def _plain_modes(rootfs: str) -> None:
             os.chmod(path, 0o755 if os.stat(path).st_mode & 0o100 else 0o644)
 
 
-def _launcher(path: str, module: str) -> None:
+def _launcher(rootfs: str, name: str) -> None:
+    """A call-in is exec'd by its name; compiled code has no line that names its interpreter."""
+    path = f"{rootfs}/{PREFIX}/{name}"
     with open(path, "w") as file:
         file.write(
             f"#!/{PREFIX}/bin/python3 {_OPTIONS}\n"
-            f"import gc, os, sys\n"
-            f"gc.disable()\n"  # what is imported stays: to look through it again and again is for nothing
-            f"from kurma_stager_default.inside.{module} import main\n"
-            f"code = main()\n"
-            f"sys.stdout.flush()\n"
-            f"os._exit(code)\n"
+            f"import marshal\n"
+            f'with open("/{_program(name)}", "rb") as file:\n'
+            f"    file.seek({compiling.HEADER})\n"
+            f"    code = marshal.load(file)\n"
+            f"exec(code)\n"
         )
     os.chmod(path, 0o755)  # noqa: S103 - a program

@@ -30,7 +30,7 @@ def test_there_is_no_attach_that_pretends(tmp_path):
     rootfs = tmp_path / "rootfs"
     rootfs.mkdir()
     make_driver(tmp_path).build(str(rootfs))
-    assert sorted(os.listdir(rootfs / "opt/stager")) == ["bin", "lib", "logs", "run", "start", "status"]
+    assert sorted(os.listdir(rootfs / "opt/stager")) == ["bin", "lib", "logs", "run", "start.pyc", "status"]
 
 
 def test_nothing_heavy_is_loaded_inside(tmp_path):

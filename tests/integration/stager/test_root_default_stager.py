@@ -358,7 +358,7 @@ def test_volumes(pods, tmp_path):
         {
             "writer": sh("echo hi > /a/b/c/file; stat -c '%a %u' /a/b; cat /etc/one"),
             "reader": sh(
-                "until cat /etc/passwd/file; do :; done 2>/dev/null; touch /etc/passwd/x || echo refused"
+                "until grep hi /etc/passwd/file; do :; done 2>/dev/null; touch /etc/passwd/x || echo refused"
             ),
         },
         volumes={"v": str(shared), "f": str(single)},

@@ -1,0 +1,136 @@
+"""What the programs of the image are made of: all that they start with, and nothing else (H1)."""
+
+import importlib.util
+import marshal
+import subprocess
+import sys
+
+import pytest
+from kurma_stager_default import compiling, image
+
+#: What the supervisor and PID 1 of every pod hold of the standard library, besides what each interpreter has by
+#: itself. Every module more costs the memory of every idle pod and the start of every pod: where a child or a
+#: call-in needs one, it is to be imported there, in a function.
+OF_THE_LIBRARY = {"_ctypes", "_json", "_socket", "errno", "fcntl", "gc", "select"}
+#: What ``os`` brings along; all of it is frozen into the interpreter.
+WITH_OS = {"_collections_abc", "_stat", "genericpath", "os", "os.path", "posixpath", "stat"}
+#: Ours, that only children, call-ins and the host need.
+NOT_OURS = {
+    "kurma_core.linux.execute",
+    "kurma_core.linux.filecopy",
+    "kurma_core.linux.inotify",
+    "kurma_core.linux.netns_thread",
+    "kurma_core.linux.tree",
+    "kurma_stager_default.inside.asking",
+    "kurma_stager_default.inside.callin_logs",
+    "kurma_stager_default.inside.callin_run",
+    "kurma_stager_default.inside.callin_status",
+}
+
+
+@pytest.fixture(scope="module")
+def rootfs(tmp_path_factory):
+    path = tmp_path_factory.mktemp("image")
+    image.build(str(path))
+    return path
+
+
+def program(rootfs, name):
+    data = (rootfs / image._program(name)).read_bytes()
+    assert data[:4] == importlib.util.MAGIC_NUMBER
+    return marshal.loads(data[compiling.HEADER :])
+
+
+def modules(code):
+    """Name, whether it is a package, and code, in the order in which they are executed."""
+    (found,) = [one for one in code.co_consts if isinstance(one, list)]
+    return list(reversed(found))
+
+
+def loaded(rootfs, names):
+    """Modules that the image's interpreter has in memory once it has loaded these, and did not have before."""
+    script = "import sys; before = set(sys.modules)\n"
+    script += "for name in sys.argv[1:]: __import__(name)\nprint(*set(sys.modules) - before)"
+    python = rootfs / image.PREFIX / "bin/python3"
+    done = subprocess.run(
+        [python, "-ISB", "-c", script, *names], capture_output=True, text=True, check=False, env={}
+    )
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())
+
+
+def test_the_supervisor_imports_this_and_nothing_else(rootfs):
+    """Private memory and start-up time of every pod: see the names above for what to do if this fails."""
+    names = [name for name, _, _ in modules(program(rootfs, "start"))]
+    found = {name for name in loaded(rootfs, names) if not name.startswith("kurma_")}
+    assert found - WITH_OS == OF_THE_LIBRARY, "import it in a function, where it is needed, or say here why not"
+    assert NOT_OURS & set(names) == set()
+    assert all(importlib.util.find_spec(name) for name in NOT_OURS), "a name above is nobody's"
+
+
+def test_a_program_brings_all_that_it_starts_with(rootfs):
+    """Nothing of ours is looked for on the disk when a program is loaded; each module comes after its imports."""
+    for name, main in image.PROGRAMS.items():
+        brought = [module for module, _, _ in modules(program(rootfs, name))]
+        assert brought[-1] == f"kurma_stager_default.inside.{main}"
+        assert len(brought) == len(set(brought))
+        assert set(brought) == {one for one in loaded(rootfs, brought) if one.startswith("kurma_")}
+
+
+def test_programs_are_lean(rootfs):
+    """No words for people in it; and what was executed once is not kept."""
+    code = program(rootfs, "start")
+    size = (rootfs / image._program("start")).stat().st_size
+    assert size < 330_000, "every pod's supervisor and PID 1 hold it: import late what only some pods need"
+    text = (rootfs / image._program("start")).read_bytes()
+    for word in (b":param", b"collections.abc", b"__annotations__", b"dict[str, Any]"):
+        assert word not in text, word
+    columns = [position[2] for _, _, one in modules(code) for position in one.co_positions()]
+    assert set(columns) == {None}
+
+
+def test_what_is_compiled_is_what_was_written(tmp_path):
+    """Annotations go, values stay; a class, a call-back and a default are as they were."""
+    source = tmp_path / "module.py"
+    source.write_text(
+        "from __future__ import annotations\n"
+        "TYPE_CHECKING = False\n"
+        "if TYPE_CHECKING:\n    from nowhere import Thing\nelse:\n    OTHER = 1\n"
+        "first: int = 1\n"
+        "second: Thing\n"
+        "class A:\n    __slots__ = ('x',)\n    x: Thing\n"
+        "    def f(self, a: Thing = 2, *b: Thing, **c: Thing) -> Thing:\n"
+        "        d: Thing = a\n        e: Thing\n        return d\n"
+    )
+    space = {}
+    exec(compiling.compiled(str(source), "shown.py"), space)
+    assert (space["first"], space["OTHER"], space["A"]().f()) == (1, 1, 2)
+    assert "second" not in space
+    assert not space.get("__annotations__")
+    assert space["A"].f.__annotations__ == {}
+    assert compiling.compiled(str(source), "shown.py", lean=False) != compiling.compiled(str(source), "shown.py")
+
+
+def test_what_cannot_be_compiled_is_told(tmp_path, monkeypatch):
+    """H1: one line."""
+    from kurma_core.errors import StagerError
+
+    broken = tmp_path / "broken.py"
+    broken.write_text("def (:\n")
+    sources = image._own_modules()
+    monkeypatch.setattr(image, "_own_modules", lambda: [*sources, ("kurma_core.linux.broken", str(broken))])
+    monkeypatch.setattr(image, "_standard_names", lambda: ["os"])
+    with pytest.raises(StagerError, match=r"cannot be made: .*SyntaxError") as caught:
+        image.build(str(tmp_path / "rootfs"))
+    assert "\n" not in str(caught.value)
+
+
+def test_the_same_source_gives_the_same_bytes(tmp_path):
+    """Whatever this process has loaded, and however its strings are hashed."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        image.build(str(tmp_path / name))
+    for name in image.PROGRAMS:
+        path = image._program(name)
+        assert (tmp_path / "one" / path).read_bytes() == (tmp_path / "two" / path).read_bytes()
+    assert sys.flags.hash_randomization
