@@ -180,6 +180,9 @@ class IsolatorPlan:
     :param rlimits: soft and hard limit by name in lower case (``nofile``); −1 is unlimited.
     :param cgroup: writes, in order.
     :param sysctls: for the pod's namespaces; only in a pod's plan.
+    :param seccomp: a filter of system calls, for an app: a compiled classic BPF program, the kernel's ``struct
+        sock_filter`` in a row, for this machine. It is put on as the last thing before a program of the app is
+        executed: main, handlers and commands run later alike.
     """
 
     capabilities: tuple[str, ...] | None = None
@@ -189,13 +192,14 @@ class IsolatorPlan:
     rlimits: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     cgroup: tuple[CgroupSetting, ...] = ()
     sysctls: Mapping[str, str] = field(default_factory=dict)
+    seccomp: bytes | None = None
 
-    #: Version of the JSON form; a stager refuses a newer one.
-    VERSION = 1
+    #: Version of the JSON form; a stager refuses a newer one. A plan without a filter is of version 1.
+    VERSION = 2
 
     def to_json(self) -> dict[str, Json]:
-        return {
-            "version": self.VERSION,
+        value: dict[str, Json] = {
+            "version": 1,
             "capabilities": None if self.capabilities is None else list(self.capabilities),
             "ambient": list(self.ambient),
             "noNewPrivileges": self.no_new_privileges,
@@ -204,6 +208,10 @@ class IsolatorPlan:
             "cgroup": [setting.to_json() for setting in self.cgroup],
             "sysctls": dict(self.sysctls),
         }
+        if self.seccomp is not None:
+            # Whoever does not know of filters must not run the app without.
+            value.update(version=self.VERSION, seccomp=self.seccomp.hex())
+        return value
 
 
 @frozen

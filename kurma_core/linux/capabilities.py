@@ -168,7 +168,12 @@ def set_ambient(keep: frozenset[int]) -> None:
 
 
 def apply(
-    keep: frozenset[int], uid: int, *, granted: bool = False, become: Callable[[], object] | None = None
+    keep: frozenset[int],
+    uid: int,
+    *,
+    granted: bool = False,
+    until_exec: frozenset[int] = frozenset(),
+    become: Callable[[], object] | None = None,
 ) -> None:
     """Reduce this process, and all that it execs, to ``keep``, and change to the app's user on the way.
 
@@ -178,13 +183,16 @@ def apply(
     :param uid: the user that ``become`` leads to.
     :param granted: ``keep`` was granted explicitly, so that a plain user really holds it, across exec too; else a
         plain user holds nothing and ``keep`` only bounds what set-user-ID programs may gain.
+    :param until_exec: held besides until this process execs, and gone then: neither in its bounding nor in its
+        ambient set.
     :param become: ``setgroups``, ``setresgid``, ``setresuid``; called while the rights for it are still there.
     """
     _, permitted, _ = get()
     held = keep & permitted
     drop_bounding(keep)
     plain = uid != 0
-    if plain and granted:
+    more = until_exec & permitted
+    if plain and (granted or more):
         # Leaving user 0 would empty the permitted set.
         libc.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0)
     if become is not None:
@@ -193,10 +201,10 @@ def apply(
     libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
     if not plain:
         # Root regains its bounding set at exec; an inheritable set would only leak to files that have one.
-        set_(held, held, none)
+        set_(held | more, held | more, none)
     elif granted:
-        set_(held, held, held)
+        set_(held | more, held | more, held)
         set_ambient(held)
         libc.prctl(_PR_SET_KEEPCAPS, 0, 0, 0, 0)
     else:
-        set_(none, none, none)
+        set_(more, more, none)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 # The numbers of a system call on the two machines that are served. Those from 424 on are the same everywhere.
 _X86_64 = {
+    "seccomp": 317,
+    "bpf": 321,
     "rt_sigaction": 13,
     "rt_sigprocmask": 14,
     "clone": 56,
@@ -32,6 +34,8 @@ _X86_64 = {
     "setns": 308,
 }
 _AARCH64 = {
+    "seccomp": 277,
+    "bpf": 280,
     "rt_sigaction": 134,
     "rt_sigprocmask": 135,
     "clone": 220,

@@ -146,4 +146,5 @@ def _plan(value: Mapping[str, Json]) -> IsolatorPlan:
         rlimits={name: (pair[0], pair[1]) for name, pair in value["rlimits"].items()},
         cgroup=tuple(CgroupSetting(s["controller"], s["file"], s["value"]) for s in value["cgroup"]),
         sysctls=dict(value["sysctls"]),
+        seccomp=bytes.fromhex(value["seccomp"]) if "seccomp" in value else None,
     )

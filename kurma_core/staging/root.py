@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from kurma_core.spawn_plan import (
@@ -43,6 +44,7 @@ def waiting_root(image: str) -> RootPlan:
             Overlay((image,), scratch=True, scratch_size=SCRATCH_SIZE),
             Directory(LAYERS),
             Directory(VOLUMES),
+            *_programs(image),
             Bind("/dev", "/dev"),
             proc(),
             sysfs(),
@@ -79,3 +81,17 @@ def volume_binds(volumes: Iterable[VolumeSetup], *, links: bool) -> list[Operati
         )
         for volume in volumes
     ]
+
+
+def _programs(image: str) -> tuple[Operation, ...]:
+    """The call-ins' directory, read-only, without the overlay.
+
+    A process that the stager makes can be had to execute the stager's own program once more, by ``/proc/self/exe``
+    in an app's root, and that link leads back to the file: it must not be one to write to.
+    """
+    path = image
+    for name in ("opt", "stager"):
+        path = f"{path}/{name}"
+        if os.path.islink(path) or not os.path.isdir(path):
+            return ()
+    return (Bind(path, "/opt/stager", read_only=True, recursive=False),)

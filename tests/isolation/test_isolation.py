@@ -62,6 +62,20 @@ def test_contradictions_are_errors() -> None:
         run([], [Isolator("os/linux/oom-score-adj", 1), Isolator("os/linux/oom-score-adj", 2)])
 
 
+class Filters:
+    names = ("example.com/one", "example.com/other")
+
+    def compile(self, name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
+        return Compiled(IsolatorPlan(seccomp=name.encode()))
+
+
+def test_two_filters_of_system_calls_contradict_each_other() -> None:
+    both = [Isolator("example.com/one", 1), Isolator("example.com/other", 1)]
+    assert compile_isolators([], {"app": both[:1]}, [Filters()], HOST).apps["app"].seccomp == b"example.com/one"
+    with pytest.raises(IsolatorError, match="contradicts another one that sets seccomp"):
+        compile_isolators([], {"app": both}, [Filters()], HOST)
+
+
 @pytest.mark.parametrize("isolator", [Isolator("example.com/none", 1), Isolator("example.com/a", 1)])
 def test_strictness_refuses_what_is_not_enforced(isolator: Isolator) -> None:
     with pytest.raises(IsolatorError, match=r"of app app would be (ignored|modified)"):

@@ -68,7 +68,7 @@ def test_the_document_survives_the_disk() -> None:
     document = replace(
         DOCUMENT,
         dns={"nameservers": ("1.1.1.1",), "search": (), "options": ()},
-        plans={"a": IsolatorPlan(capabilities=("CAP_CHOWN",), rlimits={"nofile": (1, 2)})},
+        plans={"a": IsolatorPlan(capabilities=("CAP_CHOWN",), rlimits={"nofile": (1, 2)}, seccomp=b"program!")},
         hosts=(("1.2.3.4", ("x", "y")),),
         environment={"a": (("K", "V"),)},
     )

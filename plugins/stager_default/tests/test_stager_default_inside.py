@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kurma_stager_default.inside import applog, callin_logs, hostfiles, manifest, smalljson
 
+from kurma_core.models import IsolatorPlan
+
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.text(st.characters(exclude_categories=["Cs"])),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
@@ -88,6 +90,15 @@ def test_a_merged_tree_stands_for_the_image():
 def test_a_newer_or_unknown_manifest_is_refused(config, said):
     with pytest.raises(manifest.ManifestError, match=said):
         manifest.Pod(document(**config), {})
+
+
+def test_a_plan_as_the_core_writes_it():
+    """A filter comes through whole; who knows plans without filters alone must refuse one with."""
+    plan = IsolatorPlan(seccomp=bytes(range(16)))
+    pod = manifest.Pod(document(**{"kurma.io": {"apps": {"a": {"plan": plan.to_json()}}}}), {})
+    assert pod.apps[0].plan.seccomp == plan.seccomp
+    assert (plan.to_json()["version"], IsolatorPlan().to_json()["version"]) == (2, 1)
+    assert "seccomp" not in IsolatorPlan().to_json()
 
 
 def test_an_empty_storage_is_none_chosen():

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from kurma_core.errors import StagerError
+from kurma_core.linux.cgroup_layout import Layout
 from kurma_core.models import IsolatorPlan
 from kurma_core.staging.aci import StagerTimes
 
@@ -185,7 +186,9 @@ def test_an_app_with_the_right_may_mount(pods):
     assert pod.ended() == 0
     assert pod.log() == "mounted\n"
     assert pod.log("other.log", b"stdout") == "refused\n"
-    assert "app main: no Landlock domain, since it may mount (CAP_SYS_ADMIN)" in pod.document()["notes"]
+    (note,) = [note for note in pod.document()["notes"] if note.startswith("app main: ")]
+    assert "no Landlock domain, since it may mount (CAP_SYS_ADMIN)" in note
+    assert "CAP_SYS_PTRACE" not in note
 
 
 def test_no_process_of_the_host(pods):
@@ -460,10 +463,14 @@ def test_run(pods):
         environment=[{"name": "A", "value": "mine"}],
     )  # fmt: skip
     assert (code, out) == (0, "0\n50 20 21\n/etc\nmine\n")
-    code, out, _ = pod.run("cat", "/proc/self/cgroup")
+    # The root of what it sees of cgroups is its own, and that is the app's.
+    code, out, _ = pod.run("sh", "-c", "cat /proc/self/cgroup /proc/$(pidof sleep)/cgroup")
     assert code == 0
-    assert all(line.endswith("/app-main") for line in out.splitlines() if pod.setup.uuid in line)
-    assert pod.setup.uuid in out
+    assert {line.split(":", 2)[2] for line in out.splitlines()} == {"/"}
+    with open(f"/proc/{pod.app()['pid']}/cgroup") as file:
+        ours = [line.strip() for line in file if pod.setup.uuid in line]
+    assert len(ours) == len(Layout.detect().hierarchies)
+    assert all(line.endswith(f"{pod.setup.uuid}/app-main") for line in ours)
     code, out, _ = pod.run("cat", "/proc/1/comm")
     assert out == "kurma-init\n"
 

@@ -9,7 +9,7 @@ import _signal  # type: ignore[import-not-found]
 import errno
 import os
 
-from kurma_core.linux import capabilities, landlock, libc, userdb
+from kurma_core.linux import capabilities, landlock, libc, namespaces, seccomp, userdb
 from kurma_stager_default.inside import execpath
 from kurma_stager_default.inside.errors import SetupError
 from kurma_stager_default.inside.manifest import PATH, App, Plan
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _PR_SET_DUMPABLE = 4
 _PR_SET_NO_NEW_PRIVS = 38
 _KEYCTL_JOIN_SESSION_KEYRING = 1
+_CAP_SYS_PTRACE = 19
 _CAP_SYS_ADMIN = 21
 # Caught by the supervisor, or ignored by the interpreter.
 _CHANGED = (
@@ -40,6 +41,18 @@ _CHANGED = (
 def needs_domain(plan: Plan) -> bool:
     """Whether the app gets a Landlock domain: not with CAP_SYS_ADMIN, since a domain forbids to mount (H2)."""
     return _CAP_SYS_ADMIN not in granted(plan)
+
+
+def power_note(app: App) -> str | None:
+    """What the user should know of an app that is granted more than these walls can hold; None: nothing."""
+    rights = granted(app.plan)
+    if _CAP_SYS_ADMIN not in rights:
+        return None
+    note = f"app {app.name}: no Landlock domain, since it may mount (CAP_SYS_ADMIN)"
+    note += "; it can undo what is masked or read-only for it, and reach apps that have no more capabilities"
+    if _CAP_SYS_PTRACE in rights:
+        note += "; with CAP_SYS_PTRACE also what sets up other apps, and so the host"
+    return note
 
 
 def granted(plan: Plan) -> frozenset[int]:
@@ -146,27 +159,34 @@ def become(
 ) -> None:
     """Give up what was not granted, and exec. Runs as root in the app's root; never comes back.
 
-    :param ready: called once everything but exec itself has worked.
-    :raises SetupError: before ``ready``.
-    :raises ExecError: after it.
+    :param ready: called once everything has worked but the plan's filter of system calls, and exec itself.
+    :raises SetupError: before exec.
+    :raises ExecError: from it.
     """
     plan = app.plan
     user = identity.user
     keep = granted(plan)
     # Until exec we hold what is the stager's: nobody with the rights that we are left with may look into us.
     libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    # Born in the app's cgroup, it takes that for the root of all: nothing above has a name here.
+    namespaces.unshare(namespaces.CLONE_NEWCGROUP)
     _leave_keyring()
     if plan.no_new_privileges:
         libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     if _CAP_SYS_ADMIN not in keep and landlock.usable():
         landlock.enter_domain()
+    # None of the calls that follow is a key's, so this one may come before them.
+    if seccomp.usable():
+        _filter(seccomp.refuse_keys())
 
     def change_user() -> None:
         os.setgroups(identity.groups)
         os.setresgid(user.gid, user.gid, user.gid)
         os.setresuid(user.uid, user.uid, user.uid)
 
-    capabilities.apply(keep, user.uid, granted=bool(plan.ambient), become=change_user)
+    # A filter is put on with this right, or with no new privileges, which nobody has asked for.
+    late = frozenset([_CAP_SYS_ADMIN]) if plan.seccomp and not plan.no_new_privileges else frozenset[int]()
+    capabilities.apply(keep, user.uid, granted=bool(plan.ambient), until_exec=late, become=change_user)
     if plan.ambient and user.uid != 0:
         capabilities.set_ambient(frozenset([capabilities.parse(name) for name in plan.ambient]) & keep)
     try:
@@ -176,7 +196,17 @@ def become(
         reason = "does not exist" if error.errno == errno.ENOENT else error.strerror
         raise SetupError(f"the working directory {directory} {reason}") from None
     ready()
+    if plan.seccomp:
+        # Last of all: from here on it holds for us as well, and what it refuses us we do not get.
+        _filter(plan.seccomp)
     execpath.execute(argv, environment)
+
+
+def _filter(program: bytes) -> None:
+    try:
+        seccomp.install(program)
+    except OSError as error:
+        raise SetupError(f"the filter of system calls cannot be put on: {error.strerror}") from None
 
 
 def _leave_keyring() -> None:

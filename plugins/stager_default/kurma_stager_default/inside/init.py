@@ -73,7 +73,8 @@ def _prepare() -> None:
     libc.syscall("prctl", _PR_SET_NAME, b"kurma-init")
     _signal.set_wakeup_fd(-1)
     _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
-    namespaces.unshare(namespaces.CLONE_NEWNS)
+    # A cgroup namespace too: whoever may enter ours must not find the host's there.
+    namespaces.unshare(namespaces.CLONE_NEWNS | namespaces.CLONE_NEWCGROUP)
     mounts.make_private("/")
     none: frozenset[int] = frozenset()
     capabilities.drop_bounding(none)  # it asks /proc, which is gone after the next steps

@@ -9,8 +9,8 @@ import gc
 import os
 import sys
 
-from kurma_core.linux import landlock, mounts, namespaces, process
-from kurma_stager_default.inside import approot, become, init, manifest, podgroups, supervisor
+from kurma_core.linux import landlock, mounts, namespaces, process, seccomp
+from kurma_stager_default.inside import approot, become, devicewall, init, manifest, podgroups, supervisor
 
 #: The descriptor whose closing says that the pod runs (G3).
 RUNNING = 4
@@ -81,12 +81,13 @@ def _serve(house: _House) -> int:
     groups = podgroups.PodGroups()
     groups.make_way()
     groups.apply_pod(pod.plan)
+    devices = devicewall.close(groups.layout)
     namespaces.set_hostname(pod.hostname)
     _sysctls(pod.plan.sysctls)
     for directory, mode in (("/pod/logs", 0o755), ("/pod/apps", 0o700)):
         os.makedirs(directory, mode, exist_ok=True)
     serving = supervisor.Supervisor(
-        pod, groups, RUNNING, house.first, house.requests, _take_stdin(pod), _notes(pod)
+        pod, groups, RUNNING, house.first, house.requests, _take_stdin(pod), _notes(pod, devices)
     )
     house.await_ready()
     code = serving.run()
@@ -96,17 +97,29 @@ def _serve(house: _House) -> int:
     return code
 
 
-def _notes(pod: manifest.Pod) -> list[str]:
+def _notes(pod: manifest.Pod, devices: str) -> list[str]:
     """What holds, and what does not (H2)."""
-    notes = [_landlock_note()]
-    mounting = [app.name for app in pod.apps if not become.needs_domain(app.plan)]
-    return notes + [f"app {name}: no Landlock domain, since it may mount (CAP_SYS_ADMIN)" for name in mounting]
+    notes = [_landlock_note(), devices, _keys_note()]
+    for app in pod.apps:
+        note = become.power_note(app)
+        if note is not None:
+            notes.append(note)
+    return notes
 
 
 def _landlock_note() -> str:
     if landlock.usable():
         return "landlock: each app has a domain of its own; apps do not reach each other through /proc"
     return "landlock: not on this kernel; apps of the same user and capabilities reach each other through /proc"
+
+
+def _keys_note() -> str:
+    if seccomp.usable():
+        return "keys: each app has a session keyring of its own, and may not call on others"
+    return (
+        "keys: each app has a session keyring of its own; this kernel has no filters of system calls, so an app"
+        " reaches the keyrings of the host's user of the same ID"
+    )
 
 
 def _sysctls(values: dict[str, str]) -> None:

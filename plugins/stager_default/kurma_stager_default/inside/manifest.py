@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 RESERVED = "kurma.io"
 VERSION = 1
+PLAN_VERSION = 2
 RESTARTS = ("never", "on-failure", "always")
 LIFECYCLES = ("all", "any")
 STORAGES = ("overlay", "copy")
@@ -37,11 +38,22 @@ class Mount:
 class Plan:
     """An isolator plan; see ``kurma_core.models.IsolatorPlan``."""
 
-    __slots__ = ("ambient", "capabilities", "cgroup", "no_new_privileges", "oom_score_adj", "rlimits", "sysctls")
+    __slots__ = (
+        "ambient",
+        "capabilities",
+        "cgroup",
+        "no_new_privileges",
+        "oom_score_adj",
+        "rlimits",
+        "seccomp",
+        "sysctls",
+    )
 
     def __init__(self, value: dict[str, Any]) -> None:
-        if value.get("version", 1) > 1:
-            raise ManifestError(f"isolator plan: version {value['version']} is newer than this stager's 1")
+        if value.get("version", 1) > PLAN_VERSION:
+            raise ManifestError(
+                f"isolator plan: version {value['version']} is newer than this stager's {PLAN_VERSION}"
+            )
         self.capabilities: list[str] | None = value.get("capabilities")
         self.ambient: list[str] = value.get("ambient", [])
         self.no_new_privileges: bool = value.get("noNewPrivileges", False)
@@ -49,6 +61,7 @@ class Plan:
         self.rlimits: dict[str, list[int]] = value.get("rlimits", {})
         self.cgroup: list[dict[str, str]] = value.get("cgroup", [])
         self.sysctls: dict[str, str] = value.get("sysctls", {})
+        self.seccomp = bytes.fromhex(value.get("seccomp") or "")
 
 
 class App:

@@ -52,20 +52,12 @@ class PodGroups:
             _write(f"{hierarchy.directory}/{_file_name(setting['file'])}", setting["value"])
 
     def make_app(self, name: str, plan: Plan) -> CgroupTree:
-        """The app's cgroup, with its settings and its devices. :raises SetupError: a setting is refused."""
-        from kurma_stager_default.inside import sysmounts
-
+        """The app's cgroup, with its settings. :raises SetupError: a setting is refused."""
         tree = self.app(name)
         try:
             tree.create()
             for setting in plan.cgroup:
                 tree.write(setting["controller"], setting["file"], setting["value"])
-            devices = self.layout.of("devices")
-            if devices is not None and devices.version == 1:
-                # One write per line: the file takes no more.
-                tree.write("devices", "devices.deny", "a")
-                for line in sysmounts.ALLOWED:
-                    tree.write("devices", "devices.allow", line)
         except OSError as error:
             raise SetupError(f"its cgroup: {error.filename}: {error.strerror}") from None
         return tree

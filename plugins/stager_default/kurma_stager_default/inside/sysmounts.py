@@ -31,7 +31,9 @@ _LINKS = {
 _MASKED_IN_PROC = (
     "acpi",
     "asound",
+    "interrupts",
     "kcore",
+    "key-users",
     "keys",
     "latency_stats",
     "sched_debug",
@@ -39,11 +41,14 @@ _MASKED_IN_PROC = (
     "timer_list",
     "timer_stats",
 )
-_MASKED_IN_SYS = ("devices/virtual/powercap", "firmware")
+_MASKED_IN_SYS = ("dev/block", "devices/virtual/powercap", "firmware", "fs/selinux")
+# One per CPU, where the machine has it.
+_CPUS, _MASKED_IN_CPU = "devices/system/cpu", "thermal_throttle"
 _READ_ONLY = ("bus", "fs", "irq", "sys", "sysrq-trigger")
 
 _CLOSED = mounts.ATTR_NOSUID | mounts.ATTR_NODEV | mounts.ATTR_NOEXEC
 _GROUP_TTY = "5"
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def mount_all(root: int, shm: str) -> None:
@@ -56,7 +61,7 @@ def mount_all(root: int, shm: str) -> None:
         _read_only(proc, name)
     _dev(root, shm)
     # From the mounts themselves: an image's /proc may be a link to where they really are.
-    _mask([(proc, name) for name in _MASKED_IN_PROC] + [(sys, name) for name in _MASKED_IN_SYS])
+    _mask([(proc, name) for name in _MASKED_IN_PROC] + [(sys, name) for name in (*_MASKED_IN_SYS, *_in_cpus(sys))])
     os.close(proc)
     os.close(sys)
 
@@ -78,6 +83,20 @@ def _open(directory: int, path: str) -> int | None:
         if error.errno in (errno.ENOENT, errno.ENOTDIR):
             return None
         raise
+
+
+def _in_cpus(sys: int) -> list[str]:
+    """What is to be masked in each CPU's directory; the first one stands for all."""
+    first = _open(sys, f"{_CPUS}/cpu0/{_MASKED_IN_CPU}")
+    if first is None:
+        return []
+    os.close(first)
+    directory = os.open(_CPUS, _DIRECTORY, dir_fd=sys)
+    try:
+        names = [name for name in os.listdir(directory) if name[:3] == "cpu" and name[3:].isdigit()]
+    finally:
+        os.close(directory)
+    return [f"{_CPUS}/{name}/{_MASKED_IN_CPU}" for name in names]
 
 
 def _read_only(proc: int, name: str) -> None:

@@ -1,0 +1,76 @@
+"""Filters of system calls, as a process puts them on itself and all that it starts (``seccomp(2)``).
+
+A filter is a classic BPF program: an array of the kernel's ``struct sock_filter``, as libseccomp exports it.
+"""
+
+from __future__ import annotations
+
+import os
+
+from kurma_core.linux import libc
+
+_SET_MODE_FILTER = 1
+_GET_ACTION_AVAILABLE = 2
+_SIZE = 8
+_LONGEST = 4096
+
+# struct seccomp_data: the number of the call, the architecture it was made in
+_CALL, _ARCHITECTURE = 0, 4
+_X32 = 0x40000000
+# Operations: load a word, and with, jump if equal, jump if at least, answer.
+_LOAD, _AND, _EQUAL, _AT_LEAST, _ANSWER = 0x20, 0x54, 0x15, 0x35, 0x06
+_ALLOW, _ERROR = 0x7FFF0000, 0x00050000
+_EPERM = 1
+
+# add_key, request_key and keyctl are neighbours everywhere: the first one's number, by architecture.
+_KEYS = {
+    "x86_64": {0xC000003E: 248, 0x40000003: 286},
+    "aarch64": {0xC00000B7: 217, 0x40000028: 309},
+}
+
+
+def usable() -> bool:
+    """Whether the running kernel has filters."""
+    try:
+        libc.syscall("seccomp", _GET_ACTION_AVAILABLE, 0, libc.words(_ALLOW, size=4))
+    except OSError:
+        return False
+    return True
+
+
+def install(program: bytes) -> None:
+    """Runs with CAP_SYS_ADMIN or under ``no_new_privs``; not to be undone.
+
+    :raises OSError: ``EINVAL``: the program is none; ``ENOSYS``: the kernel has no filters.
+    """
+    if not program or len(program) % _SIZE or len(program) // _SIZE > _LONGEST:
+        raise OSError(22, f"{len(program)} bytes are no program of 1 to {_LONGEST} instructions")
+    code = bytearray(program)
+    # struct sock_fprog: the length, padding, where it is
+    description = libc.words(len(code) // _SIZE, libc.address(code))
+    libc.syscall("seccomp", _SET_MODE_FILTER, 0, description)
+
+
+def instruction(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
+    """One ``struct sock_filter``."""
+    return libc.words(code, size=2) + bytes((if_true, if_false)) + libc.words(value, size=4)
+
+
+def refuse_keys() -> bytes:
+    """A program that refuses the calls on the kernel's keyrings with ``EPERM``, and allows all else.
+
+    Keyrings of users are by user ID: without a user namespace of its own, root in a container has those of the
+    host's root.
+    """
+    parts = [instruction(_LOAD, _ARCHITECTURE)]
+    for architecture, first in _KEYS.get(os.uname().machine, {}).items():
+        parts += [
+            instruction(_EQUAL, architecture, 0, 6),
+            instruction(_LOAD, _CALL),
+            instruction(_AND, 0xFFFFFFFF & ~_X32),
+            instruction(_AT_LEAST, first, 0, 2),
+            instruction(_AT_LEAST, first + 3, 1, 0),
+            instruction(_ANSWER, _ERROR | _EPERM),
+            instruction(_ANSWER, _ALLOW),
+        ]
+    return b"".join([*parts, instruction(_ANSWER, _ALLOW)])

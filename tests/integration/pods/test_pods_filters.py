@@ -1,0 +1,60 @@
+"""An isolator plugin that compiles a filter of system calls, from the command line to the app."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.root
+
+PLUGIN = """
+import errno, os
+from kurma_core.hookspecs import Compiled, Driver, hookimpl
+from kurma_core.linux.seccomp import instruction
+from kurma_core.models import IsolatorPlan
+
+NUMBERS = {"mkdir": {"x86_64": 83, "aarch64": 34}, "mkdirat": {"x86_64": 258, "aarch64": 34}}
+
+
+class Refuse:
+    names = ("example.com/refuse",)
+
+    def __init__(self, context):
+        pass
+
+    def compile(self, name, value, scope, host):
+        parts = [instruction(0x20, 0)]
+        for call in value:
+            parts += [instruction(0x15, NUMBERS[call][os.uname().machine], 0, 1)]
+            parts += [instruction(0x06, 0x00050000 | errno.EXDEV)]
+        return Compiled(IsolatorPlan(seccomp=b"".join([*parts, instruction(0x06, 0x7FFF0000)])))
+
+
+@hookimpl
+def kurma_isolator():
+    return Driver(Refuse)
+"""
+
+
+@pytest.fixture
+def plugins(tmp_path):
+    directory = tmp_path / "plugins"
+    information = directory / "kurma_test_refuse-1.dist-info"
+    information.mkdir(parents=True)
+    (directory / "kurma_test_refuse.py").write_text(PLUGIN)
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: kurma-test-refuse\nVersion: 1\n")
+    (information / "entry_points.txt").write_text("[kurma.isolators]\nrefuse = kurma_test_refuse\n")
+    return str(directory)
+
+
+def test_a_plugins_filter_holds(house, plugins):
+    start = "from kurma_core.cli.main import main; raise SystemExit(main())"
+    command = [sys.executable, "-c", start, "--dir", house.state, "--config", house.config_file]
+    command += ["run", "--net", "none", "--strict-isolators"]
+    command += ["--isolator", 'example.com/refuse=["mkdir", "mkdirat"]', "--exec", "/bin/sh", house.image]
+    command += ["--", "-c", "mkdir /tmp/x; echo $?"]
+    given = {**os.environ, "PYTHONPATH": plugins}
+    done = subprocess.run(command, capture_output=True, text=True, env=given, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
+    assert "can't create directory '/tmp/x': Invalid cross-device link" in done.stderr

@@ -1,0 +1,82 @@
+"""Devices not given, where ``nodev`` does not help: on what an app with CAP_SYS_ADMIN mounts itself (H11)."""
+
+import os
+import subprocess
+
+import pytest
+
+from kurma_core.linux import capabilities
+from kurma_core.models import IsolatorPlan
+
+pytestmark = pytest.mark.root
+
+CGROUP = "/sys/fs/cgroup/devices"
+# 1:11 is the kernel's log, there on every machine; 1:5 is /dev/zero, which is given.
+TRY = """
+    mount -t tmpfs own /work && cd /work
+    mknod given c 1 5 && head -c 1 given | wc -c
+    mknod log c 1 11 && head -c 1 log 2>&1 | grep -o 'Operation not permitted'
+    mknod disk b $DISK && head -c 1 disk 2>&1 | grep -o 'Operation not permitted'
+"""
+
+
+def root_disk():
+    """Major and minor number of a disk of this machine."""
+    with open("/proc/partitions") as file:
+        major, minor = file.read().split("\n")[2].split()[:2]
+    return f"{major} {minor}"
+
+
+def sh(script, **fields):
+    return {"exec": ["/bin/sh", "-c", script], "user": "0", "group": "0", **fields}
+
+
+def plan(*more):
+    names = [*capabilities.names(capabilities.DEFAULT_SET), *more]
+    return {"main": IsolatorPlan(capabilities=tuple(names))}
+
+
+@pytest.fixture(params=["controller", "program"])
+def wall(request):
+    """v1's controller; or a host without it, where v2 has to do."""
+    there = os.path.isdir(CGROUP)
+    if request.param == "controller":
+        if not there:
+            pytest.fail("this machine has no v1 devices controller: the tests need a hybrid host")
+        yield "the devices controller"
+        return
+    assert os.environ.get("KURMA_TEST_HOST"), "changes this host's mounts: run it by tests/host"
+    subprocess.run(["umount", CGROUP], check=True)
+    try:
+        yield "a program of the cgroup"
+    finally:
+        subprocess.run(["mount", "-t", "cgroup", "-o", "devices", "cgroup", CGROUP], check=True)
+
+
+def test_what_was_not_given_cannot_be_opened(wall, pods):
+    pod = pods({"main": sh(TRY)}, plans=plan("CAP_SYS_ADMIN"), environment=[("DISK", root_disk())])
+    assert pod.ended() == 0, pod.output()
+    refused = "Operation not permitted\n"
+    assert pod.log(stream=b"stdout") == f"1\n{refused}{refused}", pod.log()
+    notes = pod.document()["notes"]
+    assert f"devices: those that were not given are refused by nodev and by {wall}" in notes
+
+
+V1_FILES = """
+    mkdir /c && mount -t cgroup -o devices own /c && cd /c && ls | grep -c -e kurma -e release_agent
+    (echo a > devices.allow) 2>&1 | grep -o 'Operation not permitted'
+    (echo 'c 1:11 rwm' > devices.allow) 2>&1 | grep -o 'Operation not permitted'
+"""
+V2_FILES = "mkdir /u && mount -t cgroup2 own /u && ls /u | grep -c -e kurma -e stager -e app-\n"
+
+
+def test_all_capabilities_do_not_take_the_wall_down(wall, pods):
+    """The app mounts cgroups, finds its own and no other, and may not allow itself what the pod's denies."""
+    everything = IsolatorPlan(capabilities=tuple(capabilities.names(range(capabilities.last_cap() + 1))))
+    v1 = wall == "the devices controller"
+    script = (V1_FILES if v1 else "") + V2_FILES + TRY
+    pod = pods({"main": sh(script)}, plans={"main": everything}, environment=[("DISK", root_disk())])
+    assert pod.ended() == 0, pod.output()
+    refused = "Operation not permitted\n"
+    expected = (f"0\n{refused}{refused}" if v1 else "") + f"0\n1\n{refused}{refused}"
+    assert pod.log(stream=b"stdout") == expected, pod.log()
