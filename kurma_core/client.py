@@ -238,28 +238,37 @@ class Client:
         *,
         follow: bool = False,
         tail: int | None = None,
-        since: float | None = None,
+        since: int | None = None,
         stream: str | None = None,
     ) -> Iterator[LogText]:
         """:param tail: only the last so many lines (of all apps asked for) before what is followed.
-        :param since: seconds since the epoch.
+        :param since: nanoseconds since the epoch.
         :param stream: ``stdout`` or ``stderr``.
         """
-        from kurma_core.pods import loglines, recovery
+        from kurma_core.linux import crilog
+        from kurma_core.models import LogText
+        from kurma_core.pods import recovery
         from kurma_core.pods.logs import LogReader
+
+        wanted = crilog.Filter(since, stream)
+
+        def then(found: Iterator[LogText]) -> Iterator[LogText]:
+            return filter(wanted, found)
+
+        def first(found: Iterator[LogText]) -> Iterator[LogText]:
+            return crilog.tail(then(found), tail, LogText)
 
         record = self.pod(reference)
         directory = self._services.store.directory(record.uuid)
-        with LogReader(directory.path, self._logs_of(record, app)) as reader:
-            wanted = loglines.Filter(since, stream)
-            yield from loglines.tail(filter(wanted, reader.present()), tail)
-            stager = recovery.find_stager(self._services, directory) if follow else None
-            if stager is None:
-                yield from filter(wanted, reader.rest())
-                return
-            try:
-                yield from filter(wanted, reader.follow(stager.fileno()))
-            finally:
+        stager = recovery.find_stager(self._services, directory) if follow else None
+        try:
+            with LogReader(directory.path, self._logs_of(record, app)) as reader:
+                if stager is None:
+                    yield from first(reader.rest())
+                else:
+                    yield from reader.follow(stager.fileno(), first, then)
+        finally:
+            if stager is not None:
                 stager.close()
 
     def enter(

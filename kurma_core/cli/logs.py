@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     Argument("app", "APP", "Only this app.", required=False),
     Option("follow", "--follow -f", "Go on until the pod ends."),
     Option("tail", "--tail -n", "Only the last COUNT lines.", metavar="COUNT", number=True),
-    Option("since", "--since", "Only lines since a time, or of the last so many seconds (10m).", metavar="TIME"),
+    Option("since", "--since", "Only lines since a time, or of the last while (10m).", metavar="TIME"),
     Option("stream", "--stream", "Only this stream.", choices=("stdout", "stderr")),
     Option("timestamps", "--timestamps", "Print the time before each line."),
     Option("prefix", "--prefix", "Print the app's name before each line."),

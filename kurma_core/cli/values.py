@@ -23,22 +23,18 @@ def seconds(text: str, option: str) -> float:
         raise UsageError(f"{option}: {text!r} is no duration", hint="write 90, 90s, 5m or 1h30m") from None
 
 
-def since(text: str, option: str = "--since") -> float:
-    """A time in seconds since the epoch, from RFC 3339 or from a duration that ends now.
+def since(text: str, option: str = "--since") -> int:
+    """A time in nanoseconds since the epoch; see :func:`kurma_core.linux.clock.moment`.
 
-    :raises UsageError: it is neither.
+    :raises UsageError: it is none.
     """
-    import time
+    from kurma_core.linux.clock import moment
 
-    if text[:4].isdigit() and text[4:5] == "-":
-        from datetime import datetime
-
-        try:
-            return datetime.fromisoformat(text).timestamp()
-        except ValueError:
-            hint = "write 2024-05-31T12:00:00Z, or 10m for the last ten minutes"
-            raise UsageError(f"{option}: {text!r} is no time", hint=hint) from None
-    return time.time() - seconds(text, option)
+    try:
+        return moment(text)
+    except ValueError:
+        hint = "write 2024-05-31T12:00:00Z, 10m for the last ten minutes, or seconds since the epoch"
+        raise UsageError(f"{option}: {text!r} is no time", hint=hint) from None
 
 
 def signal_number(text: str) -> int:

@@ -6,103 +6,23 @@ The core reads it by itself, with or without a living stager. The files are the 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import select
 import threading
-import time
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from kurma_core.errors import PodError
+from kurma_core.linux.crilog import LogFile
 from kurma_core.linux.inotify import IN_CREATE, IN_MOVED_TO, Watch
+from kurma_core.linux.logchain import LogChain
 from kurma_core.models import LogText
-from kurma_core.pods.logchain import LogChain
 from kurma_core.staging.records import read_status_file
 
-_GAP = b"[kurma: output is missing here: the log was turned over faster than it could be read]"
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-
-#: Bytes that are looked at in one piece for lines of one moment.
-_FEWEST, _MOST = 1 << 12, 1 << 18
-_TRIES = 20
-
-
-def texts(app: str, data: bytes) -> Iterator[LogText]:
-    """What stands in some whole lines of the file. Lines of one moment and stream come out together: a stager that
-    stamps what it reads in pieces writes hundreds of them, and taking each apart costs more than all else.
-
-    :param data: ends with a newline, or is empty.
-    """
-    start, window = 0, _FEWEST
-    while start < len(data):
-        end = data.index(b"\n", start)
-        first = parse_line(app, data[start:end])
-        head = data[start : end - len(first.text)]
-        if first.at and not first.partial and data.startswith(head, end + 1):
-            joint = b"\n" + head
-            stop = data.index(b"\n", max(end, data.rfind(joint, start, start + window)) + 1)
-            lines = data[start:stop].split(b"\n")
-            if len(lines) > 1 and data.count(joint, start, stop) == len(lines) - 1:
-                size = len(head)  # faster, so, than to replace what stands between lines
-                yield first._replace(text=b"\n".join([line[size:] for line in lines]))
-                # More where much was found: what is looked through bears a ratio to that.
-                start, window = stop + 1, min(max(_FEWEST, 4 * (stop - start)), _MOST)
-                continue
-        yield first
-        start, window = end + 1, _FEWEST
-
-
-def parse_line(app: str, line: bytes) -> LogText:
-    """One line of the file, without its newline. A line that is none of ours comes out as stdout, whole."""
-    parts = line.split(b" ", 3)
-    if len(parts) == 4 and parts[1] in (b"stdout", b"stderr") and parts[2] in (b"P", b"F"):
-        at, stream, tag, text = parts
-        return LogText(app, at.decode("ascii", "replace"), stream.decode(), tag == b"P", text)
-    return LogText(app, "", "stdout", False, line)
-
-
-class LogFile:
-    """The log of one app, read forward from its beginning; survives that there is none yet.
-
-    :param raw: it is plain output, not CRI lines.
-    """
-
-    def __init__(self, path: str, app: str, *, raw: bool = False) -> None:
-        self.app = app
-        self.name = os.path.basename(path)
-        self.chain = LogChain(path, app)
-        self._raw = raw
-        self._rest = b""
-
-    def read_all(self) -> Iterator[LogText]:
-        """What came since the last time in whole lines, up to the present end."""
-        while text := self.chain.read():
-            if self.chain.gap:
-                self.chain.gap = False
-                yield LogText(self.app, "", "stderr", False, _GAP)
-            whole, newline, rest = text.rpartition(b"\n")
-            if not newline:
-                self._rest += rest
-                continue
-            data, self._rest = b"%s%s\n" % (self._rest, whole), rest
-            if self._raw:
-                yield LogText(self.app, "", "stdout", False, data[:-1])
-            else:
-                yield from texts(self.app, data)
-
-    def rest(self) -> Iterator[LogText]:
-        """What stands behind the last newline, once nothing more can come."""
-        if self._rest:
-            line, self._rest = self._rest, b""
-            yield self._line(line, partial=True)
-
-    def _line(self, line: bytes, *, partial: bool) -> LogText:
-        if self._raw:
-            return LogText(self.app, "", "stdout", partial, line)
-        return parse_line(self.app, line)
-
-    def close(self) -> None:
-        self.chain.close()
+    Choice = Callable[[Iterator[LogText]], Iterator[LogText]]
 
 
 class LogReader:
@@ -119,11 +39,19 @@ class LogReader:
     def __init__(self, directory: str, apps: Sequence[tuple[str, str]]) -> None:
         self._directory = directory
         self._logs = f"{directory}/pod/logs"
+        self._shares = False
         self._kept = os.path.isdir(self._logs)
         if self._kept:
-            self._files = [LogFile(f"{self._logs}/{name}", app) for app, name in apps]
+            self._files = [self._file(app, name) for app, name in apps]
         else:
-            self._files = [LogFile(f"{directory}/stager/output", apps[0][0] if apps else "", raw=True)]
+            app = apps[0][0] if apps else ""
+            self._files = [LogFile(f"{directory}/stager/output", app, LogText, raw=True)]
+
+    def _file(self, app: str, name: str) -> LogFile:
+        file = LogFile(f"{self._logs}/{name}", app, LogText)
+        if self._shares:
+            file.chain.share()
+        return file
 
     def __enter__(self) -> LogReader:
         return self
@@ -133,13 +61,24 @@ class LogReader:
             file.close()
 
     def present(self) -> Iterator[LogText]:
-        """What is there now and was not read before; several apps' lines merged by time."""
+        """What is there now and was not read before; several apps' lines merged by time.
+
+        :raises PodError: a log cannot be read.
+        """
         if len(self._files) == 1:
-            yield from self._files[0].read_all()
+            yield from self._read(self._files[0])
             return
-        lines = [line for file in self._files for line in file.read_all()]
+        lines = [line for file in self._files for line in self._read(file)]
         lines.sort(key=lambda line: line.at)
         yield from lines
+
+    @staticmethod
+    def _read(file: LogFile) -> Iterator[LogText]:
+        try:
+            yield from file.read_all()
+        except OSError as error:
+            why = os.strerror(error.errno or 0)
+            raise PodError(f"cannot read the log of {file.app}: {why}") from None
 
     def rest(self) -> Iterator[LogText]:
         """What is left once the stager has ended."""
@@ -157,7 +96,7 @@ class LogReader:
             status = None if found is None else found[0].get(file.app)
             if status is not None and status.log not in (None, file.name):
                 file.close()
-                self._files[place] = LogFile(f"{self._logs}/{status.log}", file.app)
+                self._files[place] = self._file(file.app, status.log)
                 changed = True
         return changed
 
@@ -168,39 +107,35 @@ class LogReader:
     def chains(self) -> list[LogChain]:
         return [file.chain for file in self._files]
 
-    def follow(self, ended: int) -> Iterator[LogText]:
+    def share(self) -> None:
+        """From now on the stager is asked to keep what has not been read, although it turns its logs over."""
+        self._shares = True
+        for chain in self.chains():
+            chain.share()
+
+    def follow(self, ended: int, first: Choice = iter, then: Choice = iter) -> Iterator[LogText]:
         """What is there and what comes, until the descriptor ``ended`` polls readable; then the rest.
 
         :param ended: a pidfd of the stager, for instance.
+        :param first: what is there already goes through it, such as a tail; what comes, through ``then``.
         """
         with Following(self) as following:
             poll = select.poll()
             poll.register(following, select.POLLIN)
             poll.register(ended, select.POLLIN)
             over = False
+            yield from first(self.present())
             while not over:
-                yield from self.present()
+                yield from then(self.present())
                 over = any(fd == ended for fd, _ in poll.poll())
                 following.more()
-            yield from self.rest()
-
-
-def _share(fd: int) -> None:
-    """Takes the lock, shared. A stager that looks for it holds it for a moment; one that holds it for good is not
-    waited for."""
-    for _ in range(_TRIES):
-        try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(0.001)
-        else:
-            return
+            yield from then(self.rest())
 
 
 class Following:
     """Polls readable when more may have come. Nothing is lost to a log that turns while whoever reads what we
-    print is slow: the directory's lock asks the stager to keep what it turns, and a thread takes hold of each file
-    as it comes, for stagers that do not look for it.
+    print is slow: a lock on each file that has not been read asks the stager to keep it, and a thread takes hold
+    of each as it comes, for stagers that do not look for locks.
     """
 
     def __init__(self, reader: LogReader) -> None:
@@ -209,10 +144,9 @@ class Following:
         self._turns = Watch(reader.watched(), IN_CREATE | IN_MOVED_TO)
         self._stop, self._stopper = os.pipe2(os.O_CLOEXEC)
         self._thread = threading.Thread(target=self._hold, daemon=True)
-        self._lock = os.open(reader.watched(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def __enter__(self) -> Following:
-        _share(self._lock)
+        self._reader.share()
         self._thread.start()
         return self
 
@@ -220,7 +154,6 @@ class Following:
         os.close(self._stopper)
         self._thread.join()
         os.close(self._stop)
-        os.close(self._lock)
         self._watch.close()
         self._turns.close()
 
@@ -245,5 +178,5 @@ class Following:
         while self._stop not in [fd for fd, _ in poll.poll()]:
             self._turns.drain()
             for chain in self._reader.chains():
-                with contextlib.suppress(PodError):  # the reader meets the same, and says so
+                with contextlib.suppress(OSError):  # the reader meets the same, and says so
                     chain.look()

@@ -376,7 +376,7 @@ def test_prefix_and_time_stand_before_whole_lines(
 def test_logs_arguments(fakes: ModuleType) -> None:
     client = run(fakes, "logs web a -f -n 5 --since 2024-01-01T00:00:00Z --stream stderr")[1]
     assert client.calls == [
-        ("logs", ("web", "a"), {"follow": True, "tail": 5, "since": 1704067200.0, "stream": "stderr"})
+        ("logs", ("web", "a"), {"follow": True, "tail": 5, "since": 1704067200_000_000_000, "stream": "stderr"})
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kurma_core.errors import PodError
+from kurma_core.linux import crilog
+from kurma_core.linux.crilog import Filter
+from kurma_core.linux.logchain import LogChain
 from kurma_core.models import LogText
-from kurma_core.pods.logchain import LogChain
-from kurma_core.pods.loglines import Filter, tail
-from kurma_core.pods.logs import LogReader, parse_line, texts
+from kurma_core.pods.logs import LogReader
+
+
+def parse_line(app: str, line: bytes) -> LogText:
+    return crilog.parse_line(app, line, LogText)
+
+
+def texts(app: str, data: bytes) -> Iterator[LogText]:
+    return crilog.texts(app, data, LogText, set())
+
+
+def tail(found: list[LogText], count: int | None) -> Iterator[LogText]:
+    return crilog.tail(found, count, LogText)
 
 
 def write(directory: Path, name: str, text: bytes) -> None:
@@ -147,9 +161,10 @@ def test_tail_counts_whole_lines() -> None:
 
 def test_filter_by_time_and_stream() -> None:
     line = LogText("a", "2026-01-01T00:00:10.5Z", "stdout", False, b"")
-    at = 1767225610.0  # 2026-01-01T00:00:10Z
+    at = 1767225610_000_000_000  # 2026-01-01T00:00:10Z
     assert Filter(at, None)(line)
-    assert not Filter(at + 1, None)(line)
+    assert Filter(at + 500_000_000, None)(line)
+    assert not Filter(at + 500_000_001, None)(line)
     assert not Filter(None, "stderr")(line)
 
 
@@ -236,7 +251,7 @@ def test_an_app_executed_anew_has_another_log(tmp_path: Path) -> None:
 
 def test_what_is_held_for_a_slow_reader_is_bounded(tmp_path: Path) -> None:
     (tmp_path / "pod" / "logs").mkdir(parents=True)
-    chain = LogChain(str(tmp_path / "pod" / "logs" / "a.log"), "a", held_bytes=4000)
+    chain = LogChain(str(tmp_path / "pod" / "logs" / "a.log"), held_bytes=4000)
     before = len(os.listdir("/proc/self/fd"))
     for number in range(30):
         turn(tmp_path, "a.log", 3)

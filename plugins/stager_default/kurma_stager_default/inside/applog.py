@@ -9,26 +9,12 @@ from __future__ import annotations
 import os
 import time
 
+from kurma_core.linux.clock import stamp
+from kurma_stager_default.inside import logturn
+
 STDOUT = b"stdout"
 STDERR = b"stderr"
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-
-#: Bytes of a log that are kept, however many files these are, while somebody follows it.
-FOLLOWED_BYTES = 1 << 30
-
-_second = -1
-_prefix = b""
-
-
-def stamp(now_ns: int) -> bytes:
-    """RFC 3339 with nanoseconds, UTC. :param now_ns: since the epoch."""
-    global _second, _prefix
-    second, rest = divmod(now_ns, 1_000_000_000)
-    if second != _second:
-        year, month, day, hour, minute, at = time.gmtime(second)[:6]
-        _prefix = b"%04d-%02d-%02dT%02d:%02d:%02d." % (year, month, day, hour, minute, at)
-        _second = second
-    return b"%s%09dZ" % (_prefix, rest)
 
 
 def lines(data: bytes, stream: bytes, now_ns: int) -> bytes:
@@ -52,65 +38,100 @@ class AppLog:
     :param count: how many files are kept, the current one included.
     """
 
-    __slots__ = ("_bytes", "_fd", "_open_lines", "count", "dropped", "dropped_in_all", "path", "size")
+    __slots__ = (
+        "_bytes",
+        "_fd",
+        "_limit",
+        "_open_lines",
+        "changed",
+        "count",
+        "dropped",
+        "dropped_in_all",
+        "path",
+        "size",
+    )
 
     def __init__(self, path: str, size: int, count: int) -> None:
         self.path = path
         self.size = size
         self.count = max(1, count)
+        #: Bytes of output that were lost since something could be written; and ever.
         self.dropped = 0
         self.dropped_in_all = 0
+        #: Something began to be lost, or ceased to be, since whoever looks here has set it back.
+        self.changed = False
         self._fd = -1
-        self._bytes = 0
+        self._bytes = -1  # of the file, up to its last whole line; -1: whatever is there
+        self._limit = size  # at which this file is turned
         self._open_lines: set[bytes] = set()
         self._open()
 
     def _open(self) -> None:
         try:
             self._fd = os.open(self.path, _FLAGS, 0o640)
-            self._bytes = os.fstat(self._fd).st_size
+            found = os.fstat(self._fd).st_size
+            if 0 <= self._bytes < found:
+                os.ftruncate(self._fd, self._bytes)  # half a line, which could not be taken back at the time
+            else:
+                self._bytes = found
         except OSError:
-            self._fd = -1  # a full or read-only disk: lines are dropped, and it is tried again with the next ones
+            self._shut()  # a full or read-only disk: lines are dropped, and it is tried again with the next ones
 
     def write(self, stream: bytes, data: bytes) -> None:
-        if 0 < self.size <= self._bytes:
-            data = self._turn_between_lines(stream, data)
-        if data:
-            self._write(stream, data)
-
-    def _turn_between_lines(self, stream: bytes, data: bytes) -> bytes:
-        """Turns the file, after what ends this stream's open line; the rest of ``data``."""
-        if stream in self._open_lines:
-            head, newline, rest = data.partition(b"\n")
-            if newline:
-                self._write(stream, head + newline)
-                data = rest
-        if data and (not self._open_lines or self._bytes >= 2 * self.size):
-            self._turn()
-        return data
-
-    def _write(self, stream: bytes, data: bytes) -> None:
-        if self._fd < 0:
-            self._open()
+        """:param data: not empty."""
         now = time.time_ns()
+        made = whole = lines(data, stream, now)
+        if self.dropped:
+            made = whole = self._words(now) + made
+        if 0 < self._limit < self._bytes + len(made):
+            made = self._fill(stream, made)
+        if made and not self._append(made):
+            self._drop(len(data) if len(made) == len(whole) else _length(made, stream))
+            return
         if data.endswith(b"\n"):
             self._open_lines.discard(stream)
         else:
             self._open_lines.add(stream)
-        made = lines(data, stream, now)
-        if self.dropped:
-            note = b"[kurma: %d bytes of output were dropped, the log could not be written]\n" % self.dropped
-            made = lines(note, STDERR, now) + made
-        if self._append(made):
-            self.dropped = 0
-        else:
-            self.dropped += len(data)
-            self.dropped_in_all += len(data)
+
+    def _fill(self, stream: bytes, made: bytes) -> bytes:
+        """Writes to this file, and to more if need be, what they have room for; what is left for the last."""
+        while self._bytes + len(made) > self._limit:
+            long = self._bytes > 0 and self._bytes + len(made) >= 2 * self._limit
+            if not long and self._open_lines - {stream}:
+                return made  # a line of the other stream may yet end
+            end = made.rfind(b"\n", 0, max(0, self._limit - self._bytes)) + 1
+            if not end and (stream in self._open_lines or self._bytes <= 0):
+                # Its line has begun in this file, or is too long for any.
+                end = made.index(b"\n") + 1
+                if end == len(made):
+                    if not long:
+                        return made
+                    end = 0
+            if end:
+                if not self._append(made[:end]):
+                    return made
+                self._open_lines.discard(stream)
+                made = made[end:]
+            if not self._turn():
+                return made
+        return made
 
     def _append(self, made: bytes) -> bool:
-        """All of it or, with the file cut back to where it was, nothing."""
+        """All of it or, with the file cut back to where it was, nothing. What was lost before is told by it."""
+        done = self._try_to_append(made)
+        if not done and logturn.shed(self.path, self.count):
+            done = self._try_to_append(made)
+        if done and self.dropped:
+            self.dropped = 0
+            self._open_lines.clear()
+            self.changed = True
+        return done
+
+    def _try_to_append(self, made: bytes) -> bool:
         if self._fd < 0:
-            return False
+            self._open()
+            if self._fd < 0:
+                return False
         rest = made
         try:
             while rest:
@@ -119,53 +140,53 @@ class AppLog:
             try:
                 os.ftruncate(self._fd, self._bytes)
             except OSError:
-                self.close()
+                self._shut()
             return False
         self._bytes += len(made)
         return True
 
-    def _turn(self) -> None:
-        kept = self.count
-        if _followed(os.path.dirname(self.path)):
-            kept = max(kept, FOLLOWED_BYTES // self.size)
-        older = 0
-        while os.path.lexists(f"{self.path}.{older + 1}"):
-            older += 1
-        try:
-            for number in range(older, -1, -1):
-                name = f"{self.path}.{number}" if number else self.path
-                if number + 1 >= kept:
-                    os.unlink(name)
-                else:
-                    os.rename(name, f"{self.path}.{number + 1}")
-        except OSError:
-            return  # it grows on, which loses nothing
-        self.close()
-        self._open()
+    def _drop(self, count: int) -> None:
+        if not self.dropped:
+            self.changed = True
+        self.dropped += count
+        self.dropped_in_all += count
 
-    def close(self) -> None:
+    def _words(self, now: int) -> bytes:
+        """What says that something is missing here. Lines that were open do not go on behind it."""
+        ends = b"".join([lines(b"\n", stream, now) for stream in sorted(self._open_lines)])
+        note = b"[kurma: %d bytes of output were dropped, the log could not be written]\n" % self.dropped
+        return ends + lines(note, STDERR, now)
+
+    def _turn(self) -> bool:
+        try:
+            older = logturn.turn(self.path, self.count)
+        except OSError:
+            self._limit = max(self._bytes, 0) + self.size
+            return False  # it grows on, which loses nothing
+        self._shut()
+        self._bytes = -1
+        self._open()
+        # What is kept for a reader that stands still is kept in longer files, so that they stay few.
+        self._limit = self.size * max(1, older // self.count)
+        return True
+
+    def _shut(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
+    def close(self) -> None:
+        """Nothing more will come."""
+        if self.dropped:
+            self._append(self._words(time.time_ns()))
+        self._shut()
 
-def _followed(directory: str) -> bool:
-    """Whether somebody reads the logs in it as they come: who does holds the directory's lock, shared."""
-    import fcntl
 
-    try:
-        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    finally:
-        os.close(fd)
-    return False
+def _length(made: bytes, stream: bytes) -> int:
+    """Of what an app wrote to make these lines."""
+    head = len(lines(b"\n", stream, 0)) - 1
+    partial = made.rfind(b"\n", 0, -1) + 1
+    return len(made) - made.count(b"\n") * head - (made[partial + head - 2 : partial + head - 1] == b"P")
 
 
 def free_name(directory: str, app: str) -> str:

@@ -12,7 +12,7 @@ import os
 import stat
 
 from kurma_core.linux import mounts, namespaces, overlay
-from kurma_core.linux.beneath import make_dirs, make_mount_target
+from kurma_core.linux.beneath import make_dirs, make_mount_target, remove_tree
 from kurma_stager_default.inside import hostfiles, sysmounts
 from kurma_stager_default.inside.errors import SetupError
 from kurma_stager_default.inside.manifest import App, Mount, Pod
@@ -32,13 +32,15 @@ _NO_OVERLAY = (errno.ENODEV, errno.EINVAL, errno.EOPNOTSUPP)
 def enter(pod: Pod, app: App, directory: str, note: Callable[[str], None]) -> None:
     """Make the root and change to it.
 
-    :param directory: an empty one on a real file system, for this execution's changes.
+    :param directory: for this execution's changes, on a real file system; it is made, and what is beside it, the
+        executions before, goes.
     :param note: told what is worth knowing of a root that works.
     :raises SetupError: what failed, on what, why.
     """
     try:
         namespaces.unshare(namespaces.CLONE_NEWNS)
         mounts.make_private("/")
+        _make_way(directory)
         root = _union(pod, app, directory, note)
         hostfiles.write(root, hostfiles.contents(pod))
         sysmounts.mount_all(root, SHM)
@@ -53,6 +55,22 @@ def enter(pod: Pod, app: App, directory: str, note: Callable[[str], None]) -> No
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         raise SetupError(f"its root cannot be made: {where}{error.strerror or error}") from None
+
+
+def _make_way(directory: str) -> None:
+    """What an execution wrote to its root is gone with it. Here, so that nobody else waits for a large tree."""
+    parent, _, own = directory.rpartition("/")
+    os.makedirs(parent, 0o700, exist_ok=True)
+    top = os.open(parent, _READABLE)
+    try:
+        for name in os.listdir(top):
+            try:  # noqa: SIM105 - contextlib costs every pod's start
+                remove_tree(top, name)
+            except OSError:
+                pass  # it goes with the pod
+        os.mkdir(own, 0o700, dir_fd=top)
+    finally:
+        os.close(top)
 
 
 def _union(pod: Pod, app: App, directory: str, note: Callable[[str], None]) -> int:

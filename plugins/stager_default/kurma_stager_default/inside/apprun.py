@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 
-from kurma_core.linux import beneath
 from kurma_core.linux.clock import timestamp
 from kurma_stager_default.inside import applog, child, podgroups
 from kurma_stager_default.inside.manifest import App, Pod
@@ -49,7 +48,6 @@ class Instance:
     def __init__(self, app: App, number: int, log: applog.AppLog, stdin: int, oom: int) -> None:
         apps = "/pod/apps"
         self.directory = f"{apps}/{app.name}/{number}"
-        os.makedirs(self.directory, 0o700)
         out, out_end = _pipe()
         err, err_end = _pipe()
         #: read ends, and what the log calls them
@@ -134,7 +132,6 @@ class AppRun:
         """A fresh root, a log of its own."""
         if self.instance is not None:
             self.history = [*self.history, self.instance.to_json(None)][-_REMEMBERED:]
-            self._clear(self.instance)
         log = applog.AppLog(
             f"/pod/logs/{applog.free_name('/pod/logs', self.app.name)}", pod.log_size, pod.log_count
         )
@@ -143,16 +140,6 @@ class AppRun:
         self.instance = Instance(self.app, self.number, log, stdin, podgroups.oom_kills(self.tree))
         self.number += 1
         return self.instance
-
-    def _clear(self, instance: Instance) -> None:
-        """What an execution wrote to its root is gone with it."""
-        parent = os.open(os.path.dirname(instance.directory), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            beneath.remove_tree(parent, os.path.basename(instance.directory))
-        except OSError:
-            pass  # some process still holds it; it goes with the pod
-        finally:
-            os.close(parent)
 
     def started(self) -> None:
         if self.instance is not None and self.instance.started is None:

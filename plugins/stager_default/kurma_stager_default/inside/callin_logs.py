@@ -1,22 +1,31 @@
-"""``/opt/stager/logs APP [--follow] [--tail N] [--since T] [--stream stdout|stderr]`` (G9).
+"""``/opt/stager/logs APP [--follow] [--tail N] [--since T] [--stream stdout|stderr] [--timestamps]`` (G9).
 
-Prints what the app's current execution wrote, byte for byte. ``T`` is RFC 3339 in UTC, or seconds since the epoch.
+Prints what the app's current execution wrote, byte for byte, both streams as they came. It reads as the core does:
+by ``kurma_core.linux.crilog``. Followed, it goes on with the app's later executions, until the app has ended.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import sys
-import time
 
-from kurma_stager_default.inside.applog import stamp
-from kurma_stager_default.inside.statusfile import apps
+from kurma_core.linux import crilog
+from kurma_core.linux.clock import moment
+from kurma_core.linux.inotify import IN_MOVED_TO, Watch
+from kurma_stager_default.inside.errors import SetupError
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from kurma_core.linux.crilog import Text
+
+_POD = "/pod"
 _LOGS = "/pod/logs"
 _USAGE = 2
-# Seconds between looks at a log that is followed: this process is alive only while somebody watches.
-_PAUSE = 0.1
-_CHUNK = 1 << 18
+_WORDS = "logs APP [--follow] [--tail N] [--since T] [--stream stdout|stderr] [--timestamps]"
 
 
 class UsageError(Exception):
@@ -24,23 +33,24 @@ class UsageError(Exception):
 
 
 class Wanted:
-    """Which lines are to be printed."""
+    """Which lines are to be printed, and how."""
 
-    __slots__ = ("app", "follow", "since", "stream", "tail")
+    __slots__ = ("app", "follow", "since", "stream", "tail", "timestamps")
 
     def __init__(self, arguments: list[str]) -> None:
         self.app = ""
-        self.follow = False
+        self.follow = self.timestamps = False
         self.tail: int | None = None
-        self.since = b""
-        self.stream = b""
+        self.since: int | None = None
+        self.stream: str | None = None
         left = list(arguments)
         while left:
             word, inline, value = left.pop(0).partition("=")
-            if word == "--follow":
-                self.follow = True
-                continue
-            if word.startswith("--"):
+            if word in ("--follow", "--timestamps"):
+                if inline:
+                    raise UsageError(f"{word} takes no value")
+                setattr(self, word[2:], True)
+            elif word.startswith("-"):
                 if not inline:
                     if not left:
                         raise UsageError(f"{word} needs a value")
@@ -51,141 +61,120 @@ class Wanted:
             else:
                 self.app = word
         if not self.app:
-            raise UsageError("usage: logs APP [--follow] [--tail N] [--since T] [--stream stdout|stderr]")
+            raise UsageError(f"usage: {_WORDS}")
 
     def _option(self, word: str, value: str) -> None:
-        if word == "--tail" and value.isdigit():
+        if word == "--tail":
+            if not (value.isascii() and value.isdigit() and len(value) < 19):
+                raise UsageError(f"--tail {value}: not a number of lines")
             self.tail = int(value)
         elif word == "--since":
-            self.since = _moment(value)
-        elif word == "--stream" and value in ("stdout", "stderr"):
-            self.stream = value.encode()
-        else:
-            raise UsageError(f"{word} {value}: not understood")
-
-    def takes(self, line: bytes) -> bool:
-        moment, stream, _ = line.split(b" ", 2)
-        return moment >= self.since and (not self.stream or stream == self.stream)
-
-
-def _moment(text: str) -> bytes:
-    """As the log writes it, so that moments compare as text."""
-    if text.isdigit():
-        return stamp(int(text) * 1_000_000_000)
-    day, _, clock = text.rstrip("Z").partition("T")
-    if not text.endswith("Z") or len(day) != 10 or len(clock) < 8 or not clock[:2].isdigit():
-        raise UsageError(
-            f"--since {text}: neither RFC 3339 in UTC (2026-01-31T12:00:00Z) nor seconds since the epoch"
-        )
-    whole, _, fraction = clock.partition(".")
-    return f"{day}T{whole}.{fraction:0<9.9}Z".encode()
-
-
-def _print(lines: list[bytes]) -> None:
-    """The text of log lines: a part of a line without its end."""
-    out = bytearray()
-    for line in lines:
-        _, _, kind, text = line.split(b" ", 3)
-        out += text
-        if kind == b"F":
-            out += b"\n"
-    view = memoryview(out)
-    while view:
-        view = view[os.write(1, view) :]
-
-
-class _Reader:
-    """The files of one execution's log, oldest first, across their turning."""
-
-    def __init__(self, name: str) -> None:
-        self.path = f"{_LOGS}/{name}"
-        self._rest = b""
-        self._fd = -1
-        older: list[str] = []
-        while os.path.exists(f"{self.path}.{len(older) + 1}"):
-            older.append(f"{self.path}.{len(older) + 1}")
-        self._waiting = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in reversed(older)]
-        try:  # noqa: SIM105 - contextlib costs every call
-            self._waiting.append(os.open(self.path, os.O_RDONLY | os.O_CLOEXEC))
-        except FileNotFoundError:
-            pass  # being turned just now
-
-    def lines(self) -> list[bytes]:
-        """Some whole lines; none: there is nothing more at the moment."""
-        while True:
-            if self._fd < 0:
-                if not self._waiting:
-                    return []
-                self._fd = self._waiting.pop(0)
-            data = os.read(self._fd, _CHUNK)
-            if data:
-                *whole, self._rest = (self._rest + data).split(b"\n")
-                if whole:
-                    return [line for line in whole if line.count(b" ") >= 3]
-                continue
-            if not self._waiting and not self._turned():
-                return []
-            os.close(self._fd)
-            self._fd = -1
-
-    def _turned(self) -> bool:
-        """Whether the file has been turned: it has another name now, and nothing more is written to it."""
-        here = os.fstat(self._fd)
-        found = []
-        number = 0
-        while True:
-            path = f"{self.path}.{number}" if number else self.path
             try:
-                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            except FileNotFoundError:
-                if number:
-                    break
-                number += 1
-                continue
-            if os.path.sameopenfile(fd, self._fd) or os.fstat(fd).st_ino == here.st_ino:
-                os.close(fd)
-                break
-            found.append(fd)
-            number += 1
-        if found and os.fstat(self._fd).st_size > os.lseek(self._fd, 0, os.SEEK_CUR):
-            for fd in found:
-                os.close(fd)  # its last lines came in between: those first
-            return False
-        self._waiting = list(reversed(found))
-        return bool(found)
-
-
-def show(wanted: Wanted, name: str, running: bool) -> None:
-    reader = _Reader(name)
-    if wanted.tail is not None:
-        last: list[bytes] = []
-        while chunk := reader.lines():
-            last = [*last, *[line for line in chunk if wanted.takes(line)]][-wanted.tail :] if wanted.tail else []
-        _print(last)
-    while True:
-        chunk = reader.lines()
-        if chunk:
-            _print([line for line in chunk if wanted.takes(line)])
-        elif not wanted.follow or not running:
-            return
+                self.since = moment(value)
+            except ValueError:
+                hint = "write 2026-01-31T12:00:00Z, 10m for the last ten minutes, or seconds since the epoch"
+                raise UsageError(f"--since {value}: is no time; {hint}") from None
+        elif word == "--stream":
+            if value not in ("stdout", "stderr"):
+                raise UsageError(f"--stream {value}: neither stdout nor stderr")
+            self.stream = value
         else:
-            time.sleep(_PAUSE)
-            running = not apps()[wanted.app]["exited"]
+            raise UsageError(f"no option {word}; usage: {_WORDS}")
+
+
+class Printer:
+    """Writes texts as they are; with a time before each line, if that is wanted."""
+
+    def __init__(self, timestamps: bool, out: int) -> None:
+        self._out = out
+        self._timestamps = timestamps
+        self._open: dict[str, bool] = {}
+
+    def print(self, texts: Iterable[Text]) -> None:
+        for _, at, stream, partial, text in texts:
+            data = text if partial else text + b"\n"
+            if self._timestamps and at:
+                begun = self._open.get(stream, False)
+                self._open[stream] = partial
+                head = at.encode() + b" "
+                data = data[:-1].replace(b"\n", b"\n" + head) + data[-1:]
+                if not begun:
+                    data = head + data
+            view = memoryview(data)
+            while view:
+                view = view[os.write(self._out, view) :]
+
+
+def _apps() -> dict[str, dict[str, Any]]:
+    from kurma_stager_default.inside.callin_status import find
+
+    return find()
+
+
+def show(wanted: Wanted, app: dict[str, Any], out: int = 1) -> None:
+    printer, chosen = Printer(wanted.timestamps, out), crilog.Filter(wanted.since, wanted.stream)
+    file = crilog.LogFile(f"{_LOGS}/{app['log']}", wanted.app, crilog.plain)
+    watch: Watch | None = None
+    if wanted.follow and not app["exited"]:
+        watch = _watch()
+        file.chain.share()
+    printer.print(crilog.tail(filter(chosen, file.read_all()), wanted.tail, crilog.plain))
+    changed = True
+    while watch is not None:
+        # Asked before the rest is read: what an app wrote is in its log before it is said to have ended.
+        if changed:
+            app = _apps().get(wanted.app) or {"exited": True}
+        printer.print(filter(chosen, file.read_all()))
+        if app.get("log", file.name) != file.name:
+            printer.print(filter(chosen, file.rest()))
+            file.close()
+            file = crilog.LogFile(f"{_LOGS}/{app['log']}", wanted.app, crilog.plain)
+            file.chain.share()
+        elif app["exited"]:
+            break
+        else:
+            _wait(watch)
+            changed = bool(watch.drain() & IN_MOVED_TO)
+            continue
+        changed = True
+    printer.print(filter(chosen, file.rest()))
+
+
+def _watch() -> Watch:
+    watch = Watch(_LOGS)
+    watch.add(_POD, IN_MOVED_TO)  # status.json
+    return watch
+
+
+def _wait(watch: Watch) -> None:
+    """Until more may have come. :raises BrokenPipeError: nobody reads any more."""
+    poll = select.poll()
+    poll.register(watch, select.POLLIN)
+    poll.register(1, 0)
+    for fd, events in poll.poll():
+        if fd == 1 and events & (select.POLLERR | select.POLLNVAL):
+            raise BrokenPipeError
 
 
 def main() -> int:
     try:
         wanted = Wanted(sys.argv[1:])
-        app = apps().get(wanted.app)
+        app = _apps().get(wanted.app)
         if app is None:
             raise UsageError(f"the pod has no app {wanted.app!r}")
+        if "log" in app:
+            show(wanted, app)
     except UsageError as error:
-        print(f"logs: {error}", file=sys.stderr, flush=True)
-        return _USAGE
-    name = app.get("log")
-    if name is not None:
-        try:
-            show(wanted, name, not app["exited"])
-        except BrokenPipeError:
-            return 0  # whoever reads has seen enough
+        return _failed(str(error), _USAGE)
+    except BrokenPipeError:
+        return 0  # whoever reads has seen enough
+    except SetupError as error:
+        return _failed(str(error), 1)
+    except OSError as error:
+        return _failed(f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror), 1)
     return 0
+
+
+def _failed(text: str, code: int) -> int:
+    print(f"logs: {text}", file=sys.stderr, flush=True)
+    return code

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import os
-import sys
 
 from kurma_core.linux import landlock, mounts, namespaces, process, seccomp
 from kurma_stager_default.inside import approot, become, devicewall, init, manifest, podgroups, supervisor
@@ -31,7 +30,7 @@ def main() -> int:
         return _serve(house)
     except Exception as error:  # noqa: BLE001 - whatever it is, its last word is what the user is shown
         reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else error
-        print(f"kurma stager: {reason}", file=sys.stderr, flush=True)
+        _complain(str(reason))
         return 1
 
 
@@ -92,9 +91,16 @@ def _serve(house: _House) -> int:
     house.await_ready()
     code = serving.run()
     house.end()
-    if serving.broken is not None:
-        print(f"kurma stager: {serving.broken}", file=sys.stderr, flush=True)
+    if serving.broken is not None or serving.unsaved is not None:
+        _complain(serving.broken or str(serving.unsaved))
     return code
+
+
+def _complain(text: str) -> None:
+    try:  # noqa: SIM105 - contextlib costs every pod's start
+        os.write(2, f"kurma stager: {text}\n".encode(errors="replace"))
+    except OSError:
+        pass  # a full disk, where our output goes, too: our exit status has to do
 
 
 def _notes(pod: manifest.Pod, devices: str) -> list[str]:

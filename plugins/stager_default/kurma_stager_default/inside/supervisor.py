@@ -11,15 +11,20 @@ import gc
 import os
 import time
 
-from kurma_core.linux.files import replace_file
 from kurma_stager_default.inside import child, podgroups, smalljson, statusfile
-from kurma_stager_default.inside.apprun import ENDED, WAITING, AppRun
-from kurma_stager_default.inside.control import Control
+from kurma_stager_default.inside.apprun import ENDED, WAITING, AppRun, Instance
+from kurma_stager_default.inside.control import Control, Conversation
 from kurma_stager_default.inside.loop import Loop
 from kurma_stager_default.inside.manifest import Pod
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 # Of what processes left behind still write, no more is waited for than this.
 _LAST_WORDS = 1 << 20
+# Seconds until status.json is tried again that could not be written.
+_STATUS_PAUSE = 5.0
 
 
 class Supervisor:
@@ -51,6 +56,9 @@ class Supervisor:
         self._changed = True
         self.loop = Loop()
         self.control = Control(self.loop)
+        self.control.verbs["status"] = self._tell_status
+        #: why status.json is not up to date
+        self.unsaved: str | None = None
 
     def run(self) -> int:
         """Until the pod has ended. :returns: the stager's exit status: 0 unless the pod could not go on."""
@@ -62,9 +70,18 @@ class Supervisor:
         while True:
             self._announce()
             if self._over():
-                return 1 if self.broken else 0
+                return self._code()
             self.loop.turn()
             self._reap()
+
+    def _code(self) -> int:
+        """How the apps ended stands in status.json. Where that cannot be, our own exit status tells."""
+        if self.broken is not None:
+            return 1
+        if self.unsaved is None:
+            return 0
+        codes = [run.instance.code for run in self.runs if run.instance is not None and run.instance.code]
+        return codes[0] if codes else 0
 
     # --- the loop ----------------------------------------------------------------------------------------------
 
@@ -117,17 +134,34 @@ class Supervisor:
             and (one.report >= 0 or one.failure is not None or not one.executing)
         )
 
-    def _write_status(self) -> None:
-        value = {
-            "version": statusfile.VERSION,
-            "apps": {run.app.name: run.to_json() for run in self.runs},
-            "notes": self.notes,
-        }
+    def _apps(self) -> dict[str, dict[str, Any]]:
+        return {run.app.name: run.to_json() for run in self.runs}
+
+    def _tell_status(self, asked: Conversation, _: dict[str, Any]) -> None:
+        """As it is now, whatever the disk says. In a file beside the answer, for it may be long."""
+        file = os.memfd_create("status", os.MFD_CLOEXEC)
         try:
-            replace_file(statusfile.PATH, smalljson.encode(value).encode() + b"\n", 0o644)
+            os.write(file, smalljson.encode({"apps": self._apps()}).encode())
+            asked.answer({}, [file])
+        finally:
+            os.close(file)
+        asked.end()
+
+    def _read(self, instance: Instance, fd: int) -> None:
+        instance.drain(fd, 1)  # one read, then the others' turn
+        if instance.log.changed:
+            instance.log.changed = False
+            self._changed = True
+
+    def _write_status(self) -> None:
+        value = {"version": statusfile.VERSION, "apps": self._apps(), "notes": self.notes}
+        try:
+            statusfile.write(value)
+            self.unsaved = None
         except OSError as error:
-            # A full disk ends no pod; the next change is written again.
-            os.write(2, f"kurma stager: {statusfile.PATH} cannot be written: {error.strerror}\n".encode())
+            # It ends no pod: it is tried again after a while, and at the next change.
+            self.unsaved = f"{statusfile.PATH} cannot be written: {error.strerror}"
+            self.loop.at("status", time.monotonic() + _STATUS_PAUSE, self._write_status)
 
     def _note(self, text: str) -> None:
         if text not in self.notes:
@@ -140,7 +174,7 @@ class Supervisor:
         """A new execution of the app, on a clean root."""
         instance = run.new_instance(self.pod, self._stdin if run.app.stdin else -1)
         for fd in instance.streams:
-            self.loop.watch(fd, lambda fd, _: instance.drain(fd, 1))  # one read, then the others' turn
+            self.loop.watch(fd, lambda fd, _: self._read(instance, fd))
         handlers = run.app.pre_start is not None or run.app.post_stop is not None
         self._spawn(run, child.ROOT if handlers else child.MAIN, run.app.exec)
 

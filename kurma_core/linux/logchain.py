@@ -3,14 +3,17 @@
 Every file of the chain is held open from the moment it is seen: one that is turned away and deleted can still be
 read to its end, and its inode number cannot be given to another one in the meantime. What is held takes space on
 the disk; there is a bound to it.
+
+Part of the light library that ships inside the stager.
 """
 
 from __future__ import annotations
 
+import _thread
+import errno
+import fcntl
 import os
-import threading
-
-from kurma_core.errors import PodError
+import time
 
 _CHUNK = 1 << 20
 _TRIES = 16
@@ -23,25 +26,32 @@ class LogChain:
     """Reads the chain from its oldest file on, forward only. :meth:`look` may be called by another thread.
 
     :param path: of the current file; it need not exist yet.
-    :param app: for messages.
     """
 
-    def __init__(self, path: str, app: str, held_bytes: int = HELD_BYTES) -> None:
+    def __init__(self, path: str, held_bytes: int = HELD_BYTES) -> None:
+        self._directory, _, self._name = path.rpartition("/")
         self._path = path
-        self._app = app
         self._held: dict[int, int] = {}  # inode → descriptor, of every file on disk and of those still to be read
         self._queue: list[int] = []  # inodes still to be read, the oldest first
         self._newest: int | None = None
         self._held_bytes = held_bytes
         self._gaps: set[int] = set()  # inodes of files before which something is missing
-        self._lock = threading.Lock()
+        self._lock = _thread.allocate_lock()
+        self._shares = False
         #: What :meth:`read` gave last does not follow what it gave before: something is missing in between.
         self.gap = False
+
+    def share(self) -> None:
+        """From now on the writer is asked to keep what has not been read: a shared lock on each such file."""
+        with self._lock:
+            self._shares = True
+            for inode in self._queue:
+                _share(self._held[inode])
 
     def read(self) -> bytes:
         """The next bytes; empty at the present end.
 
-        :raises PodError: a file of the chain cannot be read.
+        :raises OSError: a file of the chain cannot be read.
         """
         while True:
             with self._lock:
@@ -57,7 +67,7 @@ class LogChain:
                     data = self._read_first()
                     if data:
                         return data
-                    self._queue.pop(0)
+                    self._leave()
 
     def _read_first(self) -> bytes:
         first = self._queue[0]
@@ -65,6 +75,16 @@ class LogChain:
             self._gaps.discard(first)
             self.gap = True
         return os.read(self._held[first], _CHUNK)
+
+    def _leave(self) -> None:
+        """The first file is over."""
+        fd = self._held[self._queue.pop(0)]
+        status = os.fstat(fd)
+        # A writer that cannot keep it any longer has cut it off.
+        if status.st_size < os.lseek(fd, 0, os.SEEK_CUR) or (status.st_size == 0 and status.st_nlink == 0):
+            self._gaps.add(self._queue[0])
+        if self._shares:
+            fcntl.flock(fd, fcntl.LOCK_UN)
 
     def look(self) -> bool:
         """Takes hold of files that are new. Whether there are any."""
@@ -87,13 +107,15 @@ class LogChain:
         return False
 
     def _names(self) -> list[str]:
-        """The oldest first."""
-        number = 1
-        names = [self._path]
-        while os.path.lexists(f"{self._path}.{number}"):
-            names.insert(0, f"{self._path}.{number}")
-            number += 1
-        return names
+        """The oldest first. While files get other names, a number may be missing."""
+        prefix = self._name + "."
+        try:
+            found = os.listdir(self._directory or ".")
+        except FileNotFoundError:
+            return []
+        numbers = [name[len(prefix) :] for name in found if name.startswith(prefix)]
+        older = sorted([int(each) for each in numbers if each.isascii() and each.isdigit() and each[0] != "0"])
+        return [*[f"{self._path}.{number}" for number in reversed(older)], self._path]
 
     def _on_disk(self) -> list[int]:
         found = []
@@ -111,10 +133,10 @@ class LogChain:
                 opened.append(os.open(name, _FLAGS))
             except FileNotFoundError:
                 continue
-            except OSError as error:
+            except OSError:
                 for fd in opened:
                     os.close(fd)
-                raise PodError(f"cannot read the log of {self._app}: {os.strerror(error.errno or 0)}") from None
+                raise
         return opened
 
     def _take(self, opened: list[int]) -> bool:
@@ -127,6 +149,8 @@ class LogChain:
                 os.close(fd)
             else:
                 self._held[inode] = fd
+                if self._shares:
+                    _share(fd)
         self._queue += new
         self._give_up()
         if inodes:
@@ -137,10 +161,12 @@ class LogChain:
 
     def _give_up(self) -> None:
         """Lets go of the oldest files that wait, where it is too much; never of the first, nor of the newest."""
-        waiting = sum(os.fstat(self._held[inode]).st_size for inode in self._queue[1:])
+        waiting = sum([os.fstat(self._held[inode]).st_size for inode in self._queue[1:]])
         while waiting > self._held_bytes and len(self._queue) > 2:
             inode = self._queue.pop(1)
             waiting -= os.fstat(self._held[inode]).st_size
+            if self._shares:
+                fcntl.flock(self._held[inode], fcntl.LOCK_UN)
             self._gaps.discard(inode)
             self._gaps.add(self._queue[1])
 
@@ -150,3 +176,19 @@ class LogChain:
                 os.close(fd)
             self._held.clear()
             self._queue.clear()
+
+
+def _share(fd: int) -> None:
+    """Takes the lock, shared. A writer that looks for it holds it for a moment; one that holds it for good is not
+    waited for."""
+    for _ in range(_TRIES):
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.001)
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
+                raise
+            return  # a file system without locks: what is held open can be read all the same
+        else:
+            return

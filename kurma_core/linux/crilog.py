@@ -1,0 +1,201 @@
+"""Lines of an app's log in the CRI text format, ``TIME STREAM P|F LINE``: taken apart and chosen (H7, G9).
+
+The core and the stager's ``logs`` call-in read by this, so that both show the same. A text is a tuple, app, time,
+stream, whether it is a part of a line, bytes: :class:`kurma_core.models.LogText` for the core, who gives that as
+``make``. Part of the light library that ships inside the stager.
+"""
+
+from __future__ import annotations
+
+import os
+
+from kurma_core.linux.clock import moment, stamp
+from kurma_core.linux.logchain import LogChain
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import Any, TypeVar
+
+    #: App, time, stream, partial, bytes. Whole lines have newlines between them, and none behind the last.
+    Text = tuple[str, str, str, bool, bytes]
+    T = TypeVar("T", bound=Text)
+    Make = Callable[[str, str, str, bool, bytes], T]
+
+_GAP = b"[kurma: output is missing here: the log was turned over faster than it could be read]"
+_STREAMS = (b"stdout", b"stderr")
+
+#: Bytes that are looked at in one piece for lines of one moment.
+_FEWEST, _MOST = 1 << 12, 1 << 18
+
+
+def plain(app: str, at: str, stream: str, partial: bool, text: bytes) -> Text:
+    """A text without a class of its own."""
+    return app, at, stream, partial, text
+
+
+def parse_line(app: str, line: bytes, make: Make[T]) -> T:
+    """One line of the file, without its newline. A line that is none of ours comes out as stdout, whole."""
+    parts = line.split(b" ", 3)
+    if len(parts) == 4 and parts[1] in _STREAMS and parts[2] in (b"P", b"F"):
+        at, stream, tag, text = parts
+        return make(app, at.decode("ascii", "replace"), stream.decode(), tag == b"P", text)
+    return make(app, "", "stdout", False, line)
+
+
+def texts(app: str, data: bytes, make: Make[T], open_lines: set[str]) -> Iterator[T]:
+    """What stands in some whole lines of the file. Lines of one moment and stream come out together: a stager that
+    stamps what it reads in pieces writes hundreds of them, and taking each apart costs more than all else. The end
+    of a line in parts comes alone, for it did not begin at that moment.
+
+    :param data: ends with a newline, or is empty.
+    :param open_lines: streams whose last line goes on; kept up to date.
+    """
+    start, window = 0, _FEWEST
+    while start < len(data):
+        end = data.index(b"\n", start)
+        first = parse_line(app, data[start:end], make)
+        _, at, stream, partial, text = first
+        head = data[start : end - len(text)]
+        if partial:
+            open_lines.add(stream)
+        elif stream in open_lines:
+            open_lines.discard(stream)
+        elif at and data.startswith(head, end + 1):
+            joint = b"\n" + head
+            stop = data.index(b"\n", max(end, data.rfind(joint, start, start + window)) + 1)
+            lines = data[start:stop].split(b"\n")
+            if len(lines) > 1 and data.count(joint, start, stop) == len(lines) - 1:
+                size = len(head)  # faster, so, than to replace what stands between lines
+                yield make(app, at, stream, False, b"\n".join([line[size:] for line in lines]))
+                # More where much was found: what is looked through bears a ratio to that.
+                start, window = stop + 1, min(max(_FEWEST, 4 * (stop - start)), _MOST)
+                continue
+        yield first
+        start, window = end + 1, _FEWEST
+
+
+class LogFile:
+    """The log of one execution of an app, read forward from its beginning; survives that there is none yet.
+
+    :param raw: it is plain output, not CRI lines.
+    :raises OSError: from the reading methods: it cannot be read.
+    """
+
+    def __init__(self, path: str, app: str, make: Make[Any], *, raw: bool = False) -> None:
+        self.app = app
+        self.name = os.path.basename(path)
+        self.chain = LogChain(path)
+        self._make = make
+        self._raw = raw
+        self._rest = b""
+        self._open: set[str] = set()
+
+    def read_all(self) -> Iterator[Any]:
+        """What came since the last time in whole lines, up to the present end."""
+        while text := self.chain.read():
+            if self.chain.gap:
+                self.chain.gap = False
+                yield from self.rest()
+                yield self._make(self.app, "", "stderr", False, _GAP)
+            whole, newline, rest = text.rpartition(b"\n")
+            if not newline:
+                self._rest += rest
+                continue
+            data, self._rest = b"%s%s\n" % (self._rest, whole), rest
+            if self._raw:
+                yield self._make(self.app, "", "stdout", False, data[:-1])
+            else:
+                yield from texts(self.app, data, self._make, self._open)
+
+    def rest(self) -> Iterator[Any]:
+        """What stands behind the last newline, once nothing more can come."""
+        if self._rest:
+            line, self._rest = self._rest, b""
+            if self._raw:
+                yield self._make(self.app, "", "stdout", True, line)
+            else:
+                yield parse_line(self.app, line, self._make)
+
+    def close(self) -> None:
+        self.chain.close()
+
+
+class Filter:
+    """Chooses by time and stream. A line in parts is taken, or not, as a whole: by the time at which it began.
+    What has no time (a note that something is missing, the output of a stager without logs) is always taken.
+
+    :param since: nanoseconds since the epoch.
+    :param stream: ``stdout`` or ``stderr``; None: both.
+    """
+
+    def __init__(self, since: int | None, stream: str | None) -> None:
+        self._since = None if since is None else max(0, since)
+        self._text = "" if self._since is None else stamp(self._since).decode()
+        self._stream = stream
+        self._open: dict[tuple[str, str], bool] = {}
+        self._last = ("", True)
+
+    def __call__(self, text: Text) -> bool:
+        app, at, stream, partial, _ = text
+        if not at:
+            return True
+        if self._stream not in (None, stream):
+            return False
+        if self._since is None:
+            return True
+        taken = self._open.pop((app, stream), None)
+        if taken is None:
+            if at != self._last[0]:
+                self._last = (at, self._not_before(at))
+            taken = self._last[1]
+        if partial:
+            self._open[app, stream] = taken
+        return taken
+
+    def _not_before(self, at: str) -> bool:
+        if at[:19] != self._text[:19] and at.endswith("Z"):
+            return at > self._text
+        try:
+            return moment(at) >= (self._since or 0)
+        except ValueError:
+            return True  # who knows
+
+
+def tail(found: Iterable[T], count: int | None, make: Make[T]) -> Iterator[T]:
+    """The last ``count`` lines; a line in parts counts once. None: all."""
+    if count is None:
+        yield from found
+        return
+    if not count:
+        for _ in found:
+            pass  # what follows it is wanted
+        return
+    kept: dict[int, list[T]] = {}  # by the number of the line, in order
+    lines = 0
+    open_parts: dict[tuple[str, str], list[T]] = {}
+    for each in found:
+        for text in _last_of(each, count, make):
+            app, _, stream, partial, _ = text
+            parts = open_parts.get((app, stream))
+            if parts is None:
+                parts = kept[lines] = []
+                lines += 1
+                kept.pop(lines - 1 - count, None)
+            parts.append(text)
+            if partial:
+                open_parts[app, stream] = parts
+            else:
+                open_parts.pop((app, stream), None)
+    for parts in kept.values():
+        yield from parts
+
+
+def _last_of(text: T, count: int, make: Make[T]) -> Iterator[T]:
+    """Its lines, one by one; not more of them than can matter."""
+    app, at, stream, partial, data = text
+    if partial or b"\n" not in data:
+        yield text
+        return
+    for line in data.split(b"\n")[-count:]:
+        yield make(app, at, stream, False, line)
