@@ -389,6 +389,7 @@ class AppStatus:
     :param pid: on the host; None when it does not run.
     :param exit_code: 0–255; 128+N where signal N ended it; None while it has not ended.
     :param reason: ``exited``, ``killed``, ``oom`` or ``start-failed``; None while it has not ended.
+    :param signal: the number of the signal that ended its main process; None: none did.
     :param message: for people: why it could not be started.
     :param log: name of its log file under the pod's ``logs/``.
     """
@@ -402,6 +403,7 @@ class AppStatus:
     started_at: str | None = None
     finished_at: str | None = None
     log: str | None = None
+    signal: int | None = None
 
     def to_json(self) -> dict[str, Json]:
         return {
@@ -409,6 +411,7 @@ class AppStatus:
             "exited": self.exited,
             "exitCode": self.exit_code,
             "exitReason": self.reason,
+            "signal": self.signal,
             "message": self.message,
             "startedAt": self.started_at,
             "finishedAt": self.finished_at,

@@ -96,6 +96,7 @@ def _app(name: str, value: object, what: str) -> AppStatus:
         started_at=text("startedAt"),
         finished_at=text("finishedAt"),
         log=log,
+        signal=number("signal", 1, 64),
     )
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kurma_stager_default.inside import applog, callin_logs, hostfiles, manifest, smalljson
+from kurma_stager_default.inside import applog, apprun, callin_logs, hostfiles, manifest, smalljson
 
 from kurma_core.models import IsolatorPlan
 
@@ -149,3 +149,53 @@ def test_no_resolver_file_without_dns():
     """The app keeps its own."""
     pod = manifest.Pod(document(), {})
     assert set(hostfiles.contents(pod)) == {"/etc/hosts", "/etc/hostname"}
+
+
+# --- restarts --------------------------------------------------------------------------------------------------
+
+
+class _Ended:
+    """An execution that has ended."""
+
+    def __init__(self, began, code=1, reason="exited"):
+        self.began, self.code, self.reason = began, code, reason
+
+
+def test_pauses_double_up_to_a_minute_and_begin_anew_once_it_has_settled(monkeypatch):
+    """H5."""
+    now = 1000.0
+    monkeypatch.setattr(apprun.time, "monotonic", lambda: now)
+    app = manifest.App("a", {"exec": ["/x"]})
+    app.restart = "always"
+    run = apprun.AppRun(app, None)
+    pauses = []
+    for _ in range(12):
+        run.instance = _Ended(now - 1)
+        pauses.append(run.next_pause())
+    assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 60.0, 60.0]
+    run.instance = _Ended(now - 9.9)
+    assert run.next_pause() == 60.0
+    run.instance = _Ended(now - 10)
+    assert [run.next_pause(), run.next_pause()][0] == 0.1
+
+
+@pytest.mark.parametrize(
+    ("restart", "ended", "again"),
+    [
+        ("never", _Ended(0, 1), False),
+        ("on-failure", _Ended(0, 0), False),
+        ("on-failure", _Ended(0, 3), True),
+        ("on-failure", _Ended(0, 137, "killed"), True),
+        ("on-failure", _Ended(0, 137, "oom"), True),
+        ("always", _Ended(0, 0), True),
+        ("always", _Ended(0, 127, "start-failed"), False),
+        ("always", _Ended(0, 126, "start-failed"), False),
+        ("always", _Ended(0, 125, "start-failed"), False),
+    ],
+)
+def test_what_is_started_again(restart, ended, again):
+    app = manifest.App("a", {"exec": ["/x"]})
+    app.restart = restart
+    run = apprun.AppRun(app, None)
+    run.instance = ended
+    assert (run.next_pause() is not None) == again

@@ -40,7 +40,9 @@ class Instance:
         "log",
         "message",
         "oom",
+        "oom_before",
         "reason",
+        "signal",
         "started",
         "streams",
     )
@@ -54,12 +56,15 @@ class Instance:
         self.streams = {out: applog.STDOUT, err: applog.STDERR}
         self.files = child.Files(self.directory, out_end, err_end, stdin)
         self.log = log
-        self.oom = oom
+        #: how often the kernel had ended a process of the app for want of memory, when this execution began, and
+        #: when the main process was last known to have outlived that
+        self.oom_before = self.oom = oom
         self.began = time.monotonic()
         self.started: str | None = None
         self.finished: str | None = None
         self.code: int | None = None
         self.reason: str | None = None
+        self.signal: int | None = None
         self.message: str | None = None
 
     def close(self) -> None:
@@ -92,6 +97,7 @@ class Instance:
         if self.finished is not None:
             value["exitCode"] = self.code
             value["exitReason"] = self.reason
+            value["signal"] = self.signal
             value["finishedAt"] = self.finished
         if self.message is not None:
             value["message"] = self.message
@@ -155,18 +161,31 @@ class AppRun:
     def record_status(self, status: int) -> None:
         """:param status: as ``waitpid`` gives it, of the main process."""
         code = os.waitstatus_to_exitcode(status)
-        killed = code < 0
-        number = 128 - code if killed else code
-        reason = "killed" if killed else "exited"
-        if number == 137 and self.instance is not None and podgroups.oom_kills(self.tree) > self.instance.oom:
+        instance = self.instance
+        assert instance is not None
+        number = 128 - code if code < 0 else code
+        reason, message = "killed" if code < 0 else "exited", None
+        kills = podgroups.oom_kills(self.tree)
+        # A shell ends with 137, too, when the command that it was for was killed so.
+        if number == 137 and kills > instance.oom:
             reason = "oom"
-        self.record(number, reason)
+        if kills > instance.oom_before:
+            message = f"killed for want of memory: {kills - instance.oom_before} of its processes"
+        instance.signal = -code if code < 0 else None
+        self.record(number, reason, message)
+
+    def survived_oom(self) -> None:
+        """The main process runs, although the kernel has ended another one of the app for want of memory."""
+        if self.instance is not None and self.instance.finished is None:
+            self.instance.oom = podgroups.oom_kills(self.tree)
 
     def next_pause(self) -> float | None:
         """Seconds until the app is to be started again; None: it is not (H5)."""
         instance = self.instance
-        if instance is None or instance.reason == "start-failed" or self.app.restart == "never":
+        if instance is None or self.app.restart == "never":
             return None
+        if instance.reason == "start-failed" and (instance.code != child.SETUP_FAILED or not self.history):
+            return None  # what is not there, or never was to be had, is not there the next time
         if self.app.restart == "on-failure" and instance.code == 0:
             return None
         if time.monotonic() - instance.began >= _SETTLED:

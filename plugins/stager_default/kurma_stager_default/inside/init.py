@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
 import os
+import time
 
 from kurma_core.linux import capabilities, libc, mounts, namespaces, process
 
@@ -16,7 +17,7 @@ _PR_SET_DUMPABLE = 4
 _PR_SET_NAME = 15
 _PR_SET_NO_NEW_PRIVS = 38
 # Seconds.
-_PATIENCE = 2.0
+_PATIENCE, _TURN = 2.0, 0.01
 _REQUESTS = (_signal.SIGTERM, _signal.SIGINT, _signal.SIGPWR)
 
 
@@ -63,9 +64,22 @@ def end(pid: int) -> None:
     except ProcessLookupError:
         return  # it has ended, and was waited for
     process.pidfd_send_signal(fd, _signal.SIGKILL)
-    if process.wait_pidfd(fd, _PATIENCE):
-        process.exit_status(fd)
+    end = time.monotonic() + _PATIENCE
+    # It waits for all that is in its namespace, our own children there too: those that ended are for us to reap.
+    while time.monotonic() < end:
+        ended = process.wait_pidfd(fd, _TURN)
+        _reap_all()
+        if ended:
+            break
     os.close(fd)
+
+
+def _reap_all() -> None:
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
 
 
 def _prepare() -> None:
@@ -73,6 +87,8 @@ def _prepare() -> None:
     libc.syscall("prctl", _PR_SET_NAME, b"kurma-init")
     _signal.set_wakeup_fd(-1)
     _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
+    for number in _signal.valid_signals() - {_signal.SIGCHLD, _signal.SIGKILL, _signal.SIGSTOP, *_REQUESTS}:
+        _signal.signal(number, _signal.SIG_IGN)  # blocked alone, they would queue up
     # A cgroup namespace too: whoever may enter ours must not find the host's there.
     namespaces.unshare(namespaces.CLONE_NEWNS | namespaces.CLONE_NEWCGROUP)
     mounts.make_private("/")
@@ -100,8 +116,4 @@ def _reap(stop_fd: int) -> None:
                 os.write(stop_fd, b"s")
             except OSError:
                 continue  # full: it has been asked often enough
-        try:
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        except ChildProcessError:
-            continue
+        _reap_all()

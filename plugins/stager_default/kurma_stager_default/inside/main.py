@@ -91,8 +91,9 @@ def _serve(house: _House) -> int:
     house.await_ready()
     code = serving.run()
     house.end()
-    if serving.broken is not None or serving.unsaved is not None:
-        _complain(serving.broken or str(serving.unsaved))
+    said = serving.broken or serving.hangs or serving.unsaved
+    if said is not None:
+        _complain(said)
     return code
 
 

@@ -101,24 +101,63 @@ def oom_kills(tree: CgroupTree) -> int:
     return 0
 
 
-def end_all(tree: CgroupTree) -> None:
-    """SIGKILL to all in the cgroup, without waiting for them.
+def watch_oom(tree: CgroupTree) -> tuple[int, int]:
+    """A descriptor that polls when the kernel wants for memory in the cgroup, and the events to poll for.
+
+    For :func:`saw_oom`. It goes with this process. :returns: -1 where the host does not tell.
+    """
+    import select
+
+    try:
+        return os.open(tree.file("memory", "memory.events"), os.O_RDONLY | os.O_CLOEXEC), select.POLLPRI
+    except OSError:
+        pass
+    try:  # v1
+        told = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        try:
+            about = os.open(tree.file("memory", "memory.oom_control"), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                tree.write("memory", "cgroup.event_control", f"{told} {about}")
+            finally:
+                os.close(about)
+        except OSError:
+            os.close(told)
+            raise
+        return told, select.POLLIN
+    except OSError:
+        return -1, 0
+
+
+def saw_oom(fd: int) -> None:
+    """It polls again for what comes from now on. :param fd: of :func:`watch_oom`."""
+    try:
+        os.pread(fd, 4096, 0)
+    except OSError:
+        try:  # noqa: SIM105 - contextlib costs every pod's start
+            os.read(fd, 8)  # v1's counter, which cannot be sought in
+        except OSError:
+            pass
+
+
+def end_all(tree: CgroupTree) -> bool:
+    """SIGKILL to all in the cgroup, without waiting for them. :returns: whether there was anybody.
 
     Not by ``cgroup.kill``: after it, being born there takes longer (see :mod:`kurma_core.linux.birthplace`).
     """
     if not tree.pids():
-        return
+        return False
     _freeze(tree, True)  # so that nothing is born while we look
     try:
         signalled: set[int] = set()
         for _ in range(_ROUNDS):
             new = [pid for pid in tree.pids() if pid not in signalled]
             if not new:
-                return
+                break
             signalled.update(new)
             _kill_members(tree, new)
     finally:
         _freeze(tree, False)
+    return True
 
 
 def _kill_members(tree: CgroupTree, pids: list[int]) -> None:

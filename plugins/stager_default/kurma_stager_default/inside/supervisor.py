@@ -19,12 +19,19 @@ from kurma_stager_default.inside.manifest import Pod
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 # Of what processes left behind still write, no more is waited for than this.
 _LAST_WORDS = 1 << 20
 # Seconds until status.json is tried again that could not be written.
 _STATUS_PAUSE = 5.0
+# Seconds that what got SIGKILL may take to end, until it is given up: it hangs in the kernel.
+_DYING = 1.5
+# Seconds between two looks for what dies.
+_LOOK_AGAIN = 0.01
+# Seconds for which a kill for want of memory counts for the end of the main process: after that it was another's.
+_OOM_COUNTS = 5.0
 
 
 class Supervisor:
@@ -49,6 +56,8 @@ class Supervisor:
         self.stopping = False
         #: why the pod cannot go on
         self.broken: str | None = None
+        #: what of it does not end, though it was killed
+        self.hangs: str | None = None
         self._running = running
         self._init = init
         self._requests = requests
@@ -65,6 +74,7 @@ class Supervisor:
         self.loop.watch(_catch_signals(), self._on_signals)
         self.loop.watch(self._requests, self._on_request)
         for run in self.runs:
+            self._watch_memory(run)
             self._begin(run)
         gc.freeze()
         while True:
@@ -76,7 +86,7 @@ class Supervisor:
 
     def _code(self) -> int:
         """How the apps ended stands in status.json. Where that cannot be, our own exit status tells."""
-        if self.broken is not None:
+        if self.broken is not None or self.hangs is not None:
             return 1
         if self.unsaved is None:
             return 0
@@ -97,12 +107,42 @@ class Supervisor:
         """A handler's time is over."""
         if run.child is not None:
             self._note(f"app {run.app.name}: its {run.phase} handler took too long and was killed")
-            _kill(run.child.pid, _signal.SIGKILL)
+            self._end_now(run)
 
     def _stop_is_over(self) -> None:
         for run in self.runs:
-            if run.phase == child.MAIN:
-                podgroups.end_all(run.tree)
+            if run.phase == child.MAIN and run.child is not None:
+                self._end_now(run)
+
+    def _end_now(self, run: AppRun) -> None:
+        """All processes of the app get SIGKILL; what does not die of that is not waited for."""
+        podgroups.end_all(run.tree)
+        self.loop.at(run, time.monotonic() + _DYING, lambda: self._gives_up(run))
+
+    def _gives_up(self, run: AppRun) -> None:
+        """The app's process hangs in the kernel. The pod has failed, and what can end of it does."""
+        one, run.child = run.child, None
+        if one is None:
+            return
+        self.hangs = f"app {run.app.name}: its process {one.pid} hangs in the kernel, and does not die"
+        run.record(128 + _signal.SIGKILL, "killed", f"process {one.pid} hangs in the kernel, and does not die")
+        if one.report >= 0:
+            self.loop.unwatch(one.report)
+            one.close()
+        self._close(run)
+        self._ended(run)
+
+    def _watch_memory(self, run: AppRun) -> None:
+        """Whether the kernel ends processes of it for want of memory, and when (H5)."""
+        fd, events = podgroups.watch_oom(run.tree)
+
+        def look(fd: int, _events: int) -> None:
+            podgroups.saw_oom(fd)
+            # Now, the main process may be the one, and about to end.
+            self.loop.at(("oom", fd), time.monotonic() + _OOM_COUNTS, run.survived_oom)
+
+        if fd >= 0:
+            self.loop.watch(fd, look, events)
 
     def _over(self) -> bool:
         if self.broken is not None:
@@ -184,16 +224,26 @@ class Supervisor:
         run.phase = kind
         self.loop.cancel(run)
         if kind in (child.PRE_START, child.POST_STOP):
-            bound = (
-                min(self.pod.handler_timeout, self.pod.stop_timeout) if self.stopping else self.pod.handler_timeout
-            )
-            self.loop.at(run, time.monotonic() + bound, lambda: self._too_long(run))
-        run.child = child.spawn(self.pod, run.app, kind, argv, instance.files, run.tree)
+            self._bound_handler(run)
+        try:
+            run.child = child.spawn(self.pod, run.app, kind, argv, instance.files, run.tree)
+        except OSError as error:
+            one = child.Child(-1, -1, kind)
+            one.failure = child.SETUP_FAILED, f"no process can be made for it: {error.strerror}"
+            self._on_exit(run, one, child.SETUP_FAILED << 8)
+            return
         if kind == child.MAIN and run.app.stdin and self._stdin >= 0:
             os.close(self._stdin)
             self._stdin = instance.files.stdin = -1
         self.loop.watch(run.child.report, lambda _fd, _events: self._on_report(run))
         self._changed = True
+
+    def _bound_handler(self, run: AppRun) -> None:
+        """From now on, the handler that runs has its time (H4); while the pod stops, no more than an app has."""
+        bound = self.pod.handler_timeout
+        if self.stopping:
+            bound = min(bound, self.pod.stop_timeout)
+        self.loop.at(run, time.monotonic() + bound, lambda: self._too_long(run))
 
     def _on_report(self, run: AppRun) -> None:
         one = run.child
@@ -204,8 +254,11 @@ class Supervisor:
             self._note(text)
         one.notes.clear()
         if one.kind == child.ROOT and one.ready and run.instance is not None and run.instance.files.namespace < 0:
-            path = f"/proc/{one.pid}/ns/mnt"
-            run.instance.files.namespace = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                path = f"/proc/{one.pid}/ns/mnt"
+                run.instance.files.namespace = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:
+                pass  # somebody was faster and killed it: that is seen when it is waited for
             _kill(one.pid, _signal.SIGKILL)
         if ended:
             self.loop.unwatch(one.report)
@@ -256,9 +309,9 @@ class Supervisor:
                 return
             run.started()
             run.record_status(status)
-            self._end_leftovers(run)
-            if run.app.post_stop is not None:
-                self._spawn(run, child.POST_STOP, run.app.post_stop)
+            after = run.app.post_stop
+            if after is not None:
+                self._end_leftovers(run, lambda: self._spawn(run, child.POST_STOP, after))
             else:
                 self._finish(run)
         else:
@@ -280,10 +333,19 @@ class Supervisor:
                 self.broken = f"app {run.app.name}: {text}"
         self._finish(run)
 
-    def _end_leftovers(self, run: AppRun) -> None:
-        """What the main process has left running in the app's cgroup ends with it."""
-        podgroups.end_all(run.tree)
+    def _end_leftovers(self, run: AppRun, then: Callable[[], None], until: float | None = None) -> None:
+        """What a process of the app has left running in its cgroup ends with it; ``then`` goes on once it has."""
+        some = podgroups.end_all(run.tree)
         self._drain(run)
+        now = time.monotonic()
+        until = now + _DYING if until is None else until
+        if some and now < until:
+            self.loop.at(run, now + _LOOK_AGAIN, lambda: self._end_leftovers(run, then, until))
+            return
+        if some:
+            self.hangs = f"app {run.app.name}: a process that it has left hangs in the kernel, and does not die"
+            self._note(self.hangs)
+        then()
 
     def _drain(self, run: AppRun) -> None:
         if run.instance is not None:
@@ -291,7 +353,20 @@ class Supervisor:
                 run.instance.drain(fd, _LAST_WORDS)
 
     def _finish(self, run: AppRun) -> None:
-        """An execution is over."""
+        """An execution is over, once nothing runs of it."""
+        self._end_leftovers(run, lambda: self._finished(run))
+
+    def _finished(self, run: AppRun) -> None:
+        self._close(run)
+        pause = None if self.stopping else run.next_pause()
+        if pause is not None:
+            run.phase = WAITING
+            self.loop.at(run, time.monotonic() + pause, lambda: self._begin(run))
+            gc.collect()
+            return
+        self._ended(run)
+
+    def _close(self, run: AppRun) -> None:
         self._drain(run)
         instance = run.instance
         assert instance is not None
@@ -299,12 +374,9 @@ class Supervisor:
             self.loop.unwatch(fd)
         instance.close()
         self._changed = True
-        pause = None if self.stopping else run.next_pause()
-        if pause is not None:
-            run.phase = WAITING
-            self.loop.at(run, time.monotonic() + pause, lambda: self._begin(run))
-            gc.collect()
-            return
+
+    def _ended(self, run: AppRun) -> None:
+        """The app will not be started again."""
         run.phase = ENDED
         if self.pod.lifecycle == "any" and not self.stopping:
             self.stop()
@@ -324,6 +396,8 @@ class Supervisor:
                 _kill(run.child.pid, run.app.stop_signal)
             elif run.phase in (child.ROOT, child.PRE_START) and run.child is not None:
                 _kill(run.child.pid, _signal.SIGKILL)
+            elif run.phase == child.POST_STOP and run.child is not None:
+                self._bound_handler(run)
 
 
 def _how(one: child.Child, status: int) -> str:
