@@ -6,6 +6,8 @@ holds none of it, yet is bounded by it, unless it was granted explicitly (then b
 
 from __future__ import annotations
 
+import os
+
 from kurma_core.linux import libc
 
 TYPE_CHECKING = False
@@ -108,8 +110,11 @@ def names(bits: Iterable[int]) -> list[str]:
 
 def last_cap() -> int:
     """The highest bit that the running kernel knows."""
-    with open("/proc/sys/kernel/cap_last_cap") as file:
-        return int(file.read())
+    fd = os.open("/proc/sys/kernel/cap_last_cap", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return int(os.read(fd, 16))
+    finally:
+        os.close(fd)
 
 
 def mask(bits: Iterable[int]) -> int:
@@ -150,7 +155,7 @@ def bounding() -> frozenset[int]:
 def drop_bounding(keep: frozenset[int]) -> None:
     """Take everything but ``keep`` out of the bounding set, for good. Needs CAP_SETPCAP."""
     for bit in range(last_cap() + 1):
-        if bit not in keep and libc.prctl(_PR_CAPBSET_READ, bit, 0, 0, 0):
+        if bit not in keep:
             libc.prctl(_PR_CAPBSET_DROP, bit, 0, 0, 0)
 
 

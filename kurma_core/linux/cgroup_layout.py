@@ -45,8 +45,11 @@ class Layout:
     @classmethod
     def detect(cls) -> Layout:
         """The layout that this process sees."""
+        with open("/proc/self/mountinfo", errors="surrogateescape") as file:
+            # Asked for several times by every pod's start; most mounts are none of these, and are not looked at.
+            mounted = [mounts.Mount(line) for line in file if " - cgroup" in line]
         with open("/proc/self/cgroup") as file:
-            return cls.parse(mounts.mountinfo(), file)
+            return cls.parse(mounted, file)
 
     @classmethod
     def parse(cls, mounted: Iterable[mounts.Mount], memberships: Iterable[str]) -> Layout:

@@ -2,8 +2,8 @@
 standard library alone: ``python3 -ISB compiling.py``, a :func:`job <main>` as JSON on standard input.
 
 A program is one file with all the modules that it starts with, each executed once, its own imports before it. To
-look for thirty files, open and read them takes longer than what is in them. What is imported later, or by other
-programs, is found beside it as a usual ``.pyc``.
+look for thirty files, open and read them takes longer than what is in them. What may be imported later is found
+beside it as a usual ``.pyc``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from __future__ import annotations
 import ast
 import json
 import marshal
+import os
 import sys
+from collections.abc import Iterable
 from importlib.util import MAGIC_NUMBER
 from types import CodeType
 from typing import Any
@@ -72,59 +74,61 @@ class _Lean(ast.NodeTransformer):
         return node
 
 
-def compiled(source: str, shown: str, *, lean: bool = True) -> CodeType:
-    """:param source: a file; ``shown``: the name that it has in tracebacks.
-    :param lean: for ours; the standard library is left as it is.
-    """
+def lean(source: str) -> ast.Module:
+    """A module of ours, parsed; without what is not for the interpreter."""
     with open(source, "rb") as file:
-        tree = ast.parse(file.read(), shown)
-    if lean:
-        tree = ast.fix_missing_locations(_Lean().visit(tree))
-    return compile(tree, shown, "exec", dont_inherit=True, optimize=2)
+        tree: ast.Module = _Lean().visit(ast.parse(file.read(), source))
+    return ast.fix_missing_locations(tree)
 
 
-def pyc(code: CodeType) -> bytes:
-    # "hash-based, never checked": no date in it, and no source to look for
-    return MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8) + marshal.dumps(code)
+def write(target: str, code: CodeType) -> None:
+    """As a ``.pyc`` file."""
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    with open(target, "wb") as file:
+        # "hash-based, never checked": no date in it, and no source to look for
+        file.write(MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8) + marshal.dumps(code))
 
 
-class Program:
-    """:param sources: of every module of ours, by name; None: an empty package."""
+class Modules:
+    """Those of ours, and what they import of each other.
 
-    def __init__(self, sources: dict[str, str | None], library: str) -> None:
+    :param sources: of every module, by name; None: an empty package.
+    """
+
+    def __init__(self, sources: dict[str, str | None]) -> None:
         self._sources = sources
-        self._library = library
+        self._trees: dict[str, ast.Module] = {}
 
-    def code(self, main: str) -> CodeType:
-        """What runs ``main()`` of that module."""
+    def first(self, main: str) -> list[str]:
+        """What is executed as ``main`` is imported, in that order: a module after its parent and its imports."""
         ordered: list[str] = []
         self._visit(main, ordered, set())
-        modules = [(name, self._is_package(name), self._compiled(name)) for name in reversed(ordered)]
-        begin = compile(_BEGIN.replace("MAIN", main), "start", "exec", dont_inherit=True, optimize=2)
-        filled = {"MODULES": modules, "LIBRARY": f"{self._library}/"}
-        constants = [filled.get(one, one) if isinstance(one, str) else one for one in begin.co_consts]
-        return begin.replace(co_consts=tuple(constants))
+        return ordered
 
     def _visit(self, name: str, ordered: list[str], seen: set[str]) -> None:
-        """Adds a module after its parent and all that it imports as it is loaded."""
         if name in seen:
             return
         seen.add(name)
-        parent = name.rpartition(".")[0]
-        if parent:
-            self._visit(parent, ordered, seen)
-        for imported in self._imports(name):
-            self._visit(imported, ordered, seen)
+        for needed in (*_parents(name), *self._imports(name, self._tree(name).body)):
+            self._visit(needed, ordered, seen)
         ordered.append(name)
 
-    def _imports(self, name: str) -> list[str]:
-        source = self._sources[name]
-        if source is None:
-            return []
-        with open(source, "rb") as file:
-            tree = ast.parse(file.read(), source)
+    def late(self, first: Iterable[str]) -> set[str]:
+        """What modules may import besides, at any time: in their functions, and so on."""
+        had = set(first)
+        found: set[str] = set()
+        waiting = list(had)
+        while waiting:
+            imported = self._imports(waiting.pop(), None)
+            new = {one for name in imported for one in (*_parents(name), name)} - had - found
+            found |= new
+            waiting += new
+        return found
+
+    def _imports(self, name: str, nodes: Iterable[ast.AST] | None) -> list[str]:
+        """:param nodes: to look at; None: all of the module's."""
         found = []
-        for node in tree.body:  # what stands in a function, or under TYPE_CHECKING, is not imported at once
+        for node in ast.walk(self._tree(name)) if nodes is None else nodes:
             if isinstance(node, ast.Import):
                 found += [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom) and node.module is not None:
@@ -132,27 +136,53 @@ class Program:
                 found += [f"{node.module}.{alias.name}" for alias in node.names]
         return [one for one in found if one in self._sources]
 
-    def _is_package(self, name: str) -> bool:
+    def _tree(self, name: str) -> ast.Module:
+        if name not in self._trees:
+            source = self._sources[name]
+            self._trees[name] = ast.Module([], []) if source is None else lean(source)
+        return self._trees[name]
+
+    def is_package(self, name: str) -> bool:
         source = self._sources[name]
         return source is None or source.endswith("/__init__.py")
 
-    def _compiled(self, name: str) -> CodeType:
-        source = self._sources[name]
-        shown = name.replace(".", "/") + ("/__init__.py" if self._is_package(name) else ".py")
-        return compile("", shown, "exec", dont_inherit=True) if source is None else compiled(source, shown)
+    def path(self, name: str) -> str:
+        """Below the library, without what comes after the last dot."""
+        return name.replace(".", "/") + ("/__init__" if self.is_package(name) else "")
+
+    def code(self, name: str) -> CodeType:
+        return compile(self._tree(name), f"{self.path(name)}.py", "exec", dont_inherit=True, optimize=2)
+
+    def program(self, main: str, library: str) -> CodeType:
+        """What runs ``main()`` of that module. :param library: where what is imported late will be."""
+        modules = [(name, self.is_package(name), self.code(name)) for name in reversed(self.first(main))]
+        begin = compile(_BEGIN.replace("MAIN", main), "start", "exec", dont_inherit=True, optimize=2)
+        filled = {"MODULES": modules, "LIBRARY": f"{library}/"}
+        constants = [filled.get(one, one) if isinstance(one, str) else one for one in begin.co_consts]
+        return begin.replace(co_consts=tuple(constants))
+
+
+def _parents(name: str) -> list[str]:
+    parts = name.split(".")
+    return [".".join(parts[:count]) for count in range(1, len(parts))]
 
 
 def main(job: dict[str, Any]) -> None:
-    """:param job: ``modules``: ``[source, target, shown, lean]`` each; ``programs``: ``[module, target]`` each;
-    all become ``.pyc`` files. ``sources``: see :class:`Program`; ``library``: the directory where modules will be.
+    """:param job: ``standard``: ``[source, target, shown]`` of each module that is not ours; ``sources``: see
+    :class:`Modules`; ``programs``: ``[module, target]`` each; ``library``: the modules' directory as the programs
+    will know it; ``directory``: as we do.
     """
-    for source, target, shown, lean in job["modules"]:
-        with open(target, "wb") as file:
-            file.write(pyc(compiled(source, shown, lean=lean)))
-    programs = Program(job["sources"], job["library"])
+    for source, target, shown in job["standard"]:
+        with open(source, "rb") as file:
+            code = compile(file.read(), shown, "exec", dont_inherit=True, optimize=2)
+        write(target, code)
+    modules = Modules(job["sources"])
+    late = set()
     for module, target in job["programs"]:
-        with open(target, "wb") as file:
-            file.write(pyc(programs.code(module)))
+        write(target, modules.program(module, job["library"]))
+        late |= modules.late(modules.first(module))
+    for name in sorted(late):
+        write(f"{job['directory']}/{modules.path(name)}.pyc", modules.code(name))
 
 
 if __name__ == "__main__":

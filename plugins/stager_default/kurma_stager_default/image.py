@@ -29,6 +29,8 @@ START = "start"
 _OPTIONS = "-IS"
 
 _INSIDE = "kurma_stager_default.inside"
+# By which an interpreter knows its library; "os" is frozen into it, but the file must be there.
+_LANDMARK = "os"
 _PACKAGES = ("kurma_core", "kurma_stager_default")
 
 # Standard modules that are imported late, on paths that a look at a fresh interpreter does not take.
@@ -164,28 +166,28 @@ def _modules(program: str, rootfs: str, library: str) -> list[str]:
     """
     listed = _run(program, ["-c", _LIST, *_standard_names()])
     stdlib = _stdlib()
-    jobs: list[tuple[str, str, str, bool]] = []
+    standard: list[tuple[str, str, str]] = []
     extensions = []
     for name, (origin, package) in json.loads(listed).items():
-        if origin == "built-in":
-            continue
+        if origin == "built-in" or (origin == "frozen" and name != _LANDMARK):
+            continue  # in the program itself
         if origin is not None and origin.endswith(".so"):
             extensions.append(origin)
             _copy(origin, f"{library}/lib-dynload/{os.path.basename(origin)}")
             continue
         path = name.replace(".", "/") + ("/__init__" if package else "")
         source = f"{stdlib}/{path}.py"
-        if os.path.exists(source):  # what is frozen has its source beside it too; "os" is a landmark
-            jobs.append((source, f"{library}/{path}.pyc", f"{path}.py", False))
+        if os.path.exists(source):
+            standard.append((source, f"{library}/{path}.pyc", f"{path}.py"))
+    # The packages themselves are empty there, whatever they hold here.
     sources: dict[str, str | None] = {**dict.fromkeys(_PACKAGES), **dict(_own_modules())}
-    for name, own in sources.items():
-        path = name.replace(".", "/") + ("/__init__" if own is None or own.endswith("/__init__.py") else "")
-        # The packages themselves are empty here, whatever they hold outside.
-        jobs.append((own or os.devnull, f"{library}/{path}.pyc", f"{path}.py", True))
-    programs = [(f"{_INSIDE}.{module}", f"{rootfs}/{_program(name)}") for name, module in PROGRAMS.items()]
-    for target in [*(one[1] for one in jobs), *(one[1] for one in programs)]:
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-    job = {"modules": jobs, "programs": programs, "sources": sources, "library": library[len(rootfs) :]}
+    job = {
+        "standard": standard,
+        "sources": sources,
+        "programs": [(f"{_INSIDE}.{module}", f"{rootfs}/{_program(name)}") for name, module in PROGRAMS.items()],
+        "library": library[len(rootfs) :],
+        "directory": library,
+    }
     # no_debug_ranges: the columns of each instruction, which every process would hold, for tracebacks only
     _run(program, ["-X", "no_debug_ranges", compiling.__file__], json.dumps(job))
     return extensions
@@ -215,7 +217,7 @@ def _standard_names() -> list[str]:
 def _wanted(name: str) -> bool:
     top = name.split(".")[0]
     # What stands under TYPE_CHECKING is for readers of types only.
-    return top not in (*_PACKAGES, "collections", "typing")
+    return top not in (*_PACKAGES, "__future__", "collections", "typing")
 
 
 def _run(program: str, arguments: list[str], stdin: str = "") -> str:

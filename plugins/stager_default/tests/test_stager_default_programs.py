@@ -2,11 +2,15 @@
 
 import importlib.util
 import marshal
+import os
 import subprocess
 import sys
 
+import kurma_stager_default
 import pytest
 from kurma_stager_default import compiling, image
+
+import kurma_core
 
 #: What the supervisor and PID 1 of every pod hold of the standard library, besides what each interpreter has by
 #: itself. Every module more costs the memory of every idle pod and the start of every pod: where a child or a
@@ -47,22 +51,22 @@ def modules(code):
     return list(reversed(found))
 
 
-def loaded(rootfs, names):
-    """Modules that the image's interpreter has in memory once it has loaded these, and did not have before."""
+def loaded(names):
+    """Modules that a fresh interpreter has in memory once it has loaded these, and did not have before."""
     script = "import sys; before = set(sys.modules)\n"
     script += "for name in sys.argv[1:]: __import__(name)\nprint(*set(sys.modules) - before)"
-    python = rootfs / image.PREFIX / "bin/python3"
-    done = subprocess.run(
-        [python, "-ISB", "-c", script, *names], capture_output=True, text=True, check=False, env={}
-    )
+    packages = [os.path.dirname(module.__path__[0]) for module in (kurma_core, kurma_stager_default)]
+    argv = [image.interpreter(), "-SB", "-c", script, *names]
+    environment = {"PYTHONPATH": ":".join(packages)}
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr
-    return set(done.stdout.split())
+    return set(done.stdout.split()) - {"__future__"}  # the image's are compiled without
 
 
 def test_the_supervisor_imports_this_and_nothing_else(rootfs):
     """Private memory and start-up time of every pod: see the names above for what to do if this fails."""
     names = [name for name, _, _ in modules(program(rootfs, "start"))]
-    found = {name for name in loaded(rootfs, names) if not name.startswith("kurma_")}
+    found = {name for name in loaded(names) if not name.startswith("kurma_")}
     assert found - WITH_OS == OF_THE_LIBRARY, "import it in a function, where it is needed, or say here why not"
     assert NOT_OURS & set(names) == set()
     assert all(importlib.util.find_spec(name) for name in NOT_OURS), "a name above is nobody's"
@@ -74,7 +78,7 @@ def test_a_program_brings_all_that_it_starts_with(rootfs):
         brought = [module for module, _, _ in modules(program(rootfs, name))]
         assert brought[-1] == f"kurma_stager_default.inside.{main}"
         assert len(brought) == len(set(brought))
-        assert set(brought) == {one for one in loaded(rootfs, brought) if one.startswith("kurma_")}
+        assert set(brought) == {one for one in loaded(brought) if one.startswith("kurma_")}
 
 
 def test_programs_are_lean(rootfs):
@@ -103,12 +107,32 @@ def test_what_is_compiled_is_what_was_written(tmp_path):
         "        d: Thing = a\n        e: Thing\n        return d\n"
     )
     space = {}
-    exec(compiling.compiled(str(source), "shown.py"), space)
+    exec(compile(compiling.lean(str(source)), "shown.py", "exec"), space)
     assert (space["first"], space["OTHER"], space["A"]().f()) == (1, 1, 2)
     assert "second" not in space
     assert not space.get("__annotations__")
     assert space["A"].f.__annotations__ == {}
-    assert compiling.compiled(str(source), "shown.py", lean=False) != compiling.compiled(str(source), "shown.py")
+
+
+def test_what_is_imported_late_is_there(rootfs, tmp_path):
+    """And nothing else of ours: each file is looked at before each start of a pod."""
+    library = next((rootfs / image.PREFIX / "lib").glob("python3.*"))
+    there = {
+        str(path.relative_to(library).with_suffix("")).replace("/", ".").removesuffix(".__init__")
+        for package in ("kurma_core", "kurma_stager_default")
+        for path in library.glob(f"{package}/**/*.pyc")
+    }
+    sources = {**dict.fromkeys(("kurma_core", "kurma_stager_default")), **dict(image._own_modules())}
+    assert {"kurma_core.linux.tree", "kurma_core.linux.filecopy"} <= there <= set(sources)
+    assert not there & {"kurma_stager_default.inside.main", "kurma_core.linux.netns_thread"}
+    one, two, three = (tmp_path / f"{name}.py" for name in ("one", "two", "three"))
+    one.write_text("def f():\n    from two import g\n    import p.q\n")
+    two.write_text("if 1:\n    import three\n")
+    three.write_text("TYPE_CHECKING = False\nif TYPE_CHECKING:\n    import four\n")
+    names = {"one": str(one), "two": str(two), "three": str(three), "four": str(one), "p": None, "p.q": str(three)}
+    modules = compiling.Modules(names)
+    assert modules.first("one") == ["one"]
+    assert modules.late(["one"]) == {"two", "three", "p", "p.q"}
 
 
 def test_what_cannot_be_compiled_is_told(tmp_path, monkeypatch):
@@ -118,7 +142,8 @@ def test_what_cannot_be_compiled_is_told(tmp_path, monkeypatch):
     broken = tmp_path / "broken.py"
     broken.write_text("def (:\n")
     sources = image._own_modules()
-    monkeypatch.setattr(image, "_own_modules", lambda: [*sources, ("kurma_core.linux.broken", str(broken))])
+    broken_one = [(name, str(broken) if name.endswith(".landlock") else source) for name, source in sources]
+    monkeypatch.setattr(image, "_own_modules", lambda: broken_one)
     monkeypatch.setattr(image, "_standard_names", lambda: ["os"])
     with pytest.raises(StagerError, match=r"cannot be made: .*SyntaxError") as caught:
         image.build(str(tmp_path / "rootfs"))

@@ -2,8 +2,10 @@
 
 import os
 import stat
+import sys
 
 import pytest
+from kurma_stager_default import compiling
 from kurma_stager_default.inside import become
 
 from kurma_core.linux import libc
@@ -112,7 +114,7 @@ for number, words in (
 
 
 @pytest.mark.parametrize("user", ["0", "1000"])
-def test_keys_of_the_host_stay_its_own(caller_key, users_key, pods, stager_tree, user):
+def test_keys_of_the_host_stay_its_own(caller_key, users_key, pods, stager_tree, user, tmp_path):
     """H2: root in an app has the number of the host's root, and none of its keys; a command run later neither."""
     assert found(_SESSION_KEYRING, b"kurma-test") is found(_USER_KEYRING, b"kurma-test-0") is True
     machine = os.uname().machine
@@ -122,10 +124,13 @@ def test_keys_of_the_host_stay_its_own(caller_key, users_key, pods, stager_tree,
         request_key=_ADD_KEY[machine] + 1,
         x32=0x40000000 if machine == "x86_64" else 0,
     )
-    # The stager's own image has a Python that can make any system call.
+    # The stager's own image has a Python, and with this a way to make any system call.
+    library = f"opt/stager/lib/python{sys.version_info.major}.{sys.version_info.minor}"
+    code = compile(compiling.lean(libc.__file__), "libc.py", "exec")
+    compiling.write(f"{tmp_path}/layer/{library}/kurma_core/linux/libc.pyc", code)
     python = ["/opt/stager/bin/python3", "-IuS", "-c"]
     app = {"exec": [*python, script + "import time; time.sleep(1000)"], "user": user, "group": user}
-    pod = pods({"main": app}, roots=[stager_tree.path])
+    pod = pods({"main": app}, roots=[f"{tmp_path}/layer", stager_tree.path])
     refused = "Operation not permitted\n" * 5
     assert pod.wait_log(refused) == refused
     assert pod.run(*python, script) == (0, refused, "")

@@ -210,9 +210,9 @@ def _one_of(what: str, value: Any, known: tuple[Any, ...]) -> Any:
 
 def load(path: str = "/manifest") -> Pod:
     """:raises ManifestError: it cannot be used, with the reason."""
-    with open(path, encoding="utf-8") as file:
+    with open(path, "rb", 0) as file:
         text = file.read()
     try:
-        return Pod(smalljson.decode(text), dict(os.environ))
+        return Pod(smalljson.decode(text.decode()), dict(os.environ))
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ManifestError(f"{path}: not a stager manifest: {type(error).__name__}: {error}") from None
