@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 _SHOWN = ("pid", "exited", "exitCode", "exitReason", "message", "startedAt", "finishedAt", "log", "logDropped")
-# Milliseconds that the supervisor has for its answer: the core waits ten seconds for ours.
-_PATIENCE = 5000
+# Milliseconds that the supervisor has for its answer; the core waits ten seconds for ours.
+_PATIENCE = 2000
 
 
 def main() -> int:
