@@ -38,8 +38,11 @@ class Copies:
         self.made: dict[tuple[int, int], tuple[tuple[str, ...], str]] = {}
 
     def next_source(self) -> None:
-        """Another source is copied from now on: no name of it shares a file with what is there."""
+        """Another source is copied from now on: no name of it shares a file with what is there. It may be on a
+        file system that can share blocks with the target's, though the one before could not.
+        """
         self.made.clear()
+        self.clone = self.splice = True
 
     def make(self, source: int, target: int, way: Sequence[str], name: str) -> None:
         """Copy the entry ``name`` (anything but a directory) from one directory to the other.

@@ -33,3 +33,28 @@ def test_a_link_put_in_the_place_of_a_copy_leads_nowhere(tmp_path, monkeypatch):
         os.close(target)
     assert victim.stat().st_mode & 0o7777 == 0o600
     assert not (tmp_path / "target" / "file").is_symlink()
+
+
+def test_each_source_is_tried_anew(tmp_path, monkeypatch):
+    """That blocks cannot be shared with one file system says nothing of the next."""
+    tried = []
+
+    def refuse(writer, request, reader):
+        tried.append(os.fstat(reader).st_ino)
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr(filecopy.fcntl, "ioctl", refuse)
+    for name in ("one", "two", "target"):
+        (tmp_path / name).mkdir()
+    for name in ("one/a", "one/b", "two/c", "two/d"):
+        (tmp_path / name).write_text(name)
+    one, two, target = (os.open(tmp_path / name, os.O_RDONLY) for name in ("one", "two", "target"))
+    copies = filecopy.Copies(target)
+    for source, names in ((one, "ab"), (two, "cd")):
+        copies.next_source()
+        for name in names:
+            copies.make(source, target, (), name)
+    for fd in (one, two, target):
+        os.close(fd)
+    assert len(tried) == 2
+    assert (tmp_path / "target/d").read_text() == "two/d"

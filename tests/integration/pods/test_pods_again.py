@@ -28,6 +28,28 @@ def test_start_again_is_from_a_clean_copy(house):
     assert again.exit_code == 0
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("storage", ["overlay", "copy"])
+def test_fifty_starts_take_no_more_disk(make_house, storage):
+    """What an execution wrote to its root is gone; of its log there is but text."""
+    house = make_house({"plugins": {"stagers": {"default": {"config": {"graphStorage": storage}}}}})
+    script = "[ -e /mark ] && echo unclean; dd if=/dev/zero of=/mark bs=1M count=4 2>/dev/null; echo ran"
+    record, output = house.run(script)
+    first = disk_usage(house.path(record))
+    for _ in range(49 if storage == "overlay" else 9):
+        record, output = house.start(record.uuid)
+        assert (record.exit_code, output) == (0, "ran\n")
+        assert disk_usage(house.path(record)) - first < 1 << 20
+
+
+def disk_usage(path):
+    return sum(
+        os.lstat(os.path.join(directory, name)).st_blocks * 512
+        for directory, _, names in os.walk(path)
+        for name in names
+    )
+
+
 def test_what_an_earlier_run_ended_with_is_not_told_of_the_next(house, tmp_path):
     flag = tmp_path / "flag"
     flag.mkdir()
