@@ -18,7 +18,7 @@ from kurma_core.version import VERSION
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from kurma_core.hookspecs import Progress, Stdio
+    from kurma_core.hookspecs import Progress, RunningStager, Stdio
     from kurma_core.image_store import GcReport
     from kurma_core.images import HostImage, ImageManager
     from kurma_core.models import LogText, PodRecord
@@ -260,16 +260,41 @@ class Client:
 
         record = self.pod(reference)
         directory = self._services.store.directory(record.uuid)
-        stager = recovery.find_stager(self._services, directory) if follow else None
+        stager = recovery.find_stager(self._services, directory)
         try:
             with LogReader(directory.path, self._logs_of(record, app)) as reader:
-                if stager is None:
+                if stager is not None and not reader.kept and self._calls(stager, "logs"):
+                    options = {"follow": follow, "tail": tail, "since": since, "stream": stream}
+                    yield from self._called_logs(record, app, stager, options)
+                elif stager is None or not follow:
                     yield from first(reader.rest())
                 else:
                     yield from reader.follow(stager.fileno(), first, then)
         finally:
             if stager is not None:
                 stager.close()
+
+    @staticmethod
+    def _calls(stager: RunningStager, verb: str) -> bool:
+        """Whether the stager's image has that call-in."""
+        return os.path.lexists(f"/proc/{stager.pid}/root/opt/stager/{verb}")
+
+    def _called_logs(
+        self, record: PodRecord, app: str | None, stager: RunningStager, options: Mapping[str, Any]
+    ) -> Iterator[LogText]:
+        """Of a pod whose stager keeps no logs in files: what its ``logs`` call-in prints, app by app."""
+        from kurma_core.pods.calledlogs import arguments, called_logs
+
+        names = [name for name, _ in self._logs_of(record, app)]
+        if options["follow"] and len(names) > 1:
+            raise AppNotFoundError(
+                f"the stager of pod {record.name} shows the log of one app at a time",
+                hint="name one of " + ", ".join(names),
+            )
+        driver = self._services.stagers.of_pod(record.stager)
+        path = self._services.store.directory(record.uuid).path
+        for name in names:
+            yield from called_logs(driver, path, stager, arguments(name, **options))
 
     def enter(
         self,

@@ -10,10 +10,13 @@ if TYPE_CHECKING:
 
 #: Bytes that are gathered before they are written.
 _GATHERED = 1 << 16
+#: Bytes of a line in parts that is printed as one.
+_LONGEST = 1 << 20
 
 
 class LogPrinter:
-    """Prints each line on the stream that it came from. A line in parts comes out as one.
+    """Prints each line on the stream that it came from. Parts of a line come out as they come, or, where something
+    stands before each line, together: nothing of another stream or app comes in between.
 
     :param flush: after each line, for what is followed; else at :meth:`flush`, and when there is much.
     :raises OutputClosed: nobody reads any more.
@@ -24,7 +27,8 @@ class LogPrinter:
         self._flush = flush
         self._prefix = prefix
         self._timestamps = timestamps
-        self._open: set[tuple[str, str]] = set()
+        self._parts: dict[tuple[str, str], list[LogText]] = {}
+        self._held: dict[tuple[str, str], int] = {}
         self._stream = "stdout"
         self._gathered: list[bytes] = []
         self._size = 0
@@ -33,15 +37,38 @@ class LogPrinter:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Nothing more comes: lines that do not end are printed, too."""
+        for key in list(self._parts):
+            line = self._whole(key)
+            self._print(line, self._headed(line))
         self.flush()
 
     def __call__(self, line: LogText) -> None:
+        if not self._prefix and not self._timestamps:
+            self._print(line, line.text if line.partial else line.text + b"\n")
+            return
+        key = (line.app, line.stream)
+        if line.partial or key in self._parts:
+            self._parts.setdefault(key, []).append(line)
+            self._held[key] = self._held.get(key, 0) + len(line.text)
+            if line.partial and self._held[key] < _LONGEST:
+                return
+            line = self._whole(key)
+        self._print(line, self._headed(line) + b"\n")
+
+    def _whole(self, key: tuple[str, str]) -> LogText:
+        """The line whose parts were held back."""
+        self._held.pop(key)
+        parts = self._parts.pop(key)
+        return parts[0]._replace(text=b"".join([part.text for part in parts]))
+
+    def _print(self, line: LogText, data: bytes) -> None:
         if line.stream != self._stream:
             self.flush()  # keeps the order where both are one terminal
             self._stream = line.stream
-        data = line.text if line.partial else line.text + b"\n"
-        if self._prefix or self._timestamps:
-            data = self._headed(line, data)
         self._gathered.append(data)
         self._size += len(data)
         if self._flush or self._size > _GATHERED:
@@ -55,20 +82,12 @@ class LogPrinter:
             self._size = 0
             self._session.write(self._stream, data, flush=True)
 
-    def _headed(self, line: LogText, data: bytes) -> bytes:
-        """``data`` with what stands before a line, unless it goes on with one."""
-        key = (line.app, line.stream)
-        begins = key not in self._open
-        if line.partial:
-            self._open.add(key)
-        else:
-            self._open.discard(key)
+    def _headed(self, line: LogText) -> bytes:
         head = self._head(line)
-        more = data[:-1].replace(b"\n", b"\n" + head) + data[-1:]
-        return head + more if begins else more
+        return head + line.text.replace(b"\n", b"\n" + head)
 
     def _head(self, line: LogText) -> bytes:
-        words = [line.at] if self._timestamps else []
+        words = [line.at] if self._timestamps and line.at else []
         if self._prefix:
             words.append(f"{line.app}:")
-        return (" ".join(words) + " ").encode()
+        return "".join(f"{word} " for word in words).encode()

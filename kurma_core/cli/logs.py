@@ -52,4 +52,4 @@ def logs(
     printer = LogPrinter(session, flush=follow, prefix=prefix, timestamps=timestamps)
     for line in lines:
         printer(line)
-    printer.flush()
+    printer.end()

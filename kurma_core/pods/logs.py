@@ -29,8 +29,8 @@ class LogReader:
     """The logs of some apps of one pod, in the order of the files; followed, in the order of arrival. An app that
     is executed again has another log: it is gone on with.
 
-    Where the stager keeps no logs in the CRI format, all that there is is what it printed itself, raw, under the
-    first app's name.
+    Where the stager keeps no logs in the CRI format (:attr:`kept`), all that is here is what it printed itself,
+    raw, under the first app's name.
 
     :param directory: the pod's.
     :param apps: (app, name of its log file under ``logs/``).
@@ -40,8 +40,9 @@ class LogReader:
         self._directory = directory
         self._logs = f"{directory}/pod/logs"
         self._shares = False
-        self._kept = os.path.isdir(self._logs)
-        if self._kept:
+        #: whether the stager keeps logs that can be read here
+        self.kept = os.path.isdir(self._logs)
+        if self.kept:
             self._files = [self._file(app, name) for app, name in apps]
         else:
             app = apps[0][0] if apps else ""
@@ -90,7 +91,7 @@ class LogReader:
 
     def follow_executions(self) -> bool:
         """Goes on with the logs of apps that are executed anew; whether there are any. For the present end."""
-        found = read_status_file(self._directory) if self._kept else None
+        found = read_status_file(self._directory) if self.kept else None
         changed = False
         for place, file in enumerate(self._files):
             status = None if found is None else found[0].get(file.app)
@@ -102,7 +103,7 @@ class LogReader:
 
     def watched(self) -> str:
         """The directory in which something changes when more has come."""
-        return self._logs if self._kept else f"{self._directory}/stager"
+        return self._logs if self.kept else f"{self._directory}/stager"
 
     def chains(self) -> list[LogChain]:
         return [file.chain for file in self._files]

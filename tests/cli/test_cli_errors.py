@@ -373,6 +373,25 @@ def test_prefix_and_time_stand_before_whole_lines(
     assert err == b"T2 a: err\xff\n"
 
 
+def test_what_stands_before_lines_parts_none(fakes: ModuleType, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    """Lines in parts of two apps and streams that come at the same time; one too long to be held back."""
+    lines = [
+        LogText("a", "T1", "stdout", True, b"a"),
+        LogText("b", "T2", "stdout", True, b"b"),
+        LogText("a", "T3", "stderr", True, b"err"),
+        LogText("a", "T4", "stdout", False, b"1"),
+        LogText("b", "T5", "stdout", False, b"2\nb3"),
+        LogText("a", "T6", "stderr", False, b"or"),
+        LogText("a", "", "stdout", False, b"no time"),
+        LogText("a", "T7", "stdout", True, b"x" * (1 << 20)),
+        LogText("a", "T8", "stdout", False, b"y"),
+    ]
+    run(fakes, "logs --prefix --timestamps web", lines=lines)
+    out, err = capfdbinary.readouterr()
+    assert out == (b"T1 a: a1\nT2 b: b2\nT2 b: b3\na: no time\nT7 a: " + b"x" * (1 << 20) + b"\nT8 a: y\n")
+    assert err == b"T3 a: error\n"
+
+
 def test_logs_arguments(fakes: ModuleType) -> None:
     client = run(fakes, "logs web a -f -n 5 --since 2024-01-01T00:00:00Z --stream stderr")[1]
     assert client.calls == [

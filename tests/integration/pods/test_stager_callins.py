@@ -197,3 +197,43 @@ def test_enter_needs_an_app_and_a_running_pod(house):
         assert house.enter(pod.uuid, "hostname", app="two")[0] == 0
     with pytest.raises(PodStateError, match=r"it is (stopped|errored)"):
         house.enter(pod.uuid, "true", app="one")
+
+
+LOGS = """
+echo "asked: $@"; printf 'a part'; sleep .1; echo ' and its end'
+[ "$1" = main ] || { echo "logs: no app $1" >&2; exit 2; }
+[ "$2" != --follow ] || while :; do sleep .05; echo again; done
+"""
+
+
+def test_logs_are_asked_of_a_stager_that_keeps_none(foreign):
+    """G8, G9: in the words of the contract, while it lives; what it printed itself, once it has ended."""
+    house = foreign("echo own words; " + SERVE, {"logs": LOGS})
+    with house.running() as pod:
+        found = list(house.client.logs(pod.uuid, "main", tail=3, since=1_500_000_000_500_000_000, stream="stdout"))
+        assert b"".join(text.text + (b"" if text.partial else b"\n") for text in found) == (
+            b"asked: main --tail 3 --since 2017-07-14T02:40:00.500000000Z --stream stdout\na part and its end\n"
+        )
+        followed = house.client.logs(pod.uuid, follow=True)
+        text = b""
+        while text.count(b"again") < 3:
+            text += next(followed).text
+        followed.close()
+        until(lambda: not CgroupTree(f"kurma/{pod.uuid}/callins").pids(), "the call-in's end")
+    assert b"".join(text.text for text in house.client.logs(pod.uuid)) == b"own words"
+
+
+def test_a_logs_call_in_that_fails(foreign):
+    house = foreign(SERVE, {"logs": "echo some; echo 'logs: the disk is gone' >&2; exit 3"})
+    with house.running() as pod:
+        found = house.client.logs(pod.uuid)
+        assert next(found).text == b"some"
+        with pytest.raises(StagerError, match="'logs' ended with status 3: logs: the disk is gone"):
+            next(found)
+
+
+def test_no_logs_call_in(foreign):
+    """There is what it prints itself."""
+    house = foreign("echo own words; " + SERVE)
+    with house.running() as pod:
+        assert b"".join(text.text for text in house.client.logs(pod.uuid)) == b"own words"

@@ -1,0 +1,94 @@
+"""Logs of a pod whose stager keeps none in files: asked of its ``logs`` call-in while it lives (G8, G9)."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from kurma_core.errors import KurmaError, StagerError
+from kurma_core.hookspecs import Stdio
+from kurma_core.linux.clock import stamp
+from kurma_core.models import LogText
+
+if TYPE_CHECKING:
+    from kurma_core.hookspecs import RunningStager, Stager
+
+_CHUNK = 1 << 16
+
+
+def arguments(
+    app: str, *, follow: bool, tail: int | None, since: int | None, stream: str | None
+) -> tuple[str, ...]:
+    """Of the call-in. :param since: nanoseconds since the epoch."""
+    words = [app]
+    if follow:
+        words.append("--follow")
+    if tail is not None:
+        words += ["--tail", str(tail)]
+    if since is not None:
+        words += ["--since", stamp(max(0, since)).decode()]
+    if stream is not None:
+        words += ["--stream", stream]
+    return tuple(words)
+
+
+def called_logs(
+    driver: Stager, directory: str, stager: RunningStager, words: tuple[str, ...]
+) -> Iterator[LogText]:
+    """What the call-in prints, as it comes; without times, all of it as standard output.
+
+    :param words: see :func:`arguments`.
+    :raises StagerError: it fails, or there is none.
+    """
+    call = _Call(driver, directory, stager, words)
+    try:
+        while data := os.read(call.output, _CHUNK):
+            whole, newline, rest = data.rpartition(b"\n")
+            if newline:
+                yield LogText(words[0], "", "stdout", False, whole)
+            if rest:
+                yield LogText(words[0], "", "stdout", True, rest)
+        call.check()
+    finally:
+        call.close()
+
+
+class _Call:
+    """The call-in, waited for by a thread: it may print for as long as the pod lives."""
+
+    def __init__(self, driver: Stager, directory: str, stager: RunningStager, words: tuple[str, ...]) -> None:
+        self._said = os.memfd_create("errors", os.MFD_CLOEXEC)
+        self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+        self.output, self._out = os.pipe2(os.O_CLOEXEC)
+        self._code = 0
+        self._error: KurmaError | None = None
+        self._thread = threading.Thread(target=self._run, args=(driver, directory, stager, words), daemon=True)
+        self._thread.start()
+
+    def _run(self, driver: Stager, directory: str, stager: RunningStager, words: tuple[str, ...]) -> None:
+        try:
+            stdio = Stdio(self._null, self._out, self._said)
+            self._code = driver.call(directory, stager, "logs", words, stdio)
+        except KurmaError as error:
+            self._error = error
+        finally:
+            os.close(self._out)
+
+    def check(self) -> None:
+        """Once it has closed its output. :raises StagerError: it failed."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        if self._code:
+            said = os.pread(self._said, 4096, 0).decode(errors="replace").strip().splitlines()
+            why = f": {said[-1]}" if said else ""
+            raise StagerError(f"the stager's call-in 'logs' ended with status {self._code}{why}")
+
+    def close(self) -> None:
+        # A call-in that still prints sees that nobody reads; one that waits ends with us.
+        os.close(self.output)
+        if not self._thread.is_alive():
+            os.close(self._null)
+            os.close(self._said)
