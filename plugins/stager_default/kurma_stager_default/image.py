@@ -98,7 +98,7 @@ def build(rootfs: str) -> Mapping[str, Any]:
     for name in PROGRAMS:
         if name != START:
             _launcher(rootfs, name)
-    _plain_modes(rootfs)
+    _plain(rootfs)
     return {
         "acKind": "ImageManifest",
         "acVersion": "0.8.11",
@@ -238,13 +238,16 @@ def _libraries(rootfs: str, loader: str, objects: list[str]) -> None:
         _copy(path, f"{rootfs}{default}/{os.path.basename(name)}")
 
 
-def _plain_modes(rootfs: str) -> None:
-    """The same whatever umask this process has; nobody but root may change anything."""
+def _plain(rootfs: str) -> None:
+    """The same whatever umask this process has and whenever it runs: the same interpreter makes the same image.
+    Nobody but root may change anything."""
     for directory, _, names in os.walk(rootfs):
         os.chmod(directory, 0o755)  # noqa: S103 - as directories are
         for name in names:
             path = f"{directory}/{name}"
             os.chmod(path, 0o755 if os.stat(path).st_mode & 0o100 else 0o644)
+            os.utime(path, (0, 0))
+        os.utime(directory, (0, 0))
 
 
 def _launcher(rootfs: str, name: str) -> None:

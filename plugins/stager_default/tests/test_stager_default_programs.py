@@ -1,5 +1,6 @@
 """What the programs of the image are made of: all that they start with, and nothing else (H1)."""
 
+import hashlib
 import importlib.util
 import marshal
 import os
@@ -151,11 +152,21 @@ def test_what_cannot_be_compiled_is_told(tmp_path, monkeypatch):
 
 
 def test_the_same_source_gives_the_same_bytes(tmp_path):
-    """Whatever this process has loaded, and however its strings are hashed."""
+    """Whatever this process has loaded, whenever it runs, and however its strings are hashed: the same image."""
+
+    def look(path):
+        found = {}
+        for directory, _, names in os.walk(path):
+            for name in (".", *names):
+                file = os.path.join(directory, name)
+                status = os.stat(file)
+                with open(os.devnull if name == "." else file, "rb") as opened:
+                    content = hashlib.file_digest(opened, "sha256").hexdigest()
+                found[os.path.relpath(file, path)] = (status.st_mode, status.st_mtime_ns, content)
+        return found
+
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         image.build(str(tmp_path / name))
-    for name in image.PROGRAMS:
-        path = image._program(name)
-        assert (tmp_path / "one" / path).read_bytes() == (tmp_path / "two" / path).read_bytes()
+    assert look(tmp_path / "one") == look(tmp_path / "two")
     assert sys.flags.hash_randomization
