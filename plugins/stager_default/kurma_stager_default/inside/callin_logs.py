@@ -13,6 +13,7 @@ import sys
 from kurma_core.linux import crilog
 from kurma_core.linux.clock import moment
 from kurma_core.linux.inotify import IN_MOVED_TO, Watch
+from kurma_stager_default.inside.asking import Asking
 from kurma_stager_default.inside.errors import SetupError
 
 TYPE_CHECKING = False
@@ -114,8 +115,10 @@ def _apps() -> dict[str, dict[str, Any]]:
 def show(wanted: Wanted, app: dict[str, Any], out: int = 1) -> None:
     printer, chosen = Printer(wanted.timestamps, out), crilog.Filter(wanted.since, wanted.stream)
     file = crilog.LogFile(f"{_LOGS}/{app['log']}", wanted.app, crilog.plain)
+    following: Asking | None = None
     watch: Watch | None = None
     if wanted.follow and not app["exited"]:
+        following = Asking({"do": "follow"})
         watch = _watch()
         file.chain.share()
     printer.print(crilog.tail(filter(chosen, file.read_all()), wanted.tail, crilog.plain))
@@ -138,6 +141,8 @@ def show(wanted: Wanted, app: dict[str, Any], out: int = 1) -> None:
             continue
         changed = True
     printer.print(filter(chosen, file.rest()))
+    if following is not None:
+        following.close()
 
 
 def _watch() -> Watch:

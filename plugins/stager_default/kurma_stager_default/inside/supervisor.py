@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 # Of what processes left behind still write, no more is waited for than this.
 _LAST_WORDS = 1 << 20
+# Seconds that readers of logs have at the pod's end.
+_LAST_READ = 1.0
 # Seconds until status.json is tried again that could not be written.
 _STATUS_PAUSE = 5.0
 # Seconds that what got SIGKILL may take to end, until it is given up: it hangs in the kernel.
@@ -66,6 +68,8 @@ class Supervisor:
         self.loop = Loop()
         self.control = Control(self.loop)
         self.control.verbs["status"] = self._tell_status
+        self.control.verbs["follow"] = self._take_reader
+        self._readers: list[Conversation] = []
         #: why status.json is not up to date
         self.unsaved: str | None = None
 
@@ -80,6 +84,7 @@ class Supervisor:
         while True:
             self._announce()
             if self._over():
+                self._see_readers_off()
                 return self._code()
             self.loop.turn()
             self._reap()
@@ -186,6 +191,20 @@ class Supervisor:
         finally:
             os.close(file)
         asked.end()
+
+    def _take_reader(self, asked: Conversation, _: dict[str, Any]) -> None:
+        """A call-in that follows a log: it says so for as long as it does."""
+        self._readers.append(asked)
+        asked.on_end = lambda: self._readers.remove(asked)
+
+    def _see_readers_off(self) -> None:
+        """Who follows a log reads it to its end before the pod is taken down, and call-ins with it; bounded."""
+        if self._readers and self.broken is None:
+            over: list[bool] = []
+            self.loop.at("readers", time.monotonic() + _LAST_READ, lambda: over.append(True))
+            while self._readers and not over:
+                self.loop.turn()
+                self._reap()
 
     def _read(self, instance: Instance, fd: int) -> None:
         instance.drain(fd, 1)  # one read, then the others' turn
