@@ -109,6 +109,15 @@ class LimitsConfig:
 
 
 @frozen
+class UsernsPoolConfig:
+    """``count`` ids of the host from ``first`` on; a pod gets ``size`` of them (H9)."""
+
+    first: int
+    count: int
+    size: int
+
+
+@frozen
 class RegistriesConfig:
     """``insecure``: host[:port] of registries without TLS. ``mirrors``: registry name → mirrors, in order."""
 
@@ -126,6 +135,7 @@ class Config:
     :param config_dir: the directory that was read, or that of the one file.
     :param config_files: the files that were read, in order.
     :param plugins: sections by kind (``networks``, without ``kurma.``), then by name; only those that were given.
+    :param userns: of pods that name none: ``none``, ``auto`` or ``UID:COUNT``.
     :param start_timeout: and ``stop_timeout``: seconds.
     :param trust: policy by source, defaults filled in: ``named``, ``https``, ``http``, ``docker``, ``file`` (K4).
     :param trustedkeys: directories, weakest first; keys are added to the last (K1).
@@ -150,6 +160,8 @@ class Config:
     host_image_digests: Mapping[str, str]
     registries: RegistriesConfig
     limits: LimitsConfig
+    userns: str
+    userns_pool: UsernsPoolConfig
     start_timeout: float
     stop_timeout: float
     log: LogConfig
@@ -357,12 +369,26 @@ def _config(values: dict[str, Json], origins: dict[str, str], directory: str, fi
             mirrors=MappingProxyType({name: tuple(hosts) for name, hosts in registries["mirrors"].items()}),
         ),
         limits=LimitsConfig(**values["limits"]),
+        userns=values["userns"],
+        userns_pool=_userns_pool(values["userns_pool"], origins),
         start_timeout=values["start_timeout"],
         stop_timeout=values["stop_timeout"],
         log=LogConfig(**values["log"]),
         origins=MappingProxyType(origins),
         values=MappingProxyType(values),
     )
+
+
+def _userns_pool(section: dict[str, Json], origins: Mapping[str, str]) -> UsernsPoolConfig:
+    pool = UsernsPoolConfig(**section)
+    for key, wrong in (
+        ("count", pool.first + pool.count > (1 << 32) - 1 and "it leads beyond the largest id, 4294967294"),
+        ("size", pool.size > pool.count and f"it is more than the pool's {pool.count} ids"),
+    ):
+        if wrong:
+            given = next(key for key in (key, "first", "count") if origins[f"userns_pool.{key}"] != "default")
+            Where(origins[f"userns_pool.{given}"], f"userns_pool.{key}").fail(wrong)
+    return pool
 
 
 def _stager(name: str, section: dict[str, Json], origins: Mapping[str, str]) -> StagerConfig:

@@ -224,6 +224,12 @@ def _digest(value: Json) -> str:
     return text
 
 
+def _userns(value: Json) -> str:
+    from kurma_core.models import userns_word
+
+    return userns_word(_text(value))
+
+
 _A_HOST = "host[:port], without https:// or a path"
 _hosts = _list_of(_A_HOST, _host)
 _texts = _list_of("text", _text)
@@ -255,6 +261,7 @@ SHAPES: Mapping[str, tuple[str, Callable[[Json], Json]]] = {
         "a mapping of locators to sha256:… or sha512-… digests in lower case",
         _by_name("a sha256:… or sha512-… digest in lower case", _digest, _text),
     ),
+    "user namespace": ("none, auto, or UID:COUNT with a UID from 1 on", _userns),
     "mapping": ("a mapping", _mapping),
 }
 
@@ -297,6 +304,18 @@ SCHEMA: tuple[Key, ...] = (
     Key("renderer", "text", "overlay", "renderer plugin for pods that name none"),
     Key("stager", "text", "default", "stager for pods that name none: of `stagers`, else a stager plugin"),
     Key("stagers", "named", {}, "stagers by name", keys=_STAGER),
+    Key("userns", "user namespace", "none", "user namespace of pods that name none: `none`, `auto`, `UID:COUNT`"),
+    Key(
+        "userns_pool",
+        "section",
+        {},
+        "the host's ids that `auto` gives ranges of",
+        keys=(
+            Key("first", "count", 0x70000000, "the first id"),
+            Key("count", "count", 0x0FFE0000, "how many ids from there on"),
+            Key("size", "count", 65536, "how many of them each pod gets"),
+        ),
+    ),
     Key("start_timeout", "duration", 60.0, "how long a stager may take until its pod runs"),
     Key("stop_timeout", "duration", 10.0, "how long apps may take to end before they are killed"),
     Key(

@@ -205,6 +205,10 @@ class VolumeError(PodError):
     """A volume cannot be given: no source, a link on the way, overlapping targets."""
 
 
+class IdRangeError(PodError):
+    """There is no range of ids for the pod's user namespace, or another pod has it."""
+
+
 class IsolatorError(PodError):
     """An isolator's value is wrong, or it cannot be enforced and strictness was asked for."""
 

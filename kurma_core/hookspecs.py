@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from kurma_core.models import (
         AppStatus,
         Attachment,
+        IdRange,
         IsolatorPlan,
         NetworkResult,
         PodEvent,
@@ -362,12 +363,25 @@ class AppSetup:
 
 @frozen
 class VolumeSetup:
-    """One volume of a pod: ``source`` is a path of the host (for an empty volume: in the pod's directory)."""
+    """One volume of a pod: ``source`` is a path of the host (for an empty volume: in the pod's directory).
+
+    :param idmap: with a user namespace, its owners are inside as they are outside. An empty volume needs no map:
+        what it holds belongs to ids of the namespace.
+    """
 
     name: str
     source: str
     read_only: bool
     recursive: bool = True
+    idmap: bool = False
+
+
+@frozen
+class UserNamespace:
+    """A pod's user namespace: where it is pinned on the host, and which of the host's ids it has (H9)."""
+
+    path: str
+    ids: IdRange
 
 
 @frozen
@@ -385,6 +399,8 @@ class PodSetup:
     :param dns: ``nameservers``, ``search``, ``options``: lists of strings; None: the app keeps its own file.
     :param hosts: all lines of ``/etc/hosts``, localhost among them: (address, names).
     :param volume_links: volume sources may be, or lead over, symbolic links (V1).
+    :param userns: the pod's, which its network namespace belongs to, as all other namespaces of its apps must;
+        only for a driver with ``user_namespaces``. None: the host's.
     """
 
     uuid: str
@@ -403,6 +419,7 @@ class PodSetup:
     dns: Mapping[str, tuple[str, ...]] | None = None
     hosts: tuple[tuple[str, tuple[str, ...]], ...] = ()
     volume_links: bool = False
+    userns: UserNamespace | None = None
 
 
 @frozen
@@ -461,6 +478,9 @@ class Stager(Protocol):
     Life: ``prepare`` once → ``start`` → ``attach_to`` from any process → ``call`` any number of times →
     ``cleanup``, which is repeatable, from any process, also when ``start`` never happened. A stopped pod may be
     started again, from ``prepare`` on.
+
+    A driver that keeps to :attr:`PodSetup.userns` says so by an attribute ``user_namespaces`` that is true; with
+    any other, pods with a user namespace are refused.
     """
 
     name: str

@@ -23,6 +23,57 @@ STATES = ("preparing", "prepared", "starting", "running", "stopping", "stopped",
 ENDED_STATES = ("stopped", "errored")
 
 
+#: The largest id there is; the one above it says "none".
+MAX_ID = (1 << 32) - 2
+
+
+@frozen
+class IdRange:
+    """Users and groups of the host that a pod's user namespace has: its 0 is ``first`` outside, and so on (H9)."""
+
+    first: int
+    count: int
+
+    @classmethod
+    def parse(cls, text: str) -> IdRange:
+        """``UID:COUNT``. :raises ValueError: it is none, or root's own id is in it."""
+        first, colon, count = text.partition(":")
+        if not colon or not all(part.isascii() and part.isdecimal() and len(part) < 11 for part in (first, count)):
+            raise ValueError(text)
+        found = cls(int(first), int(count))
+        if not (found.first and found.count and found.last <= MAX_ID):
+            raise ValueError(text)
+        return found
+
+    @property
+    def last(self) -> int:
+        return self.first + self.count - 1
+
+    def overlaps(self, other: IdRange) -> bool:
+        return self.first <= other.last and other.first <= self.last
+
+    def __str__(self) -> str:
+        return f"{self.first}:{self.count}"
+
+    def to_json(self) -> dict[str, Json]:
+        return {"first": self.first, "count": self.count}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Json]) -> IdRange:
+        return cls(value["first"], value["count"])
+
+
+#: What people are told who say it wrongly.
+USERNS_WORDS = "none, auto, or UID:COUNT with a UID from 1 on"
+
+
+def userns_word(text: str) -> str:
+    """What ``--userns`` takes: ``none``, ``auto`` or ``UID:COUNT``. :raises ValueError: another word."""
+    if text not in ("none", "auto"):
+        IdRange.parse(text)
+    return text
+
+
 # --- images ----------------------------------------------------------------------------------------------------
 
 
@@ -428,6 +479,7 @@ class PodRecord:
     :param exit_code: the pod's: the first non-zero of its apps in manifest order; None while it has not ended.
     :param owner: PID of the process that owns it; None: nobody does.
     :param images: image ID by app.
+    :param userns: ids of the host that its user namespace has; None: it has none of its own.
     """
 
     uuid: str
@@ -449,6 +501,7 @@ class PodRecord:
     stager_pid: int | None = None
     network_namespace: str | None = None
     manifest: Mapping[str, Json] = field(default_factory=dict)
+    userns: IdRange | None = None
 
     def to_json(self) -> dict[str, Json]:
         return {
@@ -465,6 +518,7 @@ class PodRecord:
             "stagerPid": self.stager_pid,
             "renderer": self.renderer,
             "networkNamespace": self.network_namespace,
+            "userNamespace": None if self.userns is None else self.userns.to_json(),
             "apps": {app.name: app.to_json() for app in self.apps},
             "images": dict(self.images),
             "networks": [attachment.to_json() for attachment in self.attachments],

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _OCTAL = frozenset("01234567")
 _SEED = "kurma.io/seed"
 _FULFILLS = "kurma.io/fulfills"
+_IDMAP = "kurma.io/idmap"
 _ISOLATORS = "kurma.io/isolators"
 
 
@@ -72,6 +73,8 @@ class Volume:
         owner and mode it starts with. Written as ``kurma.io/seed``.
     :param fulfills: only in what was an early document (E7): the mount points that it stands for, in every app,
         whatever its own name. Written as ``kurma.io/fulfills``.
+    :param idmap: of a host volume: in a pod with a user namespace, owners are inside as they are outside, and the
+        other way round (H9). Written as ``kurma.io/idmap``.
     """
 
     name: str
@@ -84,6 +87,7 @@ class Volume:
     gid: int = 0
     seed: tuple[str, str] | None = None
     fulfills: tuple[str, ...] = ()
+    idmap: bool = False
     extra: Mapping[str, Json] = field(default_factory=dict)
 
     @property
@@ -107,6 +111,7 @@ class Volume:
         if self.seed is not None:
             out[_SEED] = {"app": self.seed[0], "path": self.seed[1]}
         put(out, _FULFILLS, list(self.fulfills), [])
+        put(out, _IDMAP, self.idmap, False)
         return {**out, **self.extra}
 
 
@@ -307,7 +312,7 @@ def _read_volume(reader: Reader) -> Volume:
     kind = reader.string("kind", types.text, '"host" or "empty"')
     if kind not in ("host", "empty"):
         raise ManifestError(reader.at("kind"), '"host" or "empty"', describe(kind))
-    foreign = ("mode", "uid", "gid", _SEED) if kind == "host" else ("source", "recursive")
+    foreign = ("mode", "uid", "gid", _SEED) if kind == "host" else ("source", "recursive", _IDMAP)
     for key in foreign:
         value = reader.take(key)
         if value is not None:
@@ -322,6 +327,7 @@ def _read_volume(reader: Reader) -> Volume:
             read_only=read_only,
             recursive=reader.boolean("recursive", True),
             fulfills=fulfills,
+            idmap=reader.boolean(_IDMAP, False),
             extra=reader.extra(),
         )
     return Volume(

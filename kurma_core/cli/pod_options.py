@@ -27,11 +27,11 @@ POD_OPTIONS = (
     Option("interactive", "--interactive -i", "Give the app this command's standard input."),
     Option("env", "--env -e", "Set a variable; NAME alone takes it from here.", metavar="NAME[=VALUE]", many=True),
     Option("env_file", "--env-file", "Set the variables that FILE lists.", metavar="FILE", many=True),
-    Option("bind", "-v", "Mount a host path.", metavar="SOURCE:TARGET[:ro]", many=True),
+    Option("bind", "-v", "Mount a host path.", metavar="SOURCE:TARGET[:ro][,idmap]", many=True),
     Option(
         "volume",
         "--volume",
-        "A volume; keys: name, kind (host or empty), source, readOnly, recursive, mode, uid, gid.",
+        "A volume; keys: name, kind (host or empty), source, readOnly, recursive, idmap, mode, uid, gid.",
         metavar="KEY=VALUE,…",
         many=True,
     ),
@@ -61,6 +61,9 @@ POD_OPTIONS = (
     Option("strict_isolators", "--strict-isolators", "Fail if an isolator cannot be enforced."),
     Option("strict_volumes", "--strict-volumes", "Fail if a mount point of the image has no volume."),
     Option("allow_volume_links", "--allow-volume-links", "Let sources of volumes lead over symbolic links."),
+    Option(
+        "userns", "--userns", "The pod's user namespace: none, auto, or a range.", metavar="none|auto|UID:COUNT"
+    ),
     Option("stager", "--stager", "The stager.", metavar="NAME"),
     Option("renderer", "--renderer", "The renderer.", metavar="NAME"),
     Option(
@@ -127,6 +130,7 @@ def pod_request(options: dict[str, Any], note: Callable[[str], None], *, ephemer
         overrides={app["name"]: overrides} if app is not None and overrides else {},
         networks=_networks(options["net"], template),
         ports=_ports(options["publish"]),
+        userns=_userns(options["userns"]),
         stager=options["stager"],
         renderer=options["renderer"],
         pull=options["pull"],
@@ -234,9 +238,10 @@ def _add_volumes(document: dict[str, Json], app: dict[str, Json] | None, options
     mounts: list[Json] = [] if app is None else list(app.get("mounts") or [])
     taken = {volume.get("name") for volume in volumes if isinstance(volume, dict)}
     for text in options["bind"]:
-        source, target, read_only = _bind(text)
+        source, target, words = _bind(text)
         name = _free_name(target, taken)
-        volumes.append({"name": name, "kind": "host", "source": source, "readOnly": read_only})
+        volume: dict[str, Json] = {"name": name, "kind": "host", "source": source, "readOnly": "ro" in words}
+        volumes.append({**volume, "kurma.io/idmap": True} if "idmap" in words else volume)
         mounts.append({"volume": name, "path": target})
     mounts += [_mount(text) for text in options["mount"]]
     if volumes:
@@ -245,20 +250,25 @@ def _add_volumes(document: dict[str, Json], app: dict[str, Json] | None, options
         app["mounts"] = mounts
 
 
-def _bind(text: str) -> tuple[str, str, bool]:
-    """``SOURCE:TARGET[:ro|rw]``; a relative source is one of the current directory."""
+def _bind(text: str) -> tuple[str, str, set[str]]:
+    """``SOURCE:TARGET[:ro|rw][,idmap]``; a relative source is one of the current directory."""
     import os
 
     source, colon, rest = text.partition(":")
-    target, _, mode = rest.partition(":")
-    if not (source and colon and target.startswith("/")) or mode not in ("", "ro", "rw"):
-        raise UsageError(f"-v: malformed {text!r}", hint="write SOURCE:TARGET[:ro], e.g. ./data:/data:ro")
+    target, more, last = rest.partition(":")
+    words = set(last.split(",")) if more else set()
+    if (
+        not (source and colon and target.startswith("/"))
+        or not words <= {"", "ro", "rw", "idmap"}
+        or ({"ro", "rw"} <= words)
+    ):
+        raise UsageError(f"-v: malformed {text!r}", hint="write SOURCE:TARGET[:ro][,idmap], e.g. ./data:/data:ro")
     if "/" not in source and source not in (".", ".."):
         raise UsageError(
             f"-v: {source!r} is no path",
             hint=f"write ./{source}, or --volume name={source},kind=empty --mount volume={source},target={target}",
         )
-    return os.path.abspath(source), target, mode == "ro"
+    return os.path.abspath(source), target, words
 
 
 def _free_name(target: str, taken: set[Any]) -> str:
@@ -277,10 +287,10 @@ def _volume(text: str) -> dict[str, Json]:
     volume: dict[str, Json] = {}
     for part in text.split(","):
         key, equals, value = part.partition("=")
-        if key in ("readOnly", "recursive"):
+        if key in ("readOnly", "recursive", "idmap"):
             if value not in ("", "true", "false") or (equals and not value):
                 raise UsageError(f"--volume: {key} is true or false, not {value!r}")
-            volume[key] = value != "false"
+            volume["kurma.io/idmap" if key == "idmap" else key] = value != "false"
         elif key in ("uid", "gid"):
             if not value.isdecimal():
                 raise UsageError(f"--volume: {key} is a number, not {value!r}")
@@ -324,6 +334,15 @@ def _overrides(options: dict[str, Any]) -> AppOverrides:
         environment=tuple(dict(environment).items()),
         isolators=tuple(_isolator(text) for text in options["isolator"]),
     )
+
+
+def _userns(text: str | None) -> str | None:
+    from kurma_core.models import USERNS_WORDS, userns_word
+
+    try:
+        return None if text is None else userns_word(text)
+    except ValueError:
+        raise UsageError(f"--userns: malformed {text!r}", hint=f"write {USERNS_WORDS}") from None
 
 
 def _isolator(text: str) -> tuple[str, Json]:

@@ -132,6 +132,7 @@ def _page(record: PodRecord) -> Iterator[str]:
             ("stager", record.stager + (f" (process {record.stager_pid})" if record.stager_pid else "")),
             ("renderer", record.renderer),
             ("network namespace", record.network_namespace),
+            ("user namespace", _ids(record)),
         ]
     )
     yield from ("", *table(record.apps, [_APP_COLUMNS[0], ("IMAGE", _image_of(record)), *_APP_COLUMNS[1:]]))
@@ -141,6 +142,11 @@ def _page(record: PodRecord) -> Iterator[str]:
         yield from ("", *table(record.isolators, _ISOLATOR_COLUMNS))
     if record.notes:
         yield from ("", *(f"note: {note}" for note in record.notes))
+
+
+def _ids(record: PodRecord) -> str | None:
+    ids = record.userns
+    return None if ids is None else f"{ids} (ids 0 to {ids.count - 1} are the host's {ids.first} to {ids.last})"
 
 
 def _image_of(record: PodRecord) -> Any:

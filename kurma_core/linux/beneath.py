@@ -86,13 +86,14 @@ def make_dirs(
         walk.close()
 
 
-def make_mount_target(root_fd: int, path: str, *, directory: bool) -> int:
+def make_mount_target(root_fd: int, path: str, *, directory: bool, owner: tuple[int, int] = (0, 0)) -> int:
     """Find or make the place inside ``root_fd`` where something will be mounted (V3).
 
     Links are followed, but only ever inside the root, dangling ones too: what they point at is made. What is
-    missing is made as 0:0 0755, parents included. A file in the way of a directory becomes a directory.
+    missing is made with mode 0755, parents included. A file in the way of a directory becomes a directory.
 
     :param directory: the target is a directory; else a file (made empty, 0644).
+    :param owner: user and group of what is made.
     :returns: a descriptor of the target (``O_PATH``).
     :raises OSError: ``EISDIR`` when a directory stands where a file is to be mounted.
     """
@@ -100,11 +101,11 @@ def make_mount_target(root_fd: int, path: str, *, directory: bool) -> int:
     try:
         while walk.todo:
             if not directory and walk.at_last_name():
-                found = walk.last_file()
+                found = walk.last_file(owner)
                 if found is not None:
                     return found
                 continue
-            walk.step(mode=0o755, uid=0, gid=0, links=True, replace=True)
+            walk.step(mode=0o755, uid=owner[0], gid=owner[1], links=True, replace=True)
         if not directory:
             raise OSError(errno.EISDIR, "a directory stands where a file is to be mounted", path)
         return walk.take()
@@ -166,7 +167,7 @@ class _Walk:
             _unlink(self.fds[-1], name)
         raise OSError(errno.EAGAIN, "the tree changes too fast to make a directory in it", self.path)
 
-    def last_file(self) -> int | None:
+    def last_file(self, owner: tuple[int, int]) -> int | None:
         """The file that the last name stands for, made if missing; None if a link there gave new names to walk."""
         name = self.todo.pop(0)
         for _ in range(_TRIES):
@@ -179,7 +180,7 @@ class _Walk:
                     continue
                 try:
                     os.fchmod(made, 0o644)
-                    os.fchown(made, 0, 0)
+                    os.fchown(made, *owner)
                 finally:
                     os.close(made)
                 continue

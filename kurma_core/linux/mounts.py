@@ -37,6 +37,7 @@ ATTR_NOSUID = 0x2
 ATTR_NODEV = 0x4
 ATTR_NOEXEC = 0x8
 ATTR_NOSYMFOLLOW = 0x200000
+_ATTR_IDMAP = 0x100000
 ATTRIBUTES = {"ro": ATTR_RDONLY, "nosuid": ATTR_NOSUID, "nodev": ATTR_NODEV, "noexec": ATTR_NOEXEC}
 
 OPEN_TREE_CLONE = 1
@@ -125,6 +126,18 @@ def set_attributes(
     :param propagation: ``MS_PRIVATE`` or ``MS_SLAVE``; 0: as it is.
     """
     how = words(attributes, clear, propagation, 0)
+    flags = AT_EMPTY_PATH | (AT_RECURSIVE if recursive else 0)
+    syscall("mount_setattr", mount_fd, b"", flags, how, len(how))
+
+
+def map_ids(mount_fd: int, userns_fd: int, *, recursive: bool = True) -> None:
+    """Show files under other owners: host user 0 is what the user namespace's map makes of its 0, and so on, both
+    ways. Nothing on disk changes. An owner outside of the map is nobody's.
+
+    :param mount_fd: a detached mount, as :func:`open_tree` gives it, that is not mapped yet.
+    :raises OSError: ``EINVAL`` where a file system there cannot be mapped, ``EPERM`` where one is mapped already.
+    """
+    how = words(_ATTR_IDMAP, 0, 0, userns_fd)
     flags = AT_EMPTY_PATH | (AT_RECURSIVE if recursive else 0)
     syscall("mount_setattr", mount_fd, b"", flags, how, len(how))
 

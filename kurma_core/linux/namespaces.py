@@ -54,6 +54,18 @@ def enter_netns(path: str) -> None:
         raise OSError(error.errno, f"cannot enter the network namespace: {error.strerror}", path) from None
 
 
+def enter_userns(path: str) -> None:
+    """Enter the user namespace pinned at ``path``, for good, with all rights in it and none outside of it."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            setns(fd, CLONE_NEWUSER)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise OSError(error.errno, f"cannot enter the user namespace: {error.strerror}", path) from None
+
+
 def set_hostname(name: str) -> None:
     """Name the host as seen in the current UTS namespace."""
     raw = os.fsencode(name)
@@ -106,7 +118,12 @@ def pin(namespace: str, path: str) -> None:
 
 
 def delete_netns(path: str) -> None:
-    """Unpin the network namespace at ``path``; it goes when its last process goes. None there is success."""
+    """Unpin the network namespace at ``path``: see :func:`unpin`."""
+    unpin(path)
+
+
+def unpin(path: str) -> None:
+    """Let go of the namespace at ``path``; it goes when its last process goes. None there is success."""
     while True:
         try:
             mounts.umount(path, mounts.UMOUNT_NOFOLLOW | mounts.MNT_DETACH)

@@ -23,6 +23,7 @@ def take_down(services: Services, directory: PodDirectory, *, force: bool) -> No
     :raises KurmaError: something of it cannot be undone.
     """
     from kurma_core.linux import namespaces
+    from kurma_core.pods.document import user_namespace
 
     uuid = directory.uuid
     tree = CgroupTree(f"kurma/{uuid}")
@@ -39,6 +40,7 @@ def take_down(services: Services, directory: PodDirectory, *, force: bool) -> No
         if joined:
             services.networking.delete_all(joined, pod=uuid, pod_name=uuid, namespace=namespace)
         namespaces.delete_netns(namespace)
+        namespaces.unpin(user_namespace(uuid))
         tree.remove()
     except OSError as error:
         raise HostError(

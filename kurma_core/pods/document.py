@@ -10,6 +10,7 @@ from kurma_core.hookspecs import MountSetup
 from kurma_core.models import (
     Attachment,
     CgroupSetting,
+    IdRange,
     IsolatorPlan,
     IsolatorReport,
 )
@@ -26,6 +27,7 @@ class PodDocument:
     :param attachments: the networks, planned, in order.
     :param host_network: the pod shares the host's.
     :param ephemeral: removed once it has ended.
+    :param ids: of the host that its user namespace has; its own until it is removed. None: no user namespace.
     """
 
     uuid: str
@@ -50,6 +52,7 @@ class PodDocument:
     insecure: tuple[str, ...] = ()
     volume_links: bool = False
     environment: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
+    ids: IdRange | None = None
 
     @property
     def app_names(self) -> list[str]:
@@ -69,6 +72,11 @@ class PodDocument:
     def network_namespace(self) -> str | None:
         """The pinned namespace's path (W11); None: the host's."""
         return None if self.host_network else f"/run/netns/kurma-{self.uuid}"
+
+    @property
+    def user_namespace(self) -> str | None:
+        """The pinned namespace's path (H9); None: the host's."""
+        return None if self.ids is None else user_namespace(self.uuid)
 
     def to_json(self) -> dict[str, Json]:
         return {
@@ -98,6 +106,7 @@ class PodDocument:
             "verify": self.verify,
             "insecure": list(self.insecure),
             "volumeLinks": self.volume_links,
+            "ids": None if self.ids is None else self.ids.to_json(),
             "environment": {app: [list(pair) for pair in pairs] for app, pairs in self.environment.items()},
         }
 
@@ -133,7 +142,13 @@ class PodDocument:
             environment={
                 app: tuple((pair[0], pair[1]) for pair in pairs) for app, pairs in value["environment"].items()
             },
+            ids=None if value.get("ids") is None else IdRange.from_json(value["ids"]),
         )
+
+
+def user_namespace(uuid: str) -> str:
+    """Where a pod's user namespace is pinned, if it has one."""
+    return f"/run/kurma/userns/{uuid}"
 
 
 def _plan(value: Mapping[str, Json]) -> IsolatorPlan:

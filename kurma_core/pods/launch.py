@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kurma_core.errors import HostError, KurmaError, PodDamagedError, PodNotFoundError
+from kurma_core import hookspecs
+from kurma_core.errors import HostError, KurmaError, PodDamagedError, PodNotFoundError, StagerError
 from kurma_core.hookspecs import AppSetup, PodSetup
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.models import Attachment
@@ -64,7 +65,7 @@ class Volumes:
 
     def do(self, launch: Launch) -> None:
         volumes.check_sources(launch.document.manifest, allow_links=launch.document.volume_links)
-        volumes.make_empty(launch.document.manifest, launch.directory.path)
+        volumes.make_empty(launch.document.manifest, launch.directory.path, launch.document.ids)
 
     def undo(self, launch: Launch) -> None:
         # Empty volumes go with the pod, not with its end: their files are there to be read until `rm`.
@@ -91,6 +92,39 @@ class Cgroup:
             raise _host_error("remove the cgroup", launch, error) from None
 
 
+class UserNamespace:
+    """The pod's user namespace, held by a mount; before all others, which belong to it (H9)."""
+
+    name = "user-namespace"
+
+    def do(self, launch: Launch) -> None:
+        path, ids = launch.document.user_namespace, launch.document.ids
+        if path is None or ids is None:
+            return
+        from kurma_core.spawn_plan import UserMap
+
+        stagers, name = launch.services.stagers, launch.document.stager
+        if not getattr(stagers.get(name), "user_namespaces", False):
+            raise StagerError(
+                f"stager {name} knows nothing of user namespaces",
+                hint="run the pod with --userns none, or with another stager",
+            )
+        launch.services.id_ranges.hold(launch.document.uuid, ids)
+        whole = ((0, ids.first, ids.count),)
+        launch.services.spawner.make_user_namespace(path, UserMap(whole, whole))
+
+    def undo(self, launch: Launch) -> None:
+        from kurma_core.linux import namespaces
+
+        # Its ids stay the pod's: what it has written, on volumes say, belongs to them.
+        path = launch.document.user_namespace
+        if path is not None:
+            try:
+                namespaces.unpin(path)
+            except OSError as error:
+                raise _host_error("remove the user namespace", launch, error) from None
+
+
 class NetworkNamespace:
     """The pod's network namespace, held by a mount (W11)."""
 
@@ -99,7 +133,7 @@ class NetworkNamespace:
     def do(self, launch: Launch) -> None:
         path = launch.document.network_namespace
         if path is not None:
-            launch.services.spawner.make_namespace(path)
+            launch.services.spawner.make_namespace(path, userns=launch.document.user_namespace)
 
     def undo(self, launch: Launch) -> None:
         from kurma_core.linux import namespaces
@@ -173,7 +207,7 @@ class Stager:
 
 
 #: In the order in which a pod comes up.
-STEPS: tuple[Step, ...] = (Volumes(), Cgroup(), NetworkNamespace(), Networks(), Stager())
+STEPS: tuple[Step, ...] = (Volumes(), Cgroup(), UserNamespace(), NetworkNamespace(), Networks(), Stager())
 
 
 def bring_up(launch: Launch) -> None:
@@ -264,6 +298,9 @@ def pod_setup(launch: Launch, rendered: Mapping[str, RenderedImage]) -> PodSetup
         dns=pod_dns(document, attachments),
         hosts=pod_hosts(document, attachments),
         volume_links=document.volume_links,
+        userns=None
+        if document.user_namespace is None or document.ids is None
+        else hookspecs.UserNamespace(document.user_namespace, document.ids),
     )
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from kurma_core.appc.reify import Reified
     from kurma_core.appc.template import PodTemplate
     from kurma_core.hookspecs import Progress
+    from kurma_core.models import IdRange
     from kurma_core.pods.request import PodRequest
     from kurma_core.pods.services import Services
 
@@ -77,6 +78,7 @@ def pod_document(
     ports.check_free(services.store, uuid, ports.published(attachments))
     for app in reified.pod.apps:
         services.images.render(str(app.image.id), renderer, verify=request.verify, insecure=request.insecure)
+    ids = _ids(request, reified.pod, uuid, services)
     return PodDocument(
         uuid=uuid,
         name=name,
@@ -99,7 +101,24 @@ def pod_document(
         verify=request.verify,
         insecure=tuple(sorted(request.insecure)),
         volume_links=request.allow_volume_links,
+        ids=ids,
     )
+
+
+def _ids(request: PodRequest, pod: PodManifest, uuid: str, services: Services) -> IdRange | None:
+    """The ids of its user namespace, its own from now on."""
+    if request.userns == "none" or (
+        request.userns is None and services.config.userns == "none" and not pod.annotations
+    ):
+        return None
+    from kurma_core.pods.id_ranges import wanted
+
+    word = wanted(request.userns, pod, services.config.userns)
+    if word == "none":
+        return None
+    ids = services.id_ranges.claim(uuid, word)
+    volumes.check_owners(pod, ids)
+    return ids
 
 
 def _images(

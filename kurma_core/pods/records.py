@@ -55,6 +55,7 @@ def pod_record(
         stager_pid=stager_identity.get("pid") if live else None,
         renderer=document.renderer,
         network_namespace=document.network_namespace if live else None,
+        userns=document.ids,
         apps=apps,
         images=document.images,
         attachments=read_attachments(state) or document.attachments,

@@ -50,6 +50,7 @@ class PodRequest:
     :param interactive: the app that gets the caller's standard input.
     :param ephemeral: remove the pod once it has ended.
     :param hosts: further lines of ``/etc/hosts``: (address, names).
+    :param userns: ``none``, ``auto`` or ``UID:COUNT``; None: as the template's annotation says, else as is usual.
     :param dns: ``nameservers``, ``search``, ``options``; None: from the networks, else the host's.
     """
 
@@ -72,6 +73,7 @@ class PodRequest:
     strict_isolators: bool = False
     strict_volumes: bool = False
     allow_volume_links: bool = False
+    userns: str | None = None
 
 
 def overridden(

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kurma_core.hookspecs import Isolator
     from kurma_core.images import ImageManager
     from kurma_core.networking import Networking
+    from kurma_core.pods.id_ranges import IdRanges
     from kurma_core.registry import PluginRegistry
     from kurma_core.spawner.client import Spawner
 
@@ -55,6 +56,12 @@ class Services:
             self.note,
             lambda: self.registry.names(group),
         )
+
+    @functools.cached_property
+    def id_ranges(self) -> IdRanges:
+        from kurma_core.pods.id_ranges import IdRanges
+
+        return IdRanges(self.store, self.config.userns_pool)
 
     @functools.cached_property
     def spawner(self) -> Spawner:

@@ -11,6 +11,7 @@ from kurma_core.hookspecs import VolumeSetup
 
 if TYPE_CHECKING:
     from kurma_core.appc.pod import PodManifest, Volume
+    from kurma_core.models import IdRange
 
 
 def check_sources(pod: PodManifest, *, allow_links: bool) -> None:
@@ -49,16 +50,31 @@ def _check(volume: Volume, *, allow_links: bool) -> None:
             )
 
 
-def make_empty(pod: PodManifest, directory: str) -> None:
-    """Makes the pod's empty volumes anew below ``directory/volumes``. Runs as root, on the host."""
+def make_empty(pod: PodManifest, directory: str, ids: IdRange | None = None) -> None:
+    """Makes the pod's empty volumes anew below ``directory/volumes``. Runs as root, on the host.
+
+    :param ids: of the pod's user namespace, which the volumes' owners are users and groups of.
+    """
     for volume in pod.volumes:
         if volume.kind == "empty":
             path = f"{directory}/volumes/{volume.name}"
             os.makedirs(f"{directory}/volumes", mode=0o711, exist_ok=True)
             if not os.path.isdir(path):
                 os.mkdir(path, 0o700)
-                os.chown(path, volume.uid, volume.gid)
+                first = 0 if ids is None else ids.first
+                os.chown(path, first + volume.uid, first + volume.gid)
                 os.chmod(path, volume.mode_bits)
+
+
+def check_owners(pod: PodManifest, ids: IdRange) -> None:
+    """:raises VolumeError: an empty volume is to belong to somebody whom the user namespace does not have."""
+    for volume in pod.volumes:
+        if volume.kind == "empty" and max(volume.uid, volume.gid) >= ids.count:
+            raise VolumeError(
+                f"volume {volume.name}: its owner {volume.uid}:{volume.gid} is outside of the pod's user "
+                f"namespace, which has the ids 0 to {ids.count - 1}",
+                volume=volume.name,
+            )
 
 
 def setups(pod: PodManifest, directory: str) -> tuple[VolumeSetup, ...]:
@@ -69,6 +85,7 @@ def setups(pod: PodManifest, directory: str) -> tuple[VolumeSetup, ...]:
             source=volume.source or "" if volume.kind == "host" else f"{directory}/volumes/{volume.name}",
             read_only=volume.read_only,
             recursive=volume.recursive if volume.kind == "host" else False,
+            idmap=volume.idmap,
         )
         for volume in pod.volumes
     )

@@ -94,17 +94,29 @@ class Spawner:
             except ChildProcessError:
                 pass  # the caller reaps all its children, or ignores SIGCHLD
 
-    def make_namespace(self, path: str, *, userns: UserMap | None = None) -> None:
+    def make_namespace(self, path: str, *, userns: str | None = None) -> None:
         """Make a network namespace and pin it at ``path``; ``linux.namespaces.delete_netns`` undoes it.
 
         :param path: ``/run/netns/NAME``.
-        :param userns: it belongs to a new user namespace with these maps.
+        :param userns: where the user namespace is pinned that it is to belong to; None: the host's.
         :raises HostError: something is at ``path`` already, or as the kernel says.
         """
-        maps = userns or UserMap((), ())
-        message: dict[str, object] = {"action": "namespace", "path": path, "uids": maps.uids, "gids": maps.gids}
-        answer, _ = self._ask(message, [])
+        answer, _ = self._ask({"action": "network_namespace", "path": path, "userns": userns}, [])
         _raise_failure(answer, f"cannot make the network namespace {path}")
+
+    def make_user_namespace(self, path: str, maps: UserMap) -> None:
+        """Make a user namespace and pin it at ``path``; ``linux.namespaces.unpin`` undoes it.
+
+        :raises HostError: something is at ``path`` already, or as the kernel says.
+        """
+        message: dict[str, object] = {
+            "action": "user_namespace",
+            "path": path,
+            "uids": maps.uids,
+            "gids": maps.gids,
+        }
+        answer, _ = self._ask(message, [])
+        _raise_failure(answer, f"cannot make the user namespace {path}")
 
     def start(self, plan: SpawnPlan) -> SpawnedProcess:
         """Start a program; returns once it has been exec'd.

@@ -215,20 +215,42 @@ def _do(run: Callable[[], None]) -> Answer:
     return failure or {}, []
 
 
-def _make_namespace(request: Request, _fds: list[int]) -> Answer:
-    """A network namespace, under a user namespace of its own if maps are given; pinned here, on the host."""
-    path = request["path"]
+def _make_user_namespace(request: Request, _fds: list[int]) -> Answer:
+    def make() -> None:
+        child.step("unshare", "user namespace", namespaces.unshare, namespaces.CLONE_NEWUSER)
+
+    def write_maps(pid: int) -> None:
+        namespaces.write_maps(pid, request["uids"], request["gids"])
+
+    return _make_namespace("user", request["path"], make, write_maps)
+
+
+def _make_network_namespace(request: Request, _fds: list[int]) -> Answer:
+    owner = request["userns"]
+
+    def make() -> None:
+        if owner is not None:
+            child.step("join", owner, namespaces.enter_userns, owner)
+        child.step("unshare", "network namespace", namespaces.unshare, namespaces.CLONE_NEWNET)
+
+    return _make_namespace("net", request["path"], make)
+
+
+def _make_namespace(
+    kind: str, path: str, make: Callable[[], None], finish: Callable[[int], None] = lambda _: None
+) -> Answer:
+    """Pinned here, on the host.
+
+    :param make: run in a process of its own, which then has the namespace.
+    :param finish: what is done to it from here, given the PID of that process.
+    """
     go_read, go_write = os.pipe2(os.O_CLOEXEC)
     made_read, made_write = os.pipe2(os.O_CLOEXEC)
 
     def run() -> None:
         os.close(go_write)
-        if request["uids"]:
-            child.step("unshare", "user namespace", namespaces.unshare, namespaces.CLONE_NEWUSER)
-            os.write(made_write, b"u")
-            os.read(go_read, 1)  # the maps are written from outside
-        child.step("unshare", "network namespace", namespaces.unshare, namespaces.CLONE_NEWNET)
-        os.write(made_write, b"n")
+        make()
+        os.write(made_write, b"m")
         os.read(go_read, 1)  # stays until it is pinned; also ends if the spawner does
 
     pid, pidfd, report = _fork(0, run)
@@ -236,13 +258,9 @@ def _make_namespace(request: Request, _fds: list[int]) -> Answer:
     os.close(go_read)
     os.close(made_write)
     try:
-        said = os.read(made_read, 1)
-        if said == b"u":
-            namespaces.write_maps(pid, request["uids"], request["gids"])
-            os.write(go_write, b".")
-            said = os.read(made_read, 1)
-        if said == b"n":
-            child.step("pin", path, namespaces.pin, f"/proc/{pid}/ns/net", path)
+        if os.read(made_read, 1):
+            finish(pid)
+            child.step("pin", path, namespaces.pin, f"/proc/{pid}/ns/{kind}", path)
     finally:
         os.close(go_write)
         os.close(made_read)
@@ -294,7 +312,8 @@ def _prepare(operation: dict[str, Any]) -> int | None:
 _ACTIONS: dict[str, Callable[[Request, list[int]], Answer]] = {
     "start": _start,
     "enter": _enter,
-    "namespace": _make_namespace,
+    "network_namespace": _make_network_namespace,
+    "user_namespace": _make_user_namespace,
     "bind_into": _bind_into,
     "unbind_from": _unbind_from,
 }

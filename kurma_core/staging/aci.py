@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from kurma_core.spawn_plan import Starter
     from kurma_core.staging.waiting import WaitingPlace, WaitingStager
 
+#: What the image of a stager says that puts apps into the pod's user namespace (H9).
+USERNS_ANNOTATION = "kurma.io/stager/userns"
 #: The last lines of a stager's output, as an error shows them.
 _TAIL_LINES, _TAIL_BYTES = 5, 4096
 
@@ -56,6 +58,9 @@ class AciStager:
     :param image: gives the image, verified; asked at every start.
     """
 
+    #: It does, for images that say so.
+    user_namespaces = True
+
     def __init__(
         self,
         name: str,
@@ -76,6 +81,12 @@ class AciStager:
 
     def start(self, pod: PodSetup, stdio: Stdio) -> StagerProcess:
         image = self._image()
+        if pod.userns is not None and image.manifest.annotation(USERNS_ANNOTATION) != "true":
+            raise StagerError(
+                f"stager {self.name}: its image {image.manifest.name} does not say that it keeps pods in "
+                f"their user namespace (annotation {USERNS_ANNOTATION})",
+                hint="run the pod with --userns none, or with another stager",
+            )
         manifest = self._record(pod)
         begun = begin(
             self._spawner,

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from kurma_core.staging.root import USER_NAMESPACE
+
 if TYPE_CHECKING:
     from kurma_core.hookspecs import AppSetup, PodSetup
+    from kurma_core.models import IdRange
 
 #: The one key of ``stagerConfig`` that Kurma keeps for itself, and the version of what stands there.
 RESERVED_KEY = "kurma.io"
@@ -37,6 +40,7 @@ def stager_manifest(pod: PodSetup, version: str, *, stop_timeout: float, log_siz
                 "podPlan": pod.pod_plan.to_json(),
                 "stopTimeout": stop_timeout,
                 "logs": {"size": log_size, "count": log_count},
+                "userns": None if pod.userns is None else _userns(pod.userns.ids),
                 "apps": {app.name: _app(pod, app) for app in pod.apps},
             },
         },
@@ -44,10 +48,22 @@ def stager_manifest(pod: PodSetup, version: str, *, stop_timeout: float, log_siz
     return json.dumps(document, separators=(",", ":")).encode()
 
 
+def _userns(ids: IdRange) -> dict[str, Any]:
+    whole = [[0, ids.first, ids.count]]
+    return {"path": USER_NAMESPACE, "uids": whole, "gids": whole}
+
+
 def _app(pod: PodSetup, app: AppSetup) -> dict[str, Any]:
+    mapped = {volume.name for volume in pod.volumes if volume.idmap}
     return {
         "mounts": [
-            {"volume": mount.volume, "path": mount.path, "readOnly": mount.read_only, "seed": mount.seed}
+            {
+                "volume": mount.volume,
+                "path": mount.path,
+                "readOnly": mount.read_only,
+                "seed": mount.seed,
+                "idmap": mount.volume in mapped,
+            }
             for mount in app.mounts
         ],
         "environment": [list(pair) for pair in app.environment],

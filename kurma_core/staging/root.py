@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 #: What a stager writes to its root besides ``/pod`` is kept in memory, and no more of it than this.
 SCRATCH_SIZE = "64m"
+#: Where the pod's user namespace is, if it has one (H9).
+USER_NAMESPACE = "/userns"
 LAYERS, VOLUMES = "/layers", "/volumes"
 
 
@@ -58,6 +60,7 @@ def pod_parts(pod: PodSetup, manifest: bytes, tree: CgroupTree) -> list[Operatio
         Bind(f"{pod.directory}/pod", "/pod", recursive=False),
         *layer_binds(layer for app in pod.apps for layer in app.layers),
         *volume_binds(pod.volumes, links=pod.volume_links),
+        *([] if pod.userns is None else [Bind(pod.userns.path, USER_NAMESPACE)]),
         *cgroups(tree),
         File("/manifest", manifest, 0o600),
     ]

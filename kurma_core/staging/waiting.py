@@ -107,6 +107,8 @@ class WaitingStager:
             return "it has ended"
         if any(app.interactive for app in pod.apps):
             return "the pod's standard input is its caller's, and a waiting stager has its own already"
+        if pod.userns is not None:
+            return "the pod has a user namespace, which its other namespaces are made under"
         if not _same_namespace(self.pid, pod.network_namespace):
             return "it waits in another network namespace"
         return None

@@ -327,7 +327,7 @@ def test_the_keys_of_a_pods_json_stay(fakes: ModuleType, capsys: pytest.CaptureF
     run(fakes, "show web --format json")
     value = json.loads(capsys.readouterr().out)
     keys = "uuid name state reason exitCode createdAt startedAt finishedAt owner stager stagerPid renderer"
-    keys += " networkNamespace apps images networks isolators notes manifest"
+    keys += " networkNamespace userNamespace apps images networks isolators notes manifest"
     assert set(keys.split()) <= set(value)
     assert {"pid", "exited", "exitCode", "exitReason", "message", "startedAt", "finishedAt", "log"} <= set(
         value["apps"]["nginx"]

@@ -154,6 +154,16 @@ def test_volumes_and_mounts(fakes: ModuleType, tmp_path: Path, monkeypatch: pyte
     assert request.template.pod.apps[0].read_only_rootfs
 
 
+def test_user_namespaces_and_mapped_volumes(fakes: ModuleType) -> None:
+    assert request_of(fakes, "img").userns is None
+    for word in ("none", "auto", "100000:65536", "4294967290:5"):
+        assert request_of(fakes, "--userns", word, "img").userns == word
+    words = ("-v", "/a:/a:idmap", "-v", "/b:/b:ro,idmap", "-v", "/c:/c", "--volume", "name=d,source=/d,idmap")
+    found = {one["name"]: one for one in volumes(request_of(fakes, *words, "img"))}
+    assert [found[name].get("kurma.io/idmap") for name in "abcd"] == [True, True, None, True]
+    assert [found[name].get("readOnly") for name in "abcd"] == [None, True, None, None]
+
+
 def test_networks_ports_and_names(fakes: ModuleType) -> None:
     request = request_of(
         fakes,
@@ -285,6 +295,14 @@ print([app.name for app in client.calls[0][1][0].template.pod.apps])
         ("-v /a img", "-v: malformed '/a'"),
         ("-v /a:b img", "-v: malformed"),
         ("-v /a:/b:rx img", "-v: malformed"),
+        ("-v /a:/b:ro,rw img", "-v: malformed"),
+        ("--userns keep-id img", "--userns: malformed 'keep-id'"),
+        ("--userns 0:65536 img", "--userns: malformed '0:65536'"),
+        ("--userns 100000 img", "--userns: malformed '100000'"),
+        ("--userns 100000:0 img", "--userns: malformed '100000:0'"),
+        ("--userns 100000:-5 img", "--userns: malformed '100000:-5'"),
+        ("--userns 4294967290:6 img", "--userns: malformed '4294967290:6'"),
+        ("--userns= img", "--userns: malformed ''"),
         ("--volume kind=empty img", "has no name"),
         ("--volume name=a,size=3 img", "malformed 'size=3'"),
         ("--volume name=a,readOnly=maybe img", "readOnly is true or false"),

@@ -42,6 +42,12 @@ def test_an_unknown_key_names_the_nearest(tmp_path, text, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("userns: always", "userns: expected none, auto, or UID:COUNT with a UID from 1 on, found 'always'"),
+        ("userns: '0:100'", "userns: expected none, auto, or UID:COUNT"),
+        ("userns_pool: {first: 0}", "userns_pool.first: expected a whole number from 1 on"),
+        ("userns_pool: {first: 4294967295, count: 1}", "userns_pool.count: it leads beyond the largest id"),
+        ("userns_pool: {first: 4100000000}", "userns_pool.count: it leads beyond the largest id"),
+        ("userns_pool: {count: 65535}", "userns_pool.size: it is more than the pool's 65535 ids"),
         ("renderer: 1", "renderer: expected text, found the number 1"),
         ("renderer: ''", "renderer: expected text, found ''"),
         ("state_dir: here", "state_dir: expected an absolute path, found 'here'"),

@@ -23,8 +23,8 @@ def _mounts():
         for line in file:
             fields = line.split()
             found.add(f"mount {fields[4]} ({fields[fields.index('-') + 1]})")
-    # The directory of named network namespaces is made a mount of its own once per host, as ip-netns(8) does.
-    return {mount for mount in found if not mount.startswith("mount /run/netns (")}
+    # The directories of pinned namespaces are made mounts of their own once per host, as ip-netns(8) does.
+    return {mount for mount in found if not mount.startswith(("mount /run/netns (", "mount /run/kurma/userns ("))}
 
 
 def _of_another_run(path, ours):

@@ -113,6 +113,7 @@ def build(rootfs: str) -> Mapping[str, Any]:
         "annotations": [
             {"name": "kurma.io/stager/python", "value": sys.version.split()[0]},
             {"name": "kurma.io/stager/waits", "value": "true"},
+            {"name": "kurma.io/stager/userns", "value": "true"},
         ],
     }
 

@@ -45,7 +45,7 @@ def nothing_left():
     descriptors = len(os.listdir("/proc/self/fd"))
     yield
     after = {(one.target, one.fstype) for one in mounts.mountinfo()}
-    assert {one for one in after - before if one[0] != "/run/netns"} == set()
+    assert {one for one in after - before if one[0] not in ("/run/netns", "/run/kurma/userns")} == set()
     assert len(os.listdir("/proc/self/fd")) == descriptors
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)
@@ -266,16 +266,31 @@ def test_network_namespace_and_its_sysfs(spawner, base, netns):
 
 
 def test_network_namespace_of_a_user_namespace(spawner, netns):
-    ids = ((0, 100_000, 65536),)
-    spawner.make_namespace(netns, userns=UserMap(ids, ids))
-    fd = os.open(netns, os.O_RDONLY)
-    owner = fcntl.ioctl(fd, 0xB701)  # NS_GET_USERNS
-    assert os.fstat(owner).st_ino != os.stat("/proc/self/ns/user").st_ino
-    os.close(owner)
-    os.close(fd)
+    userns = f"/run/kurma/userns/{os.path.basename(netns)}"
+    try:
+        spawner.make_user_namespace(userns, UserMap(((0, 100_000, 65536),), ((0, 200_000, 65536),)))
+        spawner.make_namespace(netns, userns=userns)
+        fd = os.open(netns, os.O_RDONLY)
+        owner = fcntl.ioctl(fd, 0xB701)  # NS_GET_USERNS
+        assert os.fstat(owner).st_ino == os.stat(userns).st_ino != os.stat("/proc/self/ns/user").st_ino
+        os.close(owner)
+        os.close(fd)
+        with pytest.raises(HostError, match="exists"):
+            spawner.make_user_namespace(userns, UserMap(((0, 100_000, 65536),), ((0, 200_000, 65536),)))
+    finally:
+        namespaces.unpin(userns)
+        namespaces.unpin(userns)
+    assert not os.path.lexists(userns)
+
+
+def test_a_user_namespace_that_the_kernel_refuses_leaves_nothing(spawner, netns):
+    userns = f"/run/kurma/userns/{os.path.basename(netns)}"
     with pytest.raises(HostError, match="uid_map"):
-        spawner.make_namespace(netns + "-bad", userns=UserMap(((0, 0, 0),), ids))
-    assert not os.path.lexists(netns + "-bad")
+        spawner.make_user_namespace(userns, UserMap(((0, 0, 0),), ((0, 0, 1),)))
+    with pytest.raises(HostError, match="cannot enter the user namespace"):
+        spawner.make_namespace(netns, userns=userns)
+    assert not os.path.lexists(userns)
+    assert not os.path.lexists(netns)
 
 
 @pytest.fixture

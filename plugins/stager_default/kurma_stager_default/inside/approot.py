@@ -13,7 +13,7 @@ import stat
 
 from kurma_core.linux import mounts, namespaces, overlay
 from kurma_core.linux.beneath import make_dirs, make_mount_target, remove_tree
-from kurma_stager_default.inside import hostfiles, sysmounts
+from kurma_stager_default.inside import hostfiles, sysmounts, userns
 from kurma_stager_default.inside.errors import SetupError
 from kurma_stager_default.inside.manifest import App, Mount, Pod
 
@@ -29,25 +29,26 @@ _READABLE = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _NO_OVERLAY = (errno.ENODEV, errno.EINVAL, errno.EOPNOTSUPP)
 
 
-def enter(pod: Pod, app: App, directory: str, note: Callable[[str], None]) -> None:
+def enter(pod: Pod, app: App, directory: str, note: Callable[[str], None], namespace: int = -1) -> None:
     """Make the root and change to it.
 
     :param directory: for this execution's changes, on a real file system; it is made, and what is beside it, the
         executions before, goes.
     :param note: told what is worth knowing of a root that works.
+    :param namespace: a descriptor of the pod's user namespace, which the root's files are to belong to; -1: none.
     :raises SetupError: what failed, on what, why.
     """
     try:
         namespaces.unshare(namespaces.CLONE_NEWNS)
         mounts.make_private("/")
         _make_way(directory)
-        root = _union(pod, app, directory, note)
-        hostfiles.write(root, hostfiles.contents(pod))
-        sysmounts.mount_all(root, SHM)
+        root = _union(pod, app, directory, note, namespace)
+        hostfiles.write(root, hostfiles.contents(pod), pod.ids.root)
+        sysmounts.mount_all(root, SHM, pod.ids)
         if app.make_directory:
             # Before the volumes are there: nothing is ever made in a directory of the host's.
-            os.close(make_dirs(root, app.working_directory, symlinks=True))
-        _volumes(app, root, note)
+            os.close(make_dirs(root, app.working_directory, 0o755, *pod.ids.root, symlinks=True))
+        _volumes(app, root, note, pod.ids, namespace)
         if app.read_only:
             mounts.set_attributes(root, mounts.ATTR_RDONLY, recursive=False)
         mounts.pivot_root(root)
@@ -73,13 +74,14 @@ def _make_way(directory: str) -> None:
         os.close(top)
 
 
-def _union(pod: Pod, app: App, directory: str, note: Callable[[str], None]) -> int:
+def _union(pod: Pod, app: App, directory: str, note: Callable[[str], None], namespace: int) -> int:
     """The layers as one writable tree, mounted at :data:`PLACE`, ``nodev``. :returns: a descriptor of it."""
-    layers = [f"/layers/{layer}" for layer in app.layers]
-    if not layers:
+    plain = [f"/layers/{layer}" for layer in app.layers]
+    if not plain:
         raise SetupError("it has no layers")
     os.mkdir(directory + "/upper")
     if pod.storage != "copy":
+        layers = userns.map_layers(plain, namespace) if namespace >= 0 else plain
         os.mkdir(directory + "/work")
         top = os.stat(layers[0])
         os.chown(directory + "/upper", top.st_uid, top.st_gid)
@@ -94,13 +96,17 @@ def _union(pod: Pod, app: App, directory: str, note: Callable[[str], None]) -> i
             if pod.storage == "overlay" or error.errno not in _NO_OVERLAY:
                 raise
             note(f"app {app.name}: its root is a copy, since overlay is not to be had ({error.strerror or error})")
-    return _copied(layers, directory + "/upper")
+    return _copied(pod, plain, directory + "/upper", namespace)
 
 
-def _copied(layers: list[str], target: str) -> int:
+def _copied(pod: Pod, layers: list[str], target: str, namespace: int) -> int:
+    """With a user namespace, the copy has the layers' owners on disk, as they have, and is mapped as a whole."""
     _merge(target, reversed(layers))
     root = mounts.open_tree(mounts.AT_FDCWD, target, recursive=False)
     mounts.set_attributes(root, mounts.ATTR_NODEV, recursive=False)
+    if namespace >= 0:
+        userns.map_copy(root, namespace)
+        pod.ids.make_as_root()  # in a mapped tree, the host's root is nobody and makes nothing
     mounts.move_mount_to(root, PLACE)
     return root
 
@@ -129,7 +135,7 @@ class _Target:
 
     __slots__ = ("fd", "mount", "path", "source")
 
-    def __init__(self, mount: Mount, root: int) -> None:
+    def __init__(self, mount: Mount, root: int, ids: userns.Ids) -> None:
         self.mount = mount
         try:
             self.source = os.open(f"/volumes/{mount.volume}", os.O_PATH | os.O_CLOEXEC)
@@ -137,7 +143,7 @@ class _Target:
             raise SetupError(f"volume {mount.volume}: there is none") from None
         directory = stat.S_ISDIR(os.fstat(self.source).st_mode)
         try:
-            self.fd = make_mount_target(root, mount.path, directory=directory)
+            self.fd = make_mount_target(root, mount.path, directory=directory, owner=ids.root)
         except OSError as error:
             raise SetupError(
                 f"volume {mount.volume}: cannot be mounted at {mount.path}: {error.strerror}"
@@ -145,9 +151,9 @@ class _Target:
         self.path = os.readlink(f"/proc/self/fd/{self.fd}")[len(PLACE) :] or "/"
 
 
-def _volumes(app: App, root: int, note: Callable[[str], None]) -> None:
+def _volumes(app: App, root: int, note: Callable[[str], None], ids: userns.Ids, namespace: int) -> None:
     # All places are found before the first volume is mounted, so that none is made inside of another volume.
-    targets = [_Target(mount, root) for mount in app.mounts]
+    targets = [_Target(mount, root, ids) for mount in app.mounts]
     _refuse_overlaps(targets)
     for target in targets:
         mount = target.mount
@@ -156,9 +162,20 @@ def _volumes(app: App, root: int, note: Callable[[str], None]) -> None:
         elif _hides(target):
             note(f"app {app.name}: volume {mount.volume} hides what the image has at {mount.path}")
         attributes = mounts.ATTR_NODEV | (mounts.ATTR_RDONLY if mount.read_only else 0)
-        mounts.bind(target.source, target.fd, attributes=attributes)
+        _bind(target, attributes, namespace if mount.idmap else -1)
         os.close(target.source)
         os.close(target.fd)
+
+
+def _bind(target: _Target, attributes: int, namespace: int) -> None:
+    tree = mounts.open_tree(target.source)
+    try:
+        mounts.set_attributes(tree, attributes)
+        if namespace >= 0:
+            userns.map_volume(tree, namespace, target.mount.volume)
+        mounts.move_mount(tree, target.fd)
+    finally:
+        os.close(tree)
 
 
 def _refuse_overlaps(targets: list[_Target]) -> None:
@@ -198,5 +215,10 @@ def _seed(target: _Target) -> None:
         fcntl.flock(volume, fcntl.LOCK_EX)
         if _is_empty(volume):
             _merge(f"/proc/self/fd/{volume}/.", [f"/proc/self/fd/{target.fd}"])
+    except OSError as error:
+        raise SetupError(
+            f"volume {target.mount.volume}: cannot be filled with what the image has at {target.mount.path}: "
+            f"{error.filename}: {error.strerror}"
+        ) from None
     finally:
         os.close(volume)

@@ -18,6 +18,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from kurma_stager_default.inside.userns import Ids
+
 _PR_SET_DUMPABLE = 4
 _PR_SET_NO_NEW_PRIVS = 38
 _KEYCTL_JOIN_SESSION_KEYRING = 1
@@ -43,12 +45,15 @@ def needs_domain(plan: Plan) -> bool:
     return _CAP_SYS_ADMIN not in granted(plan)
 
 
-def power_note(app: App) -> str | None:
+def power_note(app: App, ids: Ids) -> str | None:
     """What the user should know of an app that is granted more than these walls can hold; None: nothing."""
     rights = granted(app.plan)
     if _CAP_SYS_ADMIN not in rights:
         return None
     note = f"app {app.name}: no Landlock domain, since it may mount (CAP_SYS_ADMIN)"
+    if ids.path:
+        # Its mounts are locked there; and who sets apps up is of the host until exec.
+        return note + "; it can reach apps of the pod that have no more capabilities"
     note += "; it can undo what is masked or read-only for it, and reach apps that have no more capabilities"
     if _CAP_SYS_PTRACE in rights:
         note += "; with CAP_SYS_PTRACE also what sets up other apps, and so the host"

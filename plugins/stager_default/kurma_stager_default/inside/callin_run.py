@@ -11,7 +11,7 @@ import os
 import sys
 
 from kurma_core.linux import birthplace, namespaces, process
-from kurma_stager_default.inside import become, manifest
+from kurma_stager_default.inside import become, manifest, userns
 from kurma_stager_default.inside.command import Command, read_document
 from kurma_stager_default.inside.errors import SetupError
 from kurma_stager_default.inside.execpath import ExecError
@@ -59,7 +59,7 @@ def hold(name: str) -> int:
 
 
 def start(
-    app: manifest.App, command: Command, pidfd: int, tree: CgroupTree, handover: Handover | None
+    pod: manifest.Pod, app: manifest.App, command: Command, pidfd: int, tree: CgroupTree, handover: Handover | None
 ) -> tuple[int, int]:
     """Fork the child that becomes the command. :returns: its PID and the read end of its report.
 
@@ -86,11 +86,15 @@ def start(
         os.setsid()
         process.set_pdeathsig(_signal.SIGKILL)
         become.apply_limits(app.plan)
+        namespace = pod.ids.open()
         namespaces.setns(pidfd, namespaces.CLONE_NEWNS)
         identity = become.resolve(command.user, command.group, command.groups)
         if handover is not None:
-            handover.give(identity.user.uid)
+            handover.give(pod.ids.uid(identity.user.uid))
         environment = become.environment_of(app, identity.user, command.environment, terminal=command.terminal)
+        if namespace >= 0:
+            pod.ids.check(identity)
+            userns.enter(namespace)
 
         def ready() -> None:
             # Cleared by the change of user; without it, the command would outlive a caller that is killed.
@@ -123,7 +127,7 @@ def wait(pid: int) -> int:
     return code if code >= 0 else 128 - code
 
 
-def run(app: manifest.App, command: Command) -> int:
+def run(pod: manifest.Pod, app: manifest.App, command: Command) -> int:
     """:returns: the command's exit code."""
     pidfd = hold(app.name)
     handover = None
@@ -132,7 +136,7 @@ def run(app: manifest.App, command: Command) -> int:
         from kurma_stager_default.inside.handover import Handover
 
         handover = Handover(terminal.get_size(0) or terminal.get_size(1))
-    pid, report = start(app, command, pidfd, PodGroups().app(app.name), handover)
+    pid, report = start(pod, app, command, pidfd, PodGroups().app(app.name), handover)
     text = os.read(report, 4096).decode(errors="replace")
     os.close(report)
     if text:
@@ -152,11 +156,12 @@ def main() -> int:
     name = sys.argv[1]
     try:
         value = read_document()
-        app = manifest.load().app(name)
+        pod = manifest.load()
+        app = pod.app(name)
         if app is None:
             print(f"run: the pod has no app {name!r}", file=sys.stderr, flush=True)
             return _USAGE
-        return run(app, Command(value, app))
+        return run(pod, app, Command(value, app))
     except (SetupError, manifest.ManifestError, OSError) as error:
         print(f"run: {error}", file=sys.stderr, flush=True)
         return _FAILED

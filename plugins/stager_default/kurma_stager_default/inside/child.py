@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from kurma_core.linux import birthplace, namespaces
-from kurma_stager_default.inside import approot, become
+from kurma_stager_default.inside import approot, become, userns
 from kurma_stager_default.inside.errors import SetupError
 from kurma_stager_default.inside.execpath import ExecError
 from kurma_stager_default.inside.manifest import App, Pod
@@ -139,22 +139,30 @@ def _run(
     files: Files,
     tell: Callable[..., None],
 ) -> None:
-    """Root with all rights at first; the rights go in :func:`become.become`."""
+    """Root with all rights at first; the rights go in :func:`become.become`, those over the host before that where
+    the pod has a user namespace."""
     become.clean_process()
     os.setsid()
     become.apply_limits(app.plan)
+    namespace = pod.ids.open()
     if files.namespace >= 0:
         namespaces.setns(files.namespace, namespaces.CLONE_NEWNS)
         os.chdir("/")
     else:
-        approot.enter(pod, app, files.directory, lambda text: tell("N", text))
+        approot.enter(pod, app, files.directory, lambda text: tell("N", text), namespace)
     if kind == ROOT:
+        if namespace >= 0:
+            userns.enter_with_mounts(namespace)
         tell("R")
         while True:
             os.read(os.pipe()[0], 1)  # for ever: the stager takes the namespace and kills us
     identity = become.resolve(app.user, app.group, app.groups)
-    _connect(files if kind == MAIN else Files("", files.stdout, files.stderr, -1), identity.user.uid)
+    _connect(files if kind == MAIN else Files("", files.stdout, files.stderr, -1), pod.ids.uid(identity.user.uid))
     environment = become.environment_of(app, identity.user, [])
+    if namespace >= 0:
+        pod.ids.check(identity)
+        # Who made the root before has made its mounts the user namespace's own.
+        (userns.enter if files.namespace >= 0 else userns.enter_with_mounts)(namespace)
     become.become(app, argv, identity, environment, app.working_directory, lambda: tell("G"))
 
 

@@ -30,14 +30,14 @@ def contents(pod: Pod) -> dict[str, str]:
     return found
 
 
-def write(root: int, files: dict[str, str]) -> None:
+def write(root: int, files: dict[str, str], owner: tuple[int, int]) -> None:
     """Runs in the app's mount namespace, before anything is mounted into ``root``.
 
     :raises OSError: with the path.
     """
     for path, text in files.items():
         try:
-            place = make_mount_target(root, path, directory=False)
+            place = make_mount_target(root, path, directory=False, owner=owner)
         except IsADirectoryError:
             continue  # the image has something else in mind
         try:

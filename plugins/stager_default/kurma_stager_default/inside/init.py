@@ -12,12 +12,15 @@ import os
 import time
 
 from kurma_core.linux import capabilities, libc, mounts, namespaces, process
+from kurma_stager_default.inside import userns
 
 _PR_SET_DUMPABLE = 4
 _PR_SET_NAME = 15
 _PR_SET_NO_NEW_PRIVS = 38
 # Seconds.
 _PATIENCE, _TURN = 2.0, 0.01
+#: What the apps of a pod share besides the network.
+SHARED = namespaces.CLONE_NEWPID | namespaces.CLONE_NEWIPC | namespaces.CLONE_NEWUTS
 _REQUESTS = (_signal.SIGTERM, _signal.SIGINT, _signal.SIGPWR)
 
 
@@ -32,6 +35,48 @@ def start(stop_fd: int) -> tuple[int, int]:
     if pid:
         os.close(told)
         return pid, ready
+    _be(stop_fd, told)
+    raise AssertionError("PID 1 has returned")
+
+
+def start_under(namespace: int, stop_fd: int) -> tuple[int, int]:
+    """As :func:`start`, under the user namespace behind a descriptor: the pod's PID, IPC and UTS namespaces belong
+    to it, and the caller is in them from now on (its children, as to PIDs). The caller has unshared none of them.
+
+    :raises OSError: they could not be made.
+    """
+    ready, told = os.pipe2(os.O_CLOEXEC)
+    heard, number = os.pipe2(os.O_CLOEXEC)
+    # Who enters a user namespace does not come back: so somebody else does, and leaves PID 1 to us as our child.
+    helper = os.fork()
+    if helper == 0:
+        try:
+            userns.enter(namespace)
+            namespaces.unshare(SHARED)
+            pid, _ = process.clone(process.CLONE_PARENT)
+            if pid == 0:
+                _be(stop_fd, told)
+            os.write(number, str(pid).encode())
+        except BaseException as error:  # noqa: BLE001 - a forked child must never run on into its parent's code
+            os.write(told, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(told)
+    os.close(number)
+    said = os.read(heard, 32)
+    os.close(heard)
+    os.waitpid(helper, 0)
+    if not said:
+        await_ready(ready)
+    pid = int(said)
+    fd = process.pidfd_open(pid)
+    namespaces.setns(fd, SHARED)
+    os.close(fd)
+    return pid, ready
+
+
+def _be(stop_fd: int, told: int) -> None:
+    """PID 1 itself; never returns."""
     try:
         _prepare()
         os.write(told, b"R")

@@ -9,7 +9,7 @@ import gc
 import os
 
 from kurma_core.linux import landlock, mounts, namespaces, process, seccomp
-from kurma_stager_default.inside import approot, become, devicewall, init, manifest, podgroups, supervisor
+from kurma_stager_default.inside import approot, become, devicewall, init, manifest, podgroups, supervisor, userns
 
 #: The descriptor whose closing says that the pod runs (G3).
 RUNNING = 4
@@ -23,7 +23,7 @@ def main() -> int:
     process.close_others({0, 1, 2, RUNNING, GO} if waits else {0, 1, 2, RUNNING})
     try:
         os.set_inheritable(RUNNING, False)
-        house = _House()
+        house = _House(userns.find())
         if waits and not _told_to_go():
             house.end()
             return 0
@@ -50,12 +50,16 @@ def _told_to_go() -> bool:
 
 
 class _House:
-    """What every pod has, whatever stands in its manifest: namespaces, PID 1, the pod's ``/dev/shm``."""
+    """What every pod has, whatever stands in its manifest: namespaces, PID 1, the pod's ``/dev/shm``.
 
-    def __init__(self) -> None:
+    :param namespace: a descriptor of the user namespace that they are to belong to; -1: the host's. Closed here.
+    """
+
+    def __init__(self, namespace: int) -> None:
         if _is_open(GO):
             os.set_inheritable(GO, False)
-        namespaces.unshare(namespaces.CLONE_NEWPID | namespaces.CLONE_NEWIPC | namespaces.CLONE_NEWUTS)
+        if namespace < 0:
+            namespaces.unshare(init.SHARED)
         for directory in (approot.PLACE, approot.SHM):
             os.makedirs(directory, 0o755, exist_ok=True)
         _shared_memory(approot.SHM)
@@ -64,7 +68,11 @@ class _House:
         gc.freeze()
         #: becomes readable when somebody asks PID 1 to end
         self.requests, stop = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        self.first, self._ready = init.start(stop)
+        if namespace < 0:
+            self.first, self._ready = init.start(stop)
+        else:
+            self.first, self._ready = init.start_under(namespace, stop)
+            os.close(namespace)
         os.close(stop)
 
     def await_ready(self) -> None:
@@ -82,9 +90,10 @@ def _serve(house: _House) -> int:
     groups.apply_pod(pod.plan)
     devices = devicewall.close(groups.layout)
     namespaces.set_hostname(pod.hostname)
-    _sysctls(pod.plan.sysctls)
+    _sysctls(pod.plan.sysctls, pod.ids)
     for directory, mode in (("/pod/logs", 0o755), ("/pod/apps", 0o700)):
         os.makedirs(directory, mode, exist_ok=True)
+    os.chown(approot.SHM, *pod.ids.root)
     serving = supervisor.Supervisor(
         pod, groups, RUNNING, house.first, house.requests, _take_stdin(pod), _notes(pod, devices)
     )
@@ -106,9 +115,9 @@ def _complain(text: str) -> None:
 
 def _notes(pod: manifest.Pod, devices: str) -> list[str]:
     """What holds, and what does not (H2)."""
-    notes = [_landlock_note(), devices, _keys_note()]
+    notes = [_landlock_note(), devices, _keys_note(), *([pod.ids.note()] if pod.ids.path else [])]
     for app in pod.apps:
-        note = become.power_note(app)
+        note = become.power_note(app, pod.ids)
         if note is not None:
             notes.append(note)
     return notes
@@ -129,14 +138,45 @@ def _keys_note() -> str:
     )
 
 
-def _sysctls(values: dict[str, str]) -> None:
+def _sysctls(values: dict[str, str], ids: userns.Ids) -> None:
     """They were checked to be the namespaces' own before they came here."""
     for name, value in values.items():
         path = "/proc/sys/" + name.replace(".", "/")
         if ".." in path:
             raise ValueError(f"not a sysctl: {name!r}")
+        try:
+            _write(path, value)
+        except PermissionError:
+            # Those of an IPC namespace are for the root of its user namespace, and for no other.
+            if not ids.path:
+                raise
+            _write_inside(path, value, ids)
+
+
+def _write(path: str, value: str) -> None:
+    try:
         with open(path, "w") as file:
             file.write(value)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from None
+
+
+def _write_inside(path: str, value: str, ids: userns.Ids) -> None:
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            userns.enter(ids.open())
+            _write(path, value)
+            code = 0
+        except OSError as error:
+            code = error.errno or 1
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(pid, 0)
+    if status:
+        number = os.waitstatus_to_exitcode(status)
+        raise OSError(number, os.strerror(number), path)
 
 
 def _shared_memory(place: str) -> None:

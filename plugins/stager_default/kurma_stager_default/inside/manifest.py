@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from kurma_stager_default.inside import smalljson
+from kurma_stager_default.inside.userns import Ids
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,13 +27,14 @@ class ManifestError(Exception):
 class Mount:
     """A volume at a path of an app."""
 
-    __slots__ = ("path", "read_only", "seed", "volume")
+    __slots__ = ("idmap", "path", "read_only", "seed", "volume")
 
     def __init__(self, value: dict[str, Any]) -> None:
         self.volume: str = value["volume"]
         self.path: str = value["path"]
         self.read_only: bool = value.get("readOnly", False)
         self.seed: bool = value.get("seed", False)
+        self.idmap: bool = value.get("idmap", False)
 
 
 class Plan:
@@ -120,6 +122,7 @@ class Pod:
         "handler_timeout",
         "hostname",
         "hosts",
+        "ids",
         "lifecycle",
         "log_count",
         "log_size",
@@ -144,6 +147,7 @@ class Pod:
         self.hostname: str = ours.get("hostname") or environment.get("HOSTNAME") or document.get("name") or "pod"
         self.dns: dict[str, list[str]] | None = ours.get("dns")
         self.hosts: list[list[Any]] = ours.get("hosts", [])
+        self.ids = Ids(ours.get("userns"))
         self.plan = Plan(ours.get("podPlan") or {})
         self.stop_timeout: float = ours.get("stopTimeout", 10)
         self.handler_timeout: float = config.get("handlerTimeout", 30)

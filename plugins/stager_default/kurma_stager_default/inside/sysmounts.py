@@ -9,6 +9,10 @@ import stat
 from kurma_core.linux import mounts
 from kurma_core.linux.beneath import make_mount_target
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from kurma_stager_default.inside.userns import Ids
+
 #: The nodes of an app's ``/dev``, and how the devices controller calls them.
 NODES = {
     "null": "c 1:3",
@@ -47,27 +51,27 @@ _CPUS, _MASKED_IN_CPU = "devices/system/cpu", "thermal_throttle"
 _READ_ONLY = ("bus", "fs", "irq", "sys", "sysrq-trigger")
 
 _CLOSED = mounts.ATTR_NOSUID | mounts.ATTR_NODEV | mounts.ATTR_NOEXEC
-_GROUP_TTY = "5"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def mount_all(root: int, shm: str) -> None:
+def mount_all(root: int, shm: str, ids: Ids) -> None:
     """:param shm: where the pod's shared memory is mounted: one for all its apps, as its IPC namespace is.
+    :param ids: whose ids the app's are.
     :raises OSError: with what could not be mounted.
     """
-    proc = _mount(root, "proc", mounts.new_filesystem("proc", None, _CLOSED))
-    sys = _mount(root, "sys", mounts.new_filesystem("sysfs", None, _CLOSED | mounts.ATTR_RDONLY))
+    proc = _mount(root, "proc", mounts.new_filesystem("proc", None, _CLOSED), ids)
+    sys = _mount(root, "sys", mounts.new_filesystem("sysfs", None, _CLOSED | mounts.ATTR_RDONLY), ids)
     for name in _READ_ONLY:
         _read_only(proc, name)
-    _dev(root, shm)
+    _dev(root, shm, ids)
     # From the mounts themselves: an image's /proc may be a link to where they really are.
     _mask([(proc, name) for name in _MASKED_IN_PROC] + [(sys, name) for name in (*_MASKED_IN_SYS, *_in_cpus(sys))])
     os.close(proc)
     os.close(sys)
 
 
-def _mount(root: int, path: str, mount: int) -> int:
-    target = make_mount_target(root, path, directory=True)
+def _mount(root: int, path: str, mount: int, ids: Ids) -> int:
+    target = make_mount_target(root, path, directory=True, owner=ids.root)
     try:
         mounts.move_mount(mount, target)
     finally:
@@ -129,18 +133,23 @@ def _mask(paths: list[tuple[int, str]]) -> None:
         os.close(empty)
 
 
-def _dev(root: int, shm: str) -> None:
+def _dev(root: int, shm: str, ids: Ids) -> None:
     """Nodes are bound from the stager's own ``/dev``: what an app makes with mknod stays dead under ``nodev``."""
-    options: dict[str, str | None] = {"mode": "0755", "size": "64k"}
-    dev = _mount(root, "dev", mounts.new_filesystem("tmpfs", options, mounts.ATTR_NOSUID | mounts.ATTR_NODEV))
+    uid, gid = ids.root
+    options: dict[str, str | None] = {"mode": "0755", "size": "64k", "uid": str(uid), "gid": str(gid)}
+    dev = _mount(root, "dev", mounts.new_filesystem("tmpfs", options, mounts.ATTR_NOSUID | mounts.ATTR_NODEV), ids)
     for name, target in _LINKS.items():
         os.symlink(target, name, dir_fd=dev)
+        os.chown(name, uid, gid, dir_fd=dev, follow_symlinks=False)
     for name in NODES:
         _node(dev, name)
     for name in ("pts", "shm", "mqueue"):
         os.mkdir(name, 0o755, dir_fd=dev)
-    terminals = {"newinstance": None, "ptmxmode": "0666", "mode": "0620", "gid": _GROUP_TTY}
-    _attach(dev, "pts", mounts.new_filesystem("devpts", terminals, mounts.ATTR_NOSUID | mounts.ATTR_NOEXEC))
+    terminals = {"newinstance": None, "ptmxmode": "0666", "mode": "0620", "gid": str(ids.terminals)}
+    pts = mounts.new_filesystem("devpts", terminals, mounts.ATTR_NOSUID | mounts.ATTR_NOEXEC)
+    for name in (".", "ptmx"):
+        os.chown(name, uid, gid, dir_fd=pts)
+    _attach(dev, "pts", pts)
     _attach(dev, "mqueue", mounts.new_filesystem("mqueue", None, _CLOSED))
     _attach(dev, "shm", mounts.open_tree(mounts.AT_FDCWD, shm, recursive=False))
     os.close(dev)

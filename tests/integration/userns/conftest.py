@@ -1,0 +1,12 @@
+"""Pods with user namespaces, by the fixtures of the tests of pods."""
+
+from tests.integration.pods.conftest import (
+    busybox_id,
+    busybox_image,
+    foreign,
+    house,
+    make_house,
+    session_state,
+)
+
+__all__ = ["busybox_id", "busybox_image", "foreign", "house", "make_house", "session_state"]
