@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.config import Config, load
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from kurma_core.pods.request import PodRequest
     from kurma_core.pods.services import Services
     from kurma_core.registry import PluginInfo, PluginRegistry
+    from kurma_core.stager_check.lines import Line
     from kurma_core.trust.encryption import Passphrases
 
 Json = Any
@@ -392,6 +393,24 @@ class Client:
         """
         self._need_root("build a stager")
         return self._services.stagers.image(name, rebuild=force)
+
+    def stager_check(self, reference: str, tell: Callable[[Line], None]) -> Sequence[Line]:
+        """Runs the contract suite; every line, in the suite's order.
+
+        :param reference: a name that ``--stager`` accepts, or the locator of an image.
+        :param tell: told each line as soon as it is known.
+        :raises StagerError: that stager is no image.
+        """
+        self._need_root("check a stager")
+        from kurma_core.pods.foreground import Signals
+        from kurma_core.stager_check.suite import check
+
+        self._services.spawner.open()
+        with Signals() as signals:
+            try:
+                return check(self._services, reference, tell).ordered()
+            finally:
+                signals.settle()
 
     def plugins(self, *, load: bool = True) -> tuple[PluginInfo, ...]:
         return self.registry.listing(load)

@@ -231,6 +231,26 @@ class PodStore:
         if lock is not None:
             os.close(lock)
 
+    @contextlib.contextmanager
+    def workplace(self) -> Iterator[str]:
+        """Path of a directory of this process, on the pods' file system, for as long as the block lasts. What a
+        dead process leaves of one, :meth:`sweep` takes.
+
+        :raises HostError: it cannot be made.
+        """
+        path = f"{self.root}/{_UNFINISHED}work.{os.urandom(8).hex()}"
+        try:
+            os.makedirs(path, mode=0o700)
+        except OSError as error:
+            raise HostError(
+                f"cannot make {path}: {os.strerror(error.errno or 0)}", errno=error.errno, path=path
+            ) from None
+        lock = PodDirectory(path).try_own()
+        try:
+            yield path
+        finally:
+            self._discard(path, lock)
+
     def sweep(self, grace: float) -> None:
         """Removes what processes left that died at the very beginning of making a pod, or the end of removing.
 

@@ -36,7 +36,7 @@ FLOORS = {
     },
     4: {"images"},
     5: {"pods"},
-    6: {"client", "daemon"},
+    6: {"client", "daemon", "stager_check"},
     7: {"cli"},
 }
 FLOOR = {room: floor for floor, rooms in FLOORS.items() for room in rooms}

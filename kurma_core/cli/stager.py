@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+
 from kurma_core.cli.declare import FORMAT, NO_LEGEND, Argument, Option, command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kurma_core.cli.output import Column
     from kurma_core.cli.session import Session
+    from kurma_core.stager_check.lines import Line
 
 _COLUMNS: list[Column] = [
     ("NAME", lambda stager: stager["name"]),
@@ -31,3 +36,41 @@ def list_(session: Session, *, format: str, no_legend: bool) -> None:
 def build(session: Session, *, name: str, force: bool) -> None:
     """Build, or fetch, and verify a stager's image; print its ID."""
     session.line(session.client.stager_build(name, force=force).id)
+
+
+@command(
+    Argument("image", "IMAGE", "The stager: a name that --stager accepts, or the locator of an image."),
+    FORMAT,
+    root=True,
+)
+def check(session: Session, *, image: str, format: str) -> int:
+    """Run the contract suite on a stager's image, line by line.
+
+    It starts some pods of its own under that stager, and removes them. The exit code is 0 if all holds (what a
+    stager does not do, and says so, is skipped), and 1 if something does not.
+    """
+    lines = session.client.stager_check(image, _told(session) if format == "table" else lambda line: None)
+    count = {outcome: sum(line.outcome == outcome for line in lines) for outcome in _MARKS}
+    if format != "table":
+        session.show(format, [line.to_json() for line in lines], str)
+    else:
+        session.line(f"{count['ok']} hold, {count['fail']} do not, {count['skipped']} were skipped")
+    return 1 if count["fail"] else 0
+
+
+_MARKS = {"ok": "ok  ", "fail": "FAIL", "skipped": "--  "}
+
+
+def _told(session: Session) -> Callable[[Line], None]:
+    from kurma_core.cli.output import one_line
+
+    def tell(line: Line) -> None:
+        detail = f": {one_line(line.detail)}" if line.detail else ""
+        session.line(f"{_MARKS[line.outcome]}  {line.name:<{_WIDTH}}  {line.about}{detail}")
+        # People watch it; and what runs so long is read from a file, too.
+        sys.stdout.flush()
+
+    return tell
+
+
+_WIDTH = 24

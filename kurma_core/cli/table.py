@@ -87,6 +87,11 @@ TABLE: dict[str, Entry | Group] = {
         {
             "list": Entry("stager", "list_", "List the stagers that --stager accepts."),
             "build": Entry("stager", "build", "Build, or fetch, and verify a stager's image; print its ID."),
+            "check": Entry(
+                "stager",
+                "check",
+                "Run the contract suite on a stager's image, line by line.",
+            ),
         },
     ),
     "network": Group(

@@ -172,16 +172,18 @@ class AciStager:
 
     def _ask(self, directory: str, running: RunningStager) -> Mapping[str, AppStatus]:
         """The ``status`` call-in, whose answer is kept: it is all that is known once the stager has ended (G8)."""
-        output = os.memfd_create("status", os.MFD_CLOEXEC)
         null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+        output, end = os.pipe2(os.O_CLOEXEC)
         try:
-            call = self._call_in(directory, running, ("/opt/stager/status",), Stdio(null, output, null), None)
-            code = call.wait(self.times.status)
-            text = os.pread(output, records.LIMIT + 1, 0)
+            try:
+                call = self._call_in(directory, running, ("/opt/stager/status",), Stdio(null, end, null), None)
+            finally:
+                os.close(end)
+            text, code = call.answer(output, records.LIMIT, self.times.status)
         finally:
             os.close(output)
             os.close(null)
-        if code != 0:
+        if code != 0 and len(text) <= records.LIMIT:
             raise StagerError(f"stager {self.name}: its status call-in ended with status {code}")
         apps = records.parse_status_output(text)
         replace_file(f"{directory}/stager/last-status.json", text)

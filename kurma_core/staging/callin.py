@@ -86,6 +86,10 @@ class CallIn:
                 theirs.close()
         self._document = document or b""
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def wait(self, timeout: float | None = None) -> int:
         """Hands over the document, waits for the end; the exit code, 128+N for signal N.
 
@@ -121,6 +125,38 @@ class CallIn:
         except BaseException:
             self._kill()
             raise
+
+    def answer(self, output: int, limit: int, timeout: float) -> tuple[bytes, int]:
+        """What it prints, and its exit code; for a call-in without a document.
+
+        :param output: the other end of its standard output, a pipe.
+        :param limit: of bytes: one that prints more is killed, and one byte more is returned.
+        :raises StagerError: it does not end in time; it is killed.
+        """
+        deadline = time.monotonic() + timeout
+        poll = select.poll()
+        for fd in (output, self._process.pidfd):
+            poll.register(fd, select.POLLIN)
+        text = b""
+        while len(text) <= limit and (left := deadline - time.monotonic()) > 0:
+            ready = [fd for fd, _ in poll.poll(left * 1000)]
+            if output not in ready:
+                break  # it has ended, or is late; what it has started may hold the pipe for ever
+            more = os.read(output, limit + 1 - len(text))
+            if not more:
+                break
+            text += more
+        if len(text) > limit:
+            self._signal(signal.SIGKILL)
+        if not process.wait_pidfd(self._process.pidfd, max(0.0, deadline - time.monotonic())):
+            with contextlib.suppress(StagerError):
+                self.wait(0.0)  # which kills it
+            raise StagerError(f"the stager's call-in {self._verb!r} did not answer within {timeout:g} s")
+        return text, self.wait()
+
+    def _signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            process.pidfd_send_signal(self._process.pidfd, number)
 
     def _kill(self) -> None:
         try:

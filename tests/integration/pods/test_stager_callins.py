@@ -48,6 +48,7 @@ def test_status_in_its_shapes(foreign, said, expected):
         ('echo \'{"main": {"pid": "1"}}\'', "main: pid is '1'"),
         ('echo \'{"main": {"exited": true, "exitCode": 256}}\'', "exitCode is 256"),
         ("yes | head -c 2000000", "more than 1048576 bytes"),
+        ("exec yes", "more than 1048576 bytes"),
         ("exit 9", "its status call-in ended with status 9"),
         ("kill -9 $$", "its status call-in ended with status 137"),
         ("exec sleep 1000", "did not answer within 0.5 s"),
@@ -63,7 +64,8 @@ def test_a_wrong_status_is_an_error_and_hides_no_pod(foreign, script, said):
         assert said in caught.value.message
         assert "\n" not in caught.value.message
         assert [record.state for record in house.client.pods()] == ["running"]
-        assert len(CgroupTree(f"kurma/{pod.uuid}/callins").pids()) == 0
+        # What it has started itself ends once nobody reads it.
+        until(lambda: not CgroupTree(f"kurma/{pod.uuid}/callins").pids(), "the end of the call-in")
 
 
 def test_a_missing_call_in(foreign):

@@ -1,6 +1,7 @@
 """The foreign stager of ``examples/stager_shell``, through the same engine (G8)."""
 
 import json
+import os
 import subprocess
 import time
 from pathlib import Path
@@ -89,17 +90,68 @@ def test_run(shell_pods):
         "sh", "-c", "cat; ls /mark; cat /proc/1/comm; id -u; exit 9", stdin=b"in\n", user="5", group="6"
     )
     assert (code, out, err) == (9, "in\n/mark\nsleep\n5\n", "")
+    assert pod.run("pwd", workingDirectory="/etc")[1] == "/etc\n"
+    assert pod.run("id", "-u", user="alice", group="users")[1] == "1000\n"
     assert pod.run("true", tty=True)[0] == 125
-    assert pod.run("true", workingDirectory="/etc")[0] == 125
+    assert pod.run("true", supplementaryGIDs=[7])[0] == 125
+    assert pod.run("true", user="nobody")[0] == 125
     assert pod.run("true", app="nobody")[0] == 2
 
 
-def test_what_it_cannot_do_fails_the_start(shell_pods, tmp_path):
+def test_volumes_in_order(shell_pods, tmp_path):
+    """One within the other, one of them read-only for this app alone; an empty one is filled from the image."""
+    for name in ("outer", "inner", "empty"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "inner" / "host").write_text("from the host\n")
     pod = shell_pods(
-        {"main": sh("true")}, volumes={"v": str(tmp_path)}, mounts={"main": [MountSetup("v", "/v", False, False)]}
+        {
+            "main": sh(
+                "cat /v/in/host; touch /v/written; touch /v/in/refused; cat /etc/passwd | head -n 1; touch /etc/x"
+            )
+        },
+        volumes={name: str(tmp_path / name) for name in ("outer", "inner", "empty")},
+        mounts={
+            "main": [
+                MountSetup("outer", "/v", False, False),
+                MountSetup("inner", "/v/in", True, False),
+                MountSetup("empty", "/etc", False, True),
+            ]
+        },
     )
-    with pytest.raises(StagerError, match="mounts no volumes"):
+    assert pod.ended() == 0, pod.output()
+    assert "from the host\n" in pod.output()
+    assert "root:x:0:0" in pod.output()
+    assert "Read-only file system" in pod.output()
+    assert sorted(os.listdir(tmp_path / "outer")) == ["in", "written"]
+    assert os.listdir(tmp_path / "inner") == ["host"]
+    assert {"passwd", "x"} <= set(os.listdir(tmp_path / "empty"))
+
+
+@pytest.mark.parametrize(
+    ("app", "mount", "said"),
+    [
+        ({"user": "nobody-knows"}, "/v", "passwd of its image has no 'nobody-knows'"),
+        ({"supplementaryGIDs": [7]}, "/v", "knows no supplementary groups"),
+        ({}, "/out/v", "/out/v is, or lies behind, a link"),
+    ],
+)
+def test_what_it_cannot_do_fails_the_start(shell_pods, busybox_root, tmp_path, app, mount, said):
+    layer = tmp_path / "layer"
+    layer.mkdir()
+    (layer / "out").symlink_to("/")
+    (tmp_path / "volume").mkdir()
+    pod = shell_pods(
+        {"main": sh("true", **app)},
+        roots=[str(layer), busybox_root],
+        volumes={"v": str(tmp_path / "volume")},
+        mounts={"main": [MountSetup("v", mount, False, False)]},
+    )
+    with pytest.raises(StagerError, match=said):
         pod.started()
-    other = shell_pods({"main": sh("true", user="alice")})
-    with pytest.raises(StagerError, match="by number only"):
-        other.started()
+
+
+def test_a_post_stop_that_hangs_is_ended(shell_pods):
+    events = [{"name": "post-stop", "exec": ["/bin/sh", "-c", "echo after; exec sleep 1000"]}]
+    pod = shell_pods({"main": sh("exit 3", eventHandlers=events)})
+    assert pod.ended(30) == 0, pod.output()
+    assert "after" in pod.output()

@@ -35,21 +35,22 @@ function more(end,    found) {
 	return found == ","
 }
 
-function string(    out, found) {
+function string(    out, found, part) {
 	at++
 	for (;;) {
+		part = substr(text, at, 4096)
+		if (part == "") fail("a string does not end")
+		if (!match(part, /["\\]/)) { out = out part; at += length(part); continue }
+		out = out substr(part, 1, RSTART - 1)
+		at += RSTART
+		if (substr(part, RSTART, 1) == "\"") return out
 		found = substr(text, at++, 1)
-		if (found == "") fail("a string does not end")
-		if (found == "\"") return out
-		if (found == "\\") {
-			found = substr(text, at++, 1)
-			if (found == "n") found = "\n"
-			else if (found == "t") found = "\t"
-			else if (found == "r") found = "\r"
-			else if (found == "b") found = "\b"
-			else if (found == "f") found = "\f"
-			else if (found == "u") { found = utf8(hex(substr(text, at, 4))); at += 4 }
-		}
+		if (found == "n") found = "\n"
+		else if (found == "t") found = "\t"
+		else if (found == "r") found = "\r"
+		else if (found == "b") found = "\b"
+		else if (found == "f") found = "\f"
+		else if (found == "u") { found = utf8(hex(substr(text, at, 4))); at += 4 }
 		out = out found
 	}
 }

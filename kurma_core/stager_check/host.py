@@ -1,0 +1,181 @@
+"""The rooms of a pod manager whose pods run the check's own app under the stager that is checked."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, cast
+
+from kurma_core.errors import StagerError
+from kurma_core.linux.cgroups import CgroupTree
+from kurma_core.models import RenderedImage
+from kurma_core.pods.services import Services
+from kurma_core.pods.stagers import Stagers
+from kurma_core.stager_check import layers
+from kurma_core.stager_check.probe import ADDRESS
+from kurma_core.staging.aci import AciStager
+from kurma_core.staging.process import StagerProcess
+from kurma_core.value import frozen, replace
+
+if TYPE_CHECKING:
+    from kurma_core.appc.image import ImageManifest
+    from kurma_core.hookspecs import PodSetup, Stager, Stdio
+    from kurma_core.images import ImageManager
+    from kurma_core.spawn_plan import SpawnPlan, Started, Starter
+    from kurma_core.spawner.client import Spawner
+    from kurma_core.stager_check.layers import ProbeImage
+    from kurma_core.staging.aci import StagerTimes
+    from kurma_core.staging.starting import StagerImage
+
+
+@frozen
+class Patience:
+    """Seconds.
+
+    :param start: until a stager must have closed descriptor 4.
+    :param stop: that apps have between SIGTERM and SIGKILL (``stopTimeout``).
+    :param answer: for whatever else should happen at once.
+    """
+
+    start: float = 15.0
+    stop: float = 2.0
+    answer: float = 10.0
+
+
+class _Tethering:
+    """A spawner whose programs die with this process, however it dies."""
+
+    def __init__(self, spawner: Spawner) -> None:
+        self._spawner = spawner
+
+    def start(self, plan: SpawnPlan) -> Started:
+        return self._spawner.start(replace(plan, parent_death_signal=signal.SIGKILL))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._spawner, name)
+
+
+class WatchedStager(AciStager):
+    """The stager that is checked. It dies with the check, and before it starts, the check listens in its pod's
+    network namespace."""
+
+    def __init__(
+        self, name: str, image: Callable[[], StagerImage], spawner: Spawner, version: str, times: StagerTimes
+    ) -> None:
+        super().__init__(name, image, cast("Starter", _Tethering(spawner)), version, times)
+        self.listeners: dict[str, socket.socket] = {}
+
+    def start(self, pod: PodSetup, stdio: Stdio) -> StagerProcess:
+        assert pod.network_namespace is not None
+        self.listeners[pod.uuid] = _listen(pod.network_namespace)
+        return _Watched(super().start(pod, stdio), pod.cgroup)
+
+
+def _listen(namespace: str) -> socket.socket:
+    """A socket that apps reach whose network namespace is that one."""
+    from kurma_core.linux import namespaces
+
+    own = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        namespaces.enter_netns(namespace)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.bind(ADDRESS)
+        listener.listen(16)
+        return listener
+    finally:
+        namespaces.setns(own, namespaces.CLONE_NEWNET)
+        os.close(own)
+
+
+class _Watched(StagerProcess):
+    """Says who holds descriptor 4, where it does not close."""
+
+    def __init__(self, process: StagerProcess, cgroup: str) -> None:
+        self.__dict__.update(process.__dict__)
+        self._cgroup = cgroup
+
+    def wait_running(self, timeout: float) -> bool:
+        pipe = None if self._ready is None else f"pipe:[{os.fstat(self._ready).st_ino}]"
+        try:
+            return super().wait_running(timeout)
+        except StagerError as error:
+            if not self.alive():
+                raise
+            holders = ", ".join(self._holders(pipe)) or "nobody that can be seen"
+            raise StagerError(f"it is still open after {timeout:g} s; held by {holders}{self._told()}") from error
+
+    def _holders(self, pipe: str | None) -> Iterator[str]:
+        for pid in CgroupTree(self._cgroup).pids():
+            with contextlib.suppress(OSError):
+                for number in os.listdir(f"/proc/{pid}/fd"):
+                    if os.readlink(f"/proc/{pid}/fd/{number}") == pipe:
+                        who = "the stager" if pid == self.pid else f"process {pid} ({_command(pid)})"
+                        yield f"{who} as descriptor {number}"
+
+
+def _command(pid: int) -> str:
+    with open(f"/proc/{pid}/cmdline", "rb") as file:
+        return " ".join(file.read(4096).decode(errors="replace").split("\0")).strip()[:80]
+
+
+class CheckServices(Services):
+    """:param services: the caller's: its store and its spawner are used."""
+
+    def __init__(
+        self, services: Services, driver: WatchedStager, config: Any, image: ProbeImage, patience: Patience
+    ) -> None:
+        self._outer = services
+        probes = cast("ImageManager", _ProbeImages(image, services))
+        settings = replace(services.config, start_timeout=patience.start, stop_timeout=patience.stop)
+        super().__init__(settings, services.registry, lambda: probes, lambda text: None)
+        self.stagers = _OneStager(self, driver, config)
+
+    @property
+    def spawner(self) -> Spawner:
+        return self._outer.spawner
+
+
+class _OneStager(Stagers):
+    def __init__(self, services: Services, driver: WatchedStager, config: Any) -> None:
+        super().__init__(services.config, services.registry, lambda: services.images, lambda: services.spawner)
+        self._driver = driver
+        self._own_config = config
+
+    def check(self, name: str) -> None:
+        return
+
+    def config(self, name: str) -> Any:
+        return self._own_config
+
+    def get(self, name: str) -> Stager:
+        return self._driver
+
+    def of_pod(self, name: str) -> Stager:
+        return self._driver
+
+
+class _ProbeImages:
+    """What the pod manager asks of images, of the one that there is: it is in no store."""
+
+    def __init__(self, image: ProbeImage, services: Services) -> None:
+        self._image = image
+        self._services = services
+
+    def of_app(self, *_: Any, **__: Any) -> ProbeImage:
+        return self._image
+
+    def manifest(self, image_id: str) -> ImageManifest:
+        return self._image.manifest
+
+    def render(self, *_: Any, **__: Any) -> RenderedImage:
+        return RenderedImage(self._image.id, self._image.layers, self._image.manifests)
+
+    def groups_of(self, image_id: str, user: str) -> tuple[str, tuple[int, ...]]:
+        return (layers.GROUP, (layers.FURTHER_GROUP_ID,)) if user == layers.USER else ("0", ())
+
+    def keeping(self) -> AbstractContextManager[None]:
+        return self._services.images.keeping()

@@ -1,0 +1,223 @@
+"""Lines about what an app finds: arguments, environment, user, root, layers, volumes, handlers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from kurma_core.errors import KurmaError, StagerError
+from kurma_core.linux.cgroups import CgroupTree
+from kurma_core.stager_check import layers
+from kurma_core.stager_check.lab import app
+from kurma_core.stager_check.lines import NotDone, Wrong, equal, shortened
+
+if TYPE_CHECKING:
+    from kurma_core.stager_check.lab import Lab, Pod, Probe
+    from kurma_core.stager_check.lines import Report
+
+ODD_WORDS = ("two words", "", "it's", 'a "quote"', "a\nline", "$HOME `id` \\n *", "ü–𐍈")
+ODD_VALUE = "two\nlines, 'quoted' \"twice\" $HOME \\n = ü"
+_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+
+
+@contextlib.contextmanager
+def refusable(lab: Lab, apps: dict[str, Any], **pod: Any) -> Iterator[Pod]:
+    """A pod that a stager may refuse, if it says why: then what is asked for is not done, which is no mistake.
+
+    :raises NotDone: with the stager's words.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            made = stack.enter_context(lab.pod(apps, **pod))
+        except StagerError as error:
+            if error.data.get("status") is None or "it said:" not in error.message:
+                raise
+            raise NotDone("refused: " + error.message.partition("it said: ")[2]) from None
+        yield made
+
+
+def basics(pod: Pod, main: Probe, other: Probe, report: Report) -> None:
+    """One pod of two apps: ``main`` is root, ``other`` is 1234:2345, in ``/work``, with odd words."""
+    with report.line("start.descriptors"):
+        for probe in (main, other):
+            equal(f"open in {probe.name}", probe.facts["descriptors"], [0, 1, 2])
+    with report.line("start.standard-input"):
+        equal("read", main.ask("read", 0), "")
+    with report.line("app.arguments"):
+        equal("arguments", other.facts["arguments"], ["serve", *ODD_WORDS])
+    with report.line("app.environment"):
+        environment = other.facts["environment"]
+        equal("ODD", environment.get("ODD"), ODD_VALUE)
+        equal("EMPTY", environment.get("EMPTY"), "")
+        equal("AC_APP_NAME", environment.get("AC_APP_NAME"), "other")
+        if "/bin" not in environment.get("PATH", ""):
+            raise Wrong(f"PATH is {shortened(environment.get('PATH'))}")
+    with report.line("app.user"):
+        equal("main's", (main.facts["uid"], main.facts["gid"]), (0, 0))
+        equal("user and group", (other.facts["uid"], other.facts["gid"]), (layers.USER_ID, layers.GROUP_ID))
+        if set(other.facts["groups"]) - {layers.GROUP_ID}:
+            raise Wrong(f"further groups that nobody asked for: {other.facts['groups']}")
+    with report.line("app.working-directory"):
+        equal("main's", main.facts["cwd"], "/")
+        equal("other's", other.facts["cwd"], "/work")
+    with report.line("app.hostname"):
+        if main.facts["hostname"] == os.uname().nodename != pod.hostname:
+            raise NotDone("apps see the host's")
+        equal("hostname", main.facts["hostname"], pod.hostname)
+    with report.line("app.network"):
+        for probe in (main, other):
+            equal(
+                f"the network namespace of {probe.name}",
+                os.stat(f"/proc/{probe.pid}/ns/net").st_ino,
+                os.stat(f"/proc/{pod.owned.stager.pid}/ns/net").st_ino,
+            )
+    with report.line("app.cgroup"):
+        members = CgroupTree(pod.cgroup).pids()
+        for probe in (main, other):
+            if probe.pid not in members:
+                raise Wrong(f"{probe.name} (process {probe.pid}) is outside of it")
+    with report.line("app.walls"):
+        _walls(main)
+    with report.line("app.devices"):
+        _devices(main)
+
+
+def _walls(main: Probe) -> None:
+    for place in ("/manifest", "/layers"):
+        if isinstance(main.ask("stat", place), list):
+            raise Wrong(f"an app sees {place}")
+    for pid, names in main.must("roots").items():
+        if "manifest" in names and "layers" in names:
+            raise Wrong(f"/proc/{pid}/root leads to the stager's root")
+
+
+def _devices(main: Probe) -> None:
+    for name in _DEVICES:
+        mode = main.must("stat", f"/dev/{name}")[0]
+        if not stat.S_ISCHR(mode):
+            raise Wrong(f"/dev/{name} is no device")
+    for name in main.must("list", "/dev"):
+        found = main.ask("stat", f"/dev/{name}")
+        if isinstance(found, list) and stat.S_ISBLK(found[0]):
+            raise Wrong(f"an app has the disk /dev/{name}")
+
+
+def stacked(lab: Lab, main: Probe, report: Report) -> None:
+    """The layers of the same pod."""
+    top, base = (layer.path for layer in lab.image.layers)
+    with report.line("layers.order"):
+        for name, wanted in (("base", "base"), ("top", "top"), ("both", "top")):
+            equal(f"/marks/{name}", main.must("file", f"/marks/{name}"), wanted)
+    with report.line("layers.untouched"):
+        main.must("make", "/marks/both", "written")
+        main.must("make", "/marks/new", "written")
+        equal("what was written", main.must("file", "/marks/both"), "written")
+        for layer in (top, base):
+            if os.path.exists(f"{layer}/marks/new"):
+                raise Wrong("a file made by an app is in a layer")
+            with open(f"{layer}/marks/both") as file:
+                equal("a file of a layer", file.read(), os.path.basename(layer))
+
+
+def users(lab: Lab, report: Report) -> None:
+    _as_user(lab, report, "app.user-name", layers.USER, layers.GROUP, (layers.USER_ID, layers.GROUP_ID))
+    _as_user(lab, report, "app.user-path", layers.OWNED, layers.OWNED, (layers.OWNER_ID, layers.OWNER_GROUP_ID))
+    with report.line("app.supplementary-gids"):
+        asked = app("main", "serve", user="1", group="2", supplementaryGIDs=[7, 8])
+        with refusable(lab, {"main": asked}) as pod:
+            equal("groups", sorted({*pod.probe("main").facts["groups"]} - {2}), [7, 8])
+
+
+def _as_user(lab: Lab, report: Report, name: str, user: str, group: str, wanted: tuple[int, int]) -> None:
+    with report.line(name), refusable(lab, {"main": app("main", "serve", user=user, group=group)}) as pod:
+        facts = pod.probe("main").facts
+        equal("user and group", (facts["uid"], facts["gid"]), wanted)
+
+
+def read_only_root(lab: Lab, report: Report) -> None:
+    with (
+        report.line("layers.read-only-root"),
+        refusable(lab, {"main": {"app": app("main", "serve"), "readOnlyRootFS": True}}) as pod,
+    ):
+        answer = pod.probe("main").ask("make", "/marks/new", "written")
+        if answer is None:
+            raise Wrong("an app wrote to it")
+
+
+def volumes(lab: Lab, report: Report) -> None:
+    source = f"{lab.workplace}/volume"
+    os.makedirs(source, exist_ok=True)
+    with open(f"{source}/host", "w") as file:
+        file.write("from the host")
+    _volume(lab, report, "volumes.read-write", source, read_only=False, then=_written)
+    _volume(lab, report, "volumes.read-only", source, read_only=True, then=_not_written)
+
+
+def _volume(
+    lab: Lab, report: Report, name: str, source: str, *, read_only: bool, then: Callable[[Probe, str], None]
+) -> None:
+    mounts = [{"volume": "data", "path": "/volume"}]
+    kept = {"name": "data", "kind": "host", "source": source, "readOnly": read_only}
+    apps = {"main": {"app": app("main", "serve"), "mounts": mounts}}
+    with report.line(name), refusable(lab, apps, volumes=[kept]) as pod:
+        main = pod.probe("main")
+        equal("/volume/host", main.must("file", "/volume/host"), "from the host")
+        then(main, source)
+
+
+def _written(main: Probe, source: str) -> None:
+    main.must("make", "/volume/app", "from the app")
+    with open(f"{source}/app") as file:
+        equal("on the host", file.read(), "from the app")
+
+
+def _not_written(main: Probe, source: str) -> None:
+    if main.ask("make", "/volume/other", "written") is None or os.path.exists(f"{source}/other"):
+        raise Wrong("an app wrote to it")
+
+
+def handlers(lab: Lab, report: Report) -> None:
+    def with_handlers(pre: str, main: tuple[str, ...], **fields: Any) -> dict[str, Any]:
+        events = [
+            {"name": "pre-start", "exec": [layers.PROGRAM, "pre-start", "exit", pre]},
+            {"name": "post-stop", "exec": [layers.PROGRAM, "post-stop", "exit", "0"]},
+        ]
+        return app("main", *main, eventHandlers=events, **fields)
+
+    with report.line("handlers.order"):
+        asked = with_handlers("0", ("exit", "0"), user="1", group="2")
+        with refusable(lab, {"main": asked}) as pod:
+            pod.ends()
+            _in_order(pod)
+    with report.line("handlers.failure"):
+        _must_fail(lab, with_handlers("3", ("serve",)))
+    with report.line("handlers.stop"), refusable(lab, {"main": with_handlers("0", ("serve",))}) as pod:
+        pod.probe("main").must("catch", 15, 0)
+        pod.stop()
+        pod.ends(lab.patience.stop + lab.patience.answer)
+        pod.probe("post-stop")
+
+
+def _in_order(pod: Pod) -> None:
+    seen = pod.gather()
+    equal("ran", [probe.name for probe in seen], ["pre-start", "main", "post-stop"])
+    for probe in seen:
+        equal(f"user and group of {probe.name}", (probe.facts["uid"], probe.facts["gid"]), (1, 2))
+
+
+def _must_fail(lab: Lab, asked: dict[str, Any]) -> None:
+    """It fails to start, or its pod is errored: never one that ends well."""
+    try:
+        with lab.pod({"main": asked}) as pod:
+            if "main" in [probe.name for probe in pod.gather()]:
+                raise Wrong("the app was started all the same")
+            record = pod.ends()
+            if not record.exit_code:
+                raise Wrong("the pod ended with status 0")
+    except KurmaError as error:
+        if isinstance(error, StagerError) and error.data.get("status") is not None:
+            return
+        raise

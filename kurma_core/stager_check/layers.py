@@ -1,0 +1,180 @@
+"""The image that the check brings: two layers made of the running interpreter, so that it works where there is
+neither a network nor a busybox.
+
+The lower one has the interpreter, the probe and marks; the upper one has marks alone. Which mark is seen where
+tells how a stager has stacked them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from importlib.util import MAGIC_NUMBER
+from typing import Any
+
+from kurma_core.appc.image import ImageManifest
+from kurma_core.errors import StagerError
+from kurma_core.models import RenderedLayer
+from kurma_core.stager_check import probe
+from kurma_core.value import frozen
+
+PREFIX = "check"
+#: The app's program: what follows is the probe's arguments.
+PROGRAM = f"/{PREFIX}/probe"
+USER, USER_ID, GROUP, GROUP_ID = "tester", 1234, "testers", 2345
+#: Further groups that the image's file names for :data:`USER`.
+FURTHER_GROUP_ID = 3456
+#: A file whose owner is meant where it stands for a user, and that owner.
+OWNED, OWNER_ID, OWNER_GROUP_ID = "/marks/owned", 4567, 5678
+_PT_INTERP = 3
+_MODULES = ("os", "_socket", "encodings.utf_8", "encodings.ascii", "encodings.latin_1")
+_LIST = """
+import json, sys
+for name in sys.argv[1:]:
+    __import__(name)
+print(json.dumps({name: [getattr(module.__spec__, "origin", None), hasattr(module, "__path__")]
+    for name, module in sorted(sys.modules.items())
+    if name.split(".")[0] in ("os", "_socket", "encodings") and getattr(module, "__spec__", None)}))
+"""
+
+
+@frozen
+class ProbeImage:
+    """:param id: of the image as pods name it.
+    :param layers: top first. :param manifests: by ID, as JSON values.
+    """
+
+    id: str
+    manifest: ImageManifest
+    layers: tuple[RenderedLayer, ...]
+    manifests: dict[str, Any]
+
+
+def build(directory: str) -> ProbeImage:
+    """Makes the layers in the empty directory.
+
+    :raises StagerError: the running interpreter cannot be copied.
+    """
+    top, base = f"{directory}/top", f"{directory}/base"
+    _marks(base, {"both": "base", "base": "base"})
+    _marks(top, {"both": "top", "top": "top"})
+    _interpreter(base)
+    for name in ("tmp", "work", "volume", "dev", "proc", "sys"):
+        os.makedirs(f"{base}/{name}", exist_ok=True)
+    os.chmod(f"{base}/tmp", 0o1777)  # noqa: S103, S108 - as it is everywhere
+    _write(f"{base}/etc/passwd", f"root:x:0:0:root:/:/bin/sh\n{USER}:x:{USER_ID}:{GROUP_ID}::/:/bin/sh\n")
+    _write(f"{base}/etc/group", f"root:x:0:\n{GROUP}:x:{GROUP_ID}:\nfurther:x:{FURTHER_GROUP_ID}:{USER}\n")
+    os.chown(f"{base}{OWNED}", OWNER_ID, OWNER_GROUP_ID)
+    ids = [
+        "sha512-" + hashlib.sha512(f"kurma stager check {name}".encode()).hexdigest() for name in ("top", "base")
+    ]
+    manifests = {
+        ident: {
+            "acKind": "ImageManifest",
+            "acVersion": "0.8.11",
+            "name": f"kurma.io/stager/check/{name}",
+            "app": {"exec": [PROGRAM, "main", "serve"], "user": "0", "group": "0"},
+        }
+        for ident, name in zip(ids, ("top", "base"), strict=True)
+    }
+    layers = tuple(RenderedLayer(ident, path) for ident, path in zip(ids, (top, base), strict=True))
+    return ProbeImage(ids[0], ImageManifest.parse(manifests[ids[0]]), layers, manifests)
+
+
+def _marks(layer: str, marks: dict[str, str]) -> None:
+    os.makedirs(layer, 0o755)
+    for name, text in marks.items():
+        _write(f"{layer}/marks/{name}", text)
+    if "base" in marks:
+        _write(f"{layer}{OWNED}", "")
+
+
+def _write(path: str, text: str, mode: int = 0o644) -> None:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w") as file:
+        file.write(text)
+    os.chmod(path, mode)
+
+
+def _interpreter(layer: str) -> None:
+    """The program, what it loads, the few modules that are not built in, and the probe."""
+    program = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
+    loader = _loader_of(program)
+    if loader is None:
+        raise StagerError(f"{program} is linked statically: the check needs a dynamic interpreter for its app")
+    library = f"{layer}/{PREFIX}/lib/python{sys.version_info.major}.{sys.version_info.minor}"
+    os.makedirs(f"{library}/lib-dynload")
+    _copy(program, f"{layer}/{PREFIX}/bin/python3")
+    objects = [program]
+    for name, (origin, package) in json.loads(_output([program, "-ISB", "-c", _LIST, *_MODULES])).items():
+        if origin and origin.endswith(".so"):
+            objects.append(origin)
+            _copy(origin, f"{library}/lib-dynload/{os.path.basename(origin)}")
+        path = name.replace(".", "/") + ("/__init__" if package else "")
+        source = f"{os.path.dirname(os.path.realpath(os.__file__))}/{path}.py"
+        if os.path.exists(source):
+            _compile(source, f"{library}/{path}.pyc")
+    _copy(loader, f"{layer}{loader}")
+    for name, path in _libraries(loader, objects).items():
+        _copy(path, f"{layer}{name if name.startswith('/') else path}")
+    with open(probe.__file__, encoding="utf-8") as file:
+        # -I -S: nothing of the environment or the current directory counts.
+        _write(f"{layer}{PROGRAM}", f"#!/{PREFIX}/bin/python3 -IS\n{file.read()}", 0o755)
+
+
+def _copy(source: str, target: str) -> None:
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    shutil.copyfile(source, target)
+    os.chmod(target, 0o755)  # noqa: S103 - programs and libraries
+
+
+def _compile(source: str, target: str) -> None:
+    import marshal
+
+    with open(source, "rb") as file:
+        code = compile(file.read(), source, "exec", dont_inherit=True, optimize=2)
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    with open(target, "wb") as out:
+        # "hash-based, never checked": no source is looked for.
+        out.write(MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8) + marshal.dumps(code))
+
+
+def _loader_of(program: str) -> str | None:
+    """The ELF loader that the kernel starts for it."""
+    with open(program, "rb") as file:
+        head = file.read(64)
+        if head[:4] != b"\x7fELF" or head[4] != 2 or head[5] != 1:
+            raise StagerError(f"{program} is no 64-bit little-endian ELF program")
+        file.seek(int.from_bytes(head[32:40], "little"))
+        size, count = int.from_bytes(head[54:56], "little"), int.from_bytes(head[56:58], "little")
+        table = file.read(size * count)
+        for at in range(0, len(table), size):
+            if int.from_bytes(table[at : at + 4], "little") == _PT_INTERP:
+                file.seek(int.from_bytes(table[at + 8 : at + 16], "little"))
+                return os.fsdecode(file.read(int.from_bytes(table[at + 32 : at + 40], "little")).rstrip(b"\0"))
+    return None
+
+
+def _libraries(loader: str, objects: list[str]) -> dict[str, str]:
+    """Path of each shared library, by the place where the loader will look for it."""
+    found: dict[str, str] = {}
+    for path in objects:
+        for line in _output([loader, "--list", path]).splitlines():
+            name, arrow, rest = line.strip().partition(" => ")
+            target = rest.split(" (")[0].strip()
+            if arrow and target.startswith("/") and name != loader:
+                found[name] = target
+    # All beside the C library, where the loader looks without any configuration.
+    home = next((os.path.dirname(path) for name, path in found.items() if name.startswith("libc.")), "/lib")
+    return {f"{home}/{os.path.basename(name)}": path for name, path in found.items()}
+
+
+def _output(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={"LC_ALL": "C"})
+    if done.returncode != 0:
+        raise StagerError(f"the check's app cannot be made: {command[0]}: {done.stderr.strip()[-300:]}")
+    return done.stdout

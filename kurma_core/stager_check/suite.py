@@ -1,0 +1,114 @@
+"""The suite: which pods are made, and in which order the lines are told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from kurma_core.stager_check import calls, image, inside, layers, life
+from kurma_core.stager_check.host import CheckServices, Patience, WatchedStager
+from kurma_core.stager_check.lab import Lab, app
+from kurma_core.stager_check.lines import Line, Report
+from kurma_core.version import VERSION
+
+if TYPE_CHECKING:
+    from kurma_core.hookspecs import Json
+    from kurma_core.images import HostImage
+    from kurma_core.pods.services import Services
+
+_NAME = "check"
+
+
+def check(
+    services: Services, reference: str, tell: Callable[[Line], None], patience: Patience | None = None
+) -> Report:
+    """Checks a stager.
+
+    :param reference: a name that ``--stager`` accepts, or an image's locator.
+    :param tell: told each line as soon as it is known.
+    :raises StagerError: that stager is no image.
+    :raises KurmaError: the image cannot be had, or this host cannot run pods: nothing is known of the stager then.
+    """
+    named = reference in services.stagers.names()
+    config: Json = services.stagers.config(reference) if named else {}
+
+    def verified() -> HostImage:
+        if named:
+            return services.stagers.image(reference)
+        return services.images.host_image(reference)
+
+    patience = patience or Patience()
+    report = Report(tell)
+    found = image.verified(verified, report)
+    if found is None:
+        report.skip("", "the image is not run")
+        return report
+    image.image_itself(found, report)
+    driver = _driver(services, verified, patience)
+    with services.store.workplace() as workplace:
+        probes = layers.build(workplace)
+        _pods(
+            Lab(CheckServices(services, driver, config, probes, patience), driver, probes, patience, workplace),
+            report,
+        )
+    return report
+
+
+def _driver(services: Services, verified: Callable[[], HostImage], patience: Patience) -> WatchedStager:
+    from kurma_core.staging.aci import StagerTimes
+    from kurma_core.staging.starting import StagerImage
+
+    def use() -> StagerImage:
+        found = verified()
+        return StagerImage(found.id, found.path, found.manifest)
+
+    log = services.config.log
+    times = StagerTimes(patience.stop, log.size, log.count, patience.answer, patience.answer)
+    return WatchedStager(_NAME, use, services.spawner, VERSION, times)
+
+
+def _pods(lab: Lab, report: Report) -> None:
+    if not _first(lab, report):
+        report.skip("", "no pod runs under this stager")
+        return
+    inside.users(lab, report)
+    inside.read_only_root(lab, report)
+    inside.volumes(lab, report)
+    inside.handlers(lab, report)
+    with report.rest("attach"):
+        calls.attach(lab, report)
+    life.start_failure(lab, report)
+    life.stopping(lab, report)
+
+
+def _first(lab: Lab, report: Report) -> bool:
+    """The pod that most lines are about; whether there was one."""
+    user, group = str(layers.USER_ID), str(layers.GROUP_ID)
+    variables = [{"name": "ODD", "value": inside.ODD_VALUE}, {"name": "EMPTY", "value": ""}]
+    apps = {
+        "main": app("main", "serve"),
+        "other": app(
+            "other",
+            "serve",
+            *inside.ODD_WORDS,
+            user=user,
+            group=group,
+            workingDirectory="/work",
+            environment=variables,
+        ),
+        "seven": app("seven", "serve"),
+        "killed": app("killed", "serve"),
+    }
+    runs = False
+    with report.line("start.descriptor-4"), lab.pod(apps) as pod:
+        main, other = pod.probe("main"), pod.probe("other")
+        report.say("start.descriptor-4", "ok")
+        runs = True
+        with report.rest():
+            inside.basics(pod, main, other, report)
+            inside.stacked(lab, main, report)
+            calls.logs_of(pod, main, report)
+            calls.run_in(pod, main, report)
+            calls.status_of(pod, main, report)
+            life.by_itself(pod, main, other, report)
+    return runs

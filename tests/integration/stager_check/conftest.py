@@ -1,0 +1,94 @@
+"""Stagers built as their examples say, some broken on purpose, and what the contract suite says of them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from kurma_core.client import Client, Settings, connect
+from kurma_core.image_store import build_archive
+from kurma_core.stager_check.host import Patience
+from kurma_core.stager_check.lines import LINES, Line
+from kurma_core.stager_check.suite import check
+from tests.integration.pods.support import image_id
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
+
+@dataclass
+class Checked:
+    """What the suite said of a stager."""
+
+    lines: dict[str, Line]
+    told: list[Line] = field(default_factory=list)
+
+    def of(self, outcome: str) -> set[str]:
+        return {name for name, line in self.lines.items() if line.outcome == outcome}
+
+    @property
+    def failed(self) -> dict[str, str]:
+        return {name: line.detail for name, line in self.lines.items() if line.outcome == "fail"}
+
+
+@pytest.fixture(scope="session")
+def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("checked") / "state"
+
+
+@pytest.fixture
+def example(tmp_path: Path) -> Callable[..., str]:
+    """``example("stager_shell", "init", (OLD, NEW), …)``: the archive of an example, with files changed."""
+
+    def build(name: str, *changes: tuple[str, str, str], **manifest: object) -> str:
+        source, rootfs = tmp_path / "source", tmp_path / "rootfs"
+        shutil.copytree(EXAMPLES, source, dirs_exist_ok=True)
+        for file, old, new in changes:
+            path = source / name / "opt" / "stager" / file
+            text = path.read_text()
+            assert old in text, f"{file} has no {old!r} any more"
+            path.write_text(text.replace(old, new))
+        subprocess.run([source / name / "build", rootfs], check=True)
+        document = {**json.loads((source / name / "manifest.json").read_text()), **manifest}
+        with open(tmp_path / "stager.aci", "wb") as out:
+            build_archive(str(rootfs), document, out)
+        return str(tmp_path / "stager.aci")
+
+    return build
+
+
+@pytest.fixture
+def client(tmp_path: Path, state: Path) -> Iterator[Callable[..., Client]]:
+    """``client(archive)``: one whose configuration pins that archive's digest."""
+    clients = []
+
+    def make(archive: str | None = None, **config: object) -> Client:
+        pins = {} if archive is None else {"host_image_digests": {archive: image_id(archive)}}
+        (tmp_path / "kurma.json").write_text(json.dumps({**pins, **config}))
+        clients.append(connect(Settings(str(tmp_path / "kurma.json"), str(state))))
+        return clients[-1]
+
+    yield make
+    for each in clients:
+        assert each.pods() == []
+        each.close()
+
+
+@pytest.fixture
+def checked(client: Callable[..., Client]) -> Callable[..., Checked]:
+    """``checked(archive)`` runs the suite, with little patience."""
+
+    def run(archive: str, *, answer: float = 4.0, **config: object) -> Checked:
+        told: list[Line] = []
+        services = client(archive, **config)._services
+        patience = Patience(start=4.0, stop=1.0, answer=answer)
+        report = check(services, archive, told.append, patience)
+        assert set(report.lines) == set(LINES), "every line is told of"
+        return Checked(report.lines, told)
+
+    return run

@@ -1,0 +1,188 @@
+"""``kurma stager check``: stagers that hold, and stagers that are broken in one way each (G8)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kurma_core.client import Client
+from kurma_core.stager_check.lines import LINES
+from tests.integration.stager_check.conftest import Checked
+
+pytestmark = [pytest.mark.root, pytest.mark.slow]
+KURMA = (sys.executable, "-m", "kurma_core.cli.main")
+#: What the stager in shell says that it does not do.
+NOT_IN_SHELL = {
+    "logs.streams",
+    "logs.since",
+    "logs.stream",
+    "run.supplementary-gids",
+    "run.terminal",
+    "app.supplementary-gids",
+}
+
+
+def kurma(state: Path, *words: str, config: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [*KURMA, "--dir", str(state), "--config", str(config or os.devnull), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+@pytest.fixture(scope="module")
+def nothing(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("config") / "kurma.json"
+    file.write_text("{}")
+    return file
+
+
+def test_the_default_stager(state: Path, nothing: Path) -> None:
+    done = kurma(state, "stager", "check", "default", "--format", "json", config=nothing)
+    lines = {line["name"]: line for line in json.loads(done.stdout)}
+    assert done.returncode == 0, [line for line in lines.values() if line["outcome"] == "fail"]
+    assert list(lines) == list(LINES)
+    assert all((line["detail"] is None) == (line["outcome"] == "ok") for line in lines.values())
+    assert {name for name, line in lines.items() if line["outcome"] != "ok"} <= {
+        "run.terminal",
+        "attach.output",
+        "attach.input",
+        "attach.end",
+    }
+    assert kurma(state, "list", "--no-legend", config=nothing).stdout == ""
+
+
+def test_the_stager_in_shell(example: Callable[..., str], checked: Callable[..., Checked]) -> None:
+    found = checked(example("stager_shell"))
+    assert found.failed == {}
+    assert found.of("skipped") == NOT_IN_SHELL
+    assert all(found.lines[name].detail for name in NOT_IN_SHELL)
+
+
+def test_descriptor_4_that_the_stager_holds(example: Callable[..., str], checked: Callable[..., Checked]) -> None:
+    found = checked(example("stager_shell", ("init", "exec 4>&- 5<&- #", "exec 5<&- #")))
+    assert found.failed.keys() == {"start.descriptor-4"}
+    assert "held by the stager as descriptor 4" in found.failed["start.descriptor-4"]
+    assert found.lines["app.user"].detail == "no pod runs under this stager"
+
+
+def test_descriptor_4_that_an_app_holds(example: Callable[..., str], checked: Callable[..., Checked]) -> None:
+    leaky = ("init", "(exec 4>&- 5>&-; watch", "(exec 5>&-; watch")
+    found = checked(example("stager_shell", leaky))
+    assert found.failed.keys() == {"start.descriptor-4"}
+    assert "/check/probe" in found.failed["start.descriptor-4"]
+    assert "as descriptor 4" in found.failed["start.descriptor-4"]
+
+
+def test_each_mistake_is_named(example: Callable[..., str], checked: Callable[..., Checked]) -> None:
+    """Mistakes that do not touch: each fails its own lines, and none else."""
+    archive = example(
+        "stager_shell",
+        ("init", "lower=$lower${lower:+:}/lower/$app.$count", "lower=/lower/$app.$count${lower:+:}$lower"),
+        ("init", "\tsignal TERM\n", ""),
+        ("init", "\tcode=$?\n", "\tcode=0\n"),
+        ("init", "handler post-stop </dev/null &", ": &"),
+        ("init", "exec 5<&0 </dev/null\n", "exec 5<&0 </dev/null 9</dev/null\n"),
+        ("run", 'awk -f /opt/stager/json.awk <&3 >"$file"', "sleep 1000"),
+        ("logs", "*) die", "--stream) shift ;; *) die"),
+    )
+    found = checked(archive)
+    assert found.failed.keys() == {
+        "layers.order",
+        "stop.signal",
+        "handlers.order",
+        "handlers.stop",
+        "start.descriptors",
+        "run.document",
+        "logs.stream",
+        "status.exited",
+        "status.killed",
+        "status.kept",
+        "end.exit-code",
+        "end.start-failure",
+    }
+    assert found.failed["status.exited"] == "seven ended with 7; its exitCode: 0, and not 7"
+    assert found.failed["end.exit-code"] == "exit code of the pod: 0, and not 5"
+    assert found.failed["layers.order"] == "/marks/both: base, and not top"
+    assert found.failed["start.descriptors"] == "open in main: [0, 1, 2, 9], and not [0, 1, 2]"
+    assert "did not read its document within 4 s" in found.failed["run.document"]
+    assert (
+        found.failed["handlers.order"] == "ran: ['pre-start', 'main'], and not ['pre-start', 'main', 'post-stop']"
+    )
+    assert "--stream stderr prints" in found.failed["logs.stream"]
+
+
+def test_a_status_that_is_garbage(example: Callable[..., str], checked: Callable[..., Checked]) -> None:
+    """Control characters, and more of them than anybody would read: told in a line, in no time."""
+    garbage = ("status", "comma=\n", "while :; do printf '\\033[31m\\a\\000garbage\\n'; done\n")
+    started = time.monotonic()
+    found = checked(example("stager_shell", garbage), answer=1.5)
+    assert time.monotonic() - started < 60
+    assert {"status.running", "status.exited", "status.killed"} <= found.failed.keys()
+    assert found.failed.keys() <= {
+        name for name in LINES if name.startswith(("status.", "end.", "stop.", "logs.", "handlers."))
+    }
+    assert all(line.detail.isprintable() for line in found.told)
+
+
+def test_an_image_that_may_not_run(
+    example: Callable[..., str], client: Callable[..., Client], state: Path, tmp_path: Path
+) -> None:
+    archive = example("stager_shell")
+    client()
+    done = kurma(state, "stager", "check", archive, config=tmp_path / "kurma.json")
+    assert done.returncode == 1
+    first, second, *_, last = done.stdout.splitlines()
+    assert first.startswith("FAIL  image.signature ")
+    assert second.startswith("--    image.dependencies ")
+    assert second.endswith(": the image is not run")
+    assert last == f"0 hold, 1 do not, {len(LINES) - 1} were skipped"
+
+
+def test_an_image_with_dependencies(example: Callable[..., str], checked: Callable[..., Checked]) -> None:
+    found = checked(example("stager_shell", dependencies=[{"imageName": "example.com/other"}]))
+    assert found.failed.keys() == {"image.dependencies"}
+
+
+def test_a_check_that_is_killed_leaves_what_gc_takes(state: Path, nothing: Path) -> None:
+    before = set(os.listdir("/run/netns")) if os.path.isdir("/run/netns") else set()
+    command = [*KURMA, "--dir", str(state), "--config", str(nothing), "stager", "check", "default"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "layers.order" in line:
+                break
+        process.send_signal(signal.SIGKILL)
+    (pod,) = json.loads(kurma(state, "list", "--format", "json", config=nothing).stdout or "[]") or [None]
+    assert pod is None or pod["state"] == "errored"
+    assert kurma(state, "gc", "--grace-period", "0", config=nothing).returncode == 0
+    assert os.listdir(state / "pods") == ["names"]
+    assert os.listdir(state / "pods" / "names") == []
+    assert (set(os.listdir("/run/netns")) if os.path.isdir("/run/netns") else set()) == before
+    assert not probes()
+
+
+def probes() -> list[str]:
+    """Processes of the check's app."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            command = Path("/proc", pid, "cmdline").read_bytes()
+            root = os.readlink(f"/proc/{pid}/ns/net")
+        except OSError:
+            continue
+        if b"/check/probe" in command:
+            found.append(f"{pid} {root}")
+    return found
+
+
+def test_a_stager_that_is_no_image_or_not_there(state: Path, nothing: Path, tmp_path: Path) -> None:
+    done = kurma(state, "stager", "check", "/no/such.aci", config=nothing)
+    assert (done.returncode, done.stdout) == (125, "")
+    assert done.stderr.startswith("kurma: ")
+    assert kurma(state, "stager", "check", "", config=nothing).returncode == 2
