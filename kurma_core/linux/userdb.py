@@ -11,7 +11,16 @@ import stat
 
 from kurma_core.linux.beneath import open_in_root
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 _LIMIT = 16 << 20
+# Of a line of /etc/passwd; what follows is the last one's.
+_FIELDS = 7
+# Nothing there, or something that is no file: a loop of links, a socket, a device (which nodev, or the cgroup's
+# devices, keep us from opening).
+_NO_DATABASE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EACCES, errno.EPERM)
 # The kernel reserves the all-ones ID for "unchanged".
 _HIGHEST_ID = 0xFFFFFFFE
 
@@ -42,22 +51,26 @@ def find_user(root_fd: int, text: str) -> User:
     :raises LookupError: none of them fits; the message says what was looked for.
     :raises OSError: the file of a path, or the database, cannot be read.
     """
-    entries = _passwd(root_fd)
+    data = _read(root_fd, "/etc/passwd")
     text = text or "0"
-    for entry in entries:
-        if entry.name == text:
-            return entry
+    for fields in _lines(data, text + ":"):
+        user = _user(fields)
+        if user is not None and user.name == text:
+            return user
     uid = _number(text)
-    gid = 0
+    gid = None
     if uid is None:
         if not text.startswith("/"):
             raise LookupError(f"no user {text!r} in the image's /etc/passwd")
         status = _status(root_fd, text)
         uid, gid = status.st_uid, status.st_gid
-    for entry in entries:
-        if entry.uid == uid:
-            return User(uid, gid if text.startswith("/") else entry.gid, entry.name, entry.home, entry.shell)
-    return User(uid, gid, None, None, None)
+    for fields in _lines(data, f":{uid}:"):
+        user = _user(fields)
+        if user is not None and user.uid == uid:
+            if gid is not None:
+                user.gid = gid
+            return user
+    return User(uid, gid or 0, None, None, None)
 
 
 def find_group(root_fd: int, text: str) -> int:
@@ -66,8 +79,9 @@ def find_group(root_fd: int, text: str) -> int:
     :raises LookupError: none of them fits.
     :raises OSError: as :func:`find_user`.
     """
-    for name, gid, _ in _groups(root_fd):
-        if name == text:
+    for fields in _lines(_read(root_fd, "/etc/group"), text + ":"):
+        gid = _id(fields[2]) if len(fields) >= 3 and fields[0] == text else None
+        if gid is not None:
             return gid
     number = _number(text)
     if number is not None:
@@ -79,7 +93,12 @@ def find_group(root_fd: int, text: str) -> int:
 
 def groups_of(root_fd: int, name: str) -> list[int]:
     """The groups that ``/etc/group`` lists the user ``name`` in."""
-    return [gid for _, gid, members in _groups(root_fd) if name in members]
+    found = []
+    for fields in _lines(_read(root_fd, "/etc/group"), name):
+        gid = _id(fields[2]) if len(fields) >= 4 and name in fields[3].split(",") else None
+        if gid is not None:
+            found.append(gid)
+    return found
 
 
 def _number(text: str) -> int | None:
@@ -103,26 +122,48 @@ def _status(root_fd: int, path: str) -> os.stat_result:
         os.close(fd)
 
 
-def _passwd(root_fd: int) -> list[User]:
-    found = []
-    for fields in _lines(root_fd, "/etc/passwd"):
-        if len(fields) >= 4 and fields[2].isdigit() and fields[3].isdigit():
-            home = fields[5] if len(fields) > 5 else ""
-            shell = fields[6] if len(fields) > 6 else ""
-            found.append(User(int(fields[2]), int(fields[3]), fields[0], home or None, shell or None))
-    return found
+def _user(fields: list[str]) -> User | None:
+    """A line of ``/etc/passwd``; None if it is none."""
+    if len(fields) < 4:
+        return None
+    uid, gid = _id(fields[2]), _id(fields[3])
+    if uid is None or gid is None:
+        return None
+    home, shell = [*fields[5:7], "", ""][:2]
+    return User(uid, gid, fields[0], home or None, shell or None)
 
 
-def _groups(root_fd: int) -> list[tuple[str, int, list[str]]]:
-    return [
-        (fields[0], int(fields[2]), fields[3].split(",") if len(fields) > 3 else [])
-        for fields in _lines(root_fd, "/etc/group")
-        if len(fields) >= 3 and fields[2].isdigit()
-    ]
+def _id(text: str) -> int | None:
+    """A number of the database; None where no user or group can have it."""
+    try:
+        return _number(text)
+    except LookupError:
+        return None
 
 
-def _lines(root_fd: int, path: str) -> list[list[str]]:
-    """The fields of each line; nothing where the file is missing or no regular one.
+def _lines(data: bytes, holding: str) -> Iterator[list[str]]:
+    """The fields of each line that holds a text, in order.
+
+    Found by the text: a database of strangers may have millions of lines.
+    """
+    try:
+        needle = holding.encode(errors="surrogateescape")
+    except UnicodeEncodeError:
+        return
+    at = data.find(needle)
+    while at >= 0:
+        start = data.rfind(b"\n", 0, at) + 1
+        end = data.find(b"\n", at)
+        if end < 0:
+            end = len(data)
+        line = data[start:end].decode(errors="surrogateescape")
+        if line[:1] not in ("#", "+", "-"):
+            yield line.split(":", _FIELDS)
+        at = data.find(needle, end)
+
+
+def _read(root_fd: int, path: str) -> bytes:
+    """The file; nothing where it is missing or no regular one.
 
     :raises OSError: ``EFBIG``: no honest database is that large.
     """
@@ -130,22 +171,18 @@ def _lines(root_fd: int, path: str) -> list[list[str]]:
         # NONBLOCK: a FIFO in the place must not hold us up
         fd = open_in_root(root_fd, path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO):
-            return []
+        if error.errno in _NO_DATABASE:
+            return b""
         raise
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
-            return []
+            return b""
         if status.st_size > _LIMIT:
             raise OSError(errno.EFBIG, f"{status.st_size} bytes are too many for a user database", path)
         text = b""
         while len(text) <= _LIMIT and (data := os.read(fd, 65536)):
             text += data
+        return text
     finally:
         os.close(fd)
-    return [
-        line.split(":")
-        for line in text.decode(errors="surrogateescape").split("\n")
-        if line and line[0] not in "#+-"
-    ]

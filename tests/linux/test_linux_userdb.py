@@ -1,6 +1,7 @@
 """Users and groups of an image (H6)."""
 
 import os
+import time
 
 import pytest
 
@@ -103,3 +104,46 @@ def test_a_monstrous_file_is_refused(root, tmp_path):
         file.truncate(17 << 20)
     with pytest.raises(OSError, match="too many"):
         userdb.find_user(root, "root")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x:y:\u00b2:0::/:",  # a digit to Python, and yet no number
+        "x:y:\u0665:0::/:",
+        "x:y:" + "9" * 5000 + ":0::/:",
+        "x:y:4294967295:0::/:",
+        "x:y:-1:0::/:",
+        "#x:y:0:0::/:",
+        "+x:y:0:0::/:",
+    ],
+)
+def test_a_line_that_no_user_can_have_is_none(root, tmp_path, line):
+    """A stranger's file: what is wrong in it is passed over, not fallen over."""
+    (tmp_path / "etc/passwd").write_text(f"{line}\nx:y:3:4::/home/x:\n")
+    (tmp_path / "etc/group").write_text(f"{line}\nx:y:6:x\n")
+    assert user(root, "x") == (3, 4, "x", "/home/x", None)
+    assert userdb.find_group(root, "x") == 6
+    assert userdb.groups_of(root, "x") == [6]
+
+
+def test_odd_names_and_bytes(root, tmp_path):
+    (tmp_path / "etc/passwd").write_text("x:y:0:4294967296::/:\nx:y:3:4::/:\n")
+    assert user(root, "x")[:2] == (3, 4)
+    (tmp_path / "etc/passwd").write_bytes(b"\xff\xfe:x:1:1::/\xff:\nlast:x:2:3::/:/bin/sh:more:and more")
+    assert user(root, "last") == (2, 3, "last", "/", "/bin/sh")
+    assert user(root, os.fsdecode(b"\xff\xfe"))[:2] == (1, 1)
+    for text in ("\ud800", "a:x", "x:2", "last\n", "\0"):
+        with pytest.raises(LookupError):
+            userdb.find_user(root, text)
+
+
+def test_a_million_lines_hold_nobody_up(root, tmp_path):
+    (tmp_path / "etc/passwd").write_text("a\n" * 4_000_000 + "last:x:7:8::/:\n" + ":" * 4_000_000)
+    (tmp_path / "etc/group").write_text("g:x:9:" + "last," * 1_000_000 + "last\n")
+    began = time.process_time()
+    assert user(root, "last")[:2] == (7, 8)
+    assert user(root, "7")[:2] == (7, 8)
+    assert user(root, "12345")[:2] == (12345, 0)
+    assert userdb.groups_of(root, "last") == [9]
+    assert time.process_time() - began < 2

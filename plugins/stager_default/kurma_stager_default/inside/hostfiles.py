@@ -5,6 +5,7 @@ They are written into the app's own fresh root: each app has its own; an image's
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 
@@ -38,8 +39,10 @@ def write(root: int, files: dict[str, str], owner: tuple[int, int]) -> None:
     for path, text in files.items():
         try:
             place = make_mount_target(root, path, directory=False, owner=owner)
-        except IsADirectoryError:
-            continue  # the image has something else in mind
+        except OSError as error:
+            if error.errno in (errno.EISDIR, errno.ELOOP):
+                continue  # the image has something else in mind
+            raise
         try:
             status = os.fstat(place)
             if not stat.S_ISREG(status.st_mode) or status.st_size:
