@@ -25,6 +25,7 @@ _PR_SET_NO_NEW_PRIVS = 38
 _KEYCTL_JOIN_SESSION_KEYRING = 1
 _CAP_SYS_PTRACE = 19
 _CAP_SYS_ADMIN = 21
+_CAP_PERFMON = 38
 # Caught by the supervisor, or ignored by the interpreter.
 _CHANGED = (
     _signal.SIGCHLD,
@@ -49,6 +50,10 @@ def power_note(app: App, ids: Ids) -> str | None:
     """What the user should know of an app that is granted more than these walls can hold; None: nothing."""
     rights = granted(app.plan)
     if _CAP_SYS_ADMIN not in rights:
+        if _CAP_PERFMON in rights:
+            return (
+                f"app {app.name}: CAP_PERFMON lets it read other apps' environment and maps (Linux 6.14 and later)"
+            )
         return None
     note = f"app {app.name}: no Landlock domain, since it may mount (CAP_SYS_ADMIN)"
     if ids.path:
