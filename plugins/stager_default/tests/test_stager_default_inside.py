@@ -5,7 +5,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kurma_stager_default.inside import applog, apprun, callin_logs, hostfiles, manifest, smalljson
+from kurma_stager_default.inside import applog, apprun, callin_logs, hostfiles, manifest, smalljson, sysmounts
 
 from kurma_core.models import IsolatorPlan
 
@@ -108,6 +108,23 @@ def test_a_nonsense_manifest_is_told(tmp_path):
     path.write_text('{"pod": []}')
     with pytest.raises(manifest.ManifestError, match="not a stager manifest"):
         manifest.load(str(path))
+
+
+def test_what_is_masked_for_each_cpu(tmp_path):
+    """H11: where the machine has it, for every CPU; this one may not."""
+    cpus = tmp_path / "devices/system/cpu"
+    (cpus / "cpufreq").mkdir(parents=True)
+    (cpus / "cpu0").mkdir()
+    sys = os.open(tmp_path, os.O_PATH | os.O_DIRECTORY)
+    try:
+        assert sysmounts._in_cpus(sys) == []
+        for name in ("cpu0", "cpu17"):
+            (cpus / name / "thermal_throttle").mkdir(parents=True)
+        assert sorted(sysmounts._in_cpus(sys)) == [
+            f"devices/system/cpu/{name}/thermal_throttle" for name in ("cpu0", "cpu17")
+        ]
+    finally:
+        os.close(sys)
 
 
 # --- logs ------------------------------------------------------------------------------------------------------

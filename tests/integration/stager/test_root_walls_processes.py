@@ -177,7 +177,7 @@ def test_different_apps_without_landlock(pods, busybox_root, stager_without):
 
 
 def test_what_profiling_lets_through_is_told(pods, stager_tree, busybox_root):
-    """CAP_PERFMON reads environments past every wall, on kernels that have it so: it is said, and it is no more."""
+    """CAP_PERFMON reads environments past every wall, on kernels that have it so: that is said, and is all."""
     plans = {"spy": IsolatorPlan(capabilities=(*capabilities.names(capabilities.DEFAULT_SET), "CAP_PERFMON"))}
     roots = [stager_tree.path, busybox_root]
     pod = pods(

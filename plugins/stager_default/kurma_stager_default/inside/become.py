@@ -51,9 +51,7 @@ def power_note(app: App, ids: Ids) -> str | None:
     rights = granted(app.plan)
     if _CAP_SYS_ADMIN not in rights:
         if _CAP_PERFMON in rights:
-            return (
-                f"app {app.name}: CAP_PERFMON lets it read other apps' environment and maps (Linux 6.14 and later)"
-            )
+            return f"app {app.name}: CAP_PERFMON lets it read other apps' environment and maps on newer kernels"
         return None
     note = f"app {app.name}: no Landlock domain, since it may mount (CAP_SYS_ADMIN)"
     if ids.path:
