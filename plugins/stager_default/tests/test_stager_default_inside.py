@@ -1,6 +1,7 @@
 """The half inside, as far as it runs without a pod: JSON, the manifest, logs, reasons, arguments."""
 
 import json
+import os
 
 import pytest
 from hypothesis import given

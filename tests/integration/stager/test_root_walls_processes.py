@@ -202,16 +202,16 @@ def stager_without(stager_tree):
                 seccomp.instruction(leave, 0x7FFF0000),
             ]
         )
-        start = (
-            "from kurma_core.linux import seccomp\n"
-            f"seccomp.install(bytes.fromhex({program.hex()!r}))\n"
-            "from kurma_stager_default.inside import main\n"
-            "raise SystemExit(main.main())\n"
-        )
         manifest = stager_tree.manifest
-        changed = replace(
-            manifest, app=replace(manifest.app, exec=("/opt/stager/bin/python3", "-IS", "-c", start))
+        argv = manifest.app.exec
+        start = (
+            "import os\n"
+            "from kurma_core.linux import libc\n"
+            f"code = bytearray.fromhex({program.hex()!r})\n"
+            "libc.syscall('seccomp', 1, 0, libc.words(len(code) // 8, libc.address(code)))\n"
+            f"os.execv({argv[0]!r}, {list(argv)!r})\n"
         )
+        changed = replace(manifest, app=replace(manifest.app, exec=(argv[0], "-IS", "-c", start)))
         return StagerImage(stager_tree.id, stager_tree.path, changed)
 
     return make
