@@ -1,5 +1,6 @@
 """Pods with user namespaces, by the fixtures of the tests of pods."""
 
+from tests.integration.cli.conftest import kurma, kurma_command
 from tests.integration.pods.conftest import (
     busybox_id,
     busybox_image,
@@ -9,4 +10,13 @@ from tests.integration.pods.conftest import (
     session_state,
 )
 
-__all__ = ["busybox_id", "busybox_image", "foreign", "house", "make_house", "session_state"]
+__all__ = [
+    "busybox_id",
+    "busybox_image",
+    "foreign",
+    "house",
+    "kurma",
+    "kurma_command",
+    "make_house",
+    "session_state",
+]

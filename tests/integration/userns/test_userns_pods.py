@@ -488,6 +488,22 @@ def test_a_volume_that_cannot_be_seeded_is_told(owners):
         owners.run({"main": app}, userns="auto")
 
 
+def test_layers_that_cannot_be_mapped_are_refused(make_house, busybox_image, tmp_path):
+    state = tmp_path / "unmappable"
+    state.mkdir()
+    subprocess.run(["mount", "-t", "ramfs", "-o", "mode=0700", "ramfs", str(state)], check=True)
+    try:
+        house = make_house(state=str(state))
+        house.image = house.client.images.fetch(busybox_image).id
+        with pytest.raises(
+            StagerError, match=r"layer sha512-\S+: owners cannot be mapped .* its file system \(ramfs\)"
+        ):
+            house.run("true", userns="auto")
+        house.close()
+    finally:
+        subprocess.run(["umount", str(state)], check=True)
+
+
 # --- which one ---------------------------------------------------------------------------------------------------
 
 
