@@ -199,13 +199,21 @@ class Client:
         from kurma_core.pods.foreground import run_to_end
 
         pod = self._pods.start(reference, stdio, signals.settle)
+        typing = None
         try:
+            app = pod.typed_into
+            if app is not None:
+                from kurma_core.pods.attach import type_into
+
+                typing = type_into(self._services, pod, app, stdio)
             return run_to_end(pod, self._logs_of(self._pods.pod(pod.uuid)), signals, output, stdio.stdout)
         except BaseException:
             # The output's disk is full, say. Who runs a pod in the foreground is not left with one behind it.
             pod.abandon()
             raise
         finally:
+            if typing is not None:
+                typing.end()
             pod.close()
 
     @staticmethod
@@ -330,6 +338,26 @@ class Client:
         if terminal:
             document["tty"] = True
         return enter(self._services, self._pods.pod(reference), app, document, stdio)
+
+    def attach(
+        self,
+        reference: str,
+        app: str | None,
+        stdio: Stdio,
+        *,
+        stdin: bool = True,
+        detach_keys: str | None = None,
+    ) -> int:
+        """Joins a running app: what it writes from now on, and its standard input.
+
+        :param app: may be left out where the pod has one.
+        :param detach_keys: ``ctrl-p,ctrl-q``; empty: none; None: the stager's own.
+        :returns: the app's exit code if it ends meanwhile, 0 if the person left it.
+        """
+        self._need_root("attach to a pod")
+        from kurma_core.pods.attach import attach
+
+        return attach(self._services, self._pods.pod(reference), app, stdio, stdin, detach_keys)
 
     def stop(self, reference: str, *, timeout: float | None = None, force: bool = False) -> PodRecord:
         self._need_root("stop a pod")

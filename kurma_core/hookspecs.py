@@ -348,6 +348,8 @@ class AppSetup:
     :param mounts: its volumes, in the order in which they are to be mounted.
     :param environment: added by Kurma for this run (metadata URL, ``-e``), in order, over the manifest's.
     :param interactive: the stager's own standard input belongs to this app.
+    :param stdin_open: its standard input stays open for whoever attaches.
+    :param terminal: it gets a terminal, which is its standard input, output and error (H8).
     :param make_working_directory: a working directory that the image lacks is made, as for Docker's images.
     :param stop_signal: number of the signal that asks the app to end.
     """
@@ -359,6 +361,8 @@ class AppSetup:
     interactive: bool = False
     make_working_directory: bool = False
     stop_signal: int = 15
+    stdin_open: bool = False
+    terminal: bool = False
 
 
 @frozen
@@ -530,6 +534,38 @@ class Stager(Protocol):
 
     def cleanup(self, directory: str, cgroup: str) -> None:
         """Ends whatever is left of it and removes what it and this driver made outside the pod's directory."""
+        ...
+
+
+class CallInProcess(Protocol):
+    """A call-in that has been started."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit code, 128+N for signal N."""
+        ...
+
+    def end(self) -> None:
+        """Asks it to end, and waits until it has; a terminal that it was lent is as it was. May be repeated."""
+        ...
+
+
+class StagerOfTerminals(Protocol):
+    """What a :class:`Stager` may have besides: call-ins that go on while their caller does something else. Without
+    it, nothing can be typed into an app's terminal from the foreground command of its pod."""
+
+    def begin(
+        self,
+        directory: str,
+        running: RunningStager,
+        verb: str,
+        arguments: tuple[str, ...],
+        stdio: Stdio,
+        document: bytes | None = None,
+    ) -> CallInProcess:
+        """As ``call``, without waiting.
+
+        :raises StagerError: the stager has no such call-in.
+        """
         ...
 
 

@@ -37,13 +37,10 @@ _CALLED_ELSEWHERE = {
     "create": "prepare",
 }
 _NO_DAEMON = "there is no daemon: a pod runs for as long as this command; a unit of systemd, or &, detaches it"
-_NO_TERMINAL = "there are no terminals yet: a command's output goes where kurma's own goes"
 #: Options that people bring along from other engines, to commands that run something.
 _OPTIONS_ELSEWHERE = {
     "-d": _NO_DAEMON,
     "--detach": _NO_DAEMON,
-    "-t": _NO_TERMINAL,
-    "--tty": _NO_TERMINAL,
 }
 _THAT_RUN = ("run", "run-prepared", "start", "restart", "enter", "exec")
 _REST = "kurma.rest"

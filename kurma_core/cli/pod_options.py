@@ -25,6 +25,7 @@ POD_OPTIONS = (
     Option("name", "--name", "The pod's name.", metavar="NAME"),
     Option("uuid_file", "--uuid-file", "Write the pod's UUID to FILE.", metavar="FILE"),
     Option("interactive", "--interactive -i", "Give the app this command's standard input."),
+    Option("tty", "--tty -t", "Give the app a terminal."),
     Option("env", "--env -e", "Set a variable; NAME alone takes it from here.", metavar="NAME[=VALUE]", many=True),
     Option("env_file", "--env-file", "Set the variables that FILE lists.", metavar="FILE", many=True),
     Option("bind", "-v", "Mount a host path.", metavar="SOURCE:TARGET[:ro][,idmap]", many=True),
@@ -87,6 +88,7 @@ POD_OPTIONS = (
 #: Options that speak of an app, by name of their value: they need a pod of one.
 _OF_AN_APP = {
     "interactive": "--interactive",
+    "tty": "--tty",
     "env": "--env",
     "env_file": "--env-file",
     "bind": "-v",
@@ -137,6 +139,7 @@ def pod_request(options: dict[str, Any], note: Callable[[str], None], *, ephemer
         insecure=values.insecure(options["insecure_options"]),
         verify=options["verify"],
         interactive=app["name"] if app is not None and options["interactive"] else None,
+        terminal=app["name"] if app is not None and options["tty"] else None,
         ephemeral=ephemeral,
         hostname=None if options["hostname"] is None else values.hostname(options["hostname"], "--hostname"),
         dns=_dns(options),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from kurma_core.cli.declare import Argument, Option, command
 from kurma_core.cli.pod_options import POD_OPTIONS, pod_request
 
@@ -22,9 +24,12 @@ def run(session: Session, *, rm: bool, prefix: bool, **options: Any) -> int:
     """Run a pod in the foreground, to its end.
 
     The exit code is the app's; with several apps the first that is not 0, in the order of the manifest. Ctrl-C,
-    SIGTERM and SIGHUP stop the pod; a second one ends it at once.
+    SIGTERM and SIGHUP stop the pod; a second one ends it at once. With -it, what is typed goes to the app's own
+    terminal, Ctrl-C too.
     """
     session.passphrase_file = options["passphrase_file"]
+    if options["tty"] and options["interactive"] and not os.isatty(0):
+        session.note("standard input is no terminal: what comes from there is typed into the app's")
     request = pod_request(options, session.note, ephemeral=rm)
     uuid_file: str | None = options["uuid_file"]
     _check_uuid_file(uuid_file)
@@ -35,7 +40,7 @@ def run(session: Session, *, rm: bool, prefix: bool, **options: Any) -> int:
         _tell_of_isolators(session, record)
 
     with _printer(session, prefix) as output:
-        record = session.client.run(request, session.stdio(), output, session.progress(), prepared)
+        record = session.client.run(request, session.stdio(lent=True), output, session.progress(), prepared)
     return _end(session, record)
 
 
@@ -59,7 +64,7 @@ def prepare(session: Session, **options: Any) -> None:
 def run_prepared(session: Session, *, pod: str, prefix: bool) -> int:
     """Run a prepared pod in the foreground, to its end."""
     with _printer(session, prefix) as output:
-        record = session.client.start(pod, session.stdio(), output)
+        record = session.client.start(pod, session.stdio(lent=True), output)
     return _end(session, record)
 
 
@@ -70,7 +75,7 @@ def start(session: Session, *, pod: str, prefix: bool) -> int:
     It runs in the foreground, as with run.
     """
     with _printer(session, prefix) as output:
-        record = session.client.start(pod, session.stdio(), output)
+        record = session.client.start(pod, session.stdio(lent=True), output)
     return _end(session, record)
 
 
@@ -78,7 +83,7 @@ def start(session: Session, *, pod: str, prefix: bool) -> int:
 def restart(session: Session, *, pod: str, prefix: bool) -> int:
     """Stop a pod if it runs, and run it again in the foreground."""
     with _printer(session, prefix) as output:
-        record = session.client.restart(pod, session.stdio(), output)
+        record = session.client.restart(pod, session.stdio(lent=True), output)
     return _end(session, record)
 
 

@@ -41,6 +41,7 @@ TABLE: dict[str, Entry | Group] = {
     "logs": Entry("logs", "logs", "Print what the apps of a pod have written."),
     "enter": Entry("enter", "enter", "Run a command inside an app of a running pod."),
     "exec": Entry("enter", "enter", "Run a command inside an app of a running pod."),
+    "attach": Entry("attach", "attach", "Join an app of a running pod: its output, and its standard input."),
     "stop": Entry("end", "stop", "Stop pods."),
     "kill": Entry("end", "kill", "Send a signal to the apps of a pod."),
     "rm": Entry("end", "rm", "Remove pods that do not run."),

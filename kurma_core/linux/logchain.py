@@ -41,6 +41,14 @@ class LogChain:
         #: What :meth:`read` gave last does not follow what it gave before: something is missing in between.
         self.gap = False
 
+    def start_at(self, inode: int, at: int) -> None:
+        """Before anything is read: from that byte of that file on. From the oldest file on, if it has gone."""
+        with self._lock:
+            self._look()
+            if inode in self._queue:
+                del self._queue[: self._queue.index(inode)]
+                os.lseek(self._held[inode], at, os.SEEK_SET)
+
     def share(self) -> None:
         """From now on the writer is asked to keep what has not been read: a shared lock on each such file."""
         with self._lock:

@@ -50,11 +50,15 @@ def open_pair(directory: str = "/dev/pts") -> tuple[int, int]:
         if not stat.S_ISCHR(status.st_mode) or status.st_rdev != _MULTIPLEXER:
             raise OSError(errno.ENODEV, "it makes no terminals", path)
         fcntl.ioctl(master, _TIOCSPTLCK, bytes(4))
-        # By the master, not by a path: nobody can put anything in between.
-        return master, fcntl.ioctl(master, _TIOCGPTPEER, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+        return master, open_other(master)
     except BaseException:
         os.close(master)
         raise
+
+
+def open_other(master: int) -> int:
+    """A master's slave: by the master, not by a path, so that nobody can put anything in between."""
+    return fcntl.ioctl(master, _TIOCGPTPEER, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
 
 
 def take(slave: int, uid: int) -> None:

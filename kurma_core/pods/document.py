@@ -23,7 +23,7 @@ Json = Any
 class PodDocument:
     """:param manifest: reified.
     :param mounts: by app, in the order in which they are mounted.
-    :param interactive: the app that gets the caller's standard input.
+    :param interactive: the app that gets the caller's standard input; ``terminal``: that was given a terminal.
     :param attachments: the networks, planned, in order.
     :param host_network: the pod shares the host's.
     :param ephemeral: removed once it has ended.
@@ -45,6 +45,7 @@ class PodDocument:
     host_network: bool
     hostname: str
     interactive: str | None = None
+    terminal: str | None = None
     dns: Mapping[str, tuple[str, ...]] | None = None
     hosts: tuple[tuple[str, tuple[str, ...]], ...] = ()
     ephemeral: bool = False
@@ -100,6 +101,7 @@ class PodDocument:
             "hostNetwork": self.host_network,
             "hostname": self.hostname,
             "interactive": self.interactive,
+            "terminal": self.terminal,
             "dns": None if self.dns is None else {key: list(values) for key, values in self.dns.items()},
             "hosts": [[address, list(names)] for address, names in self.hosts],
             "ephemeral": self.ephemeral,
@@ -133,6 +135,7 @@ class PodDocument:
             host_network=value["hostNetwork"],
             hostname=value["hostname"],
             interactive=value["interactive"],
+            terminal=value.get("terminal"),
             dns=None if value["dns"] is None else {key: tuple(found) for key, found in value["dns"].items()},
             hosts=tuple((address, tuple(names)) for address, names in value["hosts"]),
             ephemeral=value["ephemeral"],

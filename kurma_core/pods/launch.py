@@ -18,7 +18,7 @@ from kurma_core.errors import HostError, KurmaError, PodDamagedError, PodNotFoun
 from kurma_core.hookspecs import AppSetup, PodSetup
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.models import Attachment
-from kurma_core.pods import docker, volumes
+from kurma_core.pods import docker, terminals, volumes
 from kurma_core.pods.dns import pod_dns, pod_hosts
 from kurma_core.pods.space import free_layers, no_space
 
@@ -253,12 +253,17 @@ def tear_down(launch: Launch) -> list[KurmaError]:
 def _app_setup(launch: Launch, app: str, layers: tuple[RenderedLayer, ...]) -> AppSetup:
     document = launch.document
     image = launch.services.images.manifest(document.images[app])
+    runtime = document.manifest.app(app)
+    terminal = terminals.has_terminal(document, runtime)
     return AppSetup(
         name=app,
         layers=layers,
         mounts=document.mounts[app],
         environment=document.environment.get(app, ()),
-        interactive=document.interactive == app,
+        # What goes to a terminal is typed there, by a call-in.
+        interactive=document.interactive == app and not terminal,
+        stdin_open=terminals.keeps_stdin(document, runtime),
+        terminal=terminal,
         make_working_directory=docker.is_docker(image),
         stop_signal=docker.stop_signal(image),
     )

@@ -43,6 +43,17 @@ class OwnedPod:
         return self._launch.directory.path
 
     @property
+    def stager_name(self) -> str:
+        return self._launch.document.stager
+
+    @property
+    def typed_into(self) -> str | None:
+        """The app whose terminal takes what comes from standard input here."""
+        from kurma_core.pods.terminals import typed_into
+
+        return typed_into(self._launch.document)
+
+    @property
     def stager(self) -> RunningStager:
         assert self._launch.stager is not None
         return self._launch.stager

@@ -15,7 +15,7 @@ from kurma_core.hookspecs import MountSetup
 from kurma_core.isolation import compile_isolators, host_facts
 from kurma_core.models import NetworkRequest, PortMapping
 from kurma_core.networking import parse_net
-from kurma_core.pods import ports, volumes
+from kurma_core.pods import ports, terminals, volumes
 from kurma_core.pods.document import PodDocument
 from kurma_core.pods.network_namespace import NetworkNamespace
 from kurma_core.pods.request import overridden
@@ -77,6 +77,7 @@ def pod_document(
     )
     ports.check_free(services.store, uuid, ports.published(attachments))
     for app in reified.pod.apps:
+        terminals.check(app)
         services.images.render(str(app.image.id), renderer, verify=request.verify, insecure=request.insecure)
     ids = _ids(request, reified.pod, uuid, services)
     return PodDocument(
@@ -95,6 +96,7 @@ def pod_document(
         host_network=host_network,
         hostname=request.hostname or name[:_HOSTNAME_LIMIT].rstrip("-."),
         interactive=request.interactive,
+        terminal=request.terminal,
         dns=request.dns,
         hosts=request.hosts,
         ephemeral=request.ephemeral,
@@ -145,7 +147,7 @@ def _override(
     services: Services,
 ) -> PodTemplate:
     names = [app.name for app in template.pod.apps]
-    for name in [*request.overrides, *([request.interactive] if request.interactive else [])]:
+    for name in [*request.overrides, *filter(None, (request.interactive, request.terminal))]:
         if name not in names:
             raise UsageError(f"the pod has no app {name}", hint="its apps: " + ", ".join(names))
     apps = []

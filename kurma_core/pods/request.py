@@ -48,6 +48,7 @@ class PodRequest:
     :param networks: None: as the template says, else the default ones.
     :param ports: added to the manifest's.
     :param interactive: the app that gets the caller's standard input.
+    :param terminal: the app that gets a terminal, besides those whose annotations say so.
     :param ephemeral: remove the pod once it has ended.
     :param hosts: further lines of ``/etc/hosts``: (address, names).
     :param userns: ``none``, ``auto`` or ``UID:COUNT``; None: as the template's annotation says, else as is usual.
@@ -66,6 +67,7 @@ class PodRequest:
     insecure: frozenset[str] = frozenset()
     verify: bool = False
     interactive: str | None = None
+    terminal: str | None = None
     ephemeral: bool = False
     hostname: str | None = None
     dns: Mapping[str, tuple[str, ...]] | None = None

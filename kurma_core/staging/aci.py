@@ -87,7 +87,7 @@ class AciStager:
                 f"their user namespace (annotation {USERNS_ANNOTATION})",
                 hint="run the pod with --userns none, or with another stager",
             )
-        manifest = self._record(pod)
+        manifest = self._record(pod, stdio)
         begun = begin(
             self._spawner,
             self.name,
@@ -142,14 +142,18 @@ class AciStager:
             waiting.discard()
         return self._running(pod, waiting.identity, pidfd, ready, waiting.image)
 
-    def _record(self, pod: PodSetup) -> bytes:
+    def _record(self, pod: PodSetup, stdio: Stdio | None = None) -> bytes:
         """What it is told, which is kept; and where its call-ins go. :returns: the stager manifest."""
+        size = None
+        if stdio is not None and any(each.terminal for each in pod.apps):
+            size = _terminal_size(stdio)
         manifest = stager_manifest(
             pod,
             self._version,
             stop_timeout=self.times.stop,
             log_size=self.times.log_size,
             log_count=self.times.log_count,
+            terminal_size=size,
         )
         replace_file(f"{pod.directory}/stager/manifest", manifest)
         replace_file(f"{pod.directory}/stager/call.json", json.dumps({"cgroup": pod.cgroup}).encode())
@@ -208,6 +212,18 @@ class AciStager:
         argv = (f"/opt/stager/{verb}", *arguments)
         return self._call_in(directory, running, argv, stdio, document).wait()
 
+    def begin(
+        self,
+        directory: str,
+        running: RunningStager,
+        verb: str,
+        arguments: tuple[str, ...],
+        stdio: Stdio,
+        document: bytes | None = None,
+    ) -> CallIn:
+        """See :class:`kurma_core.hookspecs.StagerOfTerminals`."""
+        return self._call_in(directory, running, (f"/opt/stager/{verb}", *arguments), stdio, document)
+
     def _call_in(
         self,
         directory: str,
@@ -235,6 +251,12 @@ class AciStager:
     def cleanup(self, directory: str, cgroup: str) -> None:
         # Whatever the stager started is in the pod's cgroup; its mounts go with the last process in them.
         CgroupTree(cgroup).kill()
+
+
+def _terminal_size(stdio: Stdio) -> tuple[int, int] | None:
+    from kurma_core.linux import terminal
+
+    return terminal.get_size(stdio.stdin) or terminal.get_size(stdio.stdout)
 
 
 def last_output(directory: str) -> str:

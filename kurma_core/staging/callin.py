@@ -27,8 +27,11 @@ if TYPE_CHECKING:
 
     from kurma_core.hookspecs import Stdio
     from kurma_core.spawn_plan import Starter
+    from kurma_core.staging.lent import LentTerminal
 
 _SIOCOUTQ = 0x5411
+# Seconds that a call-in has once it was asked to end.
+_PATIENCE = 3.0
 _ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 
 
@@ -52,7 +55,8 @@ class CallIn:
         document_timeout: float,
     ) -> None:
         self._document_timeout = document_timeout
-        self._terminal = stdio.stdin if stdio.terminal else None
+        self._terminal = _lent(stdio)  # as it is before anybody changes it
+        self._ended = False
         self._verb = os.path.basename(argv[0])
         home = CgroupTree(f"{cgroup}/callins")
         home.create()
@@ -106,12 +110,25 @@ class CallIn:
             raise StagerError(f"the exit status of the stager's call-in {self._verb!r} is not known")
         return code if code >= 0 else 128 - code
 
+    def end(self) -> None:
+        """Asks it to end, and waits until it has; the terminal that it was lent is as it was. May be repeated."""
+        if self._ended:
+            return
+        self._ended = True
+        with self._lent():
+            with contextlib.suppress(ProcessLookupError):
+                process.pidfd_send_signal(self._process.pidfd, signal.SIGTERM)
+            if not process.wait_pidfd(self._process.pidfd, _PATIENCE):
+                self._kill()
+            process.exit_status(self._process.pidfd)
+        if self._ours is not None:
+            self._ours.close()
+        os.close(self._process.pidfd)
+
     def _lent(self) -> AbstractContextManager[object]:
         if self._terminal is None:
             return contextlib.nullcontext()
-        from kurma_core.staging.lent import LentTerminal
-
-        return LentTerminal(self._terminal, self._process.pidfd)
+        return self._terminal.to(self._process.pidfd)
 
     def _wait(self, timeout: float | None) -> int | None:
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -194,3 +211,11 @@ class CallIn:
         return StagerError(
             f"the stager's call-in {self._verb!r} did not read its document within {self._document_timeout:g} s"
         )
+
+
+def _lent(stdio: Stdio) -> LentTerminal | None:
+    if not stdio.terminal:
+        return None
+    from kurma_core.staging.lent import LentTerminal
+
+    return LentTerminal(stdio.stdin)

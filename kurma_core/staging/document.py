@@ -16,12 +16,21 @@ RESERVED_KEY = "kurma.io"
 RESERVED_VERSION = 1
 
 
-def stager_manifest(pod: PodSetup, version: str, *, stop_timeout: float, log_size: int, log_count: int) -> bytes:
+def stager_manifest(
+    pod: PodSetup,
+    version: str,
+    *,
+    stop_timeout: float,
+    log_size: int,
+    log_count: int,
+    terminal_size: tuple[int, int] | None = None,
+) -> bytes:
     """The document as bytes.
 
     :param version: of Kurma.
     :param stop_timeout: seconds an app has between SIGTERM and SIGKILL.
     :param log_size: bytes after which an app's log is turned, ``log_count`` files are kept.
+    :param terminal_size: rows and columns that apps' terminals have at first.
     """
     document = {
         "kurmaVersion": version,
@@ -41,7 +50,7 @@ def stager_manifest(pod: PodSetup, version: str, *, stop_timeout: float, log_siz
                 "stopTimeout": stop_timeout,
                 "logs": {"size": log_size, "count": log_count},
                 "userns": None if pod.userns is None else _userns(pod.userns.ids),
-                "apps": {app.name: _app(pod, app) for app in pod.apps},
+                "apps": {app.name: _app(pod, app, terminal_size) for app in pod.apps},
             },
         },
     }
@@ -53,7 +62,10 @@ def _userns(ids: IdRange) -> dict[str, Any]:
     return {"path": USER_NAMESPACE, "uids": whole, "gids": whole}
 
 
-def _app(pod: PodSetup, app: AppSetup) -> dict[str, Any]:
+def _app(pod: PodSetup, app: AppSetup, size: tuple[int, int] | None) -> dict[str, Any]:
+    terminal: object = app.terminal
+    if app.terminal and size is not None:
+        terminal = {"rows": size[0], "columns": size[1]}
     mapped = {volume.name for volume in pod.volumes if volume.idmap}
     return {
         "mounts": [
@@ -68,6 +80,8 @@ def _app(pod: PodSetup, app: AppSetup) -> dict[str, Any]:
         ],
         "environment": [list(pair) for pair in app.environment],
         "stdin": app.interactive,
+        "stdinOpen": app.stdin_open,
+        "terminal": terminal,
         "makeWorkingDirectory": app.make_working_directory,
         "stopSignal": app.stop_signal,
         "plan": pod.plans[app.name].to_json(),

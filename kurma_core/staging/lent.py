@@ -21,17 +21,21 @@ _PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, sign
 
 
 class LentTerminal:
-    """Signals go to the call-in for that long. Who may be killed with its pod cannot promise to put the terminal
-    back; at the end, it is looked after here.
+    """Made while the terminal is as it should be. As a context, signals go to the call-in; at its end, the
+    terminal is as it was: who may be killed with its pod cannot promise to see to that.
 
     :param fd: of the terminal.
-    :param pidfd: the call-in.
     """
 
-    def __init__(self, fd: int, pidfd: int) -> None:
-        self._pidfd = pidfd
+    def __init__(self, fd: int) -> None:
+        self._pidfd = -1
         self._held = terminal.Held(fd)
         self._old: dict[int, _Handler] = {}
+
+    def to(self, pidfd: int) -> Self:
+        """:param pidfd: the call-in."""
+        self._pidfd = pidfd
+        return self
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():

@@ -15,6 +15,7 @@ import pytest
 from kurma_core import errors
 from kurma_core.cli import values
 from kurma_core.cli.main import main
+from kurma_core.hookspecs import Stdio
 from kurma_core.models import AppStatus, LogText
 from kurma_core.pods.manager import Collected
 from kurma_core.version import VERSION
@@ -127,7 +128,6 @@ def test_words_of_other_engines_are_translated(
     [
         ("run -d img", "no daemon"),
         ("run --detach img", "no daemon"),
-        ("run -it img", "no terminals yet"),
     ],
 )
 def test_what_other_engines_can_do_is_told(
@@ -252,6 +252,10 @@ def test_several_pods_one_failure(fakes: ModuleType, capsys: pytest.CaptureFixtu
         ("stop web --timeout 1m30s --force", ("stop", ("web",), {"timeout": 90.0, "force": True})),
         ("stop web", ("stop", ("web",), {"timeout": None, "force": False})),
         ("kill web", ("kill", ("web", 15, None), {})),
+        (
+            "attach web app --no-stdin --detach-keys ctrl-],x",
+            ("attach", ("web", "app", Stdio(0, 1, 2)), {"stdin": False, "detach_keys": "ctrl-],x"}),
+        ),
         ("kill -s sigusr1 web app", ("kill", ("web", 10, "app"), {})),
         ("kill --signal 9 web", ("kill", ("web", 9, None), {})),
         ("status web --wait", ("status", ("web",), {"wait": True})),

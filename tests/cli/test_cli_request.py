@@ -208,7 +208,7 @@ def test_the_pods_own(fakes: ModuleType) -> None:
     )
     assert request.name == "web"
     assert request.ephemeral
-    assert request.interactive == "img"
+    assert (request.interactive, request.terminal) == ("img", None)
     assert (request.stager, request.renderer, request.pull, request.verify) == ("s", "copy", "never", True)
     assert request.strict_isolators
     assert request.strict_volumes
@@ -260,8 +260,8 @@ def test_options_of_an_app_reach_a_pod_file_of_one(fakes: ModuleType, tmp_path: 
     file = tmp_path / "pod.json"
     mount = {"volume": "v", "path": "/v"}
     file.write_text(json.dumps({"apps": [{"name": "one", "image": "i", "mounts": [mount]}]}))
-    request = request_of(fakes, "--pod", str(file), "-i", "-e", "A=1", "-v", "/x:/y", "--", "word")
-    assert request.interactive == "one"
+    request = request_of(fakes, "--pod", str(file), "-i", "--tty", "-e", "A=1", "-v", "/x:/y", "--", "word")
+    assert (request.interactive, request.terminal) == ("one", "one")
     assert request.overrides["one"].arguments == ("word",)
     assert mounts(request) == [mount, {"volume": "y", "path": "/y"}]
 
@@ -290,6 +290,7 @@ print([app.name for app in client.calls[0][1][0].template.pod.apps])
         ("--pod FILE img", "both an image and --pod"),
         ("--pod FILE -e A=1", "--env is for a pod of one app; this one has 2"),
         ("--pod FILE -i", "--interactive is for a pod of one app"),
+        ("--pod FILE -t", "--tty is for a pod of one app"),
         ("--pod FILE -- word", "ARG is for a pod of one app"),
         ("-v data:/data img", "'data' is no path"),
         ("-v /a img", "-v: malformed '/a'"),
@@ -375,6 +376,12 @@ def test_an_isolators_value_is_json(fakes: ModuleType, capsys: pytest.CaptureFix
 )
 def test_the_apps_name(image: str, name: str) -> None:
     assert app_name(image) == name
+
+
+@pytest.mark.parametrize("flags", ["-it", "-ti", "-i -t", "--interactive --tty"])
+def test_a_terminal(fakes: ModuleType, flags: str) -> None:
+    request = request_of(fakes, *flags.split(), "img")
+    assert (request.interactive, request.terminal) == ("img", "img")
 
 
 @pytest.mark.parametrize("command", ["run", "prepare"])

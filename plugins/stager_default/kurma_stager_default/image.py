@@ -23,7 +23,13 @@ from kurma_stager_default import compiling, elf
 NAME = "kurma.io/stager/default"
 PREFIX = "opt/stager"
 #: Programs of the image, and the module whose ``main`` each calls.
-PROGRAMS = {"start": "main", "status": "callin_status", "logs": "callin_logs", "run": "callin_run"}
+PROGRAMS = {
+    "start": "main",
+    "status": "callin_status",
+    "logs": "callin_logs",
+    "run": "callin_run",
+    "attach": "callin_attach",
+}
 START = "start"
 #: ``-I``: nothing of the environment or the current directory; ``-S``: no ``site``.
 _OPTIONS = "-IS"

@@ -18,19 +18,18 @@ def make_driver(tmp_path):
 
 
 class TestContract(StagerImageSourceContract):
-    #: attach comes with terminals; a stager ships no call-in that it cannot serve
-    call_ins = ("status", "logs", "run")
-
     @pytest.fixture
     def driver(self, tmp_path):
         return make_driver(tmp_path)
 
 
-def test_there_is_no_attach_that_pretends(tmp_path):
+def test_the_programs_of_the_image(tmp_path):
     rootfs = tmp_path / "rootfs"
     rootfs.mkdir()
     make_driver(tmp_path).build(str(rootfs))
-    assert sorted(os.listdir(rootfs / "opt/stager")) == ["bin", "lib", "logs", "run", "start.pyc", "status"]
+    assert sorted(os.listdir(rootfs / "opt/stager")) == [
+        "attach", "bin", "lib", "logs", "run", "start.pyc", "status"
+    ]  # fmt: skip
 
 
 def test_nothing_heavy_is_loaded_inside(tmp_path):

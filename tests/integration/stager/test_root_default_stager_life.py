@@ -509,11 +509,16 @@ def test_run_says_what_is_wrong(pods):
     assert pod.call("run", document=b"{}")[0] == 2
 
 
-def test_no_attach_that_pretends(pods):
-    """A call-in that the stager does not bring is the core's to tell."""
-    pod = pods({"main": sh("exec sleep 1000")}).started()
-    with pytest.raises(StagerError, match="no call-in 'attach'"):
-        pod.call("attach", "main")
+def test_attach_says_what_is_wrong(pods):
+    pod = pods({"main": sh("echo up; exec sleep 1000"), "over": sh("true")}).started()
+    pod.wait_log("up")
+    usage = "attach: usage: attach APP [--no-stdin] [--no-output] [--detach-keys KEYS]\n"
+    for words in ((), ("main", "more"), ("main", "--no-such"), ("main", "--detach-keys")):
+        assert pod.call("attach", *words) == (2, "", usage)
+    said = "attach: 'ctrl-1' is no key: write a character, or ctrl- and one of a-z @ [ \\ ] ^ _\n"
+    assert pod.call("attach", "main", "--detach-keys=ctrl-p,ctrl-1") == (2, "", said)
+    assert pod.call("attach", "nobody") == (2, "", "attach: the pod has no app 'nobody'\n")
+    assert pod.call("attach", "over") == (125, "", "attach: app over has ended\n")
 
 
 # --- footprint -------------------------------------------------------------------------------------------------

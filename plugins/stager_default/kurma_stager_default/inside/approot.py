@@ -74,6 +74,22 @@ def _make_way(directory: str) -> None:
         os.close(top)
 
 
+def show_console(slave: int) -> None:
+    """The app's terminal is its console, too. Runs in the app's root, with all rights.
+
+    :raises SetupError: it cannot be shown.
+    """
+    try:
+        root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        place = make_mount_target(root, "/dev/console", directory=False)
+        os.close(root)
+        mounts.bind(slave, place, recursive=False)
+        os.close(place)
+    except OSError as error:
+        raise SetupError(f"its terminal cannot be its console: {error.strerror}") from None
+    os.close(slave)
+
+
 def _union(pod: Pod, app: App, directory: str, note: Callable[[str], None], namespace: int) -> int:
     """The layers as one writable tree, mounted at :data:`PLACE`, ``nodev``. :returns: a descriptor of it."""
     plain = [f"/layers/{layer}" for layer in app.layers]

@@ -43,6 +43,7 @@ class Instance:
         "oom_before",
         "reason",
         "signal",
+        "slave",
         "started",
         "streams",
     )
@@ -55,6 +56,8 @@ class Instance:
         #: read ends, and what the log calls them
         self.streams = {out: applog.STDOUT, err: applog.STDERR}
         self.files = child.Files(self.directory, out_end, err_end, stdin)
+        #: of its terminal, held so that the master always has another side; -1: it has none
+        self.slave = -1
         self.log = log
         #: how often the kernel had ended a process of the app for want of memory, when this execution began, and
         #: when the main process was last known to have outlived that
@@ -68,20 +71,34 @@ class Instance:
         self.message: str | None = None
 
     def close(self) -> None:
-        for fd in (*self.streams, self.files.stdout, self.files.stderr, self.files.namespace):
+        for fd in (
+            *self.streams,
+            self.slave,
+            self.files.stdin,
+            self.files.stdout,
+            self.files.stderr,
+            self.files.namespace,
+        ):
             if fd >= 0:
                 os.close(fd)
         self.streams = {}
-        self.files.stdout = self.files.stderr = self.files.namespace = -1
+        self.slave = self.files.stdin = self.files.stdout = self.files.stderr = self.files.namespace = -1
         self.log.close()
+
+    def add_terminal(self, master: int, stream: bytes) -> None:
+        """What is written to the app's terminal is that stream."""
+        from kurma_core.linux import terminal
+
+        self.streams[master] = stream
+        self.slave = terminal.open_other(master)
 
     def drain(self, fd: int, limit: int = 1 << 30) -> None:
         """Log what is waiting in a pipe. :param limit: at most so many bytes, for a writer that does not stop."""
         while limit > 0:
             try:
                 data = os.read(fd, _CHUNK)
-            except BlockingIOError:
-                return
+            except OSError:
+                return  # nothing there; or EIO of a terminal that was hung up
             if not data:
                 return
             limit -= len(data)

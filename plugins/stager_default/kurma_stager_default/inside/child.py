@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kurma_core.linux.cgroups import CgroupTree
+    from kurma_stager_default.inside.handover import Handover
 
 #: What a child is for.
 ROOT = "root"
@@ -33,9 +34,10 @@ class Files:
     """Descriptors of one execution of an app.
 
     :attr:`namespace` is its mount namespace, held for handlers that run before or after main; -1: not held.
+    :attr:`handover`: main gets a terminal, and gives its master away by this.
     """
 
-    __slots__ = ("directory", "namespace", "stderr", "stdin", "stdout")
+    __slots__ = ("directory", "handover", "namespace", "stderr", "stdin", "stdout")
 
     def __init__(self, directory: str, stdout: int, stderr: int, stdin: int) -> None:
         self.directory = directory
@@ -43,6 +45,7 @@ class Files:
         self.stderr = stderr
         self.stdin = stdin
         self.namespace = -1
+        self.handover: Handover | None = None
 
 
 class Child:
@@ -157,8 +160,12 @@ def _run(
         while True:
             os.read(os.pipe()[0], 1)  # for ever: the stager takes the namespace and kills us
     identity = become.resolve(app.user, app.group, app.groups)
-    _connect(files if kind == MAIN else Files("", files.stdout, files.stderr, -1), pod.ids.uid(identity.user.uid))
-    environment = become.environment_of(app, identity.user, [])
+    uid = pod.ids.uid(identity.user.uid)
+    if kind == MAIN and files.handover is not None:
+        approot.show_console(files.handover.give(uid))
+    else:
+        _connect(files if kind == MAIN else Files("", files.stdout, files.stderr, -1), uid)
+    environment = become.environment_of(app, identity.user, [], terminal=app.terminal is not None)
     if namespace >= 0:
         pod.ids.check(identity)
         # Who made the root before has made its mounts the user namespace's own.
@@ -171,5 +178,5 @@ def _connect(files: Files, uid: int) -> None:
     stdin = files.stdin if files.stdin >= 0 else os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
     for number, fd in ((0, stdin), (1, files.stdout), (2, files.stderr)):
         os.dup2(fd, number)
-    for number in (1, 2):
+    for number in (1, 2) if files.stdin < 0 else (0, 1, 2):
         os.fchown(number, uid, -1)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from kurma_stager_default.inside.loop import Loop
 
-_CHUNK = 65536
+CHUNK = 65536
 
 
 class Flow:
@@ -39,7 +39,7 @@ class Flow:
         *,
         ended: Callable[[], None],
         broken: Callable[[], None],
-        room: int = _CHUNK,
+        room: int = CHUNK,
         look: Callable[[bytes], bytes] | None = None,
     ) -> None:
         self._loop = loop
@@ -80,7 +80,7 @@ class Flow:
     def _readable(self, fd: int, _events: int) -> None:
         while not self.over:
             try:
-                data = os.read(fd, _CHUNK)
+                data = os.read(fd, CHUNK)
             except BlockingIOError:
                 if not self._last:
                     return
@@ -100,18 +100,18 @@ class Flow:
         self._ended()
 
     def _writable(self, _fd: int, _events: int) -> None:
-        self._write()
+        self._write(asked=True)
         if not self._rest and not self.over and self._last:
             self._readable(self._source, 0)
 
-    def _write(self) -> None:
-        # Of a descriptor that may block, one piece: then it is asked anew whether there is room.
+    def _write(self, asked: bool = False) -> None:
+        """:param asked: the target has room."""
         try:
             while self._rest and not self.over:
-                wrote = os.write(self._target, self._rest[: self._room])
-                self._rest = self._rest[wrote:]
-                if self._room < _CHUNK:
-                    break
+                if self._room < CHUNK and not asked:
+                    break  # it may block: it is asked before each piece
+                asked = False
+                self._rest = self._rest[os.write(self._target, self._rest[: self._room]) :]
         except BlockingIOError:
             pass
         except OSError:
@@ -142,8 +142,8 @@ def writer(fd: int) -> tuple[int, int]:
     """A descriptor of one's own to write to ``fd`` by, and how much it takes at once without blocking, if any."""
     if os.isatty(fd):
         try:
-            return terminal.reopen(fd), _CHUNK
+            return terminal.reopen(fd), CHUNK
         except OSError:
             return os.dup(fd), 256
     regular = stat.S_ISREG(os.fstat(fd).st_mode)
-    return os.dup(fd), _CHUNK if regular else select.PIPE_BUF
+    return os.dup(fd), CHUNK if regular else select.PIPE_BUF

@@ -32,7 +32,7 @@ class Handover:
         """
         try:
             master, slave = terminal.open_pair()
-            if self._size is not None:
+            if self._size is not None and all(self._size):
                 terminal.set_size(master, *self._size)
             terminal.take(slave, uid)
             self._theirs.sendmsg([b"t"], packed([master]))

@@ -84,7 +84,9 @@ class App:
         "read_only",
         "restart",
         "stdin",
+        "stdin_open",
         "stop_signal",
+        "terminal",
         "user",
         "working_directory",
     )
@@ -108,6 +110,9 @@ class App:
         self.read_only = False
         self.restart = "never"
         self.stdin = False
+        self.stdin_open = False
+        #: rows and columns of the terminal that it gets, zeros: not known yet; None: it gets none
+        self.terminal: tuple[int, int] | None = None
         self.make_directory = False
         self.stop_signal = 15
         self.plan = Plan({})
@@ -181,6 +186,8 @@ def _app(
     app.layers = layers
     app.read_only = entry.get("readOnlyRootFS", False)
     app.stdin = extra.get("stdin", False)
+    app.stdin_open = extra.get("stdinOpen", False)
+    app.terminal = _terminal(extra.get("terminal"))
     app.make_directory = extra.get("makeWorkingDirectory", False)
     app.stop_signal = extra.get("stopSignal", 15)
     app.plan = Plan(extra.get("plan") or {})
@@ -200,6 +207,13 @@ def _app(
     notes = {**_annotations(image), **_annotations(entry)}
     app.restart = _one_of(f"app {name}: kurma.io/restart", notes.get("kurma.io/restart", "never"), RESTARTS)
     return app
+
+
+def _terminal(value: Any) -> tuple[int, int] | None:
+    """``true``, or its size as ``{"rows": …, "columns": …}``."""
+    if not value:
+        return None
+    return (0, 0) if value is True else (int(value["rows"]), int(value["columns"]))
 
 
 def _annotations(value: dict[str, Any]) -> dict[str, str]:

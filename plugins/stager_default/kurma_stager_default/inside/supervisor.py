@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from kurma_stager_default.inside.attaching import Attaching
+
 # Of what processes left behind still write, no more is waited for than this.
 _LAST_WORDS = 1 << 20
 # Seconds that readers of logs have at the pod's end.
@@ -64,6 +66,7 @@ class Supervisor:
         self._init = init
         self._requests = requests
         self._stdin = stdin
+        self._attached: Attaching | None = None
         self._changed = True
         self.loop = Loop()
         self.control = Control(self.loop)
@@ -72,6 +75,7 @@ class Supervisor:
         self._readers: list[Conversation] = []
         #: why status.json is not up to date
         self.unsaved: str | None = None
+        self.control.verbs["attach"] = lambda asked, request: self._attaching().attach(asked, request, self.runs)
 
     def run(self) -> int:
         """Until the pod has ended. :returns: the stager's exit status: 0 unless the pod could not go on."""
@@ -107,6 +111,14 @@ class Supervisor:
     def _on_request(self, fd: int, _events: int) -> None:
         os.read(fd, 4096)
         self.stop()
+
+    def _attaching(self) -> Attaching:
+        """Not there in a pod whose apps want no input, until somebody attaches."""
+        if self._attached is None:
+            from kurma_stager_default.inside.attaching import Attaching
+
+            self._attached = Attaching(self.loop, self._stdin)
+        return self._attached
 
     def _too_long(self, run: AppRun) -> None:
         """A handler's time is over."""
@@ -154,6 +166,8 @@ class Supervisor:
             for run in self.runs:
                 podgroups.end_all(run.tree)
             return True
+        if self._attached is not None and self._attached.lingering():
+            return False
         return all(run.phase == ENDED for run in self.runs) and (bool(self.runs) or self.stopping)
 
     def _announce(self) -> None:
@@ -231,7 +245,7 @@ class Supervisor:
 
     def _begin(self, run: AppRun) -> None:
         """A new execution of the app, on a clean root."""
-        instance = run.new_instance(self.pod, self._stdin if run.app.stdin else -1)
+        instance = run.new_instance(self.pod, -1)
         for fd in instance.streams:
             self.loop.watch(fd, lambda fd, _: self._read(instance, fd))
         handlers = run.app.pre_start is not None or run.app.post_stop is not None
@@ -244,16 +258,20 @@ class Supervisor:
         self.loop.cancel(run)
         if kind in (child.PRE_START, child.POST_STOP):
             self._bound_handler(run)
+        attaching = None
+        if kind == child.MAIN and (run.app.terminal is not None or run.app.stdin or run.app.stdin_open):
+            attaching = self._attaching()
         try:
+            if attaching is not None:
+                attaching.prepare(run)
             run.child = child.spawn(self.pod, run.app, kind, argv, instance.files, run.tree)
         except OSError as error:
             one = child.Child(-1, -1, kind)
             one.failure = child.SETUP_FAILED, f"no process can be made for it: {error.strerror}"
             self._on_exit(run, one, child.SETUP_FAILED << 8)
             return
-        if kind == child.MAIN and run.app.stdin and self._stdin >= 0:
-            os.close(self._stdin)
-            self._stdin = instance.files.stdin = -1
+        if attaching is not None:
+            attaching.started(run)
         self.loop.watch(run.child.report, lambda _fd, _events: self._on_report(run))
         self._changed = True
 
@@ -386,9 +404,13 @@ class Supervisor:
         self._ended(run)
 
     def _close(self, run: AppRun) -> None:
+        if self._attached is not None:
+            self._attached.collect(run)
         self._drain(run)
         instance = run.instance
         assert instance is not None
+        if self._attached is not None:
+            self._attached.over(run)
         for fd in list(instance.streams):
             self.loop.unwatch(fd)
         instance.close()

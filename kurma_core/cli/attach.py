@@ -1,0 +1,50 @@
+"""``attach``: an app's output from now on, and its standard input."""
+
+from __future__ import annotations
+
+from kurma_core.cli.declare import Argument, Option, command
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from kurma_core.cli.session import Session
+
+
+@command(
+    Argument("pod", "POD", "The pod."),
+    Argument("app", "APP", "The app; it may be left out where the pod has one.", required=False),
+    Option("no_stdin", "--no-stdin", "Only look on: nothing that is typed goes to the app."),
+    Option(
+        "detach_keys",
+        "--detach-keys",
+        "The keys to leave by; ctrl-p,ctrl-q unless given, none where it is empty.",
+        metavar="KEYS",
+    ),
+    root=True,
+)
+def attach(session: Session, *, pod: str, app: str | None, no_stdin: bool, detach_keys: str | None) -> int:
+    """Join an app of a running pod: its output, and its standard input.
+
+    Its output from now on, that is. Any number may be attached at once; each sees everything, and the input of
+    all goes to the app. Its standard input ends once the last of those who gave any has come to an end. Apps have
+    a terminal or an open standard input by -t and -i of run, or by their annotations kurma.io/terminal and
+    kurma.io/stdin.
+
+    The exit code is the app's if it ends meanwhile, 0 after the detach keys. Ctrl-C ends this command and not the
+    app, unless that has a terminal.
+    """
+    if detach_keys:
+        _check_keys(detach_keys)
+    return session.client.attach(pod, app, session.stdio(lent=True), stdin=not no_stdin, detach_keys=detach_keys)
+
+
+def _check_keys(text: str) -> None:
+    from kurma_core.errors import UsageError
+
+    for word in text.split(","):
+        head, _, last = word.rpartition("-")
+        control = head == "ctrl" and len(last) == 1 and last in "@abcdefghijklmnopqrstuvwxyz[\\]^_"
+        if not control and not (len(word) == 1 and word.isascii() and word.isprintable()):
+            raise UsageError(
+                f"--detach-keys: {word!r} is no key",
+                hint="write characters, or ctrl- and one of a-z @ [ \\ ] ^ _, with commas: ctrl-p,ctrl-q",
+            )

@@ -1,0 +1,77 @@
+"""Standard input, output and error of a running app: the stager's ``attach`` call-in (G9, H8)."""
+
+from __future__ import annotations
+
+import os
+import select
+from typing import TYPE_CHECKING
+
+from kurma_core.errors import KurmaError, PodStateError
+from kurma_core.hookspecs import Stdio
+from kurma_core.pods import recovery
+from kurma_core.pods.enter import named_app
+
+if TYPE_CHECKING:
+    from kurma_core.hookspecs import CallInProcess
+    from kurma_core.models import PodRecord
+    from kurma_core.pods.owned import OwnedPod
+    from kurma_core.pods.services import Services
+
+# Seconds in which a call-in is taken to have set the terminal up.
+_PATIENCE = 5.0
+
+
+def attach(
+    services: Services, record: PodRecord, app: str | None, stdio: Stdio, stdin: bool, detach_keys: str | None
+) -> int:
+    """The app's exit code if it ends meanwhile, 0 if the person left by the detach keys.
+
+    :raises PodStateError: the pod does not run.
+    :raises AppNotFoundError: no such app, or several and none named.
+    """
+    app = named_app(record, app)
+    directory = services.store.directory(record.uuid)
+    stager = recovery.find_stager(services, directory) if record.state == "running" else None
+    if stager is None:
+        raise PodStateError(f"cannot attach to pod {record.name}: it is {record.state}", pod=record.uuid)
+    # Only what is asked for: a stager that knows no more than the specification takes the app's name alone.
+    options: tuple[str, ...] = () if stdin else ("--no-stdin",)
+    if detach_keys is not None:
+        options += ("--detach-keys", detach_keys)
+    try:
+        driver = services.stagers.of_pod(record.stager)
+        return driver.call(directory.path, stager, "attach", (app, *options), stdio)
+    finally:
+        stager.close()
+
+
+def type_into(services: Services, pod: OwnedPod, app: str, stdio: Stdio) -> CallInProcess | None:
+    """Has what is typed here go to the app's terminal, while the caller shows its log; None: the stager cannot.
+
+    It comes back once the caller's terminal is ready for what is shown there, or nothing will be typed.
+    """
+    driver = services.stagers.of_pod(pod.stager_name)
+    begin = getattr(driver, "begin", None)
+    if begin is None:
+        return None
+    null = os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
+    ready, told = os.pipe2(os.O_CLOEXEC)
+    try:
+        # There is no leaving here: this command is the pod's own.
+        arguments = (app, "--no-output", "--detach-keys", "")
+        # What it has to say (the app may have ended just now) is said by others.
+        lent = Stdio(stdio.stdin, told, null, terminal=stdio.terminal)
+        started: CallInProcess = begin(pod.directory, pod.stager, "attach", arguments, lent)
+        os.close(told)
+        told = -1
+        poll = select.poll()
+        poll.register(ready, select.POLLIN)
+        poll.register(pod, select.POLLIN)
+        poll.poll(_PATIENCE * 1000)
+    except KurmaError:
+        return None
+    finally:
+        for fd in (null, ready, told):
+            if fd >= 0:
+                os.close(fd)
+    return started
