@@ -8,7 +8,7 @@ import pytest
 pytestmark = pytest.mark.root
 
 #: Bytes of private memory of all that stands for an idle pod of one app, the app aside.
-MOST = 6 << 20
+MOST = 6_000_000
 
 
 def sleeper():

@@ -11,7 +11,7 @@ import _signal  # type: ignore[import-not-found]
 import os
 import time
 
-from kurma_core.linux import capabilities, libc, mounts, namespaces, process
+from kurma_core.linux import capabilities, libc, memory, mounts, namespaces, process
 from kurma_stager_default.inside import userns
 
 _PR_SET_DUMPABLE = 4
@@ -78,9 +78,11 @@ def start_under(namespace: int, stop_fd: int) -> tuple[int, int]:
 def _be(stop_fd: int, told: int) -> None:
     """PID 1 itself; never returns."""
     try:
+        code = memory.programs()  # there is no /proc later
         _prepare()
         os.write(told, b"R")
         process.close_others({stop_fd})
+        memory.unmap(code)  # once it is nobody's start that waits
         _reap(stop_fd)
     except BaseException as error:  # noqa: BLE001 - a forked child must never run on into its parent's code
         os.write(told, str(error).encode())

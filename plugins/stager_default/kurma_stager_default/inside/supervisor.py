@@ -11,6 +11,7 @@ import gc
 import os
 import time
 
+from kurma_core.linux import memory
 from kurma_stager_default.inside import child, podgroups, smalljson, statusfile
 from kurma_stager_default.inside.apprun import ENDED, WAITING, AppRun, Instance
 from kurma_stager_default.inside.control import Control, Conversation
@@ -182,6 +183,7 @@ class Supervisor:
         if started and self._running >= 0 and self.broken is None:
             os.close(self._running)
             self._running = -1
+            memory.unmap(memory.programs())  # the start took many times what is used from here on
 
     @staticmethod
     def _starting(run: AppRun) -> bool:
