@@ -60,7 +60,7 @@ def pod_record(
         images=document.images,
         attachments=read_attachments(state) or document.attachments,
         isolators=document.isolators,
-        notes=(*document.notes, *state.get("notes", ())),
+        notes=(*document.notes, *stager_notes(directory, state)),
         manifest=document.manifest.to_json(),
     )
 
@@ -90,6 +90,16 @@ def app_statuses(
     if state["state"] in ("stopped", "errored"):
         statuses = [replace(status, pid=None) for status in statuses]
     return tuple(statuses)
+
+
+def stager_notes(directory: PodDirectory, state: Mapping[str, Json]) -> tuple[str, ...]:
+    """What the stager says of how the pod is held: of a pod that lives, as it says it now."""
+    if state["state"] not in ("running", "stopping"):
+        return tuple(state.get("notes", ()))
+    try:
+        return (read_status_file(directory.path) or ({}, ()))[1]
+    except KurmaError:
+        return ()  # nonsense, as of the apps
 
 
 def conclusion(

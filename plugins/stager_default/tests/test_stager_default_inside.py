@@ -6,8 +6,18 @@ import os
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kurma_stager_default.inside import applog, apprun, callin_logs, hostfiles, manifest, smalljson, sysmounts
+from kurma_stager_default.inside import (
+    applog,
+    apprun,
+    callin_logs,
+    devicewall,
+    hostfiles,
+    manifest,
+    smalljson,
+    sysmounts,
+)
 
+from kurma_core.linux.cgroup_layout import Hierarchy, Layout
 from kurma_core.models import IsolatorPlan
 
 values = st.recursive(
@@ -109,6 +119,14 @@ def test_a_nonsense_manifest_is_told(tmp_path):
     path.write_text('{"pod": []}')
     with pytest.raises(manifest.ManifestError, match="not a stager manifest"):
         manifest.load(str(path))
+
+
+def test_what_is_said_of_devices_where_the_second_wall_is_missing(tmp_path):
+    """H11: a host without cgroups, and a v2 directory that takes no program."""
+    alone = "devices: those that were not given are refused by nodev alone"
+    assert devicewall.close(Layout([])) == f"{alone} (this host has no cgroups)"
+    note = devicewall.close(Layout([Hierarchy(2, (), str(tmp_path), ".")]))
+    assert note.startswith(f"{alone} (")
 
 
 def test_what_is_masked_for_each_cpu(tmp_path):

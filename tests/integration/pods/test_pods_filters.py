@@ -58,3 +58,16 @@ def test_a_plugins_filter_holds(house, plugins):
     done = subprocess.run(command, capture_output=True, text=True, env=given, timeout=60)
     assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
     assert "can't create directory '/tmp/x': Invalid cross-device link" in done.stderr
+
+
+def test_what_holds_is_shown(house):
+    """H2: in the record of a pod, and so in ``kurma show``."""
+    with house.running("sleep 1000") as pod:
+        notes = house.client.pod(pod.uuid).notes
+    subjects = [note.split(":")[0] for note in notes]
+    assert {"landlock", "devices", "keys"} <= set(subjects)
+    command = [sys.executable, "-c", "from kurma_core.cli.main import main; raise SystemExit(main())"]
+    command += ["--dir", house.state, "--config", house.config_file, "show", pod.uuid]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    for note in notes:
+        assert f"note: {note}" in shown

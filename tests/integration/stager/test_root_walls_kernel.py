@@ -236,3 +236,16 @@ def test_a_right_that_undoes_it_is_told(pods):
     assert pod.ended() == 0
     assert int(pod.log(stream=b"stdout")) > 1
     assert any("it can undo what is masked or read-only for it" in note for note in pod.document()["notes"])
+
+
+def test_no_descriptor_comes_along(pods, stager_tree, busybox_root):
+    """Of the stager's, the call-in's or the caller's, in an app, its handlers and a command run in it."""
+    script = "import os; print(sorted(map(int, os.listdir('/proc/self/fd')))[:-1], flush=True)"
+    show = [*PYTHON, script]
+    app = {"exec": [*PYTHON, script + "; import time; time.sleep(1000)"], "user": "0", "group": "0"}
+    app["eventHandlers"] = [{"name": name, "exec": show} for name in ("pre-start", "post-stop")]
+    pod = pods({"main": app}, roots=[stager_tree.path, busybox_root]).started()
+    pod.wait_log("[0, 1, 2]\n[0, 1, 2]\n")
+    assert pod.run(*show)[:2] == (0, "[0, 1, 2]\n")
+    assert pod.stop() == 0
+    assert pod.log() == "[0, 1, 2]\n" * 3

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 
-from kurma_core.linux import device_program
 from kurma_stager_default.inside import sysmounts
 
 TYPE_CHECKING = False
@@ -35,6 +34,8 @@ def close(layout: Layout) -> str:
             return _HOLDS.format("the devices controller")
     for hierarchy in layout.hierarchies:
         if hierarchy.version == 2:
+            from kurma_core.linux import device_program
+
             try:
                 device_program.attach(hierarchy.directory, sysmounts.ALLOWED)
             except OSError as error:
