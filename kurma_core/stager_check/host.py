@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from kurma_core.errors import StagerError
 from kurma_core.linux.cgroups import CgroupTree
+from kurma_core.linux.process import wait_pidfd
 from kurma_core.models import RenderedImage
 from kurma_core.pods.services import Services
 from kurma_core.pods.stagers import Stagers
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
     from kurma_core.stager_check.layers import ProbeImage
     from kurma_core.staging.aci import StagerTimes
     from kurma_core.staging.starting import StagerImage
+
+
+#: Seconds for which a stager must wait for its pod.
+_EARLY = 0.3
 
 
 @frozen
@@ -68,11 +73,27 @@ class WatchedStager(AciStager):
     ) -> None:
         super().__init__(name, image, cast("Starter", _Tethering(spawner)), version, times)
         self.listeners: dict[str, socket.socket] = {}
+        #: Start stagers before they are told of their pods.
+        self.early = False
 
     def start(self, pod: PodSetup, stdio: Stdio) -> StagerProcess:
         assert pod.network_namespace is not None
         self.listeners[pod.uuid] = _listen(pod.network_namespace)
-        return _Watched(super().start(pod, stdio), pod.cgroup)
+        started = self._start_early(pod) if self.early else super().start(pod, stdio)
+        return _Watched(started, pod.cgroup)
+
+    def _start_early(self, pod: PodSetup) -> StagerProcess:
+        """As if its pod were not known yet. :raises StagerError: it does not wait for it."""
+        from kurma_core.staging.waiting import WaitingPlace
+
+        waiting = self.start_waiting(WaitingPlace(f"{pod.directory}/pod", pod.cgroup, pod.network_namespace))
+        try:
+            if wait_pidfd(waiting.fileno(), _EARLY):
+                raise StagerError("it has ended, where it should wait for the byte on descriptor 5")
+        except BaseException:
+            waiting.discard()
+            raise
+        return self.hand_over(waiting, pod)
 
 
 def _listen(namespace: str) -> socket.socket:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kurma_core.stager_check.lines import Report
 
 #: What Kurma puts there would hide it.
-PLACES = ("manifest", "layers", "volumes", "pod", "dev", "proc", "sys")
+PLACES = ("manifest", "layers", "volumes", "pod", "userns", "dev", "proc", "sys")
 
 
 def verified(image: Callable[[], HostImage], report: Report) -> HostImage | None:

@@ -20,7 +20,7 @@ from kurma_core.hookspecs import Stdio
 from kurma_core.pods.manager import PodManager
 from kurma_core.pods.request import PodRequest
 from kurma_core.stager_check.layers import PROGRAM
-from kurma_core.stager_check.lines import Wrong, shortened
+from kurma_core.stager_check.lines import Untidy, Wrong, shortened
 from kurma_core.staging.callin import CallIn
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ class Lab:
         *,
         interactive: str | None = None,
         stdin: int | None = None,
+        userns: str = "none",
         **pod: Json,
     ) -> Iterator[Pod]:
         """A pod that runs; taken down and removed whatever comes.
@@ -76,7 +77,9 @@ class Lab:
             for name, one in apps.items()
         ]
         template = PodTemplate.parse({"apps": documents, "networks": ["none"], **pod})
-        request = PodRequest(template, stager=self.driver.name, ephemeral=True, interactive=interactive)
+        request = PodRequest(
+            template, stager=self.driver.name, ephemeral=True, interactive=interactive, userns=userns
+        )
         record = self.manager.prepare(request)
         self.hostnames[record.uuid] = record.name
         null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
@@ -92,7 +95,10 @@ class Lab:
             listener = self.driver.listeners.pop(record.uuid, None)
             if listener is not None:
                 listener.close()
-            self.manager.remove(record.uuid, force=True)
+            try:
+                self.manager.remove(record.uuid, force=True)
+            except KurmaError as error:
+                raise Untidy(error.message, hint=error.hint) from None
 
 
 class Pod:
@@ -218,8 +224,9 @@ class Pod:
             if self._record is None:
                 if self.owned.stager.alive():
                     self.owned.stop(force=True)
-                with contextlib.suppress(KurmaError):
-                    self._record = self.owned.finish()
+                self._record = self.owned.finish()
+        except KurmaError as error:
+            raise Untidy(error.message, hint=error.hint) from None
         finally:
             for call in self._calls:
                 call.close()

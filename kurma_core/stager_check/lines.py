@@ -70,6 +70,9 @@ LINES: dict[str, str] = {
     "end.left-behind": "nothing that an app left running survives the pod",
     "stop.signal": "SIGTERM reaches the apps; then the stager exits with 0",
     "stop.bounded": "an app that ignores SIGTERM is killed after stopTimeout",
+    "userns.apps": "apps are in the pod's user namespace, and see files of their own ids",
+    "userns.run": "so are commands that are run in them",
+    "waits.pod": "started before its pod, it waits for the byte, and then runs it as ever",
 }
 
 
@@ -90,6 +93,10 @@ class Line:
 
 class Wrong(Exception):
     """What was seen is not what should be."""
+
+
+class Untidy(KurmaError):
+    """A pod of the check cannot be taken down: that is no line of a stager's, and ends the check."""
 
 
 class NotDone(Exception):
@@ -129,6 +136,8 @@ class Report:
         """What is done inside holds, unless it raises."""
         try:
             yield
+        except Untidy:
+            raise
         except NotDone as error:
             self.say(name, "skipped", str(error))
         except KurmaError as error:
@@ -144,6 +153,8 @@ class Report:
         tells of it: nothing is ever lost in silence."""
         try:
             yield
+        except Untidy:
+            raise
         except (KurmaError, Wrong, OSError) as error:
             text = error.message if isinstance(error, KurmaError) else str(error) or type(error).__name__
             unsaid = [name for name in LINES if name.startswith(prefix) and name not in self.lines]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from kurma_core.stager_check import calls, image, inside, layers, life
+from kurma_core.stager_check import calls, declared, image, inside, layers, life
 from kurma_core.stager_check.host import CheckServices, Patience, WatchedStager
 from kurma_core.stager_check.lab import Lab, app
 from kurma_core.stager_check.lines import Line, Report
@@ -47,10 +47,8 @@ def check(
     driver = _driver(services, verified, patience)
     with services.store.workplace() as workplace:
         probes = layers.build(workplace)
-        _pods(
-            Lab(CheckServices(services, driver, config, probes, patience), driver, probes, patience, workplace),
-            report,
-        )
+        rooms = CheckServices(services, driver, config, probes, patience)
+        _pods(Lab(rooms, driver, probes, patience, workplace), found, report)
     return report
 
 
@@ -67,7 +65,7 @@ def _driver(services: Services, verified: Callable[[], HostImage], patience: Pat
     return WatchedStager(_NAME, use, services.spawner, VERSION, times)
 
 
-def _pods(lab: Lab, report: Report) -> None:
+def _pods(lab: Lab, image: HostImage, report: Report) -> None:
     if not _first(lab, report):
         report.skip("", "no pod runs under this stager")
         return
@@ -79,6 +77,7 @@ def _pods(lab: Lab, report: Report) -> None:
         calls.attach(lab, report)
     life.start_failure(lab, report)
     life.stopping(lab, report)
+    declared.declared(lab, image.manifest, report)
 
 
 def _first(lab: Lab, report: Report) -> bool:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from kurma_core.stager_check.lines import LINES
 
-PAGE = (Path(__file__).parents[2] / "docs" / "stager_protocol.md").read_text()
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "stager_protocol.md").read_text()
 
 
 def test_docs_stager_check_names_every_line() -> None:
@@ -19,3 +26,33 @@ def test_docs_stager_check_names_every_line() -> None:
 def test_docs_stager_check_quotes_it_rightly() -> None:
     for name, rest in re.findall(r"^(?:ok|FAIL|--) +([\w.-]+) +(.+)$", PAGE, re.MULTILINE):
         assert rest.startswith(LINES[name])
+
+
+def guide() -> str:
+    """The commands of the guide, as one takes them over."""
+    section = PAGE.split("## From nothing to a checked stager\n")[1].split("\n## ")[0]
+    (block,) = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
+    return str(block)
+
+
+@pytest.mark.root
+@pytest.mark.slow
+def test_docs_stager_guide_leads_to_a_checked_stager(tmp_path: Path) -> None:
+    commands = (
+        guide()
+        .replace("/tmp/mine", f"{tmp_path}/mine")
+        .replace("stager check mine", "stager check mine --format json")
+    )
+    environment = {
+        **os.environ,
+        "KURMA_DIR": str(tmp_path / "state"),
+        "PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}",
+    }
+    command = ["sh", "-euc", commands]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = json.loads(done.stdout[done.stdout.index("[") :])
+    assert {line["outcome"] for line in lines} == {"ok", "skipped"}
+    assert next(line["outcome"] for line in lines if line["name"] == "start.descriptor-4") == "ok"

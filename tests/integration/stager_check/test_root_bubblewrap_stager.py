@@ -52,6 +52,9 @@ def test_it_holds(example: Callable[..., str], checked: Callable[..., Checked]) 
         "run.supplementary-gids",
         "run.terminal",
         "app.supplementary-gids",
+        "userns.apps",
+        "userns.run",
+        "waits.pod",
     }
 
 

@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from kurma_core.client import Client
+from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.stager_check.lines import LINES
+from tests.integration.pods.support import alive, until
 from tests.integration.stager_check.conftest import Checked
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
@@ -27,6 +29,9 @@ NOT_IN_SHELL = {
     "run.supplementary-gids",
     "run.terminal",
     "app.supplementary-gids",
+    "userns.apps",
+    "userns.run",
+    "waits.pod",
 }
 
 
@@ -49,7 +54,6 @@ def test_the_default_stager(state: Path, nothing: Path) -> None:
     assert list(lines) == list(LINES)
     assert all((line["detail"] is None) == (line["outcome"] == "ok") for line in lines.values())
     assert {name for name, line in lines.items() if line["outcome"] != "ok"} <= {
-        "run.terminal",
         "attach.output",
         "attach.input",
         "attach.end",
@@ -90,9 +94,13 @@ def test_each_mistake_is_named(example: Callable[..., str], checked: Callable[..
         ("init", "exec 5<&0 </dev/null\n", "exec 5<&0 </dev/null 9</dev/null\n"),
         ("run", 'awk -f /opt/stager/json.awk <&3 >"$file"', "sleep 1000"),
         ("logs", "*) die", "--stream) shift ;; *) die"),
+        annotations=[{"name": f"kurma.io/stager/{name}", "value": "true"} for name in ("userns", "waits")],
     )
     found = checked(archive)
     assert found.failed.keys() == {
+        "userns.apps",
+        "userns.run",
+        "waits.pod",
         "layers.order",
         "stop.signal",
         "handlers.order",
@@ -108,6 +116,8 @@ def test_each_mistake_is_named(example: Callable[..., str], checked: Callable[..
     }
     assert found.failed["status.exited"] == "seven ended with 7; its exitCode: 0, and not 7"
     assert found.failed["end.exit-code"] == "exit code of the pod: 0, and not 5"
+    assert found.failed["userns.apps"] == "main is in the host's user namespace"
+    assert "wait" in found.failed["waits.pod"]
     assert found.failed["layers.order"] == "/marks/both: base, and not top"
     assert found.failed["start.descriptors"] == "open in main: [0, 1, 2, 9], and not [0, 1, 2]"
     assert "did not read its document within 4 s" in found.failed["run.document"]
@@ -158,27 +168,14 @@ def test_a_check_that_is_killed_leaves_what_gc_takes(state: Path, nothing: Path)
             if "layers.order" in line:
                 break
         process.send_signal(signal.SIGKILL)
-    (pod,) = json.loads(kurma(state, "list", "--format", "json", config=nothing).stdout or "[]") or [None]
-    assert pod is None or pod["state"] == "errored"
+    (uuid,) = [name for name in os.listdir(state / "pods") if name != "names" and not name.startswith(".")]
+    stager = json.loads((state / "pods" / uuid / "state.json").read_text())["stager"]["pid"]
+    until(lambda: not alive(stager), "the stager's end")
     assert kurma(state, "gc", "--grace-period", "0", config=nothing).returncode == 0
-    assert os.listdir(state / "pods") == ["names"]
+    assert {name for name in os.listdir(state / "pods") if name != ".ids"} == {"names"}
     assert os.listdir(state / "pods" / "names") == []
+    assert not CgroupTree(f"kurma/{uuid}").exists()
     assert (set(os.listdir("/run/netns")) if os.path.isdir("/run/netns") else set()) == before
-    assert not probes()
-
-
-def probes() -> list[str]:
-    """Processes of the check's app."""
-    found = []
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            command = Path("/proc", pid, "cmdline").read_bytes()
-            root = os.readlink(f"/proc/{pid}/ns/net")
-        except OSError:
-            continue
-        if b"/check/probe" in command:
-            found.append(f"{pid} {root}")
-    return found
 
 
 def test_a_stager_that_is_no_image_or_not_there(state: Path, nothing: Path, tmp_path: Path) -> None:

@@ -1,0 +1,79 @@
+"""Lines about what a stager's image declares by annotations: user namespaces (H9), waiting for a pod (G10)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kurma_core.stager_check.lab import app
+from kurma_core.stager_check.lines import Wrong, equal
+from kurma_core.staging.aci import USERNS_ANNOTATION
+from kurma_core.staging.starting import WAITS
+
+if TYPE_CHECKING:
+    from kurma_core.appc.image import ImageManifest
+    from kurma_core.stager_check.lab import Lab, Probe
+    from kurma_core.stager_check.lines import Report
+
+
+def declared(lab: Lab, manifest: ImageManifest, report: Report) -> None:
+    for prefix, annotation, what in (
+        ("userns", USERNS_ANNOTATION, _user_namespaces),
+        ("waits", WAITS, _waiting),
+    ):
+        if manifest.annotation(annotation) != "true":
+            report.skip(prefix, f"the image has no annotation {annotation}: true")
+            continue
+        with report.rest(prefix):
+            what(lab, report)
+
+
+def _user_namespaces(lab: Lab, report: Report) -> None:
+    with lab.pod({"main": app("main", "serve")}, userns="auto") as pod:
+        main = pod.probe("main")
+        with report.line("userns.apps"):
+            _mapped(main)
+            for path in ("/marks/base", "/tmp"):  # noqa: S108 - inside the app
+                equal(f"owner of {path}", main.must("stat", path)[1:], [0, 0])
+            main.must("make", "/marks/base", "written")
+        with report.line("userns.run"):
+            if not pod.has("run"):
+                report.skip("userns.run", "no run call-in")
+                return
+            call = pod.run("command", "serve")
+            command = pod.probe("command")
+            _mapped(command)
+            equal("its user namespace", _namespace(command), _namespace(main))
+            command.tell("exit", 0)
+            equal("exit code", call.code(), 0)
+
+
+def _mapped(probe: Probe) -> None:
+    if _namespace(probe) == os.readlink("/proc/self/ns/user"):
+        raise Wrong(f"{probe.name} is in the host's user namespace")
+    equal("uid inside", probe.facts["uid"], 0)
+    (outside,) = {line.split()[1] for line in _status(probe) if line.startswith("Uid:")}
+    if outside == "0":
+        raise Wrong(f"{probe.name} is root on the host")
+
+
+def _status(probe: Probe) -> list[str]:
+    return Path(f"/proc/{probe.pid}/status").read_text().splitlines()
+
+
+def _namespace(probe: Probe) -> str:
+    return os.readlink(f"/proc/{probe.pid}/ns/user")
+
+
+def _waiting(lab: Lab, report: Report) -> None:
+    lab.driver.early = True
+    try:
+        with report.line("waits.pod"), lab.pod({"main": app("main", "serve")}) as pod:
+            main = pod.probe("main")
+            equal("descriptors", main.facts["descriptors"], [0, 1, 2])
+            equal("hostname", main.facts["hostname"], pod.hostname)
+            main.tell("exit", 4)
+            equal("exit code of the pod", pod.ends().exit_code, 4)
+    finally:
+        lab.driver.early = False
