@@ -279,9 +279,20 @@ class Client:
                     yield from first(reader.rest())
                 else:
                     yield from reader.follow(stager.fileno(), first, then)
+            self._tell_lost(reference, app)
         finally:
             if stager is not None:
                 stager.close()
+
+    def _tell_lost(self, reference: str, app: str | None) -> None:
+        """What the logs lack, since a disk was full."""
+        try:
+            apps = self._pods.pod(reference).apps
+        except PodNotFoundError:
+            return  # an ephemeral pod, that was followed to its end
+        for each in apps:
+            if each.lost and app in (None, each.name):
+                self.settings.note(each.lost)
 
     @staticmethod
     def _calls(stager: RunningStager, verb: str) -> bool:

@@ -443,6 +443,7 @@ class AppStatus:
     :param signal: the number of the signal that ended its main process; None: none did.
     :param message: for people: why it could not be started.
     :param log: name of its log file under the pod's ``logs/``.
+    :param log_dropped: bytes of its output that could not be written there.
     """
 
     name: str
@@ -455,6 +456,16 @@ class AppStatus:
     finished_at: str | None = None
     log: str | None = None
     signal: int | None = None
+    log_dropped: int = 0
+
+    @property
+    def lost(self) -> str:
+        """For people: what its log lacks; empty: nothing (H7)."""
+        if not self.log_dropped:
+            return ""
+        return (
+            f"app {self.name}: {self.log_dropped} bytes of its output were dropped: its log could not be written"
+        )
 
     def to_json(self) -> dict[str, Json]:
         return {
@@ -467,6 +478,7 @@ class AppStatus:
             "startedAt": self.started_at,
             "finishedAt": self.finished_at,
             "log": self.log,
+            "logDropped": self.log_dropped,
         }
 
 

@@ -140,8 +140,9 @@ def _page(record: PodRecord) -> Iterator[str]:
         yield from ("", *table(record.attachments, _NETWORK_COLUMNS))
     if record.isolators:
         yield from ("", *table(record.isolators, _ISOLATOR_COLUMNS))
-    if record.notes:
-        yield from ("", *(f"note: {note}" for note in record.notes))
+    notes = [*record.notes, *[app.lost for app in record.apps if app.lost]]
+    if notes:
+        yield from ("", *(f"note: {note}" for note in notes))
 
 
 def _ids(record: PodRecord) -> str | None:

@@ -97,6 +97,7 @@ def _app(name: str, value: object, what: str) -> AppStatus:
         finished_at=text("finishedAt"),
         log=log,
         signal=number("signal", 1, 64),
+        log_dropped=number("logDropped", 0, 1 << 62) or 0,
     )
 
 

@@ -349,6 +349,12 @@ def test_show_status_and_manifest_for_people(fakes: ModuleType, capsys: pytest.C
     assert json.loads(capsys.readouterr().out) == dict(fakes.record().manifest)
 
 
+def test_show_tells_what_a_log_lacks(fakes: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    run(fakes, "show web", answers={"pod": fakes.record(apps=(AppStatus("a", log_dropped=4096),))})
+    note = "note: app a: 4096 bytes of its output were dropped: its log could not be written"
+    assert note in capsys.readouterr().out.splitlines()
+
+
 LINES = [
     LogText("a", "T1", "stdout", False, b"one"),
     LogText("a", "T2", "stderr", False, b"err\xff"),

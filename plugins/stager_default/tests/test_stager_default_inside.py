@@ -9,11 +9,15 @@ from hypothesis import strategies as st
 from kurma_stager_default.inside import (
     applog,
     apprun,
+    asking,
     callin_logs,
+    callin_status,
     devicewall,
+    errors,
     hostfiles,
     manifest,
     smalljson,
+    statusfile,
     sysmounts,
 )
 
@@ -235,3 +239,21 @@ def test_what_is_started_again(restart, ended, again):
     run = apprun.AppRun(app, None)
     run.instance = ended
     assert (run.next_pause() is not None) == again
+
+
+def test_status_before_there_is_any(monkeypatch, tmp_path):
+    """Neither a supervisor that listens nor a file: the apps of the manifest, none of which has ended."""
+    monkeypatch.setattr(asking.Asking.__init__, "__defaults__", ((), str(tmp_path / "control")))
+    monkeypatch.setattr(statusfile.apps, "__defaults__", (str(tmp_path / "status.json"),))
+    monkeypatch.setattr(statusfile, "PATH", str(tmp_path / "status.json"))
+    (tmp_path / "manifest").write_text(json.dumps(document()))
+    monkeypatch.setattr(manifest.load, "__defaults__", (str(tmp_path / "manifest"),))
+    assert callin_status.find() == {"a": {"exited": False}}
+    (tmp_path / "manifest").write_text("{}")
+    with pytest.raises(errors.SetupError, match="not a stager manifest"):
+        callin_status.find()
+    (tmp_path / "status.json").write_text('{"apps": {"a": {"exited": true, "exitCode": 3}}}')
+    assert callin_status.find() == {"a": {"exited": True, "exitCode": 3}}
+    (tmp_path / "status.json").write_text("{")
+    with pytest.raises(errors.SetupError, match=r"does not answer: .*; .*status\.json: is damaged"):
+        callin_status.find()

@@ -118,6 +118,25 @@ def test_an_ephemeral_pod_on_a_full_disk(small, small_disk):
     nothing_left(small, run.uuid)
 
 
+def test_what_a_log_lacks_is_told(small, small_disk):
+    """H7: by `logs`, and in the pod's record, though nobody could write it into the log."""
+    run = small.launch("echo begun; until [ -e /dev/shm/full ]; do sleep 0.02; done; seq 1 9999; exit 3")
+    run.wait_output("begun")
+    fill(small_disk)
+    assert small.enter(run.uuid, "touch", "/dev/shm/full")[0] == 0
+    assert run.wait() == 3, run.errors
+    (app,) = small.client.pod(run.uuid).apps
+    assert app.exit_code == 3
+    assert app.log_dropped == 48_888
+    assert app.to_json()["logDropped"] == 48_888
+    begun, *others = [text.text for text in small.client.logs(run.uuid)]
+    assert begun == b"begun"
+    # A few bytes of a block that is there already may have been left for this.
+    assert others in ([], [b"[kurma: 48888 bytes of output were dropped, the log could not be written]"])
+    assert small.notes[-1] == "app main: 48888 bytes of its output were dropped: its log could not be written"
+    small.client.rm(run.uuid)
+
+
 def test_an_end_that_cannot_be_recorded(house, monkeypatch):
     """How the pod ended is told all the same; it is taken down, and can be removed."""
 
