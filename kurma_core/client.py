@@ -218,11 +218,21 @@ class Client:
 
     @staticmethod
     def _logs_of(record: PodRecord, app: str | None = None) -> list[tuple[str, str]]:
-        if app is not None and app not in [each.name for each in record.apps]:
-            raise AppNotFoundError(
-                f"pod {record.name} has no app {app}", hint="its apps: " + ", ".join(a.name for a in record.apps)
-            )
+        if app is not None:
+            from kurma_core.pods.apps import the_app
+
+            the_app(record, app)
         return [(each.name, each.log or f"{each.name}.log") for each in record.apps if app in (None, each.name)]
+
+    @staticmethod
+    def _log_of(record: PodRecord, app: str | None, instance: int) -> tuple[list[tuple[str, str]], str]:
+        """The log of one execution of an app, and where it is."""
+        from kurma_core.pods import executions
+        from kurma_core.pods.apps import the_app
+
+        status = the_app(record, app)
+        found = executions.find(record.name, status, instance)
+        return [(status.name, found.log or f"{status.name}.log")], executions.log_directory(status, found)
 
     def pods(self) -> list[PodRecord]:
         self._need_root("list pods")
@@ -249,8 +259,10 @@ class Client:
         tail: int | None = None,
         since: int | None = None,
         stream: str | None = None,
+        instance: int | None = None,
     ) -> Iterator[LogText]:
-        """:param tail: only the last so many lines (of all apps asked for) before what is followed.
+        """:param instance: only that execution of the app, by its number; -1: the one before the last.
+        :param tail: only the last so many lines (of all apps asked for) before what is followed.
         :param since: nanoseconds since the epoch.
         :param stream: ``stdout`` or ``stderr``.
         """
@@ -269,10 +281,15 @@ class Client:
 
         record = self.pod(reference)
         directory = self._services.store.directory(record.uuid)
-        stager = recovery.find_stager(self._services, directory)
+        if instance is None:
+            apps, place = self._logs_of(record, app), None
+        else:
+            apps, place = self._log_of(record, app, instance)
+        ongoing = place in (None, "pod/logs")
+        stager = recovery.find_stager(self._services, directory) if ongoing else None
         try:
-            with LogReader(directory.path, self._logs_of(record, app)) as reader:
-                if stager is not None and not reader.kept and self._calls(stager, "logs"):
+            with LogReader(directory.path, apps, place) as reader:
+                if instance is None and stager is not None and not reader.kept and self._calls(stager, "logs"):
                     options = {"follow": follow, "tail": tail, "since": since, "stream": stream}
                     yield from self._called_logs(record, app, stager, options)
                 elif stager is None or not follow:
@@ -369,6 +386,33 @@ class Client:
         from kurma_core.pods.attach import attach
 
         return attach(self._services, self._pods.pod(reference), app, stdio, stdin, detach_keys)
+
+    def app_add(
+        self, reference: str, request: PodRequest, *, start: bool = False, progress: Progress | None = None
+    ) -> PodRecord:
+        """A running pod gets an app; see :meth:`PodManager.app_add`."""
+        self._need_root("change a pod")
+        from kurma_core.pods.foreground import Signals
+
+        self._services.spawner.open()
+        self.registry.check_required()
+        with Signals():
+            return self._pods.app_add(reference, request, start=start, progress=progress)
+
+    def app_start(self, reference: str, app: str) -> PodRecord:
+        self._need_root("change a pod")
+        return self._pods.app_start(reference, app)
+
+    def app_stop(
+        self, reference: str, app: str, *, timeout: float | None = None, force: bool = False
+    ) -> PodRecord:
+        """:param force: end it at once."""
+        self._need_root("change a pod")
+        return self._pods.app_stop(reference, app, timeout=0.0 if force else timeout)
+
+    def app_rm(self, reference: str, app: str, *, force: bool = False) -> None:
+        self._need_root("change a pod")
+        self._pods.app_rm(reference, app, force=force)
 
     def stop(self, reference: str, *, timeout: float | None = None, force: bool = False) -> PodRecord:
         self._need_root("stop a pod")

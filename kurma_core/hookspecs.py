@@ -405,6 +405,7 @@ class PodSetup:
     :param volume_links: volume sources may be, or lead over, symbolic links (V1).
     :param userns: the pod's, which its network namespace belongs to, as all other namespaces of its apps must;
         only for a driver with ``user_namespaces``. None: the host's.
+    :param keep: it ends only when it is stopped, whatever apps come and go (G10).
     """
 
     uuid: str
@@ -424,6 +425,7 @@ class PodSetup:
     hosts: tuple[tuple[str, tuple[str, ...]], ...] = ()
     volume_links: bool = False
     userns: UserNamespace | None = None
+    keep: bool = False
 
 
 @frozen
@@ -565,6 +567,41 @@ class StagerOfTerminals(Protocol):
         """As ``call``, without waiting.
 
         :raises StagerError: the stager has no such call-in.
+        """
+        ...
+
+
+class AppChanger(Protocol):
+    """What a :class:`Stager` may have besides: pods whose apps come and go while they run (G10). All but
+    ``app_verbs`` raise StagerError where the stager refuses, does not answer in time, or breaks its protocol."""
+
+    def app_verbs(self, directory: str) -> frozenset[str]:
+        """Of ``add``, ``start``, ``stop`` and ``rm``: what the stager of the running pod in that directory can."""
+        ...
+
+    def add_app(self, pod: PodSetup, running: RunningStager) -> None:
+        """The pod gets an app, which is not started. What fails half-way is undone by ``remove_app``.
+
+        :param pod: as it is now, its ``apps`` and its manifest's holding the new one alone.
+        """
+        ...
+
+    def remove_app(self, directory: str, running: RunningStager, app: str, volumes: tuple[str, ...]) -> None:
+        """Takes the app away, which does not run, with its root and its logs. Repeatable, also where it never
+        came to be there.
+
+        :param volumes: the pod's that go with it.
+        """
+        ...
+
+    def start_app(self, directory: str, running: RunningStager, app: str, timeout: float) -> None:
+        """Starts it anew, from a clean root; returns once it runs. :param timeout: seconds for that."""
+        ...
+
+    def stop_app(self, directory: str, running: RunningStager, app: str, timeout: float | None) -> None:
+        """Asks it to end; returns once it has, its post-stop handler included. One that does not run is left.
+
+        :param timeout: seconds until it is ended by force; None: as the stager was told.
         """
         ...
 

@@ -434,6 +434,51 @@ class Attachment:
 
 
 @frozen
+class AppExecution:
+    """One execution of an app that was followed by another.
+
+    :param instance: counted from 1, over all runs of its pod.
+    :param run: of the pod, counted from 1: a pod that is started again begins a new one.
+
+    The rest as in :class:`AppStatus`.
+    """
+
+    instance: int
+    run: int = 1
+    exit_code: int | None = None
+    reason: str | None = None
+    message: str | None = None
+    started_at: str | None = None
+    finished_at: str | None = None
+    log: str | None = None
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "instance": self.instance,
+            "run": self.run,
+            "exitCode": self.exit_code,
+            "exitReason": self.reason,
+            "message": self.message,
+            "startedAt": self.started_at,
+            "finishedAt": self.finished_at,
+            "log": self.log,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Json]) -> AppExecution:
+        return cls(
+            instance=value["instance"],
+            run=value["run"],
+            exit_code=value["exitCode"],
+            reason=value["exitReason"],
+            message=value["message"],
+            started_at=value["startedAt"],
+            finished_at=value["finishedAt"],
+            log=value["log"],
+        )
+
+
+@frozen
 class AppStatus:
     """What is known of one app of a pod.
 
@@ -444,6 +489,11 @@ class AppStatus:
     :param message: for people: why it could not be started.
     :param log: name of its log file under the pod's ``logs/``.
     :param log_dropped: bytes of its output that could not be written there.
+    :param instance: which execution this is, counted from 1; None: it was never executed.
+    :param run: of the pod, counted from 1.
+    :param restarts: how often its restart policy has started it again, since somebody did.
+    :param restarting: it has ended and will be started again.
+    :param earlier: executions before this one, oldest first, as far as they are kept.
     """
 
     name: str
@@ -457,6 +507,11 @@ class AppStatus:
     log: str | None = None
     signal: int | None = None
     log_dropped: int = 0
+    instance: int | None = None
+    run: int = 1
+    restarts: int = 0
+    restarting: bool = False
+    earlier: tuple[AppExecution, ...] = ()
 
     @property
     def lost(self) -> str:
@@ -466,6 +521,17 @@ class AppStatus:
         return (
             f"app {self.name}: {self.log_dropped} bytes of its output were dropped: its log could not be written"
         )
+
+    @property
+    def state(self) -> str:
+        """In a word: ``created`` (never started), ``starting``, ``running``, ``restarting``, or how it ended."""
+        if self.exited:
+            return self.reason or "exited"
+        if self.restarting:
+            return "restarting"
+        if self.pid is None and self.started_at is None:
+            return "created" if self.instance is None else "starting"
+        return "running"
 
     def to_json(self) -> dict[str, Json]:
         return {
@@ -479,6 +545,11 @@ class AppStatus:
             "finishedAt": self.finished_at,
             "log": self.log,
             "logDropped": self.log_dropped,
+            "instance": self.instance,
+            "run": self.run,
+            "restarts": self.restarts,
+            "restarting": self.restarting,
+            "earlier": [one.to_json() for one in self.earlier],
         }
 
 

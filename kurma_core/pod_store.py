@@ -1,11 +1,13 @@
 """Pods on disk: one directory each, root's alone, that ``cat`` is enough to understand.
 
-``pods/UUID/`` holds ``pod.json`` (what the pod is: written once), ``state.json`` (how it is: replaced
-atomically), ``owner.lock`` and ``op.lock``, ``pod/`` (what the stager writes), ``volumes/`` and ``stager/``.
-``pods/names/NAME`` is a symbolic link that reserves a name.
+``pods/UUID/`` holds ``pod.json`` (what the pod is: replaced as a whole where apps come and go), ``state.json``
+(how it is: replaced atomically), ``owner.lock``, ``apps.lock`` and ``op.lock``, ``pod/`` (what the stager writes),
+``earlier/`` (logs of earlier runs), ``volumes/`` and ``stager/``. ``pods/names/NAME`` is a symbolic link that
+reserves a name.
 
 The *owner* lock is held for as long as one process looks after the pod, from the moment at which its directory
-can be seen; the *op* lock for one change of ``state.json``. A lock's holder that dies frees it, which is how
+can be seen; the *apps* lock while one starts it or changes its apps; the *op* lock for one change of
+``state.json``. They are taken in this order. A lock's holder that dies frees it, which is how
 others learn of it. Locks belong to open files (``F_OFD_SETLK``): whether one is held can be seen without taking
 it, and so without being in the way of who is about to.
 """
@@ -29,6 +31,7 @@ from kurma_core.errors import (
     PodDamagedError,
     PodExistsError,
     PodNotFoundError,
+    PodStateError,
 )
 from kurma_core.linux import beneath
 from kurma_core.linux.files import replace_file
@@ -132,8 +135,11 @@ class PodDirectory:
         :param patience: seconds to wait for it: who takes it only to see what is to be done soon lets go.
         :returns: its descriptor (close it to give it up), or None: somebody holds it.
         """
+        return self._try_lock("owner.lock", patience)
+
+    def _try_lock(self, name: str, patience: float) -> int | None:
         deadline = time.monotonic() + patience
-        fd = self._open_lock("owner.lock")
+        fd = self._open_lock(name)
         while True:
             try:
                 fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
@@ -146,8 +152,11 @@ class PodDirectory:
 
     def owned(self) -> bool:
         """Whether a living process holds the owner lock. Takes nothing, and writes nothing."""
+        return self._locked("owner.lock")
+
+    def _locked(self, name: str) -> bool:
         try:
-            fd = self._open_lock("owner.lock", os.O_RDONLY)
+            fd = self._open_lock(name, os.O_RDONLY)
         except PodNotFoundError:
             return False
         try:
@@ -156,6 +165,27 @@ class PodDirectory:
         finally:
             os.close(fd)
         return bool(struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK)
+
+    @contextlib.contextmanager
+    def apps_lock(self, patience: float) -> Iterator[None]:
+        """Who has it decides which apps the pod has.
+
+        :param patience: seconds to wait for it.
+        :raises PodStateError: somebody holds it for longer.
+        """
+        fd = self._try_lock("apps.lock", patience)
+        if fd is None:
+            raise PodStateError(
+                f"pod {self.uuid}: another process changes its apps", hint="try again in a moment", pod=self.uuid
+            )
+        try:
+            yield
+        finally:
+            os.close(fd)
+
+    def apps_locked(self) -> bool:
+        """Whether a living process holds the apps lock."""
+        return self._locked("apps.lock")
 
     @contextlib.contextmanager
     def op_lock(self) -> Iterator[None]:

@@ -17,6 +17,14 @@ if TYPE_CHECKING:
     Option("tail", "--tail -n", "Only the last COUNT lines.", metavar="COUNT", number=True),
     Option("since", "--since", "Only lines since a time, or of the last while (10m).", metavar="TIME"),
     Option("stream", "--stream", "Only this stream.", choices=("stdout", "stderr")),
+    Option(
+        "instance",
+        "--instance",
+        "Only execution NUMBER of the app, as `kurma show` counts them.",
+        metavar="NUMBER",
+        number=True,
+    ),
+    Option("previous", "--previous", "Only the execution of the app before the last."),
     Option("timestamps", "--timestamps", "Print the time before each line."),
     Option("prefix", "--prefix", "Print the app's name before each line."),
 )
@@ -29,6 +37,8 @@ def logs(
     tail: int | None,
     since: str | None,
     stream: str | None,
+    instance: int | None,
+    previous: bool,
     timestamps: bool,
     prefix: bool,
 ) -> None:
@@ -41,6 +51,10 @@ def logs(
 
     if tail is not None and tail < 0:
         raise UsageError("--tail: a number of lines is not negative")
+    if instance is not None and instance < 1:
+        raise UsageError("--instance: executions are counted from 1")
+    if previous and (instance is not None or follow):
+        raise UsageError(f"--previous goes without {'--instance' if instance is not None else '--follow'}")
     lines = session.client.logs(
         pod,
         app,
@@ -48,6 +62,7 @@ def logs(
         tail=tail,
         since=None if since is None else values.since(since),
         stream=stream,
+        instance=-1 if previous else instance,
     )
     printer = LogPrinter(session, flush=follow, prefix=prefix, timestamps=timestamps)
     for line in lines:

@@ -85,6 +85,26 @@ POD_OPTIONS = (
     Option("verify", "--verify", "Check the images' content again before they are used."),
 )
 
+#: Those of them that ``app add`` takes, where they say something of one app.
+_FOR_AN_APP = (
+    *("env", "env_file", "bind", "volume", "mount", "user", "group", "workdir", "exec", "read_only", "isolator"),
+    *("strict_isolators", "strict_volumes", "allow_volume_links", "pull", "insecure_options", "passphrase_file"),
+    "verify",
+)
+
+
+def app_options() -> tuple[Argument | Option | Rest, ...]:
+    """What ``app add`` takes, in the order of its help."""
+    shared = {option.name: option for option in POD_OPTIONS}
+    return (
+        Argument("image", "IMAGE", "Address, path, name, or ID of the image."),
+        shared["arguments"],
+        Option("name", "--name", "The app's name; otherwise the last part of the image's.", metavar="NAME"),
+        *(shared[name] for name in _FOR_AN_APP),
+        Option("annotation", "--annotation", "Annotate the app.", metavar="NAME=VALUE", many=True),
+    )
+
+
 #: Options that speak of an app, by name of their value: they need a pod of one.
 _OF_AN_APP = {
     "interactive": "--interactive",
@@ -144,6 +164,45 @@ def pod_request(options: dict[str, Any], note: Callable[[str], None], *, ephemer
         hostname=None if options["hostname"] is None else values.hostname(options["hostname"], "--hostname"),
         dns=_dns(options),
         hosts=tuple(values.hosts_entry(text, "--hosts-entry") for text in options["hosts_entry"]),
+        strict_isolators=options["strict_isolators"],
+        strict_volumes=options["strict_volumes"],
+        allow_volume_links=options["allow_volume_links"],
+    )
+
+
+def app_request(options: dict[str, Any], note: Callable[[str], None]) -> PodRequest:
+    """What the options ask for, as a request for a pod of that app alone.
+
+    :param options: values of :func:`app_options` by name.
+    :raises UsageError: they are malformed, or contradict each other.
+    """
+    from kurma_core.appc.template import PodTemplate
+    from kurma_core.appc.types import ac_name
+    from kurma_core.errors import ManifestError
+    from kurma_core.pods.request import PodRequest
+
+    image: str = options["image"]
+    app: dict[str, Json] = {"name": options["name"] or app_name(image), "image": image}
+    if options["name"] is not None:
+        try:
+            ac_name(options["name"], "--name")
+        except ManifestError as error:
+            raise UsageError(error.message) from None
+    if options["read_only"]:
+        app["readOnlyRootFS"] = True
+    if options["annotation"]:
+        pairs = [values.pair(text, "--annotation") for text in options["annotation"]]
+        app["annotations"] = [{"name": name, "value": value} for name, value in pairs]
+    document: dict[str, Json] = {"apps": [app]}
+    _add_volumes(document, app, options, own=True)
+    template = PodTemplate.parse(document, warn=note)
+    overrides = _overrides(options)
+    return PodRequest(
+        template=template,
+        overrides={app["name"]: overrides} if overrides else {},
+        pull=options["pull"],
+        insecure=values.insecure(options["insecure_options"]),
+        verify=options["verify"],
         strict_isolators=options["strict_isolators"],
         strict_volumes=options["strict_volumes"],
         allow_volume_links=options["allow_volume_links"],
@@ -236,7 +295,10 @@ def _the_app(document: dict[str, Json], options: dict[str, Any]) -> dict[str, Js
 # --- volumes ---------------------------------------------------------------------------------------------------
 
 
-def _add_volumes(document: dict[str, Json], app: dict[str, Json] | None, options: dict[str, Any]) -> None:
+def _add_volumes(
+    document: dict[str, Json], app: dict[str, Json] | None, options: dict[str, Any], *, own: bool = False
+) -> None:
+    """:param own: what ``-v`` binds is the app's own volume, whose name gives way to one that the pod has."""
     volumes: list[Json] = [*(document.get("volumes") or []), *(_volume(text) for text in options["volume"])]
     mounts: list[Json] = [] if app is None else list(app.get("mounts") or [])
     taken = {volume.get("name") for volume in volumes if isinstance(volume, dict)}
@@ -244,7 +306,12 @@ def _add_volumes(document: dict[str, Json], app: dict[str, Json] | None, options
         source, target, words = _bind(text)
         name = _free_name(target, taken)
         volume: dict[str, Json] = {"name": name, "kind": "host", "source": source, "readOnly": "ro" in words}
-        volumes.append({**volume, "kurma.io/idmap": True} if "idmap" in words else volume)
+        if "idmap" in words:
+            volume["kurma.io/idmap"] = True
+        if own:
+            mounts.append({"volume": name, "path": target, "appVolume": volume})
+            continue
+        volumes.append(volume)
         mounts.append({"volume": name, "path": target})
     mounts += [_mount(text) for text in options["mount"]]
     if volumes:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from kurma_core.cli.output import Column
     from kurma_core.cli.session import Session
-    from kurma_core.models import AppStatus, Attachment, PodRecord
+    from kurma_core.models import Attachment, PodRecord
 
 _POD = Argument("pod", "POD", "The pod.")
 
@@ -93,24 +93,29 @@ def _network(attachment: Attachment) -> str:
     return f"{attachment.network}={'+'.join(addresses)}" if addresses else attachment.network
 
 
-def _app_state(app: AppStatus) -> str:
-    if app.exited:
-        return app.reason or "exited"
-    return "running" if app.pid is not None else "not started"
-
-
 def _text(value: object) -> str:
     return "" if value is None else str(value)
 
 
 _APP_COLUMNS: list[Column] = [
     ("APP", lambda app: app.name),
-    ("STATE", _app_state),
+    ("STATE", lambda app: app.state),
     ("EXIT", lambda app: _text(app.exit_code)),
     ("PID", lambda app: _text(app.pid)),
     ("STARTED", lambda app: _text(app.started_at)),
     ("FINISHED", lambda app: _text(app.finished_at)),
     ("MESSAGE", lambda app: _text(app.message)),
+]
+
+
+#: Of (app, execution) before the last one.
+_EARLIER_COLUMNS: list[Column] = [
+    ("EARLIER", lambda one: f"{one[0].name} {one[1].instance}"),
+    ("STATE", lambda one: one[1].reason or ""),
+    ("EXIT", lambda one: _text(one[1].exit_code)),
+    ("STARTED", lambda one: _text(one[1].started_at)),
+    ("FINISHED", lambda one: _text(one[1].finished_at)),
+    ("MESSAGE", lambda one: _text(one[1].message)),
 ]
 
 
@@ -136,6 +141,9 @@ def _page(record: PodRecord) -> Iterator[str]:
         ]
     )
     yield from ("", *table(record.apps, [_APP_COLUMNS[0], ("IMAGE", _image_of(record)), *_APP_COLUMNS[1:]]))
+    earlier = [(app, one) for app in record.apps for one in app.earlier]
+    if earlier:
+        yield from ("", *table(earlier, _EARLIER_COLUMNS))
     if record.attachments:
         yield from ("", *table(record.attachments, _NETWORK_COLUMNS))
     if record.isolators:

@@ -46,6 +46,16 @@ TABLE: dict[str, Entry | Group] = {
     "kill": Entry("end", "kill", "Send a signal to the apps of a pod."),
     "rm": Entry("end", "rm", "Remove pods that do not run."),
     "gc": Entry("end", "gc", "Take down what is dead, and remove pods that ended a while ago."),
+    "app": Group(
+        "The apps of a pod, and changing them while it runs.",
+        {
+            "list": Entry("app", "list_", "List the apps of a pod."),
+            "add": Entry("app", "add", "Add an app to a pod that runs."),
+            "start": Entry("app", "start", "Start apps that were added or have ended, each from a clean root."),
+            "stop": Entry("app", "stop", "Stop apps; the rest of the pod goes on."),
+            "rm": Entry("app", "rm", "Remove apps that do not run from a pod that does."),
+        },
+    ),
     "image": Group(
         "Fetch, build and look at images.",
         {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kurma_core.errors import KurmaError, PodStateError
 from kurma_core.hookspecs import Stdio
 from kurma_core.pods import recovery
-from kurma_core.pods.enter import named_app
+from kurma_core.pods.apps import the_app
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs import CallInProcess
@@ -29,7 +29,7 @@ def attach(
     :raises PodStateError: the pod does not run.
     :raises AppNotFoundError: no such app, or several and none named.
     """
-    app = named_app(record, app)
+    app = the_app(record, app).name
     directory = services.store.directory(record.uuid)
     stager = recovery.find_stager(services, directory) if record.state == "running" else None
     if stager is None:

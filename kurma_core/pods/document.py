@@ -1,4 +1,4 @@
-"""``pod.json``: what a pod is, decided when it was prepared and never changed after."""
+"""``pod.json``: what a pod is, decided when it was prepared. Only its apps, and what is theirs, may change."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ class PodDocument:
     :param host_network: the pod shares the host's.
     :param ephemeral: removed once it has ended.
     :param ids: of the host that its user namespace has; its own until it is removed. None: no user namespace.
+    :param keep: it was made without apps, and ends only when it is stopped (G10).
+    :param added_volumes: names of those that came with an app, while the pod ran.
     """
 
     uuid: str
@@ -54,6 +56,8 @@ class PodDocument:
     volume_links: bool = False
     environment: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
     ids: IdRange | None = None
+    keep: bool = False
+    added_volumes: tuple[str, ...] = ()
 
     @property
     def app_names(self) -> list[str]:
@@ -110,6 +114,8 @@ class PodDocument:
             "volumeLinks": self.volume_links,
             "ids": None if self.ids is None else self.ids.to_json(),
             "environment": {app: [list(pair) for pair in pairs] for app, pairs in self.environment.items()},
+            "keep": self.keep,
+            "addedVolumes": list(self.added_volumes),
         }
 
     @classmethod
@@ -146,6 +152,8 @@ class PodDocument:
                 app: tuple((pair[0], pair[1]) for pair in pairs) for app, pairs in value["environment"].items()
             },
             ids=None if value.get("ids") is None else IdRange.from_json(value["ids"]),
+            keep=value.get("keep", False),
+            added_volumes=tuple(value.get("addedVolumes", ())),
         )
 
 

@@ -19,6 +19,7 @@ from kurma_core.errors import (
 )
 from kurma_core.models import ENDED_STATES, PodRecord
 from kurma_core.pods import recovery
+from kurma_core.pods.apps import the_app
 from kurma_core.pods.finding import PodFinder
 from kurma_core.pods.records import read_document
 from kurma_core.pods.space import no_space
@@ -120,11 +121,7 @@ class PodEnder(PodFinder):
         if record.state != "running":
             raise PodStateError(f"cannot signal pod {record.name}: it is {record.state}", pod=record.uuid)
         running = {each.name: each.pid for each in record.apps if each.pid is not None and not each.exited}
-        if app is not None and app not in [each.name for each in record.apps]:
-            raise AppNotFoundError(
-                f"pod {record.name} has no app {app}", hint="its apps: " + ", ".join(a.name for a in record.apps)
-            )
-        if app is not None and app not in running:
+        if app is not None and the_app(record, app).name not in running:
             raise AppNotFoundError(f"app {app} of pod {record.name} does not run")
         # What a stager says is untrusted: only a process of this pod's own cgroup is ever signalled.
         tree = CgroupTree(read_document(directory).cgroup)

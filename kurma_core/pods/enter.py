@@ -6,8 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from kurma_core.errors import AppNotFoundError, PodStateError
+from kurma_core.errors import PodStateError
 from kurma_core.pods import recovery
+from kurma_core.pods.apps import the_app
 from kurma_core.pods.records import read_document
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def enter(
     :raises PodStateError: the pod does not run.
     :raises AppNotFoundError: no such app, or several and none named.
     """
-    app = named_app(record, app)
+    app = the_app(record, app).name
     directory = services.store.directory(record.uuid)
     stager = recovery.find_stager(services, directory) if record.state == "running" else None
     if stager is None:
@@ -37,18 +38,6 @@ def enter(
         return driver.call(directory.path, stager, "run", (app,), stdio, text)
     finally:
         stager.close()
-
-
-def named_app(record: PodRecord, app: str | None) -> str:
-    """:raises AppNotFoundError: no such app, or several and none named."""
-    names = [each.name for each in record.apps]
-    if app is None:
-        if len(names) != 1:
-            raise AppNotFoundError(f"pod {record.name} has several apps", hint="name one of " + ", ".join(names))
-        app = names[0]
-    if app not in names:
-        raise AppNotFoundError(f"pod {record.name} has no app {app}", hint="its apps: " + ", ".join(names))
-    return app
 
 
 def _account(services: Services, record: PodRecord, app: str, user: str | None) -> dict[str, Any]:

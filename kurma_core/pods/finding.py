@@ -18,6 +18,7 @@ from kurma_core.errors import (
 from kurma_core.models import ENDED_STATES, PodRecord
 from kurma_core.pods import recovery
 from kurma_core.pods.events import Events
+from kurma_core.pods.launch import layers_of
 from kurma_core.pods.records import pod_record, read_document
 from kurma_core.pods.space import no_space
 
@@ -49,6 +50,10 @@ class PodFinder:
                 self._recover(directory)
                 found.append(self._record(directory))
             except KurmaError as error:
+                with contextlib.suppress(KurmaError):
+                    # It may have been made whole, or been removed, while we looked.
+                    found.append(self._record(directory))
+                    continue
                 if os.path.isdir(directory.path):
                     found.append(self._broken(directory, error))
         return sorted(found, key=lambda record: record.created_at)
@@ -79,7 +84,7 @@ class PodFinder:
                 state = directory.read_state()
                 stager = (state.get("stager") or {}).get("image")
                 if "stager" in state.get("steps", ()):
-                    used.update(state.get("layers", ()))
+                    used.update(*layers_of(state).values())
                     if stager is not None:
                         used.add(stager)
         return used

@@ -306,13 +306,20 @@ def pod_setup(launch: Launch, rendered: Mapping[str, RenderedImage]) -> PodSetup
         userns=None
         if document.user_namespace is None or document.ids is None
         else hookspecs.UserNamespace(document.user_namespace, document.ids),
+        keep=document.keep,
     )
 
 
-def _in_use(rendered: Mapping[str, RenderedImage]) -> list[str]:
-    """IDs of the images and trees that stand in this pod's apps: a dependency found by its name may be another
-    image by the time that somebody looks again."""
-    return sorted({ident for app in rendered.values() for ident in (*app.images, *app.manifests)})
+def _in_use(rendered: Mapping[str, RenderedImage]) -> dict[str, list[str]]:
+    """By app, IDs of the images and trees that it stands on: a dependency found by its name may be another image
+    by the time that somebody looks again."""
+    return {name: sorted({*app.images, *app.manifests}) for name, app in rendered.items()}
+
+
+def layers_of(state: Mapping[str, Json]) -> dict[str, list[str]]:
+    """What :func:`_in_use` had recorded. A pod that an earlier Kurma has started tells of its apps together."""
+    layers = state.get("layers") or {}
+    return dict(layers) if isinstance(layers, dict) else {"": list(layers)}
 
 
 def _host_error(what: str, launch: Launch, error: OSError) -> HostError:

@@ -34,11 +34,13 @@ class LogReader:
 
     :param directory: the pod's.
     :param apps: (app, name of its log file under ``logs/``).
+    :param place: below the pod's directory, where the logs of an execution are; later ones are not gone on with.
     """
 
-    def __init__(self, directory: str, apps: Sequence[tuple[str, str]]) -> None:
+    def __init__(self, directory: str, apps: Sequence[tuple[str, str]], place: str | None = None) -> None:
         self._directory = directory
-        self._logs = f"{directory}/pod/logs"
+        self._logs = f"{directory}/{place or 'pod/logs'}"
+        self._over = place is not None
         self._shares = False
         #: whether the stager keeps logs that can be read here
         self.kept = os.path.isdir(self._logs)
@@ -91,7 +93,7 @@ class LogReader:
 
     def follow_executions(self) -> bool:
         """Goes on with the logs of apps that are executed anew; whether there are any. For the present end."""
-        found = read_status_file(self._directory) if self.kept else None
+        found = read_status_file(self._directory) if self.kept and not self._over else None
         changed = False
         for place, file in enumerate(self._files):
             status = None if found is None else found[0].get(file.app)

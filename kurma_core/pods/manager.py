@@ -14,8 +14,9 @@ from kurma_core.errors import (
 )
 from kurma_core.linux.clock import timestamp
 from kurma_core.models import ENDED_STATES, PodRecord
-from kurma_core.pods import ports
-from kurma_core.pods.ending import Collected, PodEnder
+from kurma_core.pods import executions, ports
+from kurma_core.pods.changing import APPS_PATIENCE, PodChanger
+from kurma_core.pods.ending import Collected
 from kurma_core.pods.launch import Launch
 from kurma_core.pods.owned import OwnedPod
 from kurma_core.pods.records import pod_record, read_document
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 _NAME_LIMIT = 128
 
 
-class PodManager(PodEnder):
+class PodManager(PodChanger):
     """Makes pods and starts them; what else can be done with them it inherits."""
 
     def prepare(self, request: PodRequest, progress: Progress | None = None) -> PodRecord:
@@ -84,22 +85,34 @@ class PodManager(PodEnder):
         :raises KurmaError: it did not come up; all is undone and recorded.
         """
         directory = self._find(reference)
-        document = read_document(directory)
-        self._startable(document, directory.read_state())
-        pod = OwnedPod(Launch(self.services, directory, document, stdio), self._own(directory), self.events)
+        self._startable(read_document(directory), directory.read_state())
+        lock = self._own(directory)
         try:
-            state = directory.read_state()
-            self._startable(document, state)
-            if state.get("steps"):
-                raise PodStateError(
-                    f"cannot start pod {document.name}: its last teardown is not complete", hint="kurma gc"
-                )
-            self._clear_run(directory)
-            with ports.claimed(self.store, document.uuid, ports.published(document.attachments)):
-                directory.change_state(state="starting", owner=os.getpid())
+            # Whoever changes its apps, of the run before, comes to an end first.
+            with directory.apps_lock(APPS_PATIENCE):
+                return self._start(directory, lock, stdio, settled)
+        except BaseException:
+            os.close(lock)
+            raise
+
+    def _start(self, directory: PodDirectory, lock: int, stdio: Stdio, settled: Callable[[], None]) -> OwnedPod:
+        document = read_document(directory)
+        pod = OwnedPod(Launch(self.services, directory, document, stdio), lock, self.events)
+        state = directory.read_state()
+        self._startable(document, state)
+        if state.get("steps"):
+            raise PodStateError(
+                f"cannot start pod {document.name}: its last teardown is not complete", hint="kurma gc"
+            )
+        if state["state"] != "prepared":
+            executions.keep(directory)
+        self._clear_run(directory)
+        with ports.claimed(self.store, document.uuid, ports.published(document.attachments)):
+            directory.change_state(state="starting", owner=os.getpid())
+        try:
             pod.start(self.services.config.start_timeout, settled)
         except BaseException:
-            pod.close()
+            pod.release()
             raise
         return pod
 
@@ -109,7 +122,7 @@ class PodManager(PodEnder):
             raise PodStateError(f"cannot start pod {document.name}: it is {state['state']}", pod=document.uuid)
 
     def _clear_run(self, directory: PodDirectory) -> None:
-        """Every execution starts from a clean copy: what an earlier run left is removed, its logs too."""
+        """Every execution starts from a clean copy: what an earlier run left is removed (see ``keep``)."""
         from kurma_core.linux.beneath import remove_tree
 
         fd = os.open(directory.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from kurma_core.errors import HostError, KurmaError, PodDamagedError, PodError, PodNotFoundError
 from kurma_core.linux.clock import timestamp
 from kurma_core.pods.launch import Launch, bring_up, tear_down
-from kurma_core.pods.records import conclusion, pod_record
+from kurma_core.pods.records import conclusion, pod_record, read_document
 from kurma_core.pods.space import no_space
 from kurma_core.staging.aci import last_output
 from kurma_core.value import replace
@@ -18,6 +18,7 @@ from kurma_core.value import replace
 if TYPE_CHECKING:
     from kurma_core.hookspecs import RunningStager
     from kurma_core.models import PodRecord
+    from kurma_core.pods.document import PodDocument
     from kurma_core.pods.events import Events
 
 
@@ -77,6 +78,7 @@ class OwnedPod:
             attachments=[],
             notes=[],
             apps=None,
+            change=None,
         )
         self._events.tell("starting", launch.document)
         try:
@@ -115,7 +117,7 @@ class OwnedPod:
         launch = self._launch
         status = self.stager.wait()
         driver = launch.services.stagers.of_pod(launch.document.stager)
-        end = conclusion(launch.directory, launch.document, driver, status, last_output(self.directory))
+        end = conclusion(launch.directory, self._document(), driver, status, last_output(self.directory))
         failures = self._end(end)
         if not os.path.isdir(self.directory):
             # Its name is free again.
@@ -141,6 +143,13 @@ class OwnedPod:
                 f"pod {self.uuid}: teardown is not complete: {failures[0].message}", hint="kurma gc tries again"
             )
         return record
+
+    def _document(self) -> PodDocument:
+        """As it is by now: apps may have come and gone."""
+        try:
+            return read_document(self._launch.directory)
+        except KurmaError:
+            return self._launch.document
 
     def abandon(self) -> None:
         """Ends the pod by force, if it is not over: whoever looked after it fails."""
@@ -170,6 +179,10 @@ class OwnedPod:
 
     def close(self) -> None:
         """Gives the pod up; if it still runs, it goes on without an owner."""
+        self.release()
+        os.close(self._lock)
+
+    def release(self) -> None:
+        """As :meth:`close`; the lock stays with who has given it."""
         if self._launch.stager is not None:
             self._launch.stager.close()
-        os.close(self._lock)

@@ -40,13 +40,12 @@ def pod_document(
 ) -> PodDocument:
     """Decides everything about the pod.
 
-    :raises UsageError: the pod has no apps: it would run, and never end.
+    A pod without apps is kept until it is stopped: apps may come and go.
+
     :raises KurmaError: an image that cannot be had, a manifest that does not hold, a volume without its source,
         an unknown network, isolator, stager or renderer …
     """
     template = request.template
-    if not template.pod.apps:
-        raise UsageError("the pod has no apps", hint="name at least one under apps")
     renderer = services.config.renderer if request.renderer is None else request.renderer
     stager = request.stager or services.config.stager
     services.stagers.check(stager)
@@ -85,7 +84,7 @@ def pod_document(
         name=name,
         created_at=created_at,
         manifest=reified.pod,
-        mounts=_mounts(reified),
+        mounts=mount_setups(reified),
         plans=isolation.apps,
         pod_plan=isolation.pod,
         isolators=isolation.reports,
@@ -104,6 +103,7 @@ def pod_document(
         insecure=tuple(sorted(request.insecure)),
         volume_links=request.allow_volume_links,
         ids=ids,
+        keep=not template.pod.apps,
     )
 
 
@@ -149,7 +149,7 @@ def _override(
     names = [app.name for app in template.pod.apps]
     for name in [*request.overrides, *filter(None, (request.interactive, request.terminal))]:
         if name not in names:
-            raise UsageError(f"the pod has no app {name}", hint="its apps: " + ", ".join(names))
+            raise UsageError(f"the pod has no app {name}", hint="its apps: " + (", ".join(names) or "none"))
     apps = []
     for app in template.pod.apps:
         overrides = request.overrides.get(app.name)
@@ -177,7 +177,8 @@ def _ports(request: PodRequest, reified: Reified) -> list[PortMapping]:
     ]
 
 
-def _mounts(reified: Reified) -> dict[str, tuple[MountSetup, ...]]:
+def mount_setups(reified: Reified) -> dict[str, tuple[MountSetup, ...]]:
+    """By app, in the order in which they are mounted."""
     seeds = {volume.name: volume.seed for volume in reified.pod.volumes}
     return {
         app: tuple(

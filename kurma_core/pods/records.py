@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import KurmaError, ManifestError, PodDamagedError
 from kurma_core.models import AppStatus, PodRecord
+from kurma_core.pods import executions
 from kurma_core.pods.document import PodDocument
 from kurma_core.pods.launch import read_attachments
 from kurma_core.staging.records import exit_code, parse_apps, read_status_file
@@ -78,7 +79,7 @@ def app_statuses(
     told: Mapping[str, AppStatus] = {}
     try:
         if state.get("apps") is not None:
-            told = parse_apps(state["apps"], "its record")
+            told = recorded_apps(state)
         elif stager is not None:
             told = stager.status(directory.path, running)
         else:
@@ -86,7 +87,7 @@ def app_statuses(
     except KurmaError:
         # A stager that answers nonsense, or ends while it is asked, must not keep the pod from being listed.
         told = {}
-    statuses = [told.get(name, AppStatus(name)) for name in document.app_names]
+    statuses = [executions.number(state, told.get(name, AppStatus(name))) for name in document.app_names]
     if state["state"] in ("stopped", "errored"):
         statuses = [replace(status, pid=None) for status in statuses]
     return tuple(statuses)
@@ -102,6 +103,14 @@ def stager_notes(directory: PodDirectory, state: Mapping[str, Json]) -> tuple[st
         return ()  # nonsense, as of the apps
 
 
+def recorded_apps(state: Mapping[str, Json]) -> dict[str, AppStatus]:
+    """What stands in the record of the apps of a run that is over, as its stager told it."""
+    try:
+        return parse_apps(state.get("apps") or {}, "its record")
+    except KurmaError:
+        return {}
+
+
 def conclusion(
     directory: PodDirectory, document: PodDocument, stager: Stager | None, status: int | None, output: str
 ) -> dict[str, Json]:
@@ -113,6 +122,7 @@ def conclusion(
     notes: tuple[str, ...] = ()
     apps: Mapping[str, AppStatus] = {}
     problem: str | None = None
+    found = None
     try:
         found = read_status_file(directory.path)
         if found is not None:
@@ -122,7 +132,11 @@ def conclusion(
     except KurmaError as error:
         problem = error.message
     code = exit_code(apps, document.app_names)
-    all_ended = bool(apps) and all(apps[name].exited for name in document.app_names if name in apps)
+    # Of those that were ever started; of none at all, in a pod that somebody has stopped.
+    begun = [apps[name] for name in document.app_names if name in apps and apps[name].state != "created"]
+    all_ended = all(app.exited for app in begun)
+    if not begun:
+        all_ended = found is not None and _stopped(directory)
     if status == 0 or (status is None and all_ended):
         state, reason = "stopped", None
     elif status is None:
@@ -139,3 +153,10 @@ def conclusion(
         # What is known of the apps does not depend any more on what the stager leaves behind.
         "apps": {name: apps[name].to_json() for name in document.app_names if name in apps},
     }
+
+
+def _stopped(directory: PodDirectory) -> bool:
+    try:
+        return bool(directory.read_state()["state"] == "stopping")
+    except KurmaError:
+        return False

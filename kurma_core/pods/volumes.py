@@ -77,6 +77,21 @@ def check_owners(pod: PodManifest, ids: IdRange) -> None:
             )
 
 
+def remove_empty(names: tuple[str, ...], directory: str) -> None:
+    """What empty volumes of these names hold is gone with them; others have nothing here. Repeatable."""
+    from kurma_core.linux.beneath import remove_tree
+
+    try:
+        fd = os.open(f"{directory}/volumes", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        for name in names:
+            remove_tree(fd, name)
+    finally:
+        os.close(fd)
+
+
 def setups(pod: PodManifest, directory: str) -> tuple[VolumeSetup, ...]:
     """The volumes as a stager driver gets them."""
     return tuple(

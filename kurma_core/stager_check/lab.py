@@ -330,7 +330,7 @@ class Call:
                 self._output.append(_Collector(reader))
             stager = pod.owned.stager
             self._call = CallIn(
-                lab.driver._spawner,
+                lab.driver.spawner,
                 stager.pid,
                 stager.fileno(),
                 pod.cgroup,

@@ -16,7 +16,7 @@ from kurma_core.errors import HostError, StagerError
 from kurma_core.hookspecs import Stdio
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.files import replace_file
-from kurma_core.staging import records
+from kurma_core.staging import apps, records
 from kurma_core.staging.callin import CallIn
 from kurma_core.staging.document import stager_manifest
 from kurma_core.staging.process import StagerProcess, find_again
@@ -43,6 +43,7 @@ class StagerTimes:
     :param log_size: bytes after which an app's log is turned; ``log_count`` files are kept.
     :param status: seconds that a ``status`` call-in may take.
     :param document: seconds in which a call-in must have read its document, its end included (G5).
+    :param change: seconds that the ``app-add`` and ``app-rm`` call-ins may take.
     """
 
     stop: float = 10.0
@@ -50,6 +51,7 @@ class StagerTimes:
     log_count: int = 5
     status: float = 10.0
     document: float = 10.0
+    change: float = 30.0
 
 
 class AciStager:
@@ -71,7 +73,7 @@ class AciStager:
     ) -> None:
         self.name = name
         self._image = image
-        self._spawner = spawner
+        self.spawner = spawner
         self._version = version
         self.times = times
 
@@ -87,9 +89,10 @@ class AciStager:
                 f"their user namespace (annotation {USERNS_ANNOTATION})",
                 hint="run the pod with --userns none, or with another stager",
             )
-        manifest = self._record(pod, stdio)
+
+        manifest = self._record(pod, image, stdio)
         begun = begin(
-            self._spawner,
+            self.spawner,
             self.name,
             image,
             root=stager_root(image.path, pod, manifest, CgroupTree(pod.cgroup)),
@@ -108,7 +111,7 @@ class AciStager:
         """
         from kurma_core.staging.waiting import start_waiting
 
-        return start_waiting(self._spawner, self.name, self._image(), place)
+        return start_waiting(self.spawner, self.name, self._image(), place)
 
     def hand_over(self, waiting: WaitingStager, pod: PodSetup) -> StagerProcess:
         """As :meth:`start`, by a stager that waits: its root, cgroup and network are made whole, then it is told.
@@ -120,15 +123,16 @@ class AciStager:
         """
         try:
             why_not = waiting.why_not(pod)
-            if why_not is None and self._image().id != waiting.image:
+            image = self._image()
+            if why_not is None and image.id != waiting.image:
                 why_not = "its image is not the stager's any more"
             if why_not is not None:
                 raise StagerError(f"stager {self.name}: the waiting one is of no use to pod {pod.name}: {why_not}")
-            manifest = self._record(pod)
+            manifest = self._record(pod, image)
             os.rename(waiting.output, f"{pod.directory}/stager/output")
             waiting.move_to(pod.cgroup)
             operations = pod_parts(pod, manifest, CgroupTree(pod.cgroup))
-            self._spawner.bind_into(waiting.pid, operations, pidfd=waiting.pidfd)
+            self.spawner.bind_into(waiting.pid, operations, pidfd=waiting.pidfd)
             pidfd, ready = waiting.go()
         except OSError as error:
             raise HostError(
@@ -142,12 +146,34 @@ class AciStager:
             waiting.discard()
         return self._running(pod, waiting.identity, pidfd, ready, waiting.image)
 
-    def _record(self, pod: PodSetup, stdio: Stdio | None = None) -> bytes:
-        """What it is told, which is kept; and where its call-ins go. :returns: the stager manifest."""
+    def _record(self, pod: PodSetup, image: StagerImage, stdio: Stdio | None = None) -> bytes:
+        """What it is told, which is kept; where its call-ins go, and which it has. :returns: the stager manifest.
+
+        :raises StagerError: the pod has no apps, and could never get any.
+        """
+        verbs = apps.declared(image.manifest)
+        if not pod.apps and "add" not in verbs:
+            raise StagerError(
+                f"stager {self.name}: a pod without apps could never get any: its image {image.manifest.name} "
+                "declares no app-add",
+                hint="name apps in the pod's file, or use another --stager",
+            )
         size = None
         if stdio is not None and any(each.terminal for each in pod.apps):
             size = _terminal_size(stdio)
-        manifest = stager_manifest(
+        manifest = self.manifest(pod, size)
+        replace_file(f"{pod.directory}/stager/manifest", manifest)
+        call = {"cgroup": pod.cgroup, "verbs": sorted(verbs)}
+        replace_file(f"{pod.directory}/stager/call.json", json.dumps(call).encode())
+        return manifest
+
+    @staticmethod
+    def _running(pod: PodSetup, identity: ProcessIdentity, pidfd: int, ready: int, image: str) -> StagerProcess:
+        return StagerProcess(identity, pidfd, ready, lambda: last_output(pod.directory), image)
+
+    def manifest(self, pod: PodSetup, size: tuple[int, int] | None = None) -> bytes:
+        """What the stager is told of the pod. :param size: of the caller's terminal."""
+        return stager_manifest(
             pod,
             self._version,
             stop_timeout=self.times.stop,
@@ -155,13 +181,6 @@ class AciStager:
             log_count=self.times.log_count,
             terminal_size=size,
         )
-        replace_file(f"{pod.directory}/stager/manifest", manifest)
-        replace_file(f"{pod.directory}/stager/call.json", json.dumps({"cgroup": pod.cgroup}).encode())
-        return manifest
-
-    @staticmethod
-    def _running(pod: PodSetup, identity: ProcessIdentity, pidfd: int, ready: int, image: str) -> StagerProcess:
-        return StagerProcess(identity, pidfd, ready, lambda: last_output(pod.directory), image)
 
     def attach_to(self, directory: str, identity: Mapping[str, Any]) -> StagerProcess | None:
         return find_again(identity, lambda: last_output(directory))
@@ -180,7 +199,7 @@ class AciStager:
         output, end = os.pipe2(os.O_CLOEXEC)
         try:
             try:
-                call = self._call_in(directory, running, ("/opt/stager/status",), Stdio(null, end, null), None)
+                call = self.call_in(directory, running, ("/opt/stager/status",), Stdio(null, end, null), None)
             finally:
                 os.close(end)
             text, code = call.answer(output, records.LIMIT, self.times.status)
@@ -210,7 +229,7 @@ class AciStager:
         document: bytes | None = None,
     ) -> int:
         argv = (f"/opt/stager/{verb}", *arguments)
-        return self._call_in(directory, running, argv, stdio, document).wait()
+        return self.call_in(directory, running, argv, stdio, document).wait()
 
     def begin(
         self,
@@ -222,9 +241,9 @@ class AciStager:
         document: bytes | None = None,
     ) -> CallIn:
         """See :class:`kurma_core.hookspecs.StagerOfTerminals`."""
-        return self._call_in(directory, running, (f"/opt/stager/{verb}", *arguments), stdio, document)
+        return self.call_in(directory, running, (f"/opt/stager/{verb}", *arguments), stdio, document)
 
-    def _call_in(
+    def call_in(
         self,
         directory: str,
         running: RunningStager,
@@ -232,18 +251,32 @@ class AciStager:
         stdio: Stdio,
         document: bytes | None,
     ) -> CallIn:
-        with open(f"{directory}/stager/call.json", "rb") as stream:
-            cgroup = json.load(stream)["cgroup"]
+        """Starts a call-in. :raises StagerError: the stager has none of that name, or has ended."""
         return CallIn(
-            self._spawner,
+            self.spawner,
             running.pid,
             running.fileno(),
-            cgroup,
+            _call_record(directory)["cgroup"],
             argv,
             stdio,
             document,
             self.times.document,
         )
+
+    def app_verbs(self, directory: str) -> frozenset[str]:
+        return frozenset(_call_record(directory).get("verbs", ()))
+
+    def add_app(self, pod: PodSetup, running: RunningStager) -> None:
+        apps.add(self, pod, running)
+
+    def remove_app(self, directory: str, running: RunningStager, app: str, volumes: tuple[str, ...]) -> None:
+        apps.remove(self, directory, running, app, volumes)
+
+    def start_app(self, directory: str, running: RunningStager, app: str, timeout: float) -> None:
+        apps.ask(self, directory, running, ("app-start", app), timeout)
+
+    def stop_app(self, directory: str, running: RunningStager, app: str, timeout: float | None) -> None:
+        apps.stop(self, directory, running, app, timeout)
 
     def stop(self, directory: str, running: RunningStager, *, force: bool) -> None:
         running.signal(signal.SIGKILL if force else signal.SIGTERM)
@@ -257,6 +290,12 @@ def _terminal_size(stdio: Stdio) -> tuple[int, int] | None:
     from kurma_core.linux import terminal
 
     return terminal.get_size(stdio.stdin) or terminal.get_size(stdio.stdout)
+
+
+def _call_record(directory: str) -> dict[str, Any]:
+    with open(f"{directory}/stager/call.json", "rb") as stream:
+        value: dict[str, Any] = json.load(stream)
+    return value
 
 
 def last_output(directory: str) -> str:

@@ -82,6 +82,10 @@ class CallIn:
         except BaseException as error:
             if self._ours is not None:
                 self._ours.close()
+            if process.wait_pidfd(pidfd, 0):
+                # The pod has ended, and its cgroup may have gone before we made ours: nobody would remove it.
+                with contextlib.suppress(OSError):
+                    home.remove()
             if isinstance(error, CommandNotFoundError):
                 raise StagerError(f"this pod's stager has no call-in {self._verb!r} ({argv[0]})") from None
             raise

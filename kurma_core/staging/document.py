@@ -47,6 +47,7 @@ def stager_manifest(
                 "dns": None if pod.dns is None else {key: list(values) for key, values in pod.dns.items()},
                 "hosts": [[address, list(names)] for address, names in pod.hosts],
                 "podPlan": pod.pod_plan.to_json(),
+                "keep": pod.keep,
                 "stopTimeout": stop_timeout,
                 "logs": {"size": log_size, "count": log_count},
                 "userns": None if pod.userns is None else _userns(pod.userns.ids),

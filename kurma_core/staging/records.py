@@ -11,10 +11,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from kurma_core.errors import StagerError
-from kurma_core.models import AppStatus
+from kurma_core.models import AppExecution, AppStatus
 
 #: More than this from a stager is nonsense.
 LIMIT = 1 << 20
+_MOST = 1 << 31
+#: Executions of one app, at most.
+_EARLIER = 100
 REASONS = ("exited", "killed", "oom", "start-failed")
 
 
@@ -64,40 +67,83 @@ def parse_apps(value: object, what: str) -> dict[str, AppStatus]:
     return {name: _app(name, status, what) for name, status in value.items()}
 
 
-def _app(name: str, value: object, what: str) -> AppStatus:
-    if not isinstance(value, Mapping):
-        raise StagerError(f"the stager is wrong: {what}: {name} is no object")
+class _Reading:
+    """The values of one app's object."""
 
-    def number(key: str, lowest: int, highest: int) -> int | None:
-        found = value.get(key)
+    def __init__(self, name: str, value: object, what: str) -> None:
+        if not isinstance(value, Mapping):
+            raise StagerError(f"the stager is wrong: {what}: {name} is no object")
+        self._name = name
+        self._value = value
+        self._what = what
+
+    def number(self, key: str, lowest: int, highest: int) -> int | None:
+        found = self._value.get(key)
         if found is None:
             return None
         if isinstance(found, bool) or not isinstance(found, int) or not lowest <= found <= highest:
-            raise StagerError(f"the stager is wrong: {what}: {name}: {key} is {found!r}")
+            raise StagerError(f"the stager is wrong: {self._what}: {self._name}: {key} is {found!r}")
         return found
 
-    def text(key: str) -> str | None:
-        found = value.get(key)
+    def text(self, key: str) -> str | None:
+        found = self._value.get(key)
         return found[:4096] if isinstance(found, str) else None
 
-    running = value.get("running")
-    exited = value.get("exited") is True or running is False
-    log = text("log")
-    if log is not None and ("/" in log or log.startswith(".")):
-        raise StagerError(f"the stager is wrong: {what}: {name}: log is {log!r}")
-    reason = text("exitReason")
+    def log(self) -> str | None:
+        log = self.text("log")
+        if log is not None and ("/" in log or log.startswith(".")):
+            raise StagerError(f"the stager is wrong: {self._what}: {self._name}: log is {log!r}")
+        return log
+
+    def reason(self) -> str | None:
+        reason = self.text("exitReason")
+        return reason if reason in REASONS else None
+
+    def earlier(self) -> tuple[AppExecution, ...]:
+        """The executions before this one, the last few of them."""
+        found = self._value.get("earlier")
+        if not isinstance(found, list):
+            return ()
+        kept = found[-_EARLIER:]
+        return tuple(
+            _Reading(self._name, one, self._what).execution(len(found) - len(kept) + place)
+            for place, one in enumerate(kept)
+        )
+
+    def execution(self, place: int) -> AppExecution:
+        """:param place: counted from 0, where it says nothing itself."""
+        instance = self.number("instance", 0, _MOST)
+        return AppExecution(
+            instance=place if instance is None else instance,
+            exit_code=self.number("exitCode", 0, 255),
+            reason=self.reason(),
+            message=self.text("message"),
+            started_at=self.text("startedAt"),
+            finished_at=self.text("finishedAt"),
+            log=self.log(),
+        )
+
+
+def _app(name: str, value: object, what: str) -> AppStatus:
+    reading = _Reading(name, value, what)
+    found: Mapping[str, Any] = value  # type: ignore[assignment]
+    exited = found.get("exited") is True or found.get("running") is False
     return AppStatus(
         name=name,
-        pid=None if exited else number("pid", 1, 1 << 22),
+        pid=None if exited else reading.number("pid", 1, 1 << 22),
         exited=exited,
-        exit_code=number("exitCode", 0, 255),
-        reason=reason if reason in REASONS else None,
-        message=text("message"),
-        started_at=text("startedAt"),
-        finished_at=text("finishedAt"),
-        log=log,
-        signal=number("signal", 1, 64),
-        log_dropped=number("logDropped", 0, 1 << 62) or 0,
+        exit_code=reading.number("exitCode", 0, 255),
+        reason=reading.reason(),
+        message=reading.text("message"),
+        started_at=reading.text("startedAt"),
+        finished_at=reading.text("finishedAt"),
+        log=reading.log(),
+        signal=reading.number("signal", 1, 64),
+        log_dropped=reading.number("logDropped", 0, 1 << 62) or 0,
+        instance=reading.number("instance", 0, _MOST),
+        restarts=reading.number("restarts", 0, _MOST) or 0,
+        restarting=found.get("restarting") is True and not exited,
+        earlier=reading.earlier(),
     )
 
 

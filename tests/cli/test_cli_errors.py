@@ -405,8 +405,30 @@ def test_what_stands_before_lines_parts_none(fakes: ModuleType, capfdbinary: pyt
 def test_logs_arguments(fakes: ModuleType) -> None:
     client = run(fakes, "logs web a -f -n 5 --since 2024-01-01T00:00:00Z --stream stderr")[1]
     assert client.calls == [
-        ("logs", ("web", "a"), {"follow": True, "tail": 5, "since": 1704067200_000_000_000, "stream": "stderr"})
+        (
+            "logs",
+            ("web", "a"),
+            {"follow": True, "tail": 5, "since": 1704067200_000_000_000, "stream": "stderr", "instance": None},
+        )
     ]
+    for words, instance in (("--instance 3", 3), ("--previous", -1)):
+        assert run(fakes, f"logs web a {words}")[1].calls[0][2]["instance"] == instance
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--instance 0", "--instance: executions are counted from 1"),
+        ("--instance -1", "--instance: executions are counted from 1"),
+        ("--previous --instance 2", "--previous goes without --instance"),
+        ("--previous -f", "--previous goes without --follow"),
+    ],
+)
+def test_logs_of_which_execution(
+    fakes: ModuleType, capsys: pytest.CaptureFixture[str], words: str, said: str
+) -> None:
+    assert run(fakes, f"logs web a {words}")[0] == 2
+    assert said in capsys.readouterr().err
 
 
 # --- as a program ----------------------------------------------------------------------------------------------

@@ -31,6 +31,9 @@ PROGRAMS = {
     "attach": "callin_attach",
 }
 START = "start"
+#: Those that the specification does not know; an annotation declares them (G10).
+OPTIONAL = ("app-add", "app-start", "app-stop", "app-rm")
+PROGRAMS.update(dict.fromkeys(OPTIONAL, "callin_app"))
 #: ``-I``: nothing of the environment or the current directory; ``-S``: no ``site``.
 _OPTIONS = "-IS"
 
@@ -120,6 +123,7 @@ def build(rootfs: str) -> Mapping[str, Any]:
             {"name": "kurma.io/stager/python", "value": sys.version.split()[0]},
             {"name": "kurma.io/stager/waits", "value": "true"},
             {"name": "kurma.io/stager/userns", "value": "true"},
+            {"name": "kurma.io/stager/callins", "value": ",".join(OPTIONAL)},
         ],
     }
 

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kurma_stager_default.inside import (
-    applog,
     apprun,
     asking,
     callin_logs,
@@ -154,13 +153,6 @@ def test_what_is_masked_for_each_cpu(tmp_path):
 
 NOW = 1_500_000_000_000_000_001
 STAMP = b"2017-07-14T02:40:00.000000001Z"
-
-
-def test_names_of_logs(tmp_path):
-    assert applog.free_name(str(tmp_path), "a") == "a.log"
-    (tmp_path / "a.log").touch()
-    (tmp_path / "a.1.log").touch()
-    assert applog.free_name(str(tmp_path), "a") == "a.2.log"
 
 
 @pytest.mark.parametrize(

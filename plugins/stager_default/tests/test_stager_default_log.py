@@ -447,11 +447,23 @@ def test_what_is_kept_for_readers_goes_before_anything_is_dropped(monkeypatch, t
     log.close()
 
 
-def test_names_of_logs(tmp_path):
-    assert applog.free_name(str(tmp_path), "a") == "a.log"
-    (tmp_path / "a.log").touch()
-    (tmp_path / "a.1.log").touch()
-    assert applog.free_name(str(tmp_path), "a") == "a.2.log"
+def test_names_of_logs():
+    assert [applog.file_name("a", number) for number in (0, 1, 12)] == ["a.log", "a.1.log", "a.12.log"]
+    assert [applog.app_of(name) for name in ("a.log", "a.12.log", "a.1.log.3", "a-b.log")] == [
+        "a",
+        "a",
+        "a",
+        "a-b",
+    ]
+
+
+def test_a_log_goes_with_its_older_parts(tmp_path):
+    for name in ("a.log", "a.log.1", "a.log.2", "a.log.4", "a.1.log"):
+        (tmp_path / name).touch()
+    applog.remove(f"{tmp_path}/a.log")
+    # What is behind a gap was none of its parts.
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.1.log", "a.log.4"]
+    applog.remove(f"{tmp_path}/a.log")
 
 
 def test_a_log_holds_one_descriptor(tmp_path):

@@ -97,16 +97,6 @@ def test_a_prepared_pod_that_cannot_be_read_again_is_not_left(house, monkeypatch
     assert house.uuids() == []
 
 
-def test_a_pod_without_apps(house):
-    for make in (
-        house.client.prepare,
-        lambda request: house.foreground(lambda *io: house.client.run(request, *io)),
-    ):
-        with pytest.raises(UsageError, match="the pod has no apps"):
-            make(house.request({}))
-    assert house.uuids() == []
-
-
 def test_an_unknown_image(house):
     template = {"apps": [{"name": "main", "image": "/no/such/file.aci"}], "networks": ["none"]}
     with pytest.raises(KurmaError) as caught:

@@ -66,7 +66,7 @@ def test_run_does_not_wait_for_ever_for_its_document(sleeping_pod):
     """Ten seconds, its end included, whatever the core on the other side does."""
     ours, theirs = socket.socketpair()
     with ours, theirs, tempfile.TemporaryFile() as said:
-        call = sleeping_pod.stager._spawner.enter(
+        call = sleeping_pod.stager.spawner.enter(
             EnterPlan(
                 pid=sleeping_pod.process.pid,
                 argv=("/opt/stager/run", "main"),

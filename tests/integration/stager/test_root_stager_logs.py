@@ -53,7 +53,7 @@ class Call:
             out = os.dup(self.output.fileno())
         null = os.open("/dev/null", os.O_RDWR)
         argv = (f"/opt/stager/{verb}", *words)
-        self.call = pod.stager._call_in(
+        self.call = pod.stager.call_in(
             pod.directory, pod.process, argv, Stdio(null, out, self.errors.fileno()), None
         )
         os.close(null)

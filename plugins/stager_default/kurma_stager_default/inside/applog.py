@@ -189,14 +189,28 @@ def _length(made: bytes, stream: bytes) -> int:
     return len(made) - made.count(b"\n") * head - (made[partial + head - 2 : partial + head - 1] == b"P")
 
 
-def free_name(directory: str, app: str) -> str:
-    """The name of an instance's log file: ``APP.log``, else the first of ``APP.1.log``, … that is free.
+def file_name(app: str, number: int) -> str:
+    """The name of an instance's log file: ``APP.log``, then ``APP.1.log``, ….
 
-    A dot cannot be part of an app's name, so no two apps meet.
+    A dot cannot be part of an app's name, so no two apps meet (see :func:`app_of`).
     """
+    return f"{app}.{number}.log" if number else f"{app}.log"
+
+
+def app_of(name: str) -> str:
+    """Whose log a file is, older parts of it too."""
+    return name.partition(".")[0]
+
+
+def remove(path: str) -> None:
+    """A log with all its older parts; what is not there is as good. What cannot be removed is left."""
     number = 0
     while True:
-        name = f"{app}.{number}.log" if number else f"{app}.log"
-        if not os.path.lexists(f"{directory}/{name}"):
-            return name
+        try:
+            os.unlink(f"{path}.{number}" if number else path)
+        except FileNotFoundError:
+            if number:
+                return
+        except OSError:
+            return
         number += 1

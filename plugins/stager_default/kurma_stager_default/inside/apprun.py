@@ -14,10 +14,12 @@ if TYPE_CHECKING:
     from typing import Any
 
     from kurma_core.linux.cgroups import CgroupTree
+    from kurma_stager_default.inside.control import Conversation
 
-#: Phases besides those of a child: waiting for the next execution, and over.
+#: Phases besides those of a child: waiting for the next execution, over, and never begun (G10).
 WAITING = "waiting"
 ENDED = "ended"
+ADDED = "added"
 
 _CHUNK = 1 << 18
 _F_SETPIPE_SZ = 1031
@@ -39,6 +41,7 @@ class Instance:
         "finished",
         "log",
         "message",
+        "number",
         "oom",
         "oom_before",
         "reason",
@@ -50,6 +53,7 @@ class Instance:
 
     def __init__(self, app: App, number: int, log: applog.AppLog, stdin: int, oom: int) -> None:
         apps = "/pod/apps"
+        self.number = number
         self.directory = f"{apps}/{app.name}/{number}"
         out, out_end = _pipe()
         err, err_end = _pipe()
@@ -106,6 +110,7 @@ class Instance:
 
     def to_json(self, pid: int | None) -> dict[str, Any]:
         value = {
+            "instance": self.number,
             "pid": pid,
             "exited": self.finished is not None,
             "startedAt": self.started,
@@ -139,30 +144,70 @@ def _pipe() -> tuple[int, int]:
 class AppRun:
     """An app and its current execution."""
 
-    __slots__ = ("app", "child", "history", "instance", "number", "pause", "phase", "tree")
+    __slots__ = (
+        "app",
+        "child",
+        "history",
+        "instance",
+        "memory",
+        "number",
+        "pause",
+        "phase",
+        "quitting",
+        "restarts",
+        "tree",
+        "waiting",
+    )
 
-    def __init__(self, app: App, tree: CgroupTree) -> None:
+    def __init__(self, app: App, tree: CgroupTree, phase: str = WAITING) -> None:
         self.app = app
         self.tree = tree
-        self.phase = WAITING
+        self.phase = phase
         self.child: child.Child | None = None
         self.instance: Instance | None = None
+        #: of the next execution
         self.number = 0
+        #: how often its policy has started it again
+        self.restarts = 0
+        #: a descriptor that tells of its want of memory; -1: none
+        self.memory = -1
         self.pause = _FIRST_PAUSE
         self.history: list[dict[str, Any]] = []
+        #: it was asked to end, by itself, and is not started again
+        self.quitting = False
+        #: whom to tell once it runs (True) or has ended (False)
+        self.waiting: list[tuple[bool, Conversation]] = []
+
+    @property
+    def over(self) -> bool:
+        """Nothing of it runs, nor will unless somebody asks for it."""
+        return self.phase in (ENDED, ADDED)
 
     def new_instance(self, pod: Pod, stdin: int) -> Instance:
         """A fresh root, a log of its own."""
-        if self.instance is not None:
-            self.history = [*self.history, self.instance.to_json(None)][-_REMEMBERED:]
-        log = applog.AppLog(
-            f"/pod/logs/{applog.free_name('/pod/logs', self.app.name)}", pod.log_size, pod.log_count
-        )
-        while os.path.lexists(f"/pod/apps/{self.app.name}/{self.number}"):
+        old = self.instance
+        while os.path.lexists(self._log()):
             self.number += 1  # left by an earlier run of the pod
-        self.instance = Instance(self.app, self.number, log, stdin, podgroups.oom_kills(self.tree))
+        log = applog.AppLog(self._log(), pod.log_size, pod.log_count)
+        try:
+            self.instance = Instance(self.app, self.number, log, stdin, podgroups.oom_kills(self.tree))
+        except OSError:
+            log.close()
+            applog.remove(log.path)
+            raise
         self.number += 1
+        if old is not None:
+            self._remember(old)
         return self.instance
+
+    def _log(self) -> str:
+        return f"/pod/logs/{applog.file_name(self.app.name, self.number)}"
+
+    def _remember(self, instance: Instance) -> None:
+        """How it ended, and its log, kept apart from the next one's: of the last few."""
+        self.history = [*self.history, instance.to_json(None)]
+        while len(self.history) > _REMEMBERED:
+            applog.remove(f"/pod/logs/{self.history.pop(0)['log']}")
 
     def started(self) -> None:
         if self.instance is not None and self.instance.started is None:
@@ -196,6 +241,12 @@ class AppRun:
         if self.instance is not None and self.instance.finished is None:
             self.instance.oom = podgroups.oom_kills(self.tree)
 
+    def settle(self) -> None:
+        """Somebody starts it by hand: what its policy had counted begins anew."""
+        self.restarts = 0
+        self.quitting = False
+        self.pause = _FIRST_PAUSE
+
     def next_pause(self) -> float | None:
         """Seconds until the app is to be started again; None: it is not (H5)."""
         instance = self.instance
@@ -212,7 +263,7 @@ class AppRun:
 
     def to_json(self) -> dict[str, Any]:
         if self.instance is None:
-            return {"pid": None, "exited": False}
+            return {"pid": None, "exited": False, "phase": self.phase}
         # Not before exec: until then its namespaces may still be the stager's, and nobody may enter those.
         running = self.child is not None and self.phase == child.MAIN and self.instance.started is not None
         value = self.instance.to_json(self.child.pid if running and self.child is not None else None)
@@ -221,7 +272,7 @@ class AppRun:
             value["exited"] = False
             value["restarting"] = True
         value["phase"] = self.phase
-        value["restarts"] = len(self.history)
+        value["restarts"] = self.restarts
         if self.history:
             value["earlier"] = self.history
         return value

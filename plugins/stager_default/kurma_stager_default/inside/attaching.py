@@ -102,6 +102,10 @@ class Attaching:
         if self._leaving:
             self._loop.at(self, time.monotonic() + _FAREWELL, self._leaving.clear)
 
+    def forget(self, run: AppRun) -> None:
+        """The app has gone; nothing of it ran any more."""
+        self._inputs.pop(run, None)
+
     def lingering(self) -> bool:
         """Somebody who was attached still writes out what there was."""
         return bool(self._leaving)

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     Verb = Callable[["Conversation", dict[str, Any]], None]
 
 PATH = "/run/kurma/control"
-#: Bytes of a packet, at most; what is larger goes beside it, in a file.
+#: Bytes of a packet, at most; what is larger goes beside it, in a file of at most so many.
 PACKET = 65536
+DOCUMENT = 1 << 20
 _BACKLOG = 16
 # At the same time; more wait for an end.
 _CLIENTS = 64
@@ -126,6 +127,9 @@ class Conversation:
             self.refuse(str(refusal), refusal.code)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             self.refuse(f"not understood: {error}", 2)
+        except OSError as error:
+            # Nothing that is asked for ends a pod.
+            self.refuse(f"{error.filename}: {error.strerror}" if error.filename else str(error))
 
     def _dispatch(self, value: dict[str, Any]) -> None:
         if self.on_packet is not None:

@@ -128,6 +128,7 @@ class Pod:
         "hostname",
         "hosts",
         "ids",
+        "keep",
         "lifecycle",
         "log_count",
         "log_size",
@@ -162,6 +163,8 @@ class Pod:
         self.storage: str | None = _one_of("graphStorage", config.get("graphStorage") or None, (*STORAGES, None))
         self.lifecycle: str = _one_of("kurma.io/lifecycle", notes.get("kurma.io/lifecycle", "all"), LIFECYCLES)
         self.apps = [_app(document, app, ours, environment) for app in pod.get("apps") or []]
+        #: it ends only when it is stopped, whatever apps come and go
+        self.keep: bool = ours.get("keep", not self.apps)
 
     def app(self, name: str) -> App | None:
         for app in self.apps:
@@ -230,7 +233,12 @@ def load(path: str = "/manifest") -> Pod:
     """:raises ManifestError: it cannot be used, with the reason."""
     with open(path, "rb", 0) as file:
         text = file.read()
+    return parse(text, path)
+
+
+def parse(text: bytes, what: str) -> Pod:
+    """:raises ManifestError: it cannot be used, with the reason. :param what: it is, for that."""
     try:
         return Pod(smalljson.decode(text.decode()), dict(os.environ))
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ManifestError(f"{path}: not a stager manifest: {type(error).__name__}: {error}") from None
+        raise ManifestError(f"{what}: not a stager manifest: {type(error).__name__}: {error}") from None

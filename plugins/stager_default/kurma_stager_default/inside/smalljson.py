@@ -57,6 +57,8 @@ def encode(value: Any) -> str:
         return _json.encode_basestring_ascii(value.encode(errors="surrogateescape").decode(errors="replace"))
     if isinstance(value, int):
         return str(value)
+    if isinstance(value, float):
+        return float.__repr__(value)  # a document read here has none that JSON cannot say
     if isinstance(value, dict):
         return "{" + ",".join([f"{encode(key)}:{encode(item)}" for key, item in value.items()]) + "}"
     if isinstance(value, list | tuple):

@@ -21,6 +21,7 @@ from kurma_stager_default.inside.manifest import Pod
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import ModuleType
     from typing import Any
 
     from kurma_stager_default.inside.attaching import Attaching
@@ -56,6 +57,7 @@ class Supervisor:
         notes: list[str],
     ) -> None:
         self.pod = pod
+        self.groups = groups
         self.notes = notes
         self.runs = [AppRun(app, groups.make_app(app.name, app.plan)) for app in pod.apps]
         self.stopping = False
@@ -68,12 +70,15 @@ class Supervisor:
         self._requests = requests
         self._stdin = stdin
         self._attached: Attaching | None = None
-        self._changed = True
+        self.changed = True
+
         self.loop = Loop()
         self.control = Control(self.loop)
         self.control.verbs["status"] = self._tell_status
         self.control.verbs["follow"] = self._take_reader
         self._readers: list[Conversation] = []
+        for verb in ("add", "start", "stop", "rm"):
+            self.control.verbs[verb] = self._change
         #: why status.json is not up to date
         self.unsaved: str | None = None
         self.control.verbs["attach"] = lambda asked, request: self._attaching().attach(asked, request, self.runs)
@@ -83,8 +88,8 @@ class Supervisor:
         self.loop.watch(_catch_signals(), self._on_signals)
         self.loop.watch(self._requests, self._on_request)
         for run in self.runs:
-            self._watch_memory(run)
-            self._begin(run)
+            self.watch_memory(run)
+            self.begin(run)
         gc.freeze()
         while True:
             self._announce()
@@ -121,16 +126,18 @@ class Supervisor:
             self._attached = Attaching(self.loop, self._stdin)
         return self._attached
 
+    def _change(self, asked: Conversation, request: dict[str, Any]) -> None:
+        _changing().do(self, asked, request)
+
     def _too_long(self, run: AppRun) -> None:
         """A handler's time is over."""
         if run.child is not None:
-            self._note(f"app {run.app.name}: its {run.phase} handler took too long and was killed")
+            self.note(f"app {run.app.name}: its {run.phase} handler took too long and was killed")
             self._end_now(run)
 
     def _stop_is_over(self) -> None:
         for run in self.runs:
-            if run.phase == child.MAIN and run.child is not None:
-                self._end_now(run)
+            self.insist(run)
 
     def _end_now(self, run: AppRun) -> None:
         """All processes of the app get SIGKILL; what does not die of that is not waited for."""
@@ -150,9 +157,10 @@ class Supervisor:
         self._close(run)
         self._ended(run)
 
-    def _watch_memory(self, run: AppRun) -> None:
+    def watch_memory(self, run: AppRun) -> None:
         """Whether the kernel ends processes of it for want of memory, and when (H5)."""
         fd, events = podgroups.watch_oom(run.tree)
+        run.memory = fd
 
         def look(fd: int, _events: int) -> None:
             podgroups.saw_oom(fd)
@@ -162,6 +170,16 @@ class Supervisor:
         if fd >= 0:
             self.loop.watch(fd, look, events)
 
+    def forget(self, run: AppRun) -> None:
+        """The app has gone; nothing of it ran any more."""
+        self.runs.remove(run)
+        if self._attached is not None:
+            self._attached.forget(run)
+        if run.memory >= 0:
+            self.loop.unwatch(run.memory)
+            self.loop.cancel(("oom", run.memory))
+            os.close(run.memory)
+
     def _over(self) -> bool:
         if self.broken is not None:
             for run in self.runs:
@@ -169,17 +187,16 @@ class Supervisor:
             return True
         if self._attached is not None and self._attached.lingering():
             return False
-        return all(run.phase == ENDED for run in self.runs) and (bool(self.runs) or self.stopping)
+
+        return all(run.over for run in self.runs) and (self.stopping or not self.pod.keep)
 
     def _announce(self) -> None:
         """Status first, then the word that the pod runs."""
         started = all(
-            run.phase in (child.MAIN, child.POST_STOP, WAITING, ENDED) and not self._starting(run)
+            run.over or (run.phase in (child.MAIN, child.POST_STOP, WAITING) and not self._starting(run))
             for run in self.runs
         )
-        if self._changed:
-            self._changed = False
-            self._write_status()
+        self.tell()
         if started and self._running >= 0 and self.broken is None:
             os.close(self._running)
             self._running = -1
@@ -226,7 +243,13 @@ class Supervisor:
         instance.drain(fd, 1)  # one read, then the others' turn
         if instance.log.changed:
             instance.log.changed = False
-            self._changed = True
+            self.changed = True
+
+    def tell(self) -> None:
+        """What has changed is in the status file before anybody is told of it."""
+        if self.changed:
+            self.changed = False
+            self._write_status()
 
     def _write_status(self) -> None:
         value = {"version": statusfile.VERSION, "apps": self._apps(), "notes": self.notes}
@@ -238,14 +261,14 @@ class Supervisor:
             self.unsaved = f"{statusfile.PATH} cannot be written: {error.strerror}"
             self.loop.at("status", time.monotonic() + _STATUS_PAUSE, self._write_status)
 
-    def _note(self, text: str) -> None:
+    def note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
-            self._changed = True
+            self.changed = True
 
     # --- children ----------------------------------------------------------------------------------------------
 
-    def _begin(self, run: AppRun) -> None:
+    def begin(self, run: AppRun) -> None:
         """A new execution of the app, on a clean root."""
         instance = run.new_instance(self.pod, -1)
         for fd in instance.streams:
@@ -275,12 +298,12 @@ class Supervisor:
         if attaching is not None:
             attaching.started(run)
         self.loop.watch(run.child.report, lambda _fd, _events: self._on_report(run))
-        self._changed = True
+        self.changed = True
 
     def _bound_handler(self, run: AppRun) -> None:
         """From now on, the handler that runs has its time (H4); while the pod stops, no more than an app has."""
         bound = self.pod.handler_timeout
-        if self.stopping:
+        if self._ends(run):
             bound = min(bound, self.pod.stop_timeout)
         self.loop.at(run, time.monotonic() + bound, lambda: self._too_long(run))
 
@@ -290,7 +313,7 @@ class Supervisor:
             return
         ended = one.read_report()
         for text in one.notes:
-            self._note(text)
+            self.note(text)
         one.notes.clear()
         if one.kind == child.ROOT and one.ready and run.instance is not None and run.instance.files.namespace < 0:
             try:
@@ -304,7 +327,13 @@ class Supervisor:
             one.close()
             if one.kind == child.MAIN and one.executing and one.failure is None:
                 run.started()
-                self._changed = True
+                self.changed = True
+                if run.waiting:
+                    _changing().started(self, run)
+
+    def _ends(self, run: AppRun) -> bool:
+        """It is to end, with its pod or by itself."""
+        return self.stopping or run.quitting
 
     def _reap(self) -> None:
         while True:
@@ -327,18 +356,18 @@ class Supervisor:
             self._on_report(run)
         run.child = None
         self.loop.cancel(run)
-        self._changed = True
+        self.changed = True
         instance = run.instance
         assert instance is not None
         if one.kind == child.ROOT:
-            if instance.files.namespace < 0 or self.stopping:
+            if instance.files.namespace < 0 or self._ends(run):
                 self._not_started(run, one, status, "its root")
             elif run.app.pre_start is not None:
                 self._spawn(run, child.PRE_START, run.app.pre_start)
             else:
                 self._spawn(run, child.MAIN, run.app.exec)
         elif one.kind == child.PRE_START:
-            if status != 0 or self.stopping:
+            if status != 0 or self._ends(run):
                 self._not_started(run, one, status, "its pre-start handler")
             else:
                 self._spawn(run, child.MAIN, run.app.exec)
@@ -355,12 +384,12 @@ class Supervisor:
                 self._finish(run)
         else:
             if status != 0:
-                self._note(f"app {run.app.name}: its post-stop handler {_how(one, status)}")
+                self.note(f"app {run.app.name}: its post-stop handler {_how(one, status)}")
             self._finish(run)
 
     def _not_started(self, run: AppRun, one: child.Child, status: int, what: str) -> None:
         """The app's main process never ran."""
-        if self.stopping and one.failure is None:
+        if self._ends(run) and one.failure is None:
             run.record(128 + _signal.SIGKILL, "killed", "stopped before it had started")
         else:
             code, text = child.SETUP_FAILED, f"{what} {_how(one, status)}"
@@ -383,7 +412,7 @@ class Supervisor:
             return
         if some:
             self.hangs = f"app {run.app.name}: a process that it has left hangs in the kernel, and does not die"
-            self._note(self.hangs)
+            self.note(self.hangs)
         then()
 
     def _drain(self, run: AppRun) -> None:
@@ -397,10 +426,12 @@ class Supervisor:
 
     def _finished(self, run: AppRun) -> None:
         self._close(run)
-        pause = None if self.stopping else run.next_pause()
+        pause = None if self._ends(run) else run.next_pause()
         if pause is not None:
             run.phase = WAITING
-            self.loop.at(run, time.monotonic() + pause, lambda: self._begin(run))
+            self.loop.at(run, time.monotonic() + pause, lambda: self._again(run))
+            if run.waiting:
+                _changing().ended(self, run)
             gc.collect()
             return
         self._ended(run)
@@ -416,11 +447,13 @@ class Supervisor:
         for fd in list(instance.streams):
             self.loop.unwatch(fd)
         instance.close()
-        self._changed = True
+        self.changed = True
 
     def _ended(self, run: AppRun) -> None:
         """The app will not be started again."""
         run.phase = ENDED
+        if run.waiting:
+            _changing().ended(self, run)
         if self.pod.lifecycle == "any" and not self.stopping:
             self.stop()
 
@@ -429,18 +462,39 @@ class Supervisor:
         if self.stopping:
             return
         self.stopping = True
-        self._changed = True
+        self.changed = True
         self.loop.at("stop", time.monotonic() + self.pod.stop_timeout, self._stop_is_over)
         for run in self.runs:
-            if run.phase == WAITING:
-                run.phase = ENDED
-                self.loop.cancel(run)
-            elif run.phase == child.MAIN and run.child is not None:
-                _kill(run.child.pid, run.app.stop_signal)
-            elif run.phase in (child.ROOT, child.PRE_START) and run.child is not None:
-                _kill(run.child.pid, _signal.SIGKILL)
-            elif run.phase == child.POST_STOP and run.child is not None:
-                self._bound_handler(run)
+            self.ask_to_end(run)
+
+    def ask_to_end(self, run: AppRun) -> None:
+        """By its stop signal; before it runs, at once."""
+        if run.phase == WAITING:
+            self.loop.cancel(run)
+            self.changed = True
+            self._ended(run)
+        elif run.phase == child.MAIN and run.child is not None:
+            _kill(run.child.pid, run.app.stop_signal)
+        elif run.phase in (child.ROOT, child.PRE_START) and run.child is not None:
+            _kill(run.child.pid, _signal.SIGKILL)
+        elif run.phase == child.POST_STOP and run.child is not None:
+            self._bound_handler(run)
+
+    def insist(self, run: AppRun) -> None:
+        """Its time to end is over."""
+        if run.phase == child.MAIN and run.child is not None:
+            self._end_now(run)
+
+    def _again(self, run: AppRun) -> None:
+        run.restarts += 1
+        self.begin(run)
+
+
+def _changing() -> ModuleType:
+    """Few pods change."""
+    from kurma_stager_default.inside import changing
+
+    return changing
 
 
 def _how(one: child.Child, status: int) -> str:

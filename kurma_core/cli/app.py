@@ -1,0 +1,103 @@
+"""``app``: the apps of a pod, and changing them while it runs."""
+
+from __future__ import annotations
+
+from kurma_core.cli import values
+from kurma_core.cli.declare import FORMAT, NO_LEGEND, Argument, Option, command
+from kurma_core.cli.pod_options import app_options, app_request
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from kurma_core.cli.output import Column
+    from kurma_core.cli.session import Session
+    from kurma_core.models import AppStatus, PodRecord
+
+_POD = Argument("pod", "POD", "The pod.")
+_APPS = Argument("apps", "APP", "The apps.", many=True)
+
+
+@command(_POD, FORMAT, NO_LEGEND)
+def list_(session: Session, *, pod: str, format: str, no_legend: bool) -> None:
+    """List the apps of a pod.
+
+    States: created (never started), starting, running, restarting, or how it ended: exited, killed, oom,
+    start-failed.
+    """
+    record = session.client.pod(pod)
+    columns: list[Column] = [
+        ("APP", lambda app: app["name"]),
+        ("IMAGE", lambda app: app["imageName"] or app["image"][:20]),
+        ("STATE", lambda app: app["state"]),
+        ("PID", lambda app: _text(app["pid"])),
+        ("RESTARTS", lambda app: _text(app["restarts"])),
+        ("EXIT", lambda app: _text(app["exitCode"])),
+    ]
+    session.listing(format, [_row(record, app) for app in record.apps], columns, no_legend=no_legend)
+
+
+def _row(record: PodRecord, app: AppStatus) -> dict[str, Any]:
+    images = {one["name"]: one["image"] for one in record.manifest.get("apps", ())}
+    return {
+        "name": app.name,
+        "image": record.images.get(app.name, ""),
+        "imageName": images.get(app.name, {}).get("name"),
+        "state": app.state,
+        **{key: value for key, value in app.to_json().items() if key not in ("run", "restarting", "earlier")},
+    }
+
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+@command(_POD, *app_options(), Option("start", "--start", "Start the app, too."), root=True)
+def add(session: Session, *, pod: str, start: bool, **options: Any) -> None:
+    """Add an app to a pod that runs.
+
+    It shares the pod's namespaces and may mount the pod's volumes. It runs once it is started.
+    """
+    session.passphrase_file = options["passphrase_file"]
+    request = app_request(options, session.note)
+    name = request.template.pod.apps[0].name
+    record = session.client.app_add(pod, request, start=start, progress=session.progress())
+    for report in record.isolators:
+        if report.scope == name and report.outcome != "enforced":
+            why = f": {report.note}" if report.note else ""
+            session.note(f"isolator {report.name} of app {name} is {report.outcome}{why}")
+    session.line(name)
+
+
+@command(_POD, _APPS, root=True)
+def start(session: Session, *, pod: str, apps: tuple[str, ...]) -> int:
+    """Start apps that were added or have ended, each from a clean root.
+
+    Returns once they run.
+    """
+    return session.each(apps, lambda app: session.client.app_start(pod, app))
+
+
+@command(
+    _POD,
+    _APPS,
+    Option("timeout", "--timeout", "How long they have before they are ended by force.", metavar="TIME"),
+    Option("force", "--force", "End them at once."),
+    root=True,
+)
+def stop(session: Session, *, pod: str, apps: tuple[str, ...], timeout: str | None, force: bool) -> int:
+    """Stop apps; the rest of the pod goes on.
+
+    They are not started again by their restart policy. A pod that was made with apps ends with the last of them.
+    """
+    patience = None if timeout is None else values.seconds(timeout, "--timeout")
+    return session.each(apps, lambda app: session.client.app_stop(pod, app, timeout=patience, force=force))
+
+
+@command(_POD, _APPS, Option("force", "--force -f", "Stop those that run, at once."), root=True)
+def rm(session: Session, *, pod: str, apps: tuple[str, ...], force: bool) -> int:
+    """Remove apps that do not run from a pod that does.
+
+    Their logs go with them, and volumes that came with them.
+    """
+    return session.each(apps, lambda app: session.client.app_rm(pod, app, force=force))
