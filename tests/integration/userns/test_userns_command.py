@@ -73,3 +73,30 @@ def test_a_plain_users_terminal_in_it(kurma):
         person.close()
         kurma("rm", "--force", "tty")
         process.communicate()
+
+
+def test_an_apps_own_terminal_in_it(kurma):
+    words = (
+        "--name",
+        "tty",
+        "--net",
+        "none",
+        "--userns",
+        "auto",
+        "--user",
+        "alice",
+        "--exec",
+        "/bin/sh",
+        kurma.image,
+    )
+    person = Person((*KURMA, "run", "-i", "-t", *words), kurma.environment)
+    try:
+        person.wait_raw()
+        person.type("stat -c %a:%u:%g $(tty); stat -c %u /dev/console; echo mine > /dev/tty; sleep 1000\n")
+        person.expect("620:1000:5\r\n1000\r\nmine\r\n")
+        person.type("\x03")
+        person.type("exit 7\n")
+        assert person.wait() == 7
+    finally:
+        person.close()
+        kurma("rm", "--force", "tty")
