@@ -407,6 +407,35 @@ def test_a_full_disk_blocks_and_kills_nobody(small_disk, pods, elsewhere):
     assert abs(dropped + len(by_core(pod, stream="stdout")) - written) <= 1, "no byte is neither there nor counted"
 
 
+def test_who_is_attached_sees_what_a_full_disk_keeps_from_the_log(small_disk, pods, elsewhere):
+    script = (
+        "echo before; touch /v/up; while [ ! -e /v/full ]; do sleep .01; done;"
+        "while [ ! -e /v/end ]; do echo seen; echo wrong >&2; sleep .005; done; exit 6"
+    )
+    pod = pods({"main": sh(script)}, **beside(elsewhere)).started()
+    until(told(elsewhere, "up"), "its start")
+    pod.wait_log("before")
+    fill(small_disk)
+    null = os.open("/dev/null", os.O_RDWR)
+    with open(f"{elsewhere}/out", "wb") as out, open(f"{elsewhere}/err", "wb") as err:
+        stdio = Stdio(null, out.fileno(), err.fileno())
+        call = pod.stager.begin(pod.directory, pod.process, "attach", ("main", "--no-stdin"), stdio)
+    os.close(null)
+    open(f"{elsewhere}/full", "w").close()
+
+    def lines(name):
+        with open(f"{elsewhere}/{name}") as file:
+            return [line for line in file.read().splitlines() if not line.startswith("[kurma: ")]
+
+    until(lambda: pod.app().get("logDropped", 0) > 0, "what was lost is counted")
+    seen = len(lines("out")), len(lines("err"))
+    until(lambda: len(lines("out")) > seen[0] + 9 and len(lines("err")) > seen[1] + 9, "its output")
+    open(f"{elsewhere}/end", "w").close()
+    assert call.wait(20) == 6
+    assert set(lines("out")) == {"seen"}
+    assert set(lines("err")) == {"wrong"}
+
+
 def test_an_end_on_a_full_disk_is_recorded(small_disk, pods):
     """The space for status.json was put aside."""
     script = "trap 'exit 9' TERM; echo up; while :; do sleep .02; done"

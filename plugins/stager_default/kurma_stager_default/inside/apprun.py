@@ -11,6 +11,7 @@ from kurma_stager_default.inside.manifest import App, Pod
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from kurma_core.linux.cgroups import CgroupTree
@@ -40,6 +41,7 @@ class Instance:
         "files",
         "finished",
         "log",
+        "lost",
         "message",
         "number",
         "oom",
@@ -63,6 +65,8 @@ class Instance:
         #: of its terminal, held so that the master always has another side; -1: it has none
         self.slave = -1
         self.log = log
+        #: told of the stream and what of it could not be written to the log
+        self.lost: Callable[[bytes, bytes], None] | None = None
         #: how often the kernel had ended a process of the app for want of memory, when this execution began, and
         #: when the main process was last known to have outlived that
         self.oom_before = self.oom = oom
@@ -106,7 +110,10 @@ class Instance:
             if not data:
                 return
             limit -= len(data)
+            kept_from = self.log.dropped_in_all
             self.log.write(self.streams[fd], data)
+            if self.lost is not None and self.log.dropped_in_all > kept_from:
+                self.lost(self.streams[fd], data[-(self.log.dropped_in_all - kept_from) :])
 
     def to_json(self, pid: int | None) -> dict[str, Any]:
         value = {

@@ -18,22 +18,29 @@ from kurma_stager_default.inside.control import Refusal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from kurma_stager_default.inside.appinput import Source
+    from kurma_stager_default.inside.apprun import Instance
     from kurma_stager_default.inside.control import Conversation
     from kurma_stager_default.inside.loop import Loop
 
+# Bytes of output in one packet: as JSON they may take six times as much.
+_PIECE = 8192
 # Seconds that the pod's end waits for who is attached to write out what there was.
 _FAREWELL = 2.0
 
 
 class Attaching:
-    """:param stdin: the pod's standard input, for the app that wants it; -1: none."""
+    """:param stdin: the pod's standard input, for the app that wants it; -1: none.
+    :param read: logs what an execution has written to that descriptor.
+    """
 
-    def __init__(self, loop: Loop, stdin: int) -> None:
+    def __init__(self, loop: Loop, stdin: int, read: Callable[[Instance, int], None]) -> None:
         self._loop = loop
         self._stdin = stdin
+        self._read = read
         self._inputs: dict[AppRun, AppInput] = {}
         self._people: dict[AppRun, list[Conversation]] = {}
         self._leaving: list[Conversation] = []
@@ -83,7 +90,7 @@ class Attaching:
         handover.close()
         instance.files.handover = None
         instance.add_terminal(master, STDOUT)
-        self._loop.watch(master, lambda fd, _: instance.drain(fd, 1))
+        self._loop.watch(master, lambda fd, _: self._read(instance, fd))
         self._inputs[run].connect(os.dup(master))
 
     def over(self, run: AppRun) -> None:
@@ -136,6 +143,7 @@ class Attaching:
         if conversation.fds and given is not None and takes:
             source = given.add(conversation.fds.pop(0))
         self._people.setdefault(run, []).append(conversation)
+        instance.lost = lambda stream, data: self._offer(run, stream, data)
         conversation.on_packet = lambda value: self._said(run, source, value)
         conversation.on_end = lambda: self._left(run, conversation)
         self._resize(run, request.get("size"))
@@ -152,6 +160,13 @@ class Attaching:
         if value.get("eof") and source is not None:
             self._inputs[run].input_ended(source)
         self._resize(run, value.get("size"))
+
+    def _offer(self, run: AppRun, stream: bytes, data: bytes) -> None:
+        """What the log had no room for: who is attached and reads sees it all the same."""
+        for start in range(0, len(data), _PIECE):
+            text = data[start : start + _PIECE].decode("latin-1")
+            for conversation in self._people.get(run, []):
+                conversation.offer({"lost": text, "stream": stream.decode()})
 
     def _resize(self, run: AppRun, size: list[int] | None) -> None:
         if size is None:

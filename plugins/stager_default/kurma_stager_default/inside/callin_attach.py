@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _LOGS = "/pod/logs"
 _USAGE = 2
 _FAILED = 125
+# Pieces of output at most that the log had no room for, and whoever reads us has not taken yet.
+_BESIDES = 128
 # Seconds that the terminal stays as it is after the app's end, for what is still shown there by others.
 _GRACE = 2.0
 
@@ -67,13 +69,17 @@ class Shown:
         self._loop = loop
         self._broken = broken
         self._out = {"stdout": flow.writer(1), "stderr": flow.writer(2)}
-        self._watch = Watch(_LOGS)
+        try:
+            self._watch = Watch(_LOGS)
+        except OSError as error:
+            raise SetupError(f"{_LOGS} cannot be watched: {error.strerror}") from None
         self._log = crilog.LogFile(f"{_LOGS}/{answer['log']}", app, crilog.plain)
         if "file" in answer:
             self._log.chain.start_at(answer["file"], answer["at"])
         self._log.chain.share()
         self._texts: Iterator[Any] = iter(())
         self._rest = b""
+        self._besides: list[tuple[str, bytes]] = []
         self._to = "stdout"
         # Descriptors: the one whose room is waited for, and the one that has some.
         self._waits = self._free = -1
@@ -83,6 +89,12 @@ class Shown:
     def finish(self, call: Callable[[], None]) -> None:
         """The app writes no more. :param call: once all of it is out."""
         self._last = call
+        self.more()
+
+    def add(self, stream: str, data: bytes) -> None:
+        """What the log had no room for, after what is there."""
+        if len(self._besides) < _BESIDES:
+            self._besides.append((stream, data))
         self.more()
 
     def more(self) -> None:
@@ -130,6 +142,9 @@ class Shown:
                 self._to = stream
                 if self._rest:
                     return True
+        if self._besides:
+            self._to, self._rest = self._besides.pop(0)
+            return True
         return False
 
 
@@ -216,6 +231,10 @@ class Attached:
         except Refused as refused:
             os.write(2, f"attach: {refused}\n".encode())
             value = {"exited": refused.code}
+        if value is not None and "lost" in value:
+            if self._shown is not None:
+                self._shown.add(value["stream"], value["lost"].encode("latin-1"))
+            return
         self._loop.unwatch(self._asking.fileno())
         code = _FAILED if value is None else value["exited"]
         if self._input is not None:
@@ -268,6 +287,9 @@ def main() -> int:
     except Refused as refused:
         print(f"attach: {refused}", file=sys.stderr, flush=True)
         return refused.code
-    except (SetupError, OSError) as error:
+    except SetupError as error:
         print(f"attach: {error}", file=sys.stderr, flush=True)
-        return _FAILED
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"attach: {where}{error.strerror}", file=sys.stderr, flush=True)
+    return _FAILED

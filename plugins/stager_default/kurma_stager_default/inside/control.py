@@ -89,6 +89,15 @@ class Conversation:
             return False
         return True
 
+    def offer(self, value: dict[str, Any]) -> None:
+        """As :meth:`answer`; a client that has no room for it misses it, and stays."""
+        if self._socket is None:
+            return
+        try:
+            self._socket.send(smalljson.encode(value).encode())
+        except OSError:
+            return  # no room; or it has gone, which is told otherwise
+
     def refuse(self, text: str, code: int = 1) -> None:
         """The last answer: it cannot be done."""
         self.answer({"error": text, "code": code})

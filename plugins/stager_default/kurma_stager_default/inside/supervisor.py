@@ -123,7 +123,7 @@ class Supervisor:
         if self._attached is None:
             from kurma_stager_default.inside.attaching import Attaching
 
-            self._attached = Attaching(self.loop, self._stdin)
+            self._attached = Attaching(self.loop, self._stdin, self._read)
         return self._attached
 
     def _change(self, asked: Conversation, request: dict[str, Any]) -> None:
