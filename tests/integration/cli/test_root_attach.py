@@ -278,14 +278,19 @@ def test_a_megabyte_into_an_app_and_out_of_it(kurma: Any) -> None:
     assert (process.returncode, process.stdout) == (0, data)
 
 
-def test_streams_and_the_exit_code(kurma: Any, sleeping: Any, attached: Any) -> None:
-    script = "trap 'echo out; echo err >&2; exit 42' USR1; echo up; while :; do sleep 0.05; done"
-    process = sleeping("streams", script=script)
+def test_streams_and_the_exit_code(kurma: Any, begin: Any, attached: Any) -> None:
+    """Also of who has not read it all by the time that the app, and the pod with it, ends."""
+    script = "trap 'seq 1 50000; echo err >&2; exit 42' USR1; echo up; while :; do sleep 0.05; done"
+    process = begin(*run_words(kurma, "streams", script=script), stdout=subprocess.DEVNULL)
+    until(lambda: kurma("logs", "streams").stdout == "up\n", "up")
     one = attached("streams", stdin=subprocess.DEVNULL)
     kurma.out("kill", "-s", "USR1", "streams")
+    until(lambda: kurma("logs", "streams").stderr == "err\n", "the app's last word")
+    time.sleep(0.3)
     out, err = one.communicate(timeout=PATIENCE)
-    assert (one.returncode, out, err) == (42, b"out\n", b"err\n")
-    process.communicate()
+    assert (one.returncode, err) == (42, b"err\n")
+    assert out == b"".join(b"%d\n" % number for number in range(1, 50001))
+    assert process.wait(PATIENCE) == 42
 
 
 def test_a_flood_reaches_who_reads_and_is_not_held_up_by_who_does_not(
@@ -329,7 +334,7 @@ def test_what_cannot_be_attached_to(kurma: Any, sleeping: Any, tmp_path: Path) -
     )
 
 
-def test_apps_that_do_not_run(kurma: Any, tmp_path: Path) -> None:
+def test_apps_that_do_not_run(kurma: Any, attached: Any, tmp_path: Path) -> None:
     def app(name: str, script: str, **notes: str) -> dict[str, Any]:
         body = {"exec": ["/bin/sh", "-c", script], "user": "0", "group": "0"}
         annotations = [{"name": "kurma.io/" + key, "value": value} for key, value in notes.items()]
@@ -359,7 +364,11 @@ def test_apps_that_do_not_run(kurma: Any, tmp_path: Path) -> None:
         return True
 
     until(restarting, "no pause between two executions was met")
-    # The standard input of an app that nobody had in the foreground; its end ends the app.
+    leaver = attached("four", "open")
+    leaver.kill()
+    leaver.wait()
+    time.sleep(0.2)
+    # The standard input of an app that nobody had in the foreground; its end ends the app, not who has left.
     done = kurma("attach", "four", "open", input="typed\n")
     assert (done.returncode, done.stdout) == (0, "typed\n")
     done = kurma("attach", "four", "tty", input="at a terminal\n")
