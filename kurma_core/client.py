@@ -288,7 +288,7 @@ class Client:
         ongoing = place in (None, "pod/logs")
         stager = recovery.find_stager(self._services, directory) if ongoing else None
         try:
-            with LogReader(directory.path, apps, place) as reader:
+            with LogReader(directory.path, apps, place, newcomers=app is None) as reader:
                 if instance is None and stager is not None and not reader.kept and self._calls(stager, "logs"):
                     options = {"follow": follow, "tail": tail, "since": since, "stream": stream}
                     yield from self._called_logs(record, app, stager, options)

@@ -91,7 +91,7 @@ def run_to_end(
     :param stdout: where the output goes. When it is a pipe or a socket whose reader is gone, the pod is stopped
         even if it writes nothing.
     """
-    with LogReader(pod.directory, apps) as reader, Following(reader) as following:
+    with LogReader(pod.directory, apps, newcomers=True) as reader, Following(reader) as following:
         shown = _Shown(output)
         stops = _Stops(pod, signals)
         poll = select.poll()

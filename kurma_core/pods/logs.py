@@ -20,9 +20,14 @@ from kurma_core.models import LogText
 from kurma_core.staging.records import read_status_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+
+    from kurma_core.models import AppStatus
 
     Choice = Callable[[Iterator[LogText]], Iterator[LogText]]
+
+#: How often it is looked for whose a new log is, each time that something has happened.
+_LOOKS = 20
 
 
 class LogReader:
@@ -35,10 +40,19 @@ class LogReader:
     :param directory: the pod's.
     :param apps: (app, name of its log file under ``logs/``).
     :param place: below the pod's directory, where the logs of an execution are; later ones are not gone on with.
+    :param newcomers: apps that come while the pod runs are shown, too (G10).
     """
 
-    def __init__(self, directory: str, apps: Sequence[tuple[str, str]], place: str | None = None) -> None:
+    def __init__(
+        self,
+        directory: str,
+        apps: Sequence[tuple[str, str]],
+        place: str | None = None,
+        *,
+        newcomers: bool = False,
+    ) -> None:
         self._directory = directory
+        self._newcomers = newcomers
         self._logs = f"{directory}/{place or 'pod/logs'}"
         self._over = place is not None
         self._shares = False
@@ -101,7 +115,20 @@ class LogReader:
                 file.close()
                 self._files[place] = self._file(file.app, status.log)
                 changed = True
+        if self._newcomers and found is not None:
+            changed = self._follow_newcomers(found[0]) or changed
         return changed
+
+    def _follow_newcomers(self, told: Mapping[str, AppStatus]) -> bool:
+        """Of apps that are gone, all has been read; one of the same name may come again."""
+        for file in [file for file in self._files if file.app not in told]:
+            if not os.path.lexists(f"{self._logs}/{file.name}"):
+                file.close()
+                self._files.remove(file)
+        known = {file.app for file in self._files}
+        new = [(name, status.log) for name, status in told.items() if status.log and name not in known]
+        self._files += [self._file(name, log) for name, log in new]
+        return bool(new)
 
     def watched(self) -> str:
         """The directory in which something changes when more has come."""
@@ -145,6 +172,7 @@ class Following:
         self._reader = reader
         self._watch = Watch(reader.watched())
         self._turns = Watch(reader.watched(), IN_CREATE | IN_MOVED_TO)
+        self._looks = 0
         self._stop, self._stopper = os.pipe2(os.O_CLOEXEC)
         self._thread = threading.Thread(target=self._hold, daemon=True)
 
@@ -170,9 +198,11 @@ class Following:
 
     def more(self) -> None:
         """Forgets why it was readable; sees whether apps were executed anew."""
-        kinds = self._watch.drain()
-        if kinds & IN_CREATE:
-            self._reader.follow_executions()
+        if self._watch.drain() & IN_CREATE:
+            self._looks = _LOOKS
+        # A log is there a moment before its stager tells whose it is.
+        if self._looks:
+            self._looks = 0 if self._reader.follow_executions() else self._looks - 1
 
     def _hold(self) -> None:
         poll = select.poll()

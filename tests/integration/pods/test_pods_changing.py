@@ -110,6 +110,25 @@ def test_it_ends_when_it_is_stopped(house):
     assert (record.state, record.reason, record.exit_code) == ("stopped", None, 0)
 
 
+def test_the_foreground_shows_who_comes(house):
+    """What is written by apps that were not there when the pod was started, each of its executions, once."""
+    run = house.launch({}, net="none")
+    pod = house.client.pod(run.uuid)
+    for word in ("first", "second"):
+        add(house, pod, f"echo {word} of one; {SLEEP}")
+        run.wait_output(f"{word} of one")
+        if word == "first":
+            house.client.app_stop(run.uuid, "one")
+            house.client.app_start(run.uuid, "one")
+            until(lambda: run.output.count("first of one") == 2, "the second execution's output")
+        house.client.app_rm(run.uuid, "one", force=True)
+    add(house, pod, "echo other", "two")
+    run.wait_output("other")
+    house.client.stop(run.uuid)
+    run.wait()
+    assert sorted(run.output.splitlines()) == ["first of one", "first of one", "other", "second of one"]
+
+
 def test_prepared_then_started(house):
     record = house.client.prepare(house.request({}))
     assert record.state == "prepared"
