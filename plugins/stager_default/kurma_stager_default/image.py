@@ -30,7 +30,6 @@ PROGRAMS = {
     "run": "callin_run",
     "attach": "callin_attach",
 }
-START = "start"
 #: Those that the specification does not know; an annotation declares them (G10).
 OPTIONAL = ("app-add", "app-start", "app-stop", "app-rm")
 PROGRAMS.update(dict.fromkeys(OPTIONAL, "callin_app"))
@@ -105,8 +104,7 @@ def build(rootfs: str) -> Mapping[str, Any]:
     extensions = _modules(program, rootfs, library)
     _libraries(rootfs, loader, [program, *extensions])
     for name in PROGRAMS:
-        if name != START:
-            _launcher(rootfs, name)
+        _launcher(rootfs, name)
     _plain(rootfs)
     return {
         "acKind": "ImageManifest",
@@ -114,7 +112,7 @@ def build(rootfs: str) -> Mapping[str, Any]:
         "name": NAME,
         "labels": [{"name": "os", "value": "linux"}, {"name": "arch", "value": _arch()}],
         "app": {
-            "exec": [f"/{PREFIX}/bin/python3", _OPTIONS, f"/{_program(START)}"],
+            "exec": [f"/{PREFIX}/bin/python3", _OPTIONS, f"/{PREFIX}/start"],
             "user": "0",
             "group": "0",
             "workingDirectory": "/",
@@ -206,7 +204,7 @@ def _modules(program: str, rootfs: str, library: str) -> list[str]:
 
 def _program(name: str) -> str:
     """Where a program's code is, in the image."""
-    return f"{PREFIX}/{name}.pyc" if name == START else f"{PREFIX}/lib/{name}.pyc"
+    return f"{PREFIX}/lib/{name}.pyc"
 
 
 def _standard_names() -> list[str]:
@@ -262,15 +260,16 @@ def _plain(rootfs: str) -> None:
 
 
 def _launcher(rootfs: str, name: str) -> None:
-    """A call-in is exec'd by its name; compiled code has no line that names its interpreter."""
+    """What is exec'd by its name: compiled code has no line that names its interpreter; and the interpreter itself
+    would read a large file of it in small pieces."""
     path = f"{rootfs}/{PREFIX}/{name}"
     with open(path, "w") as file:
         file.write(
             f"#!/{PREFIX}/bin/python3 {_OPTIONS}\n"
             f"import marshal\n"
-            f'with open("/{_program(name)}", "rb") as file:\n'
-            f"    file.seek({compiling.HEADER})\n"
-            f"    code = marshal.load(file)\n"
+            f'with open("/{_program(name)}", "rb", 0) as file:\n'
+            f"    code = memoryview(file.readall())[{compiling.HEADER}:]\n"
+            f"code = marshal.loads(code)\n"
             f"exec(code)\n"
         )
     os.chmod(path, 0o755)  # noqa: S103 - a program

@@ -30,7 +30,7 @@ def test_the_programs_of_the_image(tmp_path):
     changes = ["app-add", "app-rm", "app-start", "app-stop"]
     assert sorted(os.listdir(rootfs / "opt/stager")) == [
         *changes,
-        *("attach", "bin", "lib", "logs", "run", "start.pyc", "status"),
+        *("attach", "bin", "lib", "logs", "run", "start", "status"),
     ]
 
 

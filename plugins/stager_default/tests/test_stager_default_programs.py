@@ -94,6 +94,17 @@ def test_programs_are_lean(rootfs):
     assert set(columns) == {None}
 
 
+def test_a_program_is_read_at_once(rootfs):
+    """``marshal.load``, and the interpreter with a large file, read it in pieces: milliseconds of every start."""
+    for name in image.PROGRAMS:
+        launcher = rootfs / image.PREFIX / name
+        code = compile(launcher.read_text(), name, "exec")
+        assert {"readall", "loads"} <= set(code.co_names)
+        assert "load" not in code.co_names
+        assert f"/{image._program(name)}" in code.co_consts
+        assert launcher.stat().st_mode & 0o777 == 0o755
+
+
 def test_what_is_compiled_is_what_was_written(tmp_path):
     """Annotations go, values stay; a class, a call-back and a default are as they were."""
     source = tmp_path / "module.py"

@@ -376,7 +376,7 @@ class TestStagers:
         identity = fresh.out("stager", "build", "default").strip()
         assert fresh.run("exit 3").returncode == 3
         if what == "tree":
-            (changed,) = fresh.state.glob("images/layers/*/rootfs/opt/stager/start.pyc")
+            (changed,) = fresh.state.glob("images/layers/*/rootfs/opt/stager/lib/start.pyc")
         else:
             changed = fresh.state / "images" / "archives" / f"{identity}.aci"
         content = bytearray(changed.read_bytes())
