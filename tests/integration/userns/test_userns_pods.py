@@ -13,7 +13,7 @@ import pytest
 
 from kurma_core.errors import IdRangeError, KurmaError, ManifestError, StagerError, VolumeError
 from kurma_core.linux import capabilities
-from tests.integration.pods.support import archive, busybox_root, shell
+from tests.integration.pods.support import archive, busybox_root, shell, until
 
 pytestmark = pytest.mark.root
 
@@ -582,6 +582,26 @@ def test_apps_share_it_and_two_pods_do_not(house):
         for words in (["kill", "-0", str(elsewhere.apps[0].pid)], ["ls", f"/proc/{elsewhere.apps[0].pid}/root/"]):
             assert subprocess.run([*argv, *words], capture_output=True, check=False).returncode != 0, words
         assert subprocess.run([*argv, "kill", "-0", str(record.apps[1].pid)], check=False).returncode == 0
+
+
+def test_an_app_that_comes_later_is_in_it(house, source):
+    """With volumes of its own: one of the host's, mapped, and an empty one."""
+    with house.running({"first": "sleep 1000"}, userns="auto") as pod:
+        mounts = [{"volume": "vol", "path": "/vol"}, {"volume": "own", "path": "/own"}]
+        whole = {
+            "app": shell("stat -c %u /vol/alice; touch /vol/new /own/new; echo done; sleep 1000"),
+            "mounts": mounts,
+        }
+        volumes = [*host(source, **{"kurma.io/idmap": True}), {"name": "own", "kind": "empty"}]
+        with house.connect() as client:
+            client.app_add(pod.uuid, house.request({"late": whole}, volumes=volumes), start=True)
+        until(lambda: "done" in house.log(house.client.pod(pod.uuid), "late"), "its last word")
+        assert house.log(house.client.pod(pod.uuid), "late") == "1000\ndone\n"
+        first, late = house.client.pod(pod.uuid).apps
+        assert userns(late.pid) == userns(first.pid) == os.stat(f"/run/kurma/userns/{pod.uuid}").st_ino
+        assert (source / "new").stat().st_uid == 0
+        ids = house.client.pod(pod.uuid).userns
+        assert os.stat(house.path(pod.uuid, "volumes/own/new")).st_uid == ids.first
 
 
 # --- going wrong -------------------------------------------------------------------------------------------------
