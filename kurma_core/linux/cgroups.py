@@ -126,12 +126,13 @@ class CgroupTree:
             raise OSError(errno.ENOENT, f"this host has no cgroup controller {controller!r}", file)
         return f"{self._path(hierarchy)}/{file}"
 
-    def kill(self) -> None:
+    def kill(self, patience: float = _PATIENCE) -> None:
         """End every process in the tree by SIGKILL, and wait until it is empty. None there is success.
 
+        :param patience: seconds to wait for that.
         :raises OSError: ``EBUSY``: some process does not die (it hangs in the kernel); names the PIDs.
         """
-        end = time.monotonic() + _PATIENCE
+        end = time.monotonic() + patience
         while True:
             for hierarchy in self._ordered():
                 if hierarchy.version == 2:
@@ -142,7 +143,7 @@ class CgroupTree:
             try:
                 left = self._signal_all()
             finally:
-                self._freeze("THAWED")
+                self.thaw()
             if not left:
                 return
             if time.monotonic() > end:
@@ -219,6 +220,13 @@ class CgroupTree:
             for hierarchy in self.layout.hierarchies:
                 if "freezer" in hierarchy.controllers:
                     _write_if_there(self._path(hierarchy) + "/freezer.state", state)
+
+    def thaw(self) -> None:
+        """On v1 what is frozen does not die, whoever has frozen it, or a child of it, and was killed meanwhile."""
+        for hierarchy in self.layout.hierarchies:
+            if hierarchy.version == 1 and "freezer" in hierarchy.controllers:
+                for directory in _below(self._path(hierarchy)):
+                    _write_if_there(f"{directory}/freezer.state", "THAWED")
 
     def _signal_all(self) -> list[int]:
         """SIGKILL all that can be seen; the PIDs seen."""

@@ -21,8 +21,8 @@ from kurma_core.models import ENDED_STATES, PodRecord
 from kurma_core.pods import recovery
 from kurma_core.pods.apps import the_app
 from kurma_core.pods.finding import PodFinder
-from kurma_core.pods.records import read_document
-from kurma_core.pods.space import no_space
+from kurma_core.pods.records import pod_record, read_document
+from kurma_core.pods.space import unwritable
 from kurma_core.value import replace
 
 if TYPE_CHECKING:
@@ -73,7 +73,8 @@ class PodEnder(PodFinder):
             raise PodStateError(
                 f"pod {reference} is {state}: it cannot be stopped yet", hint="try again in a moment"
             )
-        record = self._record(directory)
+        # Told by what stands on disk: a stager that does not answer is not asked first.
+        record = pod_record(directory)
         if stager is not None:
             try:
                 self._end(directory, stager, timeout, force)
@@ -84,7 +85,9 @@ class PodEnder(PodFinder):
             now = self._record(directory)
             if now.state in ENDED_STATES:
                 return now
-            self.services.note(f"pod {record.uuid}: it has ended; there is no space to record that")
+            self.services.note(
+                f"pod {record.uuid}: it has ended; that cannot be recorded on a disk that is full or read-only"
+            )
             record = now
         except PodNotFoundError:
             # An ephemeral one, that its owner has removed: how it ended, only the owner's caller has learnt.
@@ -162,14 +165,14 @@ class PodEnder(PodFinder):
         self.events.tell("removed", document)
 
     def _make_removable(self, directory: PodDirectory, document: PodDocument) -> None:
-        """Takes down what is dead. That there is no space to record it is no reason not to remove it."""
+        """Takes down what is dead. That it cannot be recorded is no reason not to remove it."""
         now = directory.read_state()
         if now["state"] in ("prepared", *ENDED_STATES) and not now.get("steps"):
             return
         try:
             recovery.take_down(self.services, directory, self.events)
         except HostError as error:
-            if no_space(error):
+            if unwritable(error):
                 return
             raise
         now = directory.read_state()

@@ -20,7 +20,7 @@ from kurma_core.pods import recovery
 from kurma_core.pods.events import Events
 from kurma_core.pods.launch import layers_of
 from kurma_core.pods.records import pod_record, read_document
-from kurma_core.pods.space import no_space
+from kurma_core.pods.space import unwritable
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs import Stager
@@ -176,7 +176,7 @@ class PodFinder:
                 except PodNotFoundError:
                     return
                 except HostError as error:
-                    if no_space(error):
+                    if unwritable(error):
                         return  # it is taken down; only that cannot be recorded
                     raise
                 if state in ENDED_STATES:

@@ -7,7 +7,6 @@ off once it is undone: a process that dies anywhere leaves a list that any other
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.models import Attachment
 from kurma_core.pods import docker, terminals, volumes
 from kurma_core.pods.dns import pod_dns, pod_hosts
-from kurma_core.pods.space import free_layers, no_space
+from kurma_core.pods.space import free_layers, unwritable
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs import RunningStager, Stdio
@@ -32,6 +31,8 @@ if TYPE_CHECKING:
 Json = Any
 #: Seconds until a killed process is given up.
 _KILL_PATIENCE = 10.0
+#: Seconds for what was not to be killed before: it hangs in the kernel, and goes when that lets go of it.
+_QUICK_LOOK = 0.2
 
 
 @dataclass(slots=True)
@@ -44,6 +45,8 @@ class Launch:
     stdio: Stdio | None = None
     attachments: tuple[Attachment, ...] = ()
     stager: RunningStager | None = None
+    #: seconds until what does not die is given up
+    patience: float = _KILL_PATIENCE
 
     def record(self, **changes: Json) -> None:
         self.directory.change_state(**changes)
@@ -86,7 +89,7 @@ class Cgroup:
     def undo(self, launch: Launch) -> None:
         tree = CgroupTree(launch.document.cgroup)
         try:
-            tree.kill()
+            tree.kill(launch.patience)
             tree.remove()
         except OSError as error:
             raise _host_error("remove the cgroup", launch, error) from None
@@ -202,12 +205,23 @@ class Stager:
         if launch.stager is not None:
             # Whatever cgroup it has gone to; and it is waited for, since it may be our child.
             launch.stager.signal(signal.SIGKILL)
-            launch.stager.wait(_KILL_PATIENCE)
+            launch.stager.wait(launch.patience)
         free_layers(launch.directory.path)
 
 
 #: In the order in which a pod comes up.
 STEPS: tuple[Step, ...] = (Volumes(), Cgroup(), UserNamespace(), NetworkNamespace(), Networks(), Stager())
+
+
+def ends_now(launch: Launch) -> None:
+    """For a pod whose teardown has failed before: ends what is left of its processes, if that can be.
+
+    :raises HostError: they still hang in the kernel. So nobody waits long who only comes by.
+    """
+    try:
+        CgroupTree(launch.document.cgroup).kill(_QUICK_LOOK)
+    except OSError as error:
+        raise _host_error("end its processes", launch, error) from None
 
 
 def bring_up(launch: Launch) -> None:
@@ -237,6 +251,8 @@ def tear_down(launch: Launch) -> list[KurmaError]:
             step.undo(launch)
         except KurmaError as error:
             failures.append(error)
+            # What did not die in that time is not waited for a second time.
+            launch.patience = _QUICK_LOOK
             continue
         on_record.remove(step.name)
         try:
@@ -245,7 +261,7 @@ def tear_down(launch: Launch) -> list[KurmaError]:
             continue
         except HostError as error:
             # On a full disk, what is undone stays on record, and undoing it twice does no harm.
-            if not no_space(error):
+            if not unwritable(error):
                 failures.append(error)
     return failures
 
@@ -324,7 +340,7 @@ def layers_of(state: Mapping[str, Json]) -> dict[str, list[str]]:
 
 def _host_error(what: str, launch: Launch, error: OSError) -> HostError:
     return HostError(
-        f"pod {launch.document.uuid}: cannot {what}: {error.filename or ''}: {os.strerror(error.errno or 0)}",
+        f"pod {launch.document.uuid}: cannot {what}: {error.filename or ''}: {error.strerror or error}",
         errno=error.errno,
         path=error.filename,
         pod=launch.document.uuid,

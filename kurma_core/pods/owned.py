@@ -11,7 +11,7 @@ from kurma_core.errors import HostError, KurmaError, PodDamagedError, PodError, 
 from kurma_core.linux.clock import timestamp
 from kurma_core.pods.launch import Launch, bring_up, tear_down
 from kurma_core.pods.records import conclusion, pod_record, read_document
-from kurma_core.pods.space import no_space
+from kurma_core.pods.space import unwritable
 from kurma_core.staging.aci import last_output
 from kurma_core.value import replace
 
@@ -170,7 +170,7 @@ class OwnedPod:
             self._launch.record(**how, finishedAt=timestamp(), owner=None)
         except KurmaError as error:
             # Whoever comes by once the disk is not full any more finds a dead pod, and records it.
-            if no_space(error):
+            if unwritable(error):
                 self._unrecorded = error
             else:
                 failures.append(error)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import HostError, KurmaError, PodNotFoundError
 from kurma_core.linux.clock import timestamp
-from kurma_core.pods.launch import Launch, tear_down
+from kurma_core.pods.launch import Launch, ends_now, tear_down
 from kurma_core.pods.records import conclusion, read_document
-from kurma_core.pods.space import no_space
+from kurma_core.pods.space import unwritable
 from kurma_core.staging.aci import last_output
 
 if TYPE_CHECKING:
@@ -61,7 +61,8 @@ def recover(services: Services, directory: PodDirectory, events: Events) -> bool
 def take_down(services: Services, directory: PodDirectory, events: Events) -> bool:
     """As :func:`recover`, for who holds the owner lock.
 
-    :raises HostError: all is taken down, but the disk is too full to record it (see :func:`no_space`).
+    :raises HostError: all is taken down, but that cannot be recorded (see :func:`unwritable`); or processes of it
+        hang in the kernel, as they did the last time.
     """
     if _half_made(directory):
         # Nothing outside its directory was made.
@@ -87,6 +88,7 @@ def take_down(services: Services, directory: PodDirectory, events: Events) -> bo
         driver = services.stagers.of_pod(document.stager)
         end = conclusion(directory, document, driver, None, last_output(directory.path))
     else:
+        ends_now(launch)
         end = {"state": state["state"], "reason": state.get("reason"), "exitCode": state.get("exitCode")}
     failures = tear_down(launch)
     if failures:
@@ -96,7 +98,7 @@ def take_down(services: Services, directory: PodDirectory, events: Events) -> bo
         directory.change_state(**end, finishedAt=state.get("finishedAt") or timestamp(), owner=None)
         events.tell(str(end["state"]), document)
     except HostError as error:
-        if not no_space(error):
+        if not unwritable(error):
             raise
         unrecorded = error
     if failures:

@@ -1,4 +1,4 @@
-"""Full disks: a pod is ended and removed without a free byte."""
+"""Full and read-only disks: a pod is ended without a free byte."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from kurma_core.errors import KurmaError
 
 
-def no_space(error: KurmaError) -> bool:
-    """Whether something could not be written because the disk, or a quota, is full."""
-    return error.data.get("errno") in (errno.ENOSPC, errno.EDQUOT)
+def unwritable(error: KurmaError) -> bool:
+    """Whether something could not be written because the disk, or a quota, is full; or it has become read-only."""
+    return error.data.get("errno") in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 def free_layers(directory: str) -> None:

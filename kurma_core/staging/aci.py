@@ -10,6 +10,7 @@ import json
 import os
 import signal
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import HostError, StagerError
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 USERNS_ANNOTATION = "kurma.io/stager/userns"
 #: The last lines of a stager's output, as an error shows them.
 _TAIL_LINES, _TAIL_BYTES = 5, 4096
+#: Seconds for a ``status`` call-in after one of the same stager has not answered.
+_AFTER_SILENCE = 1.0
 
 
 @frozen
@@ -76,6 +79,7 @@ class AciStager:
         self.spawner = spawner
         self._version = version
         self.times = times
+        self._status_time = times.status
 
     def prepare(self, pod: PodSetup) -> None:
         for name in ("pod", "stager"):
@@ -202,7 +206,12 @@ class AciStager:
                 call = self.call_in(directory, running, ("/opt/stager/status",), Stdio(null, end, null), None)
             finally:
                 os.close(end)
-            text, code = call.answer(output, records.LIMIT, self.times.status)
+            try:
+                text, code = call.answer(output, records.LIMIT, min(self._status_time, self.times.status))
+            except StagerError:
+                # Others of its kind may be as mute: who lists many pods does not wait long for each.
+                self._status_time = _AFTER_SILENCE
+                raise
         finally:
             os.close(output)
             os.close(null)
@@ -280,6 +289,10 @@ class AciStager:
 
     def stop(self, directory: str, running: RunningStager, *, force: bool) -> None:
         running.signal(signal.SIGKILL if force else signal.SIGTERM)
+        if force:
+            # On v1, what is frozen dies once it is thawed.
+            with suppress(OSError, ValueError, KeyError):
+                CgroupTree(_call_record(directory)["cgroup"]).thaw()
 
     def cleanup(self, directory: str, cgroup: str) -> None:
         # Whatever the stager started is in the pod's cgroup; its mounts go with the last process in them.
