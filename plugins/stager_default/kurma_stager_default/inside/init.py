@@ -135,7 +135,9 @@ def _prepare() -> None:
     _signal.set_wakeup_fd(-1)
     _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
     for number in _signal.valid_signals() - {_signal.SIGCHLD, _signal.SIGKILL, _signal.SIGSTOP, *_REQUESTS}:
-        _signal.signal(number, _signal.SIG_IGN)  # blocked alone, they would queue up
+        _signal.signal(number, _signal.SIG_IGN)
+    # What is blocked queues up, ignored or not.
+    _signal.pthread_sigmask(_signal.SIG_SETMASK, (_signal.SIGCHLD, *_REQUESTS))
     # A cgroup namespace too: whoever may enter ours must not find the host's there.
     namespaces.unshare(namespaces.CLONE_NEWNS | namespaces.CLONE_NEWCGROUP)
     mounts.make_private("/")
