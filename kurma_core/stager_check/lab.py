@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 Json = Any
 _LIMIT = 1 << 20
+#: Apps and commands that are listened to at a time.
+_MOST = 64
 
 
 def app(*arguments: str, user: str = "0", group: str = "0", **fields: Json) -> dict[str, Json]:
@@ -148,7 +150,9 @@ class Pod:
 
     def gather(self) -> list[Probe]:
         """Those that have arrived by now, and were not given out, in the order in which they came."""
-        while select.select([self._listener], [], [], 0)[0]:
+        for _ in range(_MOST):
+            if not select.select([self._listener], [], [], 0)[0]:
+                break
             connection, _ = self._listener.accept()
             self.arrived.append(Probe(connection, self.lab.patience.answer))
         found, self.arrived = self.arrived, []

@@ -103,6 +103,14 @@ class NotDone(Exception):
     """The stager does not do this, and says so."""
 
 
+#: What is raised where something is otherwise than it should be, nonsense from a stager or its apps included.
+SEEN = (Wrong, OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
+
+
+def _words(error: BaseException) -> str:
+    return str(error) if isinstance(error, Wrong | OSError) else f"nonsense: {type(error).__name__}: {error}"
+
+
 def equal(what: str, found: object, wanted: object) -> None:
     """:raises Wrong: they differ."""
     if found != wanted:
@@ -142,8 +150,8 @@ class Report:
             self.say(name, "skipped", str(error))
         except KurmaError as error:
             self.say(name, "fail", error.message)
-        except (Wrong, OSError) as error:
-            self.say(name, "fail", str(error) or type(error).__name__)
+        except SEEN as error:
+            self.say(name, "fail", _words(error))
         else:
             self.say(name, "ok")
 
@@ -155,8 +163,8 @@ class Report:
             yield
         except Untidy:
             raise
-        except (KurmaError, Wrong, OSError) as error:
-            text = error.message if isinstance(error, KurmaError) else str(error) or type(error).__name__
+        except (KurmaError, *SEEN) as error:
+            text = error.message if isinstance(error, KurmaError) else _words(error)
             unsaid = [name for name in LINES if name.startswith(prefix) and name not in self.lines]
             if unsaid:
                 self.say(unsaid[0], "fail", text)

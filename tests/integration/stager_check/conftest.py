@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import subprocess
@@ -13,9 +14,13 @@ import pytest
 
 from kurma_core.client import Client, Settings, connect
 from kurma_core.image_store import build_archive
-from kurma_core.stager_check.host import Patience
+from kurma_core.stager_check import layers
+from kurma_core.stager_check.host import CheckServices, Patience, WatchedStager
+from kurma_core.stager_check.lab import Lab
 from kurma_core.stager_check.lines import LINES, Line
 from kurma_core.stager_check.suite import check
+from kurma_core.staging.aci import StagerTimes
+from kurma_core.staging.starting import StagerImage
 from tests.integration.pods.support import image_id
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -83,12 +88,34 @@ def client(tmp_path: Path, state: Path) -> Iterator[Callable[..., Client]]:
 def checked(client: Callable[..., Client]) -> Callable[..., Checked]:
     """``checked(archive)`` runs the suite, with little patience."""
 
-    def run(archive: str, *, answer: float = 4.0, **config: object) -> Checked:
+    def run(archive: str, **config: object) -> Checked:
         told: list[Line] = []
         services = client(archive, **config)._services
-        patience = Patience(start=4.0, stop=1.0, answer=answer)
+        patience = Patience(start=4.0, stop=1.0, answer=4.0)
         report = check(services, archive, told.append, patience)
         assert set(report.lines) == set(LINES), "every line is told of"
         return Checked(report.lines, told)
 
     return run
+
+
+@pytest.fixture
+def lab(client: Callable[..., Client]) -> Iterator[Callable[[str], Lab]]:
+    """``lab(archive)``: what starts pods of the check's app under that stager."""
+    with contextlib.ExitStack() as stack:
+
+        def make(archive: str) -> Lab:
+            services = client(archive)._services
+
+            def image() -> StagerImage:
+                found = services.images.host_image(archive)
+                return StagerImage(found.id, found.path, found.manifest)
+
+            patience = Patience()
+            driver = WatchedStager("example", image, services.spawner, "test", StagerTimes(stop=2))
+            workplace = stack.enter_context(services.store.workplace())
+            probes = layers.build(workplace)
+            rooms = CheckServices(services, driver, {}, probes, patience)
+            return Lab(rooms, driver, probes, patience, workplace)
+
+        yield make

@@ -3,36 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from kurma_core.client import Client
-from kurma_core.stager_check import layers
-from kurma_core.stager_check.host import CheckServices, Patience, WatchedStager
 from kurma_core.stager_check.lab import Lab, app
-from kurma_core.staging.aci import StagerTimes
-from kurma_core.staging.starting import StagerImage
 from tests.integration.stager_check.conftest import Checked
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 
 @pytest.fixture
-def lab(example: Callable[..., str], client: Callable[..., Client]) -> Iterator[Lab]:
-    archive = example("stager_bubblewrap")
-    services = client(archive)._services
-
-    def image() -> StagerImage:
-        found = services.images.host_image(archive)
-        return StagerImage(found.id, found.path, found.manifest)
-
-    patience = Patience()
-    driver = WatchedStager("bubblewrap", image, services.spawner, "test", StagerTimes(stop=2))
-    with services.store.workplace() as workplace:
-        probes = layers.build(workplace)
-        yield Lab(CheckServices(services, driver, {}, probes, patience), driver, probes, patience, workplace)
+def pods(example: Callable[..., str], lab: Callable[[str], Lab]) -> Lab:
+    return lab(example("stager_bubblewrap"))
 
 
 def namespaces(pid: int) -> dict[str, str]:
@@ -58,8 +42,8 @@ def test_it_holds(example: Callable[..., str], checked: Callable[..., Checked]) 
     }
 
 
-def test_apps_are_apart(lab: Lab) -> None:
-    with lab.pod({"main": app("main", "serve"), "other": app("other", "serve", user="7", group="8")}) as pod:
+def test_apps_are_apart(pods: Lab) -> None:
+    with pods.pod({"main": app("main", "serve"), "other": app("other", "serve", user="7", group="8")}) as pod:
         main, other = pod.probe("main"), pod.probe("other")
         mine, its, host = namespaces(main.pid), namespaces(other.pid), namespaces(os.getpid())
         assert mine.pop("net") == its.pop("net") != host.pop("net")
@@ -75,9 +59,9 @@ def test_apps_are_apart(lab: Lab) -> None:
         assert main.ask("file", "/tmp/of-other") == {"error": "No such file or directory"}
 
 
-def test_nobody_has_power(lab: Lab) -> None:
+def test_nobody_has_power(pods: Lab) -> None:
     """Not the app of user 0, nor a command that is run in it."""
-    with lab.pod({"main": app("main", "serve"), "other": app("other", "serve", user="7", group="8")}) as pod:
+    with pods.pod({"main": app("main", "serve"), "other": app("other", "serve", user="7", group="8")}) as pod:
         main, other = pod.probe("main"), pod.probe("other")
         call = pod.run("command", "serve")
         command = pod.probe("command")
@@ -92,9 +76,9 @@ def test_nobody_has_power(lab: Lab) -> None:
         assert call.code() == 0
 
 
-def test_sigterm_ends_what_does_not_ask_for_it(lab: Lab) -> None:
+def test_sigterm_ends_what_does_not_ask_for_it(pods: Lab) -> None:
     """The app is not the first process of its namespace, for which the kernel would drop the signal."""
-    with lab.pod({"main": app("main", "serve")}) as pod:
+    with pods.pod({"main": app("main", "serve")}) as pod:
         pod.probe("main")
         pod.stop()
         record = pod.ends(1.5)

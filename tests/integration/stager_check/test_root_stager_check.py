@@ -15,24 +15,13 @@ import pytest
 
 from kurma_core.client import Client
 from kurma_core.linux.cgroups import CgroupTree
-from kurma_core.stager_check.lines import LINES
+from kurma_core.stager_check.lab import Lab, app
+from kurma_core.stager_check.lines import LINES, Line, Report
 from tests.integration.pods.support import alive, until
 from tests.integration.stager_check.conftest import Checked
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 KURMA = (sys.executable, "-m", "kurma_core.cli.main")
-#: What the stager in shell says that it does not do.
-NOT_IN_SHELL = {
-    "logs.streams",
-    "logs.since",
-    "logs.stream",
-    "run.supplementary-gids",
-    "run.terminal",
-    "app.supplementary-gids",
-    "userns.apps",
-    "userns.run",
-    "waits.pod",
-}
 
 
 def kurma(state: Path, *words: str, config: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -55,13 +44,6 @@ def test_the_default_stager(state: Path, nothing: Path) -> None:
     assert {line["outcome"] for line in lines.values()} == {"ok"}, "the default one does all of it"
     assert {line["detail"] for line in lines.values()} == {None}
     assert kurma(state, "list", "--no-legend", config=nothing).stdout == ""
-
-
-def test_the_stager_in_shell(example: Callable[..., str], checked: Callable[..., Checked]) -> None:
-    found = checked(example("stager_shell"))
-    assert found.failed == {}
-    assert found.of("skipped") == NOT_IN_SHELL
-    assert all(found.lines[name].detail for name in NOT_IN_SHELL)
 
 
 def test_descriptor_4_that_the_stager_holds(example: Callable[..., str], checked: Callable[..., Checked]) -> None:
@@ -123,17 +105,25 @@ def test_each_mistake_is_named(example: Callable[..., str], checked: Callable[..
     assert "--stream stderr prints" in found.failed["logs.stream"]
 
 
-def test_a_status_that_is_garbage(example: Callable[..., str], checked: Callable[..., Checked]) -> None:
+def test_a_status_that_is_garbage(example: Callable[..., str], lab: Callable[[str], Lab]) -> None:
     """Control characters, and more of them than anybody would read: told in a line, in no time."""
     garbage = ("status", "comma=\n", "while :; do printf '\\033[31m\\a\\000garbage\\n'; done\n")
+    told: list[Line] = []
+    report = Report(told.append)
     started = time.monotonic()
-    found = checked(example("stager_shell", garbage), answer=1.5)
-    assert time.monotonic() - started < 60
-    assert {"status.running", "status.exited", "status.killed"} <= found.failed.keys()
-    assert found.failed.keys() <= {
-        name for name in LINES if name.startswith(("status.", "end.", "stop.", "logs.", "handlers."))
+    with lab(example("stager_shell", garbage)).pod({"main": app("main", "serve")}) as pod:
+        main = pod.probe("main")
+        for name in ("status.running", "status.exited", "status.killed"):
+            with report.line(name):
+                pod.status()
+        main.tell("exit", 3)
+        # The stager, too, puts together what it keeps from that; it is not asked.
+        assert pod.owned.stager.alive()
+    assert time.monotonic() - started < 15
+    assert [line.outcome for line in told] == ["fail"] * 3
+    assert {line.detail for line in told} == {
+        "the stager is wrong: its status call-in has more than 1048576 bytes"
     }
-    assert all(line.detail.isprintable() for line in found.told)
 
 
 def test_an_image_that_may_not_run(
@@ -155,23 +145,49 @@ def test_an_image_with_dependencies(example: Callable[..., str], checked: Callab
     assert found.failed.keys() == {"image.dependencies"}
 
 
-def test_a_check_that_is_killed_leaves_what_gc_takes(state: Path, nothing: Path) -> None:
-    before = set(os.listdir("/run/netns")) if os.path.isdir("/run/netns") else set()
-    command = [*KURMA, "--dir", str(state), "--config", str(nothing), "stager", "check", "default"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if "layers.order" in line:
-                break
-        process.send_signal(signal.SIGKILL)
+def under_way(state: Path, config: Path) -> tuple[subprocess.Popen[str], str]:
+    """A check, and the UUID of the pod that it has made."""
+    command = [*KURMA, "--dir", str(state), "--config", str(config), "stager", "check", "default"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "layers.order" in line:
+            break
     (uuid,) = [name for name in os.listdir(state / "pods") if name != "names" and not name.startswith(".")]
-    stager = json.loads((state / "pods" / uuid / "state.json").read_text())["stager"]["pid"]
-    until(lambda: not alive(stager), "the stager's end")
-    assert kurma(state, "gc", "--grace-period", "0", config=nothing).returncode == 0
+    return process, uuid
+
+
+def nothing_of(state: Path, uuid: str, namespaces: set[str]) -> None:
     assert {name for name in os.listdir(state / "pods") if name != ".ids"} == {"names"}
     assert os.listdir(state / "pods" / "names") == []
     assert not CgroupTree(f"kurma/{uuid}").exists()
-    assert (set(os.listdir("/run/netns")) if os.path.isdir("/run/netns") else set()) == before
+    assert network_namespaces() == namespaces
+
+
+def network_namespaces() -> set[str]:
+    return set(os.listdir("/run/netns")) if os.path.isdir("/run/netns") else set()
+
+
+def test_a_check_that_is_killed_leaves_what_gc_takes(state: Path, nothing: Path) -> None:
+    before = network_namespaces()
+    process, uuid = under_way(state, nothing)
+    stager = json.loads((state / "pods" / uuid / "state.json").read_text())["stager"]["pid"]
+    process.kill()
+    process.communicate(timeout=20)
+    until(lambda: not alive(stager), "the stager's end")
+    assert kurma(state, "gc", "--grace-period", "0", config=nothing).returncode == 0
+    nothing_of(state, uuid, before)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_check_that_is_interrupted_leaves_nothing(state: Path, nothing: Path, number: int, code: int) -> None:
+    before = network_namespaces()
+    process, uuid = under_way(state, nothing)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=20)
+    assert process.returncode == code, said
+    assert "Traceback" not in said
+    nothing_of(state, uuid, before)
 
 
 def test_a_stager_that_is_no_image_or_not_there(state: Path, nothing: Path, tmp_path: Path) -> None:
