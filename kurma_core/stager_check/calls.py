@@ -16,8 +16,10 @@ from kurma_core.stager_check.lines import NotDone, Wrong, equal, shortened
 
 if TYPE_CHECKING:
     from kurma_core.models import AppStatus
-    from kurma_core.stager_check.lab import Call, Lab, Pod, Probe
+    from kurma_core.stager_check.call import Call
+    from kurma_core.stager_check.lab import Lab, Pod
     from kurma_core.stager_check.lines import Report
+    from kurma_core.stager_check.talk import Probe
 
 #: More than a pipe, a socket or an argument holds.
 _LONG = 300_000

@@ -13,8 +13,9 @@ from kurma_core.staging.starting import WAITS
 
 if TYPE_CHECKING:
     from kurma_core.appc.image import ImageManifest
-    from kurma_core.stager_check.lab import Lab, Probe
+    from kurma_core.stager_check.lab import Lab
     from kurma_core.stager_check.lines import Report
+    from kurma_core.stager_check.talk import Probe
 
 
 def declared(lab: Lab, manifest: ImageManifest, report: Report) -> None:

@@ -15,8 +15,9 @@ from kurma_core.stager_check.lab import app
 from kurma_core.stager_check.lines import NotDone, Wrong, equal, shortened
 
 if TYPE_CHECKING:
-    from kurma_core.stager_check.lab import Lab, Pod, Probe
+    from kurma_core.stager_check.lab import Lab, Pod
     from kurma_core.stager_check.lines import Report
+    from kurma_core.stager_check.talk import Probe
 
 ODD_WORDS = ("two words", "", "it's", 'a "quote"', "a\nline", "$HOME `id` \\n *", "ü–𐍈")
 ODD_VALUE = "two\nlines, 'quoted' \"twice\" $HOME \\n = ü"

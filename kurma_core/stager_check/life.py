@@ -13,8 +13,9 @@ from kurma_core.stager_check.lines import Wrong, equal
 
 if TYPE_CHECKING:
     from kurma_core.models import PodRecord
-    from kurma_core.stager_check.lab import Lab, Pod, Probe
+    from kurma_core.stager_check.lab import Lab, Pod
     from kurma_core.stager_check.lines import Report
+    from kurma_core.stager_check.talk import Probe
 
 
 def by_itself(pod: Pod, main: Probe, other: Probe, report: Report) -> None:

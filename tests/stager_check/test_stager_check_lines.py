@@ -11,8 +11,8 @@ import pytest
 from kurma_core.cli.main import main
 from kurma_core.errors import StagerError
 from kurma_core.stager_check import probe
-from kurma_core.stager_check.lab import Probe
 from kurma_core.stager_check.lines import LINES, Line, NotDone, Report, Untidy, Wrong, equal
+from kurma_core.stager_check.talk import Probe
 from tests.cli.cli_fakes import FakeClient
 
 
