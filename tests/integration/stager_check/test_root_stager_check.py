@@ -145,9 +145,9 @@ def test_an_image_with_dependencies(example: Callable[..., str], checked: Callab
     assert found.failed.keys() == {"image.dependencies"}
 
 
-def under_way(state: Path, config: Path) -> tuple[subprocess.Popen[str], str]:
+def under_way(state: Path, config: Path, stager: str = "default") -> tuple[subprocess.Popen[str], str]:
     """A check, and the UUID of the pod that it has made."""
-    command = [*KURMA, "--dir", str(state), "--config", str(config), "stager", "check", "default"]
+    command = [*KURMA, "--dir", str(state), "--config", str(config), "stager", "check", stager]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     for line in process.stdout:
@@ -168,14 +168,19 @@ def network_namespaces() -> set[str]:
     return set(os.listdir("/run/netns")) if os.path.isdir("/run/netns") else set()
 
 
-def test_a_check_that_is_killed_leaves_what_gc_takes(state: Path, nothing: Path) -> None:
-    before = network_namespaces()
-    process, uuid = under_way(state, nothing)
+def test_a_check_that_is_killed_leaves_what_gc_takes(
+    example: Callable[..., str], client: Callable[..., Client], state: Path, tmp_path: Path
+) -> None:
+    """Also under a stager that would never end by itself, though its apps have."""
+    archive = example("stager_shell", ("init", "exec 4>&- 5<&- #", "exec 4>&- 5<&-; sleep 1000 #"))
+    client(archive)
+    before, config = network_namespaces(), tmp_path / "kurma.json"
+    process, uuid = under_way(state, config, archive)
     stager = json.loads((state / "pods" / uuid / "state.json").read_text())["stager"]["pid"]
     process.kill()
     process.communicate(timeout=20)
     until(lambda: not alive(stager), "the stager's end")
-    assert kurma(state, "gc", "--grace-period", "0", config=nothing).returncode == 0
+    assert kurma(state, "gc", "--grace-period", "0", config=config).returncode == 0
     nothing_of(state, uuid, before)
 
 
