@@ -1,4 +1,4 @@
-"""Lines about what a stager's image declares by annotations: user namespaces (H9), waiting for a pod (G10)."""
+"""Lines about what a stager's image declares by annotations: user namespaces (H9), waiting, changes (G10)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kurma_core.pods.request import PodRequest
 from kurma_core.stager_check.lab import app
 from kurma_core.stager_check.lines import Wrong, equal
 from kurma_core.staging.aci import USERNS_ANNOTATION
+from kurma_core.staging.apps import ANNOTATION as CALL_INS_ANNOTATION
 from kurma_core.staging.starting import WAITS
 
 if TYPE_CHECKING:
@@ -28,6 +30,11 @@ def declared(lab: Lab, manifest: ImageManifest, report: Report) -> None:
             continue
         with report.rest(prefix):
             what(lab, report)
+    if "app-add" not in (manifest.annotation(CALL_INS_ANNOTATION) or "").split(","):
+        report.skip("changing", f"the image has no annotation {CALL_INS_ANNOTATION} with app-add")
+        return
+    with report.rest("changing"):
+        _changing(lab, report)
 
 
 def _user_namespaces(lab: Lab, report: Report) -> None:
@@ -78,3 +85,28 @@ def _waiting(lab: Lab, report: Report) -> None:
             equal("exit code of the pod", pod.ends().exit_code, 4)
     finally:
         lab.driver.early = False
+
+
+def _changing(lab: Lab, report: Report) -> None:
+    with lab.pod({"main": app("main", "serve")}) as pod:
+        main, uuid = pod.probe("main"), pod.owned.uuid
+        late = PodRequest(lab.template({"late": app("late", "serve")}), stager=lab.driver.name)
+        with report.line("changing.add"):
+            lab.manager.app_add(uuid, late, start=True)
+            first = pod.probe("late")
+            equal("descriptors", first.facts["descriptors"], [0, 1, 2])
+            equal("/marks/both", first.must("file", "/marks/both"), "top")
+            first.must("make", "/marks/both", "written")
+        with report.line("changing.stop"):
+            lab.manager.app_stop(uuid, "late", timeout=1.0)
+            if not pod.status_when("late").exited or pod.status()["main"].exited:
+                raise Wrong("status says otherwise")
+            equal("main", main.must("file", "/marks/both"), "top")
+        with report.line("changing.start"):
+            lab.manager.app_start(uuid, "late")
+            equal("/marks/both", pod.probe("late").must("file", "/marks/both"), "top")
+        with report.line("changing.rm"):
+            lab.manager.app_stop(uuid, "late", timeout=1.0)
+            lab.manager.app_rm(uuid, "late")
+            equal("apps", sorted(pod.status()), ["main"])
+            equal("main", main.must("file", "/marks/both"), "top")

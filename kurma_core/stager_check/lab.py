@@ -55,6 +55,14 @@ class Lab:
         self.hostnames: dict[str, str] = {}
         self.manager = PodManager(services)
 
+    def template(self, apps: Mapping[str, Mapping[str, Json]], **pod: Json) -> PodTemplate:
+        """:param apps: as :meth:`pod` takes them."""
+        documents = [
+            {"name": name, "image": {"id": self.image.id}, **(one if "app" in one else {"app": one})}
+            for name, one in apps.items()
+        ]
+        return PodTemplate.parse({"apps": documents, **pod})
+
     @contextlib.contextmanager
     def pod(
         self,
@@ -70,11 +78,7 @@ class Lab:
         :param apps: an ``app`` by name; or, with the key ``app``, more of a pod's manifest.
         :raises KurmaError: it did not start.
         """
-        documents = [
-            {"name": name, "image": {"id": self.image.id}, **(one if "app" in one else {"app": one})}
-            for name, one in apps.items()
-        ]
-        template = PodTemplate.parse({"apps": documents, "networks": ["none"], **pod})
+        template = self.template(apps, networks=["none"], **pod)
         request = PodRequest(
             template, stager=self.driver.name, ephemeral=True, interactive=interactive, userns=userns
         )

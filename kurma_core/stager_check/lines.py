@@ -73,6 +73,10 @@ LINES: dict[str, str] = {
     "userns.apps": "apps are in the pod's user namespace, and see files of their own ids",
     "userns.run": "so are commands that are run in them",
     "waits.pod": "started before its pod, it waits for the byte, and then runs it as ever",
+    "changing.add": "app-add and app-start: a running pod gets an app",
+    "changing.stop": "app-stop ends that app, and no other",
+    "changing.start": "app-start starts it again, from a clean root",
+    "changing.rm": "app-rm: the pod does not know it any more",
 }
 
 

@@ -24,6 +24,10 @@ NOT_IN_SHELL = {
     "userns.apps",
     "userns.run",
     "waits.pod",
+    "changing.add",
+    "changing.stop",
+    "changing.start",
+    "changing.rm",
 }
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "stager_protocol.md").read_text()

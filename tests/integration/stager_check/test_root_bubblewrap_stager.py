@@ -39,6 +39,10 @@ def test_it_holds(example: Callable[..., str], checked: Callable[..., Checked]) 
         "userns.apps",
         "userns.run",
         "waits.pod",
+        "changing.add",
+        "changing.stop",
+        "changing.start",
+        "changing.rm",
     }
 
 
