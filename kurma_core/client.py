@@ -296,7 +296,8 @@ class Client:
                     yield from first(reader.rest())
                 else:
                     yield from reader.follow(stager.fileno(), first, then)
-            self._tell_lost(reference, app)
+            if instance is None:
+                self._tell_lost(reference, app)
         finally:
             if stager is not None:
                 stager.close()
