@@ -58,7 +58,7 @@ def _add(supervisor: Supervisor, conversation: Conversation, request: dict[str, 
     if note is not None:
         supervisor.note(note)
     run = AppRun(app, tree, ADDED)
-    supervisor.watch_memory(run)
+    supervisor.life.watch_memory(run)
     supervisor.runs.append(run)
     _answer(supervisor, conversation)
 
@@ -77,7 +77,7 @@ def _start(supervisor: Supervisor, conversation: Conversation, request: dict[str
     run.settle()
     run.waiting.append((True, conversation))
     try:
-        supervisor.begin(run)
+        supervisor.life.begin(run)
     except OSError:
         run.waiting.pop()
         raise
@@ -92,11 +92,11 @@ def _stop(supervisor: Supervisor, conversation: Conversation, request: dict[str,
     seconds = request.get("timeout")
     run.quitting = True
     run.waiting.append((False, conversation))
-    supervisor.ask_to_end(run)
+    supervisor.life.ask_to_end(run)
     if run.phase == ENDED:
         return
     patience = supervisor.pod.stop_timeout if seconds is None else seconds
-    supervisor.loop.at((run, "stop"), time.monotonic() + patience, lambda: supervisor.insist(run))
+    supervisor.loop.at((run, "stop"), time.monotonic() + patience, lambda: supervisor.life.insist(run))
 
 
 def _remove(supervisor: Supervisor, conversation: Conversation, request: dict[str, Any]) -> None:
