@@ -175,6 +175,7 @@ def test_standard_input_goes_to_the_interactive_app(house):
     )
     os.close(read)
     run.wait_output("ready")
+    run.wait_output("nothing")  # of the other one, whose lines stand in no order to these
     os.write(write, b"first\n")
     run.wait_output("first")
     os.write(write, b"second\n")
