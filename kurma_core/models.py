@@ -451,6 +451,7 @@ class AppExecution:
     started_at: str | None = None
     finished_at: str | None = None
     log: str | None = None
+    signal: int | None = None
 
     def to_json(self) -> dict[str, Json]:
         return {
@@ -458,6 +459,7 @@ class AppExecution:
             "run": self.run,
             "exitCode": self.exit_code,
             "exitReason": self.reason,
+            "signal": self.signal,
             "message": self.message,
             "startedAt": self.started_at,
             "finishedAt": self.finished_at,
@@ -475,6 +477,7 @@ class AppExecution:
             started_at=value["startedAt"],
             finished_at=value["finishedAt"],
             log=value["log"],
+            signal=value.get("signal"),  # an earlier Kurma kept none
         )
 
 

@@ -69,6 +69,7 @@ def _as_execution(status: AppStatus) -> AppExecution:
         started_at=status.started_at,
         finished_at=status.finished_at,
         log=status.log,
+        signal=status.signal,
     )
 
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, cast
 
 from kurma_core.errors import StagerError
-from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.process import wait_pidfd
 from kurma_core.models import RenderedImage
 from kurma_core.pods.services import Services
@@ -79,8 +77,7 @@ class WatchedStager(AciStager):
     def start(self, pod: PodSetup, stdio: Stdio) -> StagerProcess:
         assert pod.network_namespace is not None
         self.listeners[pod.uuid] = _listen(pod.network_namespace)
-        started = self._start_early(pod) if self.early else super().start(pod, stdio)
-        return _Watched(started, pod.cgroup)
+        return self._start_early(pod) if self.early else super().start(pod, stdio)
 
     def _start_early(self, pod: PodSetup) -> StagerProcess:
         """As if its pod were not known yet. :raises StagerError: it does not wait for it."""
@@ -110,37 +107,6 @@ def _listen(namespace: str) -> socket.socket:
     finally:
         namespaces.setns(own, namespaces.CLONE_NEWNET)
         os.close(own)
-
-
-class _Watched(StagerProcess):
-    """Says who holds descriptor 4, where it does not close."""
-
-    def __init__(self, process: StagerProcess, cgroup: str) -> None:
-        self.__dict__.update(process.__dict__)
-        self._cgroup = cgroup
-
-    def wait_running(self, timeout: float) -> bool:
-        pipe = None if self._ready is None else f"pipe:[{os.fstat(self._ready).st_ino}]"
-        try:
-            return super().wait_running(timeout)
-        except StagerError as error:
-            if not self.alive():
-                raise
-            holders = ", ".join(self._holders(pipe)) or "nobody that can be seen"
-            raise StagerError(f"it is still open after {timeout:g} s; held by {holders}{self._told()}") from error
-
-    def _holders(self, pipe: str | None) -> Iterator[str]:
-        for pid in CgroupTree(self._cgroup).pids():
-            with contextlib.suppress(OSError):
-                for number in os.listdir(f"/proc/{pid}/fd"):
-                    if os.readlink(f"/proc/{pid}/fd/{number}") == pipe:
-                        who = "the stager" if pid == self.pid else f"process {pid} ({_command(pid)})"
-                        yield f"{who} as descriptor {number}"
-
-
-def _command(pid: int) -> str:
-    with open(f"/proc/{pid}/cmdline", "rb") as file:
-        return " ".join(file.read(4096).decode(errors="replace").split("\0")).strip()[:80]
 
 
 class CheckServices(Services):

@@ -173,7 +173,8 @@ class AciStager:
 
     @staticmethod
     def _running(pod: PodSetup, identity: ProcessIdentity, pidfd: int, ready: int, image: str) -> StagerProcess:
-        return StagerProcess(identity, pidfd, ready, lambda: last_output(pod.directory), image)
+        members = CgroupTree(pod.cgroup).pids
+        return StagerProcess(identity, pidfd, ready, lambda: last_output(pod.directory), image, members)
 
     def manifest(self, pod: PodSetup, size: tuple[int, int] | None = None) -> bytes:
         """What the stager is told of the pod. :param size: of the caller's terminal."""

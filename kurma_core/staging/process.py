@@ -9,13 +9,15 @@ from __future__ import annotations
 import os
 import select
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from kurma_core.errors import StagerError
 from kurma_core.linux import process
 
 _PF_EXITING = 0x4
+#: How many of those that hold descriptor 4 an error names.
+_NAMED = 4
 
 
 class StagerProcess:
@@ -25,6 +27,7 @@ class StagerProcess:
     :param ready: the read end of the pipe whose other end is the stager's descriptor 4; None: found again.
     :param last_output: gives the last lines that the stager printed, for error messages.
     :param image: ID of the image that it runs from.
+    :param members: gives the PIDs of all that is of its pod, to look for who holds descriptor 4.
     """
 
     def __init__(
@@ -34,12 +37,14 @@ class StagerProcess:
         ready: int | None,
         last_output: Callable[[], str],
         image: str | None = None,
+        members: Callable[[], Iterable[int]] = tuple,
     ) -> None:
         self._identity = identity
         self._pidfd = pidfd
         self._ready = ready
         self._last_output = last_output
         self._image = image
+        self._members = members
         self._status: int | None = None
 
     @property
@@ -76,11 +81,7 @@ class StagerProcess:
             return self.alive()
         closed = self._wait_closed(time.monotonic() + timeout)
         if not closed:
-            raise StagerError(
-                f"the stager did not report its pod as running within {timeout:g} s{self._told()}",
-                hint="it may hold descriptor 4 open by accident (in an app, for instance); "
-                "start_timeout in kurma.yml says how long to wait",
-            )
+            raise self._still_open(timeout)
         os.close(self._ready)
         self._ready = None
         if not self._exiting():
@@ -90,6 +91,29 @@ class StagerProcess:
             return False
         how = "it ended in an unknown way" if status is None else f"it ended with status {status}"
         raise StagerError(f"the stager failed to start its pod: {how}{self._told()}", status=status)
+
+    def _still_open(self, timeout: float) -> StagerError:
+        """It has closed descriptor 4 too late, or something else holds it by accident: who (G3)."""
+        from kurma_core.linux.pipes import holders
+
+        assert self._ready is not None
+        found = list(holders(self._ready, self._members()))
+        others = [one for one in found if one.pid != self.pid]
+        names = [
+            f"process {one.pid} ({'the stager' if one.pid == self.pid else one.program})"
+            + ("" if one.descriptor == 4 else f" as descriptor {one.descriptor}")
+            for one in found
+        ]
+        by = f": descriptor 4 is held open by {_listed(names)}" if names else ""
+        if others and len(others) == len(found):
+            hint = "the stager has closed it, and what it starts must not inherit it: that is the stager's error"
+        elif others:
+            hint = "the stager must close it once its apps run, and what it starts must not inherit it"
+        else:
+            hint = "start_timeout in kurma.yml says how long to wait"
+        return StagerError(
+            f"the stager did not report its pod as running within {timeout:g} s{by}{self._told()}", hint=hint
+        )
 
     def _wait_closed(self, deadline: float) -> bool:
         assert self._ready is not None
@@ -126,6 +150,11 @@ class StagerProcess:
             if fd is not None and fd >= 0:
                 os.close(fd)
         self._pidfd, self._ready = -1, None
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def find_again(identity: Mapping[str, Any], last_output: Callable[[], str]) -> StagerProcess | None:

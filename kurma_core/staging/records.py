@@ -121,6 +121,7 @@ class _Reading:
             started_at=self.text("startedAt"),
             finished_at=self.text("finishedAt"),
             log=self.log(),
+            signal=self.number("signal", 1, 64),
         )
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from kurma_core.errors import StagerError
-from kurma_core.models import AppStatus
-from kurma_core.staging.records import exit_code, parse_status_output, read_status_file
+from kurma_core.models import AppExecution, AppStatus
+from kurma_core.staging.records import exit_code, parse_apps, parse_status_output, read_status_file
 
 
 def test_the_documents_own_examples() -> None:
@@ -67,3 +67,28 @@ def test_the_pods_exit_code_is_the_first_that_is_not_zero() -> None:
     assert exit_code(apps, ["a", "b", "c"]) == 42
     assert exit_code(apps, ["c", "b"]) == 7
     assert exit_code(apps, ["a", "missing"]) == 0
+
+
+def test_executions_before_this_one():
+    """Each with the number of the signal that ended it; one that does not say its number has that of its place."""
+    apps = parse_apps(
+        {
+            "a": {
+                "earlier": [
+                    {"exitCode": 137, "exitReason": "killed", "signal": 9},
+                    {"instance": 5, "exitCode": 137},
+                ]
+            }
+        },
+        "x",
+    )
+    assert [(one.instance, one.exit_code, one.signal) for one in apps["a"].earlier] == [
+        (0, 137, 9),
+        (5, 137, None),
+    ]
+    with pytest.raises(StagerError, match="a: signal is 65"):
+        parse_apps({"a": {"earlier": [{"signal": 65}]}}, "x")
+    record = apps["a"].earlier[0].to_json()
+    assert AppExecution.from_json(record) == apps["a"].earlier[0]
+    del record["signal"]  # as an earlier Kurma has written it
+    assert AppExecution.from_json(record).signal is None

@@ -354,7 +354,7 @@ def test_the_changed_set_comes_up_again(house):
 
 def test_executions_of_earlier_runs_are_kept(house):
     """H7: a log is there until its pod, or its app, is removed; also where the pod was started again."""
-    run = house.launch({"main": "echo first; exit 1", "other": "true"}, wait=None)
+    run = house.launch({"main": "echo first; exit 1", "other": "kill -TERM $$"}, wait=None)
     uuid = run.uuid
     assert run.wait() == 1
     for number in (2, 3):
@@ -366,6 +366,10 @@ def test_executions_of_earlier_runs_are_kept(house):
         (1, 1, 1, "exited"),
         (2, 2, 1, "exited"),
     ]
+    other = record.apps[1]
+    assert [(one.exit_code, one.reason, one.signal) for one in (*other.earlier, other)] == [
+        (143, "killed", 15)
+    ] * 3
     assert main.earlier[0].finished_at < main.earlier[1].started_at < main.started_at
     assert house.log(record, "main") == "first\n"
     for instance in (1, 2, 3, -1):

@@ -1,6 +1,7 @@
 """How a stager says that its pod runs, fails, and ends; what is torn down then (G3, G6, G8)."""
 
 import os
+import re
 import signal
 
 import pytest
@@ -47,18 +48,36 @@ def test_ended_by_a_signal_is_a_failed_start(foreign):
 
 
 @pytest.mark.parametrize(
-    "init",
+    ("init", "held", "hint"),
     [
-        pytest.param("exec sleep 1000", id="never-closed"),
-        pytest.param("sleep 1000 & exec 4>&-; trap 'exit 0' TERM; wait", id="held-by-an-app"),
+        pytest.param("exec sleep 1000", r"\d+ \(the stager\)", "start_timeout in kurma.yml", id="never-closed"),
+        pytest.param(
+            "sleep 1000 & exec 4>&-; trap 'exit 0' TERM; wait",
+            r"\d+ \(sleep 1000\)",
+            "the stager has closed it",
+            id="held-by-an-app",
+        ),
+        pytest.param(
+            "sh -c 'exec sleep 1000 6>&4 4>&-' & trap 'exit 0' TERM; wait",
+            r"\d+ \(the stager\), process \d+ \(sleep 1000\) as descriptor 6",
+            "the stager must close it once its apps run, and what it starts must not inherit it",
+            id="held-by-both",
+        ),
     ],
 )
-def test_a_descriptor_that_stays_open_times_out(foreign, init):
+def test_a_descriptor_that_stays_open_times_out(foreign, init, held, hint):
+    """G3: the message names who holds it, and whose error that is."""
     house = foreign(init, kurma={"start_timeout": 0.5})
-    with pytest.raises(StagerError, match=r"did not report its pod as running within 0\.5 s") as caught:
+    with pytest.raises(StagerError) as caught:
         house.run("true")
-    assert "descriptor 4" in caught.value.hint
-    assert house.client.pods()[0].state == "errored"
+    assert re.fullmatch(
+        r"the stager did not report its pod as running within 0\.5 s: descriptor 4 is held open by "
+        rf"process {held}",
+        caught.value.message,
+    )
+    assert hint in caught.value.hint
+    (record,) = house.client.pods()
+    assert (record.state, record.reason) == ("errored", caught.value.message)
 
 
 def test_held_by_an_app_beyond_the_stagers_end(foreign):

@@ -250,9 +250,9 @@ def test_want_of_memory_and_again(pods, tmp_path):
         mounts={"main": [MountSetup("v", "/v", False, False)]},
     )
     assert pod.ended() == 0, pod.output()
-    assert [(one["exitCode"], one["exitReason"]) for one in pod.app()["earlier"]] == [
-        (137, "oom"),
-        (137, "killed"),
+    assert [(one["exitCode"], one["exitReason"], one["signal"]) for one in pod.app()["earlier"]] == [
+        (137, "oom", 9),
+        (137, "killed", 9),
     ]
     assert ending(pod) == (0, "exited", None)
 
