@@ -58,9 +58,9 @@ class CgroupTree:
                     try:
                         self._create_on(hierarchy)
                         break
-                    except FileNotFoundError:
+                    except OSError as error:
                         # The last other pod went, and took the shared parent with it.
-                        if attempt == _CREATE_TRIES - 1:
+                        if error.errno not in (errno.ENOENT, errno.ENODEV) or attempt == _CREATE_TRIES - 1:
                             raise
         except OSError:
             self.remove()
@@ -202,16 +202,15 @@ class CgroupTree:
             if hierarchy.version == 2:
                 _enable_controllers(at)
             parent, at = at, f"{at}/{part}"
+            made = True
             try:
                 os.mkdir(at, 0o755)
             except FileExistsError:
-                continue
+                made = False
             if "cpuset" in hierarchy.controllers and hierarchy.version == 1:
-                # A v1 cpuset is born without CPUs and memory nodes, and takes no process until it has some.
-                for file in ("cpuset.cpus", "cpuset.mems"):
-                    with open(f"{parent}/{file}") as opened:
-                        _write(f"{at}/{file}", opened.read().strip())
-            if "memory" in hierarchy.controllers and hierarchy.version == 1:
+                # Also where it is there: whoever has just made it may not have come to that yet.
+                _fill_cpuset(parent, at)
+            if made and "memory" in hierarchy.controllers and hierarchy.version == 1:
                 _count_children(parent, at)
 
     def _freeze(self, state: str) -> None:
@@ -273,6 +272,19 @@ def _enable_controllers(directory: str) -> None:
             except OSError as error:
                 if error.errno not in (errno.EBUSY, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOENT):
                     raise
+
+
+def _fill_cpuset(parent: str, at: str) -> None:
+    """A v1 cpuset is born without CPUs and memory nodes, and takes no process until it has some."""
+    for file in ("cpuset.cpus", "cpuset.mems"):
+        with open(f"{at}/{file}") as opened:
+            if opened.read().strip():
+                continue
+        with open(f"{parent}/{file}") as opened:
+            value = opened.read().strip()
+        if not value:
+            raise OSError(errno.ENODEV, "made anew by somebody else a moment ago", parent)
+        _write(f"{at}/{file}", value)
 
 
 def _count_children(parent: str, at: str) -> None:

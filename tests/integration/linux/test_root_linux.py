@@ -299,6 +299,30 @@ def test_kill_without_cgroup_kill(tree):
         tree.layout = type(tree.layout).detect()
 
 
+COMERS = """
+import os, sys
+from kurma_core.linux.cgroups import CgroupTree
+tree = CgroupTree(sys.argv[1])
+cpuset = tree.layout.of("cpuset")
+for _ in range(500):
+    tree.create()
+    if cpuset is not None and cpuset.version == 1 and not tree.read("cpuset", "cpuset.cpus"):
+        sys.exit("no process gets in")
+    tree.remove()
+"""
+
+
+def test_who_comes_first_and_who_goes_last_at_once(tree):
+    """The shared parent is made and removed all the time; whoever is there takes processes."""
+    parent = os.path.dirname(tree.name) + "-many"
+    comers = [
+        subprocess.Popen([sys.executable, "-c", COMERS, f"{parent}/{number}"], stderr=subprocess.PIPE, text=True)
+        for number in range(3)
+    ]
+    assert [(comer.communicate(timeout=60)[1], comer.returncode) for comer in comers] == [("", 0)] * 3
+    assert not CgroupTree(parent).exists()
+
+
 def test_siblings_and_their_parent_stay(tree):
     other = CgroupTree(tree.name.replace("/pod", "/other"))
     tree.create()
