@@ -18,6 +18,7 @@ from typing import Any
 
 from kurma_core.appc.image import ImageManifest
 from kurma_core.errors import StagerError
+from kurma_core.linux import elf
 from kurma_core.models import RenderedLayer
 from kurma_core.stager_check import probe
 from kurma_core.value import frozen
@@ -30,7 +31,6 @@ USER, USER_ID, GROUP, GROUP_ID = "tester", 1234, "testers", 2345
 FURTHER_GROUP_ID = 3456
 #: A file whose owner is meant where it stands for a user, and that owner.
 OWNED, OWNER_ID, OWNER_GROUP_ID = "/marks/owned", 4567, 5678
-_PT_INTERP = 3
 _MODULES = ("os", "_socket", "encodings.utf_8", "encodings.ascii", "encodings.latin_1")
 _LIST = """
 import json, sys
@@ -62,7 +62,10 @@ def build(directory: str) -> ProbeImage:
     top, base = f"{directory}/top", f"{directory}/base"
     _marks(base, {"both": "base", "base": "base"})
     _marks(top, {"both": "top", "top": "top"})
-    _interpreter(base)
+    try:
+        _interpreter(base)
+    except OSError as error:
+        raise StagerError(f"the check's app cannot be made: {error.filename}: {error.strerror}") from None
     for name in ("tmp", "work", "volume", "dev", "proc", "sys"):
         os.makedirs(f"{base}/{name}", exist_ok=True)
     os.chmod(f"{base}/tmp", 0o1777)  # noqa: S103, S108 - as it is everywhere
@@ -103,7 +106,7 @@ def _write(path: str, text: str, mode: int = 0o644) -> None:
 def _interpreter(layer: str) -> None:
     """The program, what it loads, the few modules that are not built in, and the probe."""
     program = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
-    loader = _loader_of(program)
+    loader = elf.loader_of(program)
     if loader is None:
         raise StagerError(f"{program} is linked statically: the check needs a dynamic interpreter for its app")
     library = f"{layer}/{PREFIX}/lib/python{sys.version_info.major}.{sys.version_info.minor}"
@@ -119,8 +122,8 @@ def _interpreter(layer: str) -> None:
         if os.path.exists(source):
             _compile(source, f"{library}/{path}.pyc")
     _copy(loader, f"{layer}{loader}")
-    for name, path in _libraries(loader, objects).items():
-        _copy(path, f"{layer}{name if name.startswith('/') else path}")
+    for place, path in elf.libraries(loader, objects, _output).items():
+        _copy(path, f"{layer}{place}")
     with open(probe.__file__, encoding="utf-8") as file:
         # -I -S: nothing of the environment or the current directory counts.
         _write(f"{layer}{PROGRAM}", f"#!/{PREFIX}/bin/python3 -IS\n{file.read()}", 0o755)
@@ -141,36 +144,6 @@ def _compile(source: str, target: str) -> None:
     with open(target, "wb") as out:
         # "hash-based, never checked": no source is looked for.
         out.write(MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8) + marshal.dumps(code))
-
-
-def _loader_of(program: str) -> str | None:
-    """The ELF loader that the kernel starts for it."""
-    with open(program, "rb") as file:
-        head = file.read(64)
-        if head[:4] != b"\x7fELF" or head[4] != 2 or head[5] != 1:
-            raise StagerError(f"{program} is no 64-bit little-endian ELF program")
-        file.seek(int.from_bytes(head[32:40], "little"))
-        size, count = int.from_bytes(head[54:56], "little"), int.from_bytes(head[56:58], "little")
-        table = file.read(size * count)
-        for at in range(0, len(table), size):
-            if int.from_bytes(table[at : at + 4], "little") == _PT_INTERP:
-                file.seek(int.from_bytes(table[at + 8 : at + 16], "little"))
-                return os.fsdecode(file.read(int.from_bytes(table[at + 32 : at + 40], "little")).rstrip(b"\0"))
-    return None
-
-
-def _libraries(loader: str, objects: list[str]) -> dict[str, str]:
-    """Path of each shared library, by the place where the loader will look for it."""
-    found: dict[str, str] = {}
-    for path in objects:
-        for line in _output([loader, "--list", path]).splitlines():
-            name, arrow, rest = line.strip().partition(" => ")
-            target = rest.split(" (")[0].strip()
-            if arrow and target.startswith("/") and name != loader:
-                found[name] = target
-    # All beside the C library, where the loader looks without any configuration.
-    home = next((os.path.dirname(path) for name, path in found.items() if name.startswith("libc.")), "/lib")
-    return {f"{home}/{os.path.basename(name)}": path for name, path in found.items()}
 
 
 def _output(command: list[str]) -> str:

@@ -18,7 +18,8 @@ from typing import Any
 import kurma_core.linux
 import kurma_stager_default
 from kurma_core.errors import StagerError
-from kurma_stager_default import compiling, elf
+from kurma_core.linux import elf
+from kurma_stager_default import compiling
 
 NAME = "kurma.io/stager/default"
 PREFIX = "opt/stager"
@@ -80,7 +81,7 @@ def fingerprint() -> str:
     """Changes whenever the image would: some forty ``stat`` calls, no reading."""
     program = interpreter()
     digest = hashlib.sha256(f"{sys.version}\0{sys.implementation.cache_tag}\0{_stdlib()}\0".encode())
-    for path in [program, os.path.realpath(elf.loader_of(program) or program), *_own_sources(), *_builders()]:
+    for path in [program, os.path.realpath(_loader(program)), *_own_sources(), *_builders()]:
         status = os.stat(path)
         digest.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
     return digest.hexdigest()
@@ -92,9 +93,7 @@ def build(rootfs: str) -> Mapping[str, Any]:
     :raises StagerError: something that the interpreter needs is missing.
     """
     program = interpreter()
-    loader = elf.loader_of(program)
-    if loader is None:
-        raise StagerError(f"{program} is linked statically; the stager's image needs a dynamic interpreter")
+    loader = _loader(program)
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     library = f"{rootfs}/{PREFIX}/lib/{version}"
     os.makedirs(f"{library}/lib-dynload")
@@ -124,6 +123,18 @@ def build(rootfs: str) -> Mapping[str, Any]:
             {"name": "kurma.io/stager/callins", "value": ",".join(OPTIONAL)},
         ],
     }
+
+
+def _loader(program: str) -> str:
+    try:
+        found = elf.loader_of(program)
+    except OSError as error:
+        raise StagerError(
+            f"the stager's image cannot be made: {program}: {error.strerror}", path=program
+        ) from None
+    if found is None:
+        raise StagerError(f"{program} is linked statically; the stager's image needs a dynamic interpreter")
+    return found
 
 
 def _arch() -> str:
@@ -160,7 +171,7 @@ def _own_modules() -> list[tuple[str, str]]:
 
 def _builders() -> list[str]:
     directory = os.path.dirname(os.path.abspath(kurma_stager_default.__file__ or ""))
-    return [f"{directory}/{name}" for name in ("compiling.py", "elf.py", "image.py", "plugin.py")]
+    return [f"{directory}/{name}" for name in ("compiling.py", "image.py", "plugin.py")]
 
 
 def _copy(source: str, target: str, mode: int = 0o755) -> None:
@@ -230,21 +241,27 @@ def _wanted(name: str) -> bool:
 
 
 def _run(program: str, arguments: list[str], stdin: str = "") -> str:
-    done = subprocess.run(
-        [program, "-ISB", *arguments], input=stdin, capture_output=True, text=True, check=False, env={}
-    )
+    return _output([program, "-ISB", *arguments], stdin)
+
+
+def _output(command: list[str], stdin: str = "") -> str:
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False, env={"LC_ALL": "C"})
     if done.returncode != 0:
-        raise StagerError(f"the stager's image cannot be made: {program}: {done.stderr.strip().splitlines()[-1:]}")
+        said = done.stderr.strip().splitlines()[-1:]
+        raise StagerError(f"the stager's image cannot be made: {command[0]}: {''.join(said) or 'it failed'}")
     return done.stdout
 
 
 def _libraries(rootfs: str, loader: str, objects: list[str]) -> None:
-    """All in one directory, one of those where the loader looks without any configuration."""
     _copy(loader, f"{rootfs}{loader}")
-    found = elf.libraries(loader, objects)
-    default = next((os.path.dirname(path) for name, path in found.items() if name.startswith("libc.")), "/lib")
-    for name, path in sorted(found.items()):
-        _copy(path, f"{rootfs}{default}/{os.path.basename(name)}")
+    try:
+        found = elf.libraries(loader, objects, _output)
+    except OSError as error:
+        raise StagerError(
+            f"the stager's image cannot be made: {error.filename} {error.strerror}", path=error.filename
+        ) from None
+    for place, path in sorted(found.items()):
+        _copy(path, f"{rootfs}{place}")
 
 
 def _plain(rootfs: str) -> None:

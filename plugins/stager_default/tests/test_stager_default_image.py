@@ -5,7 +5,7 @@ import subprocess
 
 import kurma_stager_default
 import pytest
-from kurma_stager_default import elf, image, plugin
+from kurma_stager_default import image, plugin
 
 import kurma_core
 from kurma_core.errors import StagerError
@@ -68,23 +68,12 @@ def test_the_interpreter_is_the_real_one():
         assert file.read(4) == b"\x7fELF"
 
 
-def test_elf_says_what_is_no_program(tmp_path):
+def test_a_program_that_no_image_can_be_made_of_is_named(tmp_path, monkeypatch):
     script = tmp_path / "script"
     script.write_text("#!/bin/sh\n" + "#" * 100)
-    with pytest.raises(StagerError, match="no 64-bit little-endian ELF program"):
-        elf.loader_of(str(script))
-
-
-def test_a_missing_library_is_named(tmp_path):
-    """The loader's own list tells it."""
-    loader = elf.loader_of(image.interpreter())
-    fake = tmp_path / "loader"
-    fake.write_text("#!/bin/sh\necho '\tlibnone.so.1 => not found'\n")
-    fake.chmod(0o755)
-    assert loader is not None
-    assert any(name.startswith("libc.so") for name in elf.libraries(loader, [image.interpreter()]))
-    with pytest.raises(StagerError, match=r"needs the library libnone\.so\.1"):
-        elf.libraries(str(fake), ["/bin/true"])
+    monkeypatch.setattr(image, "interpreter", lambda: str(script))
+    with pytest.raises(StagerError, match=rf"{script}: no 64-bit little-endian ELF program"):
+        image.build(str(tmp_path / "rootfs"))
 
 
 def test_the_fingerprint_follows_the_sources(monkeypatch, tmp_path):

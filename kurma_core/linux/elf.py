@@ -1,11 +1,13 @@
-"""What a program needs besides itself: its loader and its shared libraries."""
+"""What an ELF program needs besides itself, for images made of this machine's: its loader and its libraries."""
 
 from __future__ import annotations
 
+import errno
 import os
-import subprocess
 
-from kurma_core.errors import StagerError
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _PT_INTERP = 3
 
@@ -13,12 +15,12 @@ _PT_INTERP = 3
 def loader_of(program: str) -> str | None:
     """The ELF loader that the kernel would start for ``program``; None: it is linked statically.
 
-    :raises StagerError: it is no ELF program of this machine's word size and byte order.
+    :raises OSError: it cannot be read, or is no ELF program of this word size and byte order.
     """
     with open(program, "rb") as file:
         head = file.read(64)
         if head[:4] != b"\x7fELF" or head[4] != 2 or head[5] != 1:
-            raise StagerError(f"{program} is no 64-bit little-endian ELF program", path=program)
+            raise OSError(errno.ENOEXEC, "no 64-bit little-endian ELF program", program)
         start = int.from_bytes(head[32:40], "little")
         size, count = int.from_bytes(head[54:56], "little"), int.from_bytes(head[56:58], "little")
         file.seek(start)
@@ -30,27 +32,24 @@ def loader_of(program: str) -> str | None:
     return None
 
 
-def libraries(loader: str, objects: list[str]) -> dict[str, str]:
-    """Shared libraries that the given programs and modules load, by the name they are asked for.
+def libraries(loader: str, objects: list[str], ask: Callable[[list[str]], str]) -> dict[str, str]:
+    """Shared libraries that the given programs and modules load: where each is on this machine, by the place in a
+    root of its own where the loader looks for it without any configuration, which is beside the C library.
 
     The loader itself is asked, so what counts is what this machine's configuration makes of it.
 
-    :raises StagerError: one is missing, or the loader cannot tell.
+    :param ask: runs a command to its end; what it prints.
+    :raises OSError: one is missing here.
     """
     found: dict[str, str] = {}
     for path in objects:
-        done = subprocess.run(
-            [loader, "--list", path], capture_output=True, text=True, check=False, env={"LC_ALL": "C"}
-        )
-        if done.returncode != 0:
-            raise StagerError(f"{loader} cannot list the libraries of {path}: {done.stderr.strip()}", path=path)
-        for line in done.stdout.splitlines():
+        for line in ask([loader, "--list", path]).splitlines():
             name, arrow, rest = line.strip().partition(" => ")
-            if not arrow:
+            if not arrow or name == loader:
                 continue  # the kernel's own vdso, or the loader
             target = rest.split(" (")[0].strip()
             if not target.startswith("/"):
-                raise StagerError(f"{path} needs the library {name}, which this machine does not have", path=path)
-            if name != loader:
-                found[name] = target
-    return found
+                raise OSError(errno.ENOENT, f"needs the library {name}, which this machine does not have", path)
+            found[name] = target
+    home = next((os.path.dirname(path) for name, path in found.items() if name.startswith("libc.")), "/lib")
+    return {f"{home}/{os.path.basename(name)}": path for name, path in found.items()}
