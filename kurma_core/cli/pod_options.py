@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kurma_core.cli import values
+from kurma_core.cli import pod_file, values, volume_options
 from kurma_core.cli.declare import PASSPHRASE_FILE, Argument, Option, Rest
 from kurma_core.errors import UsageError
 
@@ -136,7 +136,7 @@ def pod_request(options: dict[str, Any], note: Callable[[str], None], *, ephemer
 
     document = _document(options["image"], options["pod"], note)
     app = _the_app(document, options)
-    _add_volumes(document, app, options)
+    volume_options.add(document, app, options)
     if options["annotation"]:
         pairs = [values.pair(text, "--annotation") for text in options["annotation"]]
         document.setdefault("annotations", []).extend({"name": name, "value": value} for name, value in pairs)
@@ -194,7 +194,7 @@ def app_request(options: dict[str, Any], note: Callable[[str], None]) -> PodRequ
         pairs = [values.pair(text, "--annotation") for text in options["annotation"]]
         app["annotations"] = [{"name": name, "value": value} for name, value in pairs]
     document: dict[str, Json] = {"apps": [app]}
-    _add_volumes(document, app, options, own=True)
+    volume_options.add(document, app, options, own=True)
     template = PodTemplate.parse(document, warn=note)
     overrides = _overrides(options)
     return PodRequest(
@@ -219,8 +219,8 @@ def _document(image: str | None, file: str | None, note: Callable[[str], None]) 
     if image is not None:
         return {"apps": [{"name": app_name(image), "image": image}]}
     assert file is not None
-    document = read_pod_file(file)
-    if is_early(document):
+    document = pod_file.read(file)
+    if pod_file.is_early(document):
         from kurma_core.appc.early_pod import convert_pod
 
         return convert_pod(document, warn=note).to_json()
@@ -230,33 +230,6 @@ def _document(image: str | None, file: str | None, note: Callable[[str], None]) 
     if not all(isinstance(app, dict) and isinstance(app.get("name"), str) for app in apps):
         raise UsageError(f"{file} is no pod: an app has no name")
     return document
-
-
-def is_early(document: Json) -> bool:
-    """Whether a pod's file holds an early document; another one imports nothing for that."""
-    if not isinstance(document, dict) or document.get("acKind") in (None, "PodManifest"):
-        return False
-    from kurma_core.appc.early import is_early_pod
-
-    return is_early_pod(document)
-
-
-def read_pod_file(file: str) -> Json:
-    """The value in a pod's file, JSON or YAML; ``-`` is standard input. An early document must be JSON (E9).
-
-    :raises KurmaError: it cannot be read, or is neither.
-    """
-    if not file.endswith(".json"):
-        from kurma_core.appc.jsonio import loads
-        from kurma_core.config_files import text_of, value_of
-        from kurma_core.named_files import called
-
-        path = "/dev/stdin" if file == "-" else file
-        text = text_of(path, pipe=True)
-        name = called(path)
-        value = value_of(name, text)
-        return loads(text, name) if is_early(value) else value
-    return values.json_file(file, endless=True)
 
 
 def app_name(image: str) -> str:
@@ -290,99 +263,6 @@ def _the_app(document: dict[str, Json], options: dict[str, Any]) -> dict[str, Js
     if options["read_only"]:
         apps[0]["readOnlyRootFS"] = True
     return apps[0]
-
-
-# --- volumes ---------------------------------------------------------------------------------------------------
-
-
-def _add_volumes(
-    document: dict[str, Json], app: dict[str, Json] | None, options: dict[str, Any], *, own: bool = False
-) -> None:
-    """:param own: what ``-v`` binds is the app's own volume, whose name gives way to one that the pod has."""
-    volumes: list[Json] = [*(document.get("volumes") or []), *(_volume(text) for text in options["volume"])]
-    mounts: list[Json] = [] if app is None else list(app.get("mounts") or [])
-    taken = {volume.get("name") for volume in volumes if isinstance(volume, dict)}
-    for text in options["bind"]:
-        source, target, words = _bind(text)
-        name = _free_name(target, taken)
-        volume: dict[str, Json] = {"name": name, "kind": "host", "source": source, "readOnly": "ro" in words}
-        if "idmap" in words:
-            volume["kurma.io/idmap"] = True
-        if own:
-            mounts.append({"volume": name, "path": target, "appVolume": volume})
-            continue
-        volumes.append(volume)
-        mounts.append({"volume": name, "path": target})
-    mounts += [_mount(text) for text in options["mount"]]
-    if volumes:
-        document["volumes"] = volumes
-    if app is not None and mounts:
-        app["mounts"] = mounts
-
-
-def _bind(text: str) -> tuple[str, str, set[str]]:
-    """``SOURCE:TARGET[:ro|rw][,idmap]``; a relative source is one of the current directory."""
-    import os
-
-    source, colon, rest = text.partition(":")
-    target, more, last = rest.partition(":")
-    words = set(last.split(",")) if more else set()
-    if (
-        not (source and colon and target.startswith("/"))
-        or not words <= {"", "ro", "rw", "idmap"}
-        or ({"ro", "rw"} <= words)
-    ):
-        raise UsageError(f"-v: malformed {text!r}", hint="write SOURCE:TARGET[:ro][,idmap], e.g. ./data:/data:ro")
-    if "/" not in source and source not in (".", ".."):
-        raise UsageError(
-            f"-v: {source!r} is no path",
-            hint=f"write ./{source}, or --volume name={source},kind=empty --mount volume={source},target={target}",
-        )
-    return os.path.abspath(source), target, words
-
-
-def _free_name(target: str, taken: set[Any]) -> str:
-    from kurma_core.appc.types import sanitize_name
-
-    base = "root" if target.strip("/.") == "" else sanitize_name(target)
-    name, count = base, 1
-    while name in taken:
-        count += 1
-        name = f"{base}-{count}"
-    taken.add(name)
-    return name
-
-
-def _volume(text: str) -> dict[str, Json]:
-    volume: dict[str, Json] = {}
-    for part in text.split(","):
-        key, equals, value = part.partition("=")
-        if key in ("readOnly", "recursive", "idmap"):
-            if value not in ("", "true", "false") or (equals and not value):
-                raise UsageError(f"--volume: {key} is true or false, not {value!r}")
-            volume["kurma.io/idmap" if key == "idmap" else key] = value != "false"
-        elif key in ("uid", "gid"):
-            if not value.isdecimal():
-                raise UsageError(f"--volume: {key} is a number, not {value!r}")
-            volume[key] = int(value)
-        elif key == "mode":
-            volume[key] = values.mode(value, "--volume")
-        elif key in ("name", "kind", "source") and value:
-            volume[key] = value
-        else:
-            hint = "write name=NAME,kind=host,source=PATH or name=NAME,kind=empty"
-            raise UsageError(f"--volume: malformed {part!r} in {text!r}", hint=hint)
-    volume.setdefault("kind", "host" if "source" in volume else "empty")
-    if "name" not in volume:
-        raise UsageError(f"--volume: {text!r} has no name", hint="write name=NAME,…")
-    return volume
-
-
-def _mount(text: str) -> dict[str, Json]:
-    parts = dict(values.pair(part, "--mount") for part in text.split(","))
-    if set(parts) != {"volume", "target"}:
-        raise UsageError(f"--mount: malformed {text!r}", hint="write volume=NAME,target=PATH")
-    return {"volume": parts["volume"], "path": values.inner_path(parts["target"], "--mount: target")}
 
 
 # --- the rest --------------------------------------------------------------------------------------------------

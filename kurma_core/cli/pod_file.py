@@ -1,0 +1,38 @@
+"""A pod's file, as people hand it to a command."""
+
+from __future__ import annotations
+
+from kurma_core.cli import values
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    Json = Any
+
+
+def is_early(document: Json) -> bool:
+    """Whether a pod's file holds an early document; another one imports nothing for that."""
+    if not isinstance(document, dict) or document.get("acKind") in (None, "PodManifest"):
+        return False
+    from kurma_core.appc.early import is_early_pod
+
+    return is_early_pod(document)
+
+
+def read(file: str) -> Json:
+    """The value in a pod's file, JSON or YAML; ``-`` is standard input. An early document must be JSON (E9).
+
+    :raises KurmaError: it cannot be read, or is neither.
+    """
+    if not file.endswith(".json"):
+        from kurma_core.appc.jsonio import loads
+        from kurma_core.config_files import text_of, value_of
+        from kurma_core.named_files import called
+
+        path = "/dev/stdin" if file == "-" else file
+        text = text_of(path, pipe=True)
+        name = called(path)
+        value = value_of(name, text)
+        return loads(text, name) if is_early(value) else value
+    return values.json_file(file, endless=True)

@@ -1,0 +1,108 @@
+"""``-v``, ``--volume`` and ``--mount``: the volumes of a pod that the command line asks for."""
+
+from __future__ import annotations
+
+import os
+
+from kurma_core.cli import values
+from kurma_core.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    Json = Any
+
+
+def add(
+    document: dict[str, Json], app: dict[str, Json] | None, options: dict[str, Any], *, own: bool = False
+) -> None:
+    """Volumes and mounts that the options ask for, into the document of a pod.
+
+    :param app: its only app, to which ``-v`` and ``--mount`` belong; None: neither was given.
+    :param options: values of :data:`kurma_core.cli.pod_options.POD_OPTIONS` by name.
+    :param own: what ``-v`` binds is the app's own volume, whose name gives way to one that the pod has.
+    :raises UsageError: one is malformed.
+    """
+    volumes: list[Json] = [*(document.get("volumes") or []), *(_volume(text) for text in options["volume"])]
+    mounts: list[Json] = [] if app is None else list(app.get("mounts") or [])
+    taken = {volume.get("name") for volume in volumes if isinstance(volume, dict)}
+    for text in options["bind"]:
+        source, target, words = _bind(text)
+        name = _free_name(target, taken)
+        volume: dict[str, Json] = {"name": name, "kind": "host", "source": source, "readOnly": "ro" in words}
+        if "idmap" in words:
+            volume["kurma.io/idmap"] = True
+        if own:
+            mounts.append({"volume": name, "path": target, "appVolume": volume})
+            continue
+        volumes.append(volume)
+        mounts.append({"volume": name, "path": target})
+    mounts += [_mount(text) for text in options["mount"]]
+    if volumes:
+        document["volumes"] = volumes
+    if app is not None and mounts:
+        app["mounts"] = mounts
+
+
+def _bind(text: str) -> tuple[str, str, set[str]]:
+    """``SOURCE:TARGET[:ro|rw][,idmap]``; a relative source is one of the current directory."""
+    source, colon, rest = text.partition(":")
+    target, more, last = rest.partition(":")
+    words = set(last.split(",")) if more else set()
+    if (
+        not (source and colon and target.startswith("/"))
+        or not words <= {"", "ro", "rw", "idmap"}
+        or ({"ro", "rw"} <= words)
+    ):
+        raise UsageError(f"-v: malformed {text!r}", hint="write SOURCE:TARGET[:ro][,idmap], e.g. ./data:/data:ro")
+    if "/" not in source and source not in (".", ".."):
+        raise UsageError(
+            f"-v: {source!r} is no path",
+            hint=f"write ./{source}, or --volume name={source},kind=empty --mount volume={source},target={target}",
+        )
+    return os.path.abspath(source), target, words
+
+
+def _free_name(target: str, taken: set[Any]) -> str:
+    from kurma_core.appc.types import sanitize_name
+
+    base = "root" if target.strip("/.") == "" else sanitize_name(target)
+    name, count = base, 1
+    while name in taken:
+        count += 1
+        name = f"{base}-{count}"
+    taken.add(name)
+    return name
+
+
+def _volume(text: str) -> dict[str, Json]:
+    volume: dict[str, Json] = {}
+    for part in text.split(","):
+        key, equals, value = part.partition("=")
+        if key in ("readOnly", "recursive", "idmap"):
+            if value not in ("", "true", "false") or (equals and not value):
+                raise UsageError(f"--volume: {key} is true or false, not {value!r}")
+            volume["kurma.io/idmap" if key == "idmap" else key] = value != "false"
+        elif key in ("uid", "gid"):
+            if not value.isdecimal():
+                raise UsageError(f"--volume: {key} is a number, not {value!r}")
+            volume[key] = int(value)
+        elif key == "mode":
+            volume[key] = values.mode(value, "--volume")
+        elif key in ("name", "kind", "source") and value:
+            volume[key] = value
+        else:
+            hint = "write name=NAME,kind=host,source=PATH or name=NAME,kind=empty"
+            raise UsageError(f"--volume: malformed {part!r} in {text!r}", hint=hint)
+    volume.setdefault("kind", "host" if "source" in volume else "empty")
+    if "name" not in volume:
+        raise UsageError(f"--volume: {text!r} has no name", hint="write name=NAME,…")
+    return volume
+
+
+def _mount(text: str) -> dict[str, Json]:
+    parts = dict(values.pair(part, "--mount") for part in text.split(","))
+    if set(parts) != {"volume", "target"}:
+        raise UsageError(f"--mount: malformed {text!r}", hint="write volume=NAME,target=PATH")
+    return {"volume": parts["volume"], "path": values.inner_path(parts["target"], "--mount: target")}
