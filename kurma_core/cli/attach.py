@@ -32,19 +32,19 @@ def attach(session: Session, *, pod: str, app: str | None, no_stdin: bool, detac
     The exit code is the app's if it ends meanwhile, 0 after the detach keys. Ctrl-C ends this command and not the
     app, unless that has a terminal.
     """
-    if detach_keys:
+    if detach_keys is not None:
         _check_keys(detach_keys)
     return session.client.attach(pod, app, session.stdio(lent=True), stdin=not no_stdin, detach_keys=detach_keys)
 
 
 def _check_keys(text: str) -> None:
     from kurma_core.errors import UsageError
+    from kurma_core.linux import detach_keys
 
-    for word in text.split(","):
-        head, _, last = word.rpartition("-")
-        control = head == "ctrl" and len(last) == 1 and last in "@abcdefghijklmnopqrstuvwxyz[\\]^_"
-        if not control and not (len(word) == 1 and word.isascii() and word.isprintable()):
-            raise UsageError(
-                f"--detach-keys: {word!r} is no key",
-                hint="write characters, or ctrl- and one of a-z @ [ \\ ] ^ _, with commas: ctrl-p,ctrl-q",
-            )
+    try:
+        detach_keys.parse(text)
+    except ValueError as error:
+        raise UsageError(
+            f"--detach-keys: {error}",
+            hint=f"write {detach_keys.HOW}; several with commas: {detach_keys.DEFAULT}",
+        ) from None

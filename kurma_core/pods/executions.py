@@ -156,12 +156,10 @@ def find(pod: str, status: AppStatus, instance: int) -> AppExecution:
     for one in known:
         if one.instance == instance:
             return one
-    what = "earlier execution" if instance == -1 else f"execution {instance}"
+    what = "any earlier execution" if instance == -1 else f"execution {instance}"
     kept = ", ".join(str(one.instance) for one in known)
     raise AppNotFoundError(
-        f"nothing is kept of any {what} of app {status.name} of pod {pod}"
-        if instance == -1
-        else f"nothing is kept of {what} of app {status.name} of pod {pod}",
+        f"nothing is kept of {what} of app {status.name} of pod {pod}",
         hint=f"kept: {kept}" if kept else "it was never executed",
     )
 

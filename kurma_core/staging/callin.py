@@ -107,6 +107,7 @@ class CallIn:
             with self._lent():
                 code = self._wait(timeout)
         finally:
+            self._ended = True
             if self._ours is not None:
                 self._ours.close()
             os.close(self._process.pidfd)
@@ -115,7 +116,8 @@ class CallIn:
         return code if code >= 0 else 128 - code
 
     def end(self) -> None:
-        """Asks it to end, and waits until it has; the terminal that it was lent is as it was. May be repeated."""
+        """Asks it to end, and waits until it has; the terminal that it was lent is as it was. May be repeated; after
+        :meth:`wait` there is nothing to do."""
         if self._ended:
             return
         self._ended = True

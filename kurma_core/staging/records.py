@@ -31,8 +31,13 @@ def read_status_file(directory: str) -> tuple[dict[str, AppStatus], tuple[str, .
         fd = os.open(f"{directory}/pod/status.json", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
-    with open(fd, "rb") as stream:
-        text = stream.read(LIMIT + 1)
+    try:
+        with open(fd, "rb", closefd=False) as stream:
+            text = stream.read(LIMIT + 1)
+    except OSError as error:
+        raise StagerError(f"the stager is wrong: its status.json cannot be read: {error.strerror}") from None
+    finally:
+        os.close(fd)
     value = _decode(text, "its status.json")
     notes = value.get("notes")
     return (

@@ -58,6 +58,14 @@ def test_a_link_in_place_of_the_status_file_is_not_followed(tmp_path: Path) -> N
         read_status_file(str(tmp_path))
 
 
+def test_a_directory_in_place_of_the_status_file_is_the_stagers_fault(tmp_path: Path) -> None:
+    (tmp_path / "pod" / "status.json").mkdir(parents=True)
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(StagerError, match=r"its status\.json cannot be read: Is a directory"):
+        read_status_file(str(tmp_path))
+    assert os.listdir("/proc/self/fd") == before
+
+
 def test_the_pods_exit_code_is_the_first_that_is_not_zero() -> None:
     apps = {
         "a": AppStatus("a", exited=True, exit_code=0),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from kurma_stager_default.inside import (
     apprun,
     asking,
+    become,
     callin_logs,
     callin_status,
     devicewall,
@@ -18,6 +19,7 @@ from kurma_stager_default.inside import (
     smalljson,
     statusfile,
     sysmounts,
+    userns,
 )
 
 from kurma_core.linux.cgroup_layout import Hierarchy, Layout
@@ -249,3 +251,20 @@ def test_status_before_there_is_any(monkeypatch, tmp_path):
     (tmp_path / "status.json").write_text("{")
     with pytest.raises(errors.SetupError, match=r"does not answer: .*; .*status\.json: is damaged"):
         callin_status.find()
+
+
+def test_power_that_nothing_holds_without_landlock_is_told(monkeypatch):
+    """H2: with it, nobody traces beyond the own domain; in a user namespace, nobody of the host."""
+    app = manifest.App("a", {"exec": ["/x"]})
+    app.plan = manifest.Plan({"capabilities": ["CAP_SYS_PTRACE"]})
+    host = userns.Ids(None)
+    own = userns.Ids({"path": "/userns", "uids": [[0, 1000, 1]], "gids": [[0, 1000, 1]]})
+    monkeypatch.setattr(become.landlock, "usable", lambda: False)
+    note = become.power_note(app, host)
+    assert note is not None and note.startswith("app a: CAP_SYS_PTRACE without Landlock")
+    assert become.power_note(app, own) is None
+    app.plan = manifest.Plan({})
+    assert become.power_note(app, host) is None
+    monkeypatch.setattr(become.landlock, "usable", lambda: True)
+    app.plan = manifest.Plan({"capabilities": ["CAP_SYS_PTRACE"]})
+    assert become.power_note(app, host) is None

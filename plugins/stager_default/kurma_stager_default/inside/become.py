@@ -50,6 +50,10 @@ def power_note(app: App, ids: Ids) -> str | None:
     """What the user should know of an app that is granted more than these walls can hold; None: nothing."""
     rights = granted(app.plan)
     if _CAP_SYS_ADMIN not in rights:
+        if _CAP_SYS_PTRACE in rights and not ids.path and not landlock.usable():
+            return (
+                f"app {app.name}: CAP_SYS_PTRACE without Landlock lets it reach what sets up other apps: the host"
+            )
         if _CAP_PERFMON in rights:
             return f"app {app.name}: CAP_PERFMON lets it read other apps' environment and maps on newer kernels"
         return None

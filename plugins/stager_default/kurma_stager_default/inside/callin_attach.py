@@ -12,9 +12,9 @@ import select
 import sys
 import time
 
-from kurma_core.linux import crilog, terminal
+from kurma_core.linux import crilog, detach_keys, terminal
 from kurma_core.linux.inotify import Watch
-from kurma_stager_default.inside import detachkeys, flow, signals
+from kurma_stager_default.inside import flow, signals
 from kurma_stager_default.inside.asking import Asking, Refused
 from kurma_stager_default.inside.errors import SetupError
 from kurma_stager_default.inside.loop import Loop
@@ -42,7 +42,7 @@ class Wanted:
         self.app = ""
         self.input = True
         self.output = True
-        keys = detachkeys.DEFAULT
+        keys = detach_keys.DEFAULT
         left = list(arguments)
         while left:
             word, inline, value = left.pop(0).partition("=")
@@ -59,7 +59,10 @@ class Wanted:
                 self.app = word
         if not self.app:
             raise SetupError("usage: attach APP [--no-stdin] [--no-output] [--detach-keys KEYS]")
-        self.keys = detachkeys.parse(keys)
+        try:
+            self.keys = detach_keys.parse(keys)
+        except ValueError as error:
+            raise SetupError(f"{error}: write {detach_keys.HOW}") from None
 
 
 class Shown:
@@ -156,7 +159,7 @@ class Attached:
         self._loop = Loop()
         self._code: int | None = None
         self._held: terminal.Held | None = None
-        self._keys = detachkeys.DetachKeys(wanted.keys if os.isatty(0) else b"")
+        self._keys = detach_keys.DetachKeys(wanted.keys if os.isatty(0) else b"")
         self._size: tuple[int, int] | None = None
         self._shown: Shown | None = None
         self._input: flow.Flow | None = None

@@ -1,17 +1,21 @@
-"""Keys that a person leaves by, looked for in what is typed."""
+"""Keys that a person leaves by (H8): as they are written down, and looked for in what is typed. Part of the light
+library that ships inside the stager.
+"""
 
 from __future__ import annotations
 
-from kurma_stager_default.inside.errors import SetupError
-
+#: What people expect.
 DEFAULT = "ctrl-p,ctrl-q"
+#: How to write one.
+HOW = "a character, or ctrl- and one of a-z @ [ \\ ] ^ _"
 _CONTROL = "@abcdefghijklmnopqrstuvwxyz[\\]^_"
 
 
 def parse(text: str) -> bytes:
     """``ctrl-p,ctrl-q``: single characters, or ``ctrl-`` and one of ``a-z @ [ \\ ] ^ _``; empty: none.
 
-    :raises SetupError: it is no such list.
+    :returns: the bytes that those keys type.
+    :raises ValueError: names the word that is no key.
     """
     keys = bytearray()
     for word in text.split(",") if text else ():
@@ -21,7 +25,7 @@ def parse(text: str) -> bytes:
         elif len(word) == 1 and word.isascii() and word.isprintable():
             keys.append(ord(word))
         else:
-            raise SetupError(f"{word!r} is no key: write a character, or ctrl- and one of a-z @ [ \\ ] ^ _")
+            raise ValueError(f"{word!r} is no key")
     return bytes(keys)
 
 
