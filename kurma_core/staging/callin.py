@@ -116,8 +116,10 @@ class CallIn:
         return code if code >= 0 else 128 - code
 
     def end(self) -> None:
-        """Asks it to end, and waits until it has; the terminal that it was lent is as it was. May be repeated; after
-        :meth:`wait` there is nothing to do."""
+        """Asks it to end, and waits until it has; the terminal that it was lent is as it was.
+
+        May be repeated; after :meth:`wait` there is nothing to do.
+        """
         if self._ended:
             return
         self._ended = True

@@ -261,7 +261,8 @@ def test_power_that_nothing_holds_without_landlock_is_told(monkeypatch):
     own = userns.Ids({"path": "/userns", "uids": [[0, 1000, 1]], "gids": [[0, 1000, 1]]})
     monkeypatch.setattr(become.landlock, "usable", lambda: False)
     note = become.power_note(app, host)
-    assert note is not None and note.startswith("app a: CAP_SYS_PTRACE without Landlock")
+    assert note is not None
+    assert note.startswith("app a: CAP_SYS_PTRACE without Landlock")
     assert become.power_note(app, own) is None
     app.plan = manifest.Plan({})
     assert become.power_note(app, host) is None
