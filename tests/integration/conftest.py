@@ -20,15 +20,27 @@ def own_host(request):
         pytest.fail("these tests need root and a host of their own: ./dev test", pytrace=False)
 
 
+@pytest.fixture(scope="session")
+def suspects(own_host, tmp_path_factory):
+    """Whoever left them, they must have gone by the end of the run."""
+    found = leftovers.Suspects(str(tmp_path_factory.getbasetemp()))
+    yield found
+    left = _gone(found.left)
+    assert not left, f"left behind: {', '.join(sorted(left))}"
+
+
 @pytest.fixture(autouse=True)
-def nothing_left(own_host, tmp_path_factory):
+def nothing_left(own_host, suspects, request):
     """Mounts, namespaces, cgroups, links and processes are, after each test, as they were before it."""
-    ours = str(tmp_path_factory.getbasetemp())
-    before = leftovers.state(ours)
+    before, cgroups = leftovers.state(), leftovers.cgroups()
     yield
-    deadline = time.monotonic() + _PATIENCE
-    left = leftovers.state(ours) - before
-    while left and time.monotonic() < deadline:
-        time.sleep(0.02)
-        left = leftovers.fewer(left, leftovers.state(ours) - before)
+    left = _gone(lambda: (leftovers.state() - before) | suspects.left_since(cgroups, request.node.nodeid))
     assert not left, f"the test left behind: {', '.join(sorted(left))}"
+
+
+def _gone(look):
+    """What ``look()`` still finds when patience is over."""
+    deadline = time.monotonic() + _PATIENCE
+    while (left := look()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return left

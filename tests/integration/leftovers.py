@@ -25,40 +25,76 @@ def mounts():
     return {mount for mount in found if not mount.startswith(("mount /run/netns (", "mount /run/kurma/userns ("))}
 
 
-def cgroups(ours):
-    """The pods' cgroups on every hierarchy, without those that are known to be another run's.
-
-    :param ours: this run's directory for temporary files.
-    """
-    found = set()
+def cgroups():
+    """The pods' cgroups on every hierarchy, by pod."""
+    found = {}
     for hierarchy in [BASE, *[f"{BASE}/{name}" for name in names(BASE)]]:
         for pod in names(f"{hierarchy}/kurma"):
-            path = f"{hierarchy}/kurma/{pod}"
-            if os.path.isdir(path) and not _of_another_run(path, pod, ours):
-                found.add(f"cgroup {path}")
+            if os.path.isdir(f"{hierarchy}/kurma/{pod}"):
+                found.setdefault(pod, set()).add(f"{hierarchy}/kurma/{pod}")
     return found
 
 
-def _of_another_run(path, pod, ours):
-    """Whether a process of it has the pod's directory, and that is none of ours. What no process tells of is ours:
-    so is what is left of a pod whose directory is gone."""
+def whose(pod, paths, ours):
+    """``"ours"``, where this run has such a pod; ``"theirs"``, where a process of it has the pod's directory, and
+    that is none of ours; None: nothing tells, as for a moment at each pod's start and end.
+
+    :param paths: of its cgroups.
+    :param ours: this run's directory for temporary files.
+    """
     if any(glob.glob(f"{ours}/{'*/' * depth}pods/{pod}") for depth in range(1, 5)):
-        return False
-    for directory, _, _ in os.walk(path):
-        try:
-            with open(f"{directory}/cgroup.procs") as file:
-                pids = file.read().split()
-        except OSError:
-            continue
-        for pid in pids:
-            try:
-                with open(f"/proc/{pid}/mountinfo") as file:
-                    roots = [line.split()[3] for line in file]
-            except OSError:
+        return "ours"
+    for path in paths:
+        for directory, _, _ in os.walk(path):
+            if any(_has_mounted(pod, pid) for pid in _lines(f"{directory}/cgroup.procs")):
+                return "theirs"
+    return None
+
+
+def _has_mounted(pod, pid):
+    roots = [line.split()[3] for line in _lines(f"/proc/{pid}/mountinfo")]
+    return any(f"/pods/{pod}/" in root and not root.endswith("//deleted") for root in roots)
+
+
+def _lines(path):
+    try:
+        with open(path) as file:
+            return file.read().splitlines()
+    except OSError:
+        return []
+
+
+class Suspects:
+    """Cgroups that somebody has left, and nothing tells who. Another run's will go by themselves; what is still
+    there when this run ends is this run's."""
+
+    def __init__(self, ours):
+        self._ours = ours
+        self._found = {}
+
+    def left_since(self, before, test):
+        """Cgroups of this run that were not there ``before``; what is doubtful is noted under the test's name."""
+        left = set()
+        for pod, paths in cgroups().items():
+            if pod in before:
                 continue
-            if any(f"/pods/{pod}/" in root and not root.endswith("//deleted") for root in roots):
-                return True
-    return False
+            owner = whose(pod, paths, self._ours)
+            if owner == "ours":
+                left |= {f"cgroup {path}" for path in paths}
+            elif owner is None:
+                self._found.setdefault(pod, test)
+            else:
+                self._found.pop(pod, None)
+        return left
+
+    def left(self):
+        """Those that are there yet, with the test that they came with."""
+        now = cgroups()
+        return {
+            f"cgroup kurma/{pod}, since {test}"
+            for pod, test in self._found.items()
+            if pod in now and whose(pod, now[pod], self._ours) != "theirs"
+        }
 
 
 def children():
@@ -67,21 +103,11 @@ def children():
         return {f"child process {pid}" for pid in file.read().split()}
 
 
-def state(ours):
-    """All that a test must leave as it was, in words."""
+def state():
+    """All that a test must leave as it was, cgroups aside, in words."""
     return (
         mounts()
-        | cgroups(ours)
         | {f"network namespace {name}" for name in names("/run/netns")}
         | {f"link {name}" for name in names("/proc/sys/net/ipv4/conf") if name.startswith("veth")}
         | children()
     )
-
-
-def fewer(left, now):
-    """What is still left.
-
-    A cgroup that was not there when the test ended is another run's: for a moment, one has no process that would
-    tell. Names of pods are never used again.
-    """
-    return {one for one in now if one in left or not one.startswith("cgroup ")}

@@ -46,25 +46,47 @@ def made(path):
     return str(path)
 
 
-def test_what_no_process_tells_of_is_ours(pod, tmp_path):
-    assert pod[1] in leftovers.cgroups(str(tmp_path))
-    assert leftovers.fewer({pod[1]}, {pod[1], "cgroup later"}) == {pod[1]}
-    assert leftovers.fewer(set(), {"child process 3"}) == {"child process 3"}
+def left(pod, ours):
+    """What is said of it after a test, and at the end of the run."""
+    suspects = leftovers.Suspects(str(ours))
+    before = leftovers.cgroups()
+    assert suspects.left_since(before, "a test") == set(), "it was there before"
+    del before[pod[0]]
+    return pod[1] in suspects.left_since(
+        before, "a test"
+    ), f"cgroup kurma/{pod[0]}, since a test" in suspects.left()
 
 
-def test_a_pod_of_ours_with_processes(pod, in_pod, tmp_path):
-    in_pod(made(tmp_path / "ours" / "test" / "state" / "pods" / pod[0] / "pod"))
-    assert pod[1] in leftovers.cgroups(str(tmp_path / "ours"))
+def test_a_pod_of_ours(pod, in_pod, tmp_path):
+    """With processes and without: told at once."""
+    directory = made(tmp_path / "ours" / "test" / "state" / "pods" / pod[0] / "pod")
+    assert left(pod, tmp_path / "ours") == (True, False)
+    in_pod(directory)
+    assert left(pod, tmp_path / "ours") == (True, False)
 
 
-def test_a_pod_whose_directory_is_gone(pod, in_pod, tmp_path):
+def test_what_nobody_knows_must_have_gone_by_the_end(pod, in_pod, tmp_path):
+    """As a pod's whose directory is gone; its process may live."""
+    assert left(pod, tmp_path / "ours") == (False, True)
     directory = tmp_path / "ours" / "test" / "pods" / pod[0] / "pod"
     in_pod(made(directory))
     directory.rmdir()
     directory.parent.rmdir()
-    assert pod[1] in leftovers.cgroups(str(tmp_path / "ours"))
+    assert left(pod, tmp_path / "ours") == (False, True)
 
 
 def test_a_pod_of_another_run(pod, in_pod, tmp_path):
+    """Also where it has shown only later that it is one."""
+    suspects = leftovers.Suspects(str(tmp_path / "ours"))
+    suspects.left_since({}, "a test")
+    assert any(pod[0] in one for one in suspects.left())
     in_pod(made(tmp_path / "theirs" / "test" / "pods" / pod[0] / "pod"))
-    assert pod[1] not in leftovers.cgroups(str(tmp_path / "ours"))
+    assert not any(pod[0] in one for one in suspects.left())
+    assert left(pod, tmp_path / "ours") == (False, False)
+
+
+def test_a_suspect_that_goes_is_forgotten(pod, tmp_path):
+    suspects = leftovers.Suspects(str(tmp_path / "ours"))
+    suspects.left_since({}, "a test")
+    CgroupTree(f"kurma/{pod[0]}").remove()
+    assert not any(pod[0] in one for one in suspects.left())
