@@ -151,7 +151,9 @@ def test_what_it_cannot_do_fails_the_start(shell_pods, busybox_root, tmp_path, a
 
 
 def test_a_post_stop_that_hangs_is_ended(shell_pods):
-    events = [{"name": "post-stop", "exec": ["/bin/sh", "-c", "echo after; exec sleep 1000"]}]
+    """With all that it has started, also where whoever ends it has no time for that between two of them."""
+    script = "(while :; do sleep 0.01; done) & echo after; exec sleep 1000"
+    events = [{"name": "post-stop", "exec": ["/bin/sh", "-c", script]}]
     pod = shell_pods({"main": sh("exit 3", eventHandlers=events)})
     assert pod.ended(30) == 0, pod.output()
     assert "after" in pod.output()
