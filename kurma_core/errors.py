@@ -2,7 +2,7 @@
 
 The command line prints ``kurma: MESSAGE`` on one line, then the hint (what to do) where there is one, and exits
 with :attr:`KurmaError.exit_code` (125 Kurma failed, 126 not executable, 127 not found,
-2 usage).
+137 killed with its pod, 2 usage).
 """
 
 from __future__ import annotations
@@ -195,6 +195,12 @@ class PodExistsError(PodError):
 
 class PodStateError(PodError):
     """The pod is not in a state in which that can be done."""
+
+
+class PodEndedError(PodError):
+    """The pod has ended, and what was done inside was killed with it. Exit code 137, as of SIGKILL."""
+
+    exit_code = 137
 
 
 class AppNotFoundError(PodError):

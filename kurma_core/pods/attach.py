@@ -6,10 +6,10 @@ import os
 import select
 from typing import TYPE_CHECKING
 
-from kurma_core.errors import KurmaError, PodStateError
+from kurma_core.errors import KurmaError
 from kurma_core.hookspecs import Stdio
-from kurma_core.pods import recovery
 from kurma_core.pods.apps import the_app
+from kurma_core.pods.inside import call
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs import CallInProcess
@@ -27,22 +27,15 @@ def attach(
     """The app's exit code if it ends meanwhile, 0 if the person left by the detach keys.
 
     :raises PodStateError: the pod does not run.
+    :raises PodEndedError: it has ended, and nobody could tell how the app did.
     :raises AppNotFoundError: no such app, or several and none named.
     """
     app = the_app(record, app).name
-    directory = services.store.directory(record.uuid)
-    stager = recovery.find_stager(services, directory) if record.state == "running" else None
-    if stager is None:
-        raise PodStateError(f"cannot attach to pod {record.name}: it is {record.state}", pod=record.uuid)
     # Only what is asked for: a stager that knows no more than the specification takes the app's name alone.
     options: tuple[str, ...] = () if stdin else ("--no-stdin",)
     if detach_keys is not None:
         options += ("--detach-keys", detach_keys)
-    try:
-        driver = services.stagers.of_pod(record.stager)
-        return driver.call(directory.path, stager, "attach", (app, *options), stdio)
-    finally:
-        stager.close()
+    return call(services, record, "attach", (app, *options), stdio, what="attach to")
 
 
 def type_into(services: Services, pod: OwnedPod, app: str, stdio: Stdio) -> CallInProcess | None:

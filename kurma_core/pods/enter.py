@@ -6,9 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from kurma_core.errors import PodStateError
-from kurma_core.pods import recovery
 from kurma_core.pods.apps import the_app
+from kurma_core.pods.inside import call, check_runs
 from kurma_core.pods.records import read_document
 
 if TYPE_CHECKING:
@@ -25,19 +24,13 @@ def enter(
     :param document: what stands in the ``run`` call-in's JSON; user, group, environment and working directory
         are the app's own where it does not name them.
     :raises PodStateError: the pod does not run.
+    :raises PodEndedError: it has ended, and the command was killed.
     :raises AppNotFoundError: no such app, or several and none named.
     """
     app = the_app(record, app).name
-    directory = services.store.directory(record.uuid)
-    stager = recovery.find_stager(services, directory) if record.state == "running" else None
-    if stager is None:
-        raise PodStateError(f"cannot enter pod {record.name}: it is {record.state}", pod=record.uuid)
-    try:
-        driver = services.stagers.of_pod(record.stager)
-        text = json.dumps({**_account(services, record, app, document.get("user")), **document}).encode()
-        return driver.call(directory.path, stager, "run", (app,), stdio, text)
-    finally:
-        stager.close()
+    check_runs(record, "enter")
+    text = json.dumps({**_account(services, record, app, document.get("user")), **document}).encode()
+    return call(services, record, "run", (app,), stdio, text, what="enter")
 
 
 def _account(services: Services, record: PodRecord, app: str, user: str | None) -> dict[str, Any]:

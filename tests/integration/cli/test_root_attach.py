@@ -215,6 +215,32 @@ def test_attach_and_detach(kurma: Any, at_terminal: Any) -> None:
         assert person.settings() == person.before
 
 
+@pytest.mark.parametrize("how", ["stop", "rm", "killed"])
+def test_the_pods_end_while_many_are_at_it(kurma: Any, at_terminal: Any, how: str) -> None:
+    """Each terminal is as it was; who knows the app's exit code ends with it, who does not says why in a line."""
+    script = "trap 'exit 4' TERM; echo ready; while :; do sleep 0.05; done"
+    first = at_terminal(*run_words(kurma, "many", "-it", script=script))
+    first.expect("ready\r\n")
+    others = [at_terminal("attach", "many"), at_terminal("enter", "-it", "many", "--", "cat")]
+    for person in (first, *others):
+        person.wait_raw()
+    if how == "killed":
+        state = next(Path(kurma.environment["KURMA_DIR"]).glob("pods/*/state.json"))
+        os.kill(json.loads(state.read_text())["stager"]["pid"], signal.SIGKILL)
+    else:
+        kurma.out(*(("stop",) if how == "stop" else ("rm", "--force")), "many")
+    codes = [person.wait() for person in (first, *others)]
+    said = [bytes(person.screen).decode() for person in (first, *others)]
+    ended = "kurma: pod many has ended\r\n"
+    if how == "stop":
+        assert codes == [4, 4, 137]
+        assert said == ["ready\r\n", "", ended]
+    else:
+        assert codes == [137, 137, 137]
+        assert said == ["ready\r\nkurma: pod many: the stager ended with status 137\r\n", ended, ended]
+    assert all(person.settings() == person.before for person in (first, *others))
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_signals_end_an_attach_and_not_the_app(kurma: Any, at_terminal: Any, number: int) -> None:
     first = at_terminal(*run_words(kurma, "kept", "-it", script="echo ready; read x; echo got $x"))

@@ -218,6 +218,17 @@ def test_the_terminal_is_restored_after_kill_9_of_the_client(
     gone(kurma_command, "sleep 821")
 
 
+def test_kill_9_of_the_client_while_a_megabyte_is_pasted(kurma_command: Any, pod: str, at_terminal: Any) -> None:
+    """What is typed stands in every buffer on the way, and nobody reads what comes back."""
+    person = entered(at_terminal, "sh", "-c", "stty raw -echo; echo ready; cat; sleep 825")
+    person.expect("ready")
+    assert person.type_blindly(bytes(1 << 20)) > 50_000
+    person.signal(signal.SIGKILL)
+    person._until(lambda: person.settings() == person.before, "terminal as it was")
+    assert person.wait() == -signal.SIGKILL
+    gone(kurma_command, "sleep 825")
+
+
 def test_the_terminal_is_restored_after_kill_9_of_the_call_in(
     kurma_command: Any, pod: str, at_terminal: Any
 ) -> None:
@@ -251,7 +262,13 @@ def test_the_pods_end_restores_the_terminal(kurma_command: Any, at_terminal: Any
     kurma_command.out("rm", "--force", "brief")
     assert person.wait() == 137
     assert person.settings() == person.before
+    person.expect("kurma: pod brief has ended\r\n")
     process.communicate()
+
+
+def test_a_command_that_is_killed_is_no_end_of_its_pod(kurma_command: Any, pod: str) -> None:
+    done = kurma_command("enter", "-i", "tty-pod", "--", "sh", "-c", "kill -9 $$")
+    assert (done.returncode, done.stderr) == (137, "")
 
 
 def test_stopped_and_continued(kurma_command: Any, pod: str, at_terminal: Any) -> None:

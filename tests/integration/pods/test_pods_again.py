@@ -28,18 +28,18 @@ def test_start_again_is_from_a_clean_copy(house):
     assert again.exit_code == 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("storage", ["overlay", "copy"])
-def test_fifty_starts_take_no_more_disk(make_house, storage):
-    """What an execution wrote to its root is gone; of its log there is but text."""
+def test_many_starts_take_no_more_disk(make_house, storage):
+    """What an execution wrote to its root is gone; of its log there is but text: fifty take less than 1 MB."""
     house = make_house({"plugins": {"stagers": {"default": {"config": {"graphStorage": storage}}}}})
     script = "[ -e /mark ] && echo unclean; dd if=/dev/zero of=/mark bs=1M count=4 2>/dev/null; echo ran"
     record, output = house.run(script)
     first = disk_usage(house.path(record))
-    for _ in range(49 if storage == "overlay" else 9):
+    starts = 8
+    for _ in range(starts):
         record, output = house.start(record.uuid)
         assert (record.exit_code, output) == (0, "ran\n")
-        assert disk_usage(house.path(record)) - first < 1 << 20
+    assert disk_usage(house.path(record)) - first < (1 << 20) * starts / 50
 
 
 def disk_usage(path):

@@ -111,9 +111,9 @@ class TestPod:
             return file.read()
 
     def log(self, name: str = "main.log", stream: bytes | None = None) -> str:
-        """The text of a log, as the app wrote it."""
+        """The text of a log, as the app wrote it; not of a line that is just being written."""
         text = b""
-        for line in self.raw_log(name).splitlines():
+        for line in self.raw_log(name).split(b"\n")[:-1]:
             _, source, kind, rest = line.split(b" ", 3)
             if stream is None or source == stream:
                 text += rest + (b"\n" if kind == b"F" else b"")

@@ -7,7 +7,6 @@ stands still keeps nobody: not the app, not the others, not the supervisor.
 from __future__ import annotations
 
 import os
-import time
 
 from kurma_core.linux import terminal
 from kurma_stager_default.inside import child
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 
 # Bytes of output in one packet: as JSON they may take six times as much.
 _PIECE = 8192
-# Seconds that the pod's end waits for who is attached to write out what there was.
-_FAREWELL = 2.0
 
 
 class Attaching:
@@ -107,7 +104,9 @@ class Attaching:
             self._leaving.append(conversation)
             conversation.answer({"exited": instance.code})
         if self._leaving:
-            self._loop.at(self, time.monotonic() + _FAREWELL, self._leaving.clear)
+            from kurma_stager_default.inside.farewell import Farewell
+
+            Farewell(self._loop, self._leaving)
 
     def forget(self, run: AppRun) -> None:
         """The app has gone; nothing of it ran any more."""

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _LOGS = "/pod/logs"
 _USAGE = 2
 _FAILED = 125
+_KILLED = 128 + _signal.SIGKILL
 # Pieces of output at most that the log had no room for, and whoever reads us has not taken yet.
 _BESIDES = 128
 # Seconds that the terminal stays as it is after the app's end, for what is still shown there by others.
@@ -239,7 +240,8 @@ class Attached:
                 self._shown.add(value["stream"], value["lost"].encode("latin-1"))
             return
         self._loop.unwatch(self._asking.fileno())
-        code = _FAILED if value is None else value["exited"]
+        # The pod's supervisor has gone without a word: so will the pod, which is the core's to tell.
+        code = _KILLED if value is None else value["exited"]
         if self._input is not None:
             self._input.stop()
         if self._shown is None:

@@ -78,6 +78,14 @@ class Conversation:
         self.on_packet: Callable[[dict[str, Any]], None] | None = None
         self.on_end: Callable[[], None] | None = None
 
+    @property
+    def pid(self) -> int:
+        """Of the client, as it was when it came; 0: the conversation is over."""
+        if self._socket is None:
+            return 0
+        content = self._socket.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 3 * _SIZE)
+        return int.from_bytes(content[:_SIZE], sys.byteorder)
+
     def answer(self, value: dict[str, Any], fds: Sequence[int] = ()) -> bool:
         """Sends a packet; a client that does not take it is left. :returns: whether it was sent."""
         if self._socket is None:

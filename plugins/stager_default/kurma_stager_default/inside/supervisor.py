@@ -23,8 +23,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# Seconds that readers of logs have at the pod's end.
-_LAST_READ = 1.0
 # Seconds until status.json is tried again that could not be written.
 _STATUS_PAUSE = 5.0
 
@@ -157,14 +155,20 @@ class Supervisor:
     def _take_reader(self, asked: Conversation, _: dict[str, Any]) -> None:
         """A call-in that follows a log: it says so for as long as it does."""
         self._readers.append(asked)
-        asked.on_end = lambda: self._readers.remove(asked)
+
+        def leave() -> None:
+            if asked in self._readers:
+                self._readers.remove(asked)
+
+        asked.on_end = leave
 
     def _see_readers_off(self) -> None:
         """Who follows a log reads it to its end before the pod is taken down, and call-ins with it; bounded."""
         if self._readers and self.broken is None:
-            over: list[bool] = []
-            self.loop.at("readers", time.monotonic() + _LAST_READ, lambda: over.append(True))
-            while self._readers and not over:
+            from kurma_stager_default.inside.farewell import Farewell
+
+            Farewell(self.loop, self._readers)
+            while self._readers:
                 self.loop.turn()
                 self._reap()
 
