@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from kurma_core.errors import AppNotFoundError, PodStateError, StagerError
+from kurma_core.errors import AppNotFoundError, PodEndedError, PodStateError, StagerError
 from kurma_core.hookspecs import Stdio
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.value import replace
@@ -131,7 +131,10 @@ def test_a_call_in_is_in_the_pods_cgroup_and_namespaces_and_ends_with_it(foreign
 
             def call():
                 null = os.open("/dev/null", os.O_RDWR)
-                ended.append(other.enter(pod.uuid, None, ("true",), Stdio(null, null, null)))
+                try:
+                    other.enter(pod.uuid, None, ("true",), Stdio(null, null, null))
+                except PodEndedError as error:
+                    ended.append((str(error), error.exit_code))
                 os.close(null)
 
             caller = threading.Thread(target=call)
@@ -150,7 +153,7 @@ def test_a_call_in_is_in_the_pods_cgroup_and_namespaces_and_ends_with_it(foreign
             pod.stop(force=False)
             pod.finish()
             caller.join(10)
-            assert ended == [137]
+            assert ended == [(f"pod {house.client.pod(pod.uuid).name} has ended", 137)]
             assert not alive(pid)
 
 
