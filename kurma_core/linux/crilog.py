@@ -92,7 +92,12 @@ class LogFile:
         self._open: set[str] = set()
 
     def read_all(self) -> Iterator[Any]:
-        """What came since the last time in whole lines, up to the present end."""
+        """What came since the last time in whole lines, up to the present end.
+
+        What stood behind the last newline is read again: on a full disk, its writer takes half a line back.
+        """
+        if self._rest and not self._raw and self.chain.back(len(self._rest)):
+            self._rest = b""
         while text := self.chain.read():
             if self.chain.gap:
                 self.chain.gap = False

@@ -34,6 +34,7 @@ class LogChain:
         self._held: dict[int, int] = {}  # inode → descriptor, of every file on disk and of those still to be read
         self._queue: list[int] = []  # inodes still to be read, the oldest first
         self._newest: int | None = None
+        self._read_from: int | None = None  # inode of what was read last
         self._held_bytes = held_bytes
         self._gaps: set[int] = set()  # inodes of files before which something is missing
         self._lock = _thread.allocate_lock()
@@ -77,8 +78,23 @@ class LogChain:
                         return data
                     self._leave()
 
+    def back(self, count: int) -> bool:
+        """The last ``count`` bytes that were read are read again: they may stand there otherwise by then.
+
+        :returns: whether that can be: not once the file that they stood in has been left.
+        """
+        with self._lock:
+            if not self._queue or self._queue[0] != self._read_from:
+                return False
+            fd = self._held[self._read_from]
+            at = os.lseek(fd, 0, os.SEEK_CUR) - count
+            if at < 0:
+                return False
+            os.lseek(fd, at, os.SEEK_SET)
+            return True
+
     def _read_first(self) -> bytes:
-        first = self._queue[0]
+        self._read_from = first = self._queue[0]
         if first in self._gaps:
             self._gaps.discard(first)
             self.gap = True

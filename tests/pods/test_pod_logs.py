@@ -91,6 +91,22 @@ def test_following_ends_with_the_descriptor_and_loses_nothing(tmp_path: Path) ->
     assert seen == [b"1", b"2", b"3"]
 
 
+def test_half_a_line_that_is_taken_back_is_not_shown(tmp_path: Path) -> None:
+    """As a writer does whose disk is full, while somebody follows."""
+    one, two = b"T stdout F one\n", b"T stdout F a longer line, with the second one in it\n"
+    write(tmp_path, "a.log", one + b"T stdout F ha")
+    with LogReader(str(tmp_path), [("a", "a.log")]) as reader:
+        assert [line.text for line in reader.present()] == [b"one"]
+        os.truncate(tmp_path / "pod" / "logs" / "a.log", len(one))
+        write(tmp_path, "a.log", two)
+        assert [line.text for line in reader.present()] == [b"a longer line, with the second one in it"]
+        write(tmp_path, "a.log", b"2026-01-01T00:0")
+        assert list(reader.present()) == []
+        os.truncate(tmp_path / "pod" / "logs" / "a.log", len(one + two))
+        assert list(reader.present()) == []
+        assert list(reader.rest()) == []
+
+
 def test_a_link_for_a_log_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "pod" / "logs").mkdir(parents=True)
     os.symlink("/etc/passwd", tmp_path / "pod" / "logs" / "a.log")
