@@ -179,7 +179,8 @@ class PodChanger(PodEnder):
         stager = recovery.find_stager(self.services, directory) if state == "running" else None
         if stager is None:
             hint = f"kurma start {document.name}" if state in ("prepared", "stopped", "errored") else None
-            raise PodStateError(f"cannot {what}: it is {state}", hint=hint, pod=document.uuid)
+            how = "has just ended" if state == "running" else f"is {state}"
+            raise PodStateError(f"cannot {what}: it {how}", hint=hint, pod=document.uuid)
         try:
             driver = self.services.stagers.of_pod(document.stager)
             if not hasattr(driver, "app_verbs"):

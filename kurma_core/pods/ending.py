@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from kurma_core.errors import (
     AppNotFoundError,
@@ -28,7 +28,7 @@ from kurma_core.value import replace
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from kurma_core.hookspecs import RunningStager
+    from kurma_core.hookspecs import AppChanger, RunningStager, Stager
     from kurma_core.linux.cgroups import CgroupTree
     from kurma_core.pod_store import PodDirectory
     from kurma_core.pods.document import PodDocument
@@ -104,12 +104,29 @@ class PodEnder(PodFinder):
         patience = 2 * self.services.config.stop_timeout + 5 if timeout is None else timeout
         if _ends(stager, patience):
             return
+        if timeout is not None and not force and self._insist(directory, driver, stager):
+            return
         driver.stop(directory.path, stager, force=True)
         if not _ends(stager, 10):
             raise PodStateError(
                 f"pod {directory.uuid}: its stager (process {stager.pid}) does not die, not even of SIGKILL",
                 hint="it hangs in the kernel; kurma stop --force tries again",
             )
+
+    def _insist(self, directory: PodDirectory, driver: Stager, stager: RunningStager) -> bool:
+        """The caller's time is over before the stager's own: a stager that can is told to end its apps by force,
+        each with its post-stop handler, and keeps its records. :returns: whether it has ended.
+        """
+        if not hasattr(driver, "app_verbs") or "stop" not in driver.app_verbs(directory.path):
+            return False
+        changer = cast("AppChanger", driver)
+        # A stager that fails, or has just ended, is ended by force, or needs no more.
+        with contextlib.suppress(KurmaError, OSError):
+            for status in driver.status(directory.path, stager).values():
+                if not status.exited:
+                    changer.stop_app(directory.path, stager, status.name, 0)
+            return _ends(stager, self.services.config.stop_timeout + 5)
+        return _ends(stager, 0)
 
     def kill(self, reference: str, number: int, app: str | None = None) -> None:
         """Sends a signal to an app's main process, or to those of all apps.

@@ -151,8 +151,26 @@ def conclusion(
         "exitCode": code,
         "notes": list(notes),
         # What is known of the apps does not depend any more on what the stager leaves behind.
-        "apps": {name: apps[name].to_json() for name in document.app_names if name in apps},
+        "apps": {
+            name: _over(apps[name], killed=state == "errored").to_json()
+            for name in document.app_names
+            if name in apps
+        },
     }
+
+
+def _over(app: AppStatus, *, killed: bool) -> AppStatus:
+    """Nothing runs in a pod whose stager has ended, whatever that said last.
+
+    :param killed: the stager failed, and what was left was killed.
+    """
+    if app.exited or app.state == "created":
+        return app
+    if app.restarting:
+        return replace(app, pid=None, exited=True, restarting=False)
+    why = "its stager ended first: how it ended is not known"
+    reason = "killed" if killed else None
+    return replace(app, pid=None, exited=True, reason=reason, message=app.message or why)
 
 
 def _stopped(directory: PodDirectory) -> bool:

@@ -41,6 +41,24 @@ def test_who_does_not_listen_is_killed_after_the_time_out(make_house):
     assert run.wait() == 137
 
 
+def test_the_callers_own_time_out_is_that_of_the_apps(house):
+    """Shorter than the pod's: apps are killed then, handlers run, and how the apps ended is known."""
+    handlers = [{"name": "post-stop", "exec": ["/bin/sh", "-c", "echo after"]}]
+    deaf = {"exec": ["/bin/sh", "-c", DEAF], "user": "0", "group": "0", "eventHandlers": handlers}
+    run = house.launch({"deaf": deaf, "polite": POLITE})
+    run.wait_output("ready\nready")
+    started = time.monotonic()
+    record = house.client.stop(run.uuid, timeout=0.4)
+    assert 0.4 < time.monotonic() - started < 5
+    assert (record.state, record.reason, record.exit_code) == ("stopped", None, 137)
+    assert {app.name: (app.exit_code, app.reason) for app in record.apps} == {
+        "deaf": (137, "killed"),
+        "polite": (4, "exited"),
+    }
+    assert house.log(record, "deaf") == "ready\nafter\n"
+    assert run.wait() == 137
+
+
 def test_force_asks_nobody(house):
     run = house.launch(POLITE)
     run.wait_output("ready")
@@ -49,6 +67,9 @@ def test_force_asks_nobody(house):
     assert time.monotonic() - started < 2
     assert record.state == "errored"
     assert "asked" not in house.log(record)
+    (app,) = record.apps
+    assert (app.exited, app.state, app.exit_code, app.pid) == (True, "killed", None, None)
+    assert app.message == "its stager ended first: how it ended is not known"
     assert run.wait() == 137
 
 
