@@ -242,7 +242,9 @@ def test_the_pods_end_while_many_are_at_it(kurma: Any, at_terminal: Any, how: st
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_signals_end_an_attach_and_not_the_app(kurma: Any, at_terminal: Any, number: int) -> None:
+def test_signals_end_an_attach_and_not_the_app(
+    kurma: Any, at_terminal: Any, attached: Any, number: int
+) -> None:
     first = at_terminal(*run_words(kurma, "kept", "-it", script="echo ready; read x; echo got $x"))
     first.expect("ready\r\n")
     first.wait_raw()
@@ -251,6 +253,8 @@ def test_signals_end_an_attach_and_not_the_app(kurma: Any, at_terminal: Any, num
     second.signal(number)
     assert second.wait() == 128 + number
     assert second.settings() == second.before
+    # Nor does one whose input is at its end from the start: there is still somebody who types.
+    job = attached("kept", stdin=subprocess.DEVNULL)
     third = at_terminal("attach", "kept")
     third.wait_raw()
     third.hang_up()
@@ -260,6 +264,8 @@ def test_signals_end_an_attach_and_not_the_app(kurma: Any, at_terminal: Any, num
     assert first.wait() == 0
     # Nobody is waited for who has gone.
     assert time.monotonic() - began < 1.5
+    assert job.communicate(timeout=PATIENCE)[0].endswith(b"got on\r\n")
+    assert job.returncode == 0
 
 
 def test_input_of_several_ends_with_the_last(kurma: Any, begin: Any, attached: Any) -> None:
@@ -378,16 +384,16 @@ def test_apps_that_do_not_run(kurma: Any, attached: Any, tmp_path: Path) -> None
     until(lambda: "up" in kurma("logs", "four", "open").stdout, "up")
     assert kurma.out("logs", "four", "tty") == "/dev/pts/0\n"
     done = kurma("attach", "four", "over")
-    assert (done.returncode, done.stderr) == (125, "attach: app over has ended\n")
+    assert (done.returncode, done.stderr) == (125, "kurma: app over has ended\n")
 
     def restarting() -> bool:
         done = kurma("attach", "four", "again")
         if done.returncode == 1:
             return False  # it ran, and ended while attached
-        if done.stderr == "attach: app again has not been started yet\n":
+        if done.stderr == "kurma: app again has not been started yet\n":
             return False  # just about to
         assert (done.returncode, done.stderr) == (
-            125, "attach: app again does not run just now: it is about to be started again\n"
+            125, "kurma: app again does not run just now: it is about to be started again\n"
         )  # fmt: skip
         return True
 

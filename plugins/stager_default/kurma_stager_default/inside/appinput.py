@@ -125,9 +125,11 @@ class AppInput:
 
     def settle(self) -> None:
         """Somebody's input has ended: so does the app's, if nobody else is there to give more."""
+        if self._sources:
+            return
         if self.terminal:
             self._type_end()
-        elif not self._sources:
+        else:
             self.ended = True
             if not self._rest:
                 self._end()
