@@ -213,7 +213,8 @@ def _adopt(app: PodApp, mount: Mount, volumes: dict[str, Volume], notes: list[st
         name = _free_name(f"{app.name}-{own.name}", volumes)
     if name not in volumes:
         volumes[name] = replace(own, name=name)
-        notes.append(f"app {app.name}: its own volume {own.name} is the pod's volume {name}")
+        if name != own.name:
+            notes.append(f"app {app.name}: its own volume {own.name} is the pod's volume {name}")
     return replace(mount, volume=name, app_volume=None)
 
 

@@ -86,6 +86,30 @@ def test_a_manifest_without_the_reserved_part():
     assert (pod.hostname, pod.lifecycle, pod.stop_timeout) == ("host", "all", 10)
 
 
+@pytest.mark.parametrize(
+    ("app", "pod", "image", "policy"),
+    [
+        (None, None, None, "never"),
+        (None, None, "always", "always"),
+        (None, "on-failure", "always", "on-failure"),
+        ("never", "on-failure", "always", "never"),
+    ],
+)
+def test_whose_restart_policy_counts(app, pod, image, policy):
+    value = document()
+    for place, word in ((value["pod"]["apps"][0], app), (value["pod"], pod), (value["images"]["sha512-1"], image)):
+        place["annotations"] = [{"name": "kurma.io/restart", "value": word}] if word else []
+    assert manifest.Pod(value, {}).apps[0].restart == policy
+
+
+def test_a_wrong_restart_policy_of_the_pod_is_told():
+    value = document()
+    value["pod"]["apps"][0]["annotations"] = []
+    value["pod"]["annotations"] = [{"name": "kurma.io/restart", "value": "sometimes"}]
+    with pytest.raises(manifest.ManifestError, match="'sometimes' is none of never, on-failure, always"):
+        manifest.Pod(value, {})
+
+
 def test_a_merged_tree_stands_for_the_image():
     value = document()
     value["images"] = {"sha512-tree": value["images"]["sha512-1"]}

@@ -242,9 +242,7 @@ def test_the_pods_end_while_many_are_at_it(kurma: Any, at_terminal: Any, how: st
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_signals_end_an_attach_and_not_the_app(
-    kurma: Any, at_terminal: Any, attached: Any, number: int
-) -> None:
+def test_signals_end_an_attach_and_not_the_app(kurma: Any, at_terminal: Any, attached: Any, number: int) -> None:
     first = at_terminal(*run_words(kurma, "kept", "-it", script="echo ready; read x; echo got $x"))
     first.expect("ready\r\n")
     first.wait_raw()

@@ -292,7 +292,7 @@ def test_stopped_and_continued(kurma_command: Any, pod: str, at_terminal: Any) -
 def test_what_cannot_be_run_leaves_the_terminal_alone(kurma_command: Any, pod: str, at_terminal: Any) -> None:
     person = at_terminal("enter", "-t", "tty-pod", "--", "no-such")
     assert person.wait() == 127
-    person.expect("run: no-such: not found in ")
+    person.expect("kurma: app busybox: no-such: not found in ")
     assert person.settings() == person.before
 
 

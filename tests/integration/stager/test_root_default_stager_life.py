@@ -497,28 +497,28 @@ def test_run_says_what_is_wrong(pods):
     code, _, err = pod.run("nosuch")
     assert (code, err) == (
         127,
-        "run: nosuch: not found in /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n",
+        "kurma: app main: nosuch: not found in /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n",
     )
     assert pod.run("/etc/passwd")[0] == 126
     code, _, err = pod.run("true", user="nobody-here")
-    assert (code, err) == (125, "run: no user 'nobody-here' in the image's /etc/passwd\n")
+    assert (code, err) == (125, "kurma: app main: no user 'nobody-here' in the image's /etc/passwd\n")
     code, _, err = pod.run("true", app="nobody")
-    assert (code, err) == (2, "run: the pod has no app 'nobody'\n")
+    assert (code, err) == (2, "kurma: the pod has no app 'nobody'\n")
     code, _, err = pod.run("true", app="over")
-    assert (code, err) == (125, "run: app over does not run\n")
+    assert (code, err) == (125, "kurma: app over does not run\n")
     assert pod.call("run", document=b"{}")[0] == 2
 
 
 def test_attach_says_what_is_wrong(pods):
     pod = pods({"main": sh("echo up; exec sleep 1000"), "over": sh("true")}).started()
     pod.wait_log("up")
-    usage = "attach: usage: attach APP [--no-stdin] [--no-output] [--detach-keys KEYS]\n"
+    usage = "kurma: usage: attach APP [--no-stdin] [--no-output] [--detach-keys KEYS]\n"
     for words in ((), ("main", "more"), ("main", "--no-such"), ("main", "--detach-keys")):
         assert pod.call("attach", *words) == (2, "", usage)
-    said = "attach: 'ctrl-1' is no key: write a character, or ctrl- and one of a-z @ [ \\ ] ^ _\n"
+    said = "kurma: 'ctrl-1' is no key: write a character, or ctrl- and one of a-z @ [ \\ ] ^ _\n"
     assert pod.call("attach", "main", "--detach-keys=ctrl-p,ctrl-1") == (2, "", said)
-    assert pod.call("attach", "nobody") == (2, "", "attach: the pod has no app 'nobody'\n")
-    assert pod.call("attach", "over") == (125, "", "attach: app over has ended\n")
+    assert pod.call("attach", "nobody") == (2, "", "kurma: the pod has no app 'nobody'\n")
+    assert pod.call("attach", "over") == (125, "", "kurma: app over has ended\n")
 
 
 # --- footprint -------------------------------------------------------------------------------------------------

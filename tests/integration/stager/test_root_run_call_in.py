@@ -58,7 +58,7 @@ _NO_COMMANDS = (
 
 def test_run_refuses_what_is_no_command(sleeping_pod):
     for document, said in _NO_COMMANDS:
-        assert sleeping_pod.call("run", "main", document=document) == (125, "", f"run: {said}\n")
+        assert sleeping_pod.call("run", "main", document=document) == (125, "", f"kurma: {said}\n")
 
 
 @pytest.mark.slow
@@ -80,7 +80,7 @@ def test_run_does_not_wait_for_ever_for_its_document(sleeping_pod):
         assert process.exit_status(call.pidfd) == 125
         os.close(call.pidfd)
         said.seek(0)
-        assert said.read() == b"run: the command was not given whole within 10 s\n"
+        assert said.read() == b"kurma: the command was not given whole within 10 s\n"
 
 
 def test_run_resolves_users_in_the_image(sleeping_pod):
@@ -98,7 +98,7 @@ def test_run_ends_with_its_signals(sleeping_pod):
     assert sleeping_pod.run("sh", "-c", "exit 255")[0] == 255
     assert sleeping_pod.run("/tmp")[0] == 126
     code, _, err = sleeping_pod.run("true", workingDirectory="/nowhere")
-    assert (code, err) == (125, "run: the working directory /nowhere does not exist\n")
+    assert (code, err) == (125, "kurma: app main: the working directory /nowhere does not exist\n")
 
 
 def test_an_app_cannot_lay_a_trap_for_a_terminal(pods):
@@ -108,4 +108,4 @@ def test_an_app_cannot_lay_a_trap_for_a_terminal(pods):
     pod = pods({"main": sh(script)}, plans={"main": plan}).started()
     pod.wait_log("up")
     code, _, err = pod.run("true", tty=True)
-    assert (code, err) == (125, "run: its terminal cannot be made: it makes no terminals\n")
+    assert (code, err) == (125, "kurma: app main: its terminal cannot be made: it makes no terminals\n")

@@ -420,9 +420,11 @@ def test_an_app_that_races_with_what_starts_in_another(pods, tmp_path):
     assert len(answers) > 1
     fine = {f"/etc/{name}\nUid:" + "\t1234" * 4 + "\n" for name in "wx"}
     refused = {
-        "run: no user 'alice' in the image's /etc/passwd\n",
-        *[f"run: the working directory /etc/w {why}\n" for why in ("does not exist", "Not a directory")],
-        "run: the working directory /etc/w Permission denied\n",
+        "kurma: app victim: no user 'alice' in the image's /etc/passwd\n",
+        *[
+            f"kurma: app victim: the working directory /etc/w {why}\n"
+            for why in ("does not exist", "Not a directory", "Permission denied")
+        ],
     }
     assert answers <= fine | refused
 

@@ -233,7 +233,7 @@ class Attached:
         try:
             value, _ = self._asking.hear()
         except Refused as refused:
-            os.write(2, f"attach: {refused}\n".encode())
+            os.write(2, f"kurma: {refused}\n".encode())
             value = {"exited": refused.code}
         if value is not None and "lost" in value:
             if self._shown is not None:
@@ -285,16 +285,16 @@ def main() -> int:
     try:
         wanted = Wanted(sys.argv[1:])
     except SetupError as error:
-        print(f"attach: {error}", file=sys.stderr, flush=True)
+        print(f"kurma: {error}", file=sys.stderr, flush=True)
         return _USAGE
     try:
         return Attached(wanted).run()
     except Refused as refused:
-        print(f"attach: {refused}", file=sys.stderr, flush=True)
+        print(f"kurma: {refused}", file=sys.stderr, flush=True)
         return refused.code
     except SetupError as error:
-        print(f"attach: {error}", file=sys.stderr, flush=True)
+        print(f"kurma: {error}", file=sys.stderr, flush=True)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        print(f"attach: {where}{error.strerror}", file=sys.stderr, flush=True)
+        print(f"kurma: {where}{error.strerror}", file=sys.stderr, flush=True)
     return _FAILED

@@ -140,7 +140,7 @@ def run(pod: manifest.Pod, app: manifest.App, command: Command) -> int:
     text = os.read(report, 4096).decode(errors="replace")
     os.close(report)
     if text:
-        print(f"run: {text}", file=sys.stderr, flush=True)
+        print(f"kurma: app {app.name}: {text}", file=sys.stderr, flush=True)
     master = None if handover is None else handover.take()
     if text or master is None:
         return wait(pid)
@@ -159,9 +159,9 @@ def main() -> int:
         pod = manifest.load()
         app = pod.app(name)
         if app is None:
-            print(f"run: the pod has no app {name!r}", file=sys.stderr, flush=True)
+            print(f"kurma: the pod has no app {name!r}", file=sys.stderr, flush=True)
             return _USAGE
         return run(pod, app, Command(value, app))
     except (SetupError, manifest.ManifestError, OSError) as error:
-        print(f"run: {error}", file=sys.stderr, flush=True)
+        print(f"kurma: {error}", file=sys.stderr, flush=True)
         return _FAILED

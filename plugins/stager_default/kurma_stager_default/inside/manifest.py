@@ -207,8 +207,12 @@ def _app(
     app.environment += [(pair[0], pair[1]) for pair in extra.get("environment", [])]
     if "AC_METADATA_URL" in environment:
         app.environment.insert(0, ("AC_METADATA_URL", environment["AC_METADATA_URL"]))
-    notes = {**_annotations(image), **_annotations(entry)}
-    app.restart = _one_of(f"app {name}: kurma.io/restart", notes.get("kurma.io/restart", "never"), RESTARTS)
+    # What the pod says of all its apps counts more than an image, and less than what it says of this one.
+    for notes in (entry, document["pod"], image):
+        policy = _annotations(notes).get("kurma.io/restart")
+        if policy is not None:
+            app.restart = _one_of(f"app {name}: kurma.io/restart", policy, RESTARTS)
+            break
     return app
 
 

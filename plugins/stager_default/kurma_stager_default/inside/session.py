@@ -51,7 +51,7 @@ class Session:
             while not self._over:
                 self._loop.turn()
         except OSError as error:
-            os.write(2, f"run: the terminal cannot be used: {error.strerror}\n".encode())
+            os.write(2, f"kurma: the terminal cannot be used: {error.strerror}\n".encode())
             self._leave(125)
         finally:
             if self._held is not None:
