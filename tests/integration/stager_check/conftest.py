@@ -100,18 +100,18 @@ def checked(client: Callable[..., Client]) -> Callable[..., Checked]:
 
 
 @pytest.fixture
-def lab(client: Callable[..., Client]) -> Iterator[Callable[[str], Lab]]:
+def lab(client: Callable[..., Client]) -> Iterator[Callable[..., Lab]]:
     """``lab(archive)``: what starts pods of the check's app under that stager."""
     with contextlib.ExitStack() as stack:
 
-        def make(archive: str) -> Lab:
+        def make(archive: str, patience: Patience | None = None) -> Lab:
             services = client(archive)._services
 
             def image() -> StagerImage:
                 found = services.images.host_image(archive)
                 return StagerImage(found.id, found.path, found.manifest)
 
-            patience = Patience()
+            patience = patience or Patience()
             driver = WatchedStager("example", image, services.spawner, "test", StagerTimes(stop=2))
             workplace = stack.enter_context(services.store.workplace())
             probes = layers.build(workplace)

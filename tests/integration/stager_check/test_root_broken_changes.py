@@ -1,0 +1,92 @@
+"""``changing.*`` of ``kurma stager check``: default stagers that are broken in one way each (G8, G10)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from kurma_stager_default import image
+
+from kurma_core.appc.image import ImageManifest
+from kurma_core.image_store import build_archive
+from kurma_core.stager_check import declared
+from kurma_core.stager_check.host import Patience
+from kurma_core.stager_check.lab import Lab
+from kurma_core.stager_check.lines import Line, Report
+
+pytestmark = [pytest.mark.root, pytest.mark.slow]
+
+CALL_INS = {"name": "kurma.io/stager/callins", "value": "app-add,app-start,app-stop,app-rm"}
+WRONG_LAYERS = (
+    "changing.py",
+    ("    note = become.power_note", "    app.layers[:] = app.layers[::-1]\n    note = become.power_note"),
+)
+STOPS_ANOTHER = (
+    "changing.py",
+    ("    supervisor.life.ask_to_end(run)", "    supervisor.life.ask_to_end(supervisor.runs[0])"),
+)
+SAME_ROOT = (
+    "approot.py",
+    ('os.mkdir(directory + "/upper")', 'os.makedirs("/pod/of-" + app.name, exist_ok=True)'),
+    ('directory + "/upper"', '"/pod/of-" + app.name'),
+)
+REMEMBERS = ("changing.py", ("    supervisor.forget(run)\n", ""))
+
+
+@pytest.fixture
+def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[str, ImageManifest]]:
+    """``broken(FILE, (OLD, NEW), …)``: the archive of a default stager with a file changed, and its manifest."""
+
+    def build(name: str, *changes: tuple[str, str]) -> tuple[str, ImageManifest]:
+        modules = image._own_modules()
+        (source,) = [path for _, path in modules if path.endswith(f"/inside/{name}")]
+        text = Path(source).read_text()
+        for old, new in changes:
+            assert old in text, f"{name} has no {old!r} any more"
+            text = text.replace(old, new)
+        changed = tmp_path / name
+        changed.write_text(text)
+        monkeypatch.setattr(
+            image, "_own_modules", lambda: [(one, str(changed) if at == source else at) for one, at in modules]
+        )
+        rootfs = tmp_path / "rootfs"
+        os.mkdir(rootfs)
+        document = {**image.build(str(rootfs)), "annotations": [CALL_INS]}
+        with open(tmp_path / "stager.aci", "wb") as out:
+            build_archive(str(rootfs), document, out)
+        return str(tmp_path / "stager.aci"), ImageManifest.parse(document)
+
+    return build
+
+
+@pytest.mark.parametrize(
+    ("mistake", "failed"),
+    [
+        pytest.param(
+            WRONG_LAYERS,
+            {"add": "/marks/both: base, and not top", "start": "/marks/both: base, and not top"},
+            id="layers",
+        ),
+        pytest.param(STOPS_ANOTHER, {"stop": "", "start": "", "rm": ""}, id="stops-another"),
+        pytest.param(SAME_ROOT, {"start": "/marks/both: written, and not top"}, id="same-root"),
+        pytest.param(REMEMBERS, {"rm": "apps: ['late', 'main'], and not ['main']"}, id="remembers"),
+    ],
+)
+def test_a_mistake_fails_its_lines(
+    broken: Callable[..., tuple[str, ImageManifest]],
+    lab: Callable[..., Lab],
+    mistake: tuple[str, tuple[str, str]],
+    failed: dict[str, str],
+) -> None:
+    archive, manifest = broken(*mistake)
+    told: list[Line] = []
+    declared.declared(lab(archive, Patience(start=4, stop=1, answer=3)), manifest, Report(told.append))
+    lines = {line.name: line for line in told if line.name.startswith("changing.")}
+    assert set(lines) == {f"changing.{verb}" for verb in ("add", "stop", "start", "rm")}
+    assert {name for name, line in lines.items() if line.outcome == "fail"} == {
+        f"changing.{verb}" for verb in failed
+    }
+    for verb, detail in failed.items():
+        assert (lines[f"changing.{verb}"].detail or "").startswith(detail)
