@@ -131,8 +131,12 @@ class IdRanges:
                     yield IdRange.parse(line.decode(errors="replace").partition(":")[2])
 
     def _taken(self, uuid: str) -> dict[IdRange, str]:
-        """Ranges of other pods, and their directories. Links of pods that are gone are removed."""
+        """Ranges of other pods, and their directories. Links of pods that are gone are removed.
+
+        Another state directory may have a pod of the same UUID, and this one may be known by two paths.
+        """
         found: dict[IdRange, str] = {}
+        ours = os.stat(f"{self._store.root}/{uuid}")
         for place in (self._own, self._host):
             for name in os.listdir(place):
                 link = f"{place}/{name}"
@@ -141,9 +145,14 @@ class IdRanges:
                     directory = os.path.normpath(os.path.join(place, os.readlink(link)))
                 except (ValueError, OSError):
                     continue  # the lock; or nothing of ours
-                if not os.path.isdir(directory):
+                try:
+                    same = os.path.samestat(os.stat(directory), ours)
+                except (FileNotFoundError, NotADirectoryError):
                     os.unlink(link)
-                elif os.path.basename(directory) != uuid:
+                    continue
+                except OSError:
+                    same = False  # a disk that fails: nobody knows that the pod has gone
+                if not same:
                     found[ids] = directory
         return found
 

@@ -124,6 +124,55 @@ def test_another_state_directory_sees_them(place: Place) -> None:
     assert str(place.path / "state") in (caught.value.hint or "")
 
 
+def test_two_state_directories_may_have_a_pod_of_the_same_uuid(place: Place) -> None:
+    place.ranges().claim(place.pod(1), "100000:300")
+    twin = place.pod(1, "other")
+    assert place.ranges("other").claim(twin, "auto").first == 100_300
+    with pytest.raises(IdRangeError, match=f"pod {twin} has the ids 100000:300"):
+        place.ranges("other").hold(twin, IdRange(100_200, 100))
+
+
+def test_a_state_directory_by_two_paths_is_one(place: Place) -> None:
+    here = place.pod(1)
+    ids = place.ranges().claim(here, "auto")
+    (place.path / "alias").symlink_to("state")
+    place.ranges("alias").hold(here, ids)
+    assert place.ranges("alias").claim(here, str(ids)) == ids
+
+
+def test_what_pods_of_a_state_directory_had_that_is_gone_is_free(place: Place) -> None:
+    """Never cleaned, deleted by hand: the next claim of anybody takes it back."""
+    for number in range(4):
+        place.ranges("gone").claim(place.pod(number, "gone"), "auto")
+    with pytest.raises(IdRangeError, match="no range"):
+        place.ranges().claim(place.pod(5), "auto")
+    shutil.rmtree(place.path / "gone")
+    ids = place.ranges().claim(place.pod(6), "auto")
+    assert sorted(os.listdir(place.host)) == [".lock", str(ids)]
+
+
+def test_a_pod_that_cannot_be_looked_at_keeps_its_ids(place: Place) -> None:
+    ids = place.ranges().claim(place.pod(1), "auto")
+    knot = place.path / "knot"
+    knot.symlink_to("knot")
+    link = f"{place.host}/100100:100" if ids.first != 100_100 else f"{place.host}/100200:100"
+    os.symlink(f"{knot}/pods/x", link)
+    with pytest.raises(IdRangeError, match="pod x has the ids"):
+        place.ranges().claim(place.pod(2), os.path.basename(link))
+
+
+def test_two_hundred_claims(place: Place) -> None:
+    """With the usual pool, beside others' claims, and each quick."""
+    pool = UsernsPoolConfig(first=2_000_000, count=200 * 65536, size=65536)
+    given = [
+        place.ranges(f"state{number % 2}", pool).claim(place.pod(number, f"state{number % 2}"), "auto")
+        for number in range(200)
+    ]
+    assert len({ids.first for ids in given}) == 200
+    with pytest.raises(IdRangeError, match="all 200 of the pool"):
+        place.ranges("state0", pool).claim(place.pod(200, "state0"), "auto")
+
+
 def test_after_a_reboot_the_state_directory_knows_its_own_and_a_start_tells_the_others(place: Place) -> None:
     here = place.pod(1)
     ids = place.ranges().claim(here, "100000:300")

@@ -625,6 +625,20 @@ def test_killed_on_the_way_up(house, when, step):
     house.client.rm(uuid)
 
 
+def test_killed_between_claim_and_record(make_house):
+    """Nobody knows that pod's range but its claim, which goes with what is left of the pod."""
+    house = make_house({"userns_pool": {"first": 3100000000, "count": 100, "size": 100}})
+    where = "kurma_core.pods.volumes:check_owners"
+    run = house.launch("true", userns="auto", faults=[["entering", where]], wait=None)
+    assert run.wait() == -9
+    assert os.path.islink("/run/kurma/ids/3100000000:100")
+    house.client.gc(grace=0)
+    assert house.uuids() == []
+    record, _ = house.run("true", userns="auto")
+    assert record.userns.first == 3100000000
+    house.client.rm(record.uuid)
+
+
 @pytest.mark.parametrize("when", ["undoing", "undone"])
 def test_killed_on_the_way_down(house, when):
     run = house.launch("true", userns="auto", faults=[[when, "user-namespace"]], wait=None)
