@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from kurma_core.appc.reify import Reified
     from kurma_core.appc.template import PodTemplate
     from kurma_core.hookspecs import Progress
+    from kurma_core.isolation import Isolation
     from kurma_core.models import IdRange
     from kurma_core.pods.request import PodRequest
     from kurma_core.pods.services import Services
@@ -45,35 +46,19 @@ def pod_document(
     :raises KurmaError: an image that cannot be had, a manifest that does not hold, a volume without its source,
         an unknown network, isolator, stager or renderer …
     """
-    template = request.template
     renderer = services.config.renderer if request.renderer is None else request.renderer
     stager = request.stager or services.config.stager
     services.stagers.check(stager)
     resolved = _images(request, services, progress)
-    if template.unfinished:
-        from kurma_core.appc.early_pod import with_images
-
-        template = with_images(template, {app: manifest for app, (_, manifest) in resolved.items()})
-    template = _override(request, template, resolved, services)
-    reified = reify(template, resolved, strict_volumes=request.strict_volumes)
+    template, reified = _reified(request, resolved, services)
     idle = idle_volumes(request.template, reified, resolved)
     for note in idle:
         services.note(note)
-    # What was overridden was in no manifest yet, and this one is read again by whoever looks at the pod.
-    PodManifest.parse(reified.pod.to_json())
     volumes.check_sources(reified.pod, allow_links=request.allow_volume_links)
-    apps = {app.name: effective_app(app, resolved[app.name][1]) for app in reified.pod.apps}
     attachments = services.networking.plan(_networks(request, template), _ports(request, reified), uuid)
     # Even a pod on "none" has its loopback; only one in the host's network has no attachment.
     host_network = not attachments
-    isolated = bool(reified.pod.isolators) or any(manifest.isolators for manifest in apps.values())
-    isolation = compile_isolators(
-        reified.pod.isolators,
-        {app: manifest.isolators for app, manifest in apps.items()},
-        (*services.isolators(isolated), NetworkNamespace(host_network)),
-        host_facts(services.cgroup_versions()),
-        strict=request.strict_isolators,
-    )
+    isolation = _isolation(request, reified.pod, resolved, host_network, services)
     ports.check_free(services.store, uuid, ports.published(attachments))
     for app in reified.pod.apps:
         terminals.check(app)
@@ -104,6 +89,40 @@ def pod_document(
         volume_links=request.allow_volume_links,
         ids=ids,
         keep=not template.pod.apps,
+    )
+
+
+def _reified(
+    request: PodRequest, resolved: Mapping[str, tuple[str, ImageManifest]], services: Services
+) -> tuple[PodTemplate, Reified]:
+    """The template with all that the request changes, and the manifest that it makes of these images."""
+    template = request.template
+    if template.unfinished:
+        from kurma_core.appc.early_pod import with_images
+
+        template = with_images(template, {app: manifest for app, (_, manifest) in resolved.items()})
+    template = _override(request, template, resolved, services)
+    reified = reify(template, resolved, strict_volumes=request.strict_volumes)
+    # What was overridden was in no manifest yet, and this one is read again by whoever looks at the pod.
+    PodManifest.parse(reified.pod.to_json())
+    return template, reified
+
+
+def _isolation(
+    request: PodRequest,
+    pod: PodManifest,
+    resolved: Mapping[str, tuple[str, ImageManifest]],
+    host_network: bool,
+    services: Services,
+) -> Isolation:
+    apps = {app.name: effective_app(app, resolved[app.name][1]).isolators for app in pod.apps}
+    isolated = bool(pod.isolators) or any(apps.values())
+    return compile_isolators(
+        pod.isolators,
+        apps,
+        (*services.isolators(isolated), NetworkNamespace(host_network)),
+        host_facts(services.cgroup_versions()),
+        strict=request.strict_isolators,
     )
 
 

@@ -68,6 +68,16 @@ def gone(kurma: Any, marker: str) -> None:
         time.sleep(0.05)
 
 
+def in_front(kurma: Any, command: str) -> None:
+    """Waits until it has been executed, or goes on, as the job in front: only then are keys its own."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        lines = [line.split(None, 1) for line in inside(kurma, "ps", "-o", "stat,args").splitlines()]
+        if any(line[1:] == [command] and not line[0].startswith("T") for line in lines):
+            return
+        assert time.monotonic() < deadline, f"{command} does not run"
+
+
 def test_a_shell_with_a_terminal_of_its_own(kurma_command: Any, pod: str, at_terminal: Any) -> None:
     person = entered(at_terminal, rows=33, columns=121)
     person.expect("# ")
@@ -91,20 +101,20 @@ def test_job_control(kurma_command: Any, pod: str, at_terminal: Any) -> None:
     person = entered(at_terminal)
     person.expect("# ")
     person.type("sleep 771\n")
-    time.sleep(0.2)
+    in_front(kurma_command, "sleep 771")
     person.type(b"\x1a")
     person.expect("Stopped")
     person.type("jobs; echo jobs-end\n")
     assert b"sleep 771" in person.expect("jobs-end\r\n")
     person.type("fg\n")
     person.expect("sleep 771")
-    time.sleep(0.2)
+    in_front(kurma_command, "sleep 771")
     person.type(b"\x03")
     person.expect("# ")
     person.type("echo after $?\n")
     person.expect("after 130\r\n")
     person.type("sleep 772\n")
-    time.sleep(0.2)
+    in_front(kurma_command, "sleep 772")
     person.type(b"\x1c")
     person.expect("# ")
     person.type("echo quit $?\n")
