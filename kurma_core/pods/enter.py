@@ -34,8 +34,8 @@ def enter(
 
 
 def _account(services: Services, record: PodRecord, app: str, user: str | None) -> dict[str, Any]:
-    """The specification has ``user`` and ``group`` required: the app's own, unless another user is asked for, who
-    brings its own groups."""
+    """The specification has ``user`` and ``group`` required: the app's own, with its further groups, unless another
+    user is asked for, who brings its own."""
     if user is not None:
         group, further = services.images.groups_of(record.images[app], user)
         return {"group": group, "supplementaryGIDs": list(further)}
@@ -43,4 +43,7 @@ def _account(services: Services, record: PodRecord, app: str, user: str | None) 
     own = manifest.app
     if own is None:
         own = services.images.manifest(record.images[app]).app
-    return {} if own is None else {"user": own.user, "group": own.group}
+    if own is None:
+        return {}
+    further = {"supplementaryGIDs": list(own.supplementary_gids)} if own.supplementary_gids else {}
+    return {"user": own.user, "group": own.group, **further}

@@ -178,6 +178,15 @@ def test_a_command_does_not_outlive_who_entered(house):
         until(lambda: not there(), "the command's end")
 
 
+def test_a_command_has_the_groups_of_its_app(house):
+    """All of them, unless it is another user's; whatever group is asked for."""
+    main = {"exec": ["/bin/sleep", "1000"], "user": "alice", "group": "users", "supplementaryGIDs": [7, 8]}
+    with house.running({"main": main}) as pod:
+        assert house.enter(pod.uuid, "id", "-G")[1] == "100 7 8\n"
+        assert house.enter(pod.uuid, "id", "-G", group="5")[1] == "5 7 8\n"
+        assert house.enter(pod.uuid, "id", "-G", user="5", group="6")[1] == "6\n"
+
+
 def test_enter_of_the_default_stager(house):
     with house.running({"main": {"exec": ["/bin/sleep", "1000"], "user": "alice", "group": "users"}}) as pod:
         assert house.enter(pod.uuid, "sh", "-c", "cat; echo err >&2; exit 5", stdin=b"through\n") == (
