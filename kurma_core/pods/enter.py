@@ -34,8 +34,8 @@ def enter(
 
 
 def _account(services: Services, record: PodRecord, app: str, user: str | None) -> dict[str, Any]:
-    """The specification has ``user`` and ``group`` required: the app's own, with its further groups, unless another
-    user is asked for, who brings its own."""
+    """The specification has ``user`` and ``group`` required: the app's own, with its further groups. Another user
+    that is asked for brings its own."""
     if user is not None:
         group, further = services.images.groups_of(record.images[app], user)
         return {"group": group, "supplementaryGIDs": list(further)}
