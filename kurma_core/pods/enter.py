@@ -45,5 +45,7 @@ def _account(services: Services, record: PodRecord, app: str, user: str | None) 
         own = services.images.manifest(record.images[app]).app
     if own is None:
         return {}
-    further = {"supplementaryGIDs": list(own.supplementary_gids)} if own.supplementary_gids else {}
-    return {"user": own.user, "group": own.group, **further}
+    account: dict[str, Any] = {"user": own.user, "group": own.group}
+    if own.supplementary_gids:
+        account["supplementaryGIDs"] = list(own.supplementary_gids)
+    return account
