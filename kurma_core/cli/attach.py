@@ -26,8 +26,8 @@ def attach(session: Session, *, pod: str, app: str | None, no_stdin: bool, detac
 
     Its output from now on, that is. Any number may be attached at once; each sees everything, and the input of
     all goes to the app. Its standard input ends once the last of those who gave any has come to an end. Apps have
-    a terminal or an open standard input by -t and -i of run, or by their annotations kurma.io/terminal and
-    kurma.io/stdin.
+    a terminal or an open standard input by -t and -i of run and app add, or by their annotations
+    kurma.io/terminal and kurma.io/stdin.
 
     The exit code is the app's if it ends meanwhile, 0 after the detach keys. Ctrl-C ends this command and not the
     app, unless that has a terminal.

@@ -100,6 +100,8 @@ def app_options() -> tuple[Argument | Option | Rest, ...]:
         Argument("image", "IMAGE", "Address, path, name, or ID of the image."),
         shared["arguments"],
         Option("name", "--name", "The app's name; otherwise the last part of the image's.", metavar="NAME"),
+        Option("interactive", "--interactive -i", "Keep the app's standard input open for those who attach."),
+        shared["tty"],
         *(shared[name] for name in _FOR_AN_APP),
         Option("annotation", "--annotation", "Annotate the app.", metavar="NAME=VALUE", many=True),
     )
@@ -180,6 +182,7 @@ def app_request(options: dict[str, Any], note: Callable[[str], None]) -> PodRequ
     from kurma_core.appc.types import ac_name
     from kurma_core.errors import ManifestError
     from kurma_core.pods.request import PodRequest
+    from kurma_core.pods.terminals import STDIN, TERMINAL
 
     image: str = options["image"]
     app: dict[str, Json] = {"name": options["name"] or app_name(image), "image": image}
@@ -190,8 +193,12 @@ def app_request(options: dict[str, Any], note: Callable[[str], None]) -> PodRequ
             raise UsageError(error.message) from None
     if options["read_only"]:
         app["readOnlyRootFS"] = True
-    if options["annotation"]:
-        pairs = [values.pair(text, "--annotation") for text in options["annotation"]]
+    pairs = [values.pair(text, "--annotation") for text in options["annotation"]]
+    # Nobody is in the foreground of an app that comes later: what run tells of it for once, it says itself.
+    for given, name in ((options["interactive"], STDIN), (options["tty"], TERMINAL)):
+        if given:
+            pairs = [*(pair for pair in pairs if pair[0] != name), (name, "true")]
+    if pairs:
         app["annotations"] = [{"name": name, "value": value} for name, value in pairs]
     document: dict[str, Json] = {"apps": [app]}
     volume_options.add(document, app, options, own=True)

@@ -12,7 +12,7 @@ from kurma_core.appc.pod import PodManifest
 from kurma_core.appc.reify import effective_app, reify
 from kurma_core.errors import PodStateError, UsageError
 from kurma_core.isolation import compile_isolators, host_facts
-from kurma_core.pods import volumes
+from kurma_core.pods import terminals, volumes
 from kurma_core.pods.network_namespace import NetworkNamespace
 from kurma_core.pods.prepare import mount_setups
 from kurma_core.pods.request import overridden
@@ -80,6 +80,7 @@ def new_app(
         services.note(note)
     # What was overridden was in no manifest yet, and this one is read again by whoever looks at the pod.
     PodManifest.parse(reified.pod.to_json())
+    terminals.check(reified.pod.apps[-1])
     volumes.check_sources(reified.pod, allow_links=document.volume_links or request.allow_volume_links)
     if document.ids is not None:
         volumes.check_owners(reified.pod, document.ids)
@@ -151,6 +152,7 @@ def without(document: PodDocument, app: str) -> tuple[PodDocument, tuple[str, ..
             isolators=tuple(report for report in document.isolators if report.scope != app),
             added_volumes=tuple(name for name in document.added_volumes if name not in gone),
             interactive=None if document.interactive == app else document.interactive,
+            terminal=None if document.terminal == app else document.terminal,
         ),
         gone,
     )

@@ -78,6 +78,13 @@ def test_every_option(fakes: ModuleType, tmp_path: Any) -> None:
     assert (request.strict_isolators, request.strict_volumes, request.allow_volume_links) == (True, True, True)
 
 
+def test_a_terminal_and_an_open_standard_input(fakes: ModuleType) -> None:
+    (app,) = request_of(fakes, "img -it --annotation kurma.io/stdin=false --annotation a=b").template.pod.apps
+    assert [app.annotation(name) for name in ("kurma.io/terminal", "kurma.io/stdin", "a")] == ["true", "true", "b"]
+    (app,) = request_of(fakes, "img").template.pod.apps
+    assert app.annotations == ()
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -405,6 +405,17 @@ def test_apps_that_do_not_run(kurma: Any, attached: Any, tmp_path: Path) -> None
     assert (done.returncode, done.stdout) == (0, "typed\n")
     done = kurma("attach", "four", "tty", input="at a terminal\n")
     assert (done.returncode, done.stdout) == (0, "at a terminal\nat a terminal\n")
+    late = ("app", "add", "four", "--name", "late", "--exec", "/bin/sh", kurma.image)
+    kurma.out(*late[:3], "-it", "--start", *late[3:], "--", "-c", "tty; read x; echo $x")
+    done = kurma("attach", "four", "late", input="to who came late\n")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "to who came late")
+    assert kurma.out("logs", "four", "late").startswith("/dev/pts/")
+    kurma.out("app", "rm", "four", "late")
+    done = kurma(*late[:3], "--annotation", "kurma.io/stdin=no", *late[3:])
+    assert (done.returncode, done.stderr.splitlines()[0]) == (
+        2, "kurma: app late: its annotation kurma.io/stdin is 'no'"
+    )  # fmt: skip
+    assert "late" not in kurma.out("app", "list", "four")
     kurma.out("stop", "four", "--force")
     process.communicate()
     apps = [app("tty", "true", terminal="yes")]
