@@ -53,9 +53,14 @@ class Stagers:
             )
 
     def config(self, name: str) -> Mapping[str, Json]:
-        """The admin's section for it: what stands in ``stagerConfig``."""
+        """What the admin says of it, and so what stands in ``stagerConfig``: its section of ``stagers``; of one that a
+        plugin brings, what is set of that plugin's options, below it.
+        """
         section = self._config.stagers.get(name)
-        return {} if section is None else section.config
+        if section is not None and section.image is not None:
+            return section.config
+        options = self._config.plugin(_GROUP, self._driver_name(name)).config
+        return {**options, **({} if section is None else section.config)}
 
     def get(self, name: str) -> Stager:
         """:raises StagerError: there is no such stager.

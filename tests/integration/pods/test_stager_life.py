@@ -23,6 +23,24 @@ def test_closing_descriptor_4_is_running(foreign):
         assert (record.state, record.exit_code) == ("stopped", 0)
 
 
+@pytest.mark.parametrize(
+    ("config", "kind"),
+    [
+        ({}, "overlay"),
+        ({"plugins": {"stagers": {"default": {"config": {"graphStorage": "copy"}}}}}, "a copy"),
+        ({"stagers": {"own": {"driver": "default", "config": {"graphStorage": "copy"}}}, "stager": "own"}, "a copy"),
+    ],
+    ids=["none", "plugin", "section"],
+)
+def test_what_the_admin_says_reaches_a_stager_that_a_plugin_brings(make_house, config, kind):
+    """G4: by the plugin's options, or by a section of `stagers` that names it."""
+    house = make_house(config)
+    with house.running("echo up; sleep 1000") as pod:
+        mounts = [line.split() for line in house.enter(pod.uuid, "cat", "/proc/mounts")[1].splitlines()]
+        (root,) = [fields[2] for fields in mounts if fields[1] == "/"]
+        assert ("overlay" if root == "overlay" else "a copy") == kind
+
+
 def test_exit_0_before_closing_it_is_a_pod_that_ran(foreign):
     house = foreign("echo ran; exit 0")
     record, output = house.run("true")
