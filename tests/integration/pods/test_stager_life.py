@@ -28,7 +28,7 @@ def test_closing_descriptor_4_is_running(foreign):
     [
         ({}, "overlay"),
         ({"plugins": {"stagers": {"default": {"config": {"graphStorage": "copy"}}}}}, "a copy"),
-        ({"stagers": {"own": {"driver": "default", "config": {"graphStorage": "copy"}}}, "stager": "own"}, "a copy"),
+        ({"stager": "x", "stagers": {"x": {"driver": "default", "config": {"graphStorage": "copy"}}}}, "a copy"),
     ],
     ids=["none", "plugin", "section"],
 )
