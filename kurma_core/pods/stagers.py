@@ -53,8 +53,8 @@ class Stagers:
             )
 
     def config(self, name: str) -> Mapping[str, Json]:
-        """What the admin says of it, and so what stands in ``stagerConfig``: its section of ``stagers``; of one that a
-        plugin brings, what is set of that plugin's options, below it.
+        """What the admin says of it, which is what stands in ``stagerConfig``: its section of ``stagers``. Of one
+        that a plugin brings, the plugin's options that are set, where the section does not have them.
         """
         section = self._config.stagers.get(name)
         if section is not None and section.image is not None:
