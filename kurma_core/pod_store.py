@@ -39,6 +39,8 @@ from kurma_core.linux.files import replace_file
 Json = Any
 VERSION = 1
 _HEX = frozenset("0123456789abcdef-")
+#: Characters of a UUID that may stand for it.
+_SHORTEST = 4
 #: ``struct flock``; what it says is the whole file.
 _FLOCK = "hhqqi4x"
 #: So begins a directory that is not yet a pod, or none any more.
@@ -349,7 +351,7 @@ class PodStore:
             holder = self._name_holder(reference)
             if holder is not None:
                 return self.directory(holder)
-            if len(text) >= 4 and set(text) <= _HEX:
+            if len(text) >= _SHORTEST and set(text) <= _HEX:
                 matches = [uuid for uuid in self.uuids() if uuid.startswith(text)]
                 if len(matches) == 1:
                     return self.directory(matches[0])
@@ -359,7 +361,11 @@ class PodStore:
                         hint="give more of the UUID: " + ", ".join(sorted(matches)[:4]),
                         matches=matches,
                     )
-        raise PodNotFoundError(f"no pod {reference}", hint="see: kurma list")
+        short = 0 < len(reference) < _SHORTEST and set(reference.lower()) <= _HEX
+        raise PodNotFoundError(
+            f"no pod {reference}",
+            hint=f"see: kurma list; of a UUID, {_SHORTEST} characters are needed" if short else "see: kurma list",
+        )
 
     def name_of(self, uuid: str) -> str | None:
         """The name that a pod has reserved, found among the links: for one whose own record cannot tell."""

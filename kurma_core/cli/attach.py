@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     Option(
         "detach_keys",
         "--detach-keys",
-        "The keys to leave by; ctrl-p,ctrl-q unless given, none where it is empty.",
+        "The keys to leave an app's terminal by; ctrl-p,ctrl-q unless given, none where it is empty.",
         metavar="KEYS",
     ),
     root=True,
@@ -29,8 +29,8 @@ def attach(session: Session, *, pod: str, app: str | None, no_stdin: bool, detac
     a terminal or an open standard input by -t and -i of run and app add, or by their annotations
     kurma.io/terminal and kurma.io/stdin.
 
-    The exit code is the app's if it ends meanwhile, 0 after the detach keys. Ctrl-C ends this command and not the
-    app, unless that has a terminal.
+    The exit code is the app's if it ends meanwhile, 0 after the detach keys. Where the app has no terminal, what
+    is typed comes line by line, and Ctrl-C ends this command, not the app.
     """
     if detach_keys is not None:
         _check_keys(detach_keys)

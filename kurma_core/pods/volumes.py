@@ -36,7 +36,9 @@ def _check(volume: Volume, *, allow_links: bool) -> None:
             mode = os.lstat(path).st_mode
         except OSError as error:
             raise VolumeError(
-                f"volume {volume.name}: source {source}: {path}: {os.strerror(error.errno or 0).lower()}",
+                f"volume {volume.name}: source {source}: "
+                + (f"{path}: " if path != source else "")
+                + os.strerror(error.errno or 0).lower(),
                 hint="kurma makes no volume sources: create it first" if error.errno == errno.ENOENT else None,
                 volume=volume.name,
                 path=path,

@@ -48,7 +48,7 @@ def serve(fd: int) -> None:
             answer, sent = _failure(StepError("spawn", str(error.filename or ""), error)), []
         try:
             wire.send(sock, answer, sent)
-        except BrokenPipeError:
+        except (BrokenPipeError, ConnectionResetError):
             return
         finally:
             for one in fds + sent:

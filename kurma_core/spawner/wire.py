@@ -37,17 +37,28 @@ def send(sock: _socket.socket, message: dict[str, object], fds: list[int] | None
 
 def receive(sock: _socket.socket) -> tuple[dict[str, object], list[int]] | None:
     """The next message with its descriptors (close-on-exec, the caller's now); None when the other end is gone."""
+    fds: list[int] = []
+    try:
+        body = _receive(sock, fds)
+    except ConnectionResetError:
+        body = None  # killed, before it had read all that was sent to it
+    if body is None:
+        for fd in fds:
+            os.close(fd)
+        return None
+    return marshal.loads(body), fds  # noqa: S302 - from our own parent or child, see above
+
+
+def _receive(sock: _socket.socket, fds: list[int]) -> bytes | None:
+    """A message's body. :param fds: gets its descriptors, also where it is not whole."""
     space = 64 + _MOST_FDS * _INT
     head = b""
-    fds: list[int] = []
     while len(head) < 8:
         data, ancillary, _, _ = sock.recvmsg(8 - len(head), space, _MSG_CMSG_CLOEXEC)
         for level, kind, rights in ancillary:
             if (level, kind) == (_SOL_SOCKET, _SCM_RIGHTS):
                 fds += [int.from_bytes(rights[at : at + _INT], "little") for at in range(0, len(rights) - 3, _INT)]
         if not data:
-            for fd in fds:
-                os.close(fd)
             return None
         head += data
     missing = int.from_bytes(head, "little")
@@ -55,9 +66,7 @@ def receive(sock: _socket.socket) -> tuple[dict[str, object], list[int]] | None:
     while missing:
         data = sock.recv(min(missing, 1 << 20))
         if not data:
-            for fd in fds:
-                os.close(fd)
             return None
         parts.append(data)
         missing -= len(data)
-    return marshal.loads(b"".join(parts)), fds  # noqa: S302 - from our own parent or child, see above
+    return b"".join(parts)

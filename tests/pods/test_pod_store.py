@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -59,6 +60,16 @@ def test_found_by_uuid_prefix_and_name(store: PodStore) -> None:
     assert store.find("two").uuid == B
     with pytest.raises(AmbiguousReferenceError, match="2 pods begin so"):
         store.find("aaaa")
+
+
+@pytest.mark.parametrize(
+    ("reference", "hint"), [("aaa", "kurma list; of a UUID, 4 characters are"), ("x", "kurma list$")]
+)
+def test_too_little_of_a_uuid_is_told(store: PodStore, reference: str, hint: str) -> None:
+    store.create(A, "one")
+    with pytest.raises(PodNotFoundError) as caught:
+        store.find(reference)
+    assert re.search(hint, caught.value.hint or "")
 
 
 @pytest.mark.parametrize("reference", ["", ".", "..", "names", "../pods", "aaa", "nothing", "a/b"])
