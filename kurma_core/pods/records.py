@@ -168,9 +168,7 @@ def _over(app: AppStatus, *, killed: bool) -> AppStatus:
         return app
     if app.restarting:
         return replace(app, pid=None, exited=True, restarting=False)
-    why = "its stager ended first: how it ended is not known"
-    reason = "killed" if killed else None
-    return replace(app, pid=None, exited=True, reason=reason, message=app.message or why)
+    return replace(app, pid=None, exited=True, reason="killed" if killed else None)
 
 
 def _stopped(directory: PodDirectory) -> bool:

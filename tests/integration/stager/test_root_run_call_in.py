@@ -97,6 +97,7 @@ def test_run_ends_with_its_signals(sleeping_pod):
     assert sleeping_pod.run("sh", "-c", "kill -KILL $$")[0] == 137
     assert sleeping_pod.run("sh", "-c", "exit 255")[0] == 255
     assert sleeping_pod.run("/tmp")[0] == 126
+    assert sleeping_pod.run("") == (127, "", "kurma: app main: the command's name is empty\n")
     code, _, err = sleeping_pod.run("true", workingDirectory="/nowhere")
     assert (code, err) == (125, "kurma: app main: the working directory /nowhere does not exist\n")
 

@@ -32,6 +32,8 @@ def execute(argv: list[str], environment: dict[str, str]) -> None:
     raw = [os.fsencode(argument) for argument in argv]
     pairs = {os.fsencode(key): os.fsencode(value) for key, value in environment.items()}
     name = argv[0]
+    if not name:
+        raise ExecError(NOT_FOUND, "the command's name is empty")
     if "/" in name:
         raise _try(name, raw, pairs)
     denied: ExecError | None = None
@@ -40,9 +42,7 @@ def execute(argv: list[str], environment: dict[str, str]) -> None:
         error = _try(f"{directory or '.'}/{name}", raw, pairs)
         if error.code != NOT_FOUND and denied is None:
             denied = error
-    raise denied or ExecError(
-        NOT_FOUND, f"{name}: not found in {searched}" if name else "the command's name is empty"
-    )
+    raise denied or ExecError(NOT_FOUND, f"{name}: not found in {searched}")
 
 
 def _try(path: str, argv: list[bytes], environment: dict[bytes, bytes]) -> ExecError:
