@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 USERNS_ANNOTATION = "kurma.io/stager/userns"
 #: The last lines of a stager's output, as an error shows them.
 _TAIL_LINES, _TAIL_BYTES = 5, 4096
+_OF_THE_POD = ("HOSTNAME", "AC_METADATA_URL")
 #: Seconds for a ``status`` call-in after one of the same stager has not answered.
 _AFTER_SILENCE = 1.0
 
@@ -104,7 +105,7 @@ class AciStager:
             cgroup=pod.cgroup,
             output=f"{pod.directory}/stager/output",
             stdin=stdio.stdin if any(each.interactive for each in pod.apps) else None,
-            environment={"HOSTNAME": pod.hostname},
+            environment=_environment(pod),
         )
         return self._running(pod, begun.process.identity, begun.process.pidfd, begun.ready, image.id)
 
@@ -298,6 +299,12 @@ class AciStager:
     def cleanup(self, directory: str, cgroup: str) -> None:
         # Whatever the stager started is in the pod's cgroup; its mounts go with the last process in them.
         CgroupTree(cgroup).kill()
+
+
+def _environment(pod: PodSetup) -> dict[str, str]:
+    """What a stager that knows only the document learns of its pod so (G4)."""
+    found = dict(pair for app in pod.apps for pair in app.environment)
+    return {name: value for name, value in {**found, "HOSTNAME": pod.hostname}.items() if name in _OF_THE_POD}
 
 
 def _terminal_size(stdio: Stdio) -> tuple[int, int] | None:

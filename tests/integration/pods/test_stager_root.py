@@ -244,8 +244,18 @@ def test_the_manifest_key_by_key(seen):
         assert own["logs"] == {"size": house.client.config.log.size, "count": house.client.config.log.count}
         assert set(own["apps"]) == {"one", "two"}
         one = own["apps"]["one"]
-        assert set(one) == {"mounts", "environment", "stdin", "makeWorkingDirectory", "stopSignal", "plan"}
+        assert set(own) == {
+            *("version", "uuid", "hostname", "dns", "hosts", "podPlan", "keep", "stopTimeout", "logs", "userns"),
+            "apps",
+        }
+        assert (own["keep"], own["userns"]) == (False, None)
+        assert set(one) == {
+            *("mounts", "environment", "stdin", "stdinOpen", "terminal", "makeWorkingDirectory", "stopSignal"),
+            "plan",
+        }
         assert (one["makeWorkingDirectory"], one["stopSignal"]) == (False, 15)
+        assert [own["apps"][name]["stdinOpen"] for name in ("one", "two")] == [False, True]
+        assert one["terminal"] is False
         assert (own["apps"]["one"]["stdin"], own["apps"]["two"]["stdin"]) == (False, True)
         assert own["apps"]["one"]["plan"]["version"] == own["podPlan"]["version"] == 1
 

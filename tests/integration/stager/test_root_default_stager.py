@@ -61,6 +61,16 @@ def test_running_is_told_before_the_end(pods):
     assert pod.wait_log("end").split() == ["0", "1", "2", "3", "end"]
 
 
+def test_the_stagers_own_environment(pods):
+    """G4: a stager that knows only the document has the pod's host name and metadata service; nothing of its apps."""
+    pairs = [("AC_METADATA_URL", "http://127.0.0.1:1/token"), ("A", "from kurma"), ("HOSTNAME", "x")]
+    pod = pods({"main": sh("exec sleep 1000")}, environment=pairs).started()
+    with open(f"/proc/{pod.process.pid}/environ") as file:
+        own = dict(pair.split("=", 1) for pair in file.read().split("\0") if pair)
+    assert (own["AC_METADATA_URL"], own["HOSTNAME"]) == ("http://127.0.0.1:1/token", "test-host")
+    assert "A" not in own
+
+
 @pytest.mark.parametrize(
     ("argv", "code", "reason"),
     [
