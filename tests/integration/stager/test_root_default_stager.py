@@ -62,7 +62,7 @@ def test_running_is_told_before_the_end(pods):
 
 
 def test_the_stagers_own_environment(pods):
-    """G4: a stager that knows only the document has the pod's host name and metadata service; nothing of its apps."""
+    """G4: a stager of the document alone has the host name and the metadata service, nothing of its apps."""
     pairs = [("AC_METADATA_URL", "http://127.0.0.1:1/token"), ("A", "from kurma"), ("HOSTNAME", "x")]
     pod = pods({"main": sh("exec sleep 1000")}, environment=pairs).started()
     with open(f"/proc/{pod.process.pid}/environ") as file:
