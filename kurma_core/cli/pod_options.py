@@ -147,6 +147,8 @@ def pod_request(options: dict[str, Any], note: Callable[[str], None], *, ephemer
     overrides = _overrides(options)
     if options["name"] == "":
         raise UsageError("--name: the name is empty")
+    if options["stager"] == "":
+        raise UsageError("--stager: the name is empty", hint="see: kurma stager list")
     return PodRequest(
         template=template,
         uuid=template.uuid,

@@ -120,7 +120,7 @@ _EARLIER_COLUMNS: list[Column] = [
 
 
 def _page(record: PodRecord) -> Iterator[str]:
-    from kurma_core.cli.output import facts, table
+    from kurma_core.cli.output import facts, one_line, table
 
     owner = f"process {record.owner}" if record.owner is not None else "nobody"
     yield facts(
@@ -150,7 +150,7 @@ def _page(record: PodRecord) -> Iterator[str]:
         yield from ("", *table(record.isolators, _ISOLATOR_COLUMNS))
     notes = [*record.notes, *[app.lost for app in record.apps if app.lost]]
     if notes:
-        yield from ("", *(f"note: {note}" for note in notes))
+        yield from ("", *(f"note: {one_line(note)}" for note in notes))
 
 
 def _ids(record: PodRecord) -> str | None:

@@ -27,6 +27,8 @@ _STREAMS = (b"stdout", b"stderr")
 
 #: Bytes that are looked at in one piece for lines of one moment.
 _FEWEST, _MOST = 1 << 12, 1 << 18
+#: Bytes of a line without an end that are kept in memory: what is longer comes in parts.
+_LONGEST = 1 << 20
 
 
 def plain(app: str, at: str, stream: str, partial: bool, text: bytes) -> Text:
@@ -106,12 +108,24 @@ class LogFile:
             whole, newline, rest = text.rpartition(b"\n")
             if not newline:
                 self._rest += rest
+                if len(self._rest) > _LONGEST:
+                    yield self._part()
                 continue
             data, self._rest = b"%s%s\n" % (self._rest, whole), rest
             if self._raw:
                 yield self._make(self.app, "", "stdout", False, data[:-1])
             else:
                 yield from texts(self.app, data, self._make, self._open)
+
+    def _part(self) -> Any:
+        """The beginning of a line that is too long to be kept; what follows has the same head."""
+        line, self._rest = self._rest, b""
+        if self._raw:
+            return self._make(self.app, "", "stdout", True, line)
+        _, at, stream, _, text = parse_line(self.app, line, self._make)
+        self._rest = line[: len(line) - len(text)]
+        self._open.add(stream)
+        return self._make(self.app, at, stream, True, text)
 
     def rest(self) -> Iterator[Any]:
         """What stands behind the last newline, once nothing more can come."""

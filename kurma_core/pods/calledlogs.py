@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -44,7 +45,7 @@ def called_logs(
     """
     call = _Call(driver, directory, stager, words)
     try:
-        while data := os.read(call.output, _CHUNK):
+        while data := call.read():
             whole, newline, rest = data.rpartition(b"\n")
             if newline:
                 yield LogText(words[0], "", "stdout", False, whole)
@@ -62,6 +63,7 @@ class _Call:
         self._said = os.memfd_create("errors", os.MFD_CLOEXEC)
         self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         self.output, self._out = os.pipe2(os.O_CLOEXEC)
+        self._ended, self._end = os.pipe2(os.O_CLOEXEC)
         self._code = 0
         self._error: KurmaError | None = None
         self._thread = threading.Thread(target=self._run, args=(driver, directory, stager, words), daemon=True)
@@ -75,6 +77,15 @@ class _Call:
             self._error = error
         finally:
             os.close(self._out)
+            os.close(self._end)
+
+    def read(self) -> bytes:
+        """What it prints; nothing once it has ended, though what it has started may hold its output for ever."""
+        poll = select.poll()
+        poll.register(self.output, select.POLLIN)
+        poll.register(self._ended, select.POLLHUP)
+        ready = [fd for fd, _ in poll.poll()]
+        return os.read(self.output, _CHUNK) if self.output in ready else b""
 
     def check(self) -> None:
         """Once it has closed its output. :raises StagerError: it failed."""
@@ -89,6 +100,7 @@ class _Call:
     def close(self) -> None:
         # A call-in that still prints sees that nobody reads; one that waits ends with us.
         os.close(self.output)
+        os.close(self._ended)
         if not self._thread.is_alive():
             os.close(self._null)
             os.close(self._said)

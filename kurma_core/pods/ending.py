@@ -141,6 +141,8 @@ class PodEnder(PodFinder):
         if record.state != "running":
             raise PodStateError(f"cannot signal pod {record.name}: it is {record.state}", pod=record.uuid)
         running = {each.name: each.pid for each in record.apps if each.pid is not None and not each.exited}
+        if not running:
+            self._say_why(directory)
         if app is not None and the_app(record, app).name not in running:
             raise AppNotFoundError(f"app {app} of pod {record.name} does not run")
         # What a stager says is untrusted: only a process of this pod's own cgroup is ever signalled.
@@ -148,6 +150,15 @@ class PodEnder(PodFinder):
         for name, pid in running.items():
             if app in (None, name):
                 _signal_member(pid, number, tree, name)
+
+    def _say_why(self, directory: PodDirectory) -> None:
+        """No app is known to run. :raises StagerError: for what the stager says is nonsense."""
+        stager = recovery.find_stager(self.services, directory)
+        if stager is not None:
+            try:
+                self._driver(directory).status(directory.path, stager)
+            finally:
+                stager.close()
 
     def remove(self, reference: str, *, force: bool = False) -> None:
         """Removes an ended or prepared pod, its logs and empty volumes.

@@ -137,7 +137,12 @@ def conclusion(
     all_ended = all(app.exited for app in begun)
     if not begun:
         all_ended = found is not None and _stopped(directory)
-    if status == 0 or (status is None and all_ended):
+    # Its own file speaks for all of the pod's life; what its call-in said last may be old.
+    alive = [app.name for app in begun if not app.exited] if found is not None else []
+    if status == 0 and (problem or alive):
+        state = "errored"
+        reason = problem or f"the stager is wrong: it ended, and its status.json says that app {alive[0]} runs"
+    elif status == 0 or (status is None and all_ended):
         state, reason = "stopped", None
     elif status is None:
         state, reason = "errored", "the stager ended, and nobody saw how"

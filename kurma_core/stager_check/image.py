@@ -7,7 +7,7 @@ import stat
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from kurma_core.errors import FetchError, ImageError, StoreError, TrustError
+from kurma_core.errors import ArchiveError, FetchError, ImageError, StoreError, TrustError
 from kurma_core.linux.beneath import open_in_root
 from kurma_core.stager_check.lines import Wrong
 
@@ -26,7 +26,7 @@ def verified(image: Callable[[], HostImage], report: Report) -> HostImage | None
     except TrustError as error:
         report.say("image.signature", "fail", error.message + (f" ({error.hint})" if error.hint else ""))
         return None
-    except (FetchError, StoreError):
+    except (FetchError, StoreError, ArchiveError):
         raise
     except ImageError as error:
         report.say("image.signature", "ok")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,8 +17,14 @@ from kurma_core.models import AppExecution, AppStatus
 #: More than this from a stager is nonsense.
 LIMIT = 1 << 20
 _MOST = 1 << 31
+#: Bytes of a log's name: those of the files that were turned over are longer.
+_NAME = 240
 #: Executions of one app, at most.
 _EARLIER = 100
+#: Notes at most, and characters of any text.
+_NOTES, _TEXT = 100, 4096
+#: Of ``status.json``.
+_VERSION = 1
 REASONS = ("exited", "killed", "oom", "start-failed")
 
 
@@ -29,9 +36,13 @@ def read_status_file(directory: str) -> tuple[dict[str, AppStatus], tuple[str, .
     try:
         # NOFOLLOW: the stager may write anything into its directory, a link to a secret of the host too.
         fd = os.open(f"{directory}/pod/status.json", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        raise StagerError(f"the stager is wrong: its status.json cannot be read: {error.strerror}") from None
     try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise StagerError("the stager is wrong: its status.json is no regular file")
         with open(fd, "rb", closefd=False) as stream:
             text = stream.read(LIMIT + 1)
     except OSError as error:
@@ -39,11 +50,12 @@ def read_status_file(directory: str) -> tuple[dict[str, AppStatus], tuple[str, .
     finally:
         os.close(fd)
     value = _decode(text, "its status.json")
+    version = value.get("version", _VERSION)
+    if isinstance(version, bool) or version != _VERSION:
+        raise StagerError(f"the stager is wrong: its status.json has version {version!r:.40}, not {_VERSION}")
     notes = value.get("notes")
-    return (
-        parse_apps(value.get("apps"), "its status.json"),
-        tuple(note for note in notes if isinstance(note, str)) if isinstance(notes, list) else (),
-    )
+    told = [note for note in notes if isinstance(note, str)] if isinstance(notes, list) else []
+    return parse_apps(value.get("apps"), "its status.json"), tuple(_clean(note) for note in told[:_NOTES])
 
 
 def parse_status_output(text: bytes) -> dict[str, AppStatus]:
@@ -69,7 +81,16 @@ def parse_apps(value: object, what: str) -> dict[str, AppStatus]:
     """Checks and converts a mapping of app name to status."""
     if not isinstance(value, dict):
         raise StagerError(f"the stager is wrong: {what} names no apps")
+    for name in value:
+        # It goes in front of each line of the app's log, among others.
+        if not name.isprintable():
+            raise StagerError(f"the stager is wrong: {what} names an app {name!r:.80}")
     return {name: _app(name, status, what) for name, status in value.items()}
+
+
+def _clean(text: str) -> str:
+    """Halves of surrogate pairs, which JSON can name, are no text: nothing could write them out again."""
+    return text[:_TEXT].encode("utf-8", "replace").decode()
 
 
 class _Reading:
@@ -92,12 +113,15 @@ class _Reading:
 
     def text(self, key: str) -> str | None:
         found = self._value.get(key)
-        return found[:4096] if isinstance(found, str) else None
+        return _clean(found) if isinstance(found, str) else None
 
     def log(self) -> str | None:
-        log = self.text("log")
-        if log is not None and ("/" in log or log.startswith(".")):
-            raise StagerError(f"the stager is wrong: {self._what}: {self._name}: log is {log!r}")
+        log = self._value.get("log")
+        if not isinstance(log, str) or not log:
+            return None
+        # What is printable can be encoded; NUL is not.
+        if "/" in log or log.startswith(".") or not log.isprintable() or len(os.fsencode(log)) > _NAME:
+            raise StagerError(f"the stager is wrong: {self._what}: {self._name}: log is {log!r:.80}")
         return log
 
     def reason(self) -> str | None:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from kurma_core.errors import StagerError
+from kurma_core.errors import CommandNotExecutableError, CommandNotFoundError, StagerError
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.spawn_plan import SpawnPlan
 from kurma_core.value import frozen
@@ -67,8 +67,8 @@ def begin(
     :param output: the file to which it prints; emptied.
     :param environment: over the image's own.
     :param waits: it gets a descriptor 5 to wait on.
-    :raises StagerError: its image cannot be a stager's.
-    :raises HostError, CommandNotFoundError, CommandNotExecutableError: it could not be started.
+    :raises StagerError: its image cannot be a stager's, or its program not be executed.
+    :raises HostError: it could not be started.
     """
     argv, found, directory = _command(name, image)
     printed = os.open(
@@ -98,9 +98,12 @@ def begin(
                 new_session=True,
             )
         )
-    except BaseException:
+    except BaseException as error:
         for fd in ours:
             os.close(fd)
+        if isinstance(error, (CommandNotFoundError, CommandNotExecutableError)):
+            # Not the command that the user asked for: the exit code must not say so.
+            raise StagerError(f"stager {name}: {error.message}") from None
         raise
     finally:
         for fd in theirs:

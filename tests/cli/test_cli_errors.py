@@ -353,6 +353,8 @@ def test_show_tells_what_a_log_lacks(fakes: ModuleType, capsys: pytest.CaptureFi
     run(fakes, "show web", answers={"pod": fakes.record(apps=(AppStatus("a", log_dropped=4096),))})
     note = "note: app a: 4096 bytes of its output were dropped: its log could not be written"
     assert note in capsys.readouterr().out.splitlines()
+    run(fakes, "show web", answers={"pod": fakes.record(notes=("of a stager:\x1b[2J\nstate  stopped",))})
+    assert r"note: of a stager:\x1b[2J state  stopped" in capsys.readouterr().out.splitlines()
 
 
 LINES = [

@@ -320,6 +320,7 @@ print([app.name for app in client.calls[0][1][0].template.pod.apps])
         ("--insecure-options all img", "no option 'all'"),
         ("--hosts-entry foo img", "--hosts-entry: expected IP=NAME[,NAME], found 'foo'"),
         ("--name= img", "--name: the name is empty"),
+        ("--stager= img", "--stager: the name is empty"),
         ("-e 1A=x img", "--env: '1A' cannot be a variable's name"),
         ("-e A,B img", "--env: 'A,B' cannot be a variable's name"),
         ("--workdir rel img", "--workdir: 'rel' is no absolute path"),

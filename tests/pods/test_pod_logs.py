@@ -67,6 +67,27 @@ def test_more_than_one_chunk(tmp_path: Path) -> None:
         assert [len(each) for each in found.split(b"\n")] == [100_000] * 30
 
 
+@pytest.mark.parametrize("raw", [False, True])
+def test_a_line_that_does_not_end_is_not_kept_in_memory(tmp_path: Path, raw: bool) -> None:
+    """It comes in parts, of the time and stream of its beginning; nothing of it is lost."""
+    path = tmp_path / "a.log"
+    line = b"abcdefg\n"[:7] * 1_500_000
+    path.write_bytes(b"T1 stderr F " + line + b"\nT2 stdout F next\n")
+    file = crilog.LogFile(str(path), "a", LogText, raw=raw)
+    found = [*file.read_all(), *file.rest()]
+    file.close()
+    parts = [each for each in found if each.partial]
+    assert len(parts) > 3
+    assert max(len(each.text) for each in found) < 4 << 20
+    whole = b"".join(each.text if each.partial else each.text + b"\n" for each in found)
+    if raw:
+        assert whole == path.read_bytes()
+    else:
+        assert whole == line + b"\nnext\n"
+        assert {(each.at, each.stream) for each in found[:-1]} == {("T1", "stderr")}
+        assert found[-1] == LogText("a", "T2", "stdout", False, b"next")
+
+
 def test_following_ends_with_the_descriptor_and_loses_nothing(tmp_path: Path) -> None:
     write(tmp_path, "a.log", b"T stdout F 1\n")
     ended, end = os.pipe()

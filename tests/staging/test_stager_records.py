@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -34,6 +35,11 @@ def test_the_documents_own_examples() -> None:
         b'{"a": {"exited": true, "exitCode": 256}}',
         b'{"a": {"exited": true, "exitCode": 1.5}}',
         b'{"a": {"log": "../../etc/shadow"}}',
+        b'{"a": {"log": "a\\u0000.log"}}',
+        b'{"a": {"log": "\\ud800"}}',
+        b'{"a": {"log": "%s"}}' % (b"x" * 241),
+        b'{"\\ud800": {"exited": true}}',
+        b'{"\\u001b[2J": {"exited": true}}',
         b"x" * ((1 << 20) + 1),
     ],
 )
@@ -51,17 +57,42 @@ def test_a_link_in_place_of_the_status_file_is_not_followed(tmp_path: Path) -> N
     secret = tmp_path / "secret"
     secret.write_text('{"apps": {}}')
     os.symlink(secret, tmp_path / "pod" / "status.json")
-    assert read_status_file(str(tmp_path)) is None
-    os.unlink(tmp_path / "pod" / "status.json")
-    os.mkfifo(tmp_path / "pod" / "status.json")
-    with pytest.raises(StagerError):
+    with pytest.raises(StagerError, match=r"its status\.json cannot be read: Too many levels"):
         read_status_file(str(tmp_path))
+    os.unlink(tmp_path / "pod" / "status.json")
+    assert read_status_file(str(tmp_path)) is None
+    os.mkfifo(tmp_path / "pod" / "status.json")
+    with pytest.raises(StagerError, match=r"its status\.json is no regular file"):
+        read_status_file(str(tmp_path))
+
+
+def write_status(directory: Path, value: object) -> None:
+    (directory / "pod").mkdir(exist_ok=True)
+    (directory / "pod" / "status.json").write_text(json.dumps(value))
+
+
+@pytest.mark.parametrize("version", [2, 0, True, "1", None, [], "9" * 5000])
+def test_a_status_file_of_another_version_is_not_understood(tmp_path: Path, version: object) -> None:
+    write_status(tmp_path, {"version": version, "apps": {}})
+    with pytest.raises(StagerError, match=r"its status\.json has version .{1,40}, not 1$"):
+        read_status_file(str(tmp_path))
+
+
+def test_what_a_stager_says_can_be_written_out_and_has_a_bound(tmp_path: Path) -> None:
+    """JSON can name halves of surrogate pairs, which nothing can print."""
+    app = {"message": "\ud800 it", "startedAt": "\udfff", "earlier": [{"message": "\ud800"}]}
+    write_status(tmp_path, {"version": 1, "apps": {"a": app}, "notes": ["\ud800" + "x" * 5000, 5] + ["n"] * 500})
+    found = read_status_file(str(tmp_path))
+    assert found is not None
+    apps, notes = found
+    assert (apps["a"].message, apps["a"].started_at, apps["a"].earlier[0].message) == ("? it", "?", "?")
+    assert (len(notes), notes[0][:2], len(notes[0])) == (100, "?x", 4096)
 
 
 def test_a_directory_in_place_of_the_status_file_is_the_stagers_fault(tmp_path: Path) -> None:
     (tmp_path / "pod" / "status.json").mkdir(parents=True)
     before = os.listdir("/proc/self/fd")
-    with pytest.raises(StagerError, match=r"its status\.json cannot be read: Is a directory"):
+    with pytest.raises(StagerError, match=r"its status\.json is no regular file"):
         read_status_file(str(tmp_path))
     assert os.listdir("/proc/self/fd") == before
 

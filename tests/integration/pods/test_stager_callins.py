@@ -64,6 +64,9 @@ def test_a_wrong_status_is_an_error_and_hides_no_pod(foreign, script, said):
         assert said in caught.value.message
         assert "\n" not in caught.value.message
         assert [record.state for record in house.client.pods()] == ["running"]
+        with pytest.raises(StagerError) as caught:
+            house.client.kill(pod.uuid, signal.SIGTERM)
+        assert said in caught.value.message
         # What it has started itself ends once nobody reads it.
         until(lambda: not CgroupTree(f"kurma/{pod.uuid}/callins").pids(), "the end of the call-in")
 
@@ -244,6 +247,15 @@ def test_a_logs_call_in_that_fails(foreign):
         assert next(found).text == b"some"
         with pytest.raises(StagerError, match="'logs' ended with status 3: logs: the disk is gone"):
             next(found)
+
+
+def test_a_logs_call_in_whose_output_somebody_holds(foreign):
+    """It is over when it has ended, whatever it has left behind."""
+    house = foreign(SERVE, {"logs": "sleep 1000 & echo some; exit 0"})
+    with house.running() as pod:
+        started = time.monotonic()
+        assert [text.text for text in house.client.logs(pod.uuid)] == [b"some"]
+        assert time.monotonic() - started < 5
 
 
 def test_no_logs_call_in(foreign):

@@ -187,3 +187,35 @@ def test_the_exit_code_comes_from_what_status_said_last(foreign):
         record = pod.finish()
         assert (record.state, record.exit_code) == ("stopped", 9)
         assert record.apps[0].exit_code == 9
+
+
+WRITES = """exec 4>&-; while ! [ -e /pod/end ]; do sleep 0.02; done; %s; exit 0"""
+RUNS = """echo '{"version": 1, "apps": {"main": {"pid": 1, "startedAt": "T"}}}' > /pod/status.json"""
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        (RUNS, "it ended, and its status.json says that app main runs"),
+        ("mkdir /pod/status.json", "its status.json is no regular file"),
+        ("ln -s /manifest /pod/status.json", "its status.json cannot be read: Too many levels of symbolic links"),
+    ],
+)
+def test_an_end_of_which_the_stager_tells_nonsense_is_no_good_one(foreign, script, reason):
+    house = foreign(WRITES % script)
+    with house.running() as pod:
+        with open(house.path(pod, "pod/end"), "w"):
+            pass
+        record = pod.finish()
+        assert (record.state, record.exit_code) == ("errored", 125)
+        assert record.reason == f"the stager is wrong: {reason}"
+    assert [each.state for each in house.client.pods()] == ["errored"]
+
+
+def test_a_stager_whose_program_is_not_there(foreign):
+    """127 would be the app's own command."""
+    house = foreign("exit 0", app={"exec": ["/nope"], "user": "0", "group": "0"})
+    with pytest.raises(StagerError, match="stager shell: cannot start /nope: no such file") as caught:
+        with house.running():
+            pass
+    assert caught.value.exit_code == 125
