@@ -270,6 +270,7 @@ class Client:
         from kurma_core.models import LogText
         from kurma_core.pods import recovery
         from kurma_core.pods.logs import LogReader
+        from kurma_core.staging.callin import has_call_in
 
         wanted = crilog.Filter(since, stream)
 
@@ -289,7 +290,7 @@ class Client:
         stager = recovery.find_stager(self._services, directory) if ongoing else None
         try:
             with LogReader(directory.path, apps, place, newcomers=app is None) as reader:
-                if instance is None and stager is not None and not reader.kept and self._calls(stager, "logs"):
+                if instance is None and stager is not None and not reader.kept and has_call_in(stager, "logs"):
                     options = {"follow": follow, "tail": tail, "since": since, "stream": stream}
                     yield from self._called_logs(record, app, stager, options)
                 elif stager is None or not follow:
@@ -311,11 +312,6 @@ class Client:
         for each in apps:
             if each.lost and app in (None, each.name):
                 self.settings.note(each.lost)
-
-    @staticmethod
-    def _calls(stager: RunningStager, verb: str) -> bool:
-        """Whether the stager's image has that call-in."""
-        return os.path.lexists(f"/proc/{stager.pid}/root/opt/stager/{verb}")
 
     def _called_logs(
         self, record: PodRecord, app: str | None, stager: RunningStager, options: Mapping[str, Any]

@@ -19,6 +19,7 @@ from kurma_core.stager_check.call import Call
 from kurma_core.stager_check.layers import PROGRAM
 from kurma_core.stager_check.lines import Untidy, Wrong, shortened
 from kurma_core.stager_check.talk import Probe
+from kurma_core.staging.callin import has_call_in
 
 if TYPE_CHECKING:
     from kurma_core.models import AppStatus, PodRecord
@@ -180,7 +181,7 @@ class Pod:
 
     def has(self, verb: str) -> bool:
         """Whether the stager's image has that call-in."""
-        return os.path.isfile(f"/proc/{self.owned.stager.pid}/root/opt/stager/{verb}")
+        return has_call_in(self.owned.stager, verb)
 
     def call(
         self,

@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING
 
 from kurma_core.errors import CommandNotFoundError, StagerError
 from kurma_core.linux import process
+from kurma_core.linux.beneath import open_in_root
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.spawn_plan import EnterPlan
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from kurma_core.hookspecs import Stdio
+    from kurma_core.hookspecs import RunningStager, Stdio
     from kurma_core.spawn_plan import Starter
     from kurma_core.staging.lent import LentTerminal
 
@@ -33,6 +34,24 @@ _SIOCOUTQ = 0x5411
 # Seconds that a call-in has once it was asked to end.
 _PATIENCE = 3.0
 _ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+
+
+def has_call_in(running: RunningStager, verb: str) -> bool:
+    """Whether the stager's root has that call-in: found as the stager itself would find it, links and all."""
+    try:
+        root = os.open(f"/proc/{running.pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        # Alive still, so the PID was its own when the root was opened.
+        if not running.alive():
+            return False
+        os.close(open_in_root(root, f"opt/stager/{verb}", os.O_PATH | os.O_CLOEXEC))
+    except OSError:
+        return False
+    finally:
+        os.close(root)
+    return True
 
 
 class CallIn:

@@ -61,10 +61,16 @@ def archive(root, path, name, **manifest):
     return path
 
 
-def foreign_stager(directory, name, init, call_ins=None, **manifest):
-    """An image archive of a stager written in shell: ``/init``, and call-ins by verb."""
+def foreign_stager(directory, name, init, call_ins=None, *, linked=False, **manifest):
+    """An image archive of a stager written in shell: ``/init``, and call-ins by verb.
+
+    :param linked: ``/opt`` is a link.
+    """
     files = {f"opt/stager/{verb}": f"#!/bin/sh\n{text}\n" for verb, text in (call_ins or {}).items()}
     root = busybox_root(f"{directory}/{name}", {"init": f"#!/bin/sh\n{init}\n", **files})
+    if linked:
+        os.rename(f"{root}/opt", f"{root}/elsewhere")
+        os.symlink("/elsewhere", f"{root}/opt")
     app = {"exec": ["/init", "an argument"], "user": "0", "group": "0"}
     app["environment"] = [{"name": "OWN", "value": "of the image"}]
     return archive(root, f"{directory}/{name}.aci", f"example.com/{name}", **{"app": app, **manifest})

@@ -240,6 +240,13 @@ def test_logs_are_asked_of_a_stager_that_keeps_none(foreign):
     assert b"".join(text.text for text in house.client.logs(pod.uuid)) == b"own words"
 
 
+def test_call_ins_are_found_as_the_stager_would_find_them(foreign):
+    """By a link that leads to nowhere as the host sees it."""
+    house = foreign("echo own words; " + SERVE, {"logs": "echo 'from the call-in'"}, linked=True)
+    with house.running("true") as pod:
+        assert b"".join(text.text for text in house.client.logs(pod.uuid)) == b"from the call-in"
+
+
 def test_a_logs_call_in_that_fails(foreign):
     house = foreign(SERVE, {"logs": "echo some; echo 'logs: the disk is gone' >&2; exit 3"})
     with house.running() as pod:
