@@ -134,6 +134,16 @@ def syscall(name: str | int, *args: int | bytes | object | None, path: str | byt
     raise OSError(code, os.strerror(code), path)
 
 
+def call(name: str, *args: int) -> int | None:
+    """A function of libc's that is given numbers, and returns one. None: this libc has none of that name."""
+    try:
+        place = _ctypes.dlsym(_ctypes.dlopen(None, os.RTLD_NOW), name)
+    except OSError:
+        return None
+    result: int = _Function(place)(*[_Long(arg) for arg in args])  # type: ignore[arg-type]
+    return result
+
+
 def buffer(data: bytearray) -> object:
     """A pointer to ``data`` that the kernel may write through, for :func:`syscall`."""
     return (_Char * len(data)).from_buffer(data)

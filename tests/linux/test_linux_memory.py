@@ -1,7 +1,12 @@
 """Letting go of what was executed: nothing is lost by it."""
 
+import ctypes
+import mmap
 import subprocess
 import sys
+
+from kurma_core.linux import memory
+from kurma_core.linux.libc import call
 
 _SCRIPT = """
 import sys
@@ -14,7 +19,7 @@ def mapped():
         for line in file:
             words = line.split()
             if "-" in words[0]:
-                counts = words[1] == "r-xp" and words[4] != "0"
+                counts = words[1] in ("r-xp", "r--p") and words[4] != "0"
             elif counts and words[0] == "Rss:":
                 total += int(words[1])
     return total
@@ -37,3 +42,24 @@ def test_code_comes_back_when_it_is_executed():
     assert done.returncode == 0, done.stderr
     before, after = map(int, done.stdout.split())
     assert after < before * 0.8
+
+
+def test_what_was_written_to_is_kept(tmp_path):
+    """As the loader writes to what it then makes read-only: to let go of that would undo it."""
+    path = tmp_path / "file"
+    path.write_bytes(b"a" * 2 * mmap.PAGESIZE)
+    with open(path, "r+b") as file:
+        places = [mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE) for _ in range(2)]
+    firsts = [ctypes.addressof(ctypes.c_char.from_buffer(place)) for place in places]
+    assert places[0][:1] == b"a"
+    places[1][:1] = b"b"
+    for first in firsts:
+        assert call("mprotect", first, 2 * mmap.PAGESIZE, mmap.PROT_READ) == 0
+    found = memory.programs()
+    assert any(start <= firsts[0] < start + size for start, size in found)
+    assert not any(start <= firsts[1] < start + size for start, size in found)
+
+
+def test_a_function_that_libc_does_not_have():
+    assert call("kurma_has_no_such") is None
+    memory.trim()

@@ -14,6 +14,7 @@ from kurma_stager_default.inside.asking import Asking, Refused, ask
 from kurma_stager_default.inside.control import PACKET, Control, Conversation, Refusal
 from kurma_stager_default.inside.errors import SetupError
 from kurma_stager_default.inside.loop import Loop
+from kurma_stager_default.inside.rest import Rest
 
 
 class Served:
@@ -106,6 +107,45 @@ def test_a_descriptor_unwatched_by_a_callback_of_the_same_turn_is_not_called() -
     for read, write in pipes:
         os.close(read)
         os.close(write)
+
+
+def test_who_has_worked_rests_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Soon after much, now and then after little; more work puts nothing off, and without work nobody wakes up."""
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    loop = Loop()
+    rest = Rest(loop)
+    assert loop._sleep() is None
+    rest.begin()
+    assert rest.due()
+    rest.take()
+    assert not rest.due()
+    assert loop._sleep() is None
+
+    def wait() -> float:
+        """Seconds until the rest that is to come has come."""
+        began = now[0]
+        while not rest.due():
+            sleep = loop._sleep()
+            assert sleep is not None
+            now[0] += sleep / 1000
+            loop.turn()
+        return now[0] - began
+
+    rest.worked()
+    now[0] += 5
+    rest.worked()
+    assert wait() == pytest.approx(5, abs=0.01)
+    rest.take()
+    rest.worked()
+    rest.worked(much=True)
+    now[0] += 0.6
+    rest.worked(much=True)
+    rest.worked()
+    assert wait() == pytest.approx(0.4, abs=0.01)
+    rest.worked()  # what the loop says of each of its turns: nothing comes of that one
+    rest.take()
+    assert loop._sleep() is None
 
 
 def test_a_request_is_answered(served: Served) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import socket
 import time
 
 import pytest
@@ -68,6 +70,89 @@ def test_ten_thousand_orphans(pods):
     for (was, fds), (now, fds_now) in zip(before, after, strict=True):
         assert fds_now == fds
         assert now - was <= 64
+    assert pod.stop() == 0
+
+
+def settled(pid):
+    """Kilobytes and descriptors, once it has come to rest after its work."""
+    time.sleep(2)
+    return private(pid), descriptors(pid)
+
+
+class Asking:
+    """The supervisor's own socket, from outside: call-ins by the thousand would take their time."""
+
+    def __init__(self, pod):
+        self._path = f"/proc/{pod.process.pid}/root/run/kurma/control"
+
+    def __call__(self, request, fds=(), *, wait=True):
+        """The first answer; the conversation ends with it. :param wait: for the supervisor to end it."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
+            asking.settimeout(10)
+            asking.connect(self._path)
+            socket.send_fds(asking, [json.dumps(request).encode()], list(fds))
+            data, given, _, _ = socket.recv_fds(asking, 65536, 8)
+            for fd in given:
+                os.close(fd)
+            if wait:
+                assert asking.recv(1) == b""
+            answer = json.loads(data)
+            assert "error" not in answer
+            return answer
+
+
+def test_executions_by_the_hundred(pods):
+    """H5: each with a root, pipes, a log, handlers; what is kept of them is bounded, on the disk, too."""
+    handlers = {"eventHandlers": [{"name": name, "exec": ["/bin/true"]} for name in ("pre-start", "post-stop")]}
+    pod = pods({"main": {**sh("echo $$; exit 3"), **handlers}, "other": sh("exec sleep 1000")}).started()
+    ask, stager, first = Asking(pod), pod.process.pid, first_of(pod)
+
+    def again(count):
+        for _ in range(count):
+            ask({"do": "stop", "app": "main"})  # once it has ended
+            ask({"do": "start", "app": "main"})
+        ask({"do": "stop", "app": "main"})
+
+    again(15)
+    before = [settled(pid) for pid in (stager, first)]
+    again(80)
+    after = [settled(pid) for pid in (stager, first)]
+    for (was, fds), (now, fds_now) in zip(before, after, strict=True):
+        assert fds_now == fds
+        assert now - was <= 192
+    main = pod.app()
+    assert main["instance"] == 95
+    assert len(main["earlier"]) == 10
+    assert sorted(os.listdir(f"{pod.directory}/pod/logs")) == sorted(
+        [one["log"] for one in (main, *main["earlier"])] + ["other.log"]
+    )
+    assert len(os.listdir(f"{pod.directory}/pod/apps/main")) == 1
+    assert zombies_of(stager) == zombies_of(first) == []
+    assert pod.stop() == 0
+
+
+def test_conversations_by_the_thousand(pods):
+    """G9: whoever asks, follows or is attached leaves nothing in the supervisor that he spoke to."""
+    stdin, writer = os.pipe()
+    pod = pods({"main": sh("exec sleep 1000")}, interactive="main", stdin=stdin).started()
+    os.close(stdin)
+    ask, stager = Asking(pod), pod.process.pid
+
+    def talk(count):
+        for _ in range(count):
+            ask({"do": "status"})
+            read, write = os.pipe()
+            assert ask({"do": "attach", "app": "main"}, [read], wait=False)["stdin"]
+            os.close(read)
+            os.close(write)
+
+    talk(200)
+    was, fds = settled(stager)
+    talk(2000)
+    now, fds_now = settled(stager)
+    assert fds_now == fds
+    assert now - was <= 128
+    os.close(writer)
     assert pod.stop() == 0
 
 

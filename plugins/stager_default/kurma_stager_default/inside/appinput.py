@@ -9,8 +9,6 @@ import stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from kurma_stager_default.inside.loop import Loop
 
 _CHUNK = 65536
@@ -22,16 +20,15 @@ class Source:
     :param fd: the source's own from now on; others may share what stands behind it, so nothing is set on it.
     """
 
-    __slots__ = ("_read", "ended", "fd")
+    __slots__ = ("_socket", "ended", "fd")
 
     def __init__(self, fd: int) -> None:
         #: its end is the end of somebody's input; else somebody has left
         self.ended = False
         mode = os.fstat(fd).st_mode
-        self._read: Callable[[int], bytes] = lambda count: os.read(self.fd, count)
+        self._socket: _socket.socket | None = None
         if stat.S_ISSOCK(mode):
-            socket = _socket.socket(fileno=os.dup(fd))
-            self._read = lambda count: socket.recv(count, _socket.MSG_DONTWAIT)
+            self._socket = _socket.socket(fileno=os.dup(fd))
         elif not stat.S_ISREG(mode):
             # Once more, by a description of our own, which does not block: another reader may be faster.
             try:
@@ -47,7 +44,9 @@ class Source:
     def read(self) -> bytes | None:
         """Empty: its end. None: nothing now."""
         try:
-            return self._read(_CHUNK)
+            if self._socket is not None:
+                return self._socket.recv(_CHUNK, _socket.MSG_DONTWAIT)
+            return os.read(self.fd, _CHUNK)
         except BlockingIOError:
             return None
         except OSError:

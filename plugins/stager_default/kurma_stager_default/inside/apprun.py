@@ -100,20 +100,25 @@ class Instance:
         self.streams[master] = stream
         self.slave = terminal.open_other(master)
 
-    def drain(self, fd: int, limit: int = 1 << 30) -> None:
-        """Log what is waiting in a pipe. :param limit: at most so many bytes, for a writer that does not stop."""
-        while limit > 0:
+    def drain(self, fd: int, limit: int = 1 << 30) -> int:
+        """Log what is waiting in a pipe. :param limit: at most so many bytes, for a writer that does not stop.
+
+        :returns: how many there were.
+        """
+        count = 0
+        while count < limit:
             try:
                 data = os.read(fd, _CHUNK)
             except OSError:
-                return  # nothing there; or EIO of a terminal that was hung up
+                break  # nothing there; or EIO of a terminal that was hung up
             if not data:
-                return
-            limit -= len(data)
+                break
+            count += len(data)
             kept_from = self.log.dropped_in_all
             self.log.write(self.streams[fd], data)
             if self.lost is not None and self.log.dropped_in_all > kept_from:
                 self.lost(self.streams[fd], data[-(self.log.dropped_in_all - kept_from) :])
+        return count
 
     def to_json(self, pid: int | None) -> dict[str, Any]:
         value = {

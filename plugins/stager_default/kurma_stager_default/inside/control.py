@@ -120,8 +120,9 @@ class Conversation:
         for fd in self.fds:
             os.close(fd)
         self.fds = []
-        if self.on_end is not None:
-            self.on_end()
+        on_end, self.on_end, self.on_packet = self.on_end, None, None  # which may hold this, and be held by it
+        if on_end is not None:
+            on_end()
 
     def receive(self, events: int) -> None:
         """The request, or what follows it, or the client's end."""
@@ -161,11 +162,13 @@ class Conversation:
 class Control:
     """The listening socket. :attr:`verbs` is filled by whoever can do something."""
 
-    __slots__ = ("_clients", "_listener", "_loop", "verbs")
+    __slots__ = ("_clients", "_listener", "_loop", "on_end", "verbs")
 
     def __init__(self, loop: Loop, path: str = PATH) -> None:
         """:raises OSError: there is one already, or the place cannot be written to."""
         self.verbs: dict[str, Verb] = {}
+        #: called once a conversation has ended
+        self.on_end: Callable[[], None] | None = None
         self._loop = loop
         self._clients: dict[_socket.socket, Conversation] = {}
         os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
@@ -195,6 +198,8 @@ class Control:
         self._clients.pop(socket, None)
         socket.close()
         self._loop.watch(self._listener.fileno(), self._accept)
+        if self.on_end is not None:
+            self.on_end()
 
     def close(self) -> None:
         """Nobody is heard any more; who was in the middle of something sees the end."""

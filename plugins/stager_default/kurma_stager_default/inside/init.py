@@ -82,6 +82,10 @@ def _be(stop_fd: int, told: int) -> None:
         _prepare()
         os.write(told, b"R")
         process.close_others({stop_fd})
+        # What it will call has been called before: to look for it takes the tables of all libraries.
+        _signal.raise_signal(_signal.SIGCHLD)
+        _signal.sigwaitinfo([_signal.SIGCHLD])
+        _reap_all()
         memory.unmap(code)  # once it is nobody's start that waits
         _reap(stop_fd)
     except BaseException as error:  # noqa: BLE001 - a forked child must never run on into its parent's code

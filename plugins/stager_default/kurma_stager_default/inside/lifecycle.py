@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # Of what processes left behind still write, no more is waited for than this.
 _LAST_WORDS = 1 << 20
+# Bytes of output at once, from which on it matters what memory they took.
+_MUCH = 1 << 15
 # Seconds that what got SIGKILL may take to end, until it is given up: it hangs in the kernel.
 _DYING = 1.5
 # Seconds between two looks for what dies.
@@ -131,6 +133,7 @@ class Lifecycle:
             if one.kind == child.MAIN and one.executing and one.failure is None:
                 run.started()
                 self._supervisor.changed = True
+                self._supervisor.worked()
                 if run.waiting:
                     _changing().started(self._supervisor, run)
 
@@ -224,6 +227,7 @@ class Lifecycle:
 
     def _finish(self, run: AppRun) -> None:
         """An execution is over, once nothing runs of it."""
+        self._supervisor.worked()
         self._end_leftovers(run, lambda: self._finished(run))
 
     def _finished(self, run: AppRun) -> None:
@@ -307,7 +311,8 @@ class Lifecycle:
     # --- what it reads and writes ------------------------------------------------------------------------------
 
     def _read(self, instance: Instance, fd: int) -> None:
-        instance.drain(fd, 1)  # one read, then the others' turn
+        if instance.drain(fd, 1) >= _MUCH:  # one read, then the others' turn
+            self._supervisor.worked()
         if instance.log.changed:
             instance.log.changed = False
             self._supervisor.changed = True

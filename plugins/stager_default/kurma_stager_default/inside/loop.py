@@ -44,6 +44,10 @@ class Loop:
     def cancel(self, key: object) -> None:
         self._timers.pop(key, None)
 
+    def waits(self, key: object) -> bool:
+        """Whether that timer is still to come."""
+        return key in self._timers
+
     def turn(self) -> None:
         """Sleeps until something happens, and calls whom it concerns."""
         for fd, events in self._poll.poll(self._sleep()):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import os
 
-from kurma_core.linux import landlock, mounts, namespaces, process, seccomp
+from kurma_core.linux import landlock, memory, mounts, namespaces, process, seccomp
 from kurma_stager_default.inside import approot, become, devicewall, init, manifest, podgroups, supervisor, userns
 
 #: The descriptor whose closing says that the pod runs (G3).
@@ -32,6 +32,15 @@ def main() -> int:
         reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else error
         _complain(str(reason))
         return 1
+
+
+def _load_what_is_wanted() -> None:
+    """What only some pods need: loaded before PID 1 is forked, it is in memory once, and after that twice."""
+    given_input, changes = manifest.glance()
+    if given_input:
+        from kurma_stager_default.inside import attaching  # noqa: F401
+    if changes:
+        from kurma_stager_default.inside import changing  # noqa: F401
 
 
 def _is_open(fd: int) -> bool:
@@ -63,9 +72,11 @@ class _House:
         for directory in (approot.PLACE, approot.SHM):
             os.makedirs(directory, 0o755, exist_ok=True)
         _shared_memory(approot.SHM)
+        _load_what_is_wanted()
         # PID 1 is a copy of this process. What neither of the two writes to again is there once: so now, when all
         # is loaded, and with the collector's marks out of the way.
         gc.freeze()
+        memory.trim()
         #: becomes readable when somebody asks PID 1 to end
         self.requests, stop = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         if namespace < 0:

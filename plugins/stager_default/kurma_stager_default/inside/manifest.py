@@ -240,6 +240,20 @@ def load(path: str = "/manifest") -> Pod:
     return parse(text, path)
 
 
+def glance(path: str = "/manifest") -> tuple[bool, bool]:
+    """Whether some app gets a terminal or standard input, and whether it is a pod that was made to change.
+
+    Without reading it, so that it may err, and costs no time; neither where there is no pod yet.
+    """
+    try:
+        with open(path, "rb", 0) as file:
+            text = file.read()
+    except FileNotFoundError:
+        return False, False
+    words = (b'"terminal":true', b'"terminal":{', b'"stdin":true', b'"stdinOpen":true')
+    return any(word in text for word in words), b'"keep":true' in text
+
+
 def parse(text: bytes, what: str) -> Pod:
     """:raises ManifestError: it cannot be used, with the reason. :param what: it is, for that."""
     try:

@@ -11,13 +11,13 @@ import gc
 import os
 import time
 
-from kurma_core.linux import memory
 from kurma_stager_default.inside import child, podgroups, smalljson, statusfile
 from kurma_stager_default.inside.apprun import WAITING, AppRun
 from kurma_stager_default.inside.control import Control, Conversation
 from kurma_stager_default.inside.lifecycle import Lifecycle
 from kurma_stager_default.inside.loop import Loop
 from kurma_stager_default.inside.manifest import Pod
+from kurma_stager_default.inside.rest import Rest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,7 +61,9 @@ class Supervisor:
         self.loop = Loop()
         self.life = Lifecycle(self, pod, stdin)
         self._readers: list[Conversation] = []
+        self._rest = Rest(self.loop)
         self.control = Control(self.loop)
+        self.control.on_end = self.worked
         self.control.verbs["status"] = self._tell_status
         self.control.verbs["follow"] = self._take_reader
         self.control.verbs["attach"] = self.life.attach
@@ -81,8 +83,12 @@ class Supervisor:
             if self._over():
                 self._see_readers_off()
                 return self._code()
+            if self._rest.due():
+                self._rest.take()
             self.loop.turn()
             self._reap()
+            if self._running < 0:
+                self._rest.worked()
 
     def _code(self) -> int:
         """How the apps ended stands in status.json. Where that cannot be, our own exit status tells."""
@@ -137,7 +143,7 @@ class Supervisor:
         if started and self._running >= 0 and self.broken is None:
             os.close(self._running)
             self._running = -1
-            memory.unmap(memory.programs())  # the start took many times what is used from here on
+            self._rest.begin()
 
     def _apps(self) -> dict[str, dict[str, Any]]:
         return {run.app.name: run.to_json() for run in self.runs}
@@ -187,6 +193,11 @@ class Supervisor:
             # It ends no pod: it is tried again after a while, and at the next change.
             self.unsaved = f"{statusfile.PATH} cannot be written: {error.strerror}"
             self.loop.at("status", time.monotonic() + _STATUS_PAUSE, self._write_status)
+
+    def worked(self) -> None:
+        """Something was done that takes memory, and may not be done again soon."""
+        if self._running < 0:
+            self._rest.worked(much=True)
 
     def note(self, text: str) -> None:
         if text not in self.notes:
