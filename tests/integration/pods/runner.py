@@ -1,9 +1,10 @@
 """A foreground command: ``runner.py JSON``. Exits as the pod did; 125 with the error's line on standard error.
 
-``prelude`` may be ``ignore-hup``. ``faults`` is a list of ``[when, where]``: this process kills itself (SIGKILL)
-at that point. ``when`` is ``before`` or ``after`` the launch step ``where`` is done, ``undoing`` or ``undone`` of
-its undo; or ``entering`` or ``leaving`` the function ``where`` (``module:Class.function``), with ``#N`` behind it:
-the N-th time. ``entering with 2``: the signal 2 comes then, instead of death.
+``prelude`` may be ``ignore-hup``, or ``impatient``: what does not die is given up after a second.
+``faults`` is a list of ``[when, where]``: this process kills itself (SIGKILL) at that point. ``when`` is ``before``
+or ``after`` the launch step ``where`` is done, ``undoing`` or ``undone`` of its undo; or ``entering`` or ``leaving``
+the function ``where`` (``module:Class.function``), with ``#N`` behind it: the N-th time. ``entering with 2``: the
+signal 2 comes then, instead of death.
 """
 
 import importlib
@@ -16,6 +17,7 @@ from kurma_core.appc.template import PodTemplate
 from kurma_core.client import Settings, connect
 from kurma_core.errors import KurmaError
 from kurma_core.hookspecs import Stdio
+from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.pods import launch
 from kurma_core.pods.request import PodRequest
 
@@ -82,6 +84,9 @@ def main():
     request = json.loads(sys.argv[1])
     if request["prelude"] == "ignore-hup":
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    if request["prelude"] == "impatient":
+        kill = CgroupTree.kill
+        CgroupTree.kill = lambda tree, patience=1.0: kill(tree, min(patience, 1.0))
     for when, where in request["faults"]:
         if ":" in where:
             break_function(when, where)

@@ -1,5 +1,6 @@
 """The foreground command is killed (SIGKILL) at every point of a pod's life; any other command makes it clean."""
 
+import contextlib
 import os
 import signal
 import time
@@ -25,6 +26,51 @@ def left_of(uuid):
     return found
 
 
+def assert_nothing_left(uuid):
+    """Besides that: no mount, no process, no pinned namespace."""
+    assert left_of(uuid) == []
+    with open("/proc/self/mountinfo") as file:
+        assert uuid not in file.read()
+    for place in ("/run/netns", "/run/kurma"):
+        for _, directories, files in os.walk(place):
+            assert not [name for name in (*directories, *files) if uuid in name]
+    # What was killed may still be on its way out.
+    until(lambda: not processes_of(uuid), "the end of its processes", 5)
+
+
+def processes_of(uuid):
+    """PIDs of the living processes that are in a cgroup of that pod, or were."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{pid}/cgroup") as file:
+            if uuid in file.read() and alive(pid):
+                found.append(int(pid))
+    return found
+
+
+@contextlib.contextmanager
+def beside(house, **options):
+    """A pod that has nothing to do with it: it goes on as if nothing had been, and is as it was."""
+    with house.running("while :; do echo tick; sleep 0.05; done", **options) as pod:
+        until(lambda: "tick" in house.log(pod), "the neighbour")
+        before = seen_of(house, pod)
+        yield pod
+        assert seen_of(house, pod) == before
+        size = len(house.log(pod))
+        until(lambda: len(house.log(pod)) > size, "the neighbour's next word")
+
+
+def seen_of(house, pod):
+    """What of a running pod stays the same as long as it runs, from outside and from inside."""
+    record = house.client.pod(pod.uuid)
+    (app,) = record.apps
+    state = house.state_of(pod)
+    script = "hostname; cat /etc/hosts; ip addr | grep 'inet '; readlink /proc/self/ns/net"
+    inside = house.enter(pod.uuid, "sh", "-c", script)
+    assert inside[0] == 0, inside
+    return record.state, record.stager_pid, app.pid, state["steps"], state.get("attachments"), inside
+
+
 def assert_dead(run):
     assert run.wait() == -signal.SIGKILL, run.errors
 
@@ -32,32 +78,35 @@ def assert_dead(run):
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_killed_at_each_step_up(house, when, name):
-    run = house.launch("sleep 1000", faults=[[when, name]], wait=None)
-    uuid = run.uuid
-    assert_dead(run)
-    assert house.state_of(uuid)["state"] == "starting"
-    said = house.client.gc(grace=1000)
-    assert said == (f"pod {uuid}: taken down",)
-    assert left_of(uuid) == []
-    record = house.client.pod(uuid)
-    assert (record.state, record.reason) == ("errored", "its owner died while it started")
-    assert house.state_of(uuid)["steps"] == []
-    assert house.client.gc(grace=0) == (f"pod {uuid}: removed",)
-    assert house.uuids() == []
+    with beside(house) as neighbour:
+        run = house.launch("sleep 1000", faults=[[when, name]], wait=None)
+        uuid = run.uuid
+        assert_dead(run)
+        assert house.state_of(uuid)["state"] == "starting"
+        said = house.client.gc(grace=1000)
+        assert said == (f"pod {uuid}: taken down",)
+        assert_nothing_left(uuid)
+        record = house.client.pod(uuid)
+        assert (record.state, record.reason) == ("errored", "its owner died while it started")
+        assert house.state_of(uuid)["steps"] == []
+        assert house.client.gc(grace=0) == (f"pod {uuid}: removed",)
+        assert house.uuids() == [neighbour.uuid]
 
 
 @pytest.mark.parametrize("name", ["networks", "stager"])
 def test_killed_on_a_real_network(house, name):
     """The address and the veth of a half-made pod are given back."""
     before = links()
-    run = house.launch("sleep 1000", net="default", faults=[["after", name]], wait=None)
-    uuid = run.uuid
-    assert_dead(run)
-    assert [link for link in links() if link.startswith("veth")]
-    (record,) = house.client.pods()
-    assert record.state == "errored"
-    assert left_of(uuid) == []
-    assert not [link for link in links() if link.startswith("veth")]
+    with beside(house, net="default") as neighbour:
+        (own,) = [link for link in links() if link.startswith("veth")]
+        run = house.launch("sleep 1000", net="default", faults=[["after", name]], wait=None)
+        uuid = run.uuid
+        assert_dead(run)
+        assert len([link for link in links() if link.startswith("veth")]) == 2
+        records = {record.uuid: record.state for record in house.client.pods()}
+        assert records == {neighbour.uuid: "running", uuid: "errored"}
+        assert_nothing_left(uuid)
+        assert [link for link in links() if link.startswith("veth")] == [own]
     house.client.network_rm("default")
     assert links() == before
 
@@ -113,13 +162,14 @@ def test_killed_before_its_directory_is_a_pod(house):
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("when", ["undoing", "undone"])
 def test_killed_at_each_step_down(house, when, name):
-    run = house.launch("trap 'exit 7' TERM; echo up; while :; do sleep 0.02; done", faults=[[when, name]])
-    run.wait_output("up")
-    uuid = run.uuid
-    run.signal(signal.SIGTERM)
-    assert_dead(run)
-    assert house.client.gc(grace=1000) == (f"pod {uuid}: taken down",)
-    assert left_of(uuid) == []
+    with beside(house):
+        run = house.launch("trap 'exit 7' TERM; echo up; while :; do sleep 0.02; done", faults=[[when, name]])
+        run.wait_output("up")
+        uuid = run.uuid
+        run.signal(signal.SIGTERM)
+        assert_dead(run)
+        assert house.client.gc(grace=1000) == (f"pod {uuid}: taken down",)
+        assert_nothing_left(uuid)
     record = house.client.pod(uuid)
     assert (record.state, record.exit_code, record.reason) == ("stopped", 7, None)
     assert house.state_of(uuid)["steps"] == []

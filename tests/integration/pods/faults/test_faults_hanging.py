@@ -16,7 +16,7 @@ from tests.integration.pods.faults.hanging import HangingFilesystem
 from tests.integration.pods.support import alive, until
 from tests.integration.pods.test_pods_crash import left_of
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 SERVE = "trap 'exit 0' TERM; exec 4>&-; while :; do sleep 0.02; done"
 
@@ -53,6 +53,7 @@ def hanging_pod(house, hanging, beside="sleep 1000"):
     run = house.launch(
         {"main": app, "beside": beside},
         volumes=[{"name": "v", "kind": "host", "source": hanging.path}],
+        prelude="impatient",
     )
     hanging.wait_hung()
     return run
@@ -143,11 +144,11 @@ def test_call_ins_that_hang(foreign):
     """``status`` of every such pod says nothing: lists, stops and removals go on, and do not wait for each."""
     house = foreign(SERVE, {"status": "exec sleep 1000", "run": "cat <&3 > /dev/null; exec sleep 1000"})
     driver = house.client._services.stagers.get("shell")
-    driver.times = replace(driver.times, status=2.0)
+    driver.times = replace(driver.times, status=1.0)
     runs = [house.launch("true") for _ in range(3)]
     seconds, records = took(house.client.pods)
     assert [record.state for record in records] == ["running"] * 3
-    assert seconds < 6  # 2 s for the first, one for each other
+    assert seconds < 4  # 1 s for the first, one for each other
     seconds, record = took(house.client.pod, runs[0].uuid)
     assert seconds < 3
     assert (record.apps[0].name, record.apps[0].pid, record.apps[0].exited) == ("main", None, False)
@@ -275,7 +276,7 @@ def test_an_orderly_stop_lets_handlers_finish(make_house):
         "exec": ["/bin/sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.02; done"],
         "user": "0",
         "group": "0",
-        "eventHandlers": [{"name": "post-stop", "exec": ["/bin/sh", "-c", "sleep 2.5; echo finished"]}],
+        "eventHandlers": [{"name": "post-stop", "exec": ["/bin/sh", "-c", "sleep 2; echo finished"]}],
     }
     run = house.launch({"main": app})
     run.wait_output("up")

@@ -9,7 +9,7 @@ import pytest
 from kurma_core.linux import process
 from tests.integration.pods.faults import steps
 from tests.integration.pods.support import alive, links, until
-from tests.integration.pods.test_pods_crash import left_of
+from tests.integration.pods.test_pods_crash import left_of, processes_of
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -36,19 +36,6 @@ def reap():
         for pid in file.read().split():
             if not alive(pid):
                 os.waitpid(int(pid), 0)
-
-
-def processes_of(uuid):
-    """PIDs of the living processes that are in a cgroup of that pod."""
-    found = []
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{pid}/cgroup") as file:
-                if uuid in file.read() and alive(pid):
-                    found.append(int(pid))
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-    return found
 
 
 def assert_whole(house, life):
