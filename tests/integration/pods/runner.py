@@ -1,10 +1,10 @@
 """A foreground command: ``runner.py JSON``. Exits as the pod did; 125 with the error's line on standard error.
 
 ``prelude`` may be ``ignore-hup``, or ``impatient``: what does not die is given up after a second.
-``faults`` is a list of ``[when, where]``: this process kills itself (SIGKILL) at that point. ``when`` is ``before``
-or ``after`` the launch step ``where`` is done, ``undoing`` or ``undone`` of its undo; or ``entering`` or ``leaving``
-the function ``where`` (``module:Class.function``), with ``#N`` behind it: the N-th time. ``entering with 2``: the
-signal 2 comes then, instead of death.
+``faults`` is a list of ``[when, where]``: this process kills itself (SIGKILL) at that point. ``when`` is
+``before`` or ``after`` the launch step ``where`` is done, ``undoing`` or ``undone`` of its undo; or ``entering``
+or ``leaving`` the function ``where`` (``module:Class.function``), with ``#N`` behind it: the N-th time.
+``entering with 2``: the signal 2 comes then, instead of death.
 """
 
 import importlib
