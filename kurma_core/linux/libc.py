@@ -137,10 +137,10 @@ def syscall(name: str | int, *args: int | bytes | object | None, path: str | byt
 def call(name: str, *args: int) -> int | None:
     """A function of libc's that is given numbers, and returns one. None: this libc has none of that name."""
     try:
-        place = _ctypes.dlsym(_ctypes.dlopen(None, os.RTLD_NOW), name)
+        place = _ctypes.dlsym(_ctypes.dlopen(None, os.RTLD_NOW), name)  # type: ignore[arg-type]
     except OSError:
         return None
-    result: int = _Function(place)(*[_Long(arg) for arg in args])  # type: ignore[arg-type]
+    result: int = _Function(place)(*[_Long(arg) for arg in args])
     return result
 
 
