@@ -491,6 +491,7 @@ def test_host_files_of_the_image_stay(pods, busybox_root, tmp_path):
     pod = pods(
         {"main": sh("cat /etc/hosts /etc/hostname /run/resolve/stub.conf")},
         roots=[str(layer), busybox_root],
+        hosts=(("127.0.0.1", ("localhost",)), ("10.1.2.3", ("test-host",))),
         dns={"nameservers": ("10.0.0.53",), "search": (), "options": ()},
     )
     assert pod.ended() == 0, pod.output()
