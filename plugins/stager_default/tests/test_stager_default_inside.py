@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kurma_stager_default.inside import (
+    applog,
     apprun,
     asking,
     become,
@@ -293,3 +294,22 @@ def test_power_that_nothing_holds_without_landlock_is_told(monkeypatch):
     monkeypatch.setattr(become.landlock, "usable", lambda: True)
     app.plan = manifest.Plan({"capabilities": ["CAP_SYS_PTRACE"]})
     assert become.power_note(app, host) is None
+
+
+def test_of_many_executions_the_last_are_remembered_and_the_others_logs_go(monkeypatch):
+    """An app that is started again for years fills no disk (H7)."""
+
+    class Past:
+        def __init__(self, number):
+            self.number = number
+
+        def to_json(self, _):
+            return {"instance": self.number, "log": applog.file_name("main", self.number)}
+
+    removed = []
+    monkeypatch.setattr(applog, "remove", removed.append)
+    run = apprun.AppRun(None, None)
+    for number in range(13):
+        run._remember(Past(number))
+    assert [one["instance"] for one in run.history] == list(range(3, 13))
+    assert removed == ["/pod/logs/main.log", "/pod/logs/main.1.log", "/pod/logs/main.2.log"]
