@@ -196,6 +196,7 @@ class Attached:
         finally:
             if self._held is not None:
                 self._held.restore()
+            self._asking.keep()
         return self._code
 
     def _take_input(self, write: int) -> None:
@@ -250,7 +251,6 @@ class Attached:
             self._asking.close()
             self._loop.at(self, time.monotonic() + _GRACE, lambda: self._leave(code))
         else:
-            # Our end of the conversation stays open until this process has ended: the pod waits for that.
             self._shown.finish(lambda: self._leave(code))
 
     def _on_signals(self, wake: int, _events: int) -> None:

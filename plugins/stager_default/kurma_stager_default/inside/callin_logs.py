@@ -115,10 +115,9 @@ def _apps() -> dict[str, dict[str, Any]]:
 def show(wanted: Wanted, app: dict[str, Any], out: int = 1) -> None:
     printer, chosen = Printer(wanted.timestamps, out), crilog.Filter(wanted.since, wanted.stream)
     file = crilog.LogFile(f"{_LOGS}/{app['log']}", wanted.app, crilog.plain)
-    following: Asking | None = None
     watch: Watch | None = None
     if wanted.follow and not app["exited"]:
-        following = Asking({"do": "follow"})
+        Asking({"do": "follow"}).keep()
         watch = _watch()
         file.chain.share()
     printer.print(crilog.tail(filter(chosen, file.read_all()), wanted.tail, crilog.plain))
@@ -141,8 +140,6 @@ def show(wanted: Wanted, app: dict[str, Any], out: int = 1) -> None:
             continue
         changed = True
     printer.print(filter(chosen, file.rest()))
-    if following is not None:
-        following.close()
 
 
 def _watch() -> Watch:
