@@ -7,6 +7,7 @@ import signal
 import pytest
 
 from kurma_core.errors import FormatVersionError, PodDamagedError, PodStateError
+from kurma_core.linux.files import replace_file
 from tests.integration.pods.support import alive, links, until
 
 pytestmark = pytest.mark.root
@@ -131,8 +132,8 @@ def test_the_plugin_of_a_stager_is_gone(make_house):
     path = house.path(run.uuid, "pod.json")
     with open(path) as file:
         text = file.read()
-    with open(path, "w") as file:
-        file.write(text.replace('"stager": "default"', '"stager": "gone"'))
+    # At once: its owner must not find half a document.
+    replace_file(path, text.replace('"stager": "default"', '"stager": "gone"').encode())
     (record,) = house.client.pods()
     assert (record.state, record.stager) == ("running", "gone")
     house.client.stop(run.uuid, force=True)
