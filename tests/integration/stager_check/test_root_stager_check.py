@@ -202,3 +202,12 @@ def test_a_stager_that_is_no_image_or_not_there(state: Path, nothing: Path, tmp_
     assert (done.returncode, done.stdout) == (125, "")
     assert done.stderr.startswith("kurma: ")
     assert kurma(state, "stager", "check", "", config=nothing).returncode == 2
+
+
+def test_a_file_that_is_no_image_gets_no_line(state: Path, nothing: Path, tmp_path: Path) -> None:
+    """It is nothing whose signature could hold."""
+    path = tmp_path / "words.aci"
+    path.write_text("words\n")
+    done = kurma(state, "stager", "check", str(path), config=nothing)
+    assert (done.returncode, done.stdout) == (125, "")
+    assert "not an image archive" in done.stderr
