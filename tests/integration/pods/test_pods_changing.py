@@ -308,6 +308,12 @@ def test_stop_insists_and_runs_the_handler(house, empty):
     house.client.app_stop(pod.uuid, "one", timeout=0.3)
     assert (app_of(house, pod).exit_code, app_of(house, pod).state) == (137, "killed")
     assert house.log(pod) == "up\nafter\n"
+    # Longer than the three seconds that apps have otherwise.
+    house.client.app_rm(pod.uuid, "one")
+    add(house, pod, "trap 'sleep 3.5; exit 5' TERM; echo up; while :; do sleep 0.05; done")
+    until(lambda: "up" in house.log(pod), "its output")
+    house.client.app_stop(pod.uuid, "one", timeout=20)
+    assert (app_of(house, pod).exit_code, app_of(house, pod).state) == (5, "exited")
 
 
 def test_stop_ends_a_restarting_app(house, empty):
@@ -322,6 +328,16 @@ def test_stop_ends_a_restarting_app(house, empty):
     assert [one.instance for one in stopped.earlier] == list(range(1, stopped.instance))
     house.client.app_start(pod.uuid, "one")
     until(lambda: app_of(house, pod).instance > stopped.instance + 1, "restarts once it was started by hand")
+    house.client.app_rm(pod.uuid, "one", force=True)
+    add(house, pod, {**app, "app": shell(SLEEP)})
+    until(lambda: app_of(house, pod).state == "running", "its start")
+    house.client.app_stop(pod.uuid, "one")
+    # Ended by the stop alone, not between two executions.
+    assert (app_of(house, pod).exited, app_of(house, pod).restarting, app_of(house, pod).restarts) == (
+        True,
+        False,
+        0,
+    )
 
 
 # --- a pod that is started again ---------------------------------------------------------------------------------

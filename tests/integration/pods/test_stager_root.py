@@ -55,6 +55,7 @@ def test_own_root_and_namespaces(seen):
         process = f"/proc/{pod.stager.pid}"
         for namespace in ("mnt", "net"):
             assert os.readlink(f"{process}/ns/{namespace}") != os.readlink(f"/proc/self/ns/{namespace}")
+        assert os.getsid(pod.stager.pid) == pod.stager.pid, "a session of its own"
         assert os.readlink(f"{process}/ns/pid") == os.readlink("/proc/self/ns/pid")
         # pivot_root: nothing of the host's tree is in its namespace, its root is the namespace's first mount.
         points = [line.split()[4] for line in noted(house, pod, "mounts").splitlines()]
