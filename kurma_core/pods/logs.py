@@ -6,13 +6,14 @@ The core reads it by itself, with or without a living stager. The files are the 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import threading
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from kurma_core.errors import PodError
+from kurma_core.errors import HostError, PodError
 from kurma_core.linux.crilog import LogFile
 from kurma_core.linux.inotify import IN_CREATE, IN_MOVED_TO, Watch
 from kurma_core.linux.logchain import LogChain
@@ -166,12 +167,14 @@ class Following:
     """Polls readable when more may have come. Nothing is lost to a log that turns while whoever reads what we
     print is slow: a lock on each file that has not been read asks the stager to keep it, and a thread takes hold
     of each as it comes, for stagers that do not look for locks.
+
+    :raises HostError: the directory of the logs is gone, or the host has no watches left.
     """
 
     def __init__(self, reader: LogReader) -> None:
         self._reader = reader
-        self._watch = Watch(reader.watched())
-        self._turns = Watch(reader.watched(), IN_CREATE | IN_MOVED_TO)
+        self._watch = _watch(reader)
+        self._turns = _watch(reader, IN_CREATE | IN_MOVED_TO)
         self._looks = 0
         self._stop, self._stopper = os.pipe2(os.O_CLOEXEC)
         self._thread = threading.Thread(target=self._hold, daemon=True)
@@ -213,3 +216,17 @@ class Following:
             for chain in self._reader.chains():
                 with contextlib.suppress(OSError):  # the reader meets the same, and says so
                     chain.look()
+
+
+def _watch(reader: LogReader, *mask: int) -> Watch:
+    try:
+        return Watch(reader.watched(), *mask)
+    except OSError as error:
+        raise HostError(
+            f"cannot follow the logs in {reader.watched()}: {os.strerror(error.errno or 0)}",
+            hint="sysctl fs.inotify.max_user_instances says how many may be followed at once"
+            if error.errno == errno.EMFILE
+            else None,
+            errno=error.errno,
+            path=reader.watched(),
+        ) from None

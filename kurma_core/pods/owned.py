@@ -152,14 +152,21 @@ class OwnedPod:
             return self._launch.document
 
     def abandon(self) -> None:
-        """Ends the pod by force, if it is not over: whoever looked after it fails."""
+        """Ends the pod by force, if it is not over: whoever looked after it fails.
+
+        :raises PodNotFoundError: its directory was removed, which is what whoever looked after it failed of.
+        """
         if self._over:
             return
         if self.stager.alive():
             self.stop(force=True)
         # What cannot be undone is on record; the failure that brought us here matters more.
-        with contextlib.suppress(KurmaError):
+        try:
             self.finish()
+        except PodNotFoundError:
+            raise
+        except KurmaError:
+            pass
 
     def _end(self, how: dict[str, object]) -> list[KurmaError]:
         self._over = True

@@ -4,12 +4,16 @@
 ``faults`` is a list of ``[when, where]``: this process kills itself (SIGKILL) at that point. ``when`` is
 ``before`` or ``after`` the launch step ``where`` is done, ``undoing`` or ``undone`` of its undo; or ``entering``
 or ``leaving`` the function ``where`` (``module:Class.function``), with ``#N`` behind it: the N-th time.
-``entering with 2``: the signal 2 comes then, instead of death.
+``entering with 2``: the signal 2 comes then, instead of death; ``entering with removal``: somebody removes the
+directories of all pods then.
 """
 
+import functools
+import glob
 import importlib
 import json
 import os
+import shutil
 import signal
 import sys
 
@@ -24,6 +28,12 @@ from kurma_core.pods.request import PodRequest
 
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def remove_pods(state):
+    for path in glob.glob(f"{state}/pods/*-*"):
+        os.rename(path, f"{state}/removed")
+        shutil.rmtree(f"{state}/removed", ignore_errors=True)  # its stager may still write there
 
 
 class Fragile:
@@ -49,10 +59,15 @@ class Fragile:
             die()
 
 
-def break_function(when, where):
-    """Has this process die, or get a signal, as it enters or leaves a function."""
-    when, _, number = when.partition(" with ")
-    strike = die if not number else lambda: signal.raise_signal(int(number))
+def break_function(when, where, state):
+    """Has this process die, get a signal, or lose its pods, as it enters or leaves a function."""
+    when, _, what = when.partition(" with ")
+    if not what:
+        strike = die
+    elif what == "removal":
+        strike = functools.partial(remove_pods, state)
+    else:
+        strike = functools.partial(signal.raise_signal, int(what))
     place, _, count = where.partition("#")
     module, _, path = place.partition(":")
     owner = importlib.import_module(module)
@@ -89,7 +104,7 @@ def main():
         CgroupTree.kill = lambda tree, patience=1.0: kill(tree, min(patience, 1.0))
     for when, where in request["faults"]:
         if ":" in where:
-            break_function(when, where)
+            break_function(when, where, request["state"])
         else:
             launch.STEPS = tuple(Fragile(step, when) if step.name == where else step for step in launch.STEPS)
 

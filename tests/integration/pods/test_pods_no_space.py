@@ -189,3 +189,16 @@ def test_a_directory_that_somebody_removed(house, end):
     assert os.listdir(f"{house.state}/pods/names") == []
     with pytest.raises(KurmaError):
         house.client.pod(uuid)
+
+
+@pytest.mark.parametrize(
+    "moment", ["kurma_core.pods.manager:PodManager.pod", "kurma_core.pods.logs:Following.__init__"]
+)
+def test_a_directory_removed_before_anybody_looks_at_its_logs(house, moment):
+    run = house.launch("sleep 1000", faults=[["entering with removal", moment]], wait=None)
+    assert (run.wait(), run.errors) == (
+        125,
+        f"pod {run.uuid}: its directory was removed while it ran; it was taken down\n",
+    )
+    nothing_left(house, run.uuid)
+    assert os.listdir(f"{house.state}/pods/names") == []
