@@ -21,7 +21,7 @@ A plugin that cannot work on this host raises :class:`kurma_core.errors.PluginSk
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO, Generic, Protocol, TypeVar
 
 import pluggy
@@ -702,14 +702,24 @@ class PortPublisher(Protocol):
 
 @frozen
 class IsolatorHost:
-    """What a compiler of isolators must know of the host.
+    """What a compiler of isolators must know of the host, and of the pod.
 
     :param cgroups: version (1 or 2) by controller that is there.
     :param cpus: number of processors online.
+    :param userns: the pod has a user namespace.
+    :param host_network: the pod is in the host's network.
+    :param root: where ``/proc`` and ``/sys`` are, for what else a compiler has to know; it only reads.
+    :param pod: name → value of the pod's own isolators, which bound the app's that is compiled.
+    :param siblings: name → value of all isolators of the scope that is compiled, defaults among them.
     """
 
     cgroups: Mapping[str, int]
     cpus: int
+    userns: bool = False
+    host_network: bool = False
+    root: str = "/"
+    pod: Mapping[str, Json] = field(default_factory=dict)
+    siblings: Mapping[str, Json] = field(default_factory=dict)
 
 
 @frozen
@@ -726,7 +736,13 @@ class Compiled:
 
 
 class Isolator(Protocol):
-    """Compiles isolators to a plan that any stager can apply; it touches nothing itself."""
+    """Compiles isolators to a plan that any stager can apply; it changes nothing itself.
+
+    It may have besides:
+
+    - ``exclusive``, a tuple of frozensets of names: of each set, one scope may have one isolator (X2, X4);
+    - ``defaults``, see :class:`IsolatorWithDefaults`.
+    """
 
     #: The isolator names that it looks after (``os/linux/oom-score-adj``).
     names: tuple[str, ...]
@@ -734,6 +750,18 @@ class Isolator(Protocol):
     def compile(self, name: str, value: Json, scope: str, host: IsolatorHost) -> Compiled:
         """:param scope: ``app`` or ``pod``.
         :raises IsolatorError: the value is wrong, or the isolator has no meaning in that scope.
+        """
+        ...
+
+
+class IsolatorWithDefaults(Protocol):
+    """What an :class:`Isolator` may have besides: isolators that hold where the manifest has none."""
+
+    def defaults(self, scope: str, names: Collection[str], host: IsolatorHost) -> tuple[tuple[str, Json], ...]:
+        """Name and value of each. They are compiled and reported as all others; strict mode leaves them alone.
+
+        :param scope: ``app`` or ``pod``.
+        :param names: of the isolators that it has.
         """
         ...
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import IsolatorError
 from kurma_core.models import IsolatorPlan, IsolatorReport
@@ -17,6 +17,11 @@ from kurma_core.value import fields, frozen, replace
 if TYPE_CHECKING:
     from kurma_core.appc.image import Isolator as DeclaredIsolator
     from kurma_core.hookspecs import Compiled, Isolator, IsolatorHost
+
+
+Json = Any
+#: Fields of a plan to which several isolators may add.
+_LISTS = ("cgroup", "devices", "traffic")
 
 
 @frozen
@@ -28,65 +33,119 @@ class Isolation:
     reports: tuple[IsolatorReport, ...]
 
 
-def host_facts(controllers: Mapping[str, int]) -> IsolatorHost:
-    """:param controllers: cgroup version by controller."""
+def host_facts(
+    controllers: Mapping[str, int], *, userns: bool = False, host_network: bool = False
+) -> IsolatorHost:
+    """:param controllers: cgroup version by controller.
+    :param userns: the pod has a user namespace.
+    :param host_network: the pod is in the host's network.
+    """
     from kurma_core.hookspecs import IsolatorHost
 
-    return IsolatorHost(cgroups=dict(controllers), cpus=os.cpu_count() or 1)
+    return IsolatorHost(dict(controllers), os.cpu_count() or 1, userns=userns, host_network=host_network)
 
 
 def compile_isolators(
-    pod: Iterable[DeclaredIsolator],
+    pod: Iterable[DeclaredIsolator] | None,
     apps: Mapping[str, Iterable[DeclaredIsolator]],
     drivers: Iterable[Isolator],
     host: IsolatorHost,
     *,
     strict: bool = False,
 ) -> Isolation:
-    """Compiles the pod's isolators and each app's.
+    """Compiles the pod's isolators and each app's, and what holds where they have none.
 
     :param drivers: every enabled isolator plugin; the first that names an isolator has it.
-    :param strict: an isolator that is not enforced as it stands is an error.
+    :param pod: None: the pod is there already, and ``host`` knows its isolators; only the apps' are compiled.
+    :param strict: an isolator that somebody asked for and that is not enforced as it stands is an error.
     :raises IsolatorError: a value is wrong, two isolators contradict each other, or strictness.
     """
-    compilers: dict[str, Isolator] = {}
-    for driver in drivers:
-        for name in driver.names:
-            compilers.setdefault(name, driver)
-    reports: list[IsolatorReport] = []
+    compilers = _Compilers(drivers, strict=strict)
+    pod_plan, reports = IsolatorPlan(), tuple[IsolatorReport, ...]()
+    if pod is not None:
+        isolators = tuple(pod)
+        pod_plan, reports = compilers.scope(None, isolators, host)
+        if isolators:
+            host = replace(host, pod={isolator.name: isolator.value for isolator in isolators})
+    app_plans = {}
+    for name, declared in apps.items():
+        app_plans[name], more = compilers.scope(name, tuple(declared), host)
+        reports += more
+    return Isolation(pod_plan, app_plans, reports)
 
-    def plan(scope: str | None, isolators: Iterable[DeclaredIsolator]) -> IsolatorPlan:
-        result = IsolatorPlan()
-        for isolator in isolators:
-            compiled = _compile(isolator, scope, compilers, host)
-            report = IsolatorReport(isolator.name, scope, compiled.outcome, compiled.note)
-            if strict and compiled.outcome != "enforced":
-                where = "the pod" if scope is None else f"app {scope}"
+
+class _Compilers:
+    """The plugins, by the isolators that they look after."""
+
+    def __init__(self, drivers: Iterable[Isolator], *, strict: bool) -> None:
+        self._drivers = tuple(drivers)
+        self._strict = strict
+        self._by_name: dict[str, Isolator] = {}
+        for driver in self._drivers:
+            for name in driver.names:
+                self._by_name.setdefault(name, driver)
+
+    def scope(
+        self, scope: str | None, isolators: tuple[DeclaredIsolator, ...], host: IsolatorHost
+    ) -> tuple[IsolatorPlan, tuple[IsolatorReport, ...]]:
+        """All of one scope: those asked for, in their order, then the defaults.
+
+        :param scope: the app's name; None: the pod.
+        """
+        asked = [(isolator.name, isolator.value) for isolator in isolators]
+        self._refuse_exclusive([name for name, _ in asked], scope)
+        defaults = self._defaults(scope, [name for name, _ in asked], host)
+        if asked or defaults:
+            host = replace(host, siblings=dict([*defaults, *asked]))
+        plan = IsolatorPlan()
+        reports = []
+        for each, default in [*((one, False) for one in asked), *((one, True) for one in defaults)]:
+            name, value = each
+            compiled = self._compile(name, value, scope, host)
+            if self._strict and not default and compiled.outcome != "enforced":
                 raise IsolatorError(
-                    f"isolator {isolator.name} of {where} would be {compiled.outcome}: {compiled.note}",
+                    f"isolator {name} of {_called(scope)} would be {compiled.outcome}: {compiled.note}",
                     hint="leave out --strict-isolators to run without it",
                 )
-            reports.append(report)
-            result = _merge(result, compiled.plan, isolator.name)
-        return result
+            reports.append(IsolatorReport(name, scope, compiled.outcome, compiled.note, default))
+            plan = _merge(plan, compiled.plan, name)
+        return plan, tuple(reports)
 
-    pod_plan = plan(None, pod)
-    app_plans = {name: plan(name, isolators) for name, isolators in apps.items()}
-    return Isolation(pod_plan, app_plans, tuple(reports))
+    def _refuse_exclusive(self, names: list[str], scope: str | None) -> None:
+        for driver in self._drivers:
+            for group in getattr(driver, "exclusive", ()):
+                both = [name for name in names if name in group and self._by_name.get(name) is driver]
+                if len(both) > 1:
+                    raise IsolatorError(f"isolator {both[1]} of {_called(scope)} cannot stand beside {both[0]}")
+
+    def _defaults(self, scope: str | None, names: list[str], host: IsolatorHost) -> list[tuple[str, Json]]:
+        found: dict[str, Json] = {}
+        for driver in self._drivers:
+            defaults = getattr(driver, "defaults", None)
+            if defaults is not None:
+                for name, value in defaults(_kind(scope), names, host):
+                    if self._by_name.get(name) is driver and name not in names:
+                        found.setdefault(name, value)
+        return list(found.items())
+
+    def _compile(self, name: str, value: Json, scope: str | None, host: IsolatorHost) -> Compiled:
+        from kurma_core.hookspecs import Compiled
+
+        driver = self._by_name.get(name)
+        if driver is None:
+            return Compiled(IsolatorPlan(), "ignored", "no installed plugin looks after it")
+        compiled = driver.compile(name, value, _kind(scope), host)
+        if compiled.outcome not in ("enforced", "modified", "ignored"):
+            raise IsolatorError(f"isolator {name}: its plugin answered the outcome {compiled.outcome!r}")
+        return compiled
 
 
-def _compile(
-    isolator: DeclaredIsolator, scope: str | None, compilers: Mapping[str, Isolator], host: IsolatorHost
-) -> Compiled:
-    from kurma_core.hookspecs import Compiled
+def _kind(scope: str | None) -> str:
+    return "pod" if scope is None else "app"
 
-    driver = compilers.get(isolator.name)
-    if driver is None:
-        return Compiled(IsolatorPlan(), "ignored", "no installed plugin looks after it")
-    compiled = driver.compile(isolator.name, isolator.value, "pod" if scope is None else "app", host)
-    if compiled.outcome not in ("enforced", "modified", "ignored"):
-        raise IsolatorError(f"isolator {isolator.name}: its plugin answered the outcome {compiled.outcome!r}")
-    return compiled
+
+def _called(scope: str | None) -> str:
+    return "the pod" if scope is None else f"app {scope}"
 
 
 def _merge(plan: IsolatorPlan, more: IsolatorPlan, name: str) -> IsolatorPlan:
@@ -99,7 +158,7 @@ def _merge(plan: IsolatorPlan, more: IsolatorPlan, name: str) -> IsolatorPlan:
             continue
         if old == getattr(empty, each.name):
             changes[each.name] = new
-        elif each.name == "cgroup":
+        elif isinstance(old, tuple) and each.name in _LISTS:
             changes[each.name] = old + new
         elif isinstance(old, Mapping):
             changes[each.name] = {**old, **new}

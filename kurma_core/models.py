@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from kurma_core.value import field, frozen
+from kurma_core.value import field, fields, frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -221,6 +221,46 @@ class CgroupSetting:
 
 
 @frozen
+class Device:
+    """A device node that an app may have.
+
+    :param path: in the app's root, absolute.
+    :param kind: ``c`` (character) or ``b`` (block).
+    :param access: letters of ``rwm``: read, write, make the node.
+    :param mode: permission bits of the node; ``uid`` and ``gid`` as the app sees them.
+    """
+
+    path: str
+    kind: str
+    major: int
+    minor: int
+    access: str = "rwm"
+    mode: int = 0o666
+    uid: int = 0
+    gid: int = 0
+
+    def to_json(self) -> dict[str, Json]:
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+
+@frozen
+class TrafficLimit:
+    """How much may go over the pod's interfaces, each on its own; never over loopback.
+
+    :param direction: ``in`` or ``out``, as the pod sees it.
+    :param rate: bytes per second.
+    :param interface: the one that is meant; "": each.
+    """
+
+    direction: str
+    rate: int
+    interface: str = ""
+
+    def to_json(self) -> dict[str, Json]:
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+
+@frozen
 class IsolatorPlan:
     """What isolators become for one app, or for a pod: neutral, finished, applied by a stager as it stands.
 
@@ -234,6 +274,12 @@ class IsolatorPlan:
     :param seccomp: a filter of system calls, for an app: a compiled classic BPF program, the kernel's ``struct
         sock_filter`` in a row, for this machine. It is put on as the last thing before a program of the app is
         executed: main, handlers and commands run later alike.
+    :param devices: nodes that an app may have, besides those that every app has.
+    :param traffic: limits of the pod's network; applied by the core, no stager's business.
+    :param apparmor: profile that the app's programs run under.
+    :param selinux: security context that they run in.
+    :param privileged: an app whose walls are taken down (X6).
+    :param namespaces: those that the pod shares with the host (``{"ipc": "host"}``); only in a pod's plan.
     """
 
     capabilities: tuple[str, ...] | None = None
@@ -244,9 +290,16 @@ class IsolatorPlan:
     cgroup: tuple[CgroupSetting, ...] = ()
     sysctls: Mapping[str, str] = field(default_factory=dict)
     seccomp: bytes | None = None
+    devices: tuple[Device, ...] = ()
+    traffic: tuple[TrafficLimit, ...] = ()
+    apparmor: str | None = None
+    selinux: str | None = None
+    privileged: bool = False
+    namespaces: Mapping[str, str] = field(default_factory=dict)
 
-    #: Version of the JSON form; a stager refuses a newer one. A plan without a filter is of version 1.
-    VERSION = 2
+    #: Version of the JSON form; a stager refuses a newer one. A plan is of the version of what it sets: whoever
+    #: does not know of a filter must not run the app without.
+    VERSION = 3
 
     def to_json(self) -> dict[str, Json]:
         value: dict[str, Json] = {
@@ -260,9 +313,39 @@ class IsolatorPlan:
             "sysctls": dict(self.sysctls),
         }
         if self.seccomp is not None:
-            # Whoever does not know of filters must not run the app without.
-            value.update(version=self.VERSION, seccomp=self.seccomp.hex())
+            value.update(version=2, seccomp=self.seccomp.hex())
+        newer = {
+            "devices": [device.to_json() for device in self.devices],
+            "apparmor": self.apparmor,
+            "selinux": self.selinux,
+            "privileged": self.privileged,
+            "namespaces": dict(self.namespaces),
+        }
+        if any(newer.values()):
+            value.update(version=self.VERSION, **newer)
+        if self.traffic:
+            value["traffic"] = [limit.to_json() for limit in self.traffic]
         return value
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Json]) -> IsolatorPlan:
+        capabilities = value["capabilities"]
+        return cls(
+            capabilities=None if capabilities is None else tuple(capabilities),
+            ambient=tuple(value["ambient"]),
+            no_new_privileges=value["noNewPrivileges"],
+            oom_score_adj=value["oomScoreAdj"],
+            rlimits={name: (pair[0], pair[1]) for name, pair in value["rlimits"].items()},
+            cgroup=tuple(CgroupSetting(s["controller"], s["file"], s["value"]) for s in value["cgroup"]),
+            sysctls=dict(value["sysctls"]),
+            seccomp=bytes.fromhex(value["seccomp"]) if "seccomp" in value else None,
+            devices=tuple(Device(**device) for device in value.get("devices", ())),
+            traffic=tuple(TrafficLimit(**limit) for limit in value.get("traffic", ())),
+            apparmor=value.get("apparmor"),
+            selinux=value.get("selinux"),
+            privileged=value.get("privileged", False),
+            namespaces=dict(value.get("namespaces", {})),
+        )
 
 
 @frozen
@@ -272,15 +355,27 @@ class IsolatorReport:
     :param scope: the app's name, or None for the pod's.
     :param outcome: ``enforced``, ``modified`` or ``ignored``.
     :param note: how it was modified, why it was ignored.
+    :param default: nobody asked for it.
     """
 
     name: str
     scope: str | None
     outcome: str
     note: str = ""
+    default: bool = False
 
     def to_json(self) -> dict[str, Json]:
-        return {"name": self.name, "app": self.scope, "outcome": self.outcome, "note": self.note}
+        return {
+            "name": self.name,
+            "app": self.scope,
+            "outcome": self.outcome,
+            "note": self.note,
+            "default": self.default,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Json]) -> IsolatorReport:
+        return cls(value["name"], value["app"], value["outcome"], value["note"], value.get("default", False))
 
 
 # --- networks --------------------------------------------------------------------------------------------------

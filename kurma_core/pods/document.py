@@ -9,7 +9,6 @@ from kurma_core.appc.pod import PodManifest
 from kurma_core.hookspecs import MountSetup
 from kurma_core.models import (
     Attachment,
-    CgroupSetting,
     IdRange,
     IsolatorPlan,
     IsolatorReport,
@@ -129,11 +128,9 @@ class PodDocument:
                 app: tuple(MountSetup(m["volume"], m["path"], m["readOnly"], m["seed"]) for m in mounts)
                 for app, mounts in value["mounts"].items()
             },
-            plans={app: _plan(plan) for app, plan in value["plans"].items()},
-            pod_plan=_plan(value["podPlan"]),
-            isolators=tuple(
-                IsolatorReport(r["name"], r["app"], r["outcome"], r["note"]) for r in value["isolators"]
-            ),
+            plans={app: IsolatorPlan.from_json(plan) for app, plan in value["plans"].items()},
+            pod_plan=IsolatorPlan.from_json(value["podPlan"]),
+            isolators=tuple(IsolatorReport.from_json(report) for report in value["isolators"]),
             notes=tuple(value["notes"]),
             stager=value["stager"],
             renderer=value["renderer"],
@@ -160,17 +157,3 @@ class PodDocument:
 def user_namespace(uuid: str) -> str:
     """Where a pod's user namespace is pinned, if it has one."""
     return f"/run/kurma/userns/{uuid}"
-
-
-def _plan(value: Mapping[str, Json]) -> IsolatorPlan:
-    capabilities = value["capabilities"]
-    return IsolatorPlan(
-        capabilities=None if capabilities is None else tuple(capabilities),
-        ambient=tuple(value["ambient"]),
-        no_new_privileges=value["noNewPrivileges"],
-        oom_score_adj=value["oomScoreAdj"],
-        rlimits={name: (pair[0], pair[1]) for name, pair in value["rlimits"].items()},
-        cgroup=tuple(CgroupSetting(s["controller"], s["file"], s["value"]) for s in value["cgroup"]),
-        sysctls=dict(value["sysctls"]),
-        seccomp=bytes.fromhex(value["seccomp"]) if "seccomp" in value else None,
-    )

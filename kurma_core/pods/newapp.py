@@ -86,10 +86,17 @@ def new_app(
         volumes.check_owners(reified.pod, document.ids)
     isolators = effective_app(reified.pod.apps[-1], image[1]).isolators
     isolation = compile_isolators(
-        (),
+        None,
         {app.name: isolators},
-        (*services.isolators(bool(isolators)), NetworkNamespace(document.host_network)),
-        host_facts(services.cgroup_versions()),
+        (*services.isolators(), NetworkNamespace(document.host_network)),
+        replace(
+            host_facts(
+                services.cgroup_versions(),
+                userns=document.ids is not None,
+                host_network=document.host_network,
+            ),
+            pod={isolator.name: isolator.value for isolator in manifest.isolators},
+        ),
         strict=request.strict_isolators,
     )
     had = {volume.name for volume in manifest.volumes}

@@ -58,12 +58,14 @@ def pod_document(
     attachments = services.networking.plan(_networks(request, template), _ports(request, reified), uuid)
     # Even a pod on "none" has its loopback; only one in the host's network has no attachment.
     host_network = not attachments
-    isolation = _isolation(request, reified.pod, resolved, host_network, services)
+    ids = _ids(request, reified.pod, uuid, services)
+    isolation = _isolation(
+        request, reified.pod, resolved, services, host_network=host_network, userns=ids is not None
+    )
     ports.check_free(services.store, uuid, ports.published(attachments))
     for app in reified.pod.apps:
         terminals.check(app)
         services.images.render(str(app.image.id), renderer, verify=request.verify, insecure=request.insecure)
-    ids = _ids(request, reified.pod, uuid, services)
     return PodDocument(
         uuid=uuid,
         name=name,
@@ -112,16 +114,17 @@ def _isolation(
     request: PodRequest,
     pod: PodManifest,
     resolved: Mapping[str, tuple[str, ImageManifest]],
-    host_network: bool,
     services: Services,
+    *,
+    host_network: bool,
+    userns: bool,
 ) -> Isolation:
     apps = {app.name: effective_app(app, resolved[app.name][1]).isolators for app in pod.apps}
-    isolated = bool(pod.isolators) or any(apps.values())
     return compile_isolators(
         pod.isolators,
         apps,
-        (*services.isolators(isolated), NetworkNamespace(host_network)),
-        host_facts(services.cgroup_versions()),
+        (*services.isolators(), NetworkNamespace(host_network)),
+        host_facts(services.cgroup_versions(), userns=userns, host_network=host_network),
         strict=request.strict_isolators,
     )
 

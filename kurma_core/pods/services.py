@@ -69,10 +69,8 @@ class Services:
 
         return Spawner()
 
-    def isolators(self, needed: bool) -> tuple[Isolator, ...]:
-        """Every enabled isolator plugin; none is loaded when no isolator is to be compiled."""
-        if not needed:
-            return ()
+    def isolators(self) -> tuple[Isolator, ...]:
+        """Every enabled isolator plugin."""
         return tuple(self.registry.drivers("kurma.isolators").values())  # type: ignore[arg-type]
 
     @staticmethod

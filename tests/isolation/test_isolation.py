@@ -10,7 +10,7 @@ from kurma_core.appc.image import Isolator
 from kurma_core.errors import IsolatorError
 from kurma_core.hookspecs import Compiled, IsolatorHost
 from kurma_core.isolation import compile_isolators
-from kurma_core.models import CgroupSetting, IsolatorPlan, IsolatorReport
+from kurma_core.models import CgroupSetting, Device, IsolatorPlan, IsolatorReport, TrafficLimit
 
 HOST = IsolatorHost(cgroups={"memory": 1}, cpus=2)
 
@@ -86,3 +86,90 @@ def test_strictness_refuses_what_is_not_enforced(isolator: Isolator) -> None:
 def test_a_wrong_value_is_the_plugins_to_refuse() -> None:
     with pytest.raises(IsolatorError, match="5000 is over 1000"):
         run([], [Isolator("os/linux/oom-score-adj", 5000)])
+
+
+class Defaults:
+    """One isolator that holds everywhere, unless there is another; it tells what it was compiled with."""
+
+    names = ("example.com/limit", "example.com/none")
+    exclusive = (frozenset(names),)
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, dict[str, Any], dict[str, Any]]] = []
+
+    def defaults(self, scope: str, names: Any, host: IsolatorHost) -> tuple[tuple[str, Any], ...]:
+        return () if "example.com/none" in names else (("example.com/limit", scope),)
+
+    def compile(self, name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
+        self.seen.append((scope, dict(host.pod), dict(host.siblings)))
+        if name == "example.com/none":
+            return Compiled(IsolatorPlan())
+        return Compiled(IsolatorPlan(rlimits={str(value): (1, 1)}), "modified", "a bit")
+
+
+def test_what_nobody_asked_for_holds_and_is_told_as_such() -> None:
+    result = compile_isolators([], {"app": []}, [Defaults()], HOST, strict=True)
+    assert (result.pod.rlimits, result.apps["app"].rlimits) == ({"pod": (1, 1)}, {"app": (1, 1)})
+    assert result.reports == (
+        IsolatorReport("example.com/limit", None, "modified", "a bit", default=True),
+        IsolatorReport("example.com/limit", "app", "modified", "a bit", default=True),
+    )
+    assert IsolatorReport.from_json(result.reports[0].to_json()) == result.reports[0]
+
+
+def test_a_default_gives_way() -> None:
+    isolators = {"other": [Isolator("example.com/none", 1)], "own": [Isolator("example.com/limit", "mine")]}
+    result = compile_isolators(None, isolators, [Defaults()], HOST)
+    assert result.apps["other"].rlimits == {}
+    assert result.apps["own"].rlimits == {"mine": (1, 1)}
+    assert [(report.scope, report.default) for report in result.reports] == [("other", False), ("own", False)]
+
+
+def test_of_those_that_exclude_each_other_there_is_one() -> None:
+    both = [Isolator("example.com/none", 1), Isolator("example.com/limit", 1)]
+    expected = "isolator example.com/limit of app app cannot stand beside example.com/none"
+    with pytest.raises(IsolatorError, match=expected):
+        compile_isolators([], {"app": both}, [Defaults()], HOST)
+
+
+def test_an_app_is_compiled_in_sight_of_its_pod_and_of_its_other_isolators() -> None:
+    driver = Defaults()
+    compile_isolators([Isolator("example.com/limit", "p")], {"app": [Isolator("a.b/c", 3)]}, [driver], HOST)
+    assert driver.seen == [
+        ("pod", {}, {"example.com/limit": "p"}),
+        ("app", {"example.com/limit": "p"}, {"example.com/limit": "app", "a.b/c": 3}),
+    ]
+    assert compile_isolators(None, {}, [driver], HOST).reports == ()
+
+
+def test_devices_and_traffic_of_several_isolators_add_up() -> None:
+    class Adds:
+        names = ("example.com/a", "example.com/b")
+
+        def compile(self, name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
+            plan = IsolatorPlan(devices=(Device(name, "c", 1, 3),), traffic=(TrafficLimit("in", value),))
+            return Compiled(plan)
+
+    isolators = [Isolator("example.com/a", 1), Isolator("example.com/b", 2)]
+    plan = compile_isolators([], {"app": isolators}, [Adds()], HOST).apps["app"]
+    assert [device.path for device in plan.devices] == ["example.com/a", "example.com/b"]
+    assert [limit.rate for limit in plan.traffic] == [1, 2]
+    assert IsolatorPlan.from_json(plan.to_json()) == plan
+
+
+@pytest.mark.parametrize(
+    ("plan", "version"),
+    [
+        (IsolatorPlan(sysctls={"a": "b"}), 1),
+        (IsolatorPlan(traffic=(TrafficLimit("out", 7, "eth0"),)), 1),
+        (IsolatorPlan(seccomp=b"\1\2"), 2),
+        (IsolatorPlan(devices=(Device("/dev/x", "b", 7, 0, "rw", 0o600, 5, 6),), seccomp=b"\1"), 3),
+        (IsolatorPlan(apparmor="profile"), 3),
+        (IsolatorPlan(selinux="a:b:c:s0"), 3),
+        (IsolatorPlan(privileged=True), 3),
+        (IsolatorPlan(namespaces={"ipc": "host"}), 3),
+    ],
+)
+def test_a_plan_is_of_the_version_of_what_it_sets(plan: IsolatorPlan, version: int) -> None:
+    assert plan.to_json()["version"] == version
+    assert IsolatorPlan.from_json(plan.to_json()) == plan

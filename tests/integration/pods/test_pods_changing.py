@@ -193,7 +193,7 @@ class OomScore:
 
 def test_it_is_what_was_asked_for(house, empty, tmp_path):
     """Environment, user, volumes old and new, read-only root, isolators."""
-    house.client._services.isolators = lambda _: (OomScore(),)
+    house.client._services.isolators = lambda: (OomScore(),)
     (tmp_path / "host").mkdir()
     (tmp_path / "host" / "file").write_text("of the host")
     pod = empty(volumes=[{"name": "shared", "kind": "empty", "mode": "1777"}])

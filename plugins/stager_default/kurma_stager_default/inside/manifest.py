@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 RESERVED = "kurma.io"
 VERSION = 1
-PLAN_VERSION = 2
+PLAN_VERSION = 3
 RESTARTS = ("never", "on-failure", "always")
 LIFECYCLES = ("all", "any")
 STORAGES = ("overlay", "copy")

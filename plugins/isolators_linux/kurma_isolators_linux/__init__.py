@@ -1,0 +1,1 @@
+"""Linux isolators for Kurma pods."""

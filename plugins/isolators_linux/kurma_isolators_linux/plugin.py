@@ -1,0 +1,21 @@
+"""The hook of the Linux isolators (X1)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kurma_core.hookspecs import Driver, hookimpl
+
+if TYPE_CHECKING:
+    from kurma_core.hookspecs import DriverContext, Isolator
+
+
+def _create(context: DriverContext) -> Isolator:
+    from kurma_isolators_linux.driver import LinuxIsolators
+
+    return LinuxIsolators()
+
+
+@hookimpl
+def kurma_isolator() -> Driver[Isolator]:
+    return Driver(_create)
