@@ -24,6 +24,7 @@ import time
 from collections.abc import Collection, Iterator
 from typing import Any
 
+from kurma_core.appc.nesting import bounded
 from kurma_core.errors import (
     AmbiguousReferenceError,
     FormatVersionError,
@@ -96,10 +97,10 @@ class PodDirectory:
     def _read(self, name: str) -> dict[str, Json]:
         try:
             with open(self.file(name), "rb") as stream:
-                value = json.load(stream)
+                value = json.loads(bounded(stream.read()))
         except FileNotFoundError:
             raise PodNotFoundError(f"pod {self.uuid}: no {name}", pod=self.uuid) from None
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise self._damaged(name, str(error)) from None
         except OSError as error:
             raise self._damaged(name, os.strerror(error.errno or 0)) from None

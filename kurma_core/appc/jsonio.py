@@ -6,6 +6,7 @@ surrogate, no number that Python cannot hold, nesting of at most :data:`MAX_DEPT
 
 from __future__ import annotations
 
+from kurma_core.appc.nesting import is_far
 from kurma_core.appc.types import child, describe
 from kurma_core.errors import ManifestError
 
@@ -49,6 +50,8 @@ def loads(document: str | bytes | bytearray | memoryview, what: str) -> object:
     import sys
 
     text = document if isinstance(document, str) else _decode(bytes(document), what)
+    if is_far(text):
+        raise ManifestError("$", f"at most {MAX_DEPTH} levels of nesting in {what}", "far more", what=what)
     try:
         value: object = json.loads(
             text, object_pairs_hook=_object, parse_float=Literal, parse_constant=_refuse_constant
@@ -56,10 +59,6 @@ def loads(document: str | bytes | bytearray | memoryview, what: str) -> object:
     except json.JSONDecodeError as error:
         said = error.msg.removesuffix(" at")
         raise _malformed(what, said[:1].lower() + said[1:], error.lineno, error.colno) from None
-    except RecursionError:
-        raise ManifestError(
-            "$", f"at most {MAX_DEPTH} levels of nesting in {what}", "far more", what=what
-        ) from None
     except ValueError as error:  # our own refusal of NaN, or Python's of an integer of thousands of digits
         if isinstance(error, _Constant):
             found, pattern = f"{error}, which is no JSON number,", re.escape(str(error))

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Mapping
 
+from kurma_core.appc.nesting import bounded
 from kurma_core.errors import FormatVersionError, ImageNotFoundError, StoreError
 from kurma_core.hookspecs import ImageLayer
 from kurma_core.linux.clock import timestamp
@@ -87,9 +88,9 @@ def read_originals(path: str, image_id: str) -> dict[str, bytes]:
 def load(content: bytes, path: str) -> dict[str, Any]:
     """A document of the store. :raises StoreError: damaged. :raises FormatVersionError: too new."""
     try:
-        value = json.loads(content)
+        value = json.loads(bounded(content))
         newer = value["version"] > VERSION
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise _unreadable(path, error) from error
     if newer:
         raise FormatVersionError(f"{path} was written by a newer Kurma (version {value['version']})", path=path)

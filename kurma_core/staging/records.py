@@ -11,6 +11,7 @@ import stat
 from collections.abc import Mapping
 from typing import Any
 
+from kurma_core.appc.nesting import bounded
 from kurma_core.errors import StagerError
 from kurma_core.models import AppExecution, AppStatus
 
@@ -69,8 +70,8 @@ def _decode(text: bytes, what: str) -> dict[str, Any]:
     if len(text) > LIMIT:
         raise StagerError(f"the stager is wrong: {what} has more than {LIMIT} bytes")
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        value = json.loads(bounded(text))
+    except ValueError as error:
         raise StagerError(f"the stager is wrong: {what} is no JSON: {error}") from None
     if not isinstance(value, dict):
         raise StagerError(f"the stager is wrong: {what} is no JSON object")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kurma_core.appc import jsonio
+from kurma_core.appc import jsonio, nesting
 from kurma_core.errors import ManifestError
 
 JSON = st.recursive(
@@ -103,6 +105,50 @@ def test_depth():
     refused(f"[{deepest}]", path="$" + "[0]" * jsonio.MAX_DEPTH)
     refused("[" * 1_000_000)
     refused('{"a":' * 100_000 + "1" + "}" * 100_000)
+
+
+@pytest.mark.parametrize("opening", ["[", '{"a":', '["\\\\",', '["]\\"]",', "[1, ", "[\n"])
+def test_how_deep(opening):
+    """Told alike for what stands in strings, is closed again, or comes in lines."""
+    for levels, far in ((nesting.FAR, False), (nesting.FAR + 1, True)):
+        assert nesting.is_far(opening * levels + ('"[' * far)) is far
+    assert not nesting.is_far(json.dumps([opening] * 1000))
+    assert nesting.is_far("[" * 1000)
+
+
+def test_how_deep_is_told_in_time():
+    began = time.process_time()
+    for text in ('"\\' * 500_000, '\\"' * 500_000, "[]" * 500_000):
+        nesting.is_far(text + "[" * 200)
+    assert time.process_time() - began < 10, "twenty times what it takes; were it quadratic, it would be hours"
+
+
+def test_finalizers_that_run_meanwhile_are_left_in_peace():
+    """Python 3.11 collects garbage while it parses: at the interpreter's limit a finalizer could do nothing."""
+    ended = []
+
+    class Kept:
+        def __init__(self):
+            self.circle = self
+
+        def __del__(self):
+            ended.append(json.loads("[[[[1]]]]"))
+
+    before = gc.get_threshold()
+    gc.freeze()
+    try:
+        for threshold in range(2, 1000, 4):
+            gc.collect()
+            gc.set_threshold(threshold)  # so that it happens at every depth once
+            Kept()
+            refused("[" * 100_000)
+            with pytest.raises(ValueError, match="too deep"):
+                json.loads(nesting.bounded(b"[" * 100_000))
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
+    gc.collect()
+    assert len(ended) == 250
 
 
 @given(JSON)

@@ -15,6 +15,7 @@ from kurma_fetch_http.credentials import basic
 from kurma_fetch_http.reader import ResumingReader, buffered, positioned
 from kurma_fetch_http.transport import discard
 
+from kurma_core.appc.nesting import bounded
 from kurma_core.errors import FetchError, FetchRefusedError, FetchUnauthorizedError, UsageError
 from kurma_fetch_docker.documents import CONFIG_LIMIT, MANIFEST_LIMIT, MEDIA_TYPES, Descriptor, check, digest_of
 from kurma_fetch_docker.logins import Login, Logins
@@ -177,8 +178,8 @@ class Client:
     def _json(self, answer: BaseHTTPResponse, url: str) -> dict[str, Any]:
         content = _read_all(answer, url, _TOKEN_LIMIT, self._transport)
         try:
-            document = json.loads(content)
-        except (ValueError, RecursionError):
+            document = json.loads(bounded(content))
+        except ValueError:
             document = None
         if not isinstance(document, dict):
             raise FetchUnauthorizedError(f"{url}: its answer is malformed", url=url)

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kurma_core.appc.nesting import bounded
 from kurma_core.errors import NetworkError
 from kurma_net_cni.process import TIMEOUT, Finished, ProgramTimeout, run, search_path
 
@@ -98,7 +99,7 @@ class Executor:
         if verb != "ADD":
             return None
         try:
-            return json.loads(finished.stdout)
+            return json.loads(bounded(finished.stdout))
         except ValueError:
             found = _one_line(finished.stdout.decode(errors="replace")) or "nothing"
             raise NetworkError(
@@ -110,7 +111,7 @@ def _failure(about: str, finished: Finished, network: str, kind: str) -> Network
     """The error that a plugin printed (CNI specification, section 5), or what else can be said."""
     code = None
     try:
-        value = json.loads(finished.stdout)
+        value = json.loads(bounded(finished.stdout))
         code = value.get("code")
         words = [str(value["msg"]), str(value.get("details") or "")]
         text = ": ".join([word for word in words if word])

@@ -200,6 +200,8 @@ ERROR = '{"cniVersion": "1.0.0", "code": 7, "msg": "no good", "details": "too sm
         ("printf 'a\\033[31mb\\nc'; exit 1", r"failed: a \[31mb c$"),
         ("true", r"printed no result but nothing$"),
         ("echo hello", r"printed no result but hello$"),
+        ("printf %100000s | tr ' ' '['", r"printed no result but \[+$"),
+        ("printf %100000s | tr ' ' '['; exit 1", r"failed: \[+"),
         ("echo 3", r"returned a wrong result: \$: expected an object, found 3$"),
     ],
 )
