@@ -43,6 +43,13 @@ def writes_to(pid: int, place: Path) -> bool:
     return any(path.startswith(f"{place}/") for path in found)
 
 
+def test_what_tests_start_hears_signals() -> None:
+    """However the tests themselves were started: see the checkout's ``conftest.py``."""
+    ask = "import signal; print(*(signal.getsignal(n) == signal.SIG_IGN for n in (1, 2, 3, 15)))"
+    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True)
+    assert done.stdout == "False False False False\n"
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_what_was_being_written_is_taken_away(tmp_path: Path, rootfs: Path, number: signal.Signals) -> None:
     place = tmp_path / "place"
