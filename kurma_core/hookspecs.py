@@ -728,11 +728,27 @@ class Compiled:
 
     :param plan: only the fields that it sets; the core merges the plans of all isolators.
     :param outcome: ``enforced``, ``modified`` or ``ignored``; ``note`` says how or why.
+    :param amounts: its quantities in base units, for people: ``limit 1610612736 bytes`` of ``{"limit": "1.5Gi"}``.
     """
 
     plan: IsolatorPlan
     outcome: str = "enforced"
     note: str = ""
+    amounts: str = ""
+
+
+@frozen
+class IsolatorAbout:
+    """What an isolator is, for people, and for who must know whose it is.
+
+    :param scopes: ``app``, ``pod`` or both: where it has a meaning.
+    :param value: the form of its value, in a few words.
+    :param example: a value; what a host makes of it is compiled to be shown.
+    """
+
+    scopes: tuple[str, ...]
+    value: str
+    example: Json
 
 
 class Isolator(Protocol):
@@ -741,7 +757,8 @@ class Isolator(Protocol):
     It may have besides:
 
     - ``exclusive``, a tuple of frozensets of names: of each set, one scope may have one isolator (X2, X4);
-    - ``defaults``, see :class:`IsolatorWithDefaults`.
+    - ``defaults``, see :class:`IsolatorWithDefaults`;
+    - ``about``, see :class:`IsolatorsTold`.
     """
 
     #: The isolator names that it looks after (``os/linux/oom-score-adj``).
@@ -763,6 +780,14 @@ class IsolatorWithDefaults(Protocol):
         :param scope: ``app`` or ``pod``.
         :param names: of the isolators that it has.
         """
+        ...
+
+
+class IsolatorsTold(Protocol):
+    """What an :class:`Isolator` may have besides: what its isolators are."""
+
+    def about(self, name: str) -> IsolatorAbout:
+        """:param name: one of ``names``."""
         ...
 
 

@@ -107,7 +107,8 @@ class _Compilers:
                     f"isolator {name} of {_called(scope)} would be {compiled.outcome}: {compiled.note}",
                     hint="leave out --strict-isolators to run without it",
                 )
-            reports.append(IsolatorReport(name, scope, compiled.outcome, compiled.note, default))
+            outcome, note, amounts = compiled.outcome, compiled.note, compiled.amounts
+            reports.append(IsolatorReport(name, scope, outcome, note, default, value, amounts))
             plan = _merge(plan, compiled.plan, name)
         return plan, tuple(reports)
 

@@ -356,6 +356,8 @@ class IsolatorReport:
     :param outcome: ``enforced``, ``modified`` or ``ignored``.
     :param note: how it was modified, why it was ignored.
     :param default: nobody asked for it.
+    :param value: as it was asked for, in the user's own form.
+    :param amounts: its quantities in base units, for people.
     """
 
     name: str
@@ -363,6 +365,8 @@ class IsolatorReport:
     outcome: str
     note: str = ""
     default: bool = False
+    value: Json = None
+    amounts: str = ""
 
     def to_json(self) -> dict[str, Json]:
         return {
@@ -371,11 +375,21 @@ class IsolatorReport:
             "outcome": self.outcome,
             "note": self.note,
             "default": self.default,
+            "value": self.value,
+            "amounts": self.amounts,
         }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Json]) -> IsolatorReport:
-        return cls(value["name"], value["app"], value["outcome"], value["note"], value.get("default", False))
+        return cls(
+            value["name"],
+            value["app"],
+            value["outcome"],
+            value["note"],
+            value.get("default", False),
+            value.get("value"),
+            value.get("amounts", ""),
+        )
 
 
 # --- networks --------------------------------------------------------------------------------------------------

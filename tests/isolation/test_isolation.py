@@ -39,7 +39,7 @@ def run(pod: list[Isolator], app: list[Isolator], **options: bool) -> Any:
 def test_an_unknown_isolator_is_ignored_and_told() -> None:
     result = run([Isolator("example.com/none", 1)], [])
     assert result.reports == (
-        IsolatorReport("example.com/none", None, "ignored", "no installed plugin looks after it"),
+        IsolatorReport("example.com/none", None, "ignored", "no installed plugin looks after it", value=1),
     )
     assert result.pod == IsolatorPlan()
 
@@ -104,15 +104,15 @@ class Defaults:
         self.seen.append((scope, dict(host.pod), dict(host.siblings)))
         if name == "example.com/none":
             return Compiled(IsolatorPlan())
-        return Compiled(IsolatorPlan(rlimits={str(value): (1, 1)}), "modified", "a bit")
+        return Compiled(IsolatorPlan(rlimits={str(value): (1, 1)}), "modified", "a bit", "one")
 
 
 def test_what_nobody_asked_for_holds_and_is_told_as_such() -> None:
     result = compile_isolators([], {"app": []}, [Defaults()], HOST, strict=True)
     assert (result.pod.rlimits, result.apps["app"].rlimits) == ({"pod": (1, 1)}, {"app": (1, 1)})
     assert result.reports == (
-        IsolatorReport("example.com/limit", None, "modified", "a bit", default=True),
-        IsolatorReport("example.com/limit", "app", "modified", "a bit", default=True),
+        IsolatorReport("example.com/limit", None, "modified", "a bit", True, "pod", "one"),
+        IsolatorReport("example.com/limit", "app", "modified", "a bit", True, "app", "one"),
     )
     assert IsolatorReport.from_json(result.reports[0].to_json()) == result.reports[0]
 

@@ -13,7 +13,7 @@ from kurma_core.errors import IsolatorError
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from kurma_core.hookspecs import Compiled, IsolatorHost
+    from kurma_core.hookspecs import Compiled, IsolatorAbout, IsolatorHost
 
 #: Name → module and function: ``function(name, value, scope, host) -> Compiled``.
 _COMPILERS = {
@@ -44,6 +44,12 @@ class LinuxIsolators:
             name, value, scope, host
         )
         return compiled
+
+    def about(self, name: str) -> IsolatorAbout:
+        from kurma_core.hookspecs import IsolatorAbout
+        from kurma_isolators_linux.about import ABOUT
+
+        return IsolatorAbout(_SCOPES.get(name, ("app",)), *ABOUT[name])
 
 
 def _a(scope: str) -> str:
