@@ -22,6 +22,14 @@ def stock(root: Path) -> str:
     """The files of a common machine, below ``root``."""
     write(root, "proc/self/status", f"Name:\tkurma\nCapEff:\t{_EVERY_CAPABILITY}\n")
     write(root, "proc/self/oom_score_adj", "0\n")
+    write(root, "proc/self/mountinfo", "1 0 8:0 / / rw - ext4 /dev/sda rw\n2 1 0:22 / /proc rw - proc proc rw\n")
+    write(root, "proc/cmdline", "quiet\n")
+    write(root, "proc/swaps", "")
+    write(root, "sys/fs/cgroup/memory/memory.memsw.limit_in_bytes", "")
+    for place in ("sys/block/sda", "sys/class/block/sda", "sys/dev/block/8:0"):
+        write(root, f"{place}/dev", "8:0\n")
+        write(root, f"{place}/size", "1000\n")
+        write(root, f"{place}/queue/rotational", "1\n")
     return str(root)
 
 
@@ -43,6 +51,16 @@ def no_cgroups(root: Path) -> IsolatorHost:
     return IsolatorHost({}, 4, root=stock(root))
 
 
+def no_swap_counted(root: Path) -> IsolatorHost:
+    host = cgroup_v1(root)
+    (root / "sys/fs/cgroup/memory/memory.memsw.limit_in_bytes").unlink()
+    return host
+
+
+def no_disks(root: Path) -> IsolatorHost:
+    return replace(cgroup_v1(root), root=str(root / "nothing"))
+
+
 def host_network(root: Path) -> IsolatorHost:
     return replace(cgroup_v1(root), host_network=True)
 
@@ -62,6 +80,8 @@ HOSTS: dict[str, Any] = {
     "cgroup v1": cgroup_v1,
     "cgroup v2": cgroup_v2,
     "no cgroups": no_cgroups,
+    "a kernel that does not count swap": no_swap_counted,
+    "no block devices": no_disks,
     "the host's network": host_network,
     "a user namespace": user_namespace,
     "Kurma without CAP_SYS_RESOURCE": no_sys_resource,

@@ -13,4 +13,41 @@ if TYPE_CHECKING:
 #: Name → the form of its value in words, and an example.
 ABOUT: dict[str, tuple[str, Any]] = {
     "os/linux/no-new-privileges": ("true or false", True),
+    "resource/cpu": (
+        "{request, limit}: cores, thousandths of one by m; request is the limit where it is not given",
+        {"request": "250m", "limit": "500m"},
+    ),
+    "resource/memory": (
+        "{request, limit}: bytes; request is the limit where it is not given",
+        {"request": "1G", "limit": "2G"},
+    ),
+    "kurma.io/pids-limit": ('{limit}: processes and threads at a time, or "unlimited"', {"limit": 100}),
+    "resource/block-bandwidth": (
+        "{default: true, limit}: bytes per second, each way, of each block device",
+        {"default": True, "limit": "2M"},
+    ),
+    "resource/block-iops": (
+        "{default: true, limit}: operations per second, each way, of each block device",
+        {"default": True, "limit": "1000"},
+    ),
+    "kurma.io/block-read-bandwidth": (
+        "{path, limit}: bytes per second, of the device below a path of the host",
+        {"path": "/", "limit": "1Mi"},
+    ),
+    "kurma.io/block-write-bandwidth": (
+        "{path, limit}: bytes per second, of the device below a path of the host",
+        {"path": "/", "limit": "1Mi"},
+    ),
+    "resource/network-bandwidth": (
+        "{default: true, limit}: bytes per second, each way, of each interface of the pod but lo",
+        {"default": True, "limit": "1G"},
+    ),
+    "kurma.io/network-read-bandwidth": (
+        "{device, limit}: bytes per second into the pod, of one interface of it",
+        {"device": "eth0", "limit": "100Mi"},
+    ),
+    "kurma.io/network-write-bandwidth": (
+        "{device, limit}: bytes per second out of the pod, of one interface of it",
+        {"device": "eth0", "limit": "100Mi"},
+    ),
 }

@@ -18,9 +18,33 @@ if TYPE_CHECKING:
 #: Name → module and function: ``function(name, value, scope, host) -> Compiled``.
 _COMPILERS = {
     "os/linux/no-new-privileges": "simple:no_new_privileges",
+    "resource/cpu": "resources:cpu",
+    "resource/memory": "resources:memory",
+    "kurma.io/pids-limit": "pids:pids_limit",
+    "resource/block-bandwidth": "blockio:block",
+    "resource/block-iops": "blockio:block",
+    "kurma.io/block-read-bandwidth": "blockio:block",
+    "kurma.io/block-write-bandwidth": "blockio:block",
+    "resource/network-bandwidth": "traffic:network",
+    "kurma.io/network-read-bandwidth": "traffic:network",
+    "kurma.io/network-write-bandwidth": "traffic:network",
 }
+_BOTH = ("app", "pod")
 #: In which scopes an isolator has a meaning; those that are not here: an app's.
-_SCOPES: dict[str, tuple[str, ...]] = {}
+_SCOPES: dict[str, tuple[str, ...]] = {
+    "resource/cpu": _BOTH,
+    "resource/memory": _BOTH,
+    "kurma.io/pids-limit": _BOTH,
+    "resource/block-bandwidth": _BOTH,
+    "resource/block-iops": _BOTH,
+    "kurma.io/block-read-bandwidth": _BOTH,
+    "kurma.io/block-write-bandwidth": _BOTH,
+    "resource/network-bandwidth": _BOTH,
+    "kurma.io/network-read-bandwidth": _BOTH,
+    "kurma.io/network-write-bandwidth": _BOTH,
+}
+#: Processes and threads of an app that says nothing of them: enough for any, not for a fork bomb. As podman's.
+_PIDS = {"limit": 2048}
 
 
 class LinuxIsolators:
@@ -30,7 +54,16 @@ class LinuxIsolators:
     exclusive: tuple[frozenset[str], ...] = ()
 
     def defaults(self, scope: str, names: Collection[str], host: IsolatorHost) -> tuple[tuple[str, Any], ...]:
-        return ()
+        found: tuple[tuple[str, Any], ...] = ()
+        if scope != "app":
+            return found
+        if "kurma.io/pids-limit" not in names and "pids" in host.cgroups:
+            found += (("kurma.io/pids-limit", _PIDS),)
+        if host.pod:
+            from kurma_isolators_linux.blockio import pod_limits
+
+            found += pod_limits(names, host)
+        return found
 
     def compile(self, name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
         """:raises IsolatorError: the value is wrong, or the isolator has no meaning in that scope."""

@@ -11,14 +11,44 @@ from kurma_core.testing import load_driver
 from kurma_core.testing.isolators import HOSTS, IsolatorContract
 
 
+def both(name, *values):
+    """Cases of either scope."""
+    return [(name, value, scope) for value in values for scope in ("app", "pod")]
+
+
 class TestLinuxIsolators(IsolatorContract):
     good = (
         ("os/linux/no-new-privileges", True, "app"),
         ("os/linux/no-new-privileges", False, "app"),
+        *both("resource/cpu", {"request": "250m", "limit": "500m"}, {"limit": 2}, {"request": 0}),
+        *both("resource/memory", {"request": "1G", "limit": "2G"}, {"limit": 1 << 62}, {"request": "1Mi"}),
+        *both("kurma.io/pids-limit", {"limit": 100}, {"limit": "unlimited"}, {"limit": "1E"}),
+        *both("resource/block-bandwidth", {"default": True, "limit": "2M"}),
+        *both("resource/block-iops", {"default": True, "limit": "1000"}),
+        *both("kurma.io/block-read-bandwidth", {"path": "/", "limit": "1K"}, {"path": "/none/here", "limit": 1}),
+        *both("kurma.io/block-write-bandwidth", {"path": "/proc", "limit": "1K"}),
+        *both("resource/network-bandwidth", {"default": True, "limit": "1G"}, {"default": True, "limit": "1E"}),
+        *both("kurma.io/network-read-bandwidth", {"device": "eth0", "limit": "100Mi"}),
+        *both("kurma.io/network-write-bandwidth", {"device": "eth0", "limit": "100Mi"}),
     )
     bad = (
         ("os/linux/no-new-privileges", "true", "app"),
         ("os/linux/no-new-privileges", True, "pod"),
+        *both("resource/cpu", "1", {}, {"limit": 0}, {"request": 2, "limit": 1}, {"limit": 1, "default": True}),
+        *both("resource/memory", {"limit": "64Ki"}, {"limit": "1G", "request": "2G"}, {"limit": "1G", "swap": 0}),
+        *both("kurma.io/pids-limit", 100, {"limit": 0}, {"limit": "many"}, {"limit": -1}),
+        ("kurma.io/pids-limit", {"limit": 3}, "pod"),
+        *both("resource/block-bandwidth", {"limit": "2M"}, {"default": False, "limit": "2M"}, {"default": True}),
+        *both("resource/block-iops", {"default": True, "limit": 0}, {"default": True, "limit": 1, "request": 1}),
+        *both("kurma.io/block-read-bandwidth", {"limit": "1K"}, {"path": "data", "limit": "1K"}),
+        *both("kurma.io/block-write-bandwidth", {"path": "/", "limit": "a lot"}, {"path": "/\0", "limit": 1}),
+        *both("resource/network-bandwidth", {"default": True, "limit": 0}, {"default": True, "limit": 999}),
+        *both("kurma.io/network-read-bandwidth", {"device": "lo", "limit": "1M"}, {"limit": "1M"}),
+        *both(
+            "kurma.io/network-write-bandwidth",
+            {"device": "a/b", "limit": "1M"},
+            {"device": "x" * 16, "limit": "1M"},
+        ),
     )
 
     @pytest.fixture

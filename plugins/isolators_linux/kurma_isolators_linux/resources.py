@@ -1,0 +1,124 @@
+"""CPU time and memory: ``resource/cpu``, ``resource/memory`` (X3; App Container Executor, Resource Isolators)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kurma_core.appc.quantity import format_quantity
+from kurma_core.hookspecs import Compiled
+from kurma_core.models import CgroupSetting, IsolatorPlan
+from kurma_isolators_linux.amounts import request_and_limit, told
+
+if TYPE_CHECKING:
+    from kurma_core.hookspecs import IsolatorHost
+
+CPU = "resource/cpu"
+MEMORY = "resource/memory"
+SHARES = "os/linux/cpu-shares"
+
+_CPU_EXAMPLE = '{"request": "250m", "limit": "500m"}'
+_MEMORY_EXAMPLE = '{"request": "1G", "limit": "2G"}'
+# Bytes with which nothing comes to be started: what makes an app of a process needs some, and the stager is in the
+# pod's cgroup. Measured, see test_resource_memory.py.
+_LEAST_MEMORY = {"app": 4 << 20, "pod": 24 << 20}
+# Microseconds: the usual period, and the longest that the kernel takes, for quotas that would be too short else.
+_PERIOD, _LONG_PERIOD, _SHORTEST_QUOTA = 100_000, 1_000_000, 1_000
+_FEWEST_SHARES, _MOST_SHARES, _MOST_WEIGHT = 2, 262_144, 10_000
+
+
+def cpu(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
+    """{request, limit} in cores: the share where time is short, and what may be used of each second."""
+    request, limit = request_and_limit(name, value, "cores", _CPU_EXAMPLE)
+    version = host.cgroups.get("cpu")
+    if version is None:
+        return Compiled(IsolatorPlan(), "ignored", "this host has no cgroup controller cpu")
+    amounts = told("millicores", request=request, limit=limit)
+    notes = []
+    settings: tuple[CgroupSetting, ...] = ()
+    if limit is not None and version == 1 and scope == "app" and CPU in host.pod:
+        # A child with more than its parent is refused there; one without a limit of its own has its parent's.
+        _, most = request_and_limit(CPU, host.pod[CPU], "cores", _CPU_EXAMPLE)
+        if most is not None and limit > most:
+            notes.append(f"held to the pod's limit, {format_quantity(most, 'cores')}")
+            limit = most
+    if SHARES in host.siblings:
+        if request != limit:
+            notes.append(f"{SHARES} decides on the share")
+    elif request is not None:
+        settings += (_share(request, version),)
+    if limit is not None and limit < host.cpus * 1000:
+        settings += _quota(limit, version)
+    return Compiled(IsolatorPlan(cgroup=settings), "modified" if notes else "enforced", "; ".join(notes), amounts)
+
+
+def _share(milli: int, version: int) -> CgroupSetting:
+    """A core is worth 1024 shares, the kernel's default."""
+    return share(milli * 1024 // 1000, version)
+
+
+def share(shares: int, version: int) -> CgroupSetting:
+    """``shares`` as on v1, from 2 to 262144, put onto v2's scale from 1 to 10000."""
+    shares = min(max(shares, _FEWEST_SHARES), _MOST_SHARES)
+    if version == 1:
+        return CgroupSetting("cpu", "cpu.shares", str(shares))
+    weight = 1 + (shares - _FEWEST_SHARES) * (_MOST_WEIGHT - 1) // (_MOST_SHARES - _FEWEST_SHARES)
+    return CgroupSetting("cpu", "cpu.weight", str(weight))
+
+
+def _quota(milli: int, version: int) -> tuple[CgroupSetting, ...]:
+    """The largest of quotas, for all that a host has, needs none: there is no more."""
+    period = _PERIOD if milli * _PERIOD // 1000 >= _SHORTEST_QUOTA else _LONG_PERIOD
+    quota = milli * period // 1000
+    if version == 1:
+        return (
+            CgroupSetting("cpu", "cpu.cfs_period_us", str(period)),
+            CgroupSetting("cpu", "cpu.cfs_quota_us", str(quota)),
+        )
+    return (CgroupSetting("cpu", "cpu.max", f"{quota} {period}"),)
+
+
+def memory(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
+    """{request, limit} in bytes: what is spared in need, and what it may have, swap included."""
+    request, limit = request_and_limit(name, value, "bytes", _MEMORY_EXAMPLE, least=_LEAST_MEMORY[scope])
+    version = host.cgroups.get("memory")
+    if version is None:
+        return Compiled(IsolatorPlan(), "ignored", "this host has no cgroup controller memory")
+    amounts = told("bytes", request=request, limit=limit)
+    files = _FILES[version]
+    settings: tuple[CgroupSetting, ...] = ()
+    note = ""
+    if limit is not None:
+        settings += (CgroupSetting("memory", files["limit"], str(limit)),)
+        if _counts_swap(version, host.root):
+            # v1 counts memory and swap together, v2 swap alone.
+            settings += (CgroupSetting("memory", files["swap"], str(limit) if version == 1 else "0"),)
+        else:
+            note = "this kernel does not count swap, so that more than the limit can be swapped out"
+    if request is not None:
+        settings += (CgroupSetting("memory", files["request"], str(request)),)
+    return Compiled(IsolatorPlan(cgroup=settings), "modified" if note else "enforced", note, amounts)
+
+
+_FILES = {
+    1: {
+        "limit": "memory.limit_in_bytes",
+        "swap": "memory.memsw.limit_in_bytes",
+        "request": "memory.soft_limit_in_bytes",
+    },
+    2: {"limit": "memory.max", "swap": "memory.swap.max", "request": "memory.low"},
+}
+
+
+def _counts_swap(version: int, root: str) -> bool:
+    """Whether the kernel holds cgroups to their swap."""
+    import os
+
+    if version == 1:
+        return os.path.exists(f"{root}/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes")
+    # There the root cgroup tells nothing; a kernel without swap has no file, and needs none.
+    try:
+        with open(f"{root}/proc/cmdline") as file:
+            off = "swapaccount=0" in file.read().split()
+    except OSError:
+        off = False
+    return not off and os.path.exists(f"{root}/proc/swaps")
