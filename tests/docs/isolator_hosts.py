@@ -20,7 +20,7 @@ _ALL_BUT_SYS_RESOURCE = "000001fffeffffff"
 
 def stock(root: Path) -> str:
     """The files of a common machine, below ``root``."""
-    write(root, "proc/self/status", f"Name:\tkurma\nCapEff:\t{_EVERY_CAPABILITY}\n")
+    write(root, "proc/self/status", f"Name:\tkurma\nCapPrm:\t{_EVERY_CAPABILITY}\n")
     write(root, "proc/self/oom_score_adj", "0\n")
     write(root, "proc/self/mountinfo", "1 0 8:0 / / rw - ext4 /dev/sda rw\n2 1 0:22 / /proc rw - proc proc rw\n")
     write(root, "proc/cmdline", "quiet\n")
@@ -71,7 +71,7 @@ def user_namespace(root: Path) -> IsolatorHost:
 
 def no_sys_resource(root: Path) -> IsolatorHost:
     host = cgroup_v1(root)
-    write(root, "proc/self/status", f"Name:\tkurma\nCapEff:\t{_ALL_BUT_SYS_RESOURCE}\n")
+    write(root, "proc/self/status", f"Name:\tkurma\nCapPrm:\t{_ALL_BUT_SYS_RESOURCE}\n")
     return host
 
 

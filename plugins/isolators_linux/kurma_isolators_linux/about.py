@@ -12,6 +12,15 @@ if TYPE_CHECKING:
 
 #: Name → the form of its value in words, and an example.
 ABOUT: dict[str, tuple[str, Any]] = {
+    "os/linux/capabilities-remove-set": (
+        "`set`: capabilities that the default fourteen are to lack",
+        {"set": ["CAP_MKNOD", "CAP_NET_RAW"]},
+    ),
+    "os/linux/capabilities-retain-set": (
+        "`set`: all capabilities that there are to be",
+        {"set": ["CAP_NET_BIND_SERVICE"]},
+    ),
+    "os/linux/cpu-shares": ("a whole number from 2 to 262144; 1024 is what everybody has", 512),
     "os/linux/no-new-privileges": ("true or false", True),
     "resource/cpu": (
         "{request, limit}: cores, thousandths of one by m; request is the limit where it is not given",
@@ -50,4 +59,6 @@ ABOUT: dict[str, tuple[str, Any]] = {
         "{device, limit}: bytes per second out of the pod, of one interface of it",
         {"device": "eth0", "limit": "100Mi"},
     ),
+    "os/linux/oom-score-adj": ("a whole number from -1000 to 1000", 500),
+    "os/unix/sysctl": ("settings by name; net.*, fs.mqueue.* and some of kernel.*", {"net.ipv4.ip_forward": "1"}),
 }

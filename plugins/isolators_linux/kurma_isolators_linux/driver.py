@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 #: Name → module and function: ``function(name, value, scope, host) -> Compiled``.
 _COMPILERS = {
+    "os/linux/capabilities-remove-set": "capabilities:remove_set",
+    "os/linux/capabilities-retain-set": "capabilities:retain_set",
+    "os/linux/cpu-shares": "simple:cpu_shares",
     "os/linux/no-new-privileges": "simple:no_new_privileges",
     "resource/cpu": "resources:cpu",
     "resource/memory": "resources:memory",
@@ -28,6 +31,8 @@ _COMPILERS = {
     "resource/network-bandwidth": "traffic:network",
     "kurma.io/network-read-bandwidth": "traffic:network",
     "kurma.io/network-write-bandwidth": "traffic:network",
+    "os/linux/oom-score-adj": "simple:oom_score_adj",
+    "os/unix/sysctl": "sysctls:sysctl",
 }
 _BOTH = ("app", "pod")
 #: In which scopes an isolator has a meaning; those that are not here: an app's.
@@ -42,6 +47,8 @@ _SCOPES: dict[str, tuple[str, ...]] = {
     "resource/network-bandwidth": _BOTH,
     "kurma.io/network-read-bandwidth": _BOTH,
     "kurma.io/network-write-bandwidth": _BOTH,
+    "os/linux/cpu-shares": _BOTH,
+    "os/unix/sysctl": ("pod",),
 }
 #: Processes and threads of an app that says nothing of them: enough for any, not for a fork bomb. As podman's.
 _PIDS = {"limit": 2048}
@@ -51,7 +58,9 @@ class LinuxIsolators:
     """Implements :class:`kurma_core.hookspecs.Isolator`."""
 
     names = tuple(_COMPILERS)
-    exclusive: tuple[frozenset[str], ...] = ()
+    exclusive: tuple[frozenset[str], ...] = (
+        frozenset(("os/linux/capabilities-remove-set", "os/linux/capabilities-retain-set")),
+    )
 
     def defaults(self, scope: str, names: Collection[str], host: IsolatorHost) -> tuple[tuple[str, Any], ...]:
         found: tuple[tuple[str, Any], ...] = ()

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import pytest
 from kurma_isolators_linux import plugin
+from kurma_isolators_linux.about import ABOUT
+from kurma_isolators_linux.driver import LinuxIsolators
 
 from kurma_core.hookspecs import Isolator
-from kurma_core.models import IsolatorPlan
 from kurma_core.testing import load_driver
-from kurma_core.testing.isolators import HOSTS, IsolatorContract
+from kurma_core.testing.isolators import IsolatorContract
+
+CAPS = "os/linux/capabilities-{}-set".format
+ABOUTS = {name: LinuxIsolators().about(name) for name in ABOUT}
 
 
 def both(name, *values):
@@ -17,8 +21,9 @@ def both(name, *values):
 
 
 class TestLinuxIsolators(IsolatorContract):
+    # The examples of all, and what else is worth it.
     good = (
-        ("os/linux/no-new-privileges", True, "app"),
+        *((name, about.example, scope) for name, about in ABOUTS.items() for scope in about.scopes),
         ("os/linux/no-new-privileges", False, "app"),
         *both("resource/cpu", {"request": "250m", "limit": "500m"}, {"limit": 2}, {"request": 0}),
         *both("resource/memory", {"request": "1G", "limit": "2G"}, {"limit": 1 << 62}, {"request": "1Mi"}),
@@ -30,6 +35,12 @@ class TestLinuxIsolators(IsolatorContract):
         *both("resource/network-bandwidth", {"default": True, "limit": "1G"}, {"default": True, "limit": "1E"}),
         *both("kurma.io/network-read-bandwidth", {"device": "eth0", "limit": "100Mi"}),
         *both("kurma.io/network-write-bandwidth", {"device": "eth0", "limit": "100Mi"}),
+        (CAPS("retain"), {"set": []}, "app"),
+        (CAPS("remove"), {"set": []}, "app"),
+        ("os/linux/oom-score-adj", -1000, "app"),
+        ("os/linux/cpu-shares", 2, "app"),
+        ("os/linux/cpu-shares", 262144, "pod"),
+        ("os/unix/sysctl", {}, "pod"),
     )
     bad = (
         ("os/linux/no-new-privileges", "true", "app"),
@@ -49,6 +60,18 @@ class TestLinuxIsolators(IsolatorContract):
             {"device": "a/b", "limit": "1M"},
             {"device": "x" * 16, "limit": "1M"},
         ),
+        *(
+            (CAPS(way), value, "app")
+            for way in ("remove", "retain")
+            for value in (["CAP_KILL"], {"set": "CAP_KILL"})
+        ),
+        *((CAPS("retain"), {"set": [word]}, "app") for word in ("CAP_NONE", "", "CAP_", 5, None, "CAP_KILL\n")),
+        (CAPS("retain"), {"set": [], "sets": []}, "app"),
+        (CAPS("retain"), {"set": ["CAP_KILL"]}, "pod"),
+        *(("os/linux/oom-score-adj", value, "app") for value in (-1001, 1001, "5", 1.5, True)),
+        *(("os/linux/cpu-shares", value, "app") for value in (1, 262145, "512", True)),
+        ("os/unix/sysctl", {"net.ipv4.ip_forward": "1"}, "app"),
+        ("os/unix/sysctl", ["net.ipv4.ip_forward"], "pod"),
     )
 
     @pytest.fixture
@@ -56,8 +79,5 @@ class TestLinuxIsolators(IsolatorContract):
         return load_driver(plugin, tmp_path)
 
 
-def test_no_new_privileges(tmp_path) -> None:
-    driver = load_driver(plugin, tmp_path)
-    for value in (True, False):
-        compiled = driver.compile("os/linux/no-new-privileges", value, "app", HOSTS["cgroup-v1"])
-        assert compiled.plan == IsolatorPlan(no_new_privileges=value)
+def test_all_of_them_are_told_of() -> None:
+    assert sorted(ABOUT) == sorted(LinuxIsolators.names)

@@ -5,11 +5,13 @@ It stays in the host's PID namespace; the pod's own PID namespace is that of its
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 
 from kurma_core.linux import landlock, memory, mounts, namespaces, process, seccomp
 from kurma_stager_default.inside import approot, become, devicewall, init, manifest, podgroups, supervisor, userns
+from kurma_stager_default.inside.errors import SetupError
 
 #: The descriptor whose closing says that the pod runs (G3).
 RUNNING = 4
@@ -150,44 +152,40 @@ def _keys_note() -> str:
 
 
 def _sysctls(values: dict[str, str], ids: userns.Ids) -> None:
-    """They were checked to be the namespaces' own before they came here."""
+    """They were checked to be the namespaces' own before they came here. :raises SetupError: one is refused."""
     for name, value in values.items():
-        path = "/proc/sys/" + name.replace(".", "/")
+        # As sysctl(8) has it: a slash in a name is a dot in the path.
+        path = "/proc/sys/" + name.translate({ord("."): "/", ord("/"): "."})
         if ".." in path:
-            raise ValueError(f"not a sysctl: {name!r}")
-        try:
-            _write(path, value)
-        except PermissionError:
+            raise SetupError(f"not a sysctl: {name!r}")
+        number = _write(path, value)
+        if number in (errno.EACCES, errno.EPERM) and ids.path:
             # Those of an IPC namespace are for the root of its user namespace, and for no other.
-            if not ids.path:
-                raise
-            _write_inside(path, value, ids)
+            number = _write_inside(path, value, ids)
+        if number:
+            raise SetupError(f"sysctl {name}: cannot be set to {value!r}: {os.strerror(number)}")
 
 
-def _write(path: str, value: str) -> None:
+def _write(path: str, value: str) -> int:
+    """:returns: the number of the error; 0: there was none."""
     try:
         with open(path, "w") as file:
             file.write(value)
     except OSError as error:
-        raise OSError(error.errno, error.strerror, path) from None
+        return error.errno or errno.EIO
+    return 0
 
 
-def _write_inside(path: str, value: str, ids: userns.Ids) -> None:
+def _write_inside(path: str, value: str, ids: userns.Ids) -> int:
     pid = os.fork()
     if pid == 0:
-        code = 1
+        code = errno.EIO
         try:
             userns.enter(ids.open())
-            _write(path, value)
-            code = 0
-        except OSError as error:
-            code = error.errno or 1
+            code = _write(path, value)
         finally:
             os._exit(code)
-    _, status = os.waitpid(pid, 0)
-    if status:
-        number = os.waitstatus_to_exitcode(status)
-        raise OSError(number, os.strerror(number), path)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def _shared_memory(place: str) -> None:

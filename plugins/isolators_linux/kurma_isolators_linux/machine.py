@@ -1,0 +1,42 @@
+"""What compilers look up on the machine, below ``IsolatorHost.root``; nothing is written.
+
+What is not there, as ``/proc`` where somebody only compiles, is taken to be as on a common machine.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kurma_core.linux import capabilities as linux
+
+if TYPE_CHECKING:
+    from kurma_core.hookspecs import IsolatorHost
+
+
+def text(host: IsolatorHost, name: str) -> str | None:
+    """A file's text without blanks at its ends; None: it is not there, or may not be read.
+
+    :param name: relative to the root: ``proc/self/status``.
+    """
+    try:
+        with open(f"{host.root.rstrip('/')}/{name}", encoding="utf-8", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return None
+
+
+def number(host: IsolatorHost, name: str, otherwise: int) -> int:
+    """The whole number that the file holds."""
+    try:
+        return int(text(host, name) or "")
+    except ValueError:
+        return otherwise
+
+
+def capabilities(host: IsolatorHost) -> frozenset[int]:
+    """Those that this process has, and so can give."""
+    for line in (text(host, "proc/self/status") or "").splitlines():
+        key, _, value = line.partition(":")
+        if key == "CapPrm":
+            return linux.bits(int(value, 16))
+    return frozenset(range(len(linux.NAMES)))

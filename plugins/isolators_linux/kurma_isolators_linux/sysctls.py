@@ -1,0 +1,88 @@
+"""Settings of the kernel that a pod has for itself (X4).
+
+Implements App Container Executor, Unix Isolators, ``os/unix/sysctl``. Only what belongs to a namespace that the
+pod does not share with the host: all else would be the host's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kurma_core.appc.types import describe
+from kurma_core.errors import IsolatorError
+from kurma_core.hookspecs import Compiled
+from kurma_core.models import IsolatorPlan
+
+if TYPE_CHECKING:
+    from kurma_core.hookspecs import IsolatorHost
+
+_IPC = frozenset(
+    f"kernel.{name}"
+    for name in ("msgmax", "msgmnb", "msgmni", "sem", "shm_rmid_forced", "shmall", "shmmax", "shmmni")
+)
+_KNOWN = f"net.*, fs.mqueue.*, kernel.domainname, {', '.join(sorted(_IPC))}"
+_LONGEST = 1000
+#: A dot in a name is a slash in a path, and the other way round, as in sysctl(8): ``net.ipv4.conf.eth0/7.mtu``.
+_SWAPPED = {ord("."): "/", ord("/"): "."}
+
+
+def sysctl(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
+    """``{"net.ipv4.ip_forward": "1"}``."""
+    if not isinstance(value, dict):
+        raise IsolatorError(
+            f"isolator {name}: expected an object of settings, got {describe(value)}",
+            hint='for instance {"net.ipv4.ip_forward": "1"}',
+        )
+    shared = _shared(host)
+    found: dict[str, str] = {}
+    for key, setting in value.items():
+        dotted = _dotted(name, key)
+        if dotted in found:
+            raise IsolatorError(f"isolator {name}: {dotted} stands there twice")
+        _check(name, dotted, shared)
+        found[dotted] = _text(name, dotted, setting)
+    return Compiled(IsolatorPlan(sysctls=found))
+
+
+def _shared(host: IsolatorHost) -> frozenset[str]:
+    """Kinds of namespaces that the pod has in common with the host."""
+    asked = host.siblings.get("os/linux/namespaces")
+    shared = {kind for kind in ("ipc", "uts") if isinstance(asked, dict) and asked.get(kind) == "host"}
+    return frozenset(shared | {"net"} if host.host_network else shared)
+
+
+def _dotted(name: str, key: str) -> str:
+    """The key as it is usually written: with dots, whatever separates its first two words."""
+    dot, slash = key.find("."), key.find("/")
+    dotted = key.translate(_SWAPPED) if slash >= 0 and (dot < 0 or slash < dot) else key
+    parts = dotted.split(".")
+    if not all(part.strip("/") and part.isprintable() and not set(part) & set(" \\") for part in parts):
+        raise IsolatorError(f"isolator {name}: not a name of a setting: {describe(key)}")
+    return dotted
+
+
+def _check(name: str, key: str, shared: frozenset[str]) -> None:
+    """:raises IsolatorError: the setting is not the pod's own."""
+    if key == "kernel.hostname":
+        raise IsolatorError(f"isolator {name}: {key} is the pod's host name", hint="give it with --hostname")
+    if key.startswith("net.") and len(key) > 4:
+        kind = "net"
+    elif key in _IPC or (key.startswith("fs.mqueue.") and len(key) > 10):
+        kind = "ipc"
+    elif key == "kernel.domainname":
+        kind = "uts"
+    else:
+        raise IsolatorError(f"isolator {name}: {key} is no setting of a pod's own", hint=f"these are: {_KNOWN}")
+    if kind in shared:
+        whose = {"net": "network", "ipc": "IPC namespace", "uts": "UTS namespace"}[kind]
+        raise IsolatorError(
+            f"isolator {name}: {key} would be the host's: the pod is in the host's {whose}",
+            hint=f"leave it out, or give the pod a {whose} of its own",
+        )
+
+
+def _text(name: str, key: str, value: Any) -> str:
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    if not isinstance(text, str) or not text or len(text) > _LONGEST or not text.replace("\t", " ").isprintable():
+        raise IsolatorError(f"isolator {name}: {key}: expected a line of text, got {describe(value)}")
+    return text

@@ -1,0 +1,22 @@
+"""Pods with isolators, by the fixtures of the tests of pods."""
+
+from tests.integration.cli.conftest import kurma, kurma_command
+from tests.integration.pods.conftest import (
+    busybox_id,
+    busybox_image,
+    foreign,
+    house,
+    make_house,
+    session_state,
+)
+
+__all__ = [
+    "busybox_id",
+    "busybox_image",
+    "foreign",
+    "house",
+    "kurma",
+    "kurma_command",
+    "make_house",
+    "session_state",
+]
