@@ -9,16 +9,15 @@ from __future__ import annotations
 import marshal
 import os
 
+from kurma_core.linux import rights
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import _socket
 
-_SCM_RIGHTS = 1
-_SOL_SOCKET = 1
 _MSG_CMSG_CLOEXEC = 0x40000000
 _MSG_NOSIGNAL = 0x4000
 _MOST_FDS = 250
-_INT = 4
 
 
 def send(sock: _socket.socket, message: dict[str, object], fds: list[int] | None = None) -> None:
@@ -28,9 +27,7 @@ def send(sock: _socket.socket, message: dict[str, object], fds: list[int] | None
         raise OSError(7, f"{len(fds)} descriptors are more than one message can carry")
     body = marshal.dumps(message)
     data = memoryview(len(body).to_bytes(8, "little") + body)
-    rights = b"".join([fd.to_bytes(_INT, "little") for fd in fds])
-    ancillary = [(_SOL_SOCKET, _SCM_RIGHTS, rights)] if fds else []
-    sent = sock.sendmsg([data], ancillary, _MSG_NOSIGNAL)
+    sent = sock.sendmsg([data], rights.packed(fds), _MSG_NOSIGNAL)
     while sent < len(data):
         sent += sock.send(data[sent:], _MSG_NOSIGNAL)
 
@@ -51,13 +48,11 @@ def receive(sock: _socket.socket) -> tuple[dict[str, object], list[int]] | None:
 
 def _receive(sock: _socket.socket, fds: list[int]) -> bytes | None:
     """A message's body. :param fds: gets its descriptors, also where it is not whole."""
-    space = 64 + _MOST_FDS * _INT
+    space = rights.room(_MOST_FDS)
     head = b""
     while len(head) < 8:
-        data, ancillary, _, _ = sock.recvmsg(8 - len(head), space, _MSG_CMSG_CLOEXEC)
-        for level, kind, rights in ancillary:
-            if (level, kind) == (_SOL_SOCKET, _SCM_RIGHTS):
-                fds += [int.from_bytes(rights[at : at + _INT], "little") for at in range(0, len(rights) - 3, _INT)]
+        data, beside, _, _ = sock.recvmsg(8 - len(head), space, _MSG_CMSG_CLOEXEC)
+        fds += rights.unpacked(beside)
         if not data:
             return None
         head += data

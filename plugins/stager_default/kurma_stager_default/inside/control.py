@@ -12,6 +12,7 @@ import os
 import select
 import sys
 
+from kurma_core.linux.rights import packed, room, unpacked
 from kurma_stager_default.inside import smalljson
 
 TYPE_CHECKING = False
@@ -32,26 +33,8 @@ _BACKLOG = 16
 # At the same time; more wait for an end.
 _CLIENTS = 64
 _DESCRIPTORS = 8
-_SIZE = 4  # of a descriptor's number
-ROOM = _socket.CMSG_SPACE(_DESCRIPTORS * _SIZE)
-
-
-def packed(fds: Sequence[int]) -> list[tuple[int, int, bytes]]:
-    """Descriptors, as ``sendmsg`` takes them."""
-    if not fds:
-        return []
-    content = b"".join([fd.to_bytes(_SIZE, sys.byteorder) for fd in fds])
-    return [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, content)]
-
-
-def unpacked(beside: list[tuple[int, int, bytes]]) -> list[int]:
-    """Descriptors that ``recvmsg`` has brought; they are the caller's now."""
-    found = []
-    for level, kind, content in beside:
-        if level == _socket.SOL_SOCKET and kind == _socket.SCM_RIGHTS:
-            starts = range(0, len(content) - _SIZE + 1, _SIZE)
-            found += [int.from_bytes(content[start : start + _SIZE], sys.byteorder) for start in starts]
-    return found
+_SIZE = 4  # of a number in SO_PEERCRED's answer
+ROOM = room(_DESCRIPTORS)
 
 
 class Refusal(Exception):

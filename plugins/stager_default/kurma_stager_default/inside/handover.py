@@ -6,7 +6,8 @@ import _socket
 import os
 
 from kurma_core.linux import terminal
-from kurma_stager_default.inside.control import ROOM, packed, unpacked
+from kurma_core.linux.rights import packed, unpacked
+from kurma_stager_default.inside.control import ROOM
 from kurma_stager_default.inside.errors import SetupError
 
 
