@@ -11,7 +11,7 @@ import gc
 import os
 import time
 
-from kurma_stager_default.inside import child, podgroups, smalljson, statusfile
+from kurma_stager_default.inside import child, podgroups, signals, smalljson, statusfile
 from kurma_stager_default.inside.apprun import WAITING, AppRun
 from kurma_stager_default.inside.control import Control, Conversation
 from kurma_stager_default.inside.lifecycle import Lifecycle
@@ -23,6 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+_HEARD = (_signal.SIGCHLD, _signal.SIGTERM, _signal.SIGINT)
 # Seconds until status.json is tried again that could not be written.
 _STATUS_PAUSE = 5.0
 
@@ -72,7 +73,8 @@ class Supervisor:
 
     def run(self) -> int:
         """Until the pod has ended. :returns: the stager's exit status: 0 unless the pod could not go on."""
-        self.loop.watch(_catch_signals(), self._on_signals)
+        _signal.signal(_signal.SIGHUP, _signal.SIG_IGN)
+        self.loop.watch(signals.catch(_HEARD), self._on_signals)
         self.loop.watch(self._requests, self._on_request)
         for run in self.runs:
             self.life.watch_memory(run)
@@ -240,17 +242,3 @@ class Supervisor:
         """An app has ended, and will not be started again."""
         if self.pod.lifecycle == "any" and not self.stopping:
             self.stop()
-
-
-def _catch_signals() -> int:
-    """A descriptor that becomes readable, one byte per signal, with their numbers."""
-    read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-    for number in (_signal.SIGCHLD, _signal.SIGTERM, _signal.SIGINT):
-        _signal.signal(number, _nothing)
-    _signal.signal(_signal.SIGHUP, _signal.SIG_IGN)
-    _signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-    return read
-
-
-def _nothing(_number: int, _frame: object) -> None:
-    """Python calls it after it has written to the wake-up descriptor, which is all that is wanted."""
