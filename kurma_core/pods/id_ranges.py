@@ -39,13 +39,13 @@ def wanted(asked: str | None, pod: PodManifest, usual: str) -> str:
     """
     if asked is not None:
         return asked
-    for note in pod.annotations:
-        if note.name == ANNOTATION:
-            try:
-                return userns_word(note.value)
-            except ValueError:
-                raise ManifestError(f"annotation {ANNOTATION}", USERNS_WORDS, repr(note.value)) from None
-    return usual
+    word = pod.annotation(ANNOTATION)
+    if word is None:
+        return usual
+    try:
+        return userns_word(word)
+    except ValueError:
+        raise ManifestError(f"annotation {ANNOTATION}", USERNS_WORDS, repr(word)) from None
 
 
 class IdRanges:

@@ -239,8 +239,7 @@ class AciStager:
         stdio: Stdio,
         document: bytes | None = None,
     ) -> int:
-        argv = (f"/opt/stager/{verb}", *arguments)
-        return self.call_in(directory, running, argv, stdio, document).wait()
+        return self.begin(directory, running, verb, arguments, stdio, document).wait()
 
     def begin(
         self,

@@ -21,6 +21,7 @@ from kurma_core.errors import CommandNotFoundError, StagerError
 from kurma_core.linux import process
 from kurma_core.linux.beneath import open_in_root
 from kurma_core.linux.cgroups import CgroupTree
+from kurma_core.linux.execute import DEFAULT_PATH
 from kurma_core.spawn_plan import EnterPlan
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 _SIOCOUTQ = 0x5411
 # Seconds that a call-in has once it was asked to end.
 _PATIENCE = 3.0
-_ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+_ENVIRONMENT = {"PATH": DEFAULT_PATH}
 
 
 def has_call_in(running: RunningStager, verb: str) -> bool:
@@ -143,8 +144,7 @@ class CallIn:
             return
         self._ended = True
         with self._lent():
-            with contextlib.suppress(ProcessLookupError):
-                process.pidfd_send_signal(self._process.pidfd, signal.SIGTERM)
+            self._signal(signal.SIGTERM)
             if not process.wait_pidfd(self._process.pidfd, _PATIENCE):
                 self._kill()
             process.exit_status(self._process.pidfd)
@@ -198,14 +198,16 @@ class CallIn:
             raise StagerError(f"the stager's call-in {self._verb!r} did not answer within {timeout:g} s")
         return text, self.wait()
 
-    def _signal(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
+    def _signal(self, number: int) -> bool:
+        """:returns: False: it has ended, and was waited for."""
+        try:
             process.pidfd_send_signal(self._process.pidfd, number)
+        except ProcessLookupError:
+            return False
+        return True
 
     def _kill(self) -> None:
-        try:
-            process.pidfd_send_signal(self._process.pidfd, signal.SIGKILL)
-        except ProcessLookupError:
+        if not self._signal(signal.SIGKILL):
             return
         process.wait_pidfd(self._process.pidfd, 5)
         process.exit_status(self._process.pidfd)

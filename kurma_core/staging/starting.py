@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from kurma_core.errors import CommandNotExecutableError, CommandNotFoundError, StagerError
 from kurma_core.linux.cgroups import CgroupTree
+from kurma_core.linux.execute import DEFAULT_PATH
 from kurma_core.spawn_plan import SpawnPlan
 from kurma_core.value import frozen
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 OWN_CGROUP = "stager"
 #: On a stager's image: it may be started before its pod is known.
 WAITS = "kurma.io/stager/waits"
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 @frozen
@@ -33,7 +33,7 @@ class StagerImage:
     @property
     def waits(self) -> bool:
         """Whether it may be started before its pod is known."""
-        return any(note.name == WAITS and note.value == "true" for note in self.manifest.annotations)
+        return self.manifest.annotation(WAITS) == "true"
 
 
 @frozen
@@ -120,5 +120,5 @@ def _command(name: str, image: StagerImage) -> tuple[tuple[str, ...], dict[str, 
         raise StagerError(
             f"stager {name}: its image {image.manifest.name} has dependencies, and a stager may have none"
         )
-    environment = {"PATH": _PATH, **{pair.name: pair.value for pair in app.environment}}
+    environment = {"PATH": DEFAULT_PATH, **{pair.name: pair.value for pair in app.environment}}
     return tuple(app.exec), environment, app.working_directory or "/"

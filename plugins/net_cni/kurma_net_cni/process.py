@@ -8,13 +8,13 @@ import signal
 from collections.abc import Mapping
 from contextlib import suppress
 
+from kurma_core.linux.execute import DEFAULT_PATH
 from kurma_core.value import frozen
 
 #: Seconds that a program may take (Kurma Network Specification: one minute).
 TIMEOUT = 60.0
 #: Bytes of output that are looked at.
 _OUTPUT_MAX = 4 << 20
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _RESET = (signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
 
 
@@ -34,7 +34,7 @@ class Finished:
 def search_path() -> str:
     """``PATH`` for programs that run others (``iptables``): the caller's, and where an administrator's are."""
     own = os.environ.get("PATH", "")
-    return f"{own}:{_PATH}" if own else _PATH
+    return f"{own}:{DEFAULT_PATH}" if own else DEFAULT_PATH
 
 
 def run(
