@@ -44,26 +44,23 @@ def setns(fd: int, flags: int = 0) -> None:
 
 def enter_netns(path: str) -> None:
     """Enter the network namespace pinned at ``path``, for good."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            setns(fd, CLONE_NEWNET)
-        finally:
-            os.close(fd)
-    except OSError as error:
-        raise OSError(error.errno, f"cannot enter the network namespace: {error.strerror}", path) from None
+    _enter(path, CLONE_NEWNET, "network")
 
 
 def enter_userns(path: str) -> None:
     """Enter the user namespace pinned at ``path``, for good, with all rights in it and none outside of it."""
+    _enter(path, CLONE_NEWUSER, "user")
+
+
+def _enter(path: str, flag: int, kind: str) -> None:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            setns(fd, CLONE_NEWUSER)
+            setns(fd, flag)
         finally:
             os.close(fd)
     except OSError as error:
-        raise OSError(error.errno, f"cannot enter the user namespace: {error.strerror}", path) from None
+        raise OSError(error.errno, f"cannot enter the {kind} namespace: {error.strerror}", path) from None
 
 
 def set_hostname(name: str) -> None:
@@ -115,11 +112,6 @@ def pin(namespace: str, path: str) -> None:
     except OSError:
         os.unlink(path)
         raise
-
-
-def delete_netns(path: str) -> None:
-    """Unpin the network namespace at ``path``: see :func:`unpin`."""
-    unpin(path)
 
 
 def unpin(path: str) -> None:

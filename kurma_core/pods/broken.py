@@ -39,7 +39,7 @@ def take_down(services: Services, directory: PodDirectory, *, force: bool) -> No
         joined = _attachments(directory)
         if joined:
             services.networking.delete_all(joined, pod=uuid, pod_name=uuid, namespace=namespace)
-        namespaces.delete_netns(namespace)
+        namespaces.unpin(namespace)
         namespaces.unpin(user_namespace(uuid))
         tree.remove()
     except OSError as error:

@@ -117,15 +117,8 @@ class UserNamespace:
         launch.services.spawner.make_user_namespace(path, UserMap(whole, whole))
 
     def undo(self, launch: Launch) -> None:
-        from kurma_core.linux import namespaces
-
         # Its ids stay the pod's: what it has written, on volumes say, belongs to them.
-        path = launch.document.user_namespace
-        if path is not None:
-            try:
-                namespaces.unpin(path)
-            except OSError as error:
-                raise _host_error("remove the user namespace", launch, error) from None
+        _unpin(launch, launch.document.user_namespace, "user")
 
 
 class NetworkNamespace:
@@ -139,14 +132,7 @@ class NetworkNamespace:
             launch.services.spawner.make_namespace(path, userns=launch.document.user_namespace)
 
     def undo(self, launch: Launch) -> None:
-        from kurma_core.linux import namespaces
-
-        path = launch.document.network_namespace
-        if path is not None:
-            try:
-                namespaces.delete_netns(path)
-            except OSError as error:
-                raise _host_error("remove the network namespace", launch, error) from None
+        _unpin(launch, launch.document.network_namespace, "network")
 
 
 class Networks:
@@ -336,6 +322,17 @@ def layers_of(state: Mapping[str, Json]) -> dict[str, list[str]]:
     """What :func:`_in_use` had recorded. A pod that an earlier Kurma has started tells of its apps together."""
     layers = state.get("layers") or {}
     return dict(layers) if isinstance(layers, dict) else {"": list(layers)}
+
+
+def _unpin(launch: Launch, path: str | None, kind: str) -> None:
+    """:param path: where the pod's namespace is held; None: it has none of its own."""
+    from kurma_core.linux import namespaces
+
+    if path is not None:
+        try:
+            namespaces.unpin(path)
+        except OSError as error:
+            raise _host_error(f"remove the {kind} namespace", launch, error) from None
 
 
 def _host_error(what: str, launch: Launch, error: OSError) -> HostError:

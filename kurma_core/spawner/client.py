@@ -95,7 +95,7 @@ class Spawner:
                 pass  # the caller reaps all its children, or ignores SIGCHLD
 
     def make_namespace(self, path: str, *, userns: str | None = None) -> None:
-        """Make a network namespace and pin it at ``path``; ``linux.namespaces.delete_netns`` undoes it.
+        """Make a network namespace and pin it at ``path``; ``linux.namespaces.unpin`` undoes it.
 
         :param path: ``/run/netns/NAME``.
         :param userns: where the user namespace is pinned that it is to belong to; None: the host's.

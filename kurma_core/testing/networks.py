@@ -56,7 +56,7 @@ def pod_namespace(pod: str) -> Iterator[str]:
     try:
         yield path
     finally:
-        namespaces.delete_netns(path)
+        namespaces.unpin(path)
 
 
 def interfaces_in(namespace: str) -> list[str]:
@@ -191,7 +191,7 @@ class NetworkContract:
     ) -> None:
         one = self.context(make_pod(), config)
         driver.add(one)
-        namespaces.delete_netns(one.namespace)
+        namespaces.unpin(one.namespace)
         assert not os.path.exists(one.namespace)
         driver.delete(one)
         self.assert_nothing_left(one.pod, config)

@@ -9,7 +9,7 @@ from kurma_net_cni.plugin import kurma_network
 
 from kurma_core.errors import NetworkError
 from kurma_core.hookspecs import DriverContext
-from kurma_core.linux.namespaces import delete_netns
+from kurma_core.linux.namespaces import unpin
 from kurma_core.linux.netns_thread import in_network_namespace
 from kurma_core.models import NetworkRequest, PortMapping
 from kurma_core.testing.networks import NetworkContract, context, interfaces_in
@@ -119,7 +119,7 @@ class TestBridgeChain(CniContract):
     def test_ports_when_the_namespace_is_gone(self, driver, config, make_pod):
         one = context(make_pod(), config, ports=(PortMapping(20001, 80),))
         driver.add(one)
-        delete_netns(one.namespace)
+        unpin(one.namespace)
         driver.delete(one)
         self.assert_nothing_left(one.pod, config)
 

@@ -160,8 +160,8 @@ def test_network_namespaces_are_made_and_deleted_twice():
         assert os.stat("/proc/self/ns/net").st_ino == home
         # What `ip netns` makes of it
         assert os.path.basename(path) in subprocess.run(["ip", "netns"], capture_output=True, text=True).stdout
-        namespaces.delete_netns(path)
-        namespaces.delete_netns(path)
+        namespaces.unpin(path)
+        namespaces.unpin(path)
         assert not os.path.lexists(path)
     with pytest.raises(OSError, match="cannot enter the network namespace") as caught:
         namespaces.enter_netns(path)

@@ -247,8 +247,8 @@ def test_given_upper_directories_keep_what_is_written(spawner, base):
 def netns():
     path = f"/run/netns/kurma-test-{uuid.uuid4().hex[:8]}"
     yield path
-    namespaces.delete_netns(path)
-    namespaces.delete_netns(path)
+    namespaces.unpin(path)
+    namespaces.unpin(path)
 
 
 def test_network_namespace_and_its_sysfs(spawner, base, netns):

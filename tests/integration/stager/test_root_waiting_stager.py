@@ -292,7 +292,7 @@ def test_the_network_must_be_the_pods(pods, place, tmp_path):
             assert pod.stop() == 0
         finally:
             for path in paths:
-                namespaces.delete_netns(path)
+                namespaces.unpin(path)
 
 
 def test_who_cannot_be_handed_over(pods, place, stager_tree):
