@@ -129,6 +129,17 @@ class RegistriesConfig:
 
 
 @frozen
+class GrantConfig:
+    """Which images may ask for which power over the host (X6): those of ``images`` if a key of ``signers`` (none:
+    any that is trusted for the name) has signed them; or those of ``digests``, signed or not."""
+
+    images: tuple[str, ...]
+    signers: tuple[str, ...]
+    digests: tuple[str, ...]
+    isolators: tuple[str, ...]
+
+
+@frozen
 class Config:
     """The effective configuration.
 
@@ -140,6 +151,7 @@ class Config:
     :param trust: policy by source, defaults filled in: ``named``, ``https``, ``http``, ``docker``, ``file`` (K4).
     :param trustedkeys: directories, weakest first; keys are added to the last (K1).
     :param host_image_digests: digest by locator (K5).
+    :param grants: by name (X6).
     :param origins: where each value comes from, by dotted path: a file, ``default`` or ``command line``.
     :param values: the whole as JSON, as a file could say it; what ``kurma config show`` prints.
     """
@@ -158,6 +170,7 @@ class Config:
     trust: Mapping[str, str]
     trusted_host_keys: tuple[str, ...]
     host_image_digests: Mapping[str, str]
+    grants: Mapping[str, GrantConfig]
     registries: RegistriesConfig
     limits: LimitsConfig
     userns: str
@@ -364,6 +377,7 @@ def _config(values: dict[str, Json], origins: dict[str, str], directory: str, fi
         trust=MappingProxyType(values["trust"]),
         trusted_host_keys=tuple(values["trusted_host_keys"]),
         host_image_digests=MappingProxyType(values["host_image_digests"]),
+        grants=MappingProxyType({name: _grant(name, item, origins) for name, item in values["grants"].items()}),
         registries=RegistriesConfig(
             insecure=tuple(registries["insecure"]),
             mirrors=MappingProxyType({name: tuple(hosts) for name, hosts in registries["mirrors"].items()}),
@@ -395,6 +409,18 @@ def _stager(name: str, section: dict[str, Json], origins: Mapping[str, str]) -> 
     if section["image"] is None and section["driver"] is None:
         Where(origins[f"stagers.{name}"], f"stagers.{name}").fail("it has neither `image` nor `driver`")
     return StagerConfig(image=section["image"], config=section["config"], driver=section["driver"])
+
+
+def _grant(name: str, section: dict[str, Json], origins: dict[str, str]) -> GrantConfig:
+    where = Where(origins[f"grants.{name}"], f"grants.{name}")
+    if not section["isolators"]:
+        where.fail("it has no `isolators`, and so gives nothing")
+    if bool(section["images"]) == bool(section["digests"]):
+        have = "both `images` and `digests`" if section["images"] else "neither `images` nor `digests`"
+        where.fail(f"it has {have}", hint="say one: signed images by their names, others by exact digest")
+    if section["signers"] and not section["images"]:
+        where.key("signers").fail("a digest needs no signer", hint="leave it out, or name `images` instead")
+    return GrantConfig(**{key: tuple(section[key]) for key in ("images", "signers", "digests", "isolators")})
 
 
 def _network(entry: dict[str, Json]) -> NetworkConfig:

@@ -224,6 +224,17 @@ def _digest(value: Json) -> str:
     return text
 
 
+def _image_name(value: Json) -> str:
+    """An image's name, or the first labels of one."""
+    from kurma_core.appc.types import ac_identifier
+
+    text = _text(value)
+    try:
+        return ac_identifier(text.removesuffix("/"), "")
+    except ManifestError:
+        raise ValueError(value) from None
+
+
 def _userns(value: Json) -> str:
     from kurma_core.models import userns_word
 
@@ -261,6 +272,14 @@ SHAPES: Mapping[str, tuple[str, Callable[[Json], Json]]] = {
         "a mapping of locators to sha256:… or sha512-… digests in lower case",
         _by_name("a sha256:… or sha512-… digest in lower case", _digest, _text),
     ),
+    "image names": (
+        "a list of image names or beginnings of them, up to a /",
+        _list_of("an image's name (example.com/app), or its beginning up to a /", _image_name),
+    ),
+    "image digests": (
+        "a list of image IDs (sha512-…) or registry digests (sha256:…), whole and in lower case",
+        _list_of("an image's whole ID (sha512-…) or registry digest (sha256:…) in lower case", _digest),
+    ),
     "user namespace": ("none, auto, or UID:COUNT with a UID from 1 on", _userns),
     "mapping": ("a mapping", _mapping),
 }
@@ -289,6 +308,18 @@ _NETWORK = (
     Key("containerInterface", "text", None, "the interface inside the pod, or a template such as `eth{{num}}`"),
     Key("default", "boolean", False, "true: joined by pods that name no network"),
     Key("optional", "boolean", False, "true: a pod starts without it when joining fails"),
+)
+
+_GRANT = (
+    Key("images", "image names", [], "names of images, or beginnings of such up to a `/`; they must be signed"),
+    Key("signers", "fingerprints", [], "whose signatures count; none: every key that is trusted for the name"),
+    Key("digests", "image digests", [], "instead of `images`: just these, by image ID or a registry's digest"),
+    Key(
+        "isolators",
+        "texts",
+        [],
+        "what they may ask for: names of isolators, or a part of one (`os/linux/namespaces=pid`). Required",
+    ),
 )
 
 SCHEMA: tuple[Key, ...] = (
@@ -370,6 +401,7 @@ SCHEMA: tuple[Key, ...] = (
         {},
         "digests of images that may run with the host's power though they carry no signature, by locator",
     ),
+    Key("grants", "named", {}, "which images may have power over the host, by a name of your own", keys=_GRANT),
     Key(
         "registries",
         "section",

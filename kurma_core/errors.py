@@ -219,6 +219,10 @@ class IsolatorError(PodError):
     """An isolator's value is wrong, or it cannot be enforced and strictness was asked for."""
 
 
+class PowerError(IsolatorError):
+    """An image asks for power over the host that no grant gives it (X6)."""
+
+
 class NetworkError(PodError):
     """A network could not be set up, joined or left. ``data``: ``network``."""
 

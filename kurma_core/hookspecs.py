@@ -711,6 +711,9 @@ class IsolatorHost:
     :param root: where ``/proc`` and ``/sys`` are, for what else a compiler has to know; it only reads.
     :param pod: name → value of the pod's own isolators, which bound the app's that is compiled.
     :param siblings: name → value of all isolators of the scope that is compiled, defaults among them.
+    :param shared: namespaces that the pod shares with the host: of ``ipc``, ``net``, ``pid``, ``user``, ``uts``.
+    :param pods: the directory of all pods.
+    :param api: the socket of the daemon that looks after the pod; None: there is none.
     """
 
     cgroups: Mapping[str, int]
@@ -720,6 +723,9 @@ class IsolatorHost:
     root: str = "/"
     pod: Mapping[str, Json] = field(default_factory=dict)
     siblings: Mapping[str, Json] = field(default_factory=dict)
+    shared: frozenset[str] = frozenset()
+    pods: str = ""
+    api: str | None = None
 
 
 @frozen
@@ -729,12 +735,14 @@ class Compiled:
     :param plan: only the fields that it sets; the core merges the plans of all isolators.
     :param outcome: ``enforced``, ``modified`` or ``ignored``; ``note`` says how or why.
     :param amounts: its quantities in base units, for people: ``limit 1610612736 bytes`` of ``{"limit": "1.5Gi"}``.
+    :param apps: of a pod's isolator: what it means for each of its apps.
     """
 
     plan: IsolatorPlan
     outcome: str = "enforced"
     note: str = ""
     amounts: str = ""
+    apps: IsolatorPlan | None = None
 
 
 @frozen
@@ -758,7 +766,9 @@ class Isolator(Protocol):
 
     - ``exclusive``, a tuple of frozensets of names: of each set, one scope may have one isolator (X2, X4);
     - ``defaults``, see :class:`IsolatorWithDefaults`;
-    - ``about``, see :class:`IsolatorsTold`.
+    - ``about``, see :class:`IsolatorsTold`;
+    - ``powers``, see :class:`GatedIsolator`;
+    - ``namespaces``, see :class:`NamespaceIsolator`.
     """
 
     #: The isolator names that it looks after (``os/linux/oom-score-adj``).
@@ -788,6 +798,42 @@ class IsolatorsTold(Protocol):
 
     def about(self, name: str) -> IsolatorAbout:
         """:param name: one of ``names``."""
+        ...
+
+
+@frozen
+class Power:
+    """Power over the host that an isolator's value asks for; it goes through the gate (X6).
+
+    :param name: what a grant of ``kurma.yml`` calls it: the isolator's name, or ``ISOLATOR=PART`` for one of
+        several powers that it can give. A grant of the isolator gives all of them.
+    :param namespace: the namespace of the host's that is meant (``pid``), which all apps of the pod come by.
+    """
+
+    name: str
+    namespace: str | None = None
+
+
+class GatedIsolator(Protocol):
+    """What an :class:`Isolator` may have besides: values that no image gets unless a grant says so (X6)."""
+
+    def powers(self, name: str, value: Json) -> tuple[Power, ...]:
+        """What the value asks for; empty: nothing that is gated.
+
+        :raises IsolatorError: the value is wrong.
+        """
+        ...
+
+
+class NamespaceIsolator(Protocol):
+    """What an :class:`Isolator` may have besides: values that say which namespaces a pod has. The core asks before
+    it compiles anything, and tells by :attr:`IsolatorHost.shared` what came of it."""
+
+    def namespaces(self, name: str, value: Json) -> Mapping[str, str]:
+        """``host`` or ``private`` by ``ipc``, ``net``, ``pid``, ``user``, ``uts``; of those alone that it names.
+
+        :raises IsolatorError: the value is wrong.
+        """
         ...
 
 

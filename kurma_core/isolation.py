@@ -16,12 +16,12 @@ from kurma_core.value import fields, frozen, replace
 
 if TYPE_CHECKING:
     from kurma_core.appc.image import Isolator as DeclaredIsolator
-    from kurma_core.hookspecs import Compiled, Isolator, IsolatorHost
+    from kurma_core.hookspecs import Compiled, Isolator, IsolatorHost, Power
 
 
 Json = Any
 #: Fields of a plan to which several isolators may add.
-_LISTS = ("cgroup", "devices", "traffic")
+_LISTS = ("cgroup", "devices", "traffic", "mounts")
 
 
 @frozen
@@ -34,15 +34,56 @@ class Isolation:
 
 
 def host_facts(
-    controllers: Mapping[str, int], *, userns: bool = False, host_network: bool = False
+    controllers: Mapping[str, int], *, userns: bool = False, shared: frozenset[str] = frozenset(), pods: str = ""
 ) -> IsolatorHost:
     """:param controllers: cgroup version by controller.
     :param userns: the pod has a user namespace.
-    :param host_network: the pod is in the host's network.
+    :param shared: namespaces that the pod shares with the host.
+    :param pods: the directory of all pods.
     """
     from kurma_core.hookspecs import IsolatorHost
 
-    return IsolatorHost(dict(controllers), os.cpu_count() or 1, userns=userns, host_network=host_network)
+    return IsolatorHost(
+        dict(controllers),
+        os.cpu_count() or 1,
+        userns=userns,
+        host_network="net" in shared,
+        shared=shared,
+        pods=pods,
+    )
+
+
+def powers(isolators: Iterable[DeclaredIsolator], drivers: Iterable[Isolator]) -> tuple[tuple[str, Power], ...]:
+    """Power over the host that they ask for (X6): isolator and power. What no plugin looks after gives none.
+
+    :raises IsolatorError: a value is wrong.
+    """
+    compilers = _Compilers(drivers, strict=False)
+    return tuple(
+        (isolator.name, power)
+        for isolator in isolators
+        for power in compilers.ask(isolator, "powers", _no_powers)(isolator.name, isolator.value)
+    )
+
+
+def namespaces(isolators: Iterable[DeclaredIsolator], drivers: Iterable[Isolator]) -> Mapping[str, str]:
+    """What they say of the pod's namespaces: ``host`` or ``private`` by kind.
+
+    :raises IsolatorError: a value is wrong.
+    """
+    compilers = _Compilers(drivers, strict=False)
+    found: dict[str, str] = {}
+    for isolator in isolators:
+        found.update(compilers.ask(isolator, "namespaces", _no_namespaces)(isolator.name, isolator.value))
+    return found
+
+
+def _no_powers(name: str, value: Json) -> tuple[Power, ...]:
+    return ()
+
+
+def _no_namespaces(name: str, value: Json) -> Mapping[str, str]:
+    return {}
 
 
 def compile_isolators(
@@ -67,6 +108,8 @@ def compile_isolators(
         pod_plan, reports = compilers.scope(None, isolators, host)
         if isolators:
             host = replace(host, pod={isolator.name: isolator.value for isolator in isolators})
+    else:
+        compilers.look_at_pod(host)
     app_plans = {}
     for name, declared in apps.items():
         app_plans[name], more = compilers.scope(name, tuple(declared), host)
@@ -81,12 +124,17 @@ class _Compilers:
         self._drivers = tuple(drivers)
         self._strict = strict
         self._by_name: dict[str, Isolator] = {}
+        #: what the pod's isolators mean for each of its apps
+        self._each = IsolatorPlan()
         for driver in self._drivers:
             for name in driver.names:
                 self._by_name.setdefault(name, driver)
 
     def scope(
-        self, scope: str | None, isolators: tuple[DeclaredIsolator, ...], host: IsolatorHost
+        self,
+        scope: str | None,
+        isolators: tuple[DeclaredIsolator, ...],
+        host: IsolatorHost,
     ) -> tuple[IsolatorPlan, tuple[IsolatorReport, ...]]:
         """All of one scope: those asked for, in their order, then the defaults.
 
@@ -97,11 +145,13 @@ class _Compilers:
         defaults = self._defaults(scope, [name for name, _ in asked], host)
         if asked or defaults:
             host = replace(host, siblings=dict([*defaults, *asked]))
-        plan = IsolatorPlan()
+        plan = IsolatorPlan() if scope is None else self._each
         reports = []
         for each, default in [*((one, False) for one in asked), *((one, True) for one in defaults)]:
             name, value = each
             compiled = self._compile(name, value, scope, host)
+            if default and plan.privileged and compiled.plan.seccomp is not None:
+                compiled = replace(compiled, plan=IsolatorPlan(), outcome="ignored", note="the app is privileged")
             if self._strict and not default and compiled.outcome != "enforced":
                 raise IsolatorError(
                     f"isolator {name} of {_called(scope)} would be {compiled.outcome}: {compiled.note}",
@@ -109,8 +159,21 @@ class _Compilers:
                 )
             outcome, note, amounts = compiled.outcome, compiled.note, compiled.amounts
             reports.append(IsolatorReport(name, scope, outcome, note, default, value, amounts))
-            plan = _merge(plan, compiled.plan, name)
+            plan = merged(plan, compiled.plan, name)
+            if scope is None and compiled.apps is not None:
+                self._each = merged(self._each, compiled.apps, name)
         return plan, tuple(reports)
+
+    def look_at_pod(self, host: IsolatorHost) -> None:
+        """What the isolators of a pod that is there already mean for each of its apps."""
+        for name, value in host.pod.items():
+            apps = self._compile(name, value, None, host).apps
+            if apps is not None:
+                self._each = merged(self._each, apps, name)
+
+    def ask(self, isolator: DeclaredIsolator, method: str, without: Any) -> Any:
+        """A method that the isolator's plugin may have. :param without: what stands in where it has none."""
+        return getattr(self._by_name.get(isolator.name), method, without)
 
     def _refuse_exclusive(self, names: list[str], scope: str | None) -> None:
         for driver in self._drivers:
@@ -149,7 +212,7 @@ def _called(scope: str | None) -> str:
     return "the pod" if scope is None else f"app {scope}"
 
 
-def _merge(plan: IsolatorPlan, more: IsolatorPlan, name: str) -> IsolatorPlan:
+def merged(plan: IsolatorPlan, more: IsolatorPlan, name: str) -> IsolatorPlan:
     """``plan`` with what ``more`` sets; collections add up, single values may be set once."""
     empty = IsolatorPlan()
     changes: dict[str, object] = {}

@@ -261,6 +261,21 @@ class TrafficLimit:
 
 
 @frozen
+class HostMount:
+    """A part of the host's file system that an app sees.
+
+    :param source: on the host; ``target`` in the app's root: both absolute.
+    """
+
+    source: str
+    target: str
+    read_only: bool = False
+
+    def to_json(self) -> dict[str, Json]:
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+
+@frozen
 class IsolatorPlan:
     """What isolators become for one app, or for a pod: neutral, finished, applied by a stager as it stands.
 
@@ -279,7 +294,9 @@ class IsolatorPlan:
     :param apparmor: profile that the app's programs run under.
     :param selinux: security context that they run in.
     :param privileged: an app whose walls are taken down (X6).
-    :param namespaces: those that the pod shares with the host (``{"ipc": "host"}``); only in a pod's plan.
+    :param namespaces: those that the pod shares with the host (``{"ipc": "host"}``): the core's to say,
+        in the pod's plan.
+    :param mounts: of the host's file system; the core makes volumes of them.
     """
 
     capabilities: tuple[str, ...] | None = None
@@ -296,6 +313,7 @@ class IsolatorPlan:
     selinux: str | None = None
     privileged: bool = False
     namespaces: Mapping[str, str] = field(default_factory=dict)
+    mounts: tuple[HostMount, ...] = ()
 
     #: Version of the JSON form; a stager refuses a newer one. A plan is of the version of what it sets: whoever
     #: does not know of a filter must not run the app without.
@@ -325,6 +343,8 @@ class IsolatorPlan:
             value.update(version=self.VERSION, **newer)
         if self.traffic:
             value["traffic"] = [limit.to_json() for limit in self.traffic]
+        if self.mounts:
+            value["mounts"] = [mount.to_json() for mount in self.mounts]
         return value
 
     @classmethod
@@ -345,6 +365,7 @@ class IsolatorPlan:
             selinux=value.get("selinux"),
             privileged=value.get("privileged", False),
             namespaces=dict(value.get("namespaces", {})),
+            mounts=tuple(HostMount(**mount) for mount in value.get("mounts", ())),
         )
 
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from kurma_core.images.keys import KeyManager
     from kurma_core.images.removal import Removal, Used
     from kurma_core.images.signing import Verified
+    from kurma_core.images.vouching import Vouchers
     from kurma_core.models import ImageRecord, Provenance, RenderedImage
     from kurma_core.registry import PluginRegistry
     from kurma_core.trust import Trust
@@ -388,6 +389,25 @@ class ImageManager:
             return self._policy(()).trust(record)
         except TrustError:
             return "unverified"  # others may write the keystore, or it cannot be read; using the image says so
+
+    def vouchers(self, image_id: str, *, insecure: Collection[str] = frozenset()) -> Vouchers:
+        """What speaks for an image of the store now, and for what it is made of (X6).
+
+        :param insecure: relaxations with which its dependencies are looked for.
+        :raises TrustError: a keystore cannot be read, or others may write it.
+        :raises RenderError: a dependency is missing, …
+        """
+        from kurma_core.images.graph import Graph
+        from kurma_core.images.vouching import loose_parts, vouchers
+        from kurma_core.value import replace
+
+        found = vouchers(self.store.get(image_id), self._signer_lapse)
+        if b'"dependencies"' not in self.store.manifest_bytes(image_id):
+            return found
+        with self.keeping():
+            node = Graph(self.store, self._policy(insecure), self._holds.hold).node(image_id)
+            parts = [vouchers(self.store.get(part), self._signer_lapse) for part in set(loose_parts(node))]
+        return replace(found, parts=tuple(parts))
 
     def lapse(self, record: ImageRecord) -> str | None:
         """Why a signature that an image came in by vouches for it no longer: ``unknown`` (its key is not trusted

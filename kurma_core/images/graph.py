@@ -34,7 +34,7 @@ _DEPTH = 64
 _IMAGES = 1000
 _FEWER = "build one image of what several of them hold"
 #: Digits of a truncated ID for which nobody finds another image: what early documents have, 160 bits.
-_ENOUGH = 40
+ENOUGH_DIGITS = 40
 
 
 class Graph:
@@ -138,7 +138,7 @@ class Graph:
         image is that names it."""
         if dependency.image_id is not None:
             record = self._by_id(manifest, dependency, dependency.image_id)
-            if len(dependency.image_id.partition("-")[2]) >= _ENOUGH:
+            if len(dependency.image_id.partition("-")[2]) >= ENOUGH_DIGITS:
                 return record
             fitting = [record]
         else:

@@ -106,6 +106,10 @@ class PodChanger(PodEnder):
         with self._changeable(directory, "start", app) as pod:
             if self._runs(directory, app):
                 raise PodStateError(f"app {app} of pod {pod.document.name} runs already")
+            if pod.document.needs:
+                from kurma_core.pods import gate
+
+                gate.check_again(pod.document, self.services, app)
             pod.driver.start_app(directory.path, pod.stager, app, max(_START, self.services.config.start_timeout))
         return self._record(directory)
 

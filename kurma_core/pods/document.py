@@ -19,6 +19,30 @@ Json = Any
 
 
 @frozen
+class Need:
+    """Power over the host that an image must be granted (X6).
+
+    :param power: ``ISOLATOR`` or ``ISOLATOR=PART``, as a grant names it.
+    :param level: who asks: :data:`OF_IMAGE`, :data:`OF_APP` or :data:`OF_POD`; or the name of another app, by
+        which all apps of the pod come by it.
+    """
+
+    power: str
+    level: str
+
+    @property
+    def isolator(self) -> str:
+        return self.power.partition("=")[0]
+
+    def to_json(self) -> dict[str, Json]:
+        return {"power": self.power, "level": self.level}
+
+
+#: The image's manifest; the pod's, for that app; the pod, for all its apps. No app's name holds a blank.
+OF_IMAGE, OF_APP, OF_POD = "its image", "its app", "the pod"
+
+
+@frozen
 class PodDocument:
     """:param manifest: reified.
     :param mounts: by app, in the order in which they are mounted.
@@ -29,6 +53,8 @@ class PodDocument:
     :param ids: of the host that its user namespace has; its own until it is removed. None: no user namespace.
     :param keep: it was made without apps, and ends only when it is stopped (G10).
     :param added_volumes: names of those that came with an app, while the pod ran.
+    :param needs: power over the host that an app's image must be granted at every start, by app; "": that every
+        app's must, for all of them have it (X6).
     """
 
     uuid: str
@@ -57,6 +83,7 @@ class PodDocument:
     ids: IdRange | None = None
     keep: bool = False
     added_volumes: tuple[str, ...] = ()
+    needs: Mapping[str, tuple[Need, ...]] = field(default_factory=dict)
 
     @property
     def app_names(self) -> list[str]:
@@ -71,6 +98,13 @@ class PodDocument:
     def cgroup(self) -> str:
         """Relative to the root of each hierarchy."""
         return f"kurma/{self.uuid}"
+
+    @property
+    def shared(self) -> frozenset[str]:
+        """Namespaces that it shares with the host: of ``ipc``, ``net``, ``pid``, ``user`` and ``uts``."""
+        found = {kind for kind, word in self.pod_plan.namespaces.items() if word == "host"}
+        found.update(["net"] if self.host_network else [], ["user"] if self.ids is None else [])
+        return frozenset(found)
 
     @property
     def network_namespace(self) -> str | None:
@@ -115,6 +149,7 @@ class PodDocument:
             "environment": {app: [list(pair) for pair in pairs] for app, pairs in self.environment.items()},
             "keep": self.keep,
             "addedVolumes": list(self.added_volumes),
+            "needs": {app: [need.to_json() for need in needs] for app, needs in self.needs.items()},
         }
 
     @classmethod
@@ -151,6 +186,10 @@ class PodDocument:
             ids=None if value.get("ids") is None else IdRange.from_json(value["ids"]),
             keep=value.get("keep", False),
             added_volumes=tuple(value.get("addedVolumes", ())),
+            needs={
+                app: tuple(Need(need["power"], need["level"]) for need in needs)
+                for app, needs in value.get("needs", {}).items()
+            },
         )
 
 

@@ -90,6 +90,7 @@ class PodManager(PodChanger):
         try:
             # Whoever changes its apps, of the run before, comes to an end first.
             with directory.apps_lock(APPS_PATIENCE):
+                self._check_power(read_document(directory))
                 return self._start(directory, lock, stdio, settled)
         except BaseException:
             os.close(lock)
@@ -115,6 +116,13 @@ class PodManager(PodChanger):
             pod.release()
             raise
         return pod
+
+    def _check_power(self, document: PodDocument) -> None:
+        """:raises PowerError: what was granted to an image when the pod was made is granted no longer (X6)."""
+        if document.needs:
+            from kurma_core.pods import gate
+
+            gate.check_again(document, self.services)
 
     @staticmethod
     def _startable(document: PodDocument, state: Mapping[str, object]) -> None:

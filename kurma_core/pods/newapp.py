@@ -12,8 +12,7 @@ from kurma_core.appc.pod import PodManifest
 from kurma_core.appc.reify import effective_app, reify
 from kurma_core.errors import PodStateError, UsageError
 from kurma_core.isolation import compile_isolators, host_facts
-from kurma_core.pods import terminals, volumes
-from kurma_core.pods.network_namespace import NetworkNamespace
+from kurma_core.pods import gate, hostmounts, terminals, volumes
 from kurma_core.pods.prepare import mount_setups
 from kurma_core.pods.request import overridden
 from kurma_core.value import frozen, replace
@@ -85,28 +84,36 @@ def new_app(
     if document.ids is not None:
         volumes.check_owners(reified.pod, document.ids)
     isolators = effective_app(reified.pod.apps[-1], image[1]).isolators
+    drivers = services.isolators()
+    needs = {**document.needs, app.name: gate.needs_of_new(request, isolators, drivers)}
+    granted = gate.check_app(needs, app.name, image[0], services, request.insecure)
     isolation = compile_isolators(
         None,
         {app.name: isolators},
-        (*services.isolators(), NetworkNamespace(document.host_network)),
+        drivers,
         replace(
             host_facts(
                 services.cgroup_versions(),
                 userns=document.ids is not None,
-                host_network=document.host_network,
+                shared=document.shared,
+                pods=services.store.root,
             ),
             pod={isolator.name: isolator.value for isolator in manifest.isolators},
         ),
         strict=request.strict_isolators,
     )
+    added = {app.name: mount_setups(reified)[app.name]}
+    pod, mounts = hostmounts.added(reified.pod, added, replace(isolation, pod=document.pod_plan))
     had = {volume.name for volume in manifest.volumes}
-    new = tuple(volume.name for volume in reified.pod.volumes if volume.name not in had)
+    new = tuple(volume.name for volume in pod.volumes if volume.name not in had)
     changed = replace(
         document,
-        manifest=reified.pod,
-        mounts={**document.mounts, app.name: mount_setups(reified)[app.name]},
+        manifest=pod,
+        mounts={**document.mounts, **mounts},
         plans={**document.plans, app.name: isolation.apps[app.name]},
         isolators=(*document.isolators, *isolation.reports),
+        notes=(*document.notes, *granted),
+        needs={name: some for name, some in needs.items() if some},
         added_volumes=(*document.added_volumes, *new),
         volume_links=document.volume_links or request.allow_volume_links,
     )
@@ -157,6 +164,8 @@ def without(document: PodDocument, app: str) -> tuple[PodDocument, tuple[str, ..
             plans={name: plan for name, plan in document.plans.items() if name != app},
             environment={name: pairs for name, pairs in document.environment.items() if name != app},
             isolators=tuple(report for report in document.isolators if report.scope != app),
+            notes=tuple(note for note in document.notes if not note.startswith(gate.note_of(app))),
+            needs={name: some for name, some in document.needs.items() if name != app},
             added_volumes=tuple(name for name in document.added_volumes if name not in gone),
             interactive=None if document.interactive == app else document.interactive,
             terminal=None if document.terminal == app else document.terminal,

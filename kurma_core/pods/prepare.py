@@ -12,21 +12,21 @@ from kurma_core.appc.pod import PodManifest
 from kurma_core.appc.reify import effective_app, idle_volumes, reify
 from kurma_core.errors import UsageError
 from kurma_core.hookspecs import MountSetup
-from kurma_core.isolation import compile_isolators, host_facts
+from kurma_core.isolation import compile_isolators, host_facts, merged
 from kurma_core.models import NetworkRequest, PortMapping
 from kurma_core.networking import parse_net
-from kurma_core.pods import ports, terminals, volumes
+from kurma_core.pods import gate, hostmounts, namespaces, ports, terminals, volumes
 from kurma_core.pods.document import PodDocument
-from kurma_core.pods.network_namespace import NetworkNamespace
-from kurma_core.pods.request import overridden
+from kurma_core.pods.request import overridden, with_isolators
 from kurma_core.value import replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kurma_core.appc.image import ImageManifest
+    from kurma_core.appc.image import ImageManifest, Isolator
     from kurma_core.appc.reify import Reified
     from kurma_core.appc.template import PodTemplate
+    from kurma_core.hookspecs import Isolator as IsolatorDriver
     from kurma_core.hookspecs import Progress
     from kurma_core.isolation import Isolation
     from kurma_core.models import IdRange
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from kurma_core.pods.services import Services
 
 _HOSTNAME_LIMIT = 63
+#: What isolators say of the user namespace, as ``--userns`` says it.
+_WORDS = {"private": "auto", "host": "none"}
 
 
 def pod_document(
@@ -55,27 +57,40 @@ def pod_document(
     for note in idle:
         services.note(note)
     volumes.check_sources(reified.pod, allow_links=request.allow_volume_links)
-    attachments = services.networking.plan(_networks(request, template), _ports(request, reified), uuid)
+    drivers = services.isolators()
+    isolators = _isolators(reified.pod, resolved)
+    wishes = namespaces.wishes(reified.pod.isolators, isolators, drivers)
+    networks, userns = _networks(request, template), _userns(request, reified.pod)
+    # Where root has said it, nobody else is asked.
+    decided = {kind for kind, word in (("net", networks), ("user", userns)) if word is not None}
+    shared = frozenset(kind for kind, word in wishes.items() if word == "host" and kind not in decided)
+    needs = gate.needs(request, reified.pod, isolators, drivers, shared)
+    granted = gate.check_pod(needs, _ids_of(resolved), services, request.insecure)
+    if networks is None and "net" in shared:
+        networks = [NetworkRequest("host")]
+    attachments = services.networking.plan(networks, _ports(request, reified), uuid)
     # Even a pod on "none" has its loopback; only one in the host's network has no attachment.
     host_network = not attachments
-    ids = _ids(request, reified.pod, uuid, services)
-    isolation = _isolation(
-        request, reified.pod, resolved, services, host_network=host_network, userns=ids is not None
+    ids = _ids(userns or _WORDS.get(wishes.get("user", "")), reified.pod, uuid, services)
+    shared = (
+        (shared - {"net", "user"}) | ({"net"} if host_network else set()) | ({"user"} if ids is None else set())
     )
+    isolation = _isolation(request, reified.pod, isolators, drivers, services, ids, shared)
     ports.check_free(services.store, uuid, ports.published(attachments))
     for app in reified.pod.apps:
         terminals.check(app)
         services.images.render(str(app.image.id), renderer, verify=request.verify, insecure=request.insecure)
+    manifest, mounts = hostmounts.added(reified.pod, mount_setups(reified), isolation)
     return PodDocument(
         uuid=uuid,
         name=name,
         created_at=created_at,
-        manifest=reified.pod,
-        mounts=mount_setups(reified),
+        manifest=manifest,
+        mounts=mounts,
         plans=isolation.apps,
         pod_plan=isolation.pod,
         isolators=isolation.reports,
-        notes=(*reified.notes, *idle),
+        notes=(*reified.notes, *idle, *granted),
         stager=stager,
         renderer=renderer,
         attachments=attachments,
@@ -91,6 +106,7 @@ def pod_document(
         volume_links=request.allow_volume_links,
         ids=ids,
         keep=not template.pod.apps,
+        needs=needs,
     )
 
 
@@ -110,39 +126,54 @@ def _reified(
     return template, reified
 
 
+def _isolators(
+    pod: PodManifest, resolved: Mapping[str, tuple[str, ImageManifest]]
+) -> dict[str, tuple[Isolator, ...]]:
+    """All isolators of each app."""
+    return {app.name: effective_app(app, resolved[app.name][1]).isolators for app in pod.apps}
+
+
 def _isolation(
     request: PodRequest,
     pod: PodManifest,
-    resolved: Mapping[str, tuple[str, ImageManifest]],
+    isolators: Mapping[str, tuple[Isolator, ...]],
+    drivers: tuple[IsolatorDriver, ...],
     services: Services,
-    *,
-    host_network: bool,
-    userns: bool,
+    ids: IdRange | None,
+    shared: frozenset[str],
 ) -> Isolation:
-    apps = {app.name: effective_app(app, resolved[app.name][1]).isolators for app in pod.apps}
-    return compile_isolators(
-        pod.isolators,
-        apps,
-        (*services.isolators(), NetworkNamespace(host_network)),
-        host_facts(services.cgroup_versions(), userns=userns, host_network=host_network),
-        strict=request.strict_isolators,
+    """:param shared: the namespaces that the pod shares with the host."""
+    host = host_facts(
+        services.cgroup_versions(),
+        userns=ids is not None,
+        shared=shared,
+        pods=services.store.root,
     )
+    isolation = compile_isolators(pod.isolators, isolators, drivers, host, strict=request.strict_isolators)
+    return replace(isolation, pod=merged(isolation.pod, namespaces.plan(shared), namespaces.NAME))
 
 
-def _ids(request: PodRequest, pod: PodManifest, uuid: str, services: Services) -> IdRange | None:
-    """The ids of its user namespace, its own from now on."""
-    if request.userns == "none" or (
-        request.userns is None and services.config.userns == "none" and not pod.annotations
-    ):
+def _userns(request: PodRequest, pod: PodManifest) -> str | None:
+    """What root, or the pod's annotation, says of its user namespace."""
+    if request.userns is None and not pod.annotations:
         return None
     from kurma_core.pods.id_ranges import wanted
 
-    word = wanted(request.userns, pod, services.config.userns)
+    return wanted(request.userns, pod, "") or None
+
+
+def _ids(word: str | None, pod: PodManifest, uuid: str, services: Services) -> IdRange | None:
+    """The ids of its user namespace, its own from now on. :param word: None: as is usual."""
+    word = services.config.userns if word is None else word
     if word == "none":
         return None
     ids = services.id_ranges.claim(uuid, word)
     volumes.check_owners(pod, ids)
     return ids
+
+
+def _ids_of(resolved: Mapping[str, tuple[str, ImageManifest]]) -> dict[str, str]:
+    return {app: image for app, (image, _) in resolved.items()}
 
 
 def _images(
@@ -180,7 +211,8 @@ def _override(
             groups_of = functools.partial(services.images.groups_of, image_id)
             app = replace(app, app=overridden(app.app or image.app, overrides, image, groups_of))
         apps.append(app)
-    return replace(template, pod=replace(template.pod, apps=tuple(apps)))
+    isolators = with_isolators(template.pod.isolators, request.isolators)
+    return replace(template, pod=replace(template.pod, apps=tuple(apps), isolators=isolators))
 
 
 def _networks(request: PodRequest, template: PodTemplate) -> list[NetworkRequest] | None:

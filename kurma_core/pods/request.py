@@ -51,6 +51,7 @@ class PodRequest:
     :param terminal: the app that gets a terminal, besides those whose annotations say so.
     :param ephemeral: remove the pod once it has ended.
     :param hosts: further lines of ``/etc/hosts``: (address, names).
+    :param isolators: (name, value) for the pod: root's own word, as those of ``overrides`` are (X6).
     :param userns: ``none``, ``auto`` or ``UID:COUNT``; None: as the template's annotation says, else as is usual.
     :param dns: ``nameservers``, ``search``, ``options``; None: from the networks, else the host's.
     """
@@ -76,6 +77,18 @@ class PodRequest:
     strict_volumes: bool = False
     allow_volume_links: bool = False
     userns: str | None = None
+    isolators: tuple[tuple[str, Any], ...] = ()
+
+
+def with_isolators(own: tuple[Isolator, ...], given: tuple[tuple[str, Any], ...]) -> tuple[Isolator, ...]:
+    """A pod's isolators, with others over those of the same name; of objects, key by key."""
+    found = {isolator.name: isolator for isolator in own}
+    for name, value in given:
+        had = found[name].value if name in found else None
+        if isinstance(had, dict) and isinstance(value, dict):
+            value = {**had, **value}
+        found[name] = Isolator(name, value)
+    return tuple(found.values())
 
 
 def overridden(

@@ -14,6 +14,8 @@ from kurma_core.value import replace
 
 _V1 = dict.fromkeys(("cpu", "cpuacct", "cpuset", "memory", "blkio", "pids", "devices", "freezer"), 1)
 _V2 = dict.fromkeys(("cpu", "cpuset", "memory", "io", "pids"), 2)
+#: Of a pod whose isolators have shared the host's PID namespace.
+_SHARED = frozenset({"pid", "user"})
 _EVERY_CAPABILITY = "000001ffffffffff"
 _ALL_BUT_SYS_RESOURCE = "000001fffeffffff"
 
@@ -30,6 +32,11 @@ def stock(root: Path) -> str:
         write(root, f"{place}/dev", "8:0\n")
         write(root, f"{place}/size", "1000\n")
         write(root, f"{place}/queue/rotational", "1\n")
+    write(root, "proc/sys/kernel/cap_last_cap", "40\n")
+    # Not everybody may make a device; this one is everywhere.
+    (root / "dev").mkdir(exist_ok=True)
+    (root / "dev/urandom").unlink(missing_ok=True)
+    (root / "dev/urandom").symlink_to("/dev/urandom")
     return str(root)
 
 
@@ -40,11 +47,11 @@ def write(root: Path, name: str, text: str) -> None:
 
 
 def cgroup_v1(root: Path) -> IsolatorHost:
-    return IsolatorHost(_V1, 4, root=stock(root))
+    return IsolatorHost(_V1, 4, root=stock(root), shared=_SHARED, pods="/var/lib/kurma/pods")
 
 
 def cgroup_v2(root: Path) -> IsolatorHost:
-    return IsolatorHost(_V2, 4, root=stock(root))
+    return IsolatorHost(_V2, 4, root=stock(root), shared=_SHARED, pods="/var/lib/kurma/pods")
 
 
 def no_cgroups(root: Path) -> IsolatorHost:

@@ -53,6 +53,8 @@ def words(plan: IsolatorPlan) -> str:
             parts += [f"`{d.path}` {d.kind} {d.major}:{d.minor} {d.access} {d.mode:04o}" for d in value]
         elif each.name == "traffic":
             parts += [f"{t.direction} {t.rate} bytes/s on {t.interface or 'every interface'}" for t in value]
+        elif each.name == "mounts":
+            parts += [f"`{m.target}` shows the host's `{m.source}`" for m in value]
         elif hasattr(value, "items"):
             parts += [f"`{key}` {found}" for key, found in value.items()]
         elif value is True:

@@ -21,6 +21,14 @@ ABOUT: dict[str, tuple[str, Any]] = {
         {"set": ["CAP_NET_BIND_SERVICE"]},
     ),
     "os/linux/cpu-shares": ("a whole number from 2 to 262144; 1024 is what everybody has", 512),
+    "host/api-access": ("true or false", True),
+    "host/privileged": ("true or false", True),
+    "kurma.io/devices": (
+        "a list of paths below /dev, or of {path, hostPath, access: letters of rwm}",
+        [{"path": "/dev/seed", "hostPath": "/dev/urandom", "access": "r"}],
+    ),
+    "os/linux/namespaces": ("host or private by ipc, net, pid, user, uts", {"pid": "host", "net": "private"}),
+    "os/linux/privileged": ("true or false", True),
     "os/linux/no-new-privileges": ("true or false", True),
     "resource/cpu": (
         "{request, limit}: cores, thousandths of one by m; request is the limit where it is not given",

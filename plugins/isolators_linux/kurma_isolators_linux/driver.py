@@ -11,15 +11,19 @@ from typing import TYPE_CHECKING, Any
 from kurma_core.errors import IsolatorError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
-    from kurma_core.hookspecs import Compiled, IsolatorAbout, IsolatorHost
+    from kurma_core.hookspecs import Compiled, IsolatorAbout, IsolatorHost, Power
 
 #: Name → module and function: ``function(name, value, scope, host) -> Compiled``.
 _COMPILERS = {
     "os/linux/capabilities-remove-set": "capabilities:remove_set",
     "os/linux/capabilities-retain-set": "capabilities:retain_set",
     "os/linux/cpu-shares": "simple:cpu_shares",
+    "host/api-access": "host:api_access",
+    "host/privileged": "host:host_privileged",
+    "kurma.io/devices": "devices:devices",
+    "os/linux/namespaces": "host:namespaces",
     "os/linux/no-new-privileges": "simple:no_new_privileges",
     "resource/cpu": "resources:cpu",
     "resource/memory": "resources:memory",
@@ -33,6 +37,7 @@ _COMPILERS = {
     "kurma.io/network-write-bandwidth": "traffic:network",
     "os/linux/oom-score-adj": "simple:oom_score_adj",
     "os/unix/sysctl": "sysctls:sysctl",
+    "os/linux/privileged": "host:privileged",
 }
 _BOTH = ("app", "pod")
 #: In which scopes an isolator has a meaning; those that are not here: an app's.
@@ -49,9 +54,22 @@ _SCOPES: dict[str, tuple[str, ...]] = {
     "kurma.io/network-write-bandwidth": _BOTH,
     "os/linux/cpu-shares": _BOTH,
     "os/unix/sysctl": ("pod",),
+    "host/api-access": _BOTH,
+    "host/privileged": _BOTH,
+    "kurma.io/devices": _BOTH,
+    "os/linux/namespaces": _BOTH,
+    "os/linux/privileged": _BOTH,
 }
 #: Processes and threads of an app that says nothing of them: enough for any, not for a fork bomb. As podman's.
 _PIDS = {"limit": 2048}
+#: Name → module and function that tells which power over the host a value asks for (X6).
+_GATED = {
+    "host/api-access": "host:powers",
+    "host/privileged": "host:powers",
+    "kurma.io/devices": "devices:powers",
+    "os/linux/namespaces": "host:namespaces_powers",
+    "os/linux/privileged": "host:powers",
+}
 
 
 class LinuxIsolators:
@@ -81,17 +99,31 @@ class LinuxIsolators:
             raise IsolatorError(
                 f"isolator {name} has no meaning for {_a(scope)}", hint=f"give it to {_a(scopes[0])}"
             )
-        module, function = _COMPILERS[name].split(":")
-        compiled: Compiled = getattr(import_module(f"kurma_isolators_linux.{module}"), function)(
-            name, value, scope, host
-        )
+        compiled: Compiled = _function(_COMPILERS[name])(name, value, scope, host)
         return compiled
+
+    def powers(self, name: str, value: Any) -> tuple[Power, ...]:
+        """:raises IsolatorError: the value is wrong."""
+        found: tuple[Power, ...] = _function(_GATED[name])(name, value) if name in _GATED else ()
+        return found
+
+    def namespaces(self, name: str, value: Any) -> Mapping[str, str]:
+        """:raises IsolatorError: the value is wrong."""
+        if name != "os/linux/namespaces":
+            return {}
+        found: Mapping[str, str] = _function("host:namespaces_of")(name, value)
+        return found
 
     def about(self, name: str) -> IsolatorAbout:
         from kurma_core.hookspecs import IsolatorAbout
         from kurma_isolators_linux.about import ABOUT
 
         return IsolatorAbout(_SCOPES.get(name, ("app",)), *ABOUT[name])
+
+
+def _function(name: str) -> Any:
+    module, function = name.split(":")
+    return getattr(import_module(f"kurma_isolators_linux.{module}"), function)
 
 
 def _a(scope: str) -> str:

@@ -24,6 +24,16 @@ class TestLinuxIsolators(IsolatorContract):
     # The examples of all, and what else is worth it.
     good = (
         *((name, about.example, scope) for name, about in ABOUTS.items() for scope in about.scopes),
+        ("host/api-access", True, "app"),
+        ("host/privileged", True, "app"),
+        ("host/privileged", True, "pod"),
+        ("host/privileged", False, "pod"),
+        ("kurma.io/devices", [], "app"),
+        ("kurma.io/devices", [{"path": "/dev/own/seed", "hostPath": "/dev/urandom", "access": "wr"}], "pod"),
+        ("os/linux/namespaces", {}, "app"),
+        ("os/linux/namespaces", {"net": "host", "pid": "private"}, "pod"),
+        ("os/linux/privileged", True, "app"),
+        ("os/linux/privileged", True, "pod"),
         ("os/linux/no-new-privileges", False, "app"),
         *both("resource/cpu", {"request": "250m", "limit": "500m"}, {"limit": 2}, {"request": 0}),
         *both("resource/memory", {"request": "1G", "limit": "2G"}, {"limit": 1 << 62}, {"request": "1Mi"}),
@@ -43,6 +53,26 @@ class TestLinuxIsolators(IsolatorContract):
         ("os/unix/sysctl", {}, "pod"),
     )
     bad = (
+        *((name, value, "app") for name in ("host/api-access", "host/privileged") for value in ("true", 1, None)),
+        ("os/linux/privileged", "yes", "pod"),
+        *(("os/linux/namespaces", value, "pod") for value in ("host", {"net": "none"}, {"cgroup": "host"}, [])),
+        *(("kurma.io/devices", [entry], "app") for entry in ("/dev/none-such", "/dev", "fuse", "/dev/../etc", 7)),
+        *(
+            ("kurma.io/devices", [entry], "app")
+            for entry in ("/dev/null", "/dev/pts/3", "/dev/shm/x", "/proc/kcore")
+        ),
+        *(
+            ("kurma.io/devices", [{"path": "/dev/seed", "hostPath": "/dev/urandom", **more}], "app")
+            for more in (
+                {"access": "rx"},
+                {"access": ""},
+                {"access": "rr"},
+                {"mode": "0666"},
+                {"path": "/dev/shm"},
+            )
+        ),
+        ("kurma.io/devices", {"path": "/dev/urandom"}, "app"),
+        ("kurma.io/devices", [{"path": each, "hostPath": "/dev/zero"} for each in ("/dev/a", "/dev/a/b")], "app"),
         ("os/linux/no-new-privileges", "true", "app"),
         ("os/linux/no-new-privileges", True, "pod"),
         *both("resource/cpu", "1", {}, {"limit": 0}, {"request": 2, "limit": 1}, {"limit": 1, "default": True}),

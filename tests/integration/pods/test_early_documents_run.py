@@ -274,7 +274,11 @@ def test_early_host_network_is_the_pods_to_ask_for_and_not_the_images(kurma, ima
     alone = kurma("run", "--net", "none", images.solo[1])
     assert alone.returncode == 0, alone.stderr
     assert alone.stdout.strip() != ours
-    assert "os/linux/namespaces of app app is ignored: the host's network is not for an image" in alone.stderr
+    assert "os/linux/namespaces of app app is ignored: the pod's net namespace is its own" in alone.stderr
+    refused = kurma("run", images.solo[1])
+    assert refused.returncode == 125
+    assert "app app: its image example.com/solo asks for os/linux/namespaces=net" in refused.stderr
+    assert "grants: {app: {digests: [sha512-" in refused.stderr
     private = kurma("run", "--net", "none", pod=pod_of(images, "solo", isolators={"private-network": "true"}))
     assert private.stdout.strip() not in ("", ours)
     host = kurma("run", pod=pod_of(images, "solo", isolators={"private-network": "false"}))

@@ -1,0 +1,154 @@
+"""Devices of the host that an app may have (X5, ``kurma.io/devices``)."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING, Any
+
+from kurma_core.appc.types import describe
+from kurma_core.errors import IsolatorError
+from kurma_core.hookspecs import Compiled, Power
+from kurma_core.models import Device, IsolatorPlan
+from kurma_core.value import frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kurma_core.hookspecs import IsolatorHost
+
+_KEYS = frozenset(("path", "hostPath", "access"))
+_ACCESS = "rwm"
+#: In every app's ``/dev`` already; and what is no device of the host's to give: terminals are the pod's own.
+_GIVEN = frozenset(("console", "full", "null", "ptmx", "random", "tty", "urandom", "zero"))
+_OWN = ("fd", "mqueue", "pts", "shm", "stdin", "stdout", "stderr")
+_EXAMPLE = '[{"path": "/dev/fuse", "access": "rw"}], or ["/dev/fuse"]'
+
+
+@frozen
+class _Wanted:
+    """:param path: in the app; ``source`` on the host."""
+
+    path: str
+    source: str
+    access: str
+
+
+def powers(name: str, value: Any) -> tuple[Power, ...]:
+    """Every device of the host's but those that all apps have."""
+    found = [one for one in _read(name, value) if one.source.removeprefix("/dev/") not in _GIVEN]
+    return tuple(Power(f"{name}={one.source}") for one in found)
+
+
+def devices(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
+    """Each with the numbers, owner and mode that it has on the host now.
+
+    :raises IsolatorError: there is no such device, or it cannot be one of an app's ``/dev``.
+    """
+    found = tuple(_device(name, one, host.root) for one in _read(name, value))
+    if scope == "pod":
+        return Compiled(IsolatorPlan(), apps=IsolatorPlan(devices=found))
+    return Compiled(IsolatorPlan(devices=found))
+
+
+def _read(name: str, value: Any) -> list[_Wanted]:
+    if not isinstance(value, list):
+        raise IsolatorError(f"isolator {name}: expected a list of devices, got {describe(value)}", hint=_EXAMPLE)
+    wanted = [_wanted(name, entry) for entry in value]
+    for number, one in enumerate(wanted):
+        for other in wanted[:number]:
+            shorter, longer = sorted((one.path, other.path), key=len)
+            if longer == shorter or longer.startswith(f"{shorter}/"):
+                raise IsolatorError(f"isolator {name}: {one.path} stands in the way of {other.path}")
+    return wanted
+
+
+def _wanted(name: str, entry: Any) -> _Wanted:
+    if isinstance(entry, str):
+        entry = {"path": entry}
+    if not isinstance(entry, dict) or not set(entry) <= _KEYS or "path" not in entry:
+        raise IsolatorError(
+            f"isolator {name}: expected a path, or an object with path, hostPath, access, got {describe(entry)}",
+            hint=_EXAMPLE,
+        )
+    path, source = (_below_dev(name, each) for each in (entry["path"], entry.get("hostPath", entry["path"])))
+    if path.split("/")[2] in (*_OWN, *_GIVEN):
+        raise IsolatorError(f"isolator {name}: {path} is there for every app, and its own")
+    access = entry.get("access", _ACCESS)
+    if not isinstance(access, str) or not access or any(access.count(each) > (each in _ACCESS) for each in access):
+        raise IsolatorError(f"isolator {name}: {path}: expected letters of rwm as access, got {describe(access)}")
+    return _Wanted(path, source, "".join(letter for letter in _ACCESS if letter in access))
+
+
+def _below_dev(name: str, path: Any) -> str:
+    if not isinstance(path, str) or not _is_below_dev(path):
+        raise IsolatorError(f"isolator {name}: expected a path below /dev, got {describe(path)}")
+    return path
+
+
+def _is_below_dev(path: str) -> bool:
+    parts = path.split("/")
+    return (
+        parts[:2] == ["", "dev"]
+        and len(parts) > 2
+        and not any(part in ("", ".", "..") for part in parts[2:])
+        and path.isprintable()
+        and len(path) < 256
+    )
+
+
+def _device(name: str, wanted: _Wanted, root: str) -> Device:
+    source = f"{root.rstrip('/')}{wanted.source}"
+    try:
+        status = os.stat(source)
+    except OSError as error:
+        raise IsolatorError(
+            f"isolator {name}: {wanted.source}: {(error.strerror or '').lower()}",
+            hint="devices are the host's own: look for it in /dev",
+        ) from None
+    found = _as_device(wanted.path, status, wanted.access)
+    if found is None:
+        raise IsolatorError(f"isolator {name}: {wanted.source} is no device")
+    return found
+
+
+def _as_device(path: str, status: os.stat_result, access: str = _ACCESS) -> Device | None:
+    mode = status.st_mode
+    if not (stat.S_ISCHR(mode) or stat.S_ISBLK(mode)):
+        return None
+    return Device(
+        path=path,
+        kind="c" if stat.S_ISCHR(mode) else "b",
+        major=os.major(status.st_rdev),
+        minor=os.minor(status.st_rdev),
+        access=access,
+        mode=stat.S_IMODE(mode),
+        uid=status.st_uid,
+        gid=status.st_gid,
+    )
+
+
+def all_devices(root: str) -> tuple[Device, ...]:
+    """Every node of the host's ``/dev`` that an app has not of its own."""
+    top = f"{root.rstrip('/')}/dev"
+    return tuple(sorted(_below(top, "/dev"), key=lambda device: device.path))
+
+
+def _below(directory: str, path: str) -> Iterator[Device]:
+    try:
+        entries = list(os.scandir(directory))
+    except OSError:
+        return  # gone meanwhile, or none
+    for entry in entries:
+        if path == "/dev" and entry.name in (*_OWN, *_GIVEN):
+            continue
+        here = f"{path}/{entry.name}"
+        if entry.is_dir(follow_symlinks=False):
+            yield from _below(entry.path, here)
+            continue
+        try:
+            found = _as_device(here, entry.stat(follow_symlinks=False))
+        except OSError:
+            continue
+        if found is not None and _is_below_dev(here):
+            yield found

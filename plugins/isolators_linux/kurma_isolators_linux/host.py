@@ -1,0 +1,128 @@
+"""Power over the host (X6): shared namespaces, privileged apps, the host's file system, Kurma's own API.
+
+An image has none of it unless a grant of ``kurma.yml`` gives it: the core is told what a value asks for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kurma_core.appc.types import describe
+from kurma_core.errors import IsolatorError
+from kurma_core.hookspecs import Compiled, Power
+from kurma_core.models import HostMount, IsolatorPlan
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kurma_core.hookspecs import IsolatorHost
+
+KINDS = ("ipc", "net", "pid", "user", "uts")
+_WORDS = ("host", "private")
+#: Where an app finds the host's files, its ``/proc``, and the directory of all pods (those of Kurma's first life).
+HOST = "/host"
+#: Where an app finds the socket of the daemon.
+API = "/run/kurma/kurma.sock"
+
+
+# --- os/linux/namespaces -----------------------------------------------------------------------------------------
+
+
+def namespaces_of(name: str, value: Any) -> Mapping[str, str]:
+    """:raises IsolatorError: it is not what this isolator is."""
+    if not isinstance(value, dict) or not all(
+        kind in KINDS and isinstance(word, str) and word in _WORDS for kind, word in value.items()
+    ):
+        raise IsolatorError(
+            f'isolator {name}: expected an object with "host" or "private" for some of {", ".join(KINDS)}, '
+            f"got {describe(value)}",
+            hint='for instance {"net": "host", "pid": "private"}',
+        )
+    return value
+
+
+def namespaces_powers(name: str, value: Any) -> tuple[Power, ...]:
+    return tuple(
+        Power(f"{name}={kind}", kind) for kind, word in namespaces_of(name, value).items() if word == "host"
+    )
+
+
+def namespaces(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
+    """The core has decided already, and made what is to be made: what came of the wish is told."""
+    notes = []
+    for kind, word in sorted(namespaces_of(name, value).items()):
+        got = "host" if kind in host.shared else "private"
+        if word != got:
+            notes.append(f"the pod's {kind} namespace is {_OWN[got]}, as was said elsewhere")
+    return Compiled(IsolatorPlan(), "ignored" if notes else "enforced", "; ".join(notes))
+
+
+_OWN = {"host": "the host's", "private": "its own"}
+
+
+# --- os/linux/privileged -----------------------------------------------------------------------------------------
+
+
+def wanted(name: str, value: Any) -> bool:
+    """:raises IsolatorError: neither true nor false."""
+    if not isinstance(value, bool):
+        raise IsolatorError(f"isolator {name}: expected true or false, got {describe(value)}")
+    return value
+
+
+def powers(name: str, value: Any) -> tuple[Power, ...]:
+    """Of isolators that are true or false."""
+    return (Power(name),) if wanted(name, value) else ()
+
+
+def privileged(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
+    """Every capability, every device, nothing masked, no filter of system calls by default."""
+    if not wanted(name, value):
+        return Compiled(IsolatorPlan())
+    from kurma_isolators_linux.devices import all_devices
+
+    plan = IsolatorPlan(privileged=True, capabilities=_all_capabilities(host.root), devices=all_devices(host.root))
+    if host.userns:
+        note = "its power ends with the pod's user namespace: what needs root of the host is refused"
+        return _of(scope, plan, "modified", note)
+    return _of(scope, plan)
+
+
+def _all_capabilities(root: str) -> tuple[str, ...]:
+    """Those that this kernel has, as far as they have a name here."""
+    from kurma_core.linux import capabilities
+
+    with open(f"{root}/proc/sys/kernel/cap_last_cap") as file:
+        last = int(file.read())
+    return capabilities.NAMES[: last + 1]
+
+
+# --- host/privileged, host/api-access ----------------------------------------------------------------------------
+
+
+def host_privileged(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
+    """The host's files, processes and pods, below ``/host``."""
+    if not wanted(name, value):
+        return Compiled(IsolatorPlan())
+    shown = {"root": "/", "proc": "/proc", **({"pods": host.pods} if host.pods else {})}
+    plan = IsolatorPlan(mounts=tuple(HostMount(source, f"{HOST}/{place}") for place, source in shown.items()))
+    if host.userns:
+        note = "in the pod's user namespace the host's files are nobody's: it may what everybody may"
+        return _of(scope, plan, "modified", note)
+    return _of(scope, plan)
+
+
+def api_access(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
+    """The socket of the daemon that looks after the pod."""
+    if not wanted(name, value):
+        return Compiled(IsolatorPlan())
+    if host.api is None:
+        return Compiled(IsolatorPlan(), "ignored", "no daemon looks after this pod, whose API it could have")
+    return _of(scope, IsolatorPlan(mounts=(HostMount(host.api, API),)))
+
+
+def _of(scope: str, plan: IsolatorPlan, outcome: str = "enforced", note: str = "") -> Compiled:
+    """A pod's isolator is one of each of its apps."""
+    if scope == "pod":
+        return Compiled(IsolatorPlan(), outcome, note, apps=plan)
+    return Compiled(plan, outcome, note)

@@ -1,0 +1,278 @@
+"""The gate: whom a grant is for, who is asked, and what a refusal says (X6)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import yaml
+from kurma_isolators_linux.driver import LinuxIsolators
+
+from kurma_core import config
+from kurma_core.appc.image import Isolator
+from kurma_core.appc.template import PodTemplate
+from kurma_core.config import GrantConfig
+from kurma_core.errors import ConfigError, IsolatorError, PowerError
+from kurma_core.images.vouching import Vouchers
+from kurma_core.models import HostMount, IsolatorPlan
+from kurma_core.pods import gate, namespaces
+from kurma_core.pods.document import Need, PodDocument
+from kurma_core.pods.request import AppOverrides, PodRequest, with_isolators
+from kurma_core.value import replace
+
+ALICE, MALLORY = "A" * 40, "1" * 39 + "E"
+ID = "sha512-" + "0" * 128
+NAMESPACES = "os/linux/namespaces"
+PRIVILEGED = "os/linux/privileged"
+DRIVERS = (cast("Any", LinuxIsolators()),)
+
+
+def image(name: str = "example.com/app", *, signers: tuple[str, ...] = (ALICE,), **more: Any) -> Vouchers:
+    more = {"lapsed": {}, "digests": frozenset({more.get("id", ID)}), **more}
+    return Vouchers(**{"id": ID, "name": name, "signers": signers, **more})
+
+
+def grant(**keys: Any) -> GrantConfig:
+    return GrantConfig(**{"images": (), "signers": (), "digests": (), "isolators": (PRIVILEGED,), **keys})
+
+
+@pytest.mark.parametrize(
+    ("name", "allowed"),
+    [
+        ("example.com/app", True),
+        ("example.com/app/web", True),
+        ("example.com/apple", False),
+        ("example.com/app-2", False),
+        ("example.com", False),
+        ("other.example.com/app", False),
+    ],
+)
+def test_a_name_begins_where_its_parts_do(name: str, allowed: bool) -> None:
+    assert gate.admits(grant(images=("example.com/app",)), image(name)) is allowed
+
+
+def test_a_name_is_nothing_without_a_signature_that_counts() -> None:
+    mine = grant(images=("example.com/app",), signers=(ALICE,))
+    assert gate.admits(mine, image())
+    assert gate.admits(mine, image(signers=(MALLORY, ALICE)))
+    assert not gate.admits(mine, image(signers=(MALLORY,)))
+    assert not gate.admits(mine, image(signers=(), lapsed={ALICE: "revoked"}))
+    assert not gate.admits(replace(mine, signers=()), image(signers=()))
+    assert gate.admits(replace(mine, signers=()), image(signers=(MALLORY,)))
+
+
+def test_a_digest_is_the_whole_one_of_that_image() -> None:
+    exact = grant(digests=(ID,))
+    assert gate.admits(exact, image("anything", signers=()))
+    assert not gate.admits(exact, image(signers=(), id="sha512-" + "1" * 128))
+
+
+@pytest.mark.parametrize("mine", [grant(images=("example.com/app",)), grant(digests=(ID,))])
+def test_what_an_image_is_made_of_is_vouched_for_too(mine: GrantConfig) -> None:
+    part = image("example.com/base", id="sha512-" + "2" * 128)
+    assert gate.admits(mine, image(parts=(part,)))
+    loose = replace(part, signers=())
+    assert not gate.admits(mine, image(parts=(loose,)))
+    both = grant(digests=(ID, loose.id))
+    assert gate.admits(both, image(signers=(), parts=(loose,)))
+
+
+# --- who needs what ---
+
+
+def request(apps: dict[str, Any], **options: Any) -> PodRequest:
+    document = {"apps": [{"name": name, "image": "x", **app} for name, app in apps.items()]}
+    return PodRequest(PodTemplate.parse(document), **options)
+
+
+def needs(wanted: PodRequest, apps: dict[str, dict[str, Any]], pod: dict[str, Any], shared: str = "") -> Any:
+    isolators = {app: tuple(Isolator(*pair) for pair in some.items()) for app, some in apps.items()}
+    manifest = replace(wanted.template.pod, isolators=tuple(Isolator(*pair) for pair in pod.items()))
+    found = gate.needs(wanted, manifest, isolators, DRIVERS, frozenset(shared.split()))
+    return {app: [(need.power, need.level) for need in some] for app, some in found.items()}
+
+
+OWN = {"app": {"exec": ["/a"], "user": "0", "group": "0"}}
+
+
+def test_each_level_is_asked_for_the_same() -> None:
+    assert needs(request({"a": {}}), {"a": {PRIVILEGED: True}}, {}) == {"a": [(PRIVILEGED, "its image")]}
+    assert needs(request({"a": OWN}), {"a": {PRIVILEGED: True}}, {}) == {"a": [(PRIVILEGED, "its app")]}
+    assert needs(request({"a": {}}), {"a": {}}, {PRIVILEGED: True}) == {"": [(PRIVILEGED, "the pod")]}
+    assert (
+        needs(request({"a": {}}), {"a": {PRIVILEGED: False, "x.y/z": 1}}, {NAMESPACES: {"net": "private"}}) == {}
+    )
+
+
+def test_what_root_types_is_his_own_word() -> None:
+    typed = AppOverrides(isolators=((PRIVILEGED, True),))
+    assert needs(request({"a": {}}, overrides={"a": typed}), {"a": {PRIVILEGED: True}}, {}) == {}
+    pod = request({"a": {}}, isolators=((NAMESPACES, {"pid": "host"}),))
+    both = {NAMESPACES: {"pid": "host", "ipc": "host"}}
+    assert needs(pod, {"a": {}}, both, "pid ipc") == {"": [(f"{NAMESPACES}=ipc", "the pod")]}
+    assert with_isolators((Isolator(NAMESPACES, {"ipc": "host"}),), pod.isolators)[0].value == both[NAMESPACES]
+
+
+def test_a_namespace_that_one_app_asks_for_is_everyones() -> None:
+    asked = needs(request({"a": {}, "b": {}}), {"a": {NAMESPACES: {"pid": "host"}}, "b": {}}, {}, "pid")
+    power = f"{NAMESPACES}=pid"
+    assert asked == {"a": [(power, "its image")], "": [(power, "a")]}
+    # Where somebody else has decided, it is nobody's to ask for.
+    assert needs(request({"a": {}}), {"a": {NAMESPACES: {"pid": "host"}}}, {}, "") == {}
+
+
+def test_devices_are_powers_one_by_one_but_for_those_that_all_have() -> None:
+    value = [
+        "/dev/fuse",
+        {"path": "/dev/x", "hostPath": "/dev/sda"},
+        {"path": "/dev/seed", "hostPath": "/dev/zero"},
+    ]
+    assert needs(request({"a": {}}), {"a": {"kurma.io/devices": value}}, {})["a"] == [
+        ("kurma.io/devices=/dev/fuse", "its image"),
+        ("kurma.io/devices=/dev/sda", "its image"),
+    ]
+
+
+def test_namespaces_are_the_pods_then_its_apps_who_must_agree() -> None:
+    def isolator(**words: str) -> tuple[Isolator, ...]:
+        return (Isolator(NAMESPACES, words),)
+
+    assert namespaces.wishes(isolator(pid="private"), {"a": isolator(pid="host", ipc="host")}, DRIVERS) == {
+        "pid": "private",
+        "ipc": "host",
+    }
+    with pytest.raises(IsolatorError, match="app b asks for the net namespace to be private, and app a for the"):
+        namespaces.wishes((), {"a": isolator(net="host"), "b": isolator(net="private")}, DRIVERS)
+    both = {"a": isolator(net="host"), "b": isolator(net="private")}
+    assert namespaces.wishes(isolator(net="private"), both, DRIVERS) == {"net": "private"}
+
+
+def test_the_hosts_ipc_brings_its_shared_memory() -> None:
+    shared = frozenset({"ipc", "net", "user"})
+    memory = HostMount("/dev/shm", "/dev/shm")
+    assert namespaces.plan(shared) == IsolatorPlan(namespaces={"ipc": "host"}, mounts=(memory,))
+    assert namespaces.plan(frozenset({"net", "user"})) == IsolatorPlan()
+
+
+# --- what is said ---
+
+
+class Images:
+    def __init__(self, *images: Vouchers) -> None:
+        self.known = {one.id: one for one in images}
+
+    def vouchers(self, ident: str, *, insecure: Any) -> Vouchers:
+        return self.known[ident]
+
+
+def services(grants: dict[str, GrantConfig], *images: Vouchers) -> Any:
+    return SimpleNamespace(config=SimpleNamespace(grants=grants), images=Images(*images))
+
+
+@pytest.mark.parametrize("level", ["its image", "its app", "the pod", "other"])
+@pytest.mark.parametrize("had", [{}, {"web": grant(digests=("sha256:" + "0" * 64,))}])
+@pytest.mark.parametrize(
+    ("one", "says"),
+    [
+        (image(signers=(MALLORY,)), f"signed by {MALLORY}"),
+        (image("example.com/a~b", signers=()), "carries no signature"),
+        (image(signers=(), lapsed={ALICE: "revoked"}), f"its signer's key {ALICE} was revoked"),
+        (image(signers=(), lapsed={ALICE: "unknown"}), "is not trusted for that name any more"),
+        (
+            image(parts=(image("example.com/base", signers=(), id="sha512-" + "2" * 128),)),
+            "depends on example.com/base, which is not signed",
+        ),
+    ],
+)
+def test_the_line_of_a_refusal_allows_it(
+    level: str, had: dict[str, GrantConfig], one: Vouchers, says: str, tmp_path: Path
+) -> None:
+    wanted = {"web": (Need(f"{NAMESPACES}=pid", level),)}
+    with pytest.raises(PowerError) as caught:
+        gate.check_app(wanted, "web", ID, services(had, one))
+    error = caught.value
+    assert says in error.message
+    for word in ("app web", one.name, f"{NAMESPACES}=pid", *([level] if level == "other" else [])):
+        assert word in error.message
+    line = error.hint.split(": ", 1)[1]
+    if had:
+        assert "web-2" in yaml.safe_load(line)
+        line = f"grants: {{{line}}}"
+    file = tmp_path / "kurma.yml"
+    file.write_text(line + "\n")
+    granted = config.load(str(file)).grants
+    assert gate.check_app(wanted, "web", ID, services(dict(granted), one)) == (
+        f"app web: its image {one.name} has {NAMESPACES}=pid by the grant {next(iter(granted))} of kurma.yml",
+    )
+
+
+def test_a_grant_of_one_power_gives_no_other() -> None:
+    wanted = {"web": (Need(f"{NAMESPACES}=pid", "its image"),)}
+    for word, enough in (
+        (NAMESPACES, True),
+        (f"{NAMESPACES}=pid", True),
+        (f"{NAMESPACES}=net", False),
+        ("os", False),
+    ):
+        some = {"g": grant(images=("example.com",), isolators=(word,))}
+        if enough:
+            assert gate.check_app(wanted, "web", ID, services(some, image()))
+        else:
+            with pytest.raises(PowerError):
+                gate.check_app(wanted, "web", ID, services(some, image()))
+
+
+def test_every_app_of_a_pod_is_looked_at() -> None:
+    ours, theirs = image(), image("example.net/other", id="sha512-" + "1" * 128)
+    wanted = {"": (Need(PRIVILEGED, "the pod"),)}
+    some = services({"g": grant(images=("example.com",))}, ours, theirs)
+    assert len(gate.check_pod(wanted, {"a": ours.id}, some)) == 1
+    with pytest.raises(
+        PowerError, match=r"app b: the pod asks for .* which its image example.net/other would have"
+    ):
+        gate.check_pod(wanted, {"a": ours.id, "b": theirs.id}, some)
+
+
+def test_needs_are_on_record() -> None:
+    assert PodDocument.__doc__ is not None
+    need = Need(PRIVILEGED, "the pod")
+    assert Need(**need.to_json()) == need
+    assert (need.isolator, Need("a/b=c", "x").isolator) == (PRIVILEGED, "a/b")
+
+
+# --- configuration ---
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ({"images": ["example.com/a"]}, "grants.x: it has no `isolators`"),
+        ({"isolators": ["a/b"]}, "neither `images` nor `digests`"),
+        ({"isolators": ["a/b"], "images": ["example.com"], "digests": [ID]}, "both `images` and `digests`"),
+        ({"isolators": ["a/b"], "signers": [ALICE], "digests": [ID]}, "a digest needs no signer"),
+        ({"isolators": ["a/b"], "images": ["Example.com"]}, r"grants.x.images\[0\]: expected an image's name"),
+        ({"isolators": ["a/b"], "images": [""]}, r"images\[0\]: expected an image's name"),
+        ({"isolators": ["a/b"], "digests": [ID[:50]]}, r"digests\[0\]: expected an image's whole ID"),
+        ({"isolators": ["a/b"], "images": ["example.com"], "signers": ["me"]}, r"signers\[0\]: expected a key's"),
+    ],
+)
+def test_a_grant_that_says_nothing_is_an_error(entry: dict[str, Any], says: str, tmp_path: Path) -> None:
+    file = tmp_path / "kurma.json"
+    file.write_text(json.dumps({"grants": {"x": entry}}))
+    with pytest.raises(ConfigError, match=says):
+        config.load(str(file))
+
+
+def test_drop_ins_add_grants(tmp_path: Path) -> None:
+    (tmp_path / "kurma.d").mkdir()
+    for number, name in enumerate(("one", "two")):
+        entry = {"images": [f"example.com/{name}/"], "isolators": ["host/privileged"]}
+        (tmp_path / "kurma.d" / f"{number}.json").write_text(json.dumps({"grants": {name: entry}}))
+    grants = config.load(str(tmp_path)).grants
+    assert {name: one.images for name, one in grants.items()} == {
+        "one": ("example.com/one",),
+        "two": ("example.com/two",),
+    }
