@@ -5,7 +5,6 @@ Each step runs as root; who we are and where we stand is said at each.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 
@@ -98,10 +97,6 @@ def become(request: Request, fds: dict[int, int]) -> None:
         execute.execute(request["argv"], request["environment"])
     except execute.ExecuteError as error:
         raise StepError("exec", str(error.filename), error, error.exit_code) from None
-    except (OSError, ValueError) as error:
-        # ValueError: a NUL in an argument, an "=" in a variable's name
-        failure = error if isinstance(error, OSError) else OSError(errno.EINVAL, str(error))
-        raise StepError("exec", request["argv"][0], failure, execute.NOT_EXECUTABLE) from None
 
 
 def _become_user(request: Request) -> None:

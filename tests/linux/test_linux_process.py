@@ -2,12 +2,10 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from kurma_core.linux import process
-from kurma_core.linux.execute import ExecuteError, execute
 
 
 def test_identity_survives_json_and_tells_the_dead():
@@ -82,49 +80,3 @@ def test_clone_and_close_others():
     assert code == "5"
     # 1, the copy of it, and the descriptor by which the directory is read
     assert len(left.split(",")) == 3
-
-
-def why(argv, environment=None):
-    with pytest.raises(ExecuteError) as caught:
-        execute(argv, environment or {})
-    return caught.value
-
-
-def test_why_not_found(tmp_path):
-    error = why([f"{tmp_path}/nope"])
-    assert (error.exit_code, error.strerror) == (127, "no such file")
-    error = why(["nope-nope"], {"PATH": str(tmp_path)})
-    assert (error.exit_code, error.strerror) == (127, "not found in PATH")
-    assert why([""]).exit_code == 127
-
-
-@pytest.mark.parametrize(
-    ("content", "mode", "reason"),
-    [
-        (b"#!/bin/sh\n", 0o644, "it lacks the permission to be executed"),
-        (b"#!/nope/sh -e\n", 0o755, "its interpreter /nope/sh is missing"),
-        (b"no magic", 0o755, "it is neither a program of this machine nor a script with an interpreter"),
-    ],
-)
-def test_why_not_executable(tmp_path, content, mode, reason):
-    program = tmp_path / "program"
-    program.write_bytes(content)
-    program.chmod(mode)
-    error = why(["program"], {"PATH": f"/nope:{tmp_path}"})
-    assert (error.exit_code, error.strerror, error.filename) == (126, reason, str(program))
-
-
-def test_why_not_elf(tmp_path):
-    """A program of another machine, and one whose loader is missing."""
-    real = Path("/bin/sh").read_bytes()
-    program = tmp_path / "program"
-    program.write_bytes(real[:18] + (243).to_bytes(2, "little") + real[20:])
-    program.chmod(0o755)
-    assert "it is a program for riscv64, not " in str(why([str(program)]).strerror)
-    at = real.index(b"/lib")
-    program.write_bytes(real[:at] + b"/nop" + real[at + 4 :])
-    assert str(why([str(program)]).strerror).startswith("its loader /nop")
-
-
-def test_a_directory_is_not_executable(tmp_path):
-    assert why([str(tmp_path)]).strerror == "it is a directory"

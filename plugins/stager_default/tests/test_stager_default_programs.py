@@ -21,7 +21,6 @@ OF_THE_LIBRARY = {"_ctypes", "_json", "_socket", "errno", "fcntl", "gc", "select
 WITH_OS = {"_collections_abc", "_stat", "genericpath", "os", "os.path", "posixpath", "stat"}
 #: Ours, that only children, call-ins and the host need.
 NOT_OURS = {
-    "kurma_core.linux.execute",
     "kurma_core.linux.filecopy",
     "kurma_core.linux.inotify",
     "kurma_core.linux.netns_thread",

@@ -216,9 +216,9 @@ def test_a_failing_operation_names_itself(spawner, base):
 def test_a_program_that_cannot_be_executed(spawner, base):
     (base / "low" / "script").write_text("#!/bin/nope\n")
     (base / "low" / "script").chmod(0o755)
-    with pytest.raises(CommandNotFoundError, match="cannot start /bin/nope: no such file"):
+    with pytest.raises(CommandNotFoundError, match="cannot start /bin/nope: not found"):
         spawner.start(SpawnPlan(("/bin/nope",), root=plain_root(base)))
-    with pytest.raises(CommandNotExecutableError, match="its interpreter /bin/nope is missing"):
+    with pytest.raises(CommandNotExecutableError, match="the script.s interpreter /bin/nope is missing"):
         spawner.start(SpawnPlan(("/script",), root=plain_root(base)))
 
 

@@ -9,8 +9,7 @@ import _signal  # type: ignore[import-not-found]
 import errno
 import os
 
-from kurma_core.linux import capabilities, landlock, libc, namespaces, seccomp, userdb
-from kurma_stager_default.inside import execpath
+from kurma_core.linux import capabilities, execute, landlock, libc, namespaces, seccomp, userdb
 from kurma_stager_default.inside.errors import SetupError
 from kurma_stager_default.inside.manifest import PATH, App, Plan
 
@@ -173,7 +172,7 @@ def become(
 
     :param ready: called once everything has worked but the plan's filter of system calls, and exec itself.
     :raises SetupError: before exec.
-    :raises ExecError: from it.
+    :raises ExecuteError: from it.
     """
     plan = app.plan
     user = identity.user
@@ -205,13 +204,24 @@ def become(
         # As the app's user: a directory that it may not enter is as good as none.
         os.chdir(directory)
     except OSError as error:
-        reason = "does not exist" if error.errno == errno.ENOENT else error.strerror
-        raise SetupError(f"the working directory {directory} {reason}") from None
+        raise SetupError(f"the working directory {directory} {_no_directory(error, user.uid)}") from None
     ready()
     if plan.seccomp:
         # Last of all: from here on it holds for us as well, and what it refuses us we do not get.
         _filter(plan.seccomp)
-    execpath.execute(argv, environment)
+    execute.execute(argv, environment)
+
+
+def _no_directory(error: OSError, uid: int) -> str:
+    if error.errno == errno.ENOENT:
+        return "does not exist"
+    if error.errno == errno.ENOTDIR:
+        return "is not a directory"
+    if error.errno == errno.EACCES:
+        return f"may not be entered by user {uid}"
+    if error.errno == errno.ELOOP:
+        return "leads over too many symbolic links"
+    return f"cannot be entered: {error.strerror}"
 
 
 def _filter(program: bytes) -> None:

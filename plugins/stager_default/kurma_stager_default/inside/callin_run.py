@@ -11,10 +11,10 @@ import os
 import sys
 
 from kurma_core.linux import birthplace, namespaces, process
+from kurma_core.linux.execute import ExecuteError
 from kurma_stager_default.inside import become, manifest, userns
 from kurma_stager_default.inside.command import Command, read_document
 from kurma_stager_default.inside.errors import SetupError
-from kurma_stager_default.inside.execpath import ExecError
 from kurma_stager_default.inside.podgroups import PodGroups
 from kurma_stager_default.inside.statusfile import apps
 
@@ -101,8 +101,8 @@ def start(
             process.set_pdeathsig(_signal.SIGKILL)
 
         become.become(app, command.argv, identity, environment, command.directory, ready)
-    except ExecError as error:
-        code = error.code
+    except ExecuteError as error:
+        code = error.exit_code
         os.write(told, str(error).encode(errors="replace"))
     except BaseException as error:  # noqa: BLE001 - a forked child must never run on into its parent's code
         os.write(told, str(error).encode(errors="replace"))

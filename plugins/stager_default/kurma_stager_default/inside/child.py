@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 
 from kurma_core.linux import birthplace, namespaces
+from kurma_core.linux.execute import ExecuteError
 from kurma_stager_default.inside import approot, become, userns
 from kurma_stager_default.inside.errors import SetupError
-from kurma_stager_default.inside.execpath import ExecError
 from kurma_stager_default.inside.manifest import App, Pod
 
 TYPE_CHECKING = False
@@ -125,8 +125,8 @@ def spawn(pod: Pod, app: App, kind: str, argv: list[str], files: Files, tree: Cg
         _run(pod, app, kind, argv, files, tell)
     except SetupError as error:
         tell("S", str(error))
-    except ExecError as error:
-        code = error.code
+    except ExecuteError as error:
+        code = error.exit_code
         tell(f"X{code}", str(error))
     except BaseException as error:  # noqa: BLE001 - a forked child must never run on into its parent's code
         tell("S", f"{type(error).__name__}: {error}")
