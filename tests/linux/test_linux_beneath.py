@@ -1,11 +1,10 @@
 import errno
 import os
-import stat
 import threading
 
 import pytest
 
-from kurma_core.linux import beneath, libc
+from kurma_core.linux import beneath, libc, places
 
 
 @pytest.fixture
@@ -87,7 +86,7 @@ def test_a_racing_swap_for_a_link_never_leads_out(root):
                     seen.add(read(how(fd, "d/../d/secret", os.O_RDONLY)))
                 except OSError as error:
                     seen.add(error.errno)
-            made.add(where(beneath.make_mount_target(fd, "d/made", directory=True)))
+            made.add(where(places.make_mount_target(fd, "d/made", directory=True)))
     finally:
         stop.set()
         thread.join()
@@ -95,64 +94,6 @@ def test_a_racing_swap_for_a_link_never_leads_out(root):
     assert {"inner", errno.ENOENT} <= seen, "the race was not run"
     assert made <= {f"{directory}/d/made", f"{directory}/l/made", f"{directory}/outside/made"}
     assert not (directory.parent / "outside" / "made").exists()
-
-
-def test_make_dirs_makes_exact_modes_whatever_the_umask(root):
-    directory, fd = root
-    old = os.umask(0o077)
-    try:
-        assert where(beneath.make_dirs(fd, "a/b/c", 0o751, os.getuid(), os.getgid())) == f"{directory}/a/b/c"
-        os.close(beneath.make_dirs(fd, "a/b/c", 0o700, os.getuid(), os.getgid()))
-    finally:
-        os.umask(old)
-    assert stat.S_IMODE((directory / "a" / "b").stat().st_mode) == 0o751
-    assert stat.S_IMODE((directory / "a" / "b" / "c").stat().st_mode) == 0o751
-
-
-@pytest.mark.parametrize(
-    ("path", "code"),
-    [("link/x", errno.ELOOP), ("../x", errno.EXDEV), ("file/x", errno.ENOTDIR), ("a\0b", errno.EINVAL)],
-)
-def test_make_dirs_refuses(root, path, code):
-    directory, fd = root
-    (directory / "link").symlink_to("../outside")
-    (directory / "file").write_text("")
-    with pytest.raises(OSError) as caught:
-        beneath.make_dirs(fd, path)
-    assert caught.value.errno == code
-    assert [entry.name for entry in (directory.parent / "outside").iterdir()] == ["secret"]
-
-
-def test_mount_targets_follow_links_inside_only(root):
-    directory, fd = root
-    (directory / "abs").symlink_to("/run/lock")
-    (directory / "up").symlink_to("../../outside")
-    (directory / "loop").symlink_to("loop")
-    assert where(beneath.make_mount_target(fd, "/abs/x", directory=True)) == f"{directory}/run/lock/x"
-    assert where(beneath.make_mount_target(fd, "/up/x", directory=True)) == f"{directory}/outside/x"
-    assert where(beneath.make_mount_target(fd, "/../../y", directory=True)) == f"{directory}/y"
-    assert where(beneath.make_mount_target(fd, "abs/f", directory=False)) == f"{directory}/run/lock/f"
-    with pytest.raises(OSError) as caught:
-        beneath.make_mount_target(fd, "loop/x", directory=True)
-    assert caught.value.errno == errno.ELOOP
-    assert not (directory.parent / "outside" / "x").exists()
-
-
-def test_a_file_in_the_way_becomes_a_directory(root):
-    directory, fd = root
-    (directory / "data").write_text("in the way")
-    assert where(beneath.make_mount_target(fd, "data/sub", directory=True)) == f"{directory}/data/sub"
-    assert stat.S_IMODE((directory / "data").stat().st_mode) == 0o755
-
-
-def test_a_file_is_mounted_on_a_file(root):
-    directory, fd = root
-    (directory / "there").write_text("kept")
-    os.close(beneath.make_mount_target(fd, "there", directory=False))
-    assert (directory / "there").read_text() == "kept"
-    (directory / "dir").mkdir()
-    with pytest.raises(IsADirectoryError):
-        beneath.make_mount_target(fd, "dir", directory=False)
 
 
 def test_remove_tree_of_any_depth_and_missing(root):

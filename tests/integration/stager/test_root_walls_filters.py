@@ -105,7 +105,7 @@ def test_one_that_refuses_execution_is_told(pods):
     assert pod.ended() == 0
     app = pod.app()
     assert (app["exitCode"], app["exitReason"]) == (126, "start-failed")
-    assert app["message"].endswith("/bin/sh: Invalid cross-device link")
+    assert app["message"].endswith("/bin/sh: invalid cross-device link")
 
 
 def test_one_that_kills_kills(pods):

@@ -12,7 +12,8 @@ import os
 import stat
 
 from kurma_core.linux import mounts, namespaces, overlay
-from kurma_core.linux.beneath import make_dirs, make_mount_target, remove_tree
+from kurma_core.linux.beneath import remove_tree
+from kurma_core.linux.places import make_dirs, make_mount_target, make_place
 from kurma_stager_default.inside import hostfiles, sysmounts, userns
 from kurma_stager_default.inside.errors import SetupError
 from kurma_stager_default.inside.manifest import App, Mount, Pod
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 PLACE = "/run/root"
 SHM = "/run/shm"
 
+#: Bytes of a path that messages show; they have to fit in a pipe.
+_LONG = 400
 _READABLE = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _NO_OVERLAY = (errno.ENODEV, errno.EINVAL, errno.EOPNOTSUPP)
 
@@ -43,12 +46,12 @@ def enter(pod: Pod, app: App, directory: str, note: Callable[[str], None], names
         mounts.make_private("/")
         _make_way(directory)
         root = _union(pod, app, directory, note, namespace)
-        hostfiles.write(root, hostfiles.contents(pod), pod.ids.root)
-        sysmounts.mount_all(root, SHM, pod.ids)
+        hostfiles.write(root, hostfiles.contents(pod), pod.ids.root, [mount.path for mount in app.mounts])
+        system = sysmounts.mount_all(root, SHM, pod.ids)
         if app.make_directory:
             # Before the volumes are there: nothing is ever made in a directory of the host's.
             os.close(make_dirs(root, app.working_directory, 0o755, *pod.ids.root, symlinks=True))
-        _volumes(app, root, note, pod.ids, namespace)
+        _volumes(app, root, system, note, pod.ids, namespace)
         if app.read_only:
             mounts.set_attributes(root, mounts.ATTR_RDONLY, recursive=False)
         mounts.pivot_root(root)
@@ -147,9 +150,10 @@ def _merge(target: str, paths: Iterable[str]) -> None:
 
 
 class _Target:
-    """A place where a volume will be mounted; :attr:`path` is the real one, links resolved."""
+    """A place where a volume will be mounted; :attr:`path` is the real one, links resolved, :attr:`replaced` what
+    was removed for it."""
 
-    __slots__ = ("fd", "mount", "path", "source")
+    __slots__ = ("fd", "mount", "path", "replaced", "source")
 
     def __init__(self, mount: Mount, root: int, ids: userns.Ids) -> None:
         self.mount = mount
@@ -159,24 +163,40 @@ class _Target:
             raise SetupError(f"volume {mount.volume}: there is none") from None
         directory = stat.S_ISDIR(os.fstat(self.source).st_mode)
         try:
-            self.fd = make_mount_target(root, mount.path, directory=directory, owner=ids.root)
+            place = make_place(root, mount.path, directory=directory, owner=ids.root)
         except OSError as error:
-            raise SetupError(
-                f"volume {mount.volume}: cannot be mounted at {mount.path}: {error.strerror}"
-            ) from None
-        self.path = os.readlink(f"/proc/self/fd/{self.fd}")[len(PLACE) :] or "/"
+            raise SetupError(f"{self.name}: {error.strerror}") from None
+        self.fd, self.path, self.replaced = place.fd, place.path, place.replaced
+
+    @property
+    def name(self) -> str:
+        return f"volume {self.mount.volume}: cannot be mounted at {_shown(self.mount.path)}"
 
 
-def _volumes(app: App, root: int, note: Callable[[str], None], ids: userns.Ids, namespace: int) -> None:
+def _shown(path: str) -> str:
+    """As much of a path as a message has room for."""
+    return path if len(path) <= _LONG else f"{path[: _LONG // 2]}…{path[-_LONG // 2 :]}"
+
+
+def _volumes(
+    app: App,
+    root: int,
+    system: tuple[str, ...],
+    note: Callable[[str], None],
+    ids: userns.Ids,
+    namespace: int,
+) -> None:
     # All places are found before the first volume is mounted, so that none is made inside of another volume.
     targets = [_Target(mount, root, ids) for mount in app.mounts]
-    _refuse_overlaps(targets)
+    _refuse_overlaps(targets, system)
     for target in targets:
         mount = target.mount
+        for path in target.replaced:
+            note(f"app {app.name}: volume {mount.volume} takes the place of the image's file {_shown(path)}")
         if mount.seed:
             _seed(target)
         elif _hides(target):
-            note(f"app {app.name}: volume {mount.volume} hides what the image has at {mount.path}")
+            note(f"app {app.name}: volume {mount.volume} hides what the image has at {_shown(mount.path)}")
         attributes = mounts.ATTR_NODEV | (mounts.ATTR_RDONLY if mount.read_only else 0)
         _bind(target, attributes, namespace if mount.idmap else -1)
         os.close(target.source)
@@ -194,15 +214,25 @@ def _bind(target: _Target, attributes: int, namespace: int) -> None:
         os.close(tree)
 
 
-def _refuse_overlaps(targets: list[_Target]) -> None:
+def _refuse_overlaps(targets: list[_Target], system: tuple[str, ...]) -> None:
+    """:param system: where ``/proc``, ``/sys`` and ``/dev`` are; in the last one there is room for volumes."""
+    *kernel, devices = system
     for number, target in enumerate(targets):
-        name = f"volume {target.mount.volume}: cannot be mounted at {target.mount.path}"
-        if target.path in ("/", "/dev") or target.path.split("/")[1] in ("proc", "sys"):
-            raise SetupError(f"{name}: that place is the system's")
+        if _holds(target.path, devices) or any(_overlap(target.path, path) for path in kernel):
+            raise SetupError(f"{target.name}: that place is the system's")
         for other in targets[:number]:
-            shorter, longer = sorted((target.path, other.path), key=len)
-            if longer == shorter or longer.startswith(shorter + "/"):
-                raise SetupError(f"{name}: overlaps volume {other.mount.volume} at {other.mount.path}")
+            if _overlap(target.path, other.path):
+                raise SetupError(
+                    f"{target.name}: overlaps volume {other.mount.volume} at {_shown(other.mount.path)}"
+                )
+
+
+def _holds(outer: str, inner: str) -> bool:
+    return (inner + "/").startswith(outer.rstrip("/") + "/")
+
+
+def _overlap(one: str, other: str) -> bool:
+    return _holds(one, other) or _holds(other, one)
 
 
 def _hides(target: _Target) -> bool:

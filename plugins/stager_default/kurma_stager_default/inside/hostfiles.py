@@ -9,7 +9,7 @@ import errno
 import os
 import stat
 
-from kurma_core.linux.beneath import make_mount_target
+from kurma_core.linux.places import make_mount_target
 from kurma_stager_default.inside.manifest import Pod
 
 
@@ -31,12 +31,15 @@ def contents(pod: Pod) -> dict[str, str]:
     return found
 
 
-def write(root: int, files: dict[str, str], owner: tuple[int, int]) -> None:
+def write(root: int, files: dict[str, str], owner: tuple[int, int], hidden: list[str]) -> None:
     """Runs in the app's mount namespace, before anything is mounted into ``root``.
 
+    :param hidden: where volumes will be: what they would hide is not written.
     :raises OSError: with the path.
     """
     for path, text in files.items():
+        if any((path + "/").startswith(place + "/") for place in hidden):
+            continue
         try:
             place = make_mount_target(root, path, directory=False, owner=owner)
         except OSError as error:

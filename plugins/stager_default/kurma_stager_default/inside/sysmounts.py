@@ -7,7 +7,7 @@ import os
 import stat
 
 from kurma_core.linux import mounts
-from kurma_core.linux.beneath import make_mount_target
+from kurma_core.linux.places import make_place
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,29 +54,31 @@ _CLOSED = mounts.ATTR_NOSUID | mounts.ATTR_NODEV | mounts.ATTR_NOEXEC
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def mount_all(root: int, shm: str, ids: Ids) -> None:
+def mount_all(root: int, shm: str, ids: Ids) -> tuple[str, str, str]:
     """:param shm: where the pod's shared memory is mounted: one for all its apps, as its IPC namespace is.
     :param ids: whose ids the app's are.
+    :returns: where ``/proc``, ``/sys`` and ``/dev`` really are in the root: an image may have links there.
     :raises OSError: with what could not be mounted.
     """
-    proc = _mount(root, "proc", mounts.new_filesystem("proc", None, _CLOSED), ids)
-    sys = _mount(root, "sys", mounts.new_filesystem("sysfs", None, _CLOSED | mounts.ATTR_RDONLY), ids)
+    proc, proc_path = _mount(root, "proc", mounts.new_filesystem("proc", None, _CLOSED), ids)
+    sys, sys_path = _mount(root, "sys", mounts.new_filesystem("sysfs", None, _CLOSED | mounts.ATTR_RDONLY), ids)
     for name in _READ_ONLY:
         _read_only(proc, name)
-    _dev(root, shm, ids)
+    dev_path = _dev(root, shm, ids)
     # From the mounts themselves: an image's /proc may be a link to where they really are.
     _mask([(proc, name) for name in _MASKED_IN_PROC] + [(sys, name) for name in (*_MASKED_IN_SYS, *_in_cpus(sys))])
     os.close(proc)
     os.close(sys)
+    return proc_path, sys_path, dev_path
 
 
-def _mount(root: int, path: str, mount: int, ids: Ids) -> int:
-    target = make_mount_target(root, path, directory=True, owner=ids.root)
+def _mount(root: int, path: str, mount: int, ids: Ids) -> tuple[int, str]:
+    place = make_place(root, path, directory=True, owner=ids.root)
     try:
-        mounts.move_mount(mount, target)
+        mounts.move_mount(mount, place.fd)
     finally:
-        os.close(target)
-    return mount
+        os.close(place.fd)
+    return mount, place.path
 
 
 def _open(directory: int, path: str) -> int | None:
@@ -133,11 +135,12 @@ def _mask(paths: list[tuple[int, str]]) -> None:
         os.close(empty)
 
 
-def _dev(root: int, shm: str, ids: Ids) -> None:
+def _dev(root: int, shm: str, ids: Ids) -> str:
     """Nodes are bound from the stager's own ``/dev``: what an app makes with mknod stays dead under ``nodev``."""
     uid, gid = ids.root
     options: dict[str, str | None] = {"mode": "0755", "size": "64k", "uid": str(uid), "gid": str(gid)}
-    dev = _mount(root, "dev", mounts.new_filesystem("tmpfs", options, mounts.ATTR_NOSUID | mounts.ATTR_NODEV), ids)
+    nodes = mounts.new_filesystem("tmpfs", options, mounts.ATTR_NOSUID | mounts.ATTR_NODEV)
+    dev, path = _mount(root, "dev", nodes, ids)
     for name, target in _LINKS.items():
         os.symlink(target, name, dir_fd=dev)
         os.chown(name, uid, gid, dir_fd=dev, follow_symlinks=False)
@@ -153,6 +156,7 @@ def _dev(root: int, shm: str, ids: Ids) -> None:
     _attach(dev, "mqueue", mounts.new_filesystem("mqueue", None, _CLOSED))
     _attach(dev, "shm", mounts.open_tree(mounts.AT_FDCWD, shm, recursive=False))
     os.close(dev)
+    return path
 
 
 def _node(dev: int, name: str) -> None:

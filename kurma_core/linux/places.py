@@ -1,0 +1,250 @@
+"""Directories and places to mount on, made in trees that somebody else has filled (V3).
+
+As in :mod:`kurma_core.linux.beneath`: by descriptor, beneath a root, whatever links the tree holds.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from kurma_core.linux.beneath import RESOLVE_BENEATH, RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, openat2
+
+_PLAINLY = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_SYMLINKS
+_MAX_LINKS = 40
+_TRIES = 64
+#: Names of 255 bytes that fit into one path.
+_TOGETHER = 15
+_HERE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def make_dirs(
+    root_fd: int, path: str, mode: int = 0o755, uid: int = 0, gid: int = 0, *, symlinks: bool = False
+) -> int:
+    """Make the directory ``path`` and its parents beneath ``root_fd``.
+
+    Directories that exist keep their owner and mode. Runs as root where owners are to be set.
+
+    :param symlinks: follow links, inside the root only; without it no link may be on the way.
+
+    :returns: a descriptor of the directory (``O_PATH``).
+    :raises OSError: ``ELOOP`` for a link on the way, ``ENOTDIR`` for a file, ``EXDEV`` for a way out.
+    """
+    walk = _Walk(root_fd, path)
+    try:
+        while walk.todo:
+            walk.step(mode=mode, uid=uid, gid=gid, links=symlinks, replace=False)
+        return walk.take()
+    finally:
+        walk.close()
+
+
+class Place:
+    """Where something will be mounted.
+
+    :param fd: a descriptor of it (``O_PATH``); the caller closes it.
+    :param path: where it really is in the root: absolute, no link on the way, as long as it may be.
+    :param replaced: paths of what stood in the way of a directory, and was removed.
+    """
+
+    __slots__ = ("fd", "path", "replaced")
+
+    def __init__(self, fd: int, path: str, replaced: tuple[str, ...]) -> None:
+        self.fd = fd
+        self.path = path
+        self.replaced = replaced
+
+
+def make_place(root_fd: int, path: str, *, directory: bool, owner: tuple[int, int] = (0, 0)) -> Place:
+    """Find or make the place inside ``root_fd`` where something will be mounted (V3).
+
+    Links are followed, but only ever inside the root, dangling ones too: what they point at is made. What is
+    missing is made with mode 0755, parents included. A file in the way of a directory becomes a directory.
+
+    :param directory: the target is a directory; else a file (made empty, 0644).
+    :param owner: user and group of what is made.
+    :raises OSError: ``EISDIR`` when a directory stands where a file is to be mounted.
+    """
+    walk = _Walk(root_fd, path)
+    try:
+        while walk.todo:
+            if not directory and walk.at_last_name():
+                found = walk.last_file(owner)
+                if found is not None:
+                    return Place(found, walk.real, tuple(walk.replaced))
+                continue
+            walk.step(mode=0o755, uid=owner[0], gid=owner[1], links=True, replace=True)
+        if not directory:
+            raise OSError(errno.EISDIR, "a directory stands where a file is to be mounted", path)
+        return Place(walk.take(), walk.real, tuple(walk.replaced))
+    finally:
+        walk.close()
+
+
+def make_mount_target(root_fd: int, path: str, *, directory: bool, owner: tuple[int, int] = (0, 0)) -> int:
+    """:func:`make_place` for who needs the descriptor alone."""
+    return make_place(root_fd, path, directory=directory, owner=owner).fd
+
+
+class _Walk:
+    """A walk from a root, one name at a time, each opened in the directory before it.
+
+    It knows the names by which it came, none of them a link: ``..`` goes back by these, from the root, so neither
+    a link nor a rename by somebody else can lead out. It holds two descriptors, however deep it goes.
+    """
+
+    __slots__ = ("_here", "_root", "links", "names", "path", "replaced", "todo")
+
+    def __init__(self, root_fd: int, path: str) -> None:
+        if "\0" in path:
+            raise OSError(errno.EINVAL, "a path must not hold a NUL", path)
+        self.path = path
+        self._root = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=root_fd)
+        self._here = self._root
+        self.names: list[str] = []
+        self.todo = _names(path)
+        self.links = 0
+        self.replaced: list[str] = []
+
+    @property
+    def real(self) -> str:
+        """The path by which it came, without links."""
+        return "/" + "/".join(self.names)
+
+    def at_last_name(self) -> bool:
+        return len(self.todo) == 1 and self.todo[0] != ".."
+
+    def take(self) -> int:
+        """The directory that was reached; the caller closes it."""
+        if self._here == self._root:
+            return os.dup(self._root)
+        fd, self._here = self._here, self._root
+        return fd
+
+    def close(self) -> None:
+        self._move(self._root)
+        os.close(self._root)
+
+    def _move(self, fd: int) -> None:
+        if self._here != self._root:
+            os.close(self._here)
+        self._here = fd
+
+    def step(self, *, mode: int, uid: int, gid: int, links: bool, replace: bool) -> None:
+        """Go one name further, making a directory of it if there is none."""
+        name = self.todo.pop(0)
+        if name == "..":
+            self._up(links)
+            return
+        for _ in range(_TRIES):
+            fd = self._open(name)
+            if fd is None:
+                _make_dir(self._here, name, mode, uid, gid)
+                continue
+            kind = stat.S_IFMT(os.fstat(fd).st_mode)
+            if kind == stat.S_IFDIR:
+                self._move(fd)
+                self.names.append(name)
+                return
+            try:
+                if kind == stat.S_IFLNK:
+                    self._follow(fd, links)
+                    return
+            finally:
+                os.close(fd)
+            if not replace:
+                raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), self.path)
+            if _unlink(self._here, name):
+                self.replaced.append("/" + "/".join([*self.names, name]))
+        raise OSError(errno.EAGAIN, "the tree changes too fast to make a directory in it", self.path)
+
+    def last_file(self, owner: tuple[int, int]) -> int | None:
+        """The file that the last name stands for, made if missing; None if a link there gave new names to walk."""
+        name = self.todo.pop(0)
+        for _ in range(_TRIES):
+            fd = self._open(name)
+            if fd is None:
+                flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+                try:
+                    made = os.open(name, flags, 0o644, dir_fd=self._here)
+                except FileExistsError:
+                    continue
+                try:
+                    os.fchmod(made, 0o644)
+                    os.fchown(made, *owner)
+                finally:
+                    os.close(made)
+                continue
+            kind = stat.S_IFMT(os.fstat(fd).st_mode)
+            if kind not in (stat.S_IFDIR, stat.S_IFLNK):
+                self.names.append(name)
+                return fd
+            try:
+                if kind == stat.S_IFDIR:
+                    raise OSError(errno.EISDIR, "a directory stands where a file is to be mounted", self.path)
+                self._follow(fd, True)
+                return None
+            finally:
+                os.close(fd)
+        raise OSError(errno.EAGAIN, "the tree changes too fast to make a file in it", self.path)
+
+    def _open(self, name: str) -> int | None:
+        try:
+            return os.open(name, _HERE, dir_fd=self._here)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise OSError(error.errno, os.strerror(error.errno or 0), self.path) from None
+
+    def _up(self, clamp: bool) -> None:
+        if self.names:
+            self.names.pop()
+        elif not clamp:
+            raise OSError(errno.EXDEV, "the path leads out of its root", self.path)
+        if self.todo and self.todo[0] == "..":
+            return  # it goes on up: the way is walked once
+        self._move(self._root)
+        for at in range(0, len(self.names), _TOGETHER):
+            part = "/".join(self.names[at : at + _TOGETHER])
+            self._move(openat2(self._here, part, os.O_PATH | os.O_DIRECTORY, 0, _PLAINLY))
+
+    def _follow(self, link_fd: int, links: bool) -> None:
+        self.links += 1
+        if not links or self.links > _MAX_LINKS:
+            raise OSError(
+                errno.ELOOP, "a symbolic link is in the way" if not links else "too many links", self.path
+            )
+        target = os.readlink("", dir_fd=link_fd)
+        if target.startswith("/"):
+            self._move(self._root)
+            self.names.clear()
+        self.todo[:0] = _names(target)
+
+
+def _names(path: str) -> list[str]:
+    return [name for name in path.split("/") if name not in ("", ".")]
+
+
+def _make_dir(parent_fd: int, name: str, mode: int, uid: int, gid: int) -> None:
+    """``mkdir`` with exact mode and owner; quiet if it is there already (somebody was faster)."""
+    try:
+        os.mkdir(name, 0o700, dir_fd=parent_fd)
+    except FileExistsError:
+        return
+    fd = os.open(name, _DIRECTORY, dir_fd=parent_fd)
+    try:
+        os.fchown(fd, uid, gid)
+        os.fchmod(fd, mode)
+    finally:
+        os.close(fd)
+
+
+def _unlink(parent_fd: int, name: str) -> bool:
+    """Whether it has removed a file; it may be gone, or have become the directory that is wanted."""
+    try:
+        os.unlink(name, dir_fd=parent_fd)
+    except (FileNotFoundError, IsADirectoryError):
+        return False
+    return True
