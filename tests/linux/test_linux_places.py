@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kurma_core.linux import places
+from kurma_core.linux import beneath, places
 
 
 @pytest.fixture
@@ -21,6 +21,10 @@ def root(tmp_path):
     fd = os.open(directory, os.O_PATH)
     yield directory, fd
     os.close(fd)
+    # Nobody else removes trees as deep as these.
+    top = os.open(tmp_path, os.O_PATH)
+    beneath.remove_tree(top, "root")
+    os.close(top)
 
 
 def where(fd):
@@ -194,9 +198,7 @@ def test_any_links_at_all(tmp_path_factory, links, path):
 
 def inside(fd, path):
     """What a path leads to in a process whose root this is."""
-    from kurma_core.linux.beneath import open_in_root
-
-    opened = open_in_root(fd, path, os.O_PATH)
+    opened = beneath.open_in_root(fd, path, os.O_PATH)
     try:
         return os.fstat(opened)
     finally:
