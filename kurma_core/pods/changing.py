@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 from kurma_core.errors import KurmaError, PodStateError, StagerError
-from kurma_core.pods import recovery, volumes
+from kurma_core.pods import recovery, traffic, volumes
 from kurma_core.pods.ending import PodEnder
 from kurma_core.pods.launch import Launch, layers_of, pod_setup, read_attachments
 from kurma_core.pods.records import read_document
@@ -80,11 +80,14 @@ class PodChanger(PodEnder):
 
     def _add(self, pod: Changeable, app: NewApp) -> None:
         directory = pod.directory
-        change = {"do": "add", "app": app.name, "volumes": list(app.volumes)}
+        limited = bool(app.document.plans[app.name].traffic)
+        change = {"do": "add", "app": app.name, "volumes": list(app.volumes), "traffic": limited}
         in_use = sorted({*app.rendered.images, *app.rendered.manifests})
         _change_state(pod, change=change, layers={**layers_of(directory.read_state()), app.name: in_use})
         try:
             volumes.make_empty(app.document.manifest, directory.path, app.document.ids)
+            if limited:
+                traffic.hold(app.document, self.services.note)
             attachments = read_attachments(directory.read_state())
             launch = Launch(self.services, directory, app.part, attachments=attachments)
             pod.driver.add_app(pod_setup(launch, {app.name: app.rendered}), pod.stager)
@@ -143,7 +146,7 @@ class PodChanger(PodEnder):
                     f"cannot remove app {app} of pod {pod.document.name}: it runs",
                     hint=f"kurma app stop {pod.document.name} {app}, or kurma app rm --force",
                 )
-            change = {"do": "rm", "app": app}
+            change = {"do": "rm", "app": app, "traffic": bool(pod.document.plans[app].traffic)}
             _change_state(pod, change=change)
             try:
                 self._finish_change(pod, change)
@@ -241,6 +244,12 @@ class PodChanger(PodEnder):
         if there:
             self._commit(pod, document)
         volumes.remove_empty(gone, directory.path)
+        if change.get("traffic"):
+            try:
+                traffic.hold(document, self.services.note)
+            except KurmaError as error:
+                # A limit too many keeps nobody from changing the pod.
+                self.services.note(f"{error.message}; the limits of app {app} stay")
         executions.forget(directory, app)
         layers = {name: ids for name, ids in layers_of(directory.read_state()).items() if name != app}
         directory.change_state(change=None, layers=layers)

@@ -17,7 +17,7 @@ from kurma_core.errors import HostError, KurmaError, PodDamagedError, PodNotFoun
 from kurma_core.hookspecs import AppSetup, PodSetup
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.models import Attachment
-from kurma_core.pods import docker, terminals, volumes
+from kurma_core.pods import docker, terminals, traffic, volumes
 from kurma_core.pods.dns import pod_dns, pod_hosts
 from kurma_core.pods.space import free_layers, unwritable
 
@@ -153,6 +153,9 @@ class Networks:
             namespace=document.network_namespace,
         )
         launch.record(attachments=[one.to_json() for one in launch.attachments])
+        if traffic.limits_of(document):
+            # It goes with the namespace.
+            traffic.hold(document, launch.services.note)
 
     def undo(self, launch: Launch) -> None:
         document = launch.document

@@ -6,10 +6,11 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.staging.root import USER_NAMESPACE
+from kurma_core.value import replace
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs import AppSetup, PodSetup
-    from kurma_core.models import IdRange
+    from kurma_core.models import IdRange, IsolatorPlan
 
 #: The one key of ``stagerConfig`` that Kurma keeps for itself, and the version of what stands there.
 RESERVED_KEY = "kurma.io"
@@ -46,7 +47,7 @@ def stager_manifest(
                 "hostname": pod.hostname,
                 "dns": None if pod.dns is None else {key: list(values) for key, values in pod.dns.items()},
                 "hosts": [[address, list(names)] for address, names in pod.hosts],
-                "podPlan": pod.pod_plan.to_json(),
+                "podPlan": _plan(pod.pod_plan),
                 "keep": pod.keep,
                 "stopTimeout": stop_timeout,
                 "logs": {"size": log_size, "count": log_count},
@@ -85,5 +86,10 @@ def _app(pod: PodSetup, app: AppSetup, size: tuple[int, int] | None) -> dict[str
         "terminal": terminal,
         "makeWorkingDirectory": app.make_working_directory,
         "stopSignal": app.stop_signal,
-        "plan": pod.plans[app.name].to_json(),
+        "plan": _plan(pod.plans[app.name]),
     }
+
+
+def _plan(plan: IsolatorPlan) -> dict[str, Any]:
+    """Traffic is limited in the pod's network namespace, which is not the stager's to change."""
+    return replace(plan, traffic=()).to_json()
