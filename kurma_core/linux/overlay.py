@@ -1,6 +1,6 @@
 """Union mounts.
 
-Two ways: layers added one by one to a file system context (``lowerdir+``, Linux 6.5), or one option string for
+Two ways: layers added one by one to a file system context (``lowerdir+``, Linux 6.7), or one option string for
 ``mount(2)``, which the kernel silently cuts at 4 KiB, so that its length is checked here and the layers are named
 by the shortest path there is, that of a descriptor.
 """
@@ -95,6 +95,8 @@ def _named(layer: tuple[str, int]) -> str:
 def _one_by_one(layers: _Layers, volatile: bool, attributes: int) -> int | None:
     """None when the kernel does not know ``lowerdir+``."""
     with mounts.FileSystem("overlay") as overlay:
+        if _takes_anything(overlay):
+            return None
         overlay.set("source", "overlay")
         for number, layer in enumerate(layers.lowers):
             try:
@@ -109,6 +111,17 @@ def _one_by_one(layers: _Layers, volatile: bool, attributes: int) -> int | None:
             if volatile:
                 overlay.set("volatile")
         return overlay.create(attributes)
+
+
+def _takes_anything(overlay: mounts.FileSystem) -> bool:
+    """Whether it looks at options only when the mount is made, as before Linux 6.5, and tells of none which."""
+    try:
+        overlay.set("no-such-option")
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            return False
+        raise
+    return True
 
 
 def _one_string(layers: _Layers, volatile: bool, attributes: int) -> int:

@@ -58,7 +58,8 @@ def layers(base, count, name="sha512-" + "0" * 128):
     return made
 
 
-@pytest.mark.parametrize("one_by_one", [True, False])
+@pytest.mark.vm
+@pytest.mark.parametrize("one_by_one", [None, False], ids=["as-the-kernel-can", "one-string"])
 def test_overlay_of_sixty_long_named_layers(base, one_by_one):
     lowers = layers(base, 60)
     for name in ("upper", "work"):
@@ -71,6 +72,7 @@ def test_overlay_of_sixty_long_named_layers(base, one_by_one):
     assert (base / "upper" / "new").exists()
 
 
+@pytest.mark.vm
 def test_overlay_paths_that_options_cannot_hold(base):
     lowers = layers(base, 2, "a:b,c\\d" + "e" * 200)
     attach(overlay.mount_overlay(lowers), base / "m")
@@ -80,6 +82,7 @@ def test_overlay_paths_that_options_cannot_hold(base):
     assert caught.value.errno == errno.EROFS
 
 
+@pytest.mark.vm
 def test_overlay_errors_name_their_cause(base):
     lowers = layers(base, 2)
     with pytest.raises(FileNotFoundError) as missing:
@@ -98,6 +101,7 @@ def test_mount_options_are_never_cut(base):
     assert caught.value.errno == errno.E2BIG
 
 
+@pytest.mark.vm
 def test_read_only_binds_hold_for_submounts(base):
     (base / "source" / "sub").mkdir(parents=True)
     attach(mounts.new_filesystem("tmpfs", {"mode": "0700", "size": "1m"}), base / "source" / "sub")
@@ -181,6 +185,7 @@ def tree():
         assert not os.path.exists(os.path.dirname(directory))
 
 
+@pytest.mark.vm
 def test_cgroup_life(tree):
     with pytest.raises(FileNotFoundError):
         tree.write("memory", "memory.limit_in_bytes", "1")
@@ -191,7 +196,7 @@ def test_cgroup_life(tree):
     tree.add(sleeper.pid)
     for directory in tree.directories():
         os.mkdir(f"{directory}/app")
-    if os.path.exists(f"{tree.file('cpuset', 'cpuset.cpus')}"):
+    if tree.layout.of("cpuset").version == 1:
         for file in ("cpuset.cpus", "cpuset.mems"):
             child = tree.file("cpuset", file).replace("/pod/", "/pod/app/")
             Path(child).write_text(tree.read("cpuset", file))
@@ -240,6 +245,7 @@ def born_in(directories, *, before=lambda: None):
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), {line.split(":", 2)[2] for line in text.splitlines()}
 
 
+@pytest.mark.vm
 @pytest.mark.parametrize("before", [lambda: None, without_clone3], ids=["clone3", "moved"])
 def test_a_child_is_born_into_the_tree(tree, before):
     tree.create()
@@ -248,6 +254,7 @@ def test_a_child_is_born_into_the_tree(tree, before):
     assert born_in(gone) == (9, set())
 
 
+@pytest.mark.vm
 def test_a_child_is_born_into_a_tree_that_was_killed(tree):
     """As Linux 6.18 will not have it at first."""
     tree.create()
@@ -261,6 +268,7 @@ def test_a_child_is_born_into_a_tree_that_was_killed(tree):
         other.remove()
 
 
+@pytest.mark.vm
 def test_a_leaf_leaves_the_controllers_to_the_trees_children(tree):
     """Where v2 has any; v1 has no such rule."""
     tree.create()

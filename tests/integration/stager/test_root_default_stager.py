@@ -13,7 +13,7 @@ from kurma_core.hookspecs import MountSetup
 from kurma_core.linux import capabilities
 from kurma_core.models import IsolatorPlan
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.vm]
 
 Pods = Callable[..., "object"]
 

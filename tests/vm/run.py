@@ -1,0 +1,121 @@
+"""``./dev test-vm``: the tests marked ``vm``, on Debian's own kernel with cgroup v2 alone and AppArmor (X7).
+
+A tree of this host's Debian and of the project becomes a disk; Debian's cloud kernel boots from it under qemu,
+runs the tests, and switches itself off. Nothing is left but files below ``.dev/vm``.
+"""
+
+import contextlib
+import fcntl
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+
+from tests.vm import packages, tree, verdict
+from tests.vm.failing import Failing
+from tests.vm.machine import Machine
+
+PROJECT = os.path.realpath(f"{os.path.dirname(__file__)}/../..")
+_HERE = os.path.dirname(__file__)
+#: Seconds that the machine may take; all of it has ten minutes in CI.
+_PATIENCE = float(os.environ.get("KURMA_TEST_VM_SECONDS", 540))
+#: What the tests in the machine, and the machine itself, are made of.
+_PROGRAMS = (
+    *("bubblewrap", "busybox-static", "ca-certificates", "containernetworking-plugins", "e2fsprogs", "gnupg"),
+    *(
+        "iproute2",
+        "iptables",
+        "mount",
+        "nftables",
+        "openssl",
+        "procps",
+        "python3",
+        "strace",
+        "util-linux",
+        "xfsprogs",
+    ),
+)
+_JOB = """\
+cd {project} || exit 99
+PATH={project}/.venv/bin:$PATH KURMA_TEST_RECORD=/results/ran
+export PATH KURMA_TEST_RECORD
+exec sh tests/host python -m pytest -p tests.vm.ran --junitxml=/results/junit.xml --basetemp=/tmp/pytest \\
+	-o console_output_style=classic -m vm {arguments}
+"""
+
+
+def main(arguments):
+    start = time.monotonic()
+    directory = f"{PROJECT}/.dev/vm"
+    os.makedirs(directory, exist_ok=True)
+    try:
+        if platform.machine() != "x86_64":
+            raise Failing("the virtual machine is made for x86_64 alone; this host is none")
+        with _alone(directory):
+            machine = Machine(packages.kernel(directory), directory)
+            expected = _collected(directory, arguments)
+            _make(machine, directory, arguments)
+            print(f"vm: Linux {machine.version}, made in {time.monotonic() - start:.0f} s", file=sys.stderr)
+            verdict.check(machine.run(_PATIENCE), expected)
+    except Failing as error:
+        if error.tail:
+            print(f"vm: the last of its console:\n{error.tail}", file=sys.stderr)
+            print(f"vm: all of it: {directory}/console.log", file=sys.stderr)
+        print(f"vm: {error}", file=sys.stderr)
+        return 1
+    print(f"vm: {len(expected)} tests ran in it; all of it took {time.monotonic() - start:.0f} s", file=sys.stderr)
+    return 0
+
+
+@contextlib.contextmanager
+def _alone(directory):
+    with open(f"{directory}/lock", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Failing(f"another ./dev test-vm of this checkout runs: {directory}/lock is held") from None
+        yield
+
+
+def _make(machine, directory, arguments):
+    """The machine's disk."""
+    root = f"{directory}/tree"
+    shutil.rmtree(root, ignore_errors=True)
+    os.makedirs(root)
+    try:
+        tree.build(root, PROJECT, _PROGRAMS)
+        apparmor = packages.unpacked(packages.APPARMOR, directory)
+        shutil.copytree(f"{apparmor}/etc", f"{root}/etc", symlinks=True, dirs_exist_ok=True)
+        shutil.copy(f"{apparmor}/sbin/apparmor_parser", f"{root}/usr/sbin")
+        machine.put_modules(root)
+        shutil.copy(f"{_HERE}/init", f"{root}/usr/sbin/init")
+        os.chmod(f"{root}/usr/sbin/init", 0o755)
+        with open(f"{root}/job", "w") as file:
+            file.write(_JOB.format(project=shlex.quote(PROJECT), arguments=shlex.join(arguments)))
+        machine.make_disk(root)
+    finally:
+        shutil.rmtree(root)
+
+
+def _collected(directory, arguments):
+    """IDs of the tests that are to run there, as this host finds them."""
+    path = f"{directory}/collected"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "tests.vm.ran", "-q", "--collect-only", "-m", "vm", *arguments],
+        cwd=PROJECT,
+        env={**os.environ, "KURMA_TEST_RECORD": path},
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        raise Failing(f"cannot collect the tests: pytest: {done.stdout.strip()}{done.stderr.strip()}")
+    return sorted(verdict.record(path))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
