@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kurma_core.hookspecs import Progress, RunningStager, Stdio
     from kurma_core.image_store import GcReport
     from kurma_core.images import HostImage, ImageManager
+    from kurma_core.isolator_list import IsolatorInfo
     from kurma_core.models import LogText, PodRecord
     from kurma_core.networking import Networking
     from kurma_core.pods.manager import Collected, PodManager
@@ -494,6 +495,15 @@ class Client:
 
     def plugins(self, *, load: bool = True) -> tuple[PluginInfo, ...]:
         return self.registry.listing(load)
+
+    def isolators(self) -> tuple[IsolatorInfo, ...]:
+        """Every isolator that a plugin looks after, and what this host makes of it."""
+        from kurma_core.isolation import host_facts
+        from kurma_core.isolator_list import isolator_list
+        from kurma_core.pods.services import Services
+
+        drivers: Any = self.registry.drivers("kurma.isolators")
+        return isolator_list(drivers, host_facts(Services.cgroup_versions()))
 
     def info(self) -> dict[str, Json]:
         """What this host and this installation are, for people and bug reports."""

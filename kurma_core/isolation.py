@@ -117,6 +117,13 @@ def compile_isolators(
     return Isolation(pod_plan, app_plans, reports)
 
 
+def scopes(name: str, drivers: Iterable[Isolator]) -> tuple[str, ...]:
+    """Where an isolator has a meaning, as far as its plugin tells: ``app``, ``pod`` or both."""
+    driver = next((driver for driver in drivers if name in driver.names), None)
+    about = getattr(driver, "about", None)
+    return ("app", "pod") if about is None else tuple(about(name).scopes)
+
+
 class _Compilers:
     """The plugins, by the isolators that they look after."""
 

@@ -31,7 +31,7 @@ FLOORS = {
     },
     2: {"registry", "entry_points", "plugin_checks", "testing"},
     3: {
-        *("fetching", "trust", "image_store", "rendering", "isolation"),
+        *("fetching", "trust", "image_store", "rendering", "isolation", "isolator_list"),
         *("networking", "staging", "spawner", "metadata", "pod_store"),
     },
     4: {"images"},

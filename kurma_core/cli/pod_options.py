@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kurma_core.cli import pod_file, values, volume_options
+from kurma_core.cli import isolator_options, pod_file, values, volume_options
 from kurma_core.cli.declare import PASSPHRASE_FILE, Argument, Option, Rest
 from kurma_core.errors import UsageError
 
@@ -58,7 +58,7 @@ POD_OPTIONS = (
     Option("exec", "--exec", "Run this program in place of the image's command.", metavar="PATH"),
     Option("read_only", "--read-only", "Make the app's root read-only."),
     Option("annotation", "--annotation", "Annotate the pod.", metavar="NAME=VALUE", many=True),
-    Option("isolator", "--isolator", "Constrain the app.", metavar="NAME=JSON", many=True),
+    *isolator_options.OPTIONS,
     Option("strict_isolators", "--strict-isolators", "Fail if an isolator cannot be enforced."),
     Option("strict_volumes", "--strict-volumes", "Fail if a mount point of the image has no volume."),
     Option("allow_volume_links", "--allow-volume-links", "Let sources of volumes lead over symbolic links."),
@@ -87,7 +87,8 @@ POD_OPTIONS = (
 
 #: Those of them that ``app add`` takes, where they say something of one app.
 _FOR_AN_APP = (
-    *("env", "env_file", "bind", "volume", "mount", "user", "group", "workdir", "exec", "read_only", "isolator"),
+    *("env", "env_file", "bind", "volume", "mount", "user", "group", "workdir", "exec", "read_only"),
+    *(option.name for option in isolator_options.OPTIONS),
     *("strict_isolators", "strict_volumes", "allow_volume_links", "pull", "insecure_options", "passphrase_file"),
     "verify",
 )
@@ -120,7 +121,7 @@ _OF_AN_APP = {
     "workdir": "--workdir",
     "exec": "--exec",
     "read_only": "--read-only",
-    "isolator": "--isolator",
+    **{option.name: option.flags[0] for option in isolator_options.OPTIONS},
     "arguments": "ARG",
 }
 
@@ -291,7 +292,7 @@ def _overrides(options: dict[str, Any]) -> AppOverrides:
         group=group,
         working_directory=None if workdir is None else values.inner_path(workdir, "--workdir"),
         environment=tuple(dict(environment).items()),
-        isolators=tuple(_isolator(text) for text in options["isolator"]),
+        isolators=isolator_options.isolators(options),
     )
 
 
@@ -302,13 +303,6 @@ def _userns(text: str | None) -> str | None:
         return None if text is None else userns_word(text)
     except ValueError:
         raise UsageError(f"--userns: malformed {text!r}", hint=f"write {USERNS_WORDS}") from None
-
-
-def _isolator(text: str) -> tuple[str, Json]:
-    from kurma_core.appc.jsonio import loads
-
-    name, value = values.pair(text, "--isolator")
-    return name, loads(value, f"--isolator {name}")
 
 
 def _networks(texts: tuple[str, ...], template: PodTemplate) -> tuple[NetworkRequest, ...] | None:

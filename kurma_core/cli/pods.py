@@ -172,9 +172,20 @@ _NETWORK_COLUMNS: list[Column] = [
 _ISOLATOR_COLUMNS: list[Column] = [
     ("ISOLATOR", lambda one: one.name),
     ("APP", lambda one: one.scope or ""),
-    ("OUTCOME", lambda one: one.outcome),
+    ("VALUE", lambda one: _value(one)),
+    ("OUTCOME", lambda one: f"{one.outcome}, default" if one.default else one.outcome),
     ("NOTE", lambda one: one.note),
 ]
+_VALUE_WIDTH = 60
+
+
+def _value(one: Any) -> str:
+    """In the user's form, and in base units."""
+    from kurma_core.appc.jsonio import dumps
+
+    text = dumps(one.value)
+    text = text if len(text) <= _VALUE_WIDTH else text[: _VALUE_WIDTH - 1] + "…"
+    return f"{text} = {one.amounts}" if one.amounts else text
 
 
 def _port(port: Any) -> str:

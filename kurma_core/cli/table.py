@@ -113,6 +113,10 @@ TABLE: dict[str, Entry | Group] = {
             "rm": Entry("network", "rm", "Take from the host what networks share among pods, such as a bridge."),
         },
     ),
+    "isolators": Group(
+        "What apps and pods may be allowed and given.",
+        {"list": Entry("isolators", "list_", "List isolators, and what this host makes of each.")},
+    ),
     "plugins": Group(
         "The plugins of this installation.",
         {

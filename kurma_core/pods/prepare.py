@@ -12,7 +12,7 @@ from kurma_core.appc.pod import PodManifest
 from kurma_core.appc.reify import effective_app, idle_volumes, reify
 from kurma_core.errors import UsageError
 from kurma_core.hookspecs import MountSetup
-from kurma_core.isolation import compile_isolators, host_facts, merged
+from kurma_core.isolation import compile_isolators, host_facts, merged, scopes
 from kurma_core.models import NetworkRequest, PortMapping
 from kurma_core.networking import parse_net
 from kurma_core.pods import gate, hostmounts, namespaces, ports, terminals, volumes
@@ -51,13 +51,14 @@ def pod_document(
     renderer = services.config.renderer if request.renderer is None else request.renderer
     stager = request.stager or services.config.stager
     services.stagers.check(stager)
+    drivers = services.isolators()
+    request = _placed(request, drivers)
     resolved = _images(request, services, progress)
     template, reified = _reified(request, resolved, services)
     idle = idle_volumes(request.template, reified, resolved)
     for note in idle:
         services.note(note)
     volumes.check_sources(reified.pod, allow_links=request.allow_volume_links)
-    drivers = services.isolators()
     isolators = _isolators(reified.pod, resolved)
     wishes = namespaces.wishes(reified.pod.isolators, isolators, drivers)
     networks, userns = _networks(request, template), _userns(request, reified.pod)
@@ -71,15 +72,18 @@ def pod_document(
     attachments = services.networking.plan(networks, _ports(request, reified), uuid)
     # Even a pod on "none" has its loopback; only one in the host's network has no attachment.
     host_network = not attachments
-    ids = _ids(userns or _WORDS.get(wishes.get("user", "")), reified.pod, uuid, services)
+    userns = userns or _WORDS.get(wishes.get("user", "")) or services.config.userns
     shared = (
-        (shared - {"net", "user"}) | ({"net"} if host_network else set()) | ({"user"} if ids is None else set())
+        (shared - {"net", "user"})
+        | ({"net"} if host_network else set())
+        | ({"user"} if userns == "none" else set())
     )
-    isolation = _isolation(request, reified.pod, isolators, drivers, services, ids, shared)
+    isolation = _isolation(request, reified.pod, isolators, drivers, services, shared)
     ports.check_free(services.store, uuid, ports.published(attachments))
     for app in reified.pod.apps:
         terminals.check(app)
         services.images.render(str(app.image.id), renderer, verify=request.verify, insecure=request.insecure)
+    ids = _ids(userns, reified.pod, uuid, services)
     manifest, mounts = hostmounts.added(reified.pod, mount_setups(reified), isolation)
     return PodDocument(
         uuid=uuid,
@@ -108,6 +112,18 @@ def pod_document(
         keep=not template.pod.apps,
         needs=needs,
     )
+
+
+def _placed(request: PodRequest, drivers: tuple[IsolatorDriver, ...]) -> PodRequest:
+    """The request with those isolators given to the pod that stand among an app's and that only a pod can have."""
+    overrides, pods = dict(request.overrides), list(request.isolators)
+    for app, given in request.overrides.items():
+        pods_own = [pair for pair in given.isolators if scopes(pair[0], drivers) == ("pod",)]
+        if pods_own:
+            kept = tuple(pair for pair in given.isolators if pair not in pods_own)
+            overrides[app] = replace(given, isolators=kept)
+            pods += pods_own
+    return replace(request, overrides=overrides, isolators=tuple(pods)) if pods else request
 
 
 def _reified(
@@ -139,13 +155,12 @@ def _isolation(
     isolators: Mapping[str, tuple[Isolator, ...]],
     drivers: tuple[IsolatorDriver, ...],
     services: Services,
-    ids: IdRange | None,
     shared: frozenset[str],
 ) -> Isolation:
     """:param shared: the namespaces that the pod shares with the host."""
     host = host_facts(
         services.cgroup_versions(),
-        userns=ids is not None,
+        userns="user" not in shared,
         shared=shared,
         pods=services.store.root,
     )
@@ -162,9 +177,8 @@ def _userns(request: PodRequest, pod: PodManifest) -> str | None:
     return wanted(request.userns, pod, "") or None
 
 
-def _ids(word: str | None, pod: PodManifest, uuid: str, services: Services) -> IdRange | None:
-    """The ids of its user namespace, its own from now on. :param word: None: as is usual."""
-    word = services.config.userns if word is None else word
+def _ids(word: str, pod: PodManifest, uuid: str, services: Services) -> IdRange | None:
+    """The ids of its user namespace, its own from now on."""
     if word == "none":
         return None
     ids = services.id_ranges.claim(uuid, word)

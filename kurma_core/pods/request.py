@@ -24,7 +24,8 @@ class AppOverrides:
     :param exec: in place of the whole command.
     :param user: without a ``group`` it brings its own groups, by the image's files, and none of the app's.
     :param environment: added, replacing what has the same name.
-    :param isolators: (name, value), added, replacing what has the same name.
+    :param isolators: (name, value), added, replacing what has the same name, or is of the other form of a set:
+        retained or removed.
     """
 
     arguments: tuple[str, ...] = ()
@@ -108,8 +109,7 @@ def overridden(
         command = overrides.exec + overrides.arguments
     environment = {pair.name: pair for pair in app.environment}
     environment.update({name: NameValue(name, value) for name, value in overrides.environment})
-    isolators = {isolator.name: isolator for isolator in app.isolators}
-    isolators.update({name: Isolator(name, value) for name, value in overrides.isolators})
+    isolators = _over(app.isolators, overrides.isolators)
     if overrides.user is not None:
         group, further = groups_of(overrides.user) if overrides.group is None else (overrides.group, ())
         app = replace(app, user=overrides.user, group=group, supplementary_gids=further)
@@ -120,8 +120,20 @@ def overridden(
         exec=command,
         working_directory=overrides.working_directory or app.working_directory,
         environment=tuple(environment.values()),
-        isolators=tuple(isolators.values()),
+        isolators=isolators,
     )
+
+
+def _over(base: tuple[Isolator, ...], given: tuple[tuple[str, Any], ...]) -> tuple[Isolator, ...]:
+    """An app's isolators, with others in place of those of the same name. A set to be retained takes the place of
+    one to be removed, too, and the other way round: they are two forms of one thing."""
+    found = {isolator.name: isolator for isolator in base}
+    new = {name: Isolator(name, value) for name, value in given}
+    for name in new:
+        for form, other in (("-retain-set", "-remove-set"), ("-remove-set", "-retain-set")):
+            if name.endswith(form):
+                found.pop(name.removesuffix(form) + other, None)
+    return tuple({**found, **new}.values())
 
 
 def _command(app: App, arguments: tuple[str, ...], image: ImageManifest) -> tuple[str, ...]:

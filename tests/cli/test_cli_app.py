@@ -51,7 +51,8 @@ def test_every_option(fakes: ModuleType, tmp_path: Any) -> None:
     request = request_of(
         fakes,
         f"img --name db -e A=1 --env-file {tmp_path}/env --user www:5 --workdir /srv --exec /bin/x --read-only "
-        "--isolator os/linux/x=1 -v /host:/data:ro --volume name=v,kind=empty --mount volume=v,target=/v "
+        "--memory 1G --isolator os/linux/x=1 "
+        "-v /host:/data:ro --volume name=v,kind=empty --mount volume=v,target=/v "
         "--annotation kurma.io/restart=always --pull never --insecure-options image --strict-isolators "
         "--strict-volumes --allow-volume-links --verify -- a --b",
     )
@@ -63,7 +64,7 @@ def test_every_option(fakes: ModuleType, tmp_path: Any) -> None:
             group="5",
             working_directory="/srv",
             environment=(("C", "3"), ("A", "1")),
-            isolators=(("os/linux/x", 1),),
+            isolators=(("resource/memory", {"limit": "1G"}), ("os/linux/x", 1)),
         )
     }
     pod = request.template.pod

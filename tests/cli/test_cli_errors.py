@@ -16,7 +16,7 @@ from kurma_core import errors
 from kurma_core.cli import values
 from kurma_core.cli.main import main
 from kurma_core.hookspecs import Stdio
-from kurma_core.models import AppStatus, LogText
+from kurma_core.models import AppStatus, IsolatorReport, LogText
 from kurma_core.pods.manager import Collected
 from kurma_core.version import VERSION
 
@@ -336,6 +336,24 @@ def test_the_keys_of_a_pods_json_stay(fakes: ModuleType, capsys: pytest.CaptureF
     assert {"pid", "exited", "exitCode", "exitReason", "message", "startedAt", "finishedAt", "log"} <= set(
         value["apps"]["nginx"]
     )
+
+
+def test_show_has_values_as_they_were_given_and_in_base_units(
+    fakes: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reports = (
+        IsolatorReport(
+            "resource/memory", "web", "enforced", value={"limit": "1.5Gi"}, amounts="limit 1610612736 bytes"
+        ),
+        IsolatorReport("a.b/c", None, "modified", "so", True, ["x" * 90]),
+    )
+    run(fakes, "show web", answers={"pod": fakes.record(isolators=reports)})
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("resource/", "a.b/"))]
+    assert lines[0].split("  ")[:1] == ["resource/memory"]
+    assert '{"limit":"1.5Gi"} = limit 1610612736 bytes ' in lines[0]
+    assert "modified, default" in lines[1]
+    assert '["xxx' in lines[1]
+    assert "x…" in lines[1]
 
 
 def test_show_status_and_manifest_for_people(fakes: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:

@@ -58,6 +58,7 @@ def printed(directory: Path, *words: str) -> str:
         ("stager list", []),
         ("network list", []),
         ("network show", ["default"]),
+        ("isolators list", []),
         ("plugins list", []),
         ("plugins show", ["networks/cni"]),
         ("info", []),

@@ -357,8 +357,57 @@ def test_what_is_wrong_is_said_in_one_line(
 
 
 def test_an_isolators_value_is_json(fakes: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "--isolator", "a={", "img"], connect=fakes.FakeClient().connect) == 125
+    assert main(["run", "--isolator", "a={", "img"], connect=fakes.FakeClient().connect) == 2
     assert "--isolator a" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["run", "prepare"])
+def test_options_that_are_short_for_an_isolator(fakes: ModuleType, command: str) -> None:
+    words = "--memory 1.5Gi --cpus 250m --caps-remove CAP_KILL,CHOWN --caps-remove MKNOD --isolator a.b/c=1 img"
+    assert request_of(fakes, *words.split(), command=command).overrides["img"].isolators == (
+        ("resource/memory", {"limit": "1.5Gi"}),
+        ("resource/cpu", {"limit": "250m"}),
+        ("os/linux/capabilities-remove-set", {"set": ["CAP_KILL", "CHOWN", "MKNOD"]}),
+        ("a.b/c", 1),
+    )
+    retained = request_of(fakes, "--caps-retain", "CAP_KILL", "img", command=command).overrides["img"].isolators
+    assert retained == (("os/linux/capabilities-retain-set", {"set": ["CAP_KILL"]}),)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--isolator", "a"], "--isolator: "),
+        (["--isolator", "a="], "--isolator a"),
+        (["--isolator", "a=NaN"], "--isolator a"),
+        (["--isolator", 'a={"x":1,"x":2}'], "--isolator a, $.x: expected each key once"),
+        (["--isolator", "A b=1"], "--isolator A b: expected"),
+        (["--isolator", "a=1", "--isolator", "a=1"], "--isolator a: a is given by --isolator a already"),
+        (
+            ["--memory", "1G", "--isolator", "resource/memory={}"],
+            "--isolator resource/memory: resource/memory is given by --memory already",
+        ),
+        (["--memory", "512m"], "--memory: '512m': m is for thousandths"),
+        (["--memory", "many"], "--memory: expected a quantity of bytes"),
+        (["--memory", ""], "--memory: expected a quantity of bytes"),
+        (["--memory=-1"], "--memory: expected a quantity of bytes"),
+        (["--cpus", "2x"], "--cpus: expected a quantity of cores"),
+        (["--caps-retain", "CAP_KILL", "--caps-remove", "CAP_KILL"], "contradict each other"),
+        (["--caps-retain", ""], "--caps-retain: expected capabilities, found ''"),
+        (["--caps-remove", "CAP_KILL,,CAP_CHOWN"], "--caps-remove: expected capabilities"),
+    ],
+)
+def test_isolators_that_are_malformed_are_told(
+    fakes: ModuleType, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    for command in (["run"], ["prepare"], ["app", "add", "web"]):
+        client = fakes.FakeClient()
+        assert main([*command, *words, "img"], connect=client.connect) == 2
+        first, *more = capsys.readouterr().err.splitlines()
+        assert first.startswith("kurma: ")
+        assert said in first
+        assert [line[:8] for line in more] in ([], ["  hint: "])
+        assert client.calls == []
 
 
 @pytest.mark.parametrize(

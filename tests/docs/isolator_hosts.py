@@ -72,6 +72,11 @@ def host_network(root: Path) -> IsolatorHost:
     return replace(cgroup_v1(root), host_network=True)
 
 
+def host_ipc(root: Path) -> IsolatorHost:
+    host = cgroup_v1(root)
+    return replace(host, shared=host.shared | {"ipc"})
+
+
 def user_namespace(root: Path) -> IsolatorHost:
     return replace(cgroup_v1(root), userns=True)
 
@@ -90,6 +95,7 @@ HOSTS: dict[str, Any] = {
     "a kernel that does not count swap": no_swap_counted,
     "no block devices": no_disks,
     "the host's network": host_network,
+    "the host's IPC namespace": host_ipc,
     "a user namespace": user_namespace,
     "Kurma without CAP_SYS_RESOURCE": no_sys_resource,
 }

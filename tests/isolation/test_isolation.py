@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from kurma_core.appc.image import Isolator
+from kurma_core.appc.image import App, Isolator
 from kurma_core.errors import IsolatorError
-from kurma_core.hookspecs import Compiled, IsolatorHost
-from kurma_core.isolation import compile_isolators
+from kurma_core.hookspecs import Compiled, IsolatorAbout, IsolatorHost
+from kurma_core.isolation import compile_isolators, scopes
+from kurma_core.isolator_list import IsolatorInfo, isolator_list
 from kurma_core.models import CgroupSetting, Device, IsolatorPlan, IsolatorReport, TrafficLimit
+from kurma_core.pods.request import AppOverrides, overridden
 
 HOST = IsolatorHost(cgroups={"memory": 1}, cpus=2)
 
@@ -173,3 +176,48 @@ def test_devices_and_traffic_of_several_isolators_add_up() -> None:
 def test_a_plan_is_of_the_version_of_what_it_sets(plan: IsolatorPlan, version: int) -> None:
     assert plan.to_json()["version"] == version
     assert IsolatorPlan.from_json(plan.to_json()) == plan
+
+
+class Told(Defaults):
+    def about(self, name: str) -> IsolatorAbout:
+        return IsolatorAbout(("pod",), "anything", name[-4:])
+
+
+def test_whose_an_isolator_is_the_plugin_tells() -> None:
+    drivers: Any = [Score(), Told()]
+    assert scopes("example.com/none", drivers) == ("pod",)
+    assert scopes("os/linux/oom-score-adj", drivers) == ("app", "pod")
+    assert scopes("example.com/unknown", drivers) == ("app", "pod")
+
+
+def test_the_list_of_isolators() -> None:
+    class Refusing(Told):
+        names = ("example.com/zero",)
+
+        def compile(self, name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
+            raise IsolatorError(f"not {value} here")
+
+    drivers: Any = {"score": Score(), "told": Told(), "refusing": Refusing()}
+    limit, none, zero, score = isolator_list(drivers, HOST)
+    assert limit == IsolatorInfo(
+        "example.com/limit", "told", ("pod",), "anything", "imit", "modified", "a bit", default="app"
+    )
+    assert (none.outcome, none.default) == ("enforced", None)
+    assert (zero.outcome, zero.note, zero.plugin) == ("refused", "not zero here", "refusing")
+    assert score == IsolatorInfo("os/linux/oom-score-adj", "score")
+    assert limit.to_json()["scopes"] == ["pod"]
+
+
+def test_the_command_lines_isolators_take_the_place_of_the_images() -> None:
+    def over(*given: tuple[str, Any]) -> tuple[Isolator, ...]:
+        app = App(exec=("/x",), user="0", group="0", isolators=base)
+        image: Any = SimpleNamespace(annotation=lambda name: None, annotations=())
+        return overridden(app, AppOverrides(isolators=given), image, lambda user: (user, ())).isolators
+
+    base = (Isolator("a/x", 1), Isolator("a/y-remove-set", 1), Isolator("a/z-retain-set", 1))
+    found = over(("a/x", 2), ("a/y-retain-set", 2), ("a/z-remove-set", 2))
+    assert found == (Isolator("a/x", 2), Isolator("a/y-retain-set", 2), Isolator("a/z-remove-set", 2))
+    assert over(("a/y-remove-set", 3)) == (base[0], Isolator("a/y-remove-set", 3), base[2])
+    base = ()
+    # Who asks for both gets to hear of it from the plugin.
+    assert len(over(("a/y-retain-set", 2), ("a/y-remove-set", 2))) == 2

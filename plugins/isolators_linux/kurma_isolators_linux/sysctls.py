@@ -46,9 +46,7 @@ def sysctl(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
 
 def _shared(host: IsolatorHost) -> frozenset[str]:
     """Kinds of namespaces that the pod has in common with the host."""
-    asked = host.siblings.get("os/linux/namespaces")
-    shared = {kind for kind in ("ipc", "uts") if isinstance(asked, dict) and asked.get(kind) == "host"}
-    return frozenset(shared | {"net"} if host.host_network else shared)
+    return host.shared | {"net"} if host.host_network else host.shared
 
 
 def _dotted(name: str, key: str) -> str:

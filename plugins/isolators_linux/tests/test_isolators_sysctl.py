@@ -10,7 +10,6 @@ from kurma_core.hookspecs import IsolatorHost
 from kurma_core.value import replace
 
 HOST = IsolatorHost({}, 1)
-NAMESPACES = "os/linux/namespaces"
 OWN = [
     *("net.ipv4.ip_forward", "net.core.somaxconn", "net.ipv4.conf.eth0/7.forwarding", "kernel.domainname"),
     *("kernel.shmmax", "kernel.shm_rmid_forced", "kernel.msgmni", "kernel.sem", "fs.mqueue.msg_max"),
@@ -59,9 +58,9 @@ def test_values_are_lines(value):
 @pytest.mark.parametrize(
     ("host", "keys", "whose"),
     [
-        ({"host_network": True}, ("net.ipv4.ip_forward",), "network"),
-        ({"siblings": {NAMESPACES: {"ipc": "host"}}}, ("kernel.sem", "fs.mqueue.msg_max"), "IPC namespace"),
-        ({"siblings": {NAMESPACES: {"uts": "host"}}}, ("kernel.domainname",), "UTS namespace"),
+        ({"host_network": True, "shared": frozenset({"net"})}, ("net.ipv4.ip_forward",), "network"),
+        ({"shared": frozenset({"ipc", "user"})}, ("kernel.sem", "fs.mqueue.msg_max"), "IPC namespace"),
+        ({"shared": frozenset({"uts"})}, ("kernel.domainname",), "UTS namespace"),
     ],
 )
 def test_what_is_shared_with_the_host_is_the_hosts(host, keys, whose):

@@ -1,6 +1,6 @@
 """Pods with isolators, by the fixtures of the tests of pods."""
 
-from tests.integration.cli.conftest import kurma, kurma_command
+from tests.integration.cli.conftest import kurma, kurma_command, sleeping
 from tests.integration.pods.conftest import (
     busybox_id,
     busybox_image,
@@ -19,4 +19,5 @@ __all__ = [
     "kurma_command",
     "make_house",
     "session_state",
+    "sleeping",
 ]

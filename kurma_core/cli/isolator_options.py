@@ -1,0 +1,99 @@
+"""``--isolator``, and the options that are short for one: ``--memory``, ``--cpus``, ``--caps-retain`` and
+``--caps-remove``."""
+
+from __future__ import annotations
+
+from kurma_core.cli import values
+from kurma_core.cli.declare import Option
+from kurma_core.errors import ManifestError, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    Json = Any
+
+#: In the order of the help.
+OPTIONS = (
+    Option("memory", "--memory", "The most memory that the app may use: 512Mi.", metavar="BYTES"),
+    Option("cpus", "--cpus", "The most processor time that it may use, in cores: 1.5.", metavar="CORES"),
+    Option("caps_retain", "--caps-retain", "All capabilities that it has.", metavar="CAP,…", many=True),
+    Option("caps_remove", "--caps-remove", "Usual capabilities that it lacks.", metavar="CAP,…", many=True),
+    Option("isolator", "--isolator", "Constrain the app, or the pod.", metavar="NAME=JSON", many=True),
+)
+_CAPABILITIES = "os/linux/capabilities-{}-set"
+
+
+def isolators(options: dict[str, Any]) -> tuple[tuple[str, Json], ...]:
+    """Name and value of each that is asked for, quantities in the user's own form.
+
+    :raises UsageError: one is malformed, or asked for twice.
+    """
+    found: dict[str, tuple[str, Json]] = {}
+
+    def add(option: str, name: str, value: Json) -> None:
+        if name in found:
+            raise UsageError(f"{option}: {name} is given by {found[name][0]} already", hint="give it once")
+        found[name] = (option, value)
+
+    if options["memory"] is not None:
+        add("--memory", "resource/memory", {"limit": _bytes(options["memory"])})
+    if options["cpus"] is not None:
+        add("--cpus", "resource/cpu", {"limit": _quantity(options["cpus"], "--cpus", "cores")})
+    for way in ("retain", "remove"):
+        if options[f"caps_{way}"]:
+            option = f"--caps-{way}"
+            add(option, _CAPABILITIES.format(way), {"set": _words(options[f"caps_{way}"], option)})
+    if options["caps_retain"] and options["caps_remove"]:
+        raise UsageError(
+            "--caps-retain and --caps-remove contradict each other",
+            hint="--caps-retain alone names all capabilities that there are to be",
+        )
+    for text in options["isolator"]:
+        name, value = _isolator(text)
+        add(f"--isolator {name}", name, value)
+    return tuple((name, value) for name, (_, value) in found.items())
+
+
+def _isolator(text: str) -> tuple[str, Json]:
+    from kurma_core.appc.jsonio import loads
+    from kurma_core.appc.types import ac_identifier
+
+    name, value = values.pair(text, "--isolator")
+    try:
+        return ac_identifier(name, "$"), loads(value, "its value")
+    except ManifestError as error:
+        where = f"--isolator {name}" + (f", {error.data['path']}" if error.data["path"] != "$" else "")
+        raise UsageError(
+            f"{where}: expected {error.data['expected']}, found {error.data['found']}",
+            hint='write NAME=JSON: os/linux/oom-score-adj=500, \'resource/memory={"limit": "1G"}\'',
+        ) from None
+
+
+def _bytes(text: str) -> str:
+    if text.endswith("m"):
+        # Elsewhere this is a million; here it would be a limit of next to nothing.
+        raise UsageError(
+            f"--memory: {text!r}: m is for thousandths", hint=f"write {text[:-1]}M, or {text[:-1]}Mi for MiB"
+        )
+    return _quantity(text, "--memory", "bytes")
+
+
+def _quantity(text: str, option: str, unit: str) -> str:
+    from kurma_core.appc.quantity import parse_quantity
+
+    try:
+        parse_quantity(text, option, unit=unit)
+    except ManifestError as error:
+        expected = error.data.get("expected", "a quantity")
+        raise UsageError(f"{option}: expected {expected}, found {text!r}", hint=error.hint) from None
+    return text
+
+
+def _words(texts: tuple[str, ...], option: str) -> list[str]:
+    words = [word for text in texts for word in text.split(",")]
+    if not all(word.strip() == word and word for word in words):
+        raise UsageError(
+            f"{option}: expected capabilities, found {','.join(texts)!r}", hint=f"{option} CAP_CHOWN,CAP_KILL"
+        )
+    return words

@@ -1,0 +1,73 @@
+"""The isolators that this installation knows, and what this host makes of each (``kurma isolators list``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from kurma_core.errors import KurmaError
+from kurma_core.value import fields, frozen
+
+if TYPE_CHECKING:
+    from kurma_core.hookspecs import Isolator, IsolatorHost
+
+    Json = Any
+
+
+@frozen
+class IsolatorInfo:
+    """One isolator.
+
+    :param plugin: that looks after it.
+    :param scopes: ``app``, ``pod`` or both; empty where the plugin does not tell, as the next two.
+    :param value: the form of its value, in words; ``example``: one.
+    :param outcome: what became of the example here: ``enforced``, ``modified``, ``ignored``, ``refused``; empty:
+        there is none. ``note``: how or why.
+    :param default: what holds for an app, or a pod, that does not ask for it; None: nothing.
+    """
+
+    name: str
+    plugin: str
+    scopes: tuple[str, ...] = ()
+    value: str = ""
+    example: Json = None
+    outcome: str = ""
+    note: str = ""
+    default: Json = None
+
+    def to_json(self) -> dict[str, Json]:
+        value = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {**value, "scopes": list(self.scopes)}
+
+
+def isolator_list(drivers: Mapping[str, Isolator], host: IsolatorHost) -> tuple[IsolatorInfo, ...]:
+    """By name.
+
+    :param drivers: plugins by name; the first that names an isolator has it.
+    """
+    found: dict[str, IsolatorInfo] = {}
+    for plugin, driver in drivers.items():
+        defaults = _defaults(driver, host)
+        for name in driver.names:
+            if name not in found:
+                found[name] = _info(name, plugin, driver, host, defaults.get(name))
+    return tuple(found[name] for name in sorted(found))
+
+
+def _defaults(driver: Isolator, host: IsolatorHost) -> dict[str, Json]:
+    of = getattr(driver, "defaults", None)
+    pairs: Iterable[tuple[str, Json]] = () if of is None else (*of("pod", (), host), *of("app", (), host))
+    return dict(pairs)
+
+
+def _info(name: str, plugin: str, driver: Isolator, host: IsolatorHost, default: Json) -> IsolatorInfo:
+    told = getattr(driver, "about", None)
+    if told is None:
+        return IsolatorInfo(name, plugin, default=default)
+    about = told(name)
+    try:
+        compiled = driver.compile(name, about.example, about.scopes[0], host)
+        outcome, note = compiled.outcome, compiled.note
+    except KurmaError as error:
+        outcome, note = "refused", error.message
+    return IsolatorInfo(name, plugin, about.scopes, about.value, about.example, outcome, note, default)
