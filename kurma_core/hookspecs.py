@@ -485,6 +485,9 @@ class Stager(Protocol):
     ``cleanup``, which is repeatable, from any process, also when ``start`` never happened. A stopped pod may be
     started again, from ``prepare`` on.
 
+    A driver that keeps to what plans say of the host's devices and namespaces, and of privileged apps (version 3),
+    says so by an attribute ``host_powers`` that is true; with any other, pods that need it are refused.
+
     A driver that keeps to :attr:`PodSetup.userns` says so by an attribute ``user_namespaces`` that is true; with
     any other, pods with a user namespace are refused.
     """

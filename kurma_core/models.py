@@ -6,7 +6,7 @@ Every ``to_json`` here is what ``--format json`` prints and what stands on disk:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from kurma_core.value import field, fields, frozen
@@ -367,6 +367,11 @@ class IsolatorPlan:
             namespaces=dict(value.get("namespaces", {})),
             mounts=tuple(HostMount(**mount) for mount in value.get("mounts", ())),
         )
+
+
+def needs_powers(apps: Iterable[IsolatorPlan], pod: IsolatorPlan) -> bool:
+    """Whether a stager must know how to share what is the host's: devices, namespaces, all power over it."""
+    return bool(pod.namespaces) or any(plan.devices or plan.privileged for plan in apps)
 
 
 @frozen

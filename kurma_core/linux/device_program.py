@@ -17,11 +17,16 @@ if TYPE_CHECKING:
 
 _PROG_LOAD = 5
 _PROG_ATTACH = 8
+_PROG_DETACH = 9
+_PROG_OF_ID = 13
+_PROG_QUERY = 16
 _TYPE_CGROUP_DEVICE = 15
 _ATTACH_DEVICE = 6
 # Every program of a cgroup and of those above it must agree.
 _ALLOW_MULTI = 2
 _ATTRIBUTES = 48
+#: As many programs as the kernel lets a cgroup have.
+_MOST = 64
 
 _TYPES = {"b": 1, "c": 2}
 _ACCESS = {"m": 1, "r": 2, "w": 4}
@@ -105,6 +110,37 @@ def attach(directory: str, rules: Iterable[str]) -> None:
             os.close(cgroup)
     finally:
         os.close(program)
+
+
+def replace(directory: str, rules: Iterable[str] | None) -> None:
+    """Have this program asked in place of those of the v2 cgroup itself; at no moment nothing is asked.
+
+    :param rules: None: no program at all.
+    :raises OSError: as :func:`attach`.
+    """
+    cgroup = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        old = _attached(cgroup)
+        if rules is not None:
+            attach(directory, rules)
+        for number in old:
+            program = _bpf(_PROG_OF_ID, libc.words(number, size=4))
+            try:
+                _bpf(_PROG_DETACH, libc.words(cgroup, program, _ATTACH_DEVICE, size=4))
+            finally:
+                os.close(program)
+    finally:
+        os.close(cgroup)
+
+
+def _attached(cgroup: int) -> list[int]:
+    """IDs of the programs for devices that are the cgroup's own."""
+    found = bytearray(4 * _MOST)
+    head = libc.words(cgroup, _ATTACH_DEVICE, 0, 0, size=4) + libc.words(libc.address(found))
+    block = bytearray((head + libc.words(_MOST, size=4)).ljust(_ATTRIBUTES, b"\0"))
+    libc.syscall("bpf", _PROG_QUERY, libc.buffer(block), len(block))
+    count = int.from_bytes(block[24:28], "little")
+    return [int.from_bytes(found[4 * at : 4 * at + 4], "little") for at in range(count)]
 
 
 def _bpf(command: int, attributes: bytes) -> int:

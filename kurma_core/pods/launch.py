@@ -16,7 +16,7 @@ from kurma_core import hookspecs
 from kurma_core.errors import HostError, KurmaError, PodDamagedError, PodNotFoundError, StagerError
 from kurma_core.hookspecs import AppSetup, PodSetup
 from kurma_core.linux.cgroups import CgroupTree
-from kurma_core.models import Attachment
+from kurma_core.models import Attachment, needs_powers
 from kurma_core.pods import docker, terminals, traffic, volumes
 from kurma_core.pods.dns import pod_dns, pod_hosts
 from kurma_core.pods.space import free_layers, unwritable
@@ -176,6 +176,8 @@ class Stager:
 
     def do(self, launch: Launch) -> None:
         driver = launch.services.stagers.get(launch.document.stager)
+        if needs_powers(launch.document.plans.values(), launch.document.pod_plan):
+            _need_powers(driver, launch.document.stager)
         assert launch.stdio is not None
         # Neither the stager's image nor the apps' layers are removed before the record names them.
         with launch.services.images.keeping():
@@ -196,6 +198,15 @@ class Stager:
             launch.stager.signal(signal.SIGKILL)
             launch.stager.wait(launch.patience)
         free_layers(launch.directory.path)
+
+
+def _need_powers(driver: object, name: str) -> None:
+    """:raises StagerError: it is none to share with apps what is the host's (X6)."""
+    if not getattr(driver, "host_powers", False):
+        raise StagerError(
+            f"stager {name} gives apps no devices, namespaces or powers of the host, and the pod asks for some",
+            hint="run the pod with another stager",
+        )
 
 
 #: In the order in which a pod comes up.

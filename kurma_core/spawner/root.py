@@ -48,9 +48,11 @@ def build(operations: list[Operation]) -> int:
     :raises StepError: names the operation and the path.
     """
     root_fd = -1
-    for operation in operations:
+    # The whole of the host's tree, before the new root is mounted on top of it.
+    whole = {index: _step(operation) for index, operation in enumerate(operations) if _is_whole(operation)}
+    for index, operation in enumerate(operations):
         try:
-            fd = prepare(operation, private=True)
+            fd = whole[index] if index in whole else prepare(operation, private=True)
             if root_fd < 0:
                 if fd is None or operation["target"].strip("/"):
                     raise OSError(errno.EINVAL, "the first operation must mount the root itself, /")
@@ -62,6 +64,17 @@ def build(operations: list[Operation]) -> int:
         except OSError as error:
             raise StepError(operation["kind"], subject(operation), error) from None
     return root_fd
+
+
+def _is_whole(operation: Operation) -> bool:
+    return operation["kind"] == "bind" and not operation["source"].strip("/.")
+
+
+def _step(operation: Operation) -> int | None:
+    try:
+        return prepare(operation, private=True)
+    except OSError as error:
+        raise StepError(operation["kind"], subject(operation), error) from None
 
 
 def subject(operation: Operation) -> str:

@@ -17,6 +17,7 @@ from kurma_core.errors import HostError, StagerError
 from kurma_core.hookspecs import Stdio
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.files import replace_file
+from kurma_core.models import needs_powers
 from kurma_core.staging import apps, records
 from kurma_core.staging.callin import CallIn
 from kurma_core.staging.document import stager_manifest
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 #: What the image of a stager says that puts apps into the pod's user namespace (H9).
 USERNS_ANNOTATION = "kurma.io/stager/userns"
+#: That it gives apps what isolator plans say of the host's (X5, X6).
+POWERS_ANNOTATION = "kurma.io/stager/powers"
 #: The last lines of a stager's output, as an error shows them.
 _TAIL_LINES, _TAIL_BYTES = 5, 4096
 _OF_THE_POD = ("HOSTNAME", "AC_METADATA_URL")
@@ -66,6 +69,7 @@ class AciStager:
 
     #: It does, for images that say so.
     user_namespaces = True
+    host_powers = True
 
     def __init__(
         self,
@@ -94,7 +98,7 @@ class AciStager:
                 f"their user namespace (annotation {USERNS_ANNOTATION})",
                 hint="run the pod with --userns none, or with another stager",
             )
-
+        self._check_powers(pod, lambda: image)
         manifest = self._record(pod, image, stdio)
         begun = begin(
             self.spawner,
@@ -108,6 +112,17 @@ class AciStager:
             environment=_environment(pod),
         )
         return self._running(pod, begun.process.identity, begun.process.pidfd, begun.ready, image.id)
+
+    def _check_powers(self, pod: PodSetup, image: Callable[[], StagerImage]) -> None:
+        if not needs_powers(pod.plans.values(), pod.pod_plan):
+            return
+        manifest = image().manifest
+        if manifest.annotation(POWERS_ANNOTATION) != "true":
+            raise StagerError(
+                f"stager {self.name}: its image {manifest.name} does not say that it gives apps devices and "
+                f"namespaces of the host, or all power (annotation {POWERS_ANNOTATION})",
+                hint="run the pod with another stager",
+            )
 
     def start_waiting(self, place: WaitingPlace) -> WaitingStager:
         """Starts the stager of a pod that is not known yet (G10).
@@ -131,6 +146,7 @@ class AciStager:
             image = self._image()
             if why_not is None and image.id != waiting.image:
                 why_not = "its image is not the stager's any more"
+            self._check_powers(pod, lambda: image)
             if why_not is not None:
                 raise StagerError(f"stager {self.name}: the waiting one is of no use to pod {pod.name}: {why_not}")
             manifest = self._record(pod, image)
@@ -277,6 +293,7 @@ class AciStager:
         return frozenset(_call_record(directory).get("verbs", ()))
 
     def add_app(self, pod: PodSetup, running: RunningStager) -> None:
+        self._check_powers(pod, self._image)
         apps.add(self, pod, running)
 
     def remove_app(self, directory: str, running: RunningStager, app: str, volumes: tuple[str, ...]) -> None:

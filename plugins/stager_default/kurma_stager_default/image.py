@@ -120,6 +120,7 @@ def build(rootfs: str) -> Mapping[str, Any]:
             {"name": "kurma.io/stager/python", "value": sys.version.split()[0]},
             {"name": "kurma.io/stager/waits", "value": "true"},
             {"name": "kurma.io/stager/userns", "value": "true"},
+            {"name": "kurma.io/stager/powers", "value": "true"},
             {"name": "kurma.io/stager/callins", "value": ",".join(OPTIONAL)},
         ],
     }

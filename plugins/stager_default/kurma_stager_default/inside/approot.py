@@ -47,7 +47,7 @@ def enter(pod: Pod, app: App, directory: str, note: Callable[[str], None], names
         _make_way(directory)
         root = _union(pod, app, directory, note, namespace)
         hostfiles.write(root, hostfiles.contents(pod), pod.ids.root, [mount.path for mount in app.mounts])
-        system = sysmounts.mount_all(root, SHM, pod.ids)
+        system = sysmounts.mount_all(root, SHM, pod.ids, app.plan)
         if app.make_directory:
             # Before the volumes are there: nothing is ever made in a directory of the host's.
             os.close(make_dirs(root, app.working_directory, 0o755, *pod.ids.root, symlinks=True))
@@ -107,7 +107,7 @@ def _union(pod: Pod, app: App, directory: str, note: Callable[[str], None], name
         os.chmod(directory + "/upper", stat.S_IMODE(top.st_mode))
         try:
             root = overlay.mount_overlay(
-                layers, directory + "/upper", directory + "/work", volatile=True, attributes=mounts.ATTR_NODEV
+                layers, directory + "/upper", directory + "/work", volatile=True, attributes=_nodev(app)
             )
             mounts.move_mount_to(root, PLACE)
             return root
@@ -115,14 +115,19 @@ def _union(pod: Pod, app: App, directory: str, note: Callable[[str], None], name
             if pod.storage == "overlay" or error.errno not in _NO_OVERLAY:
                 raise
             note(f"app {app.name}: its root is a copy, since overlay is not to be had ({error.strerror or error})")
-    return _copied(pod, plain, directory + "/upper", namespace)
+    return _copied(pod, app, directory + "/upper", namespace)
 
 
-def _copied(pod: Pod, layers: list[str], target: str, namespace: int) -> int:
+def _nodev(app: App) -> int:
+    """Devices are nothing but in ``/dev``; to a privileged app they are what they are."""
+    return 0 if app.plan.privileged else mounts.ATTR_NODEV
+
+
+def _copied(pod: Pod, app: App, target: str, namespace: int) -> int:
     """With a user namespace, the copy has the layers' owners on disk, as they have, and is mapped as a whole."""
-    _merge(target, reversed(layers))
+    _merge(target, [f"/layers/{layer}" for layer in reversed(app.layers)])
     root = mounts.open_tree(mounts.AT_FDCWD, target, recursive=False)
-    mounts.set_attributes(root, mounts.ATTR_NODEV, recursive=False)
+    mounts.set_attributes(root, _nodev(app), recursive=False)
     if namespace >= 0:
         userns.map_copy(root, namespace)
         pod.ids.make_as_root()  # in a mapped tree, the host's root is nobody and makes nothing
@@ -197,7 +202,7 @@ def _volumes(
             _seed(target)
         elif _hides(target):
             note(f"app {app.name}: volume {mount.volume} hides what the image has at {_shown(mount.path)}")
-        attributes = mounts.ATTR_NODEV | (mounts.ATTR_RDONLY if mount.read_only else 0)
+        attributes = _nodev(app) | (mounts.ATTR_RDONLY if mount.read_only else 0)
         _bind(target, attributes, namespace if mount.idmap else -1)
         os.close(target.source)
         os.close(target.fd)

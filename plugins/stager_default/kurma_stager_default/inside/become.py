@@ -48,6 +48,9 @@ def needs_domain(plan: Plan) -> bool:
 def power_note(app: App, ids: Ids) -> str | None:
     """What the user should know of an app that is granted more than these walls can hold; None: nothing."""
     rights = granted(app.plan)
+    if app.plan.privileged:
+        bounds = "as far as its pod's user namespace goes" if ids.path else "and so power over the host"
+        return f"app {app.name}: privileged: all capabilities and devices, nothing masked or filtered, {bounds}"
     if _CAP_SYS_ADMIN not in rights:
         if _CAP_SYS_PTRACE in rights and not ids.path and not landlock.usable():
             return (
@@ -187,7 +190,7 @@ def become(
     if _CAP_SYS_ADMIN not in keep and landlock.usable():
         landlock.enter_domain()
     # None of the calls that follow is a key's, so this one may come before them.
-    if seccomp.usable():
+    if not plan.privileged and seccomp.usable():
         _filter(seccomp.refuse_keys())
 
     def change_user() -> None:

@@ -10,7 +10,7 @@ import os
 import time
 
 from kurma_core.linux.files import replace_file
-from kurma_stager_default.inside import become, manifest, smalljson
+from kurma_stager_default.inside import become, devicewall, manifest, smalljson
 from kurma_stager_default.inside.apprun import ADDED, ENDED, AppRun
 from kurma_stager_default.inside.control import DOCUMENT, Refusal
 from kurma_stager_default.inside.errors import SetupError
@@ -49,7 +49,10 @@ def _add(supervisor: Supervisor, conversation: Conversation, request: dict[str, 
         app = manifest.parse(text, f"app {name}").app(name)
         if app is None:
             raise Refusal(f"the document says nothing of app {name}", _UNKNOWN)
-        supervisor.groups.make_app(name, app.plan)
+        groups = supervisor.groups
+        others = [(run.tree, run.app.plan) for run in supervisor.runs]
+        groups.wall = devicewall.widen(groups.layout, groups.wall, app.plan, others)
+        groups.make_app(name, app.plan)
         _write(_merged(_read(), smalljson.decode(text.decode()), name))
     except (manifest.ManifestError, SetupError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         tree.remove()

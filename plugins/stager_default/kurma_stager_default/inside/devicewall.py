@@ -2,7 +2,8 @@
 
 It holds where ``nodev`` does not: on what an app with CAP_SYS_ADMIN mounts itself. v1 has a controller for it, v2
 takes a program. The pod's cgroup is closed, and with it all below: an app that has got hold of its own cgroup's
-files cannot allow itself what the pod's denies.
+files cannot allow itself what the pod's denies. Where an app was given devices, the pod's cgroup allows them, and
+that of every app just its own.
 """
 
 from __future__ import annotations
@@ -13,35 +14,113 @@ from kurma_stager_default.inside import sysmounts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from kurma_core.linux.cgroup_layout import Layout
+    from kurma_core.linux.cgroups import CgroupTree
+    from kurma_stager_default.inside.manifest import Plan
 
 _HOLDS = "devices: those that were not given are refused by nodev and by {}"
 _LACKS = "devices: those that were not given are refused by nodev alone ({})"
+_OPEN = "devices: a privileged app may open all of the host's; to others those that were not given are refused"
+#: v1's word for everything; it is taken once there are cgroups below.
+_EVERYTHING = ("c *:* rwm", "b *:* rwm")
 
 
-def close(layout: Layout) -> str:
+def rules(plans: Iterable[Plan]) -> list[str] | None:
+    """What apps with these plans may open besides what all may, as v1's controller says it; None: everything."""
+    found: dict[str, None] = {}
+    for plan in plans:
+        if plan.privileged:
+            return None
+        for device in plan.devices:
+            found[f"{device['kind']} {device['major']}:{device['minor']} {device['access']}"] = None
+    return list(found)
+
+
+def close(layout: Layout, more: list[str] | None) -> str:
     """Comes before any cgroup is made below the pod's own.
 
+    :param more: see :func:`rules`.
     :returns: what holds, in words for the user.
     :raises OSError: v1's controller refuses.
     """
-    for hierarchy in layout.hierarchies:
-        if hierarchy.version == 1 and "devices" in hierarchy.controllers:
-            # One write per line: the files take no more.
-            _write(f"{hierarchy.directory}/devices.deny", "a")
-            for line in sysmounts.ALLOWED:
-                _write(f"{hierarchy.directory}/devices.allow", line)
-            return _HOLDS.format("the devices controller")
-    for hierarchy in layout.hierarchies:
-        if hierarchy.version == 2:
-            from kurma_core.linux import device_program
+    if more is None:
+        return _OPEN
+    v1, v2 = _directory(layout, 1), _directory(layout, 2)
+    if v1 is not None:
+        _close_v1(v1, more)
+        return _HOLDS.format("the devices controller")
+    if v2 is not None:
+        from kurma_core.linux import device_program
 
-            try:
-                device_program.attach(hierarchy.directory, sysmounts.ALLOWED)
-            except OSError as error:
-                return _LACKS.format(error.strerror)
-            return _HOLDS.format("a program of the cgroup")
+        try:
+            device_program.attach(v2, (*sysmounts.ALLOWED, *more))
+        except OSError as error:
+            return _LACKS.format(error.strerror)
+        return _HOLDS.format("a program of the cgroup")
     return _LACKS.format("this host has no cgroups")
+
+
+def narrow(tree: CgroupTree, plan: Plan, wall: list[str] | None) -> None:
+    """Closes an app's own cgroup to what its pod's allows for others.
+
+    :param wall: what the pod's allows.
+    :raises OSError: the kernel refuses.
+    """
+    own = rules([plan])
+    if own is None or own == wall:
+        return
+    v1, v2 = _directory(tree.layout, 1), _directory(tree.layout, 2)
+    if v1 is not None:
+        _close_v1(f"{v1}/{tree.name}", own)
+    elif v2 is not None:
+        from kurma_core.linux import device_program
+
+        device_program.attach(f"{v2}/{tree.name}", (*sysmounts.ALLOWED, *own))
+
+
+def widen(
+    layout: Layout, wall: list[str] | None, plan: Plan, others: list[tuple[CgroupTree, Plan]]
+) -> list[str] | None:
+    """Opens the pod's cgroup for an app that has come, and closes those of the others first.
+
+    :param wall: what the pod's allows so far.
+    :param others: the apps that are there.
+    :returns: what it allows now.
+    :raises OSError: the kernel refuses.
+    """
+    own = rules([plan])
+    if wall is None or (own is not None and set(own) <= set(wall)):
+        return wall
+    allowed = None if own is None else [*wall, *own]
+    v1, v2 = _directory(layout, 1), _directory(layout, 2)
+    if v1 is not None:
+        # Who has a cgroup already gets nothing by this.
+        for line in _EVERYTHING if own is None else own:
+            _write(f"{v1}/devices.allow", line)
+    elif v2 is not None:
+        from kurma_core.linux import device_program
+
+        for tree, theirs in others:
+            narrow(tree, theirs, allowed)
+        device_program.replace(v2, None if allowed is None else (*sysmounts.ALLOWED, *allowed))
+    return allowed
+
+
+def _directory(layout: Layout, version: int) -> str | None:
+    """Of the hierarchy that devices are controlled on, in that version of cgroups."""
+    for hierarchy in layout.hierarchies:
+        if hierarchy.version == version and (version == 2 or "devices" in hierarchy.controllers):
+            return hierarchy.directory
+    return None
+
+
+def _close_v1(directory: str, more: list[str]) -> None:
+    # One write per line: the files take no more.
+    _write(f"{directory}/devices.deny", "a")
+    for line in (*sysmounts.ALLOWED, *more):
+        _write(f"{directory}/devices.allow", line)
 
 
 def _write(path: str, value: str) -> None:

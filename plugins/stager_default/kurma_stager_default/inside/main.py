@@ -60,6 +60,14 @@ def _told_to_go() -> bool:
     return bool(go)
 
 
+#: What a pod may share with the host, besides what is the core's to make.
+_SHAREABLE = (
+    ("ipc", namespaces.CLONE_NEWIPC),
+    ("pid", namespaces.CLONE_NEWPID),
+    ("uts", namespaces.CLONE_NEWUTS),
+)
+
+
 class _House:
     """What every pod has, whatever stands in its manifest: namespaces, PID 1, the pod's ``/dev/shm``.
 
@@ -69,6 +77,8 @@ class _House:
     def __init__(self, namespace: int) -> None:
         if _is_open(GO):
             os.set_inheritable(GO, False)
+        #: the host's own, held until it is known whether the pod is to share them
+        self._hosts = [os.open(f"/proc/self/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind, _ in _SHAREABLE]
         if namespace < 0:
             namespaces.unshare(init.SHARED)
         for directory in (approot.PLACE, approot.SHM):
@@ -88,6 +98,18 @@ class _House:
             os.close(namespace)
         os.close(stop)
 
+    def share(self, words: dict[str, str]) -> None:
+        """Go back to those of the host's namespaces that the pod is to share with it; what is made from now on, an
+        app above all, is made there (X6)."""
+        for (kind, flag), fd in zip(_SHAREABLE, self._hosts, strict=True):
+            if words.get(kind) == "host":
+                namespaces.setns(fd, flag)
+                if kind == "pid":
+                    # The pod's PID 1 gets no orphans then; they are the stager's to wait for, not the host's.
+                    process.set_child_subreaper()
+            os.close(fd)
+        self._hosts = []
+
     def await_ready(self) -> None:
         """:raises OSError: PID 1 could not be set up."""
         init.await_ready(self._ready)
@@ -98,11 +120,16 @@ class _House:
 
 def _serve(house: _House) -> int:
     pod = manifest.load()
+    house.share(pod.plan.namespaces)
     groups = podgroups.PodGroups()
     groups.make_way()
     groups.apply_pod(pod.plan)
-    devices = devicewall.close(groups.layout)
-    namespaces.set_hostname(pod.hostname)
+    groups.wall = devicewall.rules(app.plan for app in pod.apps)
+    devices = devicewall.close(groups.layout, groups.wall)
+    if pod.plan.namespaces.get("uts") == "host":
+        pod.hostname = os.uname().nodename
+    else:
+        namespaces.set_hostname(pod.hostname)
     _sysctls(pod.plan.sysctls, pod.ids)
     for directory, mode in (("/pod/logs", 0o755), ("/pod/apps", 0o700)):
         os.makedirs(directory, mode, exist_ok=True)
@@ -129,11 +156,20 @@ def _complain(text: str) -> None:
 def _notes(pod: manifest.Pod, devices: str) -> list[str]:
     """What holds, and what does not (H2)."""
     notes = [_landlock_note(), devices, _keys_note(), *([pod.ids.note()] if pod.ids.path else [])]
+    notes += [_SHARED[kind] for kind in sorted(pod.plan.namespaces)]
     for app in pod.apps:
         note = become.power_note(app, pod.ids)
         if note is not None:
             notes.append(note)
     return notes
+
+
+_SHARED = {
+    "ipc": "ipc: the host's shared memory, message queues and semaphores are the pod's, too",
+    "pid": "pid: apps see every process of the host, and may signal those of their users and capabilities, their "
+    "own stager among them",
+    "uts": "uts: the pod has the host's names",
+}
 
 
 def _landlock_note() -> str:

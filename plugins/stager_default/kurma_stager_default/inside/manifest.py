@@ -44,8 +44,11 @@ class Plan:
         "ambient",
         "capabilities",
         "cgroup",
+        "devices",
+        "namespaces",
         "no_new_privileges",
         "oom_score_adj",
+        "privileged",
         "rlimits",
         "seccomp",
         "sysctls",
@@ -64,6 +67,9 @@ class Plan:
         self.cgroup: list[dict[str, str]] = value.get("cgroup", [])
         self.sysctls: dict[str, str] = value.get("sysctls", {})
         self.seccomp = bytes.fromhex(value.get("seccomp") or "")
+        self.devices: list[dict[str, Any]] = value.get("devices", [])
+        self.privileged: bool = value.get("privileged", False)
+        self.namespaces: dict[str, str] = value.get("namespaces", {})
 
 
 class App:

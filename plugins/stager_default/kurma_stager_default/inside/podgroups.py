@@ -22,12 +22,15 @@ _ROUNDS = 64
 
 
 class PodGroups:
-    """:param layout: what is mounted (None: look)."""
+    """:param layout: what is mounted (None: look).
+    :attr:`wall` is which devices the pod's own cgroup allows; see :mod:`.devicewall`.
+    """
 
-    __slots__ = ("layout",)
+    __slots__ = ("layout", "wall")
 
     def __init__(self, layout: Layout | None = None) -> None:
         self.layout = Layout.detect() if layout is None else layout
+        self.wall: list[str] | None = []
 
     def app(self, name: str) -> CgroupTree:
         return CgroupTree(f"app-{name}", self.layout)
@@ -58,6 +61,10 @@ class PodGroups:
             tree.create()
             for setting in plan.cgroup:
                 tree.write(setting["controller"], setting["file"], setting["value"])
+            if self.wall != []:
+                from kurma_stager_default.inside import devicewall
+
+                devicewall.narrow(tree, plan, self.wall)
         except OSError as error:
             raise SetupError(f"its cgroup: {error.filename}: {error.strerror}") from None
         return tree

@@ -11,6 +11,7 @@ from kurma_core.linux.places import make_place
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from kurma_stager_default.inside.manifest import Plan
     from kurma_stager_default.inside.userns import Ids
 
 #: The nodes of an app's ``/dev``, and how the devices controller calls them.
@@ -54,19 +55,23 @@ _CLOSED = mounts.ATTR_NOSUID | mounts.ATTR_NODEV | mounts.ATTR_NOEXEC
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def mount_all(root: int, shm: str, ids: Ids) -> tuple[str, str, str]:
+def mount_all(root: int, shm: str, ids: Ids, plan: Plan) -> tuple[str, str, str]:
     """:param shm: where the pod's shared memory is mounted: one for all its apps, as its IPC namespace is.
     :param ids: whose ids the app's are.
+    :param plan: the app's: devices that it may have; from a privileged one nothing is hidden (X6).
     :returns: where ``/proc``, ``/sys`` and ``/dev`` really are in the root: an image may have links there.
     :raises OSError: with what could not be mounted.
     """
+    read_only = 0 if plan.privileged else mounts.ATTR_RDONLY
     proc, proc_path = _mount(root, "proc", mounts.new_filesystem("proc", None, _CLOSED), ids)
-    sys, sys_path = _mount(root, "sys", mounts.new_filesystem("sysfs", None, _CLOSED | mounts.ATTR_RDONLY), ids)
-    for name in _READ_ONLY:
-        _read_only(proc, name)
-    dev_path = _dev(root, shm, ids)
-    # From the mounts themselves: an image's /proc may be a link to where they really are.
-    _mask([(proc, name) for name in _MASKED_IN_PROC] + [(sys, name) for name in (*_MASKED_IN_SYS, *_in_cpus(sys))])
+    sys, sys_path = _mount(root, "sys", mounts.new_filesystem("sysfs", None, _CLOSED | read_only), ids)
+    dev_path = _dev(root, shm, ids, plan)
+    if not plan.privileged:
+        for name in _READ_ONLY:
+            _read_only(proc, name)
+        # From the mounts themselves: an image's /proc may be a link to where they really are.
+        masked = [(proc, name) for name in _MASKED_IN_PROC]
+        _mask(masked + [(sys, name) for name in (*_MASKED_IN_SYS, *_in_cpus(sys))])
     os.close(proc)
     os.close(sys)
     return proc_path, sys_path, dev_path
@@ -135,12 +140,12 @@ def _mask(paths: list[tuple[int, str]]) -> None:
         os.close(empty)
 
 
-def _dev(root: int, shm: str, ids: Ids) -> str:
+def _dev(root: int, shm: str, ids: Ids, plan: Plan) -> str:
     """Nodes are bound from the stager's own ``/dev``: what an app makes with mknod stays dead under ``nodev``."""
     uid, gid = ids.root
     options: dict[str, str | None] = {"mode": "0755", "size": "64k", "uid": str(uid), "gid": str(gid)}
-    nodes = mounts.new_filesystem("tmpfs", options, mounts.ATTR_NOSUID | mounts.ATTR_NODEV)
-    dev, path = _mount(root, "dev", nodes, ids)
+    attributes = mounts.ATTR_NOSUID | (0 if plan.privileged else mounts.ATTR_NODEV)
+    dev, path = _mount(root, "dev", mounts.new_filesystem("tmpfs", options, attributes), ids)
     for name, target in _LINKS.items():
         os.symlink(target, name, dir_fd=dev)
         os.chown(name, uid, gid, dir_fd=dev, follow_symlinks=False)
@@ -155,6 +160,10 @@ def _dev(root: int, shm: str, ids: Ids) -> str:
     _attach(dev, "pts", pts)
     _attach(dev, "mqueue", mounts.new_filesystem("mqueue", None, _CLOSED))
     _attach(dev, "shm", mounts.open_tree(mounts.AT_FDCWD, shm, recursive=False))
+    if plan.devices:
+        from kurma_stager_default.inside import givennodes
+
+        givennodes.make(dev, plan, ids)
     os.close(dev)
     return path
 
