@@ -245,12 +245,19 @@ def _missing(app: PodApp, volume: str, target: str, point: str | None) -> Volume
 
 
 def _refuse_overlap(app: PodApp, mounts: list[AppMount]) -> None:
-    """Equal or nested targets are an error (V3), and so is the root, in which every other target lies."""
+    """Equal or nested targets are an error (V3), and so is the root, in which every other target lies, and what
+    the kernel shows. A stager looks again, where the image's links lead."""
     ordered = sorted(mounts, key=lambda mount: mount.path.split("/"))
-    if ordered and ordered[0].path == "/":
-        raise VolumeError(
-            f"app {app.name}: volume {ordered[0].volume_name} cannot be mounted over /", app=app.name, path="/"
-        )
+    for mount in ordered:
+        first = mount.path.split("/")[1]
+        if mount.path == "/" or first in ("proc", "sys") or mount.path == "/dev":
+            raise VolumeError(
+                f"app {app.name}: volume {mount.volume_name} cannot be mounted over {mount.path}: "
+                "that place is the system's",
+                app=app.name,
+                volume=mount.volume_name,
+                path=mount.path,
+            )
     for index, inner in enumerate(ordered[1:]):
         outer = ordered[index]
         if inner.path == outer.path or inner.path.startswith(outer.path + "/"):

@@ -61,7 +61,30 @@ def _bind(text: str) -> tuple[str, str, set[str]]:
             f"-v: {source!r} is no path",
             hint=f"write ./{source}, or --volume name={source},kind=empty --mount volume={source},target={target}",
         )
-    return os.path.abspath(source), target, words
+    return _absolute(source, "-v"), target, words
+
+
+def _absolute(source: str, option: str) -> str:
+    """A path of the host, from the current directory, without ``.`` and ``..``.
+
+    :raises UsageError: ``..`` follows a symbolic link, where the shell and the kernel mean different places.
+    """
+    try:
+        path = os.path.join(os.getcwd(), source)
+    except OSError as error:
+        raise UsageError(f"{option}: {source!r}: the current directory is gone ({error.strerror})") from None
+    parts: list[str] = []
+    for part in path.split("/"):
+        if part == ".." and os.path.islink("/" + "/".join(parts)):
+            raise UsageError(
+                f"{option}: {source!r} goes back from the symbolic link /{'/'.join(parts)}",
+                hint=f"write where it leads: {os.path.realpath(path)}",
+            )
+        if part == "..":
+            del parts[-1:]
+        elif part not in ("", "."):
+            parts.append(part)
+    return "/" + "/".join(parts)
 
 
 def _free_name(target: str, taken: set[Any]) -> str:
@@ -90,7 +113,9 @@ def _volume(text: str) -> dict[str, Json]:
             volume[key] = int(value)
         elif key == "mode":
             volume[key] = values.mode(value, "--volume")
-        elif key in ("name", "kind", "source") and value:
+        elif key == "source" and value:
+            volume[key] = _absolute(value, "--volume")
+        elif key in ("name", "kind") and value:
             volume[key] = value
         else:
             hint = "write name=NAME,kind=host,source=PATH or name=NAME,kind=empty"

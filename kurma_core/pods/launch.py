@@ -67,7 +67,7 @@ class Volumes:
     name = "volumes"
 
     def do(self, launch: Launch) -> None:
-        volumes.check_sources(launch.document.manifest, allow_links=launch.document.volume_links)
+        volumes.check_sources(launch.document.manifest.volumes, allow_links=launch.document.volume_links)
         volumes.make_empty(launch.document.manifest, launch.directory.path, launch.document.ids)
 
     def undo(self, launch: Launch) -> None:

@@ -80,7 +80,12 @@ def new_app(
     # What was overridden was in no manifest yet, and this one is read again by whoever looks at the pod.
     PodManifest.parse(reified.pod.to_json())
     terminals.check(reified.pod.apps[-1])
-    volumes.check_sources(reified.pod, allow_links=document.volume_links or request.allow_volume_links)
+    # Those that the pod has are bound already, whatever has become of their sources.
+    had = {volume.name for volume in manifest.volumes}
+    come = [volume for volume in reified.pod.volumes if volume.name not in had]
+    volumes.check_sources(come, allow_links=document.volume_links or request.allow_volume_links)
+    for note in (dangers := volumes.dangers(come, services.config.state_dir)):
+        services.note(note)
     if document.ids is not None:
         volumes.check_owners(reified.pod, document.ids)
     isolators = effective_app(reified.pod.apps[-1], image[1]).isolators
@@ -104,7 +109,6 @@ def new_app(
     )
     added = {app.name: mount_setups(reified)[app.name]}
     pod, mounts = hostmounts.added(reified.pod, added, replace(isolation, pod=document.pod_plan))
-    had = {volume.name for volume in manifest.volumes}
     new = tuple(volume.name for volume in pod.volumes if volume.name not in had)
     changed = replace(
         document,
@@ -112,7 +116,7 @@ def new_app(
         mounts={**document.mounts, **mounts},
         plans={**document.plans, app.name: isolation.apps[app.name]},
         isolators=(*document.isolators, *isolation.reports),
-        notes=(*document.notes, *granted),
+        notes=(*document.notes, *dangers, *granted),
         needs={name: some for name, some in needs.items() if some},
         added_volumes=(*document.added_volumes, *new),
         volume_links=document.volume_links or request.allow_volume_links,

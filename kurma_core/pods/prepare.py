@@ -58,7 +58,10 @@ def pod_document(
     idle = idle_volumes(request.template, reified, resolved)
     for note in idle:
         services.note(note)
-    volumes.check_sources(reified.pod, allow_links=request.allow_volume_links)
+    volumes.check_sources(reified.pod.volumes, allow_links=request.allow_volume_links)
+    dangers = volumes.dangers(reified.pod.volumes, services.config.state_dir)
+    for note in dangers:
+        services.note(note)
     isolators = _isolators(reified.pod, resolved)
     wishes = namespaces.wishes(reified.pod.isolators, isolators, drivers)
     networks, userns = _networks(request, template), _userns(request, reified.pod)
@@ -94,7 +97,7 @@ def pod_document(
         plans=isolation.apps,
         pod_plan=isolation.pod,
         isolators=isolation.reports,
-        notes=(*reified.notes, *idle, *granted),
+        notes=(*reified.notes, *idle, *dangers, *granted),
         stager=stager,
         renderer=renderer,
         attachments=attachments,

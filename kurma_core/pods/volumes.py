@@ -4,52 +4,91 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from typing import TYPE_CHECKING
 
 from kurma_core.errors import VolumeError
 from kurma_core.hookspecs import VolumeSetup
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from kurma_core.appc.pod import PodManifest, Volume
     from kurma_core.models import IdRange
 
 
-def check_sources(pod: PodManifest, *, allow_links: bool) -> None:
-    """Every host volume's source is there, and neither it nor a directory on the way is a symbolic link.
+def check_sources(volumes: Iterable[Volume], *, allow_links: bool) -> None:
+    """Every host volume's source is there, is no device, and neither it nor a directory on the way is a symbolic
+    link.
 
     Nothing is created. The stager binds what it finds at that path later, resolved the same way.
 
     :param allow_links: the pod may use links as sources.
     :raises VolumeError: names the volume, the path and the reason.
     """
-    for volume in pod.volumes:
+    for volume in volumes:
         if volume.kind == "host":
             _check(volume, allow_links=allow_links)
 
 
 def _check(volume: Volume, *, allow_links: bool) -> None:
     source = volume.source or ""
-    path = ""
+    path = "/"
     for part in [part for part in source.split("/") if part not in ("", ".")]:
-        path = f"{path}/{part}"
-        try:
-            mode = os.lstat(path).st_mode
-        except OSError as error:
-            raise VolumeError(
-                f"volume {volume.name}: source {source}: "
-                + (f"{path}: " if path != source else "")
-                + os.strerror(error.errno or 0).lower(),
-                hint="kurma makes no volume sources: create it first" if error.errno == errno.ENOENT else None,
-                volume=volume.name,
-                path=path,
-            ) from None
-        if (mode & 0o170000) == 0o120000 and not allow_links:
+        path = f"{path.rstrip('/')}/{part}"
+        if stat.S_ISLNK(_mode(volume, path, os.lstat)) and not allow_links:
             raise VolumeError(
                 f"volume {volume.name}: source {source}: {path} is a symbolic link",
                 hint=f"name the place it leads to ({os.path.realpath(path)}), or pass --allow-volume-links",
                 volume=volume.name,
                 path=path,
             )
+    # Where a link leads; or what it is, in the end.
+    mode = _mode(volume, path, os.stat)
+    if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+        raise VolumeError(
+            f"volume {volume.name}: source {source} is a device, which no volume gives access to",
+            hint="the isolator kurma.io/devices gives an app devices",
+            volume=volume.name,
+            path=path,
+        )
+
+
+def _mode(volume: Volume, path: str, look: Callable[[str], os.stat_result]) -> int:
+    try:
+        return look(path).st_mode
+    except OSError as error:
+        raise VolumeError(
+            f"volume {volume.name}: source {volume.source}: "
+            + (f"{path}: " if path != volume.source else "")
+            + os.strerror(error.errno or 0).lower(),
+            hint="kurma makes no volume sources: create it first" if error.errno == errno.ENOENT else None,
+            volume=volume.name,
+            path=path,
+        ) from None
+
+
+def dangers(volumes: Iterable[Volume], state_dir: str) -> tuple[str, ...]:
+    """One line for people on each volume that gives an app power over the host, which is rarely meant."""
+    notes = []
+    for volume in volumes:
+        if volume.kind == "host":
+            what = _danger(os.path.realpath(volume.source or "/"), os.path.realpath(state_dir), volume.read_only)
+            if what:
+                how = "read" if volume.read_only else "change"
+                notes.append(f"volume {volume.name}: {volume.source} is {what}: its apps may {how} that")
+    return tuple(notes)
+
+
+def _danger(source: str, state: str, read_only: bool) -> str | None:
+    if source == "/":
+        return "the whole host"
+    if f"{state}/".startswith(f"{source}/") or f"{source}/".startswith(f"{state}/"):
+        return "a place of Kurma's own state, with images and other pods in it"
+    # To be looked at, by what watches a host, they are given away all the time.
+    if not read_only and source.split("/")[1] in ("proc", "sys"):
+        return "the host's own view of its kernel and processes"
+    return None
 
 
 def make_empty(pod: PodManifest, directory: str, ids: IdRange | None = None) -> None:

@@ -59,10 +59,13 @@ def build(operations: list[Operation]) -> int:
                 # Anywhere would do; on top of "/" nobody who is already inside sees it.
                 mounts.move_mount_to(fd, "/")
                 root_fd = fd
+                # A bind of the host's "/" with all that is mounted below must not have this root on top of it.
+                mounts.set_attributes(fd, 0, recursive=False, propagation=mounts.MS_UNBINDABLE)
             else:
                 place(operation, fd, root_fd)
         except OSError as error:
             raise StepError(operation["kind"], subject(operation), error) from None
+    mounts.set_attributes(root_fd, 0, recursive=False, propagation=mounts.MS_PRIVATE)
     return root_fd
 
 

@@ -22,7 +22,7 @@ from kurma_core.staging import apps, records
 from kurma_core.staging.callin import CallIn
 from kurma_core.staging.document import stager_manifest
 from kurma_core.staging.process import StagerProcess, find_again
-from kurma_core.staging.root import pod_parts, stager_root
+from kurma_core.staging.root import of_volume, pod_parts, stager_root
 from kurma_core.staging.starting import StagerImage, begin
 from kurma_core.value import frozen
 
@@ -100,17 +100,20 @@ class AciStager:
             )
         self._check_powers(pod, lambda: image)
         manifest = self._record(pod, image, stdio)
-        begun = begin(
-            self.spawner,
-            self.name,
-            image,
-            root=stager_root(image.path, pod, manifest, CgroupTree(pod.cgroup)),
-            network_namespace=pod.network_namespace,
-            cgroup=pod.cgroup,
-            output=f"{pod.directory}/stager/output",
-            stdin=stdio.stdin if any(each.interactive for each in pod.apps) else None,
-            environment=_environment(pod),
-        )
+        try:
+            begun = begin(
+                self.spawner,
+                self.name,
+                image,
+                root=stager_root(image.path, pod, manifest, CgroupTree(pod.cgroup)),
+                network_namespace=pod.network_namespace,
+                cgroup=pod.cgroup,
+                output=f"{pod.directory}/stager/output",
+                stdin=stdio.stdin if any(each.interactive for each in pod.apps) else None,
+                environment=_environment(pod),
+            )
+        except HostError as error:
+            raise of_volume(error, pod.volumes) from None
         return self._running(pod, begun.process.identity, begun.process.pidfd, begun.ready, image.id)
 
     def _check_powers(self, pod: PodSetup, image: Callable[[], StagerImage]) -> None:
@@ -153,7 +156,10 @@ class AciStager:
             os.rename(waiting.output, f"{pod.directory}/stager/output")
             waiting.move_to(pod.cgroup)
             operations = pod_parts(pod, manifest, CgroupTree(pod.cgroup))
-            self.spawner.bind_into(waiting.pid, operations, pidfd=waiting.pidfd)
+            try:
+                self.spawner.bind_into(waiting.pid, operations, pidfd=waiting.pidfd)
+            except HostError as error:
+                raise of_volume(error, pod.volumes) from None
             pidfd, ready = waiting.go()
         except OSError as error:
             raise HostError(

@@ -11,11 +11,11 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
-from kurma_core.errors import StagerError
+from kurma_core.errors import HostError, StagerError
 from kurma_core.hookspecs import Stdio
 from kurma_core.linux.files import replace_file
 from kurma_core.staging.live import LiveRoot
-from kurma_core.staging.root import LAYERS, VOLUMES, layer_binds, volume_binds
+from kurma_core.staging.root import LAYERS, VOLUMES, layer_binds, of_volume, volume_binds
 
 if TYPE_CHECKING:
     from kurma_core.appc.image import ImageManifest
@@ -49,12 +49,15 @@ def add(stager: AciStager, pod: PodSetup, running: RunningStager) -> None:
     part = stager.manifest(pod)
     live = LiveRoot(stager.spawner, running)
     layers, volumes = live.bound(LAYERS), live.bound(VOLUMES)
-    live.bind(
-        [
-            *layer_binds(layer for layer in app.layers if layer.id not in layers),
-            *volume_binds([one for one in pod.volumes if one.name not in volumes], links=pod.volume_links),
-        ]
-    )
+    try:
+        live.bind(
+            [
+                *layer_binds(layer for layer in app.layers if layer.id not in layers),
+                *volume_binds([one for one in pod.volumes if one.name not in volumes], links=pod.volume_links),
+            ]
+        )
+    except HostError as error:
+        raise of_volume(error, pod.volumes) from None
     ask(stager, pod.directory, running, ("app-add", app.name), stager.times.change, part)
     whole, new = _read(pod.directory), json.loads(part)
     whole["pod"]["apps"] = [one for one in whole["pod"]["apps"] if one["name"] != app.name] + new["pod"]["apps"]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import TYPE_CHECKING
 
+from kurma_core.errors import VolumeError
 from kurma_core.spawn_plan import (
     Bind,
     Directory,
@@ -20,6 +22,7 @@ from kurma_core.spawn_plan import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from kurma_core.errors import HostError, KurmaError
     from kurma_core.hookspecs import PodSetup, VolumeSetup
     from kurma_core.linux.cgroups import CgroupTree
     from kurma_core.models import RenderedLayer
@@ -84,6 +87,26 @@ def volume_binds(volumes: Iterable[VolumeSetup], *, links: bool) -> list[Operati
         )
         for volume in volumes
     ]
+
+
+def of_volume(error: HostError, volumes: Iterable[VolumeSetup]) -> KurmaError:
+    """What is to be raised where a mount of the root has failed: of a volume, with its name (V1).
+
+    Its source was there when it was looked at, and is bound as it is now, without following links.
+    """
+    for volume in volumes:
+        if error.data.get("path") == f"{volume.source} on {VOLUMES}/{volume.name}":
+            number = int(str(error.data["errno"]))
+            reason = os.strerror(number).lower()
+            if number == errno.ELOOP:
+                reason = "a symbolic link has come to stand there, or on the way"
+            return VolumeError(
+                f"volume {volume.name}: source {volume.source}: {reason}",
+                hint="it was changed while the pod was being started",
+                volume=volume.name,
+                path=volume.source,
+            )
+    return error
 
 
 def _programs(image: str) -> tuple[Operation, ...]:

@@ -5,10 +5,20 @@ from __future__ import annotations
 import json
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from kurma_core.appc.image import ImageManifest
 from kurma_core.appc.pod import PodManifest
-from kurma_core.appc.reify import AppMount, PublishedPort, effective_app, idle_volumes, mounts_of, reify
+from kurma_core.appc.reify import (
+    AppMount,
+    PublishedPort,
+    effective_app,
+    idle_volumes,
+    mounts_of,
+    normal_path,
+    reify,
+)
 from kurma_core.appc.template import PodTemplate
 from kurma_core.errors import ImageError, ImageNotFoundError, ManifestError, VolumeError
 
@@ -210,10 +220,49 @@ def test_neighbours_do_not_overlap():
     assert len(reify(template({"name": "a"}), {"a": (ID, image(*points))}).mounts["a"]) == 4
 
 
-def test_root_is_no_target():
+@pytest.mark.parametrize("path", ["//", "/./", "/proc", "/proc/self/attr", "/sys/fs/cgroup", "/dev/"])
+def test_the_systems_places_are_no_targets(path):
     """V3"""
-    with pytest.raises(VolumeError, match="cannot be mounted over /"):
-        reify(template({"name": "a"}), {"a": (ID, image(point("all", "//")))})
+    with pytest.raises(VolumeError, match=f"volume a-all cannot be mounted over {normal_path(path)}: ") as caught:
+        reify(template({"name": "a"}), {"a": (ID, image(point("all", path), point("some", "/x")))})
+    assert caught.value.data["path"] == normal_path(path)
+
+
+@pytest.mark.parametrize(
+    "path", ["/dev/shm", "/dev/x", "/process", "/system/proc", "/etc/hosts", "/etc/resolv.conf"]
+)
+def test_other_places_are(path):
+    assert reify(template({"name": "a"}), {"a": (ID, image(point("all", path)))}).mounts["a"][0].path == path
+
+
+PATHS = st.lists(st.sampled_from(["a", "b", "a-b", "."]), min_size=1, max_size=4).filter(
+    lambda names: set(names) != {"."}
+)
+
+
+@given(st.lists(PATHS, min_size=1, max_size=5), st.data())
+def test_overlaps_are_found_in_every_order(targets, data):
+    """V3: whatever the order, and whether mount points or mounts ask for them."""
+    order = data.draw(st.permutations(range(len(targets))))
+    explicit = data.draw(st.sets(st.sampled_from(order)))
+    spelled = ["/" + data.draw(st.sampled_from(["/", "//"])).join(targets[at]) for at in order]
+    parts = [[name for name in targets[at] if name != "."] for at in order]
+    overlapping = any(
+        one[: len(other)] == other for at, one in enumerate(parts) for to, other in enumerate(parts) if at != to
+    )
+    points = [point(f"p{at}", path) for at, path in enumerate(spelled) if at not in explicit]
+    mounts = [{"volume": "work", "path": path} for at, path in enumerate(spelled) if at in explicit]
+    source = template({"name": "a", "mounts": mounts}, volumes=[EMPTY])
+    # A mount at a mount point's very place is an answer to it.
+    answered = {tuple(parts[at]) for at in explicit} & {
+        tuple(parts[at]) for at in range(len(parts)) if at not in explicit
+    }
+    assume(not answered)
+    if overlapping:
+        with pytest.raises(VolumeError, match="overlap"):
+            reify(source, {"a": (ID, image(*points))})
+    else:
+        assert len(reify(source, {"a": (ID, image(*points))}).mounts["a"]) == len(targets)
 
 
 def test_pods_app_replaces_the_images_whole():

@@ -154,6 +154,30 @@ def test_volumes_and_mounts(fakes: ModuleType, tmp_path: Path, monkeypatch: pyte
     assert request.template.pod.apps[0].read_only_rootfs
 
 
+def test_sources_go_back_from_no_link(
+    fakes: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The shell and the kernel would mean different places."""
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("deep/er")
+    monkeypatch.chdir(tmp_path / "deep")
+    words = ("-v", "../x:/a", "-v", "er/../y/.:/b", "-v", ".:/c", "-v", "..:/d", "-v", "/..//z:/e")
+    request = request_of(fakes, *words, "--volume", "name=v,source=./w", "img")
+    assert [volume["source"] for volume in volumes(request)] == [
+        f"{tmp_path}/deep/w",
+        *(f"{tmp_path}/x", f"{tmp_path}/deep/y", f"{tmp_path}/deep", str(tmp_path), "/z"),
+    ]
+    for words in (("-v", "../link/../x:/a"), ("--volume", f"name=v,source={tmp_path}/link/../x")):
+        assert main(["run", *words, "img"]) == 2
+        said = capsys.readouterr().err
+        assert f"goes back from the symbolic link {tmp_path}/link\n" in said
+        assert f"hint: write where it leads: {tmp_path}/deep/x\n" in said
+    os.rmdir(tmp_path / "deep" / "er")
+    os.rmdir(tmp_path / "deep")
+    assert main(["run", "-v", "./x:/a", "img"]) == 2
+    assert "-v: './x': the current directory is gone" in capsys.readouterr().err
+
+
 def test_user_namespaces_and_mapped_volumes(fakes: ModuleType) -> None:
     assert request_of(fakes, "img").userns is None
     for word in ("none", "auto", "100000:65536", "4294967290:5"):

@@ -9,11 +9,11 @@ import pytest
 
 from kurma_core.appc.pod import PodManifest, Volume
 from kurma_core.errors import VolumeError
-from kurma_core.pods.volumes import check_sources, make_empty, setups
+from kurma_core.pods.volumes import check_sources, dangers, make_empty, setups
 
 
-def pod(source: Path) -> PodManifest:
-    return PodManifest(apps=(), volumes=(Volume("data", "host", str(source)),))
+def pod(source: Path | str, *, read_only: bool = False) -> tuple[Volume, ...]:
+    return (Volume("data", "host", str(source), read_only),)
 
 
 def test_a_missing_source_is_refused_and_not_made(tmp_path: Path) -> None:
@@ -34,6 +34,60 @@ def test_links_are_refused_unless_allowed(tmp_path: Path, below: str) -> None:
         check_sources(pod(tmp_path / below), allow_links=False)
     check_sources(pod(tmp_path / below), allow_links=True)
     check_sources(pod(tmp_path / "real" / "sub"), allow_links=False)
+
+
+def test_a_link_that_leads_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("gone")
+    with pytest.raises(VolumeError, match=r"source .*/link: no such file"):
+        check_sources(pod(tmp_path / "link"), allow_links=True)
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(VolumeError, match=r"source .*/loop: too many levels of symbolic links"):
+        check_sources(pod(tmp_path / "loop"), allow_links=True)
+
+
+def test_what_is_no_directory_on_the_way(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(VolumeError, match=r"source .*/file/x: not a directory"):
+        check_sources(pod(tmp_path / "file" / "x"), allow_links=False)
+    with pytest.raises(VolumeError, match="file name too long"):
+        check_sources(pod(tmp_path / ("n" * 256)), allow_links=False)
+
+
+def test_a_device_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(VolumeError, match="source /dev/null is a device") as caught:
+        check_sources(pod("/dev/null"), allow_links=False)
+    assert "kurma.io/devices" in (caught.value.hint or "")
+    (tmp_path / "link").symlink_to("/dev/null")
+    with pytest.raises(VolumeError, match="is a device"):
+        check_sources(pod(tmp_path / "link"), allow_links=True)
+
+
+def test_what_is_dangerous_is_told(tmp_path: Path) -> None:
+    (tmp_path / "state" / "pods").mkdir(parents=True)
+    (tmp_path / "states").mkdir()
+    (tmp_path / "link").symlink_to("state")
+    state = str(tmp_path / "state")
+    own = "is a place of Kurma's own state, with images and other pods in it: its apps may"
+    for source, read_only, said in (
+        ("/", False, "volume data: / is the whole host: its apps may change that"),
+        ("/", True, "volume data: / is the whole host: its apps may read that"),
+        (tmp_path, False, f"volume data: {tmp_path} {own} change that"),
+        (state, True, f"volume data: {state} {own} read that"),
+        (f"{state}/pods", False, f"volume data: {state}/pods {own} change that"),
+        (tmp_path / "link", False, f"volume data: {tmp_path}/link {own} change that"),
+        (
+            "/sys/fs/cgroup",
+            False,
+            "volume data: /sys/fs/cgroup is the host's own view of its kernel and processes",
+        ),
+        ("/proc", True, ""),
+        ("/sys", True, ""),
+        (tmp_path / "states", False, ""),
+        ("/srv", False, ""),
+    ):
+        notes = dangers(pod(source, read_only=read_only), state)
+        assert "".join(notes).startswith(said), source
+        assert len(notes) == bool(said), source
 
 
 def test_empty_volumes_are_made_as_said(tmp_path: Path) -> None:

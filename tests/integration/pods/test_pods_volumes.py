@@ -5,7 +5,7 @@ import stat
 
 import pytest
 
-from kurma_core.errors import HostError, KurmaError, VolumeError
+from kurma_core.errors import KurmaError, VolumeError
 from kurma_core.pods import launch
 from tests.integration.pods.support import archive, busybox_root, shell
 
@@ -162,7 +162,7 @@ def test_a_link_put_there_between_check_and_mount_is_not_followed(house, tmp_pat
     steps = launch.STEPS
     launch.STEPS = tuple(Swapping() if step.name == "cgroup" else step for step in steps)
     try:
-        with pytest.raises(HostError, match=str(source)):
+        with pytest.raises(VolumeError, match=f"volume vol: source {source}: a symbolic link has come to stand"):
             house.start(record.uuid)
     finally:
         launch.STEPS = steps
