@@ -19,8 +19,8 @@ SHARES = "os/linux/cpu-shares"
 _CPU_EXAMPLE = '{"request": "250m", "limit": "500m"}'
 _MEMORY_EXAMPLE = '{"request": "1G", "limit": "2G"}'
 # Bytes with which nothing comes to be started: what makes an app of a process needs some, and the stager is in the
-# pod's cgroup. Measured, see test_resource_memory.py.
-_LEAST_MEMORY = {"app": 4 << 20, "pod": 24 << 20}
+# pod's cgroup. Twice what was measured.
+_LEAST_MEMORY = {"app": 4 << 20, "pod": 16 << 20}
 # Microseconds: the usual period, and the longest that the kernel takes, for quotas that would be too short else.
 _PERIOD, _LONG_PERIOD, _SHORTEST_QUOTA = 100_000, 1_000_000, 1_000
 _FEWEST_SHARES, _MOST_SHARES, _MOST_WEIGHT = 2, 262_144, 10_000

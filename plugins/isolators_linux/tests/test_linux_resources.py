@@ -129,7 +129,7 @@ def test_where_swap_is_not_counted_that_is_said(compiled, tmp_path, host):
     assert "swap" in note
 
 
-@pytest.mark.parametrize(("scope", "least"), [("app", "4Mi"), ("pod", "24Mi")])
+@pytest.mark.parametrize(("scope", "least"), [("app", "4Mi"), ("pod", "16Mi")])
 def test_too_little_memory_is_refused(compiled, scope, least):
     with pytest.raises(IsolatorError, match=f'a limit of "1Mi" is too small: at least {least}'):
         compiled("resource/memory", {"limit": "1Mi"}, V1, scope)

@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 _PR_SET_DUMPABLE = 4
 _PR_SET_NO_NEW_PRIVS = 38
 _KEYCTL_JOIN_SESSION_KEYRING = 1
+_OOM = "/proc/self/oom_score_adj"
+# The last that the kernel takes where memory is short; −1000 would be never, which helps nobody.
+_LAST = "-999"
+# What it was, while it is not.
+_before: list[str] = []
 _CAP_SYS_PTRACE = 19
 _CAP_SYS_ADMIN = 21
 _CAP_PERFMON = 38
@@ -84,17 +89,30 @@ def clean_process() -> None:
     os.umask(0o022)
 
 
+def step_back() -> None:
+    """Where a pod wants for memory, its apps end for it, and not what stands for the pod. For the stager itself,
+    before it has children; apps have what it had (:func:`apply_limits`)."""
+    try:
+        with open(_OOM) as file:
+            _before.append(file.read())
+        with open(_OOM, "w") as file:
+            file.write(_LAST)
+    except OSError:
+        _before.clear()  # it may not; then it is as likely as any
+
+
 def apply_limits(plan: Plan) -> None:
     """Runs as root before the root is changed, with a ``/proc`` that shows us.
 
     :raises SetupError: the kernel refuses one.
     """
-    if plan.oom_score_adj is not None:
+    wanted = _before[:1] if plan.oom_score_adj is None else [str(plan.oom_score_adj)]
+    for value in wanted:
         try:
-            with open("/proc/self/oom_score_adj", "w") as file:
-                file.write(str(plan.oom_score_adj))
+            with open(_OOM, "w") as file:
+                file.write(value)
         except OSError as error:
-            raise SetupError(f"cannot set oom_score_adj to {plan.oom_score_adj}: {error.strerror}") from None
+            raise SetupError(f"cannot set oom_score_adj to {value.strip()}: {error.strerror}") from None
     if plan.rlimits:
         import resource
 

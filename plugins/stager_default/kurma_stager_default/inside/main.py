@@ -25,6 +25,7 @@ def main() -> int:
     process.close_others({0, 1, 2, RUNNING, GO} if waits else {0, 1, 2, RUNNING})
     try:
         os.set_inheritable(RUNNING, False)
+        become.step_back()
         house = _House(userns.find())
         if waits and not _told_to_go():
             house.end()

@@ -52,7 +52,12 @@ class PodGroups:
             hierarchy = self.layout.of(setting["controller"])
             if hierarchy is None:
                 raise SetupError(f"this host has no cgroup controller {setting['controller']!r}")
-            _write(f"{hierarchy.directory}/{_file_name(setting['file'])}", setting["value"])
+            path = f"{hierarchy.directory}/{_file_name(setting['file'])}"
+            try:
+                _write(path, setting["value"])
+            except OSError as error:
+                if not _device_gone(setting, error):
+                    raise SetupError(f"cannot write {setting['value']!r} to {path}: {error.strerror}") from None
 
     def make_app(self, name: str, plan: Plan) -> CgroupTree:
         """The app's cgroup, with its settings. :raises SetupError: a setting is refused."""
@@ -60,7 +65,11 @@ class PodGroups:
         try:
             tree.create()
             for setting in plan.cgroup:
-                tree.write(setting["controller"], setting["file"], setting["value"])
+                try:
+                    tree.write(setting["controller"], setting["file"], setting["value"])
+                except OSError as error:
+                    if not _device_gone(setting, error):
+                        raise
             if self.wall != []:
                 from kurma_stager_default.inside import devicewall
 
@@ -82,14 +91,16 @@ def _file_name(name: str) -> str:
 
 
 def _write(path: str, value: str) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
-        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-        try:
-            os.write(fd, value.encode())
-        finally:
-            os.close(fd)
-    except OSError as error:
-        raise SetupError(f"cannot write {value!r} to {path}: {error.strerror}") from None
+        os.write(fd, value.encode())
+    finally:
+        os.close(fd)
+
+
+def _device_gone(setting: dict[str, str], error: OSError) -> bool:
+    """A limit of a block device that was taken away since the pod was made: there is nothing to limit."""
+    return error.errno == errno.ENODEV and setting["file"].startswith(("io.", "blkio."))
 
 
 def oom_kills(tree: CgroupTree) -> int:
