@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.hookspecs import Compiled
 from kurma_core.models import CgroupSetting, IsolatorPlan
-from kurma_isolators_linux.amounts import members, required_limit, told
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs import IsolatorHost
@@ -23,12 +22,24 @@ _MOST = 4 << 20
 
 def pids_limit(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
     """{limit}: processes and threads at a time, of an app or of all of a pod; "unlimited"."""
-    given = members(name, value, ("limit",), _EXAMPLE)
-    if given.get("limit") == UNLIMITED:
-        limit, text = None, "max"
-    else:
+    limit = _plain(value, _LEAST[scope])
+    if limit is None and value != {"limit": UNLIMITED}:
+        # Most apps have the default, a plain number: what reads all others is imported where there is one.
+        from kurma_isolators_linux.amounts import members, required_limit
+
+        given = members(name, value, ("limit",), _EXAMPLE)
         limit = required_limit(name, given, "count", _EXAMPLE, least=_LEAST[scope])
-        text = str(limit) if limit < _MOST else "max"
     if "pids" not in host.cgroups:
         return Compiled(IsolatorPlan(), "ignored", "this host has no cgroup controller pids")
-    return Compiled(IsolatorPlan(cgroup=(CgroupSetting("pids", "pids.max", text),)), amounts=told("", limit=limit))
+    text = str(limit) if limit is not None and limit < _MOST else "max"
+    plan = IsolatorPlan(cgroup=(CgroupSetting("pids", "pids.max", text),))
+    return Compiled(plan, amounts="" if limit is None else f"limit {limit}")
+
+
+def _plain(value: Any, least: int) -> int | None:
+    """The limit where it is a whole number that nothing is wrong with."""
+    if isinstance(value, dict) and len(value) == 1:
+        limit = value.get("limit")
+        if isinstance(limit, int) and not isinstance(limit, bool) and least <= limit < _MOST:
+            return limit
+    return None

@@ -61,6 +61,10 @@ def test_all_that_can_be_asked_for_in_short(kurma: Command, sleeping: Sleeping) 
     assert '{"limit":"64.5Mi"} = ' in page
     assert "limit 67633152 bytes" in page
     assert "limit 1500 millicores" in page
+    # What nobody asked for is told as such.
+    (usual,) = [line for line in page.splitlines() if line.startswith("kurma.io/pids-limit")]
+    assert '{"limit":2048} = limit 2048' in usual
+    assert "enforced, default" in usual
     manifest = json.loads(kurma.out("cat-manifest", "short"))
     assert manifest["isolators"] == [{"name": "os/unix/sysctl", "value": {"kernel.shmmni": "123"}}]
 

@@ -1,0 +1,31 @@
+"""What a pod without an isolator waits for: every run loads this plugin, for its defaults."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+PROGRAM = """
+import sys
+# What a run has loaded anyway, before it comes to isolators.
+import kurma_core.pods.prepare
+import kurma_core.registry
+from kurma_core.config import load
+before = set(sys.modules)
+from kurma_isolators_linux import plugin
+from kurma_core.isolation import compile_isolators, host_facts
+driver = plugin.kurma_isolator().create(None)
+host = host_facts({"cpu": 1, "memory": 1, "pids": 1}, shared=frozenset({"user"}))
+done = compile_isolators((), {"web": ()}, (driver,), host)
+assert {report.name for report in done.reports} >= {"kurma.io/pids-limit"}
+assert all(report.default for report in done.reports)
+print(*sorted(set(sys.modules) - before))
+"""
+#: The families that the defaults are of, and what they need.
+OURS = {"", ".plugin", ".driver", ".pids"}
+
+
+def test_only_what_the_defaults_need_is_loaded() -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert set(done.stdout.split()) == {f"kurma_isolators_linux{name}" for name in OURS}
