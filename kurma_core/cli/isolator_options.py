@@ -1,5 +1,5 @@
-"""``--isolator``, and the options that are short for one: ``--memory``, ``--cpus``, ``--caps-retain`` and
-``--caps-remove``."""
+"""``--isolator``, and the options that are short for one: ``--memory``, ``--cpus``, ``--caps-retain``,
+``--caps-remove``, ``--device``; of the pod ``--pid``, ``--ipc`` and ``--uts``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,18 @@ OPTIONS = (
     Option("cpus", "--cpus", "The most processor time that it may use, in cores: 1.5.", metavar="CORES"),
     Option("caps_retain", "--caps-retain", "All capabilities that it has.", metavar="CAP,…", many=True),
     Option("caps_remove", "--caps-remove", "Usual capabilities that it lacks.", metavar="CAP,…", many=True),
+    Option("device", "--device", "Give it a device of the host.", metavar="HOST[:PATH][:ACCESS]", many=True),
     Option("isolator", "--isolator", "Constrain the app, or the pod.", metavar="NAME=JSON", many=True),
+)
+#: Of the pod: which namespaces it shares with the host.
+OF_THE_POD: tuple[Option, ...] = tuple(
+    Option(
+        kind,
+        f"--{kind}",
+        f"The pod's {kind.upper()} namespace: the host's, or its own.",
+        choices=("host", "private"),
+    )
+    for kind in ("pid", "ipc", "uts")
 )
 _CAPABILITIES = "os/linux/capabilities-{}-set"
 
@@ -49,10 +60,32 @@ def isolators(options: dict[str, Any]) -> tuple[tuple[str, Json], ...]:
             "--caps-retain and --caps-remove contradict each other",
             hint="--caps-retain alone names all capabilities that there are to be",
         )
+    if options["device"]:
+        add("--device", "kurma.io/devices", [_device(text) for text in options["device"]])
     for text in options["isolator"]:
         name, value = _isolator(text)
         add(f"--isolator {name}", name, value)
     return tuple((name, value) for name, (_, value) in found.items())
+
+
+def of_the_pod(options: dict[str, Any]) -> tuple[tuple[str, Json], ...]:
+    """As :func:`isolators`, for the pod."""
+    words = {option.name: options[option.name] for option in OF_THE_POD if options[option.name] is not None}
+    return (("os/linux/namespaces", words),) if words else ()
+
+
+def _device(text: str) -> dict[str, str]:
+    """``/dev/fuse``, ``/dev/sda:/dev/disk``, ``/dev/fuse:rw``, or both."""
+    source, *rest = text.split(":")
+    path, access = source, "rwm"
+    if rest and rest[0].startswith("/"):
+        path = rest.pop(0)
+    if rest:
+        access = rest.pop(0)
+    if rest or not source.startswith("/") or not access or not set(access) <= set("rwm"):
+        hint = "for instance /dev/fuse, /dev/fuse:rw, /dev/sda:/dev/disk:r"
+        raise UsageError(f"--device: expected HOST[:PATH][:ACCESS], found {text!r}", hint=hint)
+    return {"path": path, "hostPath": source, "access": access}
 
 
 def _isolator(text: str) -> tuple[str, Json]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Json = Any
 
 #: What ``run`` and ``prepare`` take, in the order of their help.
-POD_OPTIONS = (
+POD_OPTIONS: tuple[Argument | Option | Rest, ...] = (
     Argument("image", "IMAGE", "Address, path, name, or ID of the image; left out with --pod.", required=False),
     Rest("arguments", "ARG..."),
     Option("pod", "--pod", "A pod of any number of apps: JSON or YAML; - is standard input.", metavar="FILE"),
@@ -59,6 +59,7 @@ POD_OPTIONS = (
     Option("read_only", "--read-only", "Make the app's root read-only."),
     Option("annotation", "--annotation", "Annotate the pod.", metavar="NAME=VALUE", many=True),
     *isolator_options.OPTIONS,
+    *isolator_options.OF_THE_POD,
     Option("strict_isolators", "--strict-isolators", "Fail if an isolator cannot be enforced."),
     Option("strict_volumes", "--strict-volumes", "Fail if a mount point of the image has no volume."),
     Option("allow_volume_links", "--allow-volume-links", "Let sources of volumes lead over symbolic links."),
@@ -158,6 +159,7 @@ def pod_request(options: dict[str, Any], note: Callable[[str], None], *, ephemer
         networks=_networks(options["net"], template),
         ports=_ports(options["publish"]),
         userns=_userns(options["userns"]),
+        isolators=isolator_options.of_the_pod(options),
         stager=options["stager"],
         renderer=options["renderer"],
         pull=options["pull"],

@@ -188,6 +188,31 @@ def test_user_namespaces_and_mapped_volumes(fakes: ModuleType) -> None:
     assert [found[name].get("readOnly") for name in "abcd"] == [None, True, None, None]
 
 
+def test_what_is_the_hosts(fakes: ModuleType) -> None:
+    request = request_of(fakes, "--pid", "host", "--uts", "private", "--device", "/dev/fuse", "img")
+    assert request.isolators == (("os/linux/namespaces", {"pid": "host", "uts": "private"}),)
+    assert request_of(fakes, "img").isolators == ()
+    assert request_of(fakes, "--ipc", "host", "img").isolators == (("os/linux/namespaces", {"ipc": "host"}),)
+    words = [word for text in ("/dev/a:/dev/b", "/dev/a:rw", "/dev/a:/dev/b:r") for word in ("--device", text)]
+    (given,) = request_of(fakes, *words, "img").overrides["img"].isolators
+    assert given == (
+        "kurma.io/devices",
+        [
+            {"path": "/dev/b", "hostPath": "/dev/a", "access": "rwm"},
+            {"path": "/dev/a", "hostPath": "/dev/a", "access": "rw"},
+            {"path": "/dev/b", "hostPath": "/dev/a", "access": "r"},
+        ],
+    )
+
+
+@pytest.mark.parametrize("text", ["fuse", "/dev/a:x", "/dev/a:/dev/b:r:w", "/dev/a:", ""])
+def test_a_device_that_is_none_is_refused(
+    fakes: ModuleType, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "--device", text, "img"], connect=fakes.FakeClient().connect) == 2
+    assert f"--device: expected HOST[:PATH][:ACCESS], found {text!r}" in capsys.readouterr().err
+
+
 def test_networks_ports_and_names(fakes: ModuleType) -> None:
     request = request_of(
         fakes,

@@ -285,6 +285,23 @@ def test_an_app_that_is_added_is_judged_too(workshop):
         assert not [note for note in both.client.pod(pod.uuid).notes if note.startswith("app late")]
 
 
+def test_in_a_user_namespace_the_nodes_are_its_roots_and_power_ends_with_it(workshop):
+    house = workshop.house()
+    seed = {"path": "/dev/own/seed", "hostPath": "/dev/urandom", "access": "r"}
+    script = "stat -c %u:%g:%a /dev/own/seed; head -c 3 /dev/own/seed | wc -c; readlink /proc/self/ns/pid"
+    plain = workshop.image("plain", script=script)
+    template = {"apps": [{"name": "main", "image": plain}], "networks": ["none"]}
+    overrides = {"main": AppOverrides(isolators=((DEVICES, [seed]), (PRIVILEGED, True)))}
+    request = house.request({}, template=template, userns="auto", overrides=overrides)
+    request = replace(request, isolators=((NAMESPACES, {"pid": "host"}),))
+    record, output = house.foreground(lambda stdio, out: house.client.run(request, stdio, out))
+    mode = f"{os.stat('/dev/urandom').st_mode & 0o777:o}"
+    assert output.splitlines() == [f"0:0:{mode}", "3", os.readlink("/proc/self/ns/pid")]
+    (report,) = [one for one in record.isolators if one.name == PRIVILEGED]
+    assert (report.outcome, "ends with the pod's user namespace" in report.note) == ("modified", True)
+    assert any("as far as its pod's user namespace goes" in note for note in record.notes)
+
+
 def test_the_hosts_shared_memory_comes_with_its_ipc(workshop):
     house = workshop.house()
     plain = workshop.image("plain", script="cat /dev/shm/kurma-power-test; readlink /proc/self/ns/ipc")
