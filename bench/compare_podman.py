@@ -149,6 +149,7 @@ def _usual(name: str, value: str) -> str:
         return " ".join(word for number, word in enumerate(_CAPABILITIES) if bits >> number & 1) or "none"
     value = re.sub(r"\b[0-9a-f]{12}\b", "ID", value)
     value = re.sub(r"\b(compared|variant)-\d+\b", "NAME", value)
+    value = re.sub(r"^(http://[\d.]+:\d+)/[0-9a-f]{32,}$", r"\1/TOKEN", value)
     value = re.sub(r"\b10\.\d+\.\d+\.\d+\b", "ADDRESS", value)
     # Podman has this line once there is a bridge, whatever the container's network.
     return value.replace("ADDRESS host.containers.internal;", "").strip()

@@ -406,6 +406,8 @@ class PodSetup:
     :param userns: the pod's, which its network namespace belongs to, as all other namespaces of its apps must;
         only for a driver with ``user_namespaces``. None: the host's.
     :param keep: it ends only when it is stopped, whatever apps come and go (G10).
+    :param metadata_url: of its metadata service, with the token; in every app's environment as well. None: it has
+        none.
     """
 
     uuid: str
@@ -426,6 +428,7 @@ class PodSetup:
     volume_links: bool = False
     userns: UserNamespace | None = None
     keep: bool = False
+    metadata_url: str | None = None
 
 
 @frozen

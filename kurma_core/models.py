@@ -701,6 +701,8 @@ class PodRecord:
     :param owner: PID of the process that owns it; None: nobody does.
     :param images: image ID by app.
     :param userns: ids of the host that its user namespace has; None: it has none of its own.
+    :param metadata: where its metadata service is, in its network namespace: ``address``, ``port``, and
+        ``tokenFile``, which holds what its URL needs besides. None: it does not run.
     """
 
     uuid: str
@@ -723,6 +725,7 @@ class PodRecord:
     network_namespace: str | None = None
     manifest: Mapping[str, Json] = field(default_factory=dict)
     userns: IdRange | None = None
+    metadata: Mapping[str, Json] | None = None
 
     def to_json(self) -> dict[str, Json]:
         return {
@@ -740,6 +743,7 @@ class PodRecord:
             "renderer": self.renderer,
             "networkNamespace": self.network_namespace,
             "userNamespace": None if self.userns is None else self.userns.to_json(),
+            "metadata": None if self.metadata is None else dict(self.metadata),
             "apps": {app.name: app.to_json() for app in self.apps},
             "images": dict(self.images),
             "networks": [attachment.to_json() for attachment in self.attachments],

@@ -138,6 +138,7 @@ def _page(record: PodRecord) -> Iterator[str]:
             ("renderer", record.renderer),
             ("network namespace", record.network_namespace),
             ("user namespace", _ids(record)),
+            ("metadata service", _metadata(record)),
         ]
     )
     yield from ("", *table(record.apps, [_APP_COLUMNS[0], ("IMAGE", _image_of(record)), *_APP_COLUMNS[1:]]))
@@ -156,6 +157,11 @@ def _page(record: PodRecord) -> Iterator[str]:
 def _ids(record: PodRecord) -> str | None:
     ids = record.userns
     return None if ids is None else f"{ids} (ids 0 to {ids.count - 1} are the host's {ids.first} to {ids.last})"
+
+
+def _metadata(record: PodRecord) -> str | None:
+    found = record.metadata
+    return None if found is None else f"{found['address']}:{found['port']} (token in {found['tokenFile']})"
 
 
 def _image_of(record: PodRecord) -> Any:

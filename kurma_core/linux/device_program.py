@@ -9,13 +9,12 @@ from __future__ import annotations
 import errno
 import os
 
-from kurma_core.linux import libc
+from kurma_core.linux import bpf, libc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
-_PROG_LOAD = 5
 _PROG_ATTACH = 8
 _PROG_DETACH = 9
 _PROG_OF_ID = 13
@@ -45,16 +44,16 @@ def assemble(rules: Iterable[str]) -> bytes:
     :raises ValueError: one is not a rule.
     """
     program = [
-        _instruction(_LOAD, _TYPE, _QUESTION, 0),
-        _instruction(_COPY, _WANTED, _TYPE),
-        _instruction(_AND, _TYPE, value=0xFFFF),
-        _instruction(_SHIFT, _WANTED, value=16),
-        _instruction(_LOAD, _MAJOR, _QUESTION, 4),
-        _instruction(_LOAD, _MINOR, _QUESTION, 8),
+        bpf.instruction(_LOAD, _TYPE, _QUESTION, 0),
+        bpf.instruction(_COPY, _WANTED, _TYPE),
+        bpf.instruction(_AND, _TYPE, value=0xFFFF),
+        bpf.instruction(_SHIFT, _WANTED, value=16),
+        bpf.instruction(_LOAD, _MAJOR, _QUESTION, 4),
+        bpf.instruction(_LOAD, _MINOR, _QUESTION, 8),
     ]
     for rule in rules:
         program += _rule(rule)
-    program += [_instruction(_SET, _ANSWER, value=0), _instruction(_EXIT)]
+    program += [bpf.instruction(_SET, _ANSWER, value=0), bpf.instruction(_EXIT)]
     return b"".join(program)
 
 
@@ -74,22 +73,16 @@ def _rule(rule: str) -> list[bytes]:
     made = []
     for register, value in tests:
         steps -= 1
-        made.append(_instruction(_JUMP, register, offset=steps, value=value))
+        made.append(bpf.instruction(_JUMP, register, offset=steps, value=value))
     # What is wanted beyond what is allowed must be nothing.
     made += [
-        _instruction(_COPY, _ANSWER, _WANTED),
-        _instruction(_AND, _ANSWER, value=_EVERY_ACCESS & ~allowed),
-        _instruction(_JUMP, _ANSWER, offset=2, value=0),
-        _instruction(_SET, _ANSWER, value=1),
-        _instruction(_EXIT),
+        bpf.instruction(_COPY, _ANSWER, _WANTED),
+        bpf.instruction(_AND, _ANSWER, value=_EVERY_ACCESS & ~allowed),
+        bpf.instruction(_JUMP, _ANSWER, offset=2, value=0),
+        bpf.instruction(_SET, _ANSWER, value=1),
+        bpf.instruction(_EXIT),
     ]
     return made
-
-
-def _instruction(code: int, target: int = 0, source: int = 0, offset: int = 0, value: int = 0) -> bytes:
-    return (
-        bytes((code, source << 4 | target)) + libc.words(offset, size=2) + libc.words(value, size=4)
-    )  # little-endian machines alone are served
 
 
 def attach(directory: str, rules: Iterable[str]) -> None:
@@ -97,15 +90,11 @@ def attach(directory: str, rules: Iterable[str]) -> None:
 
     :raises OSError: the kernel has no such programs, or we may not load them.
     """
-    code = bytearray(assemble(rules))
-    license_ = bytearray(b"Apache-2.0\0")
-    attributes = libc.words(_TYPE_CGROUP_DEVICE, len(code) // 8, size=4)
-    attributes += libc.words(libc.address(code), libc.address(license_))
-    program = _bpf(_PROG_LOAD, attributes)
+    program = _asked(bpf.load, _TYPE_CGROUP_DEVICE, assemble(rules))
     try:
         cgroup = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            _bpf(_PROG_ATTACH, libc.words(cgroup, program, _ATTACH_DEVICE, _ALLOW_MULTI, size=4))
+            _asked(bpf.command, _PROG_ATTACH, libc.words(cgroup, program, _ATTACH_DEVICE, _ALLOW_MULTI, size=4))
         finally:
             os.close(cgroup)
     finally:
@@ -124,9 +113,9 @@ def replace(directory: str, rules: Iterable[str] | None) -> None:
         if rules is not None:
             attach(directory, rules)
         for number in old:
-            program = _bpf(_PROG_OF_ID, libc.words(number, size=4))
+            program = _asked(bpf.command, _PROG_OF_ID, libc.words(number, size=4))
             try:
-                _bpf(_PROG_DETACH, libc.words(cgroup, program, _ATTACH_DEVICE, size=4))
+                _asked(bpf.command, _PROG_DETACH, libc.words(cgroup, program, _ATTACH_DEVICE, size=4))
             finally:
                 os.close(program)
     finally:
@@ -143,10 +132,9 @@ def _attached(cgroup: int) -> list[int]:
     return [int.from_bytes(found[4 * at : 4 * at + 4], "little") for at in range(count)]
 
 
-def _bpf(command: int, attributes: bytes) -> int:
-    block = bytearray(attributes.ljust(_ATTRIBUTES, b"\0"))
+def _asked(call: Callable[..., int], *arguments: object) -> int:
     try:
-        return libc.syscall("bpf", command, libc.buffer(block), len(block))
+        return call(*arguments)
     except OSError as error:
         if error.errno == errno.EINVAL:
             raise OSError(errno.EOPNOTSUPP, "this kernel takes no device programs for cgroups") from None

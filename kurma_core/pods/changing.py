@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 from kurma_core.errors import KurmaError, PodStateError, StagerError
-from kurma_core.pods import recovery, traffic, volumes
+from kurma_core.pods import metadata, recovery, traffic, volumes
 from kurma_core.pods.ending import PodEnder
 from kurma_core.pods.launch import Launch, layers_of, pod_setup, read_attachments
 from kurma_core.pods.records import read_document
@@ -89,7 +89,8 @@ class PodChanger(PodEnder):
             if limited:
                 traffic.hold(app.document, self.services.note)
             attachments = read_attachments(directory.read_state())
-            launch = Launch(self.services, directory, app.part, attachments=attachments)
+            url = metadata.url_of(directory)
+            launch = Launch(self.services, directory, app.part, attachments=attachments, metadata_url=url)
             pod.driver.add_app(pod_setup(launch, {app.name: app.rendered}), pod.stager)
             self._commit(pod, app.document)
         except BaseException:

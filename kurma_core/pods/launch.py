@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kurma_core import hookspecs
@@ -45,6 +45,8 @@ class Launch:
     stdio: Stdio | None = None
     attachments: tuple[Attachment, ...] = ()
     stager: RunningStager | None = None
+    #: of the pod's metadata service; holds its token
+    metadata_url: str | None = field(default=None, repr=False)
     #: seconds until what does not die is given up
     patience: float = _KILL_PATIENCE
 
@@ -169,12 +171,29 @@ class Networks:
         )
 
 
+class Metadata:
+    """The pod's metadata service, which this process serves (M1). Its address goes with the network namespace."""
+
+    name = "metadata"
+
+    def do(self, launch: Launch) -> None:
+        from kurma_core.pods import metadata
+
+        # Its socket is made meanwhile; the stager's step waits for it.
+        metadata.begin(launch.services, launch.directory, launch.document)
+
+    def undo(self, launch: Launch) -> None:
+        launch.services.forget_metadata(launch.document.uuid)
+
+
 class Stager:
     """The stager: prepared, started, known by its identity."""
 
     name = "stager"
 
     def do(self, launch: Launch) -> None:
+        from kurma_core.pods import metadata
+
         driver = launch.services.stagers.get(launch.document.stager)
         if needs_powers(launch.document.plans.values(), launch.document.pod_plan):
             _need_powers(driver, launch.document.stager)
@@ -182,10 +201,11 @@ class Stager:
         # Neither the stager's image nor the apps' layers are removed before the record names them.
         with launch.services.images.keeping():
             rendered = render_apps(launch)
+            launch.metadata_url, told = metadata.settled(launch.services, launch.directory)
             setup = pod_setup(launch, rendered)
             driver.prepare(setup)
             launch.stager = driver.start(setup, launch.stdio)
-            launch.record(stager=dict(launch.stager.identity), layers=_in_use(rendered))
+            launch.record(stager=dict(launch.stager.identity), layers=_in_use(rendered), metadata=told)
 
     def undo(self, launch: Launch) -> None:
         driver = launch.services.stagers.of_pod(launch.document.stager)
@@ -210,7 +230,15 @@ def _need_powers(driver: object, name: str) -> None:
 
 
 #: In the order in which a pod comes up.
-STEPS: tuple[Step, ...] = (Volumes(), Cgroup(), UserNamespace(), NetworkNamespace(), Networks(), Stager())
+STEPS: tuple[Step, ...] = (
+    Volumes(),
+    Cgroup(),
+    UserNamespace(),
+    NetworkNamespace(),
+    Metadata(),
+    Networks(),
+    Stager(),
+)
 
 
 def ends_now(launch: Launch) -> None:
@@ -275,7 +303,7 @@ def _app_setup(launch: Launch, app: str, layers: tuple[RenderedLayer, ...]) -> A
         name=app,
         layers=layers,
         mounts=document.mounts[app],
-        environment=document.environment.get(app, ()),
+        environment=(*_metadata_url(launch), *document.environment.get(app, ())),
         # What goes to a terminal is typed there, by a call-in.
         interactive=document.interactive == app and not terminal,
         stdin_open=terminals.keeps_stdin(document, runtime),
@@ -283,6 +311,10 @@ def _app_setup(launch: Launch, app: str, layers: tuple[RenderedLayer, ...]) -> A
         make_working_directory=docker.is_docker(image),
         stop_signal=docker.stop_signal(image),
     )
+
+
+def _metadata_url(launch: Launch) -> tuple[tuple[str, str], ...]:
+    return () if launch.metadata_url is None else (("AC_METADATA_URL", launch.metadata_url),)
 
 
 def render_apps(launch: Launch) -> dict[str, RenderedImage]:
@@ -323,6 +355,7 @@ def pod_setup(launch: Launch, rendered: Mapping[str, RenderedImage]) -> PodSetup
         if document.user_namespace is None or document.ids is None
         else hookspecs.UserNamespace(document.user_namespace, document.ids),
         keep=document.keep,
+        metadata_url=launch.metadata_url,
     )
 
 

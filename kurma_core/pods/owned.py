@@ -76,6 +76,7 @@ class OwnedPod:
             finishedAt=None,
             stager=None,
             attachments=[],
+            metadata=None,
             notes=[],
             apps=None,
             change=None,
@@ -191,5 +192,6 @@ class OwnedPod:
 
     def release(self) -> None:
         """As :meth:`close`; the lock stays with who has given it."""
+        self._launch.services.forget_metadata(self.uuid)
         if self._launch.stager is not None:
             self._launch.stager.close()

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from kurma_core.config import Config
     from kurma_core.hookspecs import Isolator
     from kurma_core.images import ImageManager
+    from kurma_core.metadata.service import MetadataService
     from kurma_core.networking import Networking
     from kurma_core.pods.id_ranges import IdRanges
     from kurma_core.registry import PluginRegistry
@@ -69,6 +70,17 @@ class Services:
 
         return Spawner()
 
+    @functools.cached_property
+    def metadata(self) -> MetadataService:
+        from kurma_core.metadata.service import MetadataService
+
+        return MetadataService()
+
+    def forget_metadata(self, uuid: str) -> None:
+        """This process serves that pod no more, if ever it did."""
+        if "metadata" in self.__dict__:
+            self.metadata.forget(uuid)
+
     def isolators(self) -> tuple[Isolator, ...]:
         """Every enabled isolator plugin."""
         return tuple(self.registry.drivers("kurma.isolators").values())  # type: ignore[arg-type]
@@ -86,6 +98,8 @@ class Services:
         }
 
     def close(self) -> None:
-        """Ends the spawner, if one was started. What it started goes on."""
+        """Ends the spawner, if one was started, and the metadata service. What was started by it goes on."""
+        if "metadata" in self.__dict__:
+            self.metadata.close()
         if "spawner" in self.__dict__:
             self.spawner.close()

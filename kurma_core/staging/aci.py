@@ -326,6 +326,8 @@ class AciStager:
 def _environment(pod: PodSetup) -> dict[str, str]:
     """What a stager that knows only the document learns of its pod so (G4)."""
     found = dict(pair for app in pod.apps for pair in app.environment)
+    if pod.metadata_url is not None:
+        found["AC_METADATA_URL"] = pod.metadata_url
     return {name: value for name, value in {**found, "HOSTNAME": pod.hostname}.items() if name in _OF_THE_POD}
 
 

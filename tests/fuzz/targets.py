@@ -27,7 +27,10 @@ from kurma_core.appc.template import PodTemplate
 from kurma_core.errors import FetchError, ImageError, KurmaError, ManifestError
 from kurma_core.hookspecs import FetchRequest
 from kurma_core.image_store import ImageStore, Limits, validate
+from kurma_core.metadata.api import Api
+from kurma_core.metadata.http import HttpError, RequestReader
 from tests.image_store.making import MANIFEST, directory, file, hardlink, image, member, symlink, tar
+from tests.metadata.metadata_fakes import TOKEN, UUID, FakeFacts
 
 Target = Callable[[bytes], None]
 
@@ -384,6 +387,45 @@ def _render_seeds() -> Iterator[bytes]:
         yield random.Random(number).randbytes(40 << number)
 
 
+# --- the metadata service ----------------------------------------------------------------------------------------
+
+
+def metadata(data: bytes) -> None:
+    """What an app sends to the service, in pieces as long as the first byte says. There is an answer to all."""
+    api = Api(TOKEN, FakeFacts(), early=True)
+    reader, size = RequestReader(), (data[0] if data else 0) or 1000
+    for at in range(1, len(data), size):
+        reader.feed(data[at : at + size])
+        try:
+            while (request := reader.next()) is not None:
+                try:
+                    answer = api(request)
+                    assert answer.status == 200
+                except HttpError as error:
+                    answer = error.response()
+                assert answer.head(keep_alive=request.keep_alive).endswith(b"\r\n\r\n")
+        except HttpError as error:
+            error.response().head(keep_alive=False)
+            return
+
+
+def _metadata_seeds() -> Iterator[bytes]:
+    v1 = f"/{TOKEN}/acMetadata/v1"
+    old = "Metadata-Flavor: AppContainer\r\n"
+    paths = [f"{v1}/pod/uuid", f"{v1}/apps/web/annotations", f"{v1}/apps/early/image/manifest?a=b", "http://a/b"]
+    early = ["container/annotations/", "container/annotations/example.com/n%C3%A4me", "apps/web/image/id"]
+    forms = [("sign", "content=a+b%2b"), ("verify", f"content=a&uuid={UUID}&signature=YWJj")]
+    for size in ("\0", "\3"):
+        for path in paths:
+            yield f"{size}GET {path} HTTP/1.1\r\nHost: a\r\n\r\nHEAD {path} HTTP/1.0\r\n\r\n".encode()
+        for path in early:
+            yield f"{size}GET /acMetadata/v1/{path} HTTP/1.1\r\nHost: a\r\n{old}\r\n".encode()
+        for name, form in forms:
+            kind = "Content-Type: application/x-www-form-urlencoded\r\n"
+            head = f"POST {v1}/pod/hmac/{name} HTTP/1.1\r\nHost: a\r\n{kind}Content-Length: {len(form)}\r\n\r\n"
+            yield f"{size}{head}{form}".encode()
+
+
 def broken(data: bytes) -> None:
     """A parser with a mistake that only coverage leads to: whether the fuzzer finds anything at all."""
     if data[:1] == b"k" and data[1:2] == b"u" and data[2:3] == b"r":
@@ -398,6 +440,7 @@ TARGETS: Mapping[str, tuple[Target, Callable[[], Iterator[bytes]]]] = {
     "discovery": (discovery, _discovery_seeds),
     "registry": (registry, _registry_seeds),
     "render": (render, _render_seeds),
+    "metadata": (metadata, _metadata_seeds),
 }
 #: For the fuzzer's own test.
 HIDDEN: Mapping[str, tuple[Target, Callable[[], Iterator[bytes]]]] = {

@@ -1,0 +1,146 @@
+"""One connection of an app: bytes in, requests answered one at a time, bytes out; never waits."""
+
+from __future__ import annotations
+
+import select
+from typing import TYPE_CHECKING
+
+from kurma_core.metadata.http import HttpError, RequestReader, Response
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    from kurma_core.metadata.http import Request
+
+#: Seconds for a whole request to come; for the next one to begin; for an answer to be read; and in which a client
+#: that was refused may still send what nobody reads, so that it gets to read why.
+REQUEST_TIME, IDLE_TIME, ANSWER_TIME, FAREWELL_TIME = 10.0, 15.0, 20.0, 2.0
+_READ_SIZE = 16384
+_FAREWELL_SIZE = 1 << 20
+#: MSG_NOSIGNAL: a client that has gone is an error, and no signal.
+_NO_SIGNAL = 0x4000
+
+
+class Connection:
+    """:param answer: what is said to a request; whatever it raises is answered by 500.
+    :param now: seconds of the monotonic clock, here as everywhere below.
+    """
+
+    def __init__(self, sock: socket.socket, answer: Callable[[Request], Response], now: float) -> None:
+        self._socket = sock
+        self._answer = answer
+        self._reader = RequestReader()
+        self._out: list[memoryview] = []
+        self._ending = False
+        self._farewell = 0
+        self.fd = sock.fileno()
+        self.closed = False
+        self.deadline = now + REQUEST_TIME
+        #: What it waits for, and what it is being watched for.
+        self.interest = self.watched = select.EPOLLIN
+
+    @property
+    def idle(self) -> bool:
+        """Between two requests."""
+        return not (self._reader.started or self._out or self._ending)
+
+    def advance(self, now: float) -> bool:
+        """Does as much as can be done at once, but no more than one request.
+
+        :returns: whether there is more to do already.
+        """
+        try:
+            return self._advance(now)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError:
+            self.closed = True
+            return False
+
+    def _advance(self, now: float) -> bool:
+        if self._out:
+            self._flush(now)
+            return self._reader.started and not (self._out or self._ending)
+        if self._ending:
+            data = self._socket.recv(_READ_SIZE)
+            self._farewell += len(data)
+            self.closed = not data or self._farewell > _FAREWELL_SIZE
+            return False
+        try:
+            request = self._reader.next()
+            if request is None:
+                request = self._read(now)
+        except HttpError as error:
+            self._say(error.response(), now, keep_alive=False)
+            return False
+        if request is None:
+            if self._reader.continue_wanted:
+                self._reader.continue_wanted = False
+                self._out.append(memoryview(b"HTTP/1.1 100 Continue\r\n\r\n"))
+                self._flush(now, self.deadline)
+            return False
+        self._say(self._answered(request), now, keep_alive=request.keep_alive, body=request.method != b"HEAD")
+        return self._reader.started and not (self._out or self._ending)
+
+    def _read(self, now: float) -> Request | None:
+        data = self._socket.recv(_READ_SIZE)
+        if not data:
+            self.closed = True
+            return None
+        if self.idle:
+            self.deadline = now + REQUEST_TIME
+        self._reader.feed(data)
+        return self._reader.next()
+
+    def _answered(self, request: Request) -> Response:
+        try:
+            return self._answer(request)
+        except HttpError as error:
+            return error.response()
+        except Exception:  # noqa: BLE001 - a request, or a record on disk, must not end the service of all pods
+            return HttpError(500, "the pod's records cannot be read").response()
+
+    def _say(self, response: Response, now: float, *, keep_alive: bool, body: bool = True) -> None:
+        self._ending = not keep_alive
+        head = response.head(keep_alive=keep_alive)
+        # Small answers in one piece; the large ones are shared by all who ask.
+        if len(response.body) <= _READ_SIZE:
+            self._out.append(memoryview(head + response.body if body else head))
+        else:
+            self._out += [memoryview(head), memoryview(response.body)] if body else [memoryview(head)]
+        self.deadline = now + ANSWER_TIME
+        self._flush(now)
+
+    def _flush(self, now: float, deadline: float | None = None) -> None:
+        """:param deadline: that holds once all is out; None: that for the next request."""
+        self.interest = select.EPOLLOUT
+        while self._out:
+            sent = self._socket.send(self._out[0], _NO_SIGNAL)
+            self._out[0] = self._out[0][sent:]
+            if not self._out[0]:
+                del self._out[0]
+        self.interest = select.EPOLLIN
+        if self._ending:
+            self._socket.shutdown(1)  # we have said all
+            self.deadline = now + FAREWELL_TIME
+        else:
+            self.deadline = now + (REQUEST_TIME if self._reader.started else IDLE_TIME)
+        if deadline is not None:
+            self.deadline = deadline
+
+    def expire(self, now: float) -> None:
+        """Its time is over. A request that came in part gets an answer."""
+        if not self._reader.started or self._out or self._ending:
+            self.closed = True
+            return
+        try:
+            late = HttpError(408, f"the request did not come within {REQUEST_TIME:g} s")
+            self._say(late.response(), now, keep_alive=False)
+        except OSError:
+            self.closed = True
+
+    def close(self) -> None:
+        """May be repeated."""
+        self.closed = True
+        self._socket.close()

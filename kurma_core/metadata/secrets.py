@@ -1,0 +1,65 @@
+"""A pod's token and key: files of root's alone, made at its first start, which go with the pod (M1, M4)."""
+
+from __future__ import annotations
+
+import os
+
+from kurma_core.linux.files import replace_file
+
+#: Bytes of randomness in each; the token is written in hexadecimal digits.
+_TOKEN_SIZE, _KEY_SIZE = 24, 64
+_HEX = frozenset("0123456789abcdef")
+
+
+class Secrets:
+    """:param token: what stands in the URL. :param key: of the pod's signatures. Neither is ever shown."""
+
+    __slots__ = ("key", "token")
+
+    def __init__(self, token: str, key: bytes) -> None:
+        self.token = token
+        self.key = key
+
+
+def token_file(directory: str) -> str:
+    return f"{directory}/token"
+
+
+def keep(directory: str) -> Secrets:
+    """Those of the pod; made if they are not there, or not whole.
+
+    :param directory: a place of their own, which the pod's stager does not see.
+    :raises OSError: they cannot be written.
+    """
+    found = load(directory)
+    if found is not None:
+        return found
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    made = Secrets(os.urandom(_TOKEN_SIZE).hex(), read_key(directory) or os.urandom(_KEY_SIZE))
+    replace_file(token_file(directory), made.token.encode() + b"\n")
+    replace_file(f"{directory}/key", made.key.hex().encode() + b"\n")
+    return made
+
+
+def load(directory: str) -> Secrets | None:
+    """None: they are not there, or not whole. :raises OSError: they cannot be read."""
+    token = _read(token_file(directory), _TOKEN_SIZE)
+    key = read_key(directory)
+    return None if token is None or key is None else Secrets(token.hex(), key)
+
+
+def read_key(directory: str) -> bytes | None:
+    """None: there is none. :raises OSError: it cannot be read."""
+    return _read(f"{directory}/key", _KEY_SIZE)
+
+
+def _read(path: str, size: int) -> bytes | None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        text = os.read(fd, 4 * size).decode("ascii", "replace").removesuffix("\n")
+    finally:
+        os.close(fd)
+    return bytes.fromhex(text) if len(text) == 2 * size and _HEX.issuperset(text) else None
