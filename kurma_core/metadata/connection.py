@@ -33,6 +33,7 @@ class Connection:
         self._reader = RequestReader()
         self._out: list[memoryview] = []
         self._ending = False
+        self._used = False
         self._farewell = 0
         self.fd = sock.fileno()
         self.closed = False
@@ -42,8 +43,8 @@ class Connection:
 
     @property
     def idle(self) -> bool:
-        """Between two requests."""
-        return not (self._reader.started or self._out or self._ending)
+        """Between two requests: one was answered, and nothing of the next has come."""
+        return self._used and not (self._reader.started or self._out or self._ending)
 
     def advance(self, now: float) -> bool:
         """Does as much as can be done at once, but no more than one request.
@@ -103,6 +104,7 @@ class Connection:
 
     def _say(self, response: Response, now: float, *, keep_alive: bool, body: bool = True) -> None:
         self._ending = not keep_alive
+        self._used = True
         head = response.head(keep_alive=keep_alive)
         # Small answers in one piece; the large ones are shared by all who ask.
         if len(response.body) <= _READ_SIZE:
