@@ -451,16 +451,20 @@ def test_five_thousand_requests_slow_nobody(house, processes):
         # Whatever is imported for the first request is there.
         for which in range(2):
             assert asking(which, 1, 0, 1).communicate(timeout=20)[0].endswith(" 0\n")
-        many = asking(0, 5000, 0, 8)
-        few = asking(1, 8, 0.25, 1)
-        slowest, _, failed = few.communicate(timeout=60)[0].split()
-        assert failed == "0"
-        assert many.communicate(timeout=60)[0].split()[2] == "0"
+        slowest = []
+        # A machine with other things to do may keep anybody waiting, once.
+        while not slowest or (min(slowest) >= 20 and len(slowest) < 4):
+            many = asking(0, 5000, 0, 8)
+            few = asking(1, 8, 0.25, 1)
+            longest, _, failed = few.communicate(timeout=60)[0].split()
+            assert failed == "0"
+            assert many.communicate(timeout=60)[0].split()[2] == "0"
+            slowest.append(float(longest))
         if processes == 2:
             for pod in pods:
                 pod.signal(15)
                 assert pod.wait() == 143
-    assert float(slowest) < 20
+    assert min(slowest) < 20, slowest
 
 
 def test_the_guide_is_true(house):
