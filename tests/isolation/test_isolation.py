@@ -14,6 +14,7 @@ from kurma_core.isolation import compile_isolators, scopes
 from kurma_core.isolator_list import IsolatorInfo, isolator_list
 from kurma_core.models import CgroupSetting, Device, IsolatorPlan, IsolatorReport, TrafficLimit
 from kurma_core.pods.request import AppOverrides, overridden
+from kurma_core.value import replace
 
 HOST = IsolatorHost(cgroups={"memory": 1}, cpus=2)
 
@@ -221,3 +222,36 @@ def test_the_command_lines_isolators_take_the_place_of_the_images() -> None:
     base = ()
     # Who asks for both gets to hear of it from the plugin.
     assert len(over(("a/y-retain-set", 2), ("a/y-remove-set", 2))) == 2
+
+
+class Everything:
+    """A pod's isolator that is one of each of its apps, and a filter that holds where there is none."""
+
+    names = ("example.com/all", "example.com/filter")
+
+    def defaults(self, scope: str, names: Any, host: IsolatorHost) -> tuple[tuple[str, Any], ...]:
+        return (("example.com/filter", b"usual"),) if scope == "app" else ()
+
+    def compile(self, name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
+        if name == "example.com/filter":
+            return Compiled(IsolatorPlan(seccomp=value))
+        plan = IsolatorPlan(privileged=True)
+        return Compiled(plan) if scope == "app" else Compiled(IsolatorPlan(), apps=plan)
+
+
+def test_a_pods_isolator_may_be_one_of_each_of_its_apps() -> None:
+    every = Isolator("example.com/all", True)
+    result = compile_isolators([every], {"a": [], "b": []}, [Everything()], HOST)
+    assert result.pod == IsolatorPlan()
+    assert all(result.apps[app].privileged for app in "ab")
+    there = replace(HOST, pod={every.name: every.value})
+    assert compile_isolators(None, {"late": []}, [Everything()], there).apps["late"].privileged
+    assert not compile_isolators(None, {"late": []}, [Everything()], HOST).apps["late"].privileged
+
+
+def test_a_privileged_app_has_the_filter_that_it_asks_for_and_no_other() -> None:
+    every, own = Isolator("example.com/all", True), Isolator("example.com/filter", b"own")
+    result = compile_isolators([], {"a": [every], "b": [every, own], "c": []}, [Everything()], HOST)
+    assert [result.apps[app].seccomp for app in "abc"] == [None, b"own", b"usual"]
+    told = {one.scope: (one.outcome, one.note) for one in result.reports if one.name == own.name and one.default}
+    assert told["a"] == ("ignored", "the app is privileged")

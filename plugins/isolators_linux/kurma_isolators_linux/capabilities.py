@@ -29,7 +29,7 @@ def remove_set(name: str, value: Any, scope: str, host: IsolatorHost) -> Compile
 def retain_set(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
     """Exactly these."""
     wanted = _read(name, value)
-    kept = wanted & _available(host)
+    kept = wanted & available(host)
     names = tuple(linux.names(kept))
     plan = IsolatorPlan(capabilities=names, ambient=names)
     if kept == wanted:
@@ -65,7 +65,7 @@ def _bit(name: str, word: Any) -> int:
     raise IsolatorError(f"isolator {name}: no such capability: {describe(word)}", hint=hint)
 
 
-def _available(host: IsolatorHost) -> frozenset[int]:
+def available(host: IsolatorHost) -> frozenset[int]:
     """What can be given here: what we have, or, in a user namespace, all that the kernel knows."""
     if not host.userns:
         return machine.capabilities(host)

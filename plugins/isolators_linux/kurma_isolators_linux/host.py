@@ -79,22 +79,22 @@ def privileged(name: str, value: Any, scope: str, host: IsolatorHost) -> Compile
     """Every capability, every device, nothing masked, no filter of system calls by default."""
     if not wanted(name, value):
         return Compiled(IsolatorPlan())
+    from kurma_core.linux import capabilities as linux
+    from kurma_isolators_linux import machine
+    from kurma_isolators_linux.capabilities import available
     from kurma_isolators_linux.devices import all_devices
 
-    plan = IsolatorPlan(privileged=True, capabilities=_all_capabilities(host.root), devices=all_devices(host.root))
+    last = machine.number(host, "proc/sys/kernel/cap_last_cap", len(linux.NAMES) - 1)
+    every = frozenset(range(min(last + 1, len(linux.NAMES))))
+    kept = every & available(host)
+    plan = IsolatorPlan(privileged=True, capabilities=tuple(linux.names(kept)), devices=all_devices(host.root))
+    notes = []
     if host.userns:
-        note = "its power ends with the pod's user namespace: what needs root of the host is refused"
-        return _of(scope, plan, "modified", note)
-    return _of(scope, plan)
-
-
-def _all_capabilities(root: str) -> tuple[str, ...]:
-    """Those that this kernel has, as far as they have a name here."""
-    from kurma_core.linux import capabilities
-
-    with open(f"{root}/proc/sys/kernel/cap_last_cap") as file:
-        last = int(file.read())
-    return capabilities.NAMES[: last + 1]
+        notes.append("its power ends with the pod's user namespace: what needs root of the host is refused")
+    if kept != every:
+        lacking = " ".join(linux.names(every - kept))
+        notes.append(f"without {lacking}, which Kurma does not have here itself")
+    return _of(scope, plan, "modified" if notes else "enforced", "; ".join(notes))
 
 
 # --- host/privileged, host/api-access ----------------------------------------------------------------------------

@@ -132,10 +132,11 @@ def test_with_the_hosts_processes_nothing_is_killed_but_the_pods(pods):
     plan = IsolatorPlan(namespaces={"pid": "host"})
     bystander = subprocess.Popen(["sleep", "1000"])
     try:
-        script = f"kill -0 {bystander.pid} && echo seen; (setsid sleep 777 &); echo left; sleep 1000"
+        look = f"kill -0 {bystander.pid} && echo seen; cat /proc/{bystander.pid}/environ >/dev/null || echo closed"
+        script = f"{look}; (setsid sleep 777 &); echo left; sleep 1000"
         pod = pods({"main": sh(script)}, pod_plan=plan).started()
         pod.wait_log("left")
-        assert pod.log() == "seen\nleft\n"
+        assert pod.log(stream=b"stdout") == "seen\nclosed\nleft\n"
         members = CgroupTree(pod.setup.cgroup).pids()
         left = [pid for pid in members if command(pid) == "sleep 777"]
         assert len(left) == 1
