@@ -4,8 +4,20 @@ from __future__ import annotations
 
 import signal
 
+import pytest
 
-def pytest_configure() -> None:
+
+def pytest_configure(config: pytest.Config) -> None:
+    _hear_signals()
+    if config.pluginmanager.hasplugin("hypothesispytest"):
+        from hypothesis import settings
+
+        # How long one example takes is the machine's business: on a busy one, any may take long.
+        settings.register_profile("kurma", deadline=None)
+        settings.load_profile("kurma")
+
+
+def _hear_signals() -> None:
     """Programs that the tests start hear signals, even where we were started to ignore them (``nohup``, or a
     script's ``&``). To catch one is enough: a program that is exec'd begins with its default.
     """

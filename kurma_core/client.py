@@ -46,6 +46,7 @@ class Settings:
     :param state_dir: None: as configured.
     :param state_dir_origin: ``command line`` or ``environment``.
     :param note: tells the user something in one line.
+    :param service: a service manager's ``NOTIFY_SOCKET``, which is told of a pod in the foreground.
     :param passphrases: who knows the passphrases of encrypted archives, asked for when there is one; None: nobody.
     """
 
@@ -55,6 +56,7 @@ class Settings:
     debug: bool = False
     note: Callable[[str], None] = _to_stderr
     passphrases: Callable[[], Passphrases] | None = None
+    service: str | None = None
 
 
 def connect(settings: Settings) -> Client:
@@ -207,7 +209,10 @@ class Client:
                 from kurma_core.pods.attach import type_into
 
                 typing = type_into(self._services, pod, app, stdio)
-            return run_to_end(pod, self._logs_of(self._pods.pod(pod.uuid)), signals, output, stdio.stdout)
+            record = self._pods.pod(pod.uuid)
+            self._tell_service(f"READY=1\nSTATUS=pod {record.name} runs")
+            ending = functools.partial(self._tell_service, "STOPPING=1")
+            return run_to_end(pod, self._logs_of(record), signals, output, stdio.stdout, ending)
         except BaseException:
             # The output's disk is full, say. Who runs a pod in the foreground is not left with one behind it.
             pod.abandon()
@@ -216,6 +221,12 @@ class Client:
             if typing is not None:
                 typing.end()
             pod.close()
+
+    def _tell_service(self, text: str) -> None:
+        if self.settings.service is not None:
+            from kurma_core.linux import service_manager
+
+            service_manager.tell(self.settings.service, text)
 
     @staticmethod
     def _logs_of(record: PodRecord, app: str | None = None) -> list[tuple[str, str]]:
@@ -291,7 +302,8 @@ class Client:
         stager = recovery.find_stager(self._services, directory) if ongoing else None
         try:
             with LogReader(directory.path, apps, place, newcomers=app is None) as reader:
-                if instance is None and stager is not None and not reader.kept and has_call_in(stager, "logs"):
+                called = instance is None and not reader.kept and record.state != "starting"
+                if called and stager is not None and has_call_in(stager, "logs"):
                     options = {"follow": follow, "tail": tail, "since": since, "stream": stream}
                     yield from self._called_logs(record, app, stager, options)
                 elif stager is None or not follow:

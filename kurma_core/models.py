@@ -631,6 +631,8 @@ class AppStatus:
     :param run: of the pod, counted from 1.
     :param restarts: how often its restart policy has started it again, since somebody did.
     :param restarting: it has ended and will be started again.
+    :param ready: whether it has said that it is ready; None: it is none that says so.
+    :param status_text: how it says that it is, for people.
     :param earlier: executions before this one, oldest first, as far as they are kept.
     """
 
@@ -649,7 +651,16 @@ class AppStatus:
     run: int = 1
     restarts: int = 0
     restarting: bool = False
+    ready: bool | None = None
+    status_text: str | None = None
     earlier: tuple[AppExecution, ...] = ()
+
+    @property
+    def says(self) -> str:
+        """For people: how it ended, or what it says of itself."""
+        if self.message or self.exited or self.ready is None:
+            return self.message or ""
+        return ": ".join(filter(None, ("ready" if self.ready else "not ready", self.status_text)))
 
     @property
     def lost(self) -> str:
@@ -687,6 +698,8 @@ class AppStatus:
             "run": self.run,
             "restarts": self.restarts,
             "restarting": self.restarting,
+            "ready": self.ready,
+            "statusText": self.status_text,
             "earlier": [one.to_json() for one in self.earlier],
         }
 

@@ -269,6 +269,42 @@ def _refuse_overlap(app: PodApp, mounts: list[AppMount]) -> None:
             )
 
 
+#: Sockets that one app is handed at most.
+MOST_SOCKETS = 256
+
+
+def _check_sockets(apps: Mapping[str, App]) -> None:
+    """Ports with ``socketActivated`` are each one app's: nobody else could listen there (Y4).
+
+    :raises ManifestError: two have one port, one is neither of TCP nor of UDP, or they are too many.
+    """
+    taken: list[tuple[str, Port]] = []
+    for app_name, app in apps.items():
+        count = 0
+        for index, port in enumerate(app.ports):
+            if not port.socket_activated:
+                continue
+            where = f"app {app_name}: $.ports[{index}]"
+            if port.protocol not in ("tcp", "udp"):
+                raise ManifestError(
+                    f"{where}.protocol", "tcp or udp for a socket to be handed over", port.protocol
+                )
+            count += port.count
+            if count > MOST_SOCKETS:
+                raise ManifestError(where, f"at most {MOST_SOCKETS} sockets to be handed over", "more")
+            for other, known in taken:
+                first = max(port.port, known.port)
+                both = first < min(port.port + port.count, known.port + known.count)
+                if both and port.protocol == known.protocol:
+                    raise ManifestError(
+                        f"{where}.port",
+                        "a port that no other socketActivated port of the pod has",
+                        f'{first}/{port.protocol}, which is "{known.name}" of app {other}',
+                        hint="apps of a pod share its network: give one of them another port",
+                    )
+            taken.append((app_name, port))
+
+
 def _reify_ports(
     pod: PodManifest, apps: Mapping[str, App]
 ) -> tuple[tuple[ExposedPort, ...], tuple[PublishedPort, ...]]:
@@ -284,6 +320,7 @@ def _reify_ports(
                     "a name that no other app of the pod gives to another port",
                     f'"{port.name}" of app {other}',
                 )
+    _check_sockets(apps)
     exposed: list[ExposedPort] = []
     published: list[PublishedPort] = []
     for index, port_out in enumerate(pod.ports):

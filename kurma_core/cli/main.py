@@ -36,7 +36,12 @@ def main(words: Sequence[str] | None = None, *, connect: Connect | None = None) 
         _raise_signals()
         # Whatever the caller's umask says: the state directory is refused where others may write it.
         os.umask(os.umask(0o022) | 0o022)
-    runner = _Runner(connect)
+    service = None
+    if "NOTIFY_SOCKET" in os.environ or "LISTEN_FDS" in os.environ:
+        from kurma_core.linux import service_manager
+
+        service = service_manager.take(os.environ)
+    runner = _Runner(connect, service)
     if "_KURMA_COMPLETE" in os.environ:
         from kurma_core.cli import full
 
@@ -92,14 +97,15 @@ def _read_and_run(words: Sequence[str], runner: _Runner) -> int:
 class _Runner:
     """Runs a call that was understood. ``debug`` is known once one was."""
 
-    def __init__(self, connect: Connect | None) -> None:
+    def __init__(self, connect: Connect | None, service: str | None = None) -> None:
         self._connect = connect
+        self._service = service
         self.debug = False
 
     def __call__(self, call: Call) -> int:
         self.debug = bool(call.globals["debug"])
         _check_words(call)
-        session = Session(call.globals, self._connect)
+        session = Session(call.globals, self._connect, self._service)
         if call.command.root and os.geteuid() != 0:
             from kurma_core.errors import PrivilegeError
 

@@ -104,7 +104,7 @@ _APP_COLUMNS: list[Column] = [
     ("PID", lambda app: _text(app.pid)),
     ("STARTED", lambda app: _text(app.started_at)),
     ("FINISHED", lambda app: _text(app.finished_at)),
-    ("MESSAGE", lambda app: _text(app.message)),
+    ("MESSAGE", lambda app: app.says),
 ]
 
 

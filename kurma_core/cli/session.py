@@ -29,11 +29,15 @@ class Session:
 
     :param globals: the options that stand before the command.
     :param connect: None: :func:`kurma_core.client.connect`.
+    :param service: where a service manager wants to be told that a pod runs.
     :raises UsageError: an empty path among the options.
     """
 
-    def __init__(self, globals: Mapping[str, Any], connect: Connect | None = None) -> None:
+    def __init__(
+        self, globals: Mapping[str, Any], connect: Connect | None = None, service: str | None = None
+    ) -> None:
         self._connect = connect
+        self._service = service
         self._client: Client | None = None
         self._bar: Bar | None = None
         for name in ("dir", "config"):
@@ -73,6 +77,7 @@ class Session:
                 debug=self.debug,
                 note=self.note,
                 passphrases=self.passphrases,
+                service=self._service,
             )
             self._client = (self._connect or client.connect)(settings)
         return self._client

@@ -82,6 +82,7 @@ def run_to_end(
     signals: Signals,
     output: Callable[[LogText], None],
     stdout: int,
+    ending: Callable[[], None] = lambda: None,
 ) -> PodRecord:
     """Shows the pod's logs until it ends; the first signal asks it to stop, the second ends it by force.
 
@@ -90,10 +91,11 @@ def run_to_end(
         raises BrokenPipeError nobody reads any more, and the pod is stopped.
     :param stdout: where the output goes. When it is a pipe or a socket whose reader is gone, the pod is stopped
         even if it writes nothing.
+    :param ending: called once, when the pod is asked to stop or has ended.
     """
     with LogReader(pod.directory, apps, newcomers=True) as reader, Following(reader) as following:
         shown = _Shown(output)
-        stops = _Stops(pod, signals)
+        stops = _Stops(pod, signals, ending)
         poll = select.poll()
         for each in (following, signals, pod):
             poll.register(each, select.POLLIN)
@@ -112,6 +114,7 @@ def run_to_end(
             stops.look()
             following.more()
         following.over()
+        stops.end()
         _show(reader.rest(), shown, stops)
         return pod.finish()
 
@@ -140,8 +143,10 @@ def _has_reader(fd: int) -> bool:
 class _Stops:
     """Asks the pod to stop once for the first signal, and by force for the second."""
 
-    def __init__(self, pod: OwnedPod, signals: Signals) -> None:
+    def __init__(self, pod: OwnedPod, signals: Signals, ending: Callable[[], None]) -> None:
         self._pod = pod
+        self._ending = ending
+        self._ends = False
         self._signals = signals
         self.asked = 0
 
@@ -149,7 +154,13 @@ class _Stops:
         for _ in range(self._signals.take()):
             self.ask()
 
+    def end(self) -> None:
+        if not self._ends:
+            self._ends = True
+            self._ending()
+
     def ask(self) -> None:
+        self.end()
         self._pod.stop(force=self.asked > 0)
         self.asked += 1
 

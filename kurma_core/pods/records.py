@@ -82,7 +82,9 @@ def app_statuses(
         if state.get("apps") is not None:
             told = recorded_apps(state)
         elif stager is not None:
-            told = stager.status(directory.path, running)
+            # One that is still at its pod's setting up is not called into: a v1 cgroup that has children, as a
+            # call-in's, does not take every setting any more.
+            told = stager.status(directory.path, None if state["state"] == "starting" else running)
         else:
             told = (read_status_file(directory.path) or ({}, ()))[0]
     except KurmaError:

@@ -197,7 +197,15 @@ class AciStager:
     @staticmethod
     def _running(pod: PodSetup, identity: ProcessIdentity, pidfd: int, ready: int, image: str) -> StagerProcess:
         members = CgroupTree(pod.cgroup).pids
-        return StagerProcess(identity, pidfd, ready, lambda: last_output(pod.directory), image, members)
+        return StagerProcess(
+            identity,
+            pidfd,
+            ready,
+            lambda: last_output(pod.directory),
+            image,
+            members,
+            lambda: records.unready(pod.directory),
+        )
 
     def manifest(self, pod: PodSetup, size: tuple[int, int] | None = None) -> bytes:
         """What the stager is told of the pod. :param size: of the caller's terminal."""

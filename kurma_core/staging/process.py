@@ -28,6 +28,7 @@ class StagerProcess:
     :param last_output: gives the last lines that the stager printed, for error messages.
     :param image: ID of the image that it runs from.
     :param members: gives the PIDs of all that is of its pod, to look for who holds descriptor 4.
+    :param unready: gives the apps that have not said that they are ready, and are to.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class StagerProcess:
         last_output: Callable[[], str],
         image: str | None = None,
         members: Callable[[], Iterable[int]] = tuple,
+        unready: Callable[[], list[str]] = list,
     ) -> None:
         self._identity = identity
         self._pidfd = pidfd
@@ -45,6 +47,7 @@ class StagerProcess:
         self._last_output = last_output
         self._image = image
         self._members = members
+        self._unready = unready
         self._status: int | None = None
 
     @property
@@ -96,6 +99,15 @@ class StagerProcess:
         """It has closed descriptor 4 too late, or something else holds it by accident: who (G3)."""
         from kurma_core.linux.pipes import holders
 
+        apps = self._unready()
+        if apps:
+            many = len(apps) > 1
+            return StagerError(
+                f"the pod does not run within {timeout:g} s: {'apps' if many else 'app'} {_listed(apps)} "
+                f"{'have' if many else 'has'} not said {'their' if many else 'its'} READY=1",
+                hint="its image says that it tells so (appc.io/executor/supports-systemd-notify); start_timeout "
+                "in kurma.yml says how long to wait",
+            )
         assert self._ready is not None
         found = list(holders(self._ready, self._members()))
         others = [one for one in found if one.pid != self.pid]

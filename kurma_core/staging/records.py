@@ -59,6 +59,15 @@ def read_status_file(directory: str) -> tuple[dict[str, AppStatus], tuple[str, .
     return parse_apps(value.get("apps"), "its status.json"), tuple(_clean(note) for note in told[:_NOTES])
 
 
+def unready(directory: str) -> list[str]:
+    """Apps of the pod in that directory that are to say that they are ready, and have not."""
+    try:
+        found = read_status_file(directory)
+    except StagerError:
+        return []
+    return [] if found is None else [name for name, app in found[0].items() if app.ready is False]
+
+
 def parse_status_output(text: bytes) -> dict[str, AppStatus]:
     """:param text: what the ``status`` call-in printed.
     :raises StagerError: it is not what the specification says.
@@ -174,6 +183,8 @@ def _app(name: str, value: object, what: str) -> AppStatus:
         instance=reading.number("instance", 0, _MOST),
         restarts=reading.number("restarts", 0, _MOST) or 0,
         restarting=found.get("restarting") is True and not exited,
+        ready=None if exited or not isinstance(found.get("ready"), bool) else found["ready"],
+        status_text=None if exited else reading.text("statusText"),
         earlier=reading.earlier(),
     )
 

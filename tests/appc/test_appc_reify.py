@@ -331,6 +331,43 @@ def test_port_range_must_fit():
     assert caught.value.data["path"] == "$.ports[0].hostPort"
 
 
+def activated(name: str, port: int, protocol: str = "tcp", count: int = 1) -> ImageManifest:
+    return image(
+        ports=[{"name": name, "protocol": protocol, "port": port, "count": count, "socketActivated": True}]
+    )
+
+
+def test_a_socket_is_one_apps():
+    """Y4: also of an image that runs twice; ranges count whole, and protocols apart."""
+    apps = template({"name": "a"}, {"name": "b"})
+    for mine, other, found in (
+        (activated("x", 80), activated("x", 80), '80/tcp, which is "x" of app a'),
+        (activated("x", 80, count=5), activated("y", 84), '84/tcp, which is "x" of app a'),
+        (activated("x", 84), activated("y", 80, count=5), '84/tcp, which is "x" of app a'),
+    ):
+        with pytest.raises(ManifestError) as caught:
+            reify(apps, {"a": (ID, mine), "b": (OTHER_ID, other)})
+        assert (caught.value.data["path"], caught.value.data["found"]) == ("app b: $.ports[0].port", found)
+    for mine, other in (
+        (activated("x", 80, count=4), activated("y", 84)),
+        (activated("x", 80), activated("y", 80, "udp")),
+        (activated("x", 80), image(ports=[{"name": "x", "protocol": "tcp", "port": 80}])),
+    ):
+        reify(apps, {"a": (ID, mine), "b": (OTHER_ID, other)})
+
+
+def test_sockets_that_cannot_be_made():
+    """Y4"""
+    for wrong, path in (
+        (activated("x", 80, "sctp"), "app a: $.ports[0].protocol"),
+        (activated("x", 1, count=257), "app a: $.ports[0]"),
+    ):
+        with pytest.raises(ManifestError) as caught:
+            reify(template({"name": "a"}), {"a": (ID, wrong)})
+        assert caught.value.data["path"] == path
+    reify(template({"name": "a"}), {"a": (ID, activated("x", 1, count=256))})
+
+
 def test_port_names_are_unique_across_the_pod():
     """P4: a name means one port; an image that runs twice names the same one."""
     same = {"a": (ID, image(ports=[WEB])), "b": (ID, image(ports=[WEB]))}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -234,6 +235,19 @@ def test_turned_files_are_read_from_the_oldest(tmp_path: Path) -> None:
         assert list(reader.present()) == []
 
 
+def wait_held(directory: Path, name: str) -> None:
+    """Until this process has opened the file."""
+    path = next(directory.rglob(name))
+    inode, end = path.stat().st_ino, time.monotonic() + 20
+    while True:
+        for fd in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):
+                if os.stat(f"/proc/self/fd/{fd}").st_ino == inode:
+                    return
+        assert time.monotonic() < end
+        time.sleep(0.002)
+
+
 def test_a_slow_reader_loses_nothing_to_turns(tmp_path: Path) -> None:
     """Files that are turned away and deleted while the reader is busy are read all the same."""
     write(tmp_path, "a.log", b"T stdout F 0\n")
@@ -245,7 +259,7 @@ def test_a_slow_reader_loses_nothing_to_turns(tmp_path: Path) -> None:
         for number in range(1, 30):  # the reader stands still meanwhile
             turn(tmp_path, "a.log", 3)
             write(tmp_path, "a.log", b"T stdout F %d\n" % number)
-            time.sleep(0.03)
+            wait_held(tmp_path, "a.log")  # its helper looks, however busy the machine is
         os.close(end)
         seen += numbers(list(follow))
     os.close(ended)

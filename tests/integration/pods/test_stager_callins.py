@@ -39,6 +39,28 @@ def test_status_in_its_shapes(foreign, said, expected):
         assert (app.pid is not None, app.exited, app.exit_code) == expected
 
 
+def test_nothing_is_asked_before_the_pod_runs(foreign):
+    """A call-in's cgroup is a child of the pod's, which a stager sets up until then: on v1, that has its order."""
+    tells = "echo %s >> /pod/asked"
+    house = foreign(
+        f"while [ ! -e /pod/go ]; do sleep 0.02; done; {SERVE}",
+        {"status": tells % "status" + "; echo '{}'", "logs": tells % "logs"},
+    )
+    run = house.launch("true", wait="starting")
+    until(lambda: house.state_of(run.uuid)["stager"], "a stager")
+    assert [app.state for app in house.client.pod(run.uuid).apps] == ["created"]
+    assert list(house.client.logs(run.uuid)) == []
+    assert not CgroupTree(f"kurma/{run.uuid}/callins").exists()
+    with open(house.path(run, "pod/go"), "w"):
+        run.wait_state("running")
+    house.client.pod(run.uuid)
+    assert list(house.client.logs(run.uuid)) == []
+    with open(house.path(run, "pod/asked")) as file:
+        assert set(file.read().split()) == {"status", "logs"}
+    run.signal(signal.SIGTERM)
+    run.wait()
+
+
 @pytest.mark.parametrize(
     ("script", "said"),
     [

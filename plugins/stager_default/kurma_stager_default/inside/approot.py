@@ -32,13 +32,16 @@ _READABLE = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _NO_OVERLAY = (errno.ENODEV, errno.EINVAL, errno.EOPNOTSUPP)
 
 
-def enter(pod: Pod, app: App, directory: str, note: Callable[[str], None], namespace: int = -1) -> None:
+def enter(
+    pod: Pod, app: App, directory: str, note: Callable[[str], None], namespace: int = -1, notify: str = ""
+) -> None:
     """Make the root and change to it.
 
     :param directory: for this execution's changes, on a real file system; it is made, and what is beside it, the
         executions before, goes.
     :param note: told what is worth knowing of a root that works.
     :param namespace: a descriptor of the pod's user namespace, which the root's files are to belong to; -1: none.
+    :param notify: a socket that the app says by that it is ready; empty: none.
     :raises SetupError: what failed, on what, why.
     """
     try:
@@ -47,7 +50,7 @@ def enter(pod: Pod, app: App, directory: str, note: Callable[[str], None], names
         _make_way(directory)
         root = _union(pod, app, directory, note, namespace)
         hostfiles.write(root, hostfiles.contents(pod), pod.ids.root, [mount.path for mount in app.mounts])
-        system = sysmounts.mount_all(root, SHM, pod.ids, app.plan)
+        system = sysmounts.mount_all(root, SHM, pod.ids, app.plan, notify)
         if app.make_directory:
             # Before the volumes are there: nothing is ever made in a directory of the host's.
             os.close(make_dirs(root, app.working_directory, 0o755, *pod.ids.root, symlinks=True))

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from kurma_core.linux.cgroups import CgroupTree
     from kurma_stager_default.inside.control import Conversation
+    from kurma_stager_default.inside.listening import Listening
+    from kurma_stager_default.inside.readiness import Readiness
 
 #: Phases besides those of a child: waiting for the next execution, over, and never begun (G10).
 WAITING = "waiting"
@@ -161,11 +163,13 @@ class AppRun:
         "child",
         "history",
         "instance",
+        "listening",
         "memory",
         "number",
         "pause",
         "phase",
         "quitting",
+        "readiness",
         "restarts",
         "tree",
         "waiting",
@@ -181,6 +185,10 @@ class AppRun:
         self.number = 0
         #: how often its policy has started it again
         self.restarts = 0
+        #: the sockets that it is given, from its first execution to its last; None: none, or not yet
+        self.listening: Listening | None = None
+        #: what it says of itself, likewise
+        self.readiness: Readiness | None = None
         #: a descriptor that tells of its want of memory; -1: none
         self.memory = -1
         self.pause = _FIRST_PAUSE
@@ -194,6 +202,11 @@ class AppRun:
     def over(self) -> bool:
         """Nothing of it runs, nor will unless somebody asks for it."""
         return self.phase in (ENDED, ADDED)
+
+    @property
+    def unready(self) -> bool:
+        """It is one that says when it is ready, and has not said so."""
+        return self.readiness is not None and not self.readiness.ready
 
     def new_instance(self, pod: Pod, stdin: int) -> Instance:
         """A fresh root, a log of its own."""
@@ -285,6 +298,9 @@ class AppRun:
             value["restarting"] = True
         value["phase"] = self.phase
         value["restarts"] = self.restarts
+        if self.readiness is not None:
+            value["ready"] = self.readiness.ready
+            value["statusText"] = self.readiness.text
         if self.history:
             value["earlier"] = self.history
         return value

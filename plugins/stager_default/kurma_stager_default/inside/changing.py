@@ -84,6 +84,9 @@ def _start(supervisor: Supervisor, conversation: Conversation, request: dict[str
     except OSError:
         run.waiting.pop()
         raise
+    except SetupError as error:
+        run.waiting.pop()
+        raise Refusal(str(error)) from None
 
 
 def _stop(supervisor: Supervisor, conversation: Conversation, request: dict[str, Any]) -> None:

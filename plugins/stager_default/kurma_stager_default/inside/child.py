@@ -35,9 +35,11 @@ class Files:
 
     :attr:`namespace` is its mount namespace, held for handlers that run before or after main; -1: not held.
     :attr:`handover`: main gets a terminal, and gives its master away by this.
+    :attr:`sockets`: what main is to listen on, :attr:`names` their ports' names.
+    :attr:`notify`: the socket by which main says that it is ready; empty: it does not.
     """
 
-    __slots__ = ("directory", "handover", "namespace", "stderr", "stdin", "stdout")
+    __slots__ = ("directory", "handover", "names", "namespace", "notify", "sockets", "stderr", "stdin", "stdout")
 
     def __init__(self, directory: str, stdout: int, stderr: int, stdin: int) -> None:
         self.directory = directory
@@ -46,6 +48,9 @@ class Files:
         self.stdin = stdin
         self.namespace = -1
         self.handover: Handover | None = None
+        self.sockets: list[int] = []
+        self.names: list[str] = []
+        self.notify = ""
 
 
 class Child:
@@ -115,6 +120,10 @@ def spawn(pod: Pod, app: App, kind: str, argv: list[str], files: Files, tree: Cg
     if pid:
         os.close(told)
         return Child(pid, report, kind)
+    if kind == MAIN and files.sockets:
+        from kurma_stager_default.inside import listening
+
+        told = listening.above(told, len(files.sockets))
 
     def tell(word: str, text: str = "") -> None:
         line = f"{word} {text}".replace("\n", " ")
@@ -152,7 +161,7 @@ def _run(
         namespaces.setns(files.namespace, namespaces.CLONE_NEWNS)
         os.chdir("/")
     else:
-        approot.enter(pod, app, files.directory, lambda text: tell("N", text), namespace)
+        approot.enter(pod, app, files.directory, lambda text: tell("N", text), namespace, files.notify)
     if kind == ROOT:
         if namespace >= 0:
             userns.enter_with_mounts(namespace)
@@ -165,12 +174,27 @@ def _run(
         approot.show_console(files.handover.give(uid))
     else:
         _connect(files if kind == MAIN else Files("", files.stdout, files.stderr, -1), uid)
-    environment = become.environment_of(app, identity.user, [], terminal=app.terminal is not None)
+    given = _hand_over(files) if kind == MAIN else []
+    environment = become.environment_of(app, identity.user, given, terminal=app.terminal is not None)
     if namespace >= 0:
         pod.ids.check(identity)
         # Who made the root before has made its mounts the user namespace's own.
         (userns.enter if files.namespace >= 0 else userns.enter_with_mounts)(namespace)
     become.become(app, argv, identity, environment, app.working_directory, lambda: tell("G"))
+
+
+def _hand_over(files: Files) -> list[tuple[str, str]]:
+    """What a service manager gives to main (Y4). :returns: what it finds of it in its environment."""
+    given = []
+    if files.notify:
+        from kurma_stager_default.inside import readiness
+
+        given.append(("NOTIFY_SOCKET", readiness.PLACE))
+    if files.sockets:
+        from kurma_stager_default.inside import listening
+
+        given += listening.hand_over(files.sockets, files.names)
+    return given
 
 
 def _connect(files: Files, uid: int) -> None:

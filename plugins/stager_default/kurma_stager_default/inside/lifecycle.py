@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # Of what processes left behind still write, no more is waited for than this.
 _LAST_WORDS = 1 << 20
+# Seconds between two times that what an app says of itself is written down.
+_STATUS_TEXT = 1.0
 # Bytes of output at once, from which on it matters what memory they took.
 _MUCH = 1 << 15
 # Seconds that what got SIGKILL may take to end, until it is given up: it hangs in the kernel.
@@ -71,11 +73,65 @@ class Lifecycle:
             self._loop.cancel(("oom", run.memory))
             os.close(run.memory)
 
+    # --- what a service manager gives (Y4) ---------------------------------------------------------------------
+
+    def equip(self, run: AppRun) -> None:
+        """The sockets that the app is to have, if it has none yet.
+
+        :raises SetupError: they cannot be made.
+        """
+        if run.app.sockets and run.listening is None:
+            from kurma_stager_default.inside.listening import Listening
+
+            run.listening = Listening(run.app)
+        if run.app.notifies and run.readiness is None:
+            from kurma_stager_default.inside.readiness import Readiness
+
+            run.readiness = Readiness()
+            self._loop.watch(run.readiness.fileno(), lambda _fd, _events: self._on_word(run))
+
+    def _give(self, run: AppRun, instance: Instance) -> None:
+        if run.listening is not None:
+            instance.files.sockets, instance.files.names = run.listening.fds(), run.listening.names
+        if run.readiness is not None:
+            run.readiness.begin()
+            instance.files.notify = run.readiness.path
+
+    def _take_back(self, run: AppRun) -> None:
+        """It will not be started again: whoever connects is refused from now on."""
+        if run.listening is not None:
+            run.listening.close()
+            run.listening = None
+        if run.readiness is not None:
+            self._loop.unwatch(run.readiness.fileno())
+            self._loop.cancel(("text", run))
+            run.readiness.close()
+            run.readiness = None
+
+    def _on_word(self, run: AppRun) -> None:
+        if run.readiness is None:
+            return
+        changed = run.readiness.receive()
+        if run.phase != child.MAIN:
+            run.readiness.ready = False  # a handler's word; its time is not yet, or over
+        elif changed:
+            self._supervisor.changed = True
+            self._tell_started(run)
+        elif not self._loop.waits(("text", run)):
+            # However often it says how it is.
+            self._loop.at(("text", run), time.monotonic() + _STATUS_TEXT, self._supervisor.look_again)
+
+    def _tell_started(self, run: AppRun) -> None:
+        if run.waiting and not run.unready:
+            _changing().started(self._supervisor, run)
+
     # --- an execution begins -----------------------------------------------------------------------------------
 
     def begin(self, run: AppRun) -> None:
-        """A new execution of the app, on a clean root."""
+        """A new execution of the app, on a clean root. :raises SetupError: its sockets cannot be made."""
+        self.equip(run)
         instance = run.new_instance(self._pod, -1)
+        self._give(run, instance)
         for fd in instance.streams:
             self._loop.watch(fd, lambda fd, _: self._read(instance, fd))
         handlers = run.app.pre_start is not None or run.app.post_stop is not None
@@ -134,8 +190,7 @@ class Lifecycle:
                 run.started()
                 self._supervisor.changed = True
                 self._supervisor.worked()
-                if run.waiting:
-                    _changing().started(self._supervisor, run)
+                self._tell_started(run)
 
     @staticmethod
     def starting(run: AppRun) -> bool:
@@ -235,6 +290,8 @@ class Lifecycle:
         pause = None if self._ends(run) else run.next_pause()
         if pause is not None:
             run.phase = WAITING
+            if run.listening is not None:
+                run.listening.renew()
             self._loop.at(run, time.monotonic() + pause, lambda: self._again(run))
             if run.waiting:
                 _changing().ended(self._supervisor, run)
@@ -258,6 +315,7 @@ class Lifecycle:
     def _ended(self, run: AppRun) -> None:
         """The app will not be started again."""
         run.phase = ENDED
+        self._take_back(run)
         if run.waiting:
             _changing().ended(self._supervisor, run)
         self._supervisor.app_ended()

@@ -39,11 +39,15 @@ def main() -> int:
 
 def _load_what_is_wanted() -> None:
     """What only some pods need: loaded before PID 1 is forked, it is in memory once, and after that twice."""
-    given_input, changes = manifest.glance()
+    given_input, changes, sockets, notifies = manifest.glance()
     if given_input:
         from kurma_stager_default.inside import attaching  # noqa: F401
     if changes:
         from kurma_stager_default.inside import changing  # noqa: F401
+    if sockets:
+        from kurma_stager_default.inside import listening  # noqa: F401
+    if notifies:
+        from kurma_stager_default.inside import readiness  # noqa: F401
 
 
 def _is_open(fd: int) -> bool:

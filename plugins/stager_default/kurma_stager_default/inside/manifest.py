@@ -17,6 +17,9 @@ VERSION = 1
 PLAN_VERSION = 3
 RESTARTS = ("never", "on-failure", "always")
 LIFECYCLES = ("all", "any")
+PROTOCOLS = ("tcp", "udp")
+#: On an image: its app says when it is ready.
+NOTIFIES = "appc.io/executor/supports-systemd-notify"
 STORAGES = ("overlay", "copy")
 
 
@@ -35,6 +38,18 @@ class Mount:
         self.read_only: bool = value.get("readOnly", False)
         self.seed: bool = value.get("seed", False)
         self.idmap: bool = value.get("idmap", False)
+
+
+class Port:
+    """Ports that the app gets listening sockets for (Y4): ``count`` from ``first`` up."""
+
+    __slots__ = ("count", "first", "name", "protocol")
+
+    def __init__(self, value: dict[str, Any]) -> None:
+        self.name: str = value["name"]
+        self.protocol: str = _one_of(f"port {self.name}: protocol", value.get("protocol", "tcp"), PROTOCOLS)
+        self.first: int = value["port"]
+        self.count: int = value.get("count", 1)
 
 
 class Plan:
@@ -84,11 +99,13 @@ class App:
         "make_directory",
         "mounts",
         "name",
+        "notifies",
         "plan",
         "post_stop",
         "pre_start",
         "read_only",
         "restart",
+        "sockets",
         "stdin",
         "stdin_open",
         "stop_signal",
@@ -111,6 +128,9 @@ class App:
         handlers = {handler["name"]: handler["exec"] for handler in app.get("eventHandlers") or []}
         self.pre_start: list[str] | None = handlers.get("pre-start")
         self.post_stop: list[str] | None = handlers.get("post-stop")
+        self.sockets = [Port(port) for port in app.get("ports") or [] if port.get("socketActivated")]
+        #: it says when it is ready
+        self.notifies = False
         self.layers: list[str] = []
         self.mounts: list[Mount] = []
         self.read_only = False
@@ -213,6 +233,11 @@ def _app(
     app.environment += [(pair[0], pair[1]) for pair in extra.get("environment", [])]
     if "AC_METADATA_URL" in environment:
         app.environment.insert(0, ("AC_METADATA_URL", environment["AC_METADATA_URL"]))
+    for notes in (entry, image):
+        says = _annotations(notes).get(NOTIFIES)
+        if says is not None:
+            app.notifies = says == "true"
+            break
     # What the pod says of all its apps counts more than an image, and less than what it says of this one.
     for notes in (entry, document["pod"], image):
         policy = _annotations(notes).get("kurma.io/restart")
@@ -246,8 +271,9 @@ def load(path: str = "/manifest") -> Pod:
     return parse(text, path)
 
 
-def glance(path: str = "/manifest") -> tuple[bool, bool]:
-    """Whether some app gets a terminal or standard input, and whether it is a pod that was made to change.
+def glance(path: str = "/manifest") -> tuple[bool, bool, bool, bool]:
+    """Whether some app gets a terminal or standard input, whether it is a pod that was made to change, whether one
+    gets listening sockets, and whether one says when it is ready.
 
     Without reading it, so that it may err, and costs no time; neither where there is no pod yet.
     """
@@ -255,9 +281,10 @@ def glance(path: str = "/manifest") -> tuple[bool, bool]:
         with open(path, "rb", 0) as file:
             text = file.read()
     except FileNotFoundError:
-        return False, False
+        return False, False, False, False
     words = (b'"terminal":true', b'"terminal":{', b'"stdin":true', b'"stdinOpen":true')
-    return any(word in text for word in words), b'"keep":true' in text
+    given = any(word in text for word in words)
+    return given, b'"keep":true' in text, b'"socketActivated":true' in text, NOTIFIES.encode() in text
 
 
 def parse(text: bytes, what: str) -> Pod:

@@ -77,6 +77,9 @@ class Supervisor:
         self.loop.watch(signals.catch(_HEARD), self._on_signals)
         self.loop.watch(self._requests, self._on_request)
         for run in self.runs:
+            # Of all, before the first one runs: none is refused by another that is not as quick.
+            self.life.equip(run)
+        for run in self.runs:
             self.life.watch_memory(run)
             self.life.begin(run)
         gc.freeze()
@@ -138,7 +141,11 @@ class Supervisor:
     def _announce(self) -> None:
         """Status first, then the word that the pod runs."""
         started = all(
-            run.over or (run.phase in (child.MAIN, child.POST_STOP, WAITING) and not self.life.starting(run))
+            run.over
+            or (
+                run.phase in (child.MAIN, child.POST_STOP, WAITING)
+                and not (self.life.starting(run) or run.unready)
+            )
             for run in self.runs
         )
         self.tell()
@@ -200,6 +207,10 @@ class Supervisor:
         """Something was done that takes memory, and may not be done again soon."""
         if self._running < 0:
             self._rest.worked(much=True)
+
+    def look_again(self) -> None:
+        """Something of an app's status may be another by now."""
+        self.changed = True
 
     def note(self, text: str) -> None:
         if text not in self.notes:

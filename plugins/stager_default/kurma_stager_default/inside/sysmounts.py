@@ -55,17 +55,18 @@ _CLOSED = mounts.ATTR_NOSUID | mounts.ATTR_NODEV | mounts.ATTR_NOEXEC
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def mount_all(root: int, shm: str, ids: Ids, plan: Plan) -> tuple[str, str, str]:
+def mount_all(root: int, shm: str, ids: Ids, plan: Plan, notify: str = "") -> tuple[str, str, str]:
     """:param shm: where the pod's shared memory is mounted: one for all its apps, as its IPC namespace is.
     :param ids: whose ids the app's are.
     :param plan: the app's: devices that it may have; from a privileged one nothing is hidden (X6).
+    :param notify: a socket to be shown as ``/dev/notify``; empty: none.
     :returns: where ``/proc``, ``/sys`` and ``/dev`` really are in the root: an image may have links there.
     :raises OSError: with what could not be mounted.
     """
     read_only = 0 if plan.privileged else mounts.ATTR_RDONLY
     proc, proc_path = _mount(root, "proc", mounts.new_filesystem("proc", None, _CLOSED), ids)
     sys, sys_path = _mount(root, "sys", mounts.new_filesystem("sysfs", None, _CLOSED | read_only), ids)
-    dev_path = _dev(root, shm, ids, plan)
+    dev_path = _dev(root, shm, ids, plan, notify)
     if not plan.privileged:
         for name in _READ_ONLY:
             _read_only(proc, name)
@@ -140,7 +141,7 @@ def _mask(paths: list[tuple[int, str]]) -> None:
         os.close(empty)
 
 
-def _dev(root: int, shm: str, ids: Ids, plan: Plan) -> str:
+def _dev(root: int, shm: str, ids: Ids, plan: Plan, notify: str) -> str:
     """Nodes are bound from the stager's own ``/dev``: what an app makes with mknod stays dead under ``nodev``."""
     uid, gid = ids.root
     options: dict[str, str | None] = {"mode": "0755", "size": "64k", "uid": str(uid), "gid": str(gid)}
@@ -150,7 +151,9 @@ def _dev(root: int, shm: str, ids: Ids, plan: Plan) -> str:
         os.symlink(target, name, dir_fd=dev)
         os.chown(name, uid, gid, dir_fd=dev, follow_symlinks=False)
     for name in NODES:
-        _node(dev, name)
+        _node(dev, name, f"/dev/{name}", clear=mounts.ATTR_NODEV)
+    if notify:
+        _node(dev, "notify", notify, clear=0)
     for name in ("pts", "shm", "mqueue"):
         os.mkdir(name, 0o755, dir_fd=dev)
     terminals = {"newinstance": None, "ptmxmode": "0666", "mode": "0620", "gid": str(ids.terminals)}
@@ -168,13 +171,13 @@ def _dev(root: int, shm: str, ids: Ids, plan: Plan) -> str:
     return path
 
 
-def _node(dev: int, name: str) -> None:
+def _node(dev: int, name: str, source: str, *, clear: int) -> None:
     os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=dev))
-    node = mounts.open_tree(mounts.AT_FDCWD, f"/dev/{name}", recursive=False)
+    node = mounts.open_tree(mounts.AT_FDCWD, source, recursive=False)
     # A node under nodev is none; it was given, so here it is one. It is the host's: read-only keeps its owner and
     # mode from being changed, and no device from being written to.
     attributes = mounts.ATTR_RDONLY | mounts.ATTR_NOSUID | mounts.ATTR_NOEXEC
-    mounts.set_attributes(node, attributes, clear=mounts.ATTR_NODEV, recursive=False)
+    mounts.set_attributes(node, attributes, clear=clear, recursive=False)
     _attach(dev, name, node)
 
 

@@ -1,0 +1,53 @@
+"""What a service manager gives to a program: taken over, and told (sd_notify(3), sd_listen_fds(3))."""
+
+import os
+import socket
+
+import pytest
+
+from kurma_core.linux import service_manager
+
+
+def test_all_of_it_is_taken_out():
+    environment = {
+        "NOTIFY_SOCKET": "/run/x",
+        "LISTEN_FDS": "1",
+        "LISTEN_PID": "1",
+        "LISTEN_FDNAMES": "a",
+        "WATCHDOG_USEC": "1",
+        "WATCHDOG_PID": "1",
+        "PATH": "/bin",
+    }
+    assert service_manager.take(environment) == "/run/x"
+    assert environment == {"PATH": "/bin"}
+    assert service_manager.take(environment) is None
+
+
+@pytest.mark.parametrize("count", ["2", "100000", "9" * 5000])
+def test_sockets_of_ours_are_not_inherited(monkeypatch, count):
+    first, second = os.pipe()
+    monkeypatch.setattr(service_manager, "_FIRST", first)
+    for pid in (str(os.getpid() + 1), str(os.getpid())):
+        for fd in (first, second):
+            os.set_inheritable(fd, True)
+        service_manager.take({"LISTEN_FDS": count, "LISTEN_PID": pid})
+        ours = pid == str(os.getpid())
+        assert os.get_inheritable(first) is not ours
+    assert not (os.get_inheritable(second) and second - first == 1)
+    os.close(first)
+    os.close(second)
+
+
+@pytest.mark.parametrize("count", ["", "-1", "x", "\u00b2"])
+def test_a_count_that_is_none(count):
+    assert service_manager.take({"LISTEN_FDS": count, "LISTEN_PID": str(os.getpid())}) is None
+
+
+def test_telling(tmp_path):
+    for address in (str(tmp_path / "socket"), f"@kurma-{os.getpid()}"):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+            manager.bind(address.replace("@", "\0", 1))
+            service_manager.tell(address, "READY=1")
+            assert manager.recv(100) == b"READY=1"
+    for nobody in (str(tmp_path / "none"), "@kurma-none", "x" * 200, ""):
+        service_manager.tell(nobody, "READY=1")
