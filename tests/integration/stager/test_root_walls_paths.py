@@ -462,7 +462,10 @@ def test_an_app_that_races_with_the_filling_of_a_volume(pods, busybox_root, tmp_
         planted = f"{pod.directory}/pod/planted"
         os.makedirs(planted, exist_ok=True)
         began = time.monotonic()
-        while time.monotonic() - began < 0.6 and pod.process.alive():
+        # A busy machine takes its time for the second one.
+        while pod.process.alive() and (waited := time.monotonic() - began) < 10:
+            if waited > 0.6 and (pod.app("victim")["restarts"] or "message" in pod.app("victim")):
+                break
             time.sleep(0.02)
         assert os.listdir(planted) == []
         victim = pod.app("victim")
