@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 # Kernels before 5.7 know no cgroup there; filters of system calls, such as those of containers, may refuse it.
-_CANNOT = (errno.ENOSYS, errno.EINVAL, errno.E2BIG, errno.EPERM)
+# Where there may be no more processes none is born, and one that moves there is let in: to look after them.
+_CANNOT = (errno.ENOSYS, errno.EINVAL, errno.E2BIG, errno.EPERM, errno.EAGAIN)
 
 
 class Birthplace:

@@ -83,6 +83,15 @@ class Layout:
                 return hierarchy
         return None
 
+    def versions(self) -> dict[str, int]:
+        """Version by controller: of each that there is."""
+        found: dict[str, int] = {}
+        for hierarchy in self.hierarchies:
+            # What v1 has taken, v2 does not list.
+            names = hierarchy.controllers if hierarchy.version == 1 else controllers(hierarchy.directory)
+            found.update(dict.fromkeys(names, hierarchy.version))
+        return found
+
 
 def controllers(directory: str) -> list[str]:
     """What a v2 cgroup can have switched on for its children; none if it is not there, or v1's."""

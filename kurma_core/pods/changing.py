@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 from kurma_core.errors import KurmaError, PodStateError, StagerError
-from kurma_core.pods import metadata, recovery, traffic, volumes
+from kurma_core.pods import memory_request, metadata, recovery, traffic, volumes
 from kurma_core.pods.ending import PodEnder
 from kurma_core.pods.launch import Launch, layers_of, pod_setup, read_attachments
 from kurma_core.pods.records import read_document
@@ -80,14 +80,15 @@ class PodChanger(PodEnder):
 
     def _add(self, pod: Changeable, app: NewApp) -> None:
         directory = pod.directory
-        limited = bool(app.document.plans[app.name].traffic)
-        change = {"do": "add", "app": app.name, "volumes": list(app.volumes), "traffic": limited}
+        change = {"do": "add", "app": app.name, "volumes": list(app.volumes), **_of_the_pod(app.part)}
         in_use = sorted({*app.rendered.images, *app.rendered.manifests})
         _change_state(pod, change=change, layers={**layers_of(directory.read_state()), app.name: in_use})
         try:
             volumes.make_empty(app.document.manifest, directory.path, app.document.ids)
-            if limited:
+            if change["traffic"]:
                 traffic.hold(app.document, self.services.note)
+            if change["memory"]:
+                memory_request.keep(app.document)
             attachments = read_attachments(directory.read_state())
             url = metadata.url_of(directory)
             launch = Launch(self.services, directory, app.part, attachments=attachments, metadata_url=url)
@@ -138,6 +139,8 @@ class PodChanger(PodEnder):
         :param force: stop it first, at once.
         :raises PodStateError: it runs.
         """
+        from kurma_core.pods import newapp
+
         directory = self._find(reference)
         if force:
             self.app_stop(reference, app, timeout=0)
@@ -147,7 +150,7 @@ class PodChanger(PodEnder):
                     f"cannot remove app {app} of pod {pod.document.name}: it runs",
                     hint=f"kurma app stop {pod.document.name} {app}, or kurma app rm --force",
                 )
-            change = {"do": "rm", "app": app, "traffic": bool(pod.document.plans[app].traffic)}
+            change = {"do": "rm", "app": app, **_of_the_pod(newapp.only(pod.document, app))}
             _change_state(pod, change=change)
             try:
                 self._finish_change(pod, change)
@@ -245,12 +248,14 @@ class PodChanger(PodEnder):
         if there:
             self._commit(pod, document)
         volumes.remove_empty(gone, directory.path)
-        if change.get("traffic"):
-            try:
+        try:
+            if change.get("traffic"):
                 traffic.hold(document, self.services.note)
-            except KurmaError as error:
-                # A limit too many keeps nobody from changing the pod.
-                self.services.note(f"{error.message}; the limits of app {app} stay")
+            if change.get("memory"):
+                memory_request.keep(document)
+        except KurmaError as error:
+            # What is too much of it keeps nobody from changing the pod.
+            self.services.note(f"{error.message}; what app {app} has asked for stays")
         executions.forget(directory, app)
         layers = {name: ids for name, ids in layers_of(directory.read_state()).items() if name != app}
         directory.change_state(change=None, layers=layers)
@@ -279,6 +284,11 @@ def _change_state(pod: Changeable, **changes: Json) -> None:
             )
         state.update(changes)
         pod.directory.write_state(state)
+
+
+def _of_the_pod(part: PodDocument) -> dict[str, bool]:
+    """Which isolators of an app concern all of the pod. :param part: it with that app alone."""
+    return {"traffic": bool(traffic.limits_of(part)), "memory": memory_request.requested(part) > 0}
 
 
 _WORDS = {

@@ -17,7 +17,7 @@ from kurma_core.errors import HostError, KurmaError, PodDamagedError, PodNotFoun
 from kurma_core.hookspecs import AppSetup, PodSetup
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.models import Attachment, needs_powers
-from kurma_core.pods import docker, terminals, traffic, volumes
+from kurma_core.pods import docker, memory_request, terminals, traffic, volumes
 from kurma_core.pods.dns import pod_dns, pod_hosts
 from kurma_core.pods.space import free_layers, unwritable
 
@@ -85,6 +85,8 @@ class Cgroup:
     def do(self, launch: Launch) -> None:
         try:
             CgroupTree(launch.document.cgroup).create()
+            if memory_request.requested(launch.document):
+                memory_request.keep(launch.document)
         except OSError as error:
             raise _host_error("make the cgroup", launch, error) from None
 
@@ -93,6 +95,8 @@ class Cgroup:
         try:
             tree.kill(launch.patience)
             tree.remove()
+            if memory_request.requested(launch.document):
+                memory_request.keep(launch.document)
         except OSError as error:
             raise _host_error("remove the cgroup", launch, error) from None
 

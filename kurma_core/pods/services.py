@@ -90,12 +90,7 @@ class Services:
         """cgroup version by controller that the host has."""
         from kurma_core.linux.cgroup_layout import Layout
 
-        layout = Layout.detect()
-        return {
-            controller: hierarchy.version
-            for hierarchy in layout.hierarchies
-            for controller in hierarchy.controllers
-        }
+        return Layout.detect().versions()
 
     def close(self) -> None:
         """Ends the spawner, if one was started, and the metadata service. What was started by it goes on."""

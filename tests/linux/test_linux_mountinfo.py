@@ -1,5 +1,5 @@
 from kurma_core.linux import mounts
-from kurma_core.linux.cgroup_layout import Layout
+from kurma_core.linux.cgroup_layout import Hierarchy, Layout
 
 LINES = [
     "22 27 0:21 / /proc rw,relatime shared:5 master:1 - proc proc rw",
@@ -59,3 +59,14 @@ def test_hybrid_layout():
     layout = parse(lines, ["2:name=systemd:/", "1:cpu:/", "0::/"])
     assert layout.kind == "hybrid"
     assert [one.controllers for one in layout.hierarchies] == [("cpu",), ("name=systemd",), ()]
+
+
+def test_controllers_and_their_versions(tmp_path):
+    """v2 lists in a file what v1 has as mounts."""
+    (tmp_path / "cgroup.controllers").write_text("cpu io memory pids\n")
+    v2 = Hierarchy(2, (), str(tmp_path), ".")
+    assert Layout([v2]).versions() == {"cpu": 2, "io": 2, "memory": 2, "pids": 2}
+    (tmp_path / "cgroup.controllers").write_text("hugetlb\n")
+    v1 = Hierarchy(1, ("cpu", "cpuacct"), "/sys/fs/cgroup/cpu", "cpu")
+    assert Layout([v1, v2]).versions() == {"cpu": 1, "cpuacct": 1, "hugetlb": 2}
+    assert Layout([]).versions() == {}
