@@ -491,6 +491,9 @@ class Stager(Protocol):
     A driver that keeps to what plans say of the host's devices and namespaces, and of privileged apps (version 3),
     says so by an attribute ``host_powers`` that is true; with any other, pods that need it are refused.
 
+    A driver that applies :attr:`PodSetup.plans`, and so isolators, says so by an attribute ``applies_isolators``
+    that is true, as does a :class:`StagerImageSource`; with any other, they are reported as ignored (X1).
+
     A driver that keeps to :attr:`PodSetup.userns` says so by an attribute ``user_namespaces`` that is true; with
     any other, pods with a user namespace are refused.
     """

@@ -93,15 +93,17 @@ def compile_isolators(
     host: IsolatorHost,
     *,
     strict: bool = False,
+    unapplied: str = "",
 ) -> Isolation:
     """Compiles the pod's isolators and each app's, and what holds where they have none.
 
     :param drivers: every enabled isolator plugin; the first that names an isolator has it.
     :param pod: None: the pod is there already, and ``host`` knows its isolators; only the apps' are compiled.
     :param strict: an isolator that somebody asked for and that is not enforced as it stands is an error.
+    :param unapplied: why nobody will apply the plans; empty: the stager will.
     :raises IsolatorError: a value is wrong, two isolators contradict each other, or strictness.
     """
-    compilers = _Compilers(drivers, strict=strict)
+    compilers = _Compilers(drivers, strict=strict, unapplied=unapplied)
     pod_plan, reports = IsolatorPlan(), tuple[IsolatorReport, ...]()
     if pod is not None:
         isolators = tuple(pod)
@@ -127,9 +129,10 @@ def scopes(name: str, drivers: Iterable[Isolator]) -> tuple[str, ...]:
 class _Compilers:
     """The plugins, by the isolators that they look after."""
 
-    def __init__(self, drivers: Iterable[Isolator], *, strict: bool) -> None:
+    def __init__(self, drivers: Iterable[Isolator], *, strict: bool, unapplied: str = "") -> None:
         self._drivers = tuple(drivers)
         self._strict = strict
+        self._unapplied = unapplied
         self._by_name: dict[str, Isolator] = {}
         #: what the pod's isolators mean for each of its apps
         self._each = IsolatorPlan()
@@ -148,7 +151,7 @@ class _Compilers:
         :param scope: the app's name; None: the pod.
         """
         asked = [(isolator.name, isolator.value) for isolator in isolators]
-        self._refuse_exclusive([name for name, _ in asked], scope)
+        self._refuse_twice([name for name, _ in asked], scope)
         defaults = self._defaults(scope, [name for name, _ in asked], host)
         if asked or defaults:
             host = replace(host, siblings=dict([*defaults, *asked]))
@@ -159,6 +162,10 @@ class _Compilers:
             compiled = self._compile(name, value, scope, host)
             if default and plan.privileged and compiled.plan.seccomp is not None:
                 compiled = replace(compiled, plan=IsolatorPlan(), outcome="ignored", note="the app is privileged")
+            # Traffic is the core's own business; all else is in the hands of the stager.
+            sets = compiled.apps is not None or replace(compiled.plan, traffic=()) != IsolatorPlan()
+            if self._unapplied and sets:
+                compiled = replace(compiled, outcome="ignored", note=self._unapplied)
             if self._strict and not default and compiled.outcome != "enforced":
                 raise IsolatorError(
                     f"isolator {name} of {_called(scope)} would be {compiled.outcome}: {compiled.note}",
@@ -182,7 +189,11 @@ class _Compilers:
         """A method that the isolator's plugin may have. :param without: what stands in where it has none."""
         return getattr(self._by_name.get(isolator.name), method, without)
 
-    def _refuse_exclusive(self, names: list[str], scope: str | None) -> None:
+    def _refuse_twice(self, names: list[str], scope: str | None) -> None:
+        """:raises IsolatorError: one is there twice, or beside another that it excludes."""
+        for number, name in enumerate(names):
+            if name in names[:number]:
+                raise IsolatorError(f"isolator {name} of {_called(scope)} stands there twice")
         for driver in self._drivers:
             for group in getattr(driver, "exclusive", ()):
                 both = [name for name in names if name in group and self._by_name.get(name) is driver]

@@ -106,6 +106,7 @@ def new_app(
             pod={isolator.name: isolator.value for isolator in manifest.isolators},
         ),
         strict=request.strict_isolators,
+        unapplied=services.stagers.unapplied(document.stager),
     )
     added = {app.name: mount_setups(reified)[app.name]}
     pod, mounts = hostmounts.added(reified.pod, added, replace(isolation, pod=document.pod_plan))

@@ -167,7 +167,14 @@ def _isolation(
         shared=shared,
         pods=services.store.root,
     )
-    isolation = compile_isolators(pod.isolators, isolators, drivers, host, strict=request.strict_isolators)
+    isolation = compile_isolators(
+        pod.isolators,
+        isolators,
+        drivers,
+        host,
+        strict=request.strict_isolators,
+        unapplied=services.stagers.unapplied(request.stager or services.config.stager),
+    )
     return replace(isolation, pod=merged(isolation.pod, namespaces.plan(shared), namespaces.NAME))
 
 

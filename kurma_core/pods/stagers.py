@@ -80,6 +80,26 @@ class Stagers:
         except (StagerError, PluginError):
             return self._engine(name)
 
+    def unapplied(self, name: str) -> str:
+        """Why isolators of a pod under this stager would be ignored: it does not say that it applies them (X1).
+        Empty: it does. One that cannot be had is not asked: the start will tell.
+        """
+        from kurma_core.errors import KurmaError
+
+        why = f"stager {name} does not say that it applies isolators"
+        section = self._config.stagers.get(name)
+        if section is None or section.image is None:
+            try:
+                driver = self._load(name)
+            except KurmaError:
+                return ""
+            return "" if getattr(driver, "applies_isolators", False) else why
+        try:
+            manifest = self.image(name).manifest
+        except KurmaError:
+            return ""
+        return "" if manifest.annotation("kurma.io/stager/isolators") == "true" else why
+
     def image(self, name: str, *, rebuild: bool = False) -> HostImage:
         """The image of a stager that is one: built or fetched if need be, verified.
 

@@ -20,7 +20,7 @@ HOST = IsolatorHost(cgroups={"memory": 1}, cpus=2)
 
 
 class Score:
-    names = ("os/linux/oom-score-adj",)
+    names: tuple[str, ...] = ("os/linux/oom-score-adj",)
 
     def compile(self, name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
         if value > 1000:
@@ -62,8 +62,12 @@ def test_plans_of_several_isolators_add_up_per_scope() -> None:
 
 
 def test_contradictions_are_errors() -> None:
+    class Scores(Score):
+        names = ("example.com/one", "example.com/other")
+
+    two = [Isolator("example.com/one", 1), Isolator("example.com/other", 2)]
     with pytest.raises(IsolatorError, match="contradicts another one that sets oom score adj"):
-        run([], [Isolator("os/linux/oom-score-adj", 1), Isolator("os/linux/oom-score-adj", 2)])
+        compile_isolators([], {"app": two}, [Scores()], HOST)
 
 
 class Filters:
@@ -255,3 +259,19 @@ def test_a_privileged_app_has_the_filter_that_it_asks_for_and_no_other() -> None
     assert [result.apps[app].seccomp for app in "abc"] == [None, b"own", b"usual"]
     told = {one.scope: (one.outcome, one.note) for one in result.reports if one.name == own.name and one.default}
     assert told["a"] == ("ignored", "the app is privileged")
+
+
+def test_under_a_stager_that_does_not_apply_them_they_are_ignored() -> None:
+    asked = [Isolator("os/linux/oom-score-adj", 1)]
+    result = compile_isolators([], {"app": asked}, [Score()], HOST, unapplied="stager x does not")
+    assert [(one.outcome, one.note) for one in result.reports] == [("ignored", "stager x does not")]
+    with pytest.raises(IsolatorError, match="would be ignored: stager x does not"):
+        compile_isolators([], {"app": asked}, [Score()], HOST, strict=True, unapplied="stager x does not")
+
+
+def test_one_that_stands_twice_is_refused() -> None:
+    twice = [Isolator("example.com/a", 1), Isolator("example.com/b", 1), Isolator("example.com/a", 1)]
+    with pytest.raises(IsolatorError, match=r"isolator example\.com/a of the pod stands there twice"):
+        run(twice, [])
+    with pytest.raises(IsolatorError, match=r"isolator example\.com/a of app app stands there twice"):
+        run([], twice)

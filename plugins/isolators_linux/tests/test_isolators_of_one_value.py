@@ -71,6 +71,13 @@ def test_what_cannot_be_given_is_told(host):
     assert compiled(RETAIN, {"set": ["BPF"]}, host).outcome == "enforced"
 
 
+def test_who_is_not_root_is_told_what_root_could_give(host, tmp_path):
+    status = "Uid:\t0\t{}\t0\t0\nCapPrm:\t0000000000000000\nCapBnd:\t0000000000000020\n"
+    for uid, outcome in ((1000, "enforced"), (0, "modified")):
+        (tmp_path / "proc/self/status").write_text(status.format(uid))
+        assert compiled(RETAIN, {"set": ["CAP_KILL"]}, host).outcome == outcome
+
+
 @pytest.mark.parametrize(
     ("word", "hint"),
     [

@@ -121,6 +121,7 @@ def build(rootfs: str) -> Mapping[str, Any]:
             {"name": "kurma.io/stager/waits", "value": "true"},
             {"name": "kurma.io/stager/userns", "value": "true"},
             {"name": "kurma.io/stager/powers", "value": "true"},
+            {"name": "kurma.io/stager/isolators", "value": "true"},
             {"name": "kurma.io/stager/callins", "value": ",".join(OPTIONAL)},
         ],
     }

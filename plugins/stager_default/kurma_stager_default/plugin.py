@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 class DefaultStager:
     """Implements :class:`kurma_core.hookspecs.StagerImageSource`."""
 
+    applies_isolators = True
+
     def fingerprint(self) -> str:
         from kurma_stager_default import image
 

@@ -138,3 +138,22 @@ def test_the_hosts_network_is_the_hosts(house):
     )
     assert (record.exit_code, output) == (0, "9\n")
     assert of_the_host() == before[1]
+
+
+def test_under_a_stager_that_does_not_apply_them_it_is_told(foreign):
+    """X1: what is said to be enforced is. A stager says so by an annotation of its image."""
+    app = shell("true", isolators=isolators((OOM, 700)))
+    silent = foreign("exit 0")
+    record = silent.client.prepare(silent.request({"main": app}))
+    told = {one.name: (one.outcome, one.note) for one in record.isolators}
+    assert told[OOM] == ("ignored", "stager shell does not say that it applies isolators")
+    assert told["kurma.io/pids-limit"][0] == "ignored"
+    with pytest.raises(IsolatorError, match="would be ignored: stager shell does not say"):
+        silent.client.prepare(silent.request({"main": app}, strict_isolators=True))
+
+
+def test_a_stager_may_say_that_it_applies_them(foreign):
+    notes = [{"name": "kurma.io/stager/isolators", "value": "true"}]
+    told = foreign("exit 0", annotations=notes)
+    record = told.client.prepare(told.request({"main": shell("true", isolators=isolators((OOM, 700)))}))
+    assert {one.outcome for one in record.isolators} == {"enforced"}
