@@ -2,8 +2,10 @@
 
 import contextlib
 import os
+import select
 import shutil
 import subprocess
+import sys
 import time
 
 from tests.vm.failing import Failing
@@ -12,6 +14,7 @@ _HERE = os.path.dirname(__file__)
 #: What the disk needs, before there is one.
 _FIRST_MODULES = ("virtio_pci", "virtio_blk")
 _TAIL = 40  # lines
+_GOING = 10.0  # seconds that qemu may take to end once it has closed its output
 _KERNEL_LINE = "console=ttyS0 panic=-1 oops=panic mitigations=off nokaslr quiet loglevel=4 nowatchdog"
 
 
@@ -45,11 +48,10 @@ class Machine:
         if made.returncode:
             raise Failing(f"cannot make the machine's disk: mke2fs: {made.stderr.strip()}")
 
-    def run(self, patience, output=None):
-        """Switch it on, and wait until it is off.
+    def run(self, patience):
+        """Switch it on, and wait until it is off. What the tests print there is printed here.
 
         :param patience: seconds.
-        :param output: a descriptor for what the tests print; None: this process's standard output.
         :returns: the directory with what is in its ``/results``.
         :raises Failing: it did not come up, fell, or took too long.
         """
@@ -58,11 +60,12 @@ class Machine:
         with open(results, "wb") as file:
             file.truncate(64 << 20)
         start = time.monotonic()
-        with subprocess.Popen(self._command(results, console), stdin=subprocess.DEVNULL, stdout=output) as qemu:
+        command = self._command(results, console)
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as qemu:
             try:
-                qemu.wait(patience)
-            except subprocess.TimeoutExpired:
-                raise Failing(f"the machine was not done within {patience:g} s", self._tail(console)) from None
+                if not _passed_on(qemu.stdout.fileno(), start + patience):
+                    raise Failing(f"the machine was not done within {patience:g} s", self._tail(console))
+                qemu.wait(_GOING)
             finally:
                 qemu.kill()
                 os.unlink(f"{self._directory}/disk.img")
@@ -151,3 +154,17 @@ class Machine:
     def _tail(self, console):
         with open(console, errors="replace") as file:
             return "\n".join(line.rstrip() for line in file.read().splitlines()[-_TAIL:])
+
+
+def _passed_on(source, deadline):
+    """Prints all that comes from a pipe. :returns: whether it came to an end in time."""
+    poll = select.poll()
+    poll.register(source, select.POLLIN)
+    while (left := deadline - time.monotonic()) > 0:
+        if poll.poll(left * 1000):
+            chunk = os.read(source, 65536)
+            if not chunk:
+                return True
+            sys.stdout.buffer.write(chunk)
+            sys.stdout.buffer.flush()
+    return False
