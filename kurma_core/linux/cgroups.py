@@ -259,19 +259,23 @@ def _enable_controllers(directory: str) -> None:
     """Switch on, for the children of a v2 cgroup, what can be; a controller that refuses stays off.
 
     It refuses in a container whose own processes sit in ``directory`` (EBUSY), or for real-time tasks (EINVAL).
+    Some do not refuse there (cpu, pids), but then no process gets into any child (EOPNOTSUPP): none is asked.
     """
     try:
         with open(f"{directory}/cgroup.subtree_control") as file:
             enabled = file.read().split()
     except FileNotFoundError:
         return
-    for controller in controllers(directory):
-        if controller not in enabled:
-            try:
-                _write(f"{directory}/cgroup.subtree_control", f"+{controller}")
-            except OSError as error:
-                if error.errno not in (errno.EBUSY, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOENT):
-                    raise
+    missing = [controller for controller in controllers(directory) if controller not in enabled]
+    # The hierarchy's own root, which alone has no such file, may have processes.
+    if missing and os.path.exists(f"{directory}/cgroup.type") and _read_pids(directory):
+        return
+    for controller in missing:
+        try:
+            _write(f"{directory}/cgroup.subtree_control", f"+{controller}")
+        except OSError as error:
+            if error.errno not in (errno.EBUSY, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOENT):
+                raise
 
 
 def _fill_cpuset(parent: str, at: str) -> None:

@@ -134,6 +134,7 @@ def outside(stack):
     output("ip", "link", "del", "up0")
 
 
+@pytest.mark.vm
 def test_pods_reach_each_other_and_the_host(networking, stack, outside):
     one, two = (Pod(networking, stack).join() for _ in range(2))
     assert one.address != two.address
@@ -163,6 +164,7 @@ def test_traffic_passes_where_the_host_drops_what_it_forwards(networking, stack,
         output("iptables", "-P", "FORWARD", "ACCEPT")
 
 
+@pytest.mark.vm
 def test_published_ports(networking, stack, outside):
     """W9: from outside, from the host by loopback and by its address, from the pod itself and from others."""
     pod = Pod(networking, stack).join(ports=["8080:80", "127.0.0.1:8081:80"])
@@ -182,6 +184,7 @@ def test_published_ports(networking, stack, outside):
     other.leave()
 
 
+@pytest.mark.vm
 def test_nothing_of_a_pod_is_left(networking, stack, tmp_path):
     staying = Pod(networking, stack).join(ports=["8079:80"])
     bridge = staying.attachments[-1].config["plugins"][0]["bridge"]
@@ -205,6 +208,7 @@ def test_nothing_of_a_pod_is_left(networking, stack, tmp_path):
     networking.remove("default")
 
 
+@pytest.mark.vm
 def test_none_is_loopback_alone(networking, stack):
     pod = Pod(networking, stack).join(["none"])
     assert interfaces_in(pod.namespace) == ["lo"]
