@@ -172,8 +172,13 @@ class _Compilers:
                     hint="leave out --strict-isolators to run without it",
                 )
             outcome, note, amounts = compiled.outcome, compiled.note, compiled.amounts
+            both = clash(plan, compiled.plan) if default else None
+            if both is None:
+                plan = merged(plan, compiled.plan, name)
+            else:
+                # A default gives way: a plugin that this one's knows nothing of may set the same.
+                outcome, note = "ignored", f"an isolator that was asked for sets {both}"
             reports.append(IsolatorReport(name, scope, outcome, note, default, value, amounts))
-            plan = merged(plan, compiled.plan, name)
             if scope is None and compiled.apps is not None:
                 self._each = merged(self._each, compiled.apps, name)
         return plan, tuple(reports)
@@ -230,8 +235,22 @@ def _called(scope: str | None) -> str:
     return "the pod" if scope is None else f"app {scope}"
 
 
+def clash(plan: IsolatorPlan, more: IsolatorPlan) -> str | None:
+    """What both set and only one may; None: they can be merged."""
+    empty = IsolatorPlan()
+    for each in fields(IsolatorPlan):
+        old, new = getattr(plan, each.name), getattr(more, each.name)
+        adds_up = isinstance(old, Mapping) or (isinstance(old, tuple) and each.name in _LISTS)
+        if new not in (getattr(empty, each.name), old) and old != getattr(empty, each.name) and not adds_up:
+            return each.name.replace("_", " ")
+    return None
+
+
 def merged(plan: IsolatorPlan, more: IsolatorPlan, name: str) -> IsolatorPlan:
     """``plan`` with what ``more`` sets; collections add up, single values may be set once."""
+    both = clash(plan, more)
+    if both is not None:
+        raise IsolatorError(f"isolator {name} contradicts another one that sets {both}")
     empty = IsolatorPlan()
     changes: dict[str, object] = {}
     for each in fields(IsolatorPlan):
@@ -240,10 +259,8 @@ def merged(plan: IsolatorPlan, more: IsolatorPlan, name: str) -> IsolatorPlan:
             continue
         if old == getattr(empty, each.name):
             changes[each.name] = new
-        elif isinstance(old, tuple) and each.name in _LISTS:
-            changes[each.name] = old + new
         elif isinstance(old, Mapping):
             changes[each.name] = {**old, **new}
         else:
-            raise IsolatorError(f"isolator {name} contradicts another one that sets {each.name.replace('_', ' ')}")
+            changes[each.name] = old + new
     return replace(plan, **changes)

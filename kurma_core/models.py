@@ -568,6 +568,16 @@ class Attachment:
 # --- pods ------------------------------------------------------------------------------------------------------
 
 
+_SIGSYS = 31
+
+
+def _told(message: str | None, signal: int | None) -> str:
+    if message is None and signal == _SIGSYS:
+        # Nobody knows its number by heart, and it is hardly ever anything else.
+        return "killed by SIGSYS: it made a system call that its filter does not allow"
+    return message or ""
+
+
 @frozen
 class AppExecution:
     """One execution of an app that was followed by another.
@@ -587,6 +597,11 @@ class AppExecution:
     finished_at: str | None = None
     log: str | None = None
     signal: int | None = None
+
+    @property
+    def told(self) -> str:
+        """As :attr:`AppStatus.told`."""
+        return _told(self.message, self.signal)
 
     def to_json(self) -> dict[str, Json]:
         return {
@@ -659,8 +674,13 @@ class AppStatus:
     def says(self) -> str:
         """For people: how it ended, or what it says of itself."""
         if self.message or self.exited or self.ready is None:
-            return self.message or ""
+            return self.told
         return ": ".join(filter(None, ("ready" if self.ready else "not ready", self.status_text)))
+
+    @property
+    def told(self) -> str:
+        """For people: what its exit code does not tell of its end; empty: nothing."""
+        return _told(self.message, self.signal)
 
     @property
     def lost(self) -> str:

@@ -115,7 +115,7 @@ _EARLIER_COLUMNS: list[Column] = [
     ("EXIT", lambda one: _text(one[1].exit_code)),
     ("STARTED", lambda one: _text(one[1].started_at)),
     ("FINISHED", lambda one: _text(one[1].finished_at)),
-    ("MESSAGE", lambda one: _text(one[1].message)),
+    ("MESSAGE", lambda one: one[1].told),
 ]
 
 

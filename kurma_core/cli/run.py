@@ -130,8 +130,8 @@ def _tell_of_isolators(session: Session, record: PodRecord) -> None:
 def _end(session: Session, record: PodRecord) -> int:
     """Says what the exit code alone does not, and returns it."""
     for app in record.apps:
-        if app.message:
-            session.note(f"app {app.name}: {app.message}")
+        if app.told:
+            session.note(f"app {app.name}: {app.told}")
     if record.state == "errored" and record.reason:
         session.note(f"pod {record.name}: {record.reason}")
     return exit_code(record)

@@ -9,9 +9,11 @@ import errno
 import os
 import stat
 
+from kurma_core.linux import libc
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import NoReturn
 
 # Used where the environment has no PATH.
@@ -25,6 +27,14 @@ _LINE = 256
 _NESTED = 5
 _ST_NOEXEC = 8
 _MISSING = (errno.ENOENT, errno.ENOTDIR)
+# What execve says of a file that may be executed, when it, its interpreter or its loader is not what it should be.
+_FINE = 0
+_AFTER = (errno.ENOENT, errno.ENOEXEC, errno.EACCES, errno.ELOOP)
+_SAID = {
+    errno.E2BIG: "its arguments and environment are too long for this kernel",
+    errno.ETXTBSY: "is open for writing",
+    errno.ENOEXEC: "is a damaged ELF program",
+}
 #: ``e_machine`` of ELF, and how machines call themselves.
 _ELF_MACHINES = {
     3: "i386",
@@ -84,6 +94,79 @@ def execute(argv: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
     raise refused or ExecuteError(errno.ENOENT, f"not found in {searched or 'the current directory'}", name)
 
 
+def execute_after(last: Callable[[], None], argv: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
+    """As :func:`execute`, with a last step before it, after which this process may do nothing but execute.
+
+    So the program is looked for before, and what may be wrong with it is looked at before.
+
+    :raises ExecuteError: as :func:`execute`; what ``last`` raises goes through.
+    """
+    path = _find(argv[0], environment)
+    # Looked at once, most programs are found to be in order.
+    fine = _reason(path, _FINE, 0).endswith(os.strerror(_FINE).lower())
+    reasons = {} if fine else {code: _reason(path, code, 0) for code in _AFTER}
+    try:
+        if any("=" in name for name in environment):
+            raise ValueError("illegal environment variable name")
+        words = _pointers([os.fsencode(word) for word in argv])
+        variables = _pointers([os.fsencode(f"{name}={value}") for name, value in environment.items()])
+    except ValueError as error:
+        raise ExecuteError(errno.EINVAL, str(error), path) from None
+    program = os.fsencode(path)
+    last()
+    try:
+        libc.syscall("execve", program, words[0], variables[0])
+    except OSError as error:
+        code = error.errno or errno.EIO
+    else:
+        raise AssertionError("execve returned")
+    code = errno.ENOEXEC if code == errno.ELIBBAD else code
+    reason = reasons.get(code) or _SAID.get(code)
+    code = errno.ENOEXEC if code == errno.ENOENT else code
+    raise ExecuteError(code, reason or os.strerror(code).lower(), path)
+
+
+def _pointers(strings: list[bytes]) -> tuple[bytes, list[bytearray]]:
+    """The kernel's array of strings, and what must be kept while that is used."""
+    if any(b"\0" in each for each in strings):
+        raise ValueError("embedded null byte")
+    kept = [bytearray(each + b"\0") for each in strings]
+    return libc.words(*[libc.address(each) for each in kept], 0), kept
+
+
+def _find(name: str, environment: Mapping[str, str]) -> str:
+    """The program that :func:`execute` would come to. :raises ExecuteError: there is none that may be executed."""
+    if not name:
+        raise ExecuteError(errno.ENOENT, "the command's name is empty", name)
+    if "/" in name:
+        denied = _may_not(name)
+        if denied is not None:
+            raise denied
+        return name
+    refused: ExecuteError | None = None
+    searched = environment.get("PATH", DEFAULT_PATH)
+    for directory in searched.split(":"):
+        path = os.path.join(directory or ".", name)
+        denied = _may_not(path)
+        if denied is None:
+            return path
+        if denied.exit_code != NOT_FOUND and _can_be_seen(path):
+            refused = refused or denied
+    raise refused or ExecuteError(errno.ENOENT, f"not found in {searched or 'the current directory'}", name)
+
+
+def _may_not(path: str) -> ExecuteError | None:
+    try:
+        # Our effective rights count, as they do for execve.
+        if os.access(path, os.X_OK, effective_ids=True) and stat.S_ISREG(os.stat(path).st_mode):
+            return None
+    except ValueError as error:  # a NUL in the name
+        return ExecuteError(errno.EINVAL, str(error), path)
+    except OSError as error:
+        return why_not(path, error.errno or errno.EIO)
+    return why_not(path, errno.EACCES)
+
+
 def _try(path: str, argv: Sequence[str], environment: Mapping[str, str]) -> ExecuteError:
     try:
         os.execve(path, tuple(argv), environment)  # noqa: S606 - that is the job
@@ -113,10 +196,7 @@ def why_not(program: str, code: int) -> ExecuteError:
         if os.path.islink(program):
             reason = f"is a link to {os.readlink(program)}, which is missing"
         return ExecuteError(errno.ENOENT, reason, program)
-    if code == errno.E2BIG:
-        reason = "its arguments and environment are too long for this kernel"
-    else:
-        reason = _reason(program, code, 0)
+    reason = _SAID[code] if code == errno.E2BIG else _reason(program, code, 0)
     # ENOENT is also what a script without its interpreter gives; the program itself is there.
     return ExecuteError(errno.ENOEXEC if code == errno.ENOENT else code, reason, program)
 
@@ -147,7 +227,7 @@ def _reason(path: str, code: int, nested: int) -> str:
     if denied:
         return denied
     if code == errno.ETXTBSY:
-        return "is open for writing"
+        return _SAID[code]
     try:
         with open(path, "rb") as file:
             head = file.read(_LINE)
@@ -158,7 +238,7 @@ def _reason(path: str, code: int, nested: int) -> str:
                 return _elf(file.read(_TABLE), path, code)
     except OSError:
         return f"cannot be executed ({os.strerror(code).lower()}), nor read to see why"
-    if code in (errno.ENOEXEC, errno.ELIBBAD):
+    if code in (_FINE, errno.ENOEXEC, errno.ELIBBAD):
         return "is neither an ELF program nor a script that begins with #!" if head else "is empty"
     return os.strerror(code).lower()
 
@@ -210,7 +290,7 @@ def _elf(head: bytes, path: str, code: int) -> str:
         return int.from_bytes(head[at : at + size], order)  # type: ignore[arg-type]
 
     kind, machine, here = number(16, 2), number(18, 2), os.uname().machine
-    if code in (errno.ENOEXEC, errno.ELIBBAD):
+    if code in (_FINE, errno.ENOEXEC, errno.ELIBBAD):
         name = _ELF_MACHINES.get(machine, f"ELF machine {machine}")
         if not _same(name, here):
             return f"is built for {name}, this machine is {here}"

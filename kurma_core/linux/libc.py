@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 # The numbers of a system call on the two machines that are served. Those from 424 on are the same everywhere.
 _X86_64 = {
     "seccomp": 317,
+    "execve": 59,
     "bpf": 321,
     "rt_sigaction": 13,
     "rt_sigprocmask": 14,
@@ -38,6 +39,7 @@ _X86_64 = {
 }
 _AARCH64 = {
     "seccomp": 277,
+    "execve": 221,
     "bpf": 280,
     "rt_sigaction": 134,
     "rt_sigprocmask": 135,

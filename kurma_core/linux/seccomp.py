@@ -40,17 +40,30 @@ def usable() -> bool:
     return True
 
 
-def install(program: bytes) -> None:
-    """Runs with CAP_SYS_ADMIN or under ``no_new_privs``; not to be undone.
+class Filter:
+    """A program that is ready to be put on: between that and the next call, no memory is taken or given back."""
 
-    :raises OSError: ``EINVAL``: the program is none; ``ENOSYS``: the kernel has no filters.
-    """
-    if not program or len(program) % _SIZE or len(program) // _SIZE > _LONGEST:
-        raise OSError(22, f"{len(program)} bytes are no program of 1 to {_LONGEST} instructions")
-    code = bytearray(program)
-    # struct sock_fprog: the length, padding, where it is
-    description = libc.words(len(code) // _SIZE, libc.address(code))
-    libc.syscall("seccomp", _SET_MODE_FILTER, _SPECULATION_ALLOWED, description)
+    __slots__ = ("_code", "_description")
+
+    def __init__(self, program: bytes) -> None:
+        """:raises OSError: ``EINVAL``: the program is none."""
+        if not program or len(program) % _SIZE or len(program) // _SIZE > _LONGEST:
+            raise OSError(22, f"{len(program)} bytes are no program of 1 to {_LONGEST} instructions")
+        self._code = bytearray(program)
+        # struct sock_fprog: the length, padding, where it is
+        self._description = libc.words(len(program) // _SIZE, libc.address(self._code))
+
+    def put_on(self) -> None:
+        """Runs with CAP_SYS_ADMIN or under ``no_new_privs``; not to be undone.
+
+        :raises OSError: ``EINVAL``: the program is none; ``ENOSYS``: the kernel has no filters.
+        """
+        libc.syscall("seccomp", _SET_MODE_FILTER, _SPECULATION_ALLOWED, self._description)
+
+
+def install(program: bytes) -> None:
+    """Make a :class:`Filter` and put it on. :raises OSError: as those do."""
+    Filter(program).put_on()
 
 
 def instruction(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:

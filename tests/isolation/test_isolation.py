@@ -133,6 +133,29 @@ def test_a_default_gives_way() -> None:
     assert [(report.scope, report.default) for report in result.reports] == [("other", False), ("own", False)]
 
 
+def test_a_default_gives_way_to_another_plugins_isolator_that_sets_the_same() -> None:
+    class Filter(Defaults):
+        names = ("example.com/filter",)
+        exclusive = ()
+
+        def defaults(self, scope: str, names: Any, host: IsolatorHost) -> tuple[tuple[str, Any], ...]:
+            return (("example.com/filter", "of nobody"),)
+
+        def compile(self, name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
+            return Compiled(IsolatorPlan(seccomp=value.encode()))
+
+    class Asked(Filter):
+        names = ("example.com/asked",)
+
+    isolator = Isolator("example.com/asked", "of somebody")
+    result = compile_isolators([], {"app": [isolator]}, [Filter(), Asked()], HOST, strict=True)
+    assert result.apps["app"].seccomp == b"of somebody"
+    assert [(report.name, report.outcome, report.note) for report in result.reports if report.scope] == [
+        ("example.com/asked", "enforced", ""),
+        ("example.com/filter", "ignored", "an isolator that was asked for sets seccomp"),
+    ]
+
+
 def test_of_those_that_exclude_each_other_there_is_one() -> None:
     both = [Isolator("example.com/none", 1), Isolator("example.com/limit", 1)]
     expected = "isolator example.com/limit of app app cannot stand beside example.com/none"

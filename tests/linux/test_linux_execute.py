@@ -13,8 +13,12 @@ from kurma_core.linux.execute import ExecuteError
 
 
 def why(argv, environment=None):
+    """Said by both ways, with one mouth; before the last step, or after it."""
     with pytest.raises(ExecuteError) as caught:
         execute.execute(argv, environment or {})
+    with pytest.raises(ExecuteError) as after:
+        execute.execute_after(lambda: None, argv, environment or {})
+    assert (str(after.value), after.value.exit_code) == (str(caught.value), caught.value.exit_code)
     return caught.value
 
 
@@ -205,7 +209,11 @@ def test_open_for_writing(tmp_path):
     assert (error.exit_code, error.strerror) == (126, "is open for writing")
 
 
-def searched(path, directory):
+def after_nothing(argv, environment):
+    execute.execute_after(lambda: None, argv, environment)
+
+
+def searched(path, directory, way):
     """What a child that searches PATH prints, its exit code, what it says."""
     read, write = os.pipe()
     pid = os.fork()
@@ -213,7 +221,7 @@ def searched(path, directory):
         try:
             os.chdir(directory)
             os.dup2(write, 1)
-            execute.execute(["tool"], {"PATH": path})
+            way(["tool"], {"PATH": path})
         except ExecuteError as error:
             os.write(write, str(error).encode())
             os._exit(error.exit_code)
@@ -250,7 +258,8 @@ def test_the_search(tmp_path):
         (f"{base}/broken:{base}/second", 126, f"{base}/broken/tool: the script's interpreter /nope/sh is missing"),
         (f"{base}/none", 127, f"tool: not found in {base}/none"),
     ):
-        assert searched(path, here) == (code, said), path
+        for way in (execute.execute, after_nothing):
+            assert searched(path, here, way) == (code, said), (path, way)
 
 
 @pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="changes users")

@@ -69,4 +69,13 @@ ABOUT: dict[str, tuple[str, Any]] = {
     ),
     "os/linux/oom-score-adj": ("a whole number from -1000 to 1000", 500),
     "os/unix/sysctl": ("settings by name; net.*, fs.mqueue.* and some of kernel.*", {"net.ipv4.ip_forward": "1"}),
+    "os/linux/seccomp-retain-set": (
+        "the system calls that are allowed; an `errno` for all others, or none: SIGSYS",
+        {"set": ["@rkt/default-whitelist", "mount"], "errno": "EPERM"},
+    ),
+    "os/linux/seccomp-remove-set": (
+        "the system calls that are not allowed; an `errno` for them, or none: SIGSYS",
+        {"set": ["ptrace", "@systemd/clock"]},
+    ),
+    "kurma.io/seccomp-profile": ("default or none: the filter of an app that has no set", "default"),
 }

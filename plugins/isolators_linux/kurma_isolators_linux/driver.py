@@ -38,6 +38,9 @@ _COMPILERS = {
     "os/linux/oom-score-adj": "simple:oom_score_adj",
     "os/unix/sysctl": "sysctls:sysctl",
     "os/linux/privileged": "host:privileged",
+    "os/linux/seccomp-retain-set": "seccomp:retain_set",
+    "os/linux/seccomp-remove-set": "seccomp:remove_set",
+    "kurma.io/seccomp-profile": "seccomp_profile:profile",
 }
 _BOTH = ("app", "pod")
 #: In which scopes an isolator has a meaning; those that are not here: an app's.
@@ -70,6 +73,7 @@ _GATED = {
     "os/linux/namespaces": "host:namespaces_powers",
     "os/linux/privileged": "host:powers",
 }
+_FILTERS = frozenset(["os/linux/seccomp-retain-set", "os/linux/seccomp-remove-set", "kurma.io/seccomp-profile"])
 
 
 class LinuxIsolators:
@@ -78,6 +82,7 @@ class LinuxIsolators:
     names = tuple(_COMPILERS)
     exclusive: tuple[frozenset[str], ...] = (
         frozenset(("os/linux/capabilities-remove-set", "os/linux/capabilities-retain-set")),
+        _FILTERS,
     )
 
     def defaults(self, scope: str, names: Collection[str], host: IsolatorHost) -> tuple[tuple[str, Any], ...]:
@@ -86,6 +91,8 @@ class LinuxIsolators:
             return found
         if "kurma.io/pids-limit" not in names and "pids" in host.cgroups:
             found += (("kurma.io/pids-limit", _PIDS),)
+        if _FILTERS.isdisjoint(names):
+            found += (("kurma.io/seccomp-profile", "default"),)
         if host.pod:
             from kurma_isolators_linux.blockio import pod_limits
 

@@ -22,10 +22,11 @@ assert all(report.default for report in done.reports)
 print(*sorted(set(sys.modules) - before))
 """
 #: The families that the defaults are of, and what they need.
-OURS = {"", ".plugin", ".driver", ".pids"}
+OURS = {"", ".plugin", ".driver", ".pids", ".calls", ".seccomp_profile", ".seccomp_program"}
 
 
 def test_only_what_the_defaults_need_is_loaded() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    assert set(done.stdout.split()) == {f"kurma_isolators_linux{name}" for name in OURS}
+    loaded = set(done.stdout.split())
+    assert loaded == {"kurma_core.linux.capabilities", *[f"kurma_isolators_linux{name}" for name in OURS]}

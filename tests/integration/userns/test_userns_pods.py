@@ -53,6 +53,8 @@ def planned(house, app, *, capabilities=None, sysctls=None, **options):
     with open(house.path(record, "pod.json")) as file:
         document = json.load(file)
     document["plans"]["main"]["capabilities"] = capabilities
+    # The default one is for the capabilities that there were.
+    document["plans"]["main"].pop("seccomp", None)
     document["podPlan"]["sysctls"] = sysctls or {}
     with open(house.path(record, "pod.json"), "w") as file:
         json.dump(document, file)

@@ -209,7 +209,7 @@ def become(
         landlock.enter_domain()
     # None of the calls that follow is a key's, so this one may come before them.
     if not plan.privileged and seccomp.usable():
-        _filter(seccomp.refuse_keys())
+        _filter(seccomp.refuse_keys())()
 
     def change_user() -> None:
         os.setgroups(identity.groups)
@@ -228,8 +228,8 @@ def become(
         raise SetupError(f"the working directory {directory} {_no_directory(error, user.uid)}") from None
     ready()
     if plan.seccomp:
-        # Last of all: from here on it holds for us as well, and what it refuses us we do not get.
-        _filter(plan.seccomp)
+        # Last of all: it holds for us as well, so that we only execute from there on.
+        execute.execute_after(_filter(plan.seccomp), argv, environment)
     execute.execute(argv, environment)
 
 
@@ -245,11 +245,20 @@ def _no_directory(error: OSError, uid: int) -> str:
     return f"cannot be entered: {error.strerror}"
 
 
-def _filter(program: bytes) -> None:
+def _filter(program: bytes) -> Callable[[], None]:
+    """What puts it on."""
+
+    def put_on() -> None:
+        try:
+            ready.put_on()
+        except OSError as error:
+            raise SetupError(f"the filter of system calls cannot be put on: {error.strerror}") from None
+
     try:
-        seccomp.install(program)
+        ready = seccomp.Filter(program)
     except OSError as error:
         raise SetupError(f"the filter of system calls cannot be put on: {error.strerror}") from None
+    return put_on
 
 
 def _leave_keyring() -> None:

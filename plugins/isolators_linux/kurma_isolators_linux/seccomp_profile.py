@@ -1,0 +1,134 @@
+"""The filter of an app that has none of its own: what containers never need is refused (X4).
+
+What a call needs a capability for, it is allowed with that capability. Calls that came to Linux after this list
+"are not implemented", so that libraries fall back on older ones; that is also said of ``clone3``, whose flags lie
+where no filter can look, so that they use ``clone``.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING, Any
+
+from kurma_core.errors import IsolatorError
+from kurma_core.hookspecs import Compiled
+from kurma_core.linux import capabilities as linux
+from kurma_core.models import IsolatorPlan
+from kurma_isolators_linux import calls
+from kurma_isolators_linux import seccomp_program as program
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from kurma_core.hookspecs import IsolatorHost
+
+#: Refused, unless the app has one of these capabilities.
+GUARDED = {
+    ("CAP_SYS_ADMIN",): """
+        fanotify_init fsconfig fsmount fsopen fspick listns lookup_dcookie lsm_get_self_attr lsm_list_modules
+        lsm_set_self_attr mount mount_setattr move_mount open_tree open_tree_attr pivot_root quotactl quotactl_fd
+        setdomainname sethostname setns umount umount2""",
+    ("CAP_SYS_ADMIN", "CAP_BPF"): "bpf",
+    ("CAP_SYS_ADMIN", "CAP_PERFMON"): "perf_event_open",
+    ("CAP_SYS_ADMIN", "CAP_SYSLOG"): "syslog",
+    ("CAP_DAC_READ_SEARCH",): "open_by_handle_at",
+    ("CAP_SYS_BOOT",): "reboot",
+    ("CAP_SYS_CHROOT",): "chroot",
+    ("CAP_SYS_MODULE",): "delete_module finit_module init_module",
+    ("CAP_SYS_NICE",): "get_mempolicy mbind migrate_pages move_pages set_mempolicy set_mempolicy_home_node",
+    ("CAP_SYS_PACCT",): "acct",
+    ("CAP_SYS_PTRACE",): "kcmp pidfd_getfd process_madvise userfaultfd",
+    ("CAP_SYS_RAWIO",): "ioperm iopl",
+    ("CAP_SYS_TIME",): "clock_settime clock_settime64 settimeofday stime",
+    ("CAP_SYS_TTY_CONFIG",): "vhangup",
+}
+#: Refused to everybody: what is the host's, and what is only there for programs of another age.
+REFUSED = """
+    _sysctl add_key afs_syscall create_module get_kernel_syms getpmsg io_uring_enter io_uring_register
+    io_uring_setup kexec_file_load kexec_load keyctl nfsservctl putpmsg query_module request_key security swapoff
+    swapon sysfs tuxcall uselib ustat vm86 vm86old vserver"""
+
+_ADMIN = "CAP_SYS_ADMIN"
+# CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET; NEWTIME means something else to clone
+_NAMESPACES = 0x7E020000
+_NEW_TIME = 0x80
+# PER_LINUX, PER_LINUX32, each with UNAME26 or without; "what is it now?"
+_PERSONALITIES = (0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
+# AF_ALG, AF_VSOCK: the kernel's ciphers, and the way out of a virtual machine
+_FAMILIES = (38, 40)
+
+_NO = program.error(errno.EPERM)
+_MISSING = program.error(errno.ENOSYS)
+
+
+def refused(capabilities: Collection[str]) -> list[str]:
+    """Names of the calls that are refused whatever they are given, to an app with these capabilities."""
+    names = REFUSED.split()
+    for needed, guarded in GUARDED.items():
+        if not any(name in capabilities for name in needed):
+            names += guarded.split()
+    return names
+
+
+def compile_profile(numbers: dict[str, int], capabilities: Collection[str]) -> bytes:
+    """The program for an app with these capabilities (``CAP_…``) on this machine.
+
+    :param numbers: those of its calls, by name.
+    """
+    leaves = dict.fromkeys(numbers.values(), program.ALLOW)
+    for name in refused(capabilities):
+        if name in numbers:
+            leaves[numbers[name]] = _NO
+    leaves[numbers["personality"]] = program.if_one_of(0, _PERSONALITIES, program.ALLOW, _NO)
+    unsupported = program.error(errno.EAFNOSUPPORT)
+    leaves[numbers["socket"]] = program.if_one_of(0, _FAMILIES, unsupported, program.ALLOW)
+    if _ADMIN not in capabilities:
+        leaves[numbers["clone"]] = program.if_bits(0, _NAMESPACES, _NO, program.ALLOW)
+        leaves[numbers["unshare"]] = program.if_bits(0, _NAMESPACES | _NEW_TIME, _NO, program.ALLOW)
+        leaves[numbers["clone3"]] = _MISSING
+    return program.assemble(machine(), leaves, _MISSING, program.KILL)
+
+
+def profile(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
+    """``default``: the profile of an app that has no filter of its own; ``none``: no filter."""
+    if value not in ("default", "none"):
+        from kurma_core.appc.types import describe
+
+        raise IsolatorError(f"isolator {name}: expected default or none, got {describe(value)}")
+    if value == "none":
+        return Compiled(IsolatorPlan(), note="every system call is allowed")
+    numbers = numbers_here()
+    if numbers is None:
+        return unknown_machine()
+    held = granted(host)
+    return Compiled(IsolatorPlan(seccomp=compile_profile(numbers, held)))
+
+
+def granted(host: IsolatorHost) -> frozenset[str]:
+    """The capabilities that an app's isolators leave it."""
+    for kind in ("retain", "remove"):
+        name = f"os/linux/capabilities-{kind}-set"
+        if name in host.siblings:
+            from kurma_isolators_linux import capabilities
+
+            compiled = getattr(capabilities, f"{kind}_set")(name, host.siblings[name], "app", host)
+            return frozenset(compiled.plan.capabilities or ())
+    return frozenset(linux.names(linux.DEFAULT_SET))
+
+
+def machine() -> str:
+    """As ``uname`` names it."""
+    return os.uname().machine
+
+
+def numbers_here() -> dict[str, int] | None:
+    """Numbers of this machine's calls, by name; None: no table of them is here."""
+    try:
+        return calls.numbers(machine())
+    except LookupError:
+        return None
+
+
+def unknown_machine() -> Compiled:
+    return Compiled(IsolatorPlan(), "ignored", f"no table of system calls is there for the machine {machine()}")

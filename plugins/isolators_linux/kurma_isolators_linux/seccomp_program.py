@@ -1,0 +1,97 @@
+"""Filters of system calls as programs for the kernel: classic BPF, ``struct sock_filter`` in a row.
+
+A program looks at the architecture, then finds the call's number by halves. Calls of another architecture that the
+processor would execute as well (32-bit ones; x32) never reach a table of numbers that was not made for them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kurma_isolators_linux.calls import X32_ALONE
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+#: Instructions that end in an answer.
+Leaf = tuple[int, ...]
+
+# Operations: load a word; jump always, if equal, if at least, if a bit is set; answer.
+_LOAD, _JUMP, _EQUAL, _AT_LEAST, _ANY_BIT, _ANSWER = 0x20, 0x05, 0x15, 0x35, 0x45, 0x06
+# struct seccomp_data: the call's number, the architecture, the arguments, each of two words, the lower one first
+_CALL, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
+_ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7, "arm64": 0xC00000B7}
+_X32 = 0x40000000
+# Asked for by a tracer that wants a call not to be made.
+_NO_CALL = 0xFFFFFFFF
+_FARTHEST = 255
+
+
+def _step(code: int, value: int, if_true: int = 0, if_false: int = 0) -> int:
+    """One instruction, as a number of 64 bits; both architectures store the lowest byte first."""
+    return code | if_true << 16 | if_false << 24 | value << 32
+
+
+ALLOW: Leaf = (_step(_ANSWER, 0x7FFF0000),)
+#: The process dies of SIGSYS.
+KILL: Leaf = (_step(_ANSWER, 0x80000000),)
+
+
+def error(number: int) -> Leaf:
+    """The call is not made, and fails with that ``errno``."""
+    return (_step(_ANSWER, 0x00050000 | number),)
+
+
+def if_bits(argument: int, bits: int, yes: Leaf, no: Leaf) -> Leaf:
+    """Whether any of these bits is set in the lower half of an argument, counted from 0."""
+    return (_step(_LOAD, _ARGUMENTS + 8 * argument), _step(_ANY_BIT, bits, 0, len(yes)), *yes, *no)
+
+
+def if_one_of(argument: int, values: Collection[int], yes: Leaf, no: Leaf) -> Leaf:
+    """Whether the lower half of an argument, counted from 0, is one of a few values."""
+    steps = [_step(_LOAD, _ARGUMENTS + 8 * argument)]
+    steps += [_step(_EQUAL, value, len(values) - at) for at, value in enumerate(values)]
+    return (*steps, _step(_JUMP, len(yes)), *yes, *no)
+
+
+def assemble(machine: str, leaves: Mapping[int, Leaf], unknown: Leaf, foreign: Leaf) -> bytes:
+    """The program.
+
+    :param machine: as ``uname`` names it.
+    :param leaves: what becomes of a call, by number.
+    :param unknown: of one that is not in ``leaves``.
+    :param foreign: of one of another architecture.
+    :raises LookupError: that machine is not known.
+    """
+    ranges: list[tuple[int, Leaf]] = []
+
+    def begin(number: int, leaf: Leaf) -> None:
+        if not ranges or ranges[-1][1] != leaf:
+            ranges.append((number, leaf))
+
+    after = 0
+    for number in sorted(leaves):
+        if number > after:
+            begin(after, unknown)
+        begin(number, leaves[number])
+        after = number + 1
+    begin(after, unknown)
+    if machine == "x86_64":
+        begin(X32_ALONE.start, foreign)
+        begin(X32_ALONE.stop, unknown)
+        begin(_X32, foreign)
+        begin(_NO_CALL, unknown)
+    start = (_step(_LOAD, _ARCHITECTURE), _step(_EQUAL, _ARCHITECTURES[machine], len(foreign)), *foreign)
+    return b"".join([step.to_bytes(8, "little") for step in (*start, _step(_LOAD, _CALL), *_halve(ranges))])
+
+
+def _halve(ranges: list[tuple[int, Leaf]]) -> Leaf:
+    """:param ranges: their first numbers, ascending, and what becomes of all in them."""
+    if len(ranges) == 1:
+        return ranges[0][1]
+    middle = len(ranges) // 2
+    low, high = _halve(ranges[:middle]), _halve(ranges[middle:])
+    first = ranges[middle][0]
+    if len(low) <= _FARTHEST:
+        return (_step(_AT_LEAST, first, len(low)), *low, *high)
+    return (_step(_AT_LEAST, first, 0, 1), _step(_JUMP, len(low)), *low, *high)
