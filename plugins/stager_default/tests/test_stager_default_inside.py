@@ -154,8 +154,8 @@ def test_a_nonsense_manifest_is_told(tmp_path):
 def test_what_is_said_of_devices_where_the_second_wall_is_missing(tmp_path):
     """H11: a host without cgroups, and a v2 directory that takes no program."""
     alone = "devices: those that were not given are refused by nodev alone"
-    assert devicewall.close(Layout([])) == f"{alone} (this host has no cgroups)"
-    note = devicewall.close(Layout([Hierarchy(2, (), str(tmp_path), ".")]))
+    assert devicewall.close(Layout([]), []) == f"{alone} (this host has no cgroups)"
+    note = devicewall.close(Layout([Hierarchy(2, (), str(tmp_path), ".")]), [])
     assert note.startswith(f"{alone} (")
 
 
