@@ -7,9 +7,10 @@ the pod goes on.
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
+import _thread
 import os
 import select
-import signal
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -46,7 +47,8 @@ class MetadataService:
         self._next_look = 0.0
         self._epoll: select.epoll | None = None
         self._wake = -1
-        self._thread: threading.Thread | None = None
+        self._serving = False
+        self._over = threading.Event()
 
     def serve(self, make: Callable[[], Listener], token: str, facts: Facts, *, early: bool) -> None:
         """Serves a pod from now on. :meth:`wait` tells whether it does.
@@ -62,8 +64,9 @@ class MetadataService:
                 self._epoll.register(self._wake, select.EPOLLIN)
             self._pods[facts.uuid] = pod
             self._coming.append(pod)
-            if self._thread is None:
-                self._thread = _started(self._run, self._epoll)
+            if not self._serving:
+                _begin_thread(self._live)
+                self._serving = True
             else:
                 os.eventfd_write(self._wake, 1)
 
@@ -85,11 +88,12 @@ class MetadataService:
         for uuid in list(self._pods):
             self.forget(uuid)
         with self._lock:
-            thread, self._thread = self._thread, None
-            if thread is not None:
+            serving, self._serving = self._serving, False
+            if serving:
                 os.eventfd_write(self._wake, 1)
-        if thread is not None:
-            thread.join()
+        if serving:
+            self._over.wait()
+            self._over.clear()
             assert self._epoll is not None
             self._epoll.close()
             os.close(self._wake)
@@ -117,13 +121,20 @@ class MetadataService:
 
     # -- the thread --
 
+    def _live(self) -> None:
+        assert self._epoll is not None
+        try:
+            self._run(self._epoll)
+        finally:
+            self._over.set()
+
     def _run(self, epoll: select.epoll) -> None:
         while True:
             while self._coming:
                 self._begin(self._coming.pop(0))
             events = epoll.poll(0 if self._ready else _LOOK if self._busy else None)
             with self._lock:
-                if self._thread is None:
+                if not self._serving:
                     return
                 for fd, _ in events:
                     if fd == self._wake:
@@ -154,15 +165,14 @@ class MetadataService:
                 pod.close()
 
 
-def _started(run: object, *arguments: object) -> threading.Thread:
-    """A thread to which no signal ever comes: they are the main thread's, which waits for them."""
-    thread = threading.Thread(target=run, args=arguments, name="metadata", daemon=True)  # type: ignore[arg-type]
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+def _begin_thread(run: Callable[[], None]) -> None:
+    """A thread to which no signal ever comes: they are the main thread's, which waits for them. Neither is waited
+    for the thread to begin, nor is anything imported for it: a pod's start goes on."""
+    before = _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
     try:
-        thread.start()
+        _thread.start_new_thread(run, ())
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    return thread
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, before)
 
 
 class _Pod:
