@@ -23,7 +23,6 @@ MS_NOEXEC = 0x8
 MS_REMOUNT = 0x20
 MS_BIND = 0x1000
 MS_REC = 0x4000
-MS_UNBINDABLE = 0x20000
 MS_PRIVATE = 0x40000
 MS_SLAVE = 0x80000
 MS_SHARED = 0x100000
@@ -124,7 +123,7 @@ def set_attributes(
 ) -> None:
     """Set ``ATTR_…`` bits on the mount behind a descriptor and, when ``recursive``, on its submounts too.
 
-    :param propagation: ``MS_PRIVATE``, ``MS_SLAVE`` or ``MS_UNBINDABLE``; 0: as it is.
+    :param propagation: ``MS_PRIVATE`` or ``MS_SLAVE``; 0: as it is.
     """
     how = words(attributes, clear, propagation, 0)
     flags = AT_EMPTY_PATH | (AT_RECURSIVE if recursive else 0)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 #: Mounts on one place, at most: each death between a mount and its record may leave one more.
 _STACKED = 64
+#: Operations from which on it is seen to that there are descriptors enough.
+_MANY = 100
 
 
 class StepError(Exception):
@@ -47,33 +49,39 @@ def build(operations: list[Operation]) -> int:
     :returns: a descriptor of the new root, ready for ``pivot_root``.
     :raises StepError: names the operation and the path.
     """
+    if len(operations) <= _MANY:
+        return _built(operations)
+    # Each has a descriptor for a while, of which a process may usually have a thousand.
+    import resource
+
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
+    try:
+        return _built(operations)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def _built(operations: list[Operation]) -> int:
+    # All sources before there is a new root: it lies on top of "/", and whatever leads there would lead into it.
+    made = [_prepared(operation) for operation in operations]
     root_fd = -1
-    # The whole of the host's tree, before the new root is mounted on top of it.
-    whole = {index: _step(operation) for index, operation in enumerate(operations) if _is_whole(operation)}
-    for index, operation in enumerate(operations):
+    for operation, fd in zip(operations, made, strict=True):
         try:
-            fd = whole[index] if index in whole else prepare(operation, private=True)
             if root_fd < 0:
                 if fd is None or operation["target"].strip("/"):
                     raise OSError(errno.EINVAL, "the first operation must mount the root itself, /")
                 # Anywhere would do; on top of "/" nobody who is already inside sees it.
                 mounts.move_mount_to(fd, "/")
                 root_fd = fd
-                # A bind of the host's "/" with all that is mounted below must not have this root on top of it.
-                mounts.set_attributes(fd, 0, recursive=False, propagation=mounts.MS_UNBINDABLE)
             else:
                 place(operation, fd, root_fd)
         except OSError as error:
             raise StepError(operation["kind"], subject(operation), error) from None
-    mounts.set_attributes(root_fd, 0, recursive=False, propagation=mounts.MS_PRIVATE)
     return root_fd
 
 
-def _is_whole(operation: Operation) -> bool:
-    return operation["kind"] == "bind" and not operation["source"].strip("/.")
-
-
-def _step(operation: Operation) -> int | None:
+def _prepared(operation: Operation) -> int | None:
     try:
         return prepare(operation, private=True)
     except OSError as error:

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -199,6 +200,39 @@ def test_links_on_the_way_to_a_source(spawner, base):
     with pytest.raises(HostError, match="link on /v") as caught:
         spawner.start(SpawnPlan(("sh",), PATH, root=plain_root(base, Bind(f"{base}/link", "/v", links=False))))
     assert caught.value.data["errno"] == errno.ELOOP
+
+
+@pytest.mark.parametrize("recursive", [True, False])
+def test_links_that_lead_over_the_root(spawner, base, recursive):
+    """The new root lies on top of the host's ``/``: a source must not lead into it, whatever the way."""
+    (base / "mark").write_text("the host's")
+    (base / "up").symlink_to("/".join([".."] * (len(base.parts) + 2)))
+    (base / "back").symlink_to(f"up{base}/mark")
+    (base / "down").symlink_to("/")
+    root = plain_root(
+        base,
+        Bind(f"{base}/back", "/one"),
+        *[
+            Bind(source, f"/{name}", recursive=recursive)
+            for name, source in (("up", f"{base}/up"), ("down", f"{base}/down"), ("all", "/"))
+        ],
+    )
+    code, text = run(spawner, "cat /one; for place in up down all; do echo; ls /$place; done", root)
+    names = "".join(f"{name}\n" for name in sorted(os.listdir("/")) if name[0] != ".")
+    assert (code, text) == (0, "\n".join(["the host's", names, names, names]))
+
+
+def test_more_binds_than_descriptors(base):
+    """Their sources are open all at once; the program has the limit that it would have without."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
+    try:
+        with Spawner() as spawner:
+            root = plain_root(base, *[Bind(str(base / "low"), f"/many/{number}") for number in range(300)])
+            code, text = run(spawner, "ls /many | wc -l; ls -d /many/299/bin; ulimit -n", root)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert (code, text.split()) == (0, ["300", "/many/299/bin", "256"])
 
 
 def test_a_failing_operation_names_itself(spawner, base):
