@@ -42,8 +42,8 @@ def convert_pod(document: object, *, warn: Warn | None = None) -> PodTemplate:
     """The late template of a container runtime manifest.
 
     An app is called by the last part of its image's name, without the version; by all of the name where two would
-    be called the same. ``privateNetwork`` "false", of the pod or of an app, asks for the host's network as
-    ``networks: [host]`` does.
+    be called the same. ``privateNetwork`` "false", of the pod or of an app, asks for the host's network as any
+    isolator does: the images must be granted it (E8).
 
     :param document: the JSON text (bytes or str), or the decoded object.
     :param warn: called with one line for each thing that is odd and harmless.
@@ -65,7 +65,8 @@ def convert_pod(document: object, *, warn: Warn | None = None) -> PodTemplate:
         annotations=read_annotation_map(reader),
         extra=reader.extra(),
     )
-    return PodTemplate(pod, ("host",) if _wants_host(pod) else None, uuid)
+    _check_network(pod)
+    return PodTemplate(pod, None, uuid)
 
 
 def with_images(template: PodTemplate, images: Mapping[str, ImageManifest]) -> PodTemplate:
@@ -191,8 +192,8 @@ def _read_volume(reader: Reader, points: tuple[str, ...], otherwise: str) -> Vol
 # --- the network -------------------------------------------------------------------------------------------------
 
 
-def _wants_host(pod: PodManifest) -> bool:
-    """Whether the pod and its apps ask for the host's network. They share one, so they must ask for the same."""
+def _check_network(pod: PodManifest) -> None:
+    """What the pod and its apps say of the host's network. They share one, so they must say the same."""
     said: tuple[bool, str] | None = None
     places = [("$.isolators", pod.isolators)]
     places += [(f"$.apps[{index}].isolators", app.isolators) for index, app in enumerate(pod.apps)]
@@ -207,7 +208,6 @@ def _wants_host(pod: PodManifest) -> bool:
                 "privateNetwork " + ('"false"' if host else '"true"'),
             )
         said = said or (host, path)
-    return said is not None and said[0]
 
 
 def _says_host(isolators: tuple[Isolator, ...]) -> bool | None:

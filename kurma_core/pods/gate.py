@@ -11,7 +11,7 @@ It is asked when a pod is prepared, when an app is added, and at every start: ke
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kurma_core.appc.image import Isolator
 from kurma_core.errors import PowerError
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from kurma_core.pods.request import PodRequest
     from kurma_core.pods.services import Services
 
+Json = Any
 #: Letters of a plain YAML scalar inside of brackets.
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~/=")
 _LAPSES = {"unknown": "is not trusted for that name any more", "revoked": "was revoked"}
@@ -51,18 +52,25 @@ def needs(
     :param shared: namespaces of the host's that the pod has because isolators say so. What root's word has decided
         is nobody's to ask for.
     """
-    given = (*request.isolators, *(pair for over in request.overrides.values() for pair in over.isolators))
-    typed = {power.name for _, power in powers([Isolator(*pair) for pair in given], drivers)}
 
-    def asked(isolators: Iterable[Isolator]) -> list[Power]:
-        found = [power for _, power in powers(isolators, drivers) if power.name not in typed]
+    def typed(given: Iterable[tuple[str, Json]]) -> set[Power]:
+        return {power for _, power in powers([Isolator(*pair) for pair in given], drivers)}
+
+    of_apps = {app: typed(over.isolators) for app, over in request.overrides.items()}
+    # A namespace is the pod's, whichever app root has typed it for; all else is that app's alone.
+    of_pod = typed(request.isolators)
+    of_pod |= {power for some in of_apps.values() for power in some if power.namespace is not None}
+
+    def asked(isolators: Iterable[Isolator], typed: Set[Power]) -> list[Power]:
+        found = [power for _, power in powers(isolators, drivers) if power not in typed]
         return [power for power in found if power.namespace is None or power.namespace in shared]
 
-    everyones = [Need(power.name, OF_POD) for power in asked(pod.isolators)]
+    everyones = [Need(power.name, OF_POD) for power in asked(pod.isolators, of_pod)]
     found: dict[str, tuple[Need, ...]] = {}
     for app in request.template.pod.apps:
-        level = OF_IMAGE if app.app is None else OF_APP
-        own = asked(apps[app.name])
+        # An early pod's isolators of an app stand beside it.
+        level = OF_APP if app.app is not None or app.isolators else OF_IMAGE
+        own = asked(apps[app.name], of_pod | of_apps.get(app.name, set()))
         everyones += [Need(power.name, app.name) for power in own if power.namespace is not None]
         found[app.name] = tuple(Need(power.name, level) for power in own)
     found[""] = tuple(everyones)

@@ -166,7 +166,7 @@ def test_early_pod_arrives_in_the_request(monkeypatch, tmp_path, capsys, fakes: 
     assert request.uuid == UUID
     assert request.template == convert_pod(document)
     assert request.networks is None
-    assert request.template.networks == ("host",)
+    assert request.template.networks is None
     fake = fakes.FakeClient()
     main(["prepare", "--pod", file, "--net", "none"], connect=fake.connect)
     assert fake.calls[0][1][0].networks == (NetworkRequest("none"),)

@@ -116,6 +116,17 @@ def test_what_root_types_is_his_own_word() -> None:
     assert with_isolators((Isolator(NAMESPACES, {"ipc": "host"}),), pod.isolators)[0].value == both[NAMESPACES]
 
 
+def test_what_root_types_for_an_app_is_no_word_for_another() -> None:
+    """But a namespace is all of a pod's."""
+    typed = AppOverrides(isolators=((PRIVILEGED, True), (NAMESPACES, {"pid": "host"})))
+    wanted = request({"a": {}, "b": {}}, overrides={"a": typed})
+    asks = {PRIVILEGED: True, NAMESPACES: {"pid": "host"}}
+    assert needs(wanted, {"a": asks, "b": asks}, {}, "pid") == {"b": [(PRIVILEGED, "its image")]}
+    assert needs(wanted, {"a": asks, "b": {}}, {PRIVILEGED: True}, "pid") == {"": [(PRIVILEGED, "the pod")]}
+    everyones = request({"a": {}, "b": {}}, isolators=((PRIVILEGED, True),))
+    assert needs(everyones, {"a": asks, "b": asks}, {PRIVILEGED: True}) == {}
+
+
 def test_a_namespace_that_one_app_asks_for_is_everyones() -> None:
     asked = needs(request({"a": {}, "b": {}}), {"a": {NAMESPACES: {"pid": "host"}}, "b": {}}, {}, "pid")
     power = f"{NAMESPACES}=pid"
@@ -129,10 +140,13 @@ def test_devices_are_powers_one_by_one_but_for_those_that_all_have() -> None:
         "/dev/fuse",
         {"path": "/dev/x", "hostPath": "/dev/sda"},
         {"path": "/dev/seed", "hostPath": "/dev/zero"},
+        {"path": "/dev/screen", "hostPath": "/dev/console"},
     ]
     assert needs(request({"a": {}}), {"a": {"kurma.io/devices": value}}, {})["a"] == [
         ("kurma.io/devices=/dev/fuse", "its image"),
         ("kurma.io/devices=/dev/sda", "its image"),
+        # The host's, which is not the one that apps have by that name.
+        ("kurma.io/devices=/dev/console", "its image"),
     ]
 
 

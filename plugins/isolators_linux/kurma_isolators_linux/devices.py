@@ -21,6 +21,8 @@ _KEYS = frozenset(("path", "hostPath", "access"))
 _ACCESS = "rwm"
 #: In every app's ``/dev`` already; and what is no device of the host's to give: terminals are the pod's own.
 _GIVEN = frozenset(("console", "full", "null", "ptmx", "random", "tty", "urandom", "zero"))
+#: Those of them that are the same device on the host: an app's console and terminals are not the host's.
+_SAME = frozenset(("full", "null", "random", "urandom", "zero"))
 _OWN = ("fd", "mqueue", "pts", "shm", "stdin", "stdout", "stderr")
 _EXAMPLE = '[{"path": "/dev/fuse", "access": "rw"}], or ["/dev/fuse"]'
 
@@ -36,7 +38,7 @@ class _Wanted:
 
 def powers(name: str, value: Any) -> tuple[Power, ...]:
     """Every device of the host's but those that all apps have."""
-    found = [one for one in _read(name, value) if one.source.removeprefix("/dev/") not in _GIVEN]
+    found = [one for one in _read(name, value) if one.source.removeprefix("/dev/") not in _SAME]
     return tuple(Power(f"{name}={one.source}") for one in found)
 
 

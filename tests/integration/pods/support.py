@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -335,3 +336,27 @@ class Run:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGKILL)
         self.process.wait(PATIENCE)
+
+
+def address(house, pod):
+    (attachment,) = [one for one in house.state_of(pod)["attachments"] if one["network"] != "lo"]
+    return attachment["result"]["addresses"][0]["address"].split("/")[0]
+
+
+def received(house, pod, seconds=0.6):
+    """Bytes per second that come out of the pod, from what serves without end at port 9000."""
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            client = socket.create_connection((address(house, pod), 9000), timeout=5)
+            break
+        except ConnectionRefusedError:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+    with client:
+        client.settimeout(0.2)
+        count, begin = 0, time.monotonic()
+        while time.monotonic() < begin + seconds:
+            with contextlib.suppress(TimeoutError):
+                count += len(client.recv(1 << 20))
+        return count / (time.monotonic() - begin)

@@ -8,10 +8,11 @@ import tarfile
 from types import SimpleNamespace
 
 import pytest
+import yaml
 
 from kurma_core.linux.cgroup_layout import Layout
 from tests.integration.pods.early import app_manifest, archive, fileset_manifest, tree
-from tests.integration.pods.support import PATIENCE, busybox_root, until
+from tests.integration.pods.support import PATIENCE, busybox_root, received, until
 
 pytestmark = pytest.mark.root
 
@@ -81,10 +82,17 @@ def images(tmp_path_factory):
         at / "base",
         app_manifest(
             "example.com/eater-1.0.0",
-            "tail -c 200m /dev/zero; echo $? > /out/meal; mv /out/meal /out/eaten; "
-            "while ! [ -e /out/go ]; do sleep 0.02; done",
+            "tail -c 200m /dev/zero; (echo $?; grep CapBnd /proc/self/status) > /out/meal; "
+            "mv /out/meal /out/eaten; exec nc -l -p 9000 -e cat /dev/zero",
             mountPoints=[{"name": "out", "path": "/out"}],
-            isolators=[{"name": "memory/limit", "val": "1G"}, {"name": "cpu/shares", "val": "20"}],
+            isolators=[
+                {"name": "memory/limit", "val": "1G"},
+                {"name": "cpu/shares", "val": "20"},
+                {"name": "capabilities/bounding-set", "val": "CAP_CHOWN CAP_KILL"},
+                {"name": "block-io/read-bandwidth", "val": f"{at} 4M"},
+                {"name": "blockIO/writeBandwidth", "val": f"{at} 8M"},
+                {"name": "networkIO/writeBandwidth", "val": "eth0 1M"},
+            ],
         ),
     )
     return SimpleNamespace(base=base, libs=libs, worker=worker, solo=solo, asks=asks, tells=tells, eater=eater)
@@ -188,35 +196,6 @@ def test_early_empty_volume_is_shared_by_all_that_it_fulfils(kurma, images):
     assert manifest["volumes"] == [{"name": "work", "kind": "empty"}]
 
 
-COMPILER = """
-from kurma_core.hookspecs import Compiled, Driver, hookimpl
-from kurma_core.models import CgroupSetting, IsolatorPlan
-
-
-class Limits:
-    names = ("resource/memory", "os/linux/cpu-shares")
-
-    def __init__(self, context):
-        pass
-
-    def compile(self, name, value, scope, host):
-        if name == "resource/memory":
-            file = {1: "memory.limit_in_bytes", 2: "memory.max"}[host.cgroups["memory"]]
-            setting = CgroupSetting("memory", file, str(int(value["limit"].removesuffix("Mi")) << 20))
-        else:
-            file = {1: "cpu.shares", 2: "cpu.weight"}[host.cgroups["cpu"]]
-            setting = CgroupSetting("cpu", file, str(value))
-        return Compiled(IsolatorPlan(cgroup=(setting,)))
-
-
-@hookimpl
-def kurma_isolator():
-    return Driver(Limits)
-"""
-METADATA = "Metadata-Version: 2.1\nName: kurma-test-limits\nVersion: 1\n"
-ENTRY = "[kurma.isolators]\nlimits = kurma_test_limits\n"
-
-
 def in_cgroup(pid, controller, *names):
     """What the host's kernel holds in the process's cgroup, and in the one above."""
     hierarchy = Layout.detect().of(controller)
@@ -227,19 +206,11 @@ def in_cgroup(pid, controller, *names):
     for directory in (hierarchy.directory + path, os.path.dirname(hierarchy.directory + path)):
         (name,) = [name for name in names if os.path.exists(f"{directory}/{name}")]
         with open(f"{directory}/{name}") as file:
-            yield int(file.read())
+            yield file.read().strip()
 
 
-def test_early_isolators_hold_in_the_cgroups(kurma, images, house, tmp_path):
-    """E7, E8, from inside and from outside, by a plugin that compiles their late form."""
-    tree(
-        tmp_path / "plugin",
-        **{
-            "kurma_test_limits.py": COMPILER,
-            "kurma_test_limits-1.dist-info/METADATA": METADATA,
-            "kurma_test_limits-1.dist-info/entry_points.txt": ENTRY,
-        },
-    )
+def test_early_isolators_hold(kurma, images, house, tmp_path):
+    """E7, E8, from inside and from outside: those of the image, of the pod for an app, and of the pod."""
     out = tree(tmp_path / "out", before="")
     pod = pod_of(
         images,
@@ -249,27 +220,39 @@ def test_early_isolators_hold_in_the_cgroups(kurma, images, house, tmp_path):
         isolators={"memory/limit": "96M"},
     )
     pod["apps"][0]["isolators"] = [{"name": "memory/limit", "val": "48M"}]
-    run = kurma.start("run", "--net", "none", "--strict-isolators", pod=pod, path=tmp_path / "plugin")
+    run = kurma.start("run", "--net", "default", pod=pod)
     try:
         until(lambda: (out / "eaten").exists() or run.poll() is not None, "the app's meal")
-        (app,) = house.client.pod(UUID.lower()).apps
-        assert (out / "eaten").read_text() == "137\n", "the kernel ends what takes more than 48 MiB"
+        record = house.client.pod(UUID.lower())
+        (app,) = record.apps
+        # The kernel ends what takes more than 48 MiB; and there are CHOWN and KILL.
+        assert (out / "eaten").read_text().split() == ["137", "CapBnd:", f"{1 << 0 | 1 << 5:016x}"]
         of_app, of_pod = in_cgroup(app.pid, "memory", "memory.limit_in_bytes", "memory.max")
-        assert (of_app, of_pod) == (48 << 20, 96 << 20)
-        assert next(in_cgroup(app.pid, "cpu", "cpu.shares", "cpu.weight")) == 20
+        assert (of_app, of_pod) == (str(48 << 20), str(96 << 20))
+        assert next(in_cgroup(app.pid, "cpu", "cpu.shares", "cpu.weight")) in ("20", "2")
+        for name, limit in (("read", 4 << 20), ("write", 8 << 20)):
+            files = (f"blkio.throttle.{name}_bps_device", "io.max")
+            controller = "blkio" if Layout.detect().of("blkio") else "io"
+            assert str(limit) in next(in_cgroup(app.pid, controller, *files))
+        assert received(house, record) < 1.3 * (1 << 20)
     finally:
-        (out / "go").touch()
+        run.terminate()
         _, errors = run.communicate(timeout=PATIENCE)
-    assert run.returncode == 0, errors
     found = house.client.pod(UUID.lower()).isolators
-    assert {(one.name, one.scope, one.outcome) for one in found if not one.default} == {
-        ("resource/memory", None, "enforced"),
-        ("resource/memory", "eater", "enforced"),
-        ("os/linux/cpu-shares", "eater", "enforced"),
-    }
+    outcomes = {(one.name, one.scope): one.outcome for one in found if not one.default}
+    flat = "modified" if Layout.detect().of("blkio") else "enforced"
+    assert outcomes == {
+        ("resource/memory", None): "enforced",
+        ("resource/memory", "eater"): "enforced",
+        ("os/linux/cpu-shares", "eater"): "enforced",
+        ("os/linux/capabilities-retain-set", "eater"): "enforced",
+        ("kurma.io/block-read-bandwidth", "eater"): "enforced",
+        ("kurma.io/block-write-bandwidth", "eater"): flat,
+        ("kurma.io/network-write-bandwidth", "eater"): "modified",
+    }, errors
 
 
-def test_early_host_network_is_the_pods_to_ask_for_and_not_the_images(kurma, images):
+def test_early_host_network_is_granted_or_refused(kurma, images, house):
     ours = os.readlink("/proc/self/ns/net")
     alone = kurma("run", "--net", "none", images.solo[1])
     assert alone.returncode == 0, alone.stderr
@@ -281,7 +264,23 @@ def test_early_host_network_is_the_pods_to_ask_for_and_not_the_images(kurma, ima
     assert "grants: {app: {digests: [sha512-" in refused.stderr
     private = kurma("run", "--net", "none", pod=pod_of(images, "solo", isolators={"private-network": "true"}))
     assert private.stdout.strip() not in ("", ours)
-    host = kurma("run", pod=pod_of(images, "solo", isolators={"private-network": "false"}))
+    of_pod, of_app = pod_of(images, "asks", isolators={"private-network": "false"}), pod_of(images, "asks")
+    of_app["apps"][0]["isolators"] = {"private-network": "false"}
+    for pod, who in ((of_pod, "the pod asks"), (of_app, "the pod's manifest asks")):
+        refused = kurma("run", pod=pod)
+        assert refused.returncode == 125
+        assert f"app asks: {who} for os/linux/namespaces=net" in refused.stderr
+    of_pod["apps"] = of_app["apps"] = pod_of(images, "solo")["apps"]
+    refused = kurma("run", pod=of_pod)
+    assert refused.returncode == 125
+    typed = kurma("run", "--net", "host", pod=of_pod)
+    assert (typed.returncode, typed.stdout.strip()) == (0, ours), typed.stderr
+    grant = refused.stderr.partition("kurma.yml: ")[2].splitlines()[0]
+    with open(house.config_file, "r+") as file:
+        config = {**json.load(file), **yaml.safe_load(grant)}
+        file.seek(0)
+        json.dump(config, file)
+    host = kurma("run", pod=of_pod)
     assert (host.returncode, host.stdout.strip()) == (0, ours), host.stderr
     assert "os/linux/namespaces" not in host.stderr
 

@@ -3,16 +3,14 @@
 import contextlib
 import os
 import socket
-import time
 
 import pytest
 
-from tests.integration.pods.support import shell, until
+from tests.integration.pods.support import received, shell, until
 
 pytestmark = pytest.mark.root
 
 RATE = 1_000_000
-SECONDS = 0.6
 #: Whoever connects is sent zeros without end; what it sends is counted by nobody.
 SERVER = "while true; do nc -l -p 9000 -e cat /dev/zero; done"
 BANDWIDTH = "resource/network-bandwidth"
@@ -20,30 +18,6 @@ BANDWIDTH = "resource/network-bandwidth"
 
 def bandwidth(limit):
     return [{"name": BANDWIDTH, "value": {"default": True, "limit": limit}}]
-
-
-def address(house, pod):
-    (attachment,) = [one for one in house.state_of(pod)["attachments"] if one["network"] != "lo"]
-    return attachment["result"]["addresses"][0]["address"].split("/")[0]
-
-
-def received(house, pod):
-    """Bytes per second that come out of the pod."""
-    deadline = time.monotonic() + 10
-    while True:
-        try:
-            client = socket.create_connection((address(house, pod), 9000), timeout=5)
-            break
-        except ConnectionRefusedError:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-    with client:
-        client.settimeout(0.2)
-        count, begin = 0, time.monotonic()
-        while time.monotonic() < begin + SECONDS:
-            with contextlib.suppress(TimeoutError):
-                count += len(client.recv(1 << 20))
-        return count / (time.monotonic() - begin)
 
 
 def is_held(found, rate=RATE):
