@@ -36,6 +36,7 @@ class Api:
         self._stamp: object = None
         self._manifest: Mapping[str, Json] = {}
         self._kept: dict[tuple[bool, str], Response] = {}
+        self._merged: dict[str, list[Json]] = {}
 
     def __call__(self, request: Request) -> Response:
         """:raises HttpError: for everything but 200."""
@@ -67,6 +68,7 @@ class Api:
         if self._facts.stamp() != self._stamp:
             self._stamp = self._facts.stamp()
             self._kept.clear()
+            self._merged.clear()
             self._manifest = self._facts.manifest()
         key = (early, "\0".join(way))
         response = self._kept.get(key)
@@ -98,15 +100,22 @@ class Api:
         raise _not_found()
 
     def _of_app(self, app: Mapping[str, Json], rest: list[str], early: bool) -> Response:
+        if rest[:1] == ["annotations"]:
+            return _annotations(self._annotations_of(app), rest[1:], early)
+        if rest not in (["image", "manifest"], ["image", "id"]):
+            raise _not_found()
         image = self._facts.image(app["image"]["id"])
         if rest == ["image", "manifest"]:
             return Response(200, image.original if early else image.manifest, _JSON)
-        if rest == ["image", "id"]:
-            return Response(200, ((early and image.early_id) or image.id).encode(), ASCII)
-        if rest[:1] == ["annotations"]:
-            merged = merge(json.loads(image.manifest).get("annotations"), app.get("annotations"))
-            return _annotations(merged, rest[1:], early)
-        raise _not_found()
+        return Response(200, ((early and image.early_id) or image.id).encode(), ASCII)
+
+    def _annotations_of(self, app: Mapping[str, Json]) -> list[Json]:
+        """Kept as answers are: the image's manifest may be large, and names that are not there asked for."""
+        merged = self._merged.get(app["name"])
+        if merged is None:
+            image = json.loads(self._facts.image(app["image"]["id"]).manifest)
+            merged = self._merged[app["name"]] = merge(image.get("annotations"), app.get("annotations"))
+        return merged
 
     # -- identity --
 

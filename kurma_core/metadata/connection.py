@@ -89,10 +89,13 @@ class Connection:
         if not data:
             self.closed = True
             return None
-        if self.idle:
-            self.deadline = now + REQUEST_TIME
+        idle = self.idle
         self._reader.feed(data)
-        return self._reader.next()
+        request = self._reader.next()
+        if idle and self._reader.started:
+            # Empty lines before a request begin none, however many come.
+            self.deadline = now + REQUEST_TIME
+        return request
 
     def _answered(self, request: Request) -> Response:
         try:

@@ -145,7 +145,9 @@ class MetadataService:
                         self._ready[pod] = None
                 now = time.monotonic()
                 for pod in list(self._ready):
-                    pod.step(now)
+                    # What was ready may be gone, its time being over.
+                    if pod.ready:
+                        pod.step(now)
                     if not pod.ready:
                         del self._ready[pod]
                 if now >= self._next_look:
@@ -202,7 +204,12 @@ class _Pod:
 
     def begin(self) -> None:
         if self._listener is not None:
-            self._service.watch(self._socket.fileno(), self, select.EPOLLIN)
+            try:
+                self._service.watch(self._socket.fileno(), self, select.EPOLLIN)
+            except OSError as error:
+                from kurma_core.errors import HostError
+
+                self._failure = HostError(f"cannot wait for the metadata service's connections: {error.strerror}")
         self._settled.set()
 
     def await_listener(self) -> Listener:
@@ -257,8 +264,14 @@ class _Pod:
             return
         sock.setblocking(False)
         connection = Connection(sock, self._answering(), now)
+        try:
+            self._service.watch(connection.fd, self, connection.watched)
+        except OSError:
+            # Somebody has used up what root may watch.
+            connection.close()
+            self._pause()
+            return
         self.connections[connection.fd] = connection
-        self._service.watch(connection.fd, self, connection.watched)
 
     def _answering(self) -> Api:
         if self._api is None:
@@ -287,8 +300,11 @@ class _Pod:
             self._resume()
 
     def _resume(self) -> None:
+        try:
+            self._service.watch(self._socket.fileno(), self, select.EPOLLIN)
+        except OSError:
+            return  # tried again at the next look
         self.paused = False
-        self._service.watch(self._socket.fileno(), self, select.EPOLLIN)
 
     def look(self, now: float) -> None:
         """Ends connections whose time is over."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import socket
 
 from kurma_core.errors import PodNotFoundError
@@ -39,6 +40,8 @@ class FakeFacts:
         self.uuid = uuid
         self.pod = MANIFEST
         self.number = 0
+        #: How often an image was read.
+        self.images = 0
 
     def stamp(self):
         return self.number
@@ -47,6 +50,7 @@ class FakeFacts:
         return self.pod
 
     def image(self, image_id):
+        self.images += 1
         if image_id == IMAGE:
             return ImageFacts(IMAGE, IMAGE_BYTES, IMAGE_BYTES)
         if image_id == EARLY_IMAGE:
@@ -54,6 +58,8 @@ class FakeFacts:
         raise PodNotFoundError("no such image")
 
     def key(self, uuid):
+        # Of it a path is made.
+        assert re.fullmatch("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", uuid)
         return KEYS.get(uuid)
 
 

@@ -162,6 +162,33 @@ def test_what_is_not_there_early(api):
         assert early(api, path) == 404
 
 
+@pytest.mark.parametrize("value", ["", "Google", "appcontainer", "AppContainer/1", "AppContainer, AppContainer"])
+def test_the_flavour_is_that_one(api, value):
+    headers = f"Metadata-Flavor: {value}\r\n"
+    for path in ("/acMetadata/v1/container/uid", f"{V1}/container/uid"):
+        assert ask(api, path, headers=headers) == 403
+    assert post(api, "/acMetadata/v1/container/hmac/sign", b"a", headers) == 403
+    assert ask(api, "/acMetadata/v1/container/uid", headers="metadata-flavor:AppContainer \r\n").status == 200
+
+
+def test_secrets_are_compared_in_constant_time(api, monkeypatch):
+    """No guess is told by the time that its refusal takes (M1)."""
+    compared = []
+
+    def compare(given, own):
+        compared.append((given, own))
+        return given == own
+
+    monkeypatch.setattr(hmac, "compare_digest", compare)
+    guess = TOKEN[:-1] + "x"
+    assert ask(api, f"/{guess}/acMetadata/v1/pod/uuid") == 401
+    assert compared == [(guess.encode(), TOKEN.encode())]
+    forged = b"A" * 64
+    body = b"uuid=%s&content=a&signature=%s" % (UUID.encode(), base64.b64encode(forged))
+    assert post(api, f"{V1}/pod/hmac/verify", body) == 403
+    assert compared[2:] == [(forged, hmac.digest(KEYS[UUID], b"a", "sha512"))]
+
+
 def test_without_the_early_interface_it_needs_a_token(facts):
     """A pod in the host's network: anybody on the host may connect (M3)."""
     api = Api(TOKEN, facts, early=False)
@@ -233,7 +260,8 @@ def test_verify(api, uuid):
     assert of(signature=b"") == 403
     assert of(uuid=OTHER.encode() if uuid == UUID else UUID.encode()) == 403
     assert of(uuid=b"99999999-2222-4333-8444-000000000000") == 403
-    assert of(uuid=b"../../etc") == 403
+    for strange in (b"../../etc", b"../../..-/../-/../-/../-/../../../..", b"/" * 36, uuid.encode() + b"/..", b""):
+        assert of(uuid=strange) == 403
     assert of(uuid=b"\xff") == 403
     assert of(content=None) == of(uuid=None) == of(signature=None) == 400
 
@@ -266,3 +294,15 @@ def test_the_pod_may_change(api, facts):
     facts.number += 1
     assert ask(api, f"{V1}/apps/new/image/id").body == IMAGE.encode()
     assert b'"new"' in ask(api, f"{V1}/pod/manifest").body
+
+
+def test_images_are_not_read_again_and_again(api, facts):
+    """A name that is not there, in a manifest of megabytes, would keep all other pods waiting for it (M4)."""
+    for number in range(300):
+        assert early(api, f"apps/web/annotations/none-{number}") == 404
+        assert ask(api, f"{V1}/apps/web/image/{number}") == 404
+        assert early(api, "apps/web/annotations/new").body == b"n"
+    assert facts.images == 1
+    facts.pod = {**MANIFEST, "apps": [{**MANIFEST["apps"][0], "annotations": [{"name": "new", "value": "m"}]}]}
+    facts.number += 1
+    assert early(api, "apps/web/annotations/new").body == b"m"

@@ -1,11 +1,15 @@
 """One thread serves many pods: fairly, for as long as clients behave, and no longer (M4)."""
 
 import contextlib
+import errno
 import os
+import resource
+import select
 import signal
 import socket
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,6 +21,7 @@ from tests.metadata.metadata_fakes import OTHER, TOKEN, UUID, FakeFacts, Wire, l
 
 UUID_PATH = f"/{TOKEN}/acMetadata/v1/pod/uuid"
 GET = f"GET {UUID_PATH} HTTP/1.1\nHost: a\n\n"
+THIRD = "33333333-2222-4333-8444-555555555555"
 SIGN = f"/{TOKEN}/acMetadata/v1/pod/hmac/sign"
 
 
@@ -100,6 +105,126 @@ def test_slow_clients_are_let_go(hurried):
         assert slow.hear() is mute.hear() is idle.hear() is None
 
 
+@pytest.mark.parametrize("first", ["", GET])
+def test_who_sends_byte_by_byte_is_let_go(hurried, first):
+    """However long that goes on, also for a connection's second request; empty lines are none."""
+    with served() as (address, _), Wire(address) as slow, Wire(address) as empty:
+        for wire in (slow, empty):
+            assert not first or wire.say(first).hear().status == 200
+        ended, deadline = {slow: None, empty: None}, time.monotonic() + 5
+        while None in ended.values() and time.monotonic() < deadline:
+            for wire, said in ((slow, "A"), (empty, "\n")):
+                if ended[wire] is None and select.select([wire.socket], [], [], 0.02)[0]:
+                    ended[wire] = wire.hear() or "closed"
+                with contextlib.suppress(OSError):
+                    wire.say(said)
+        assert getattr(ended[slow], "status", None) == 408
+        assert ended[empty] == "closed"
+
+
+def test_who_is_refused_and_goes_on_is_let_go(hurried):
+    """Nobody reads more than a little of what comes then, nor for long."""
+    with served() as (address, service), Wire(address) as mute, Wire(address) as endless:
+        for wire in (mute, endless):
+            assert wire.say("nonsense\n\n").hear().status == 400
+        sent, piece = 0, b"x" * 65536
+        with contextlib.suppress(OSError):
+            while sent < 64 << 20:
+                endless.socket.sendall(piece)
+                sent += len(piece)
+        assert sent < 64 << 20
+        until(lambda: not service._pods[UUID].connections)
+
+
+def test_what_is_ready_when_its_time_is_over(hurried, monkeypatch):
+    """As after the owner itself was stopped for a while: several have sent more, and are late."""
+    times = [0.0]
+    monkeypatch.setattr("kurma_core.metadata.service.time", SimpleNamespace(monotonic=lambda: times[0]))
+    with served(FakeFacts(), FakeFacts(OTHER)) as (addresses, service), contextlib.ExitStack() as stack:
+        wires = [stack.enter_context(Wire(addresses[0])) for _ in range(4)]
+        pod = service._pods[UUID]
+        until(lambda: len(pod.connections) == 4)
+        with service._lock:
+            # One wakes the thread, which waits for the lock; the others come with its next round.
+            wires[0].say("G")
+            time.sleep(0.1)
+            for wire in wires[1:]:
+                wire.say("G")
+            step, turns = pod.step, []
+
+            def later(now):
+                turns.append(now)
+                if len(turns) == 1:
+                    times[0] = 1000.0
+                step(now)
+
+            monkeypatch.setattr(pod, "step", later)
+
+        def over():
+            times[0] += 1000 if len(turns) > 1 else 0
+            return not pod.connections
+
+        until(over)
+        assert turns[:2] == [0, 1000]
+        with Wire(addresses[1]) as other:
+            assert other.say(GET).hear().body == OTHER.encode()
+
+
+def test_what_the_kernel_will_not_watch(hurried, monkeypatch):
+    """An app of root's may use up what root may watch: connections wait, and nothing ends."""
+    with served(FakeFacts(), FakeFacts(OTHER)) as (addresses, service), Wire(addresses[0]) as wire:
+        assert wire.say(GET).hear().status == 200
+        full, watch = [True], service.watch
+
+        def refusing(fd, pod, events):
+            if full:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            watch(fd, pod, events)
+
+        monkeypatch.setattr(service, "watch", refusing)
+        with Wire(addresses[1]) as other:
+            assert other.say(GET).hear() is None
+        until(lambda: service._pods[OTHER].paused)
+        assert wire.say(GET).hear().status == 200
+        service.serve(listener, TOKEN, FakeFacts(THIRD), early=True)
+        with pytest.raises(HostError, match="cannot wait for the metadata service's connections: No space left"):
+            service.wait(THIRD)
+        full.clear()
+        with Wire(addresses[1]) as other:
+            assert other.say(GET).hear().status == 200
+
+
+def test_without_a_descriptor_left_connections_wait(hurried, monkeypatch):
+    with served() as (address, service), Wire(address) as wire:
+        assert wire.say(GET).hear().status == 200
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        late = socket.socket()
+        taken = []
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 1, hard))
+            with contextlib.suppress(OSError):
+                while True:
+                    taken.append(os.dup(0))
+            late.connect(address)
+            until(lambda: service._pods[UUID].paused)
+            assert wire.say(GET).hear().status == 200
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            for fd in taken:
+                os.close(fd)
+        late.settimeout(10)
+        late.sendall(GET.replace("\n", "\r\n").encode())
+        assert late.recv(4096).startswith(b"HTTP/1.1 200 ")
+        late.close()
+
+
+def until(condition):
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def test_who_does_not_read_is_let_go(hurried):
     facts = FakeFacts()
     facts.pod = {"apps": [], "filler": "x" * (16 << 20)}
@@ -107,11 +232,7 @@ def test_who_does_not_read_is_let_go(hurried):
         wire.say(f"GET /{TOKEN}/acMetadata/v1/pod/manifest HTTP/1.1\nHost: a\n\n")
         time.sleep(0.05)
         assert other.say(GET).hear().status == 200
-        pod = service._pods[UUID]
-        deadline = time.monotonic() + 5
-        while pod.connections and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert not pod.connections
+        until(lambda: not service._pods[UUID].connections)
 
 
 def test_a_large_answer_comes_whole():
