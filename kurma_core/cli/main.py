@@ -29,11 +29,11 @@ def main(words: Sequence[str] | None = None, *, connect: Connect | None = None) 
     :param words: without the program's name; None: the process's own.
     :param connect: makes the client; None: :func:`kurma_core.client.connect`.
     """
+    ours = words is None
     if words is None:
         words = sys.argv[1:]
         _fill_standard_descriptors()
         _open_standard_streams()
-        _raise_signals()
         # Whatever the caller's umask says: the state directory is refused where others may write it.
         os.umask(os.umask(0o022) | 0o022)
     service = None
@@ -46,7 +46,7 @@ def main(words: Sequence[str] | None = None, *, connect: Connect | None = None) 
         from kurma_core.cli import full
 
         return full.complete(runner)
-    return _guarded(lambda: _read_and_run(words, runner), runner)
+    return _guarded(lambda: _read_and_run(words, runner), runner, raising=ours)
 
 
 def _fill_standard_descriptors() -> None:
@@ -127,10 +127,13 @@ def _check_words(call: Call) -> None:
             raise UsageError(f"{argument.metavar} is empty", hint=f"see: kurma {' '.join(call.path)} --help")
 
 
-def _guarded(run: object, runner: _Runner) -> int:
+def _guarded(run: object, runner: _Runner, *, raising: bool) -> int:
+    """:param raising: signals raise from now on; until here they end the program in silence."""
     from kurma_core.errors import Interrupted, KurmaError
 
     try:
+        if raising:
+            _raise_signals()
         code: int = run()  # type: ignore[operator]
         _flush()
         return code

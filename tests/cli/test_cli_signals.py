@@ -16,10 +16,13 @@ KURMA = (sys.executable, "-c", "import sys; from kurma_core.cli.program import m
 _AT_ONCE = """
 import os, signal, sys
 class Sends:
+    def __init__(self, when):
+        self.when = when
+
     def find_spec(self, name, *_):
-        if name == "kurma_core.cli.parse":
+        if name == self.when:
             os.kill(os.getpid(), signal.SIGINT)
-sys.meta_path.insert(0, Sends())
+sys.meta_path.insert(0, Sends(sys.argv.pop(1)))
 from kurma_core.cli.program import main
 sys.exit(main())
 """
@@ -69,10 +72,10 @@ def test_what_was_being_written_is_taken_away(tmp_path: Path, rootfs: Path, numb
     assert err == ("" if number == signal.SIGINT else f"kurma: interrupted by {number.name}\n")
 
 
-def test_ctrl_c_before_anything_is_loaded(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", _AT_ONCE, "image", "list"], capture_output=True, text=True, check=False, timeout=30
-    )
+@pytest.mark.parametrize("module", ["kurma_core.cli.parse", "kurma_core.errors"])
+def test_ctrl_c_before_anything_is_loaded(module: str) -> None:
+    command = [sys.executable, "-c", _AT_ONCE, module, "image", "list"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 

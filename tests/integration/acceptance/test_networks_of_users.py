@@ -169,7 +169,9 @@ class TestWithoutABridge:
         assert any("127.0.0.1/8" in line for line in lines)
         assert any("::1/128" in line for line in lines)
         assert lines[-1] == "up"
-        assert len([line for line in lines if " lo " in line]) == 2
+        # Its own two, and where the metadata service is (M1).
+        assert len([line for line in lines if " lo " in line]) == 3
+        assert any("169.254.169.255/32" in line for line in lines)
 
     def test_host_has_all_that_the_host_has(self, kurma: Kurma) -> None:
         subprocess.run(["ip", "link", "add", "kurmatest0", "type", "bridge"], check=True)
