@@ -23,7 +23,9 @@ _MEMORY_EXAMPLE = '{"request": "1G", "limit": "2G"}'
 _LEAST_MEMORY = {"app": 4 << 20, "pod": 16 << 20}
 # Microseconds: the usual period, and the longest that the kernel takes, for quotas that would be too short else.
 _PERIOD, _LONG_PERIOD, _SHORTEST_QUOTA = 100_000, 1_000_000, 1_000
-_FEWEST_SHARES, _MOST_SHARES, _MOST_WEIGHT = 2, 262_144, 10_000
+# What the kernel takes, and what everybody has who does not ask.
+FEWEST_SHARES, MOST_SHARES, USUAL_SHARES = 2, 262_144, 1024
+_FEWEST_WEIGHT, _MOST_WEIGHT, USUAL_WEIGHT = 1, 10_000, 100
 
 
 def cpu(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
@@ -57,11 +59,12 @@ def _share(milli: int, version: int) -> CgroupSetting:
 
 
 def share(shares: int, version: int) -> CgroupSetting:
-    """``shares`` as on v1, from 2 to 262144, put onto v2's scale from 1 to 10000."""
-    shares = min(max(shares, _FEWEST_SHARES), _MOST_SHARES)
+    """``shares`` as on v1; on v2 in proportion, so that who has twice the shares of another has twice its weight,
+    and who has the usual ones has the usual one."""
+    shares = min(max(shares, FEWEST_SHARES), MOST_SHARES)
     if version == 1:
         return CgroupSetting("cpu", "cpu.shares", str(shares))
-    weight = 1 + (shares - _FEWEST_SHARES) * (_MOST_WEIGHT - 1) // (_MOST_SHARES - _FEWEST_SHARES)
+    weight = min(max(round(shares * USUAL_WEIGHT / USUAL_SHARES), _FEWEST_WEIGHT), _MOST_WEIGHT)
     return CgroupSetting("cpu", "cpu.weight", str(weight))
 
 

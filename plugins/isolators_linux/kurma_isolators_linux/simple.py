@@ -7,15 +7,10 @@ from typing import TYPE_CHECKING, Any
 from kurma_core.appc.types import describe
 from kurma_core.errors import IsolatorError
 from kurma_core.hookspecs import Compiled
-from kurma_core.models import CgroupSetting, IsolatorPlan
+from kurma_core.models import IsolatorPlan
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs import IsolatorHost
-
-_SHARES = (2, 262_144)
-_WEIGHTS = (1, 10_000)
-#: What everybody has who does not ask: the same in both generations.
-_USUAL_SHARES, _USUAL_WEIGHT = 1024, 100
 
 
 def no_new_privileges(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
@@ -43,22 +38,18 @@ def oom_score_adj(name: str, value: Any, scope: str, host: IsolatorHost) -> Comp
 
 def cpu_shares(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
     """The share of processor time beside others who want it too: 1024 is what everybody has."""
-    shares = _whole(name, value, *_SHARES)
+    from kurma_isolators_linux.resources import FEWEST_SHARES, MOST_SHARES, USUAL_SHARES, USUAL_WEIGHT, share
+
+    shares = _whole(name, value, FEWEST_SHARES, MOST_SHARES)
     version = host.cgroups.get("cpu")
     if version is None:
         return Compiled(IsolatorPlan(), "ignored", "this host has no cpu controller")
-    if version == 1:
-        return Compiled(IsolatorPlan(cgroup=(CgroupSetting("cpu", "cpu.shares", str(shares)),)))
-    # In proportion, so that who has twice the shares of another has twice its weight.
-    least, most = _WEIGHTS
-    exact = shares * _USUAL_WEIGHT / _USUAL_SHARES
-    weight = min(max(round(exact), least), most)
-    plan = IsolatorPlan(cgroup=(CgroupSetting("cpu", "cpu.weight", str(weight)),))
-    if abs(weight - exact) > exact / 10:
-        means = weight * _USUAL_SHARES / _USUAL_WEIGHT
-        return Compiled(
-            plan, "modified", f"cpu.weight {weight}, which is worth {means:.0f} shares, is the nearest"
-        )
+    setting = share(shares, version)
+    plan = IsolatorPlan(cgroup=(setting,))
+    means = shares if version == 1 else int(setting.value) * USUAL_SHARES / USUAL_WEIGHT
+    if abs(means - shares) > shares / 10:
+        note = f"cpu.weight {setting.value}, which is worth {means:.0f} shares, is the nearest"
+        return Compiled(plan, "modified", note)
     return Compiled(plan)
 
 
