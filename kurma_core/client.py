@@ -515,7 +515,7 @@ class Client:
         from kurma_core.pods.services import Services
 
         drivers: Any = self.registry.drivers("kurma.isolators")
-        return isolator_list(drivers, host_facts(Services.cgroup_versions()))
+        return isolator_list(drivers, host_facts(Services.cgroup_versions(), frozenset({"user"})))
 
     def info(self) -> dict[str, Json]:
         """What this host and this installation are, for people and bug reports."""

@@ -33,11 +33,8 @@ class Isolation:
     reports: tuple[IsolatorReport, ...]
 
 
-def host_facts(
-    controllers: Mapping[str, int], *, userns: bool = False, shared: frozenset[str] = frozenset(), pods: str = ""
-) -> IsolatorHost:
+def host_facts(controllers: Mapping[str, int], shared: frozenset[str], pods: str = "") -> IsolatorHost:
     """:param controllers: cgroup version by controller.
-    :param userns: the pod has a user namespace.
     :param shared: namespaces that the pod shares with the host.
     :param pods: the directory of all pods.
     """
@@ -46,7 +43,7 @@ def host_facts(
     return IsolatorHost(
         dict(controllers),
         os.cpu_count() or 1,
-        userns=userns,
+        userns="user" not in shared,
         host_network="net" in shared,
         shared=shared,
         pods=pods,

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from kurma_core.appc.pod import PodManifest
 from kurma_core.appc.reify import effective_app, reify
 from kurma_core.errors import PodStateError, UsageError
-from kurma_core.isolation import compile_isolators, host_facts
-from kurma_core.pods import gate, hostmounts, terminals, volumes
+from kurma_core.pods import gate, hostmounts, isolators, terminals, volumes
 from kurma_core.pods.prepare import mount_setups
 from kurma_core.pods.request import overridden
 from kurma_core.value import frozen, replace
@@ -83,30 +82,22 @@ def new_app(
     # Those that the pod has are bound already, whatever has become of their sources.
     had = {volume.name for volume in manifest.volumes}
     come = [volume for volume in reified.pod.volumes if volume.name not in had]
-    volumes.check_sources(come, allow_links=document.volume_links or request.allow_volume_links)
-    for note in (dangers := volumes.dangers(come, services.config.state_dir)):
+    links = document.volume_links or request.allow_volume_links
+    for note in (dangers := volumes.look_at(come, services.config.state_dir, links)):
         services.note(note)
     if document.ids is not None:
         volumes.check_owners(reified.pod, document.ids)
-    isolators = effective_app(reified.pod.apps[-1], image[1]).isolators
-    drivers = services.isolators()
-    needs = {**document.needs, app.name: gate.needs_of_new(request, isolators, drivers)}
+    declared = effective_app(reified.pod.apps[-1], image[1]).isolators
+    needs = {**document.needs, app.name: gate.needs_of_new(request, declared, services.isolators())}
     granted = gate.check_app(needs, app.name, image[0], services, request.insecure)
-    isolation = compile_isolators(
-        None,
-        {app.name: isolators},
-        drivers,
-        replace(
-            host_facts(
-                services.cgroup_versions(),
-                userns=document.ids is not None,
-                shared=document.shared,
-                pods=services.store.root,
-            ),
-            pod={isolator.name: isolator.value for isolator in manifest.isolators},
-        ),
+    isolation = isolators.isolation(
+        services,
+        manifest.isolators,
+        {app.name: declared},
+        document.shared,
+        document.stager,
         strict=request.strict_isolators,
-        unapplied=services.stagers.unapplied(document.stager),
+        there=True,
     )
     added = {app.name: mount_setups(reified)[app.name]}
     pod, mounts = hostmounts.added(reified.pod, added, replace(isolation, pod=document.pod_plan))
@@ -120,7 +111,7 @@ def new_app(
         notes=(*document.notes, *dangers, *granted),
         needs={name: some for name, some in needs.items() if some},
         added_volumes=(*document.added_volumes, *new),
-        volume_links=document.volume_links or request.allow_volume_links,
+        volume_links=links,
     )
     rendered = services.images.render(
         image[0], document.renderer, verify=request.verify, insecure=request.insecure

@@ -12,10 +12,10 @@ from kurma_core.appc.pod import PodManifest
 from kurma_core.appc.reify import effective_app, idle_volumes, reify
 from kurma_core.errors import UsageError
 from kurma_core.hookspecs import MountSetup
-from kurma_core.isolation import compile_isolators, host_facts, merged, scopes
+from kurma_core.isolation import scopes
 from kurma_core.models import NetworkRequest, PortMapping
 from kurma_core.networking import parse_net
-from kurma_core.pods import gate, hostmounts, namespaces, ports, terminals, volumes
+from kurma_core.pods import gate, hostmounts, isolators, namespaces, ports, terminals, volumes
 from kurma_core.pods.document import PodDocument
 from kurma_core.pods.request import overridden, with_isolators
 from kurma_core.value import replace
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from kurma_core.appc.template import PodTemplate
     from kurma_core.hookspecs import Isolator as IsolatorDriver
     from kurma_core.hookspecs import Progress
-    from kurma_core.isolation import Isolation
     from kurma_core.models import IdRange
     from kurma_core.pods.request import PodRequest
     from kurma_core.pods.services import Services
@@ -55,20 +54,16 @@ def pod_document(
     request = _placed(request, drivers)
     resolved = _images(request, services, progress)
     template, reified = _reified(request, resolved, services)
-    idle = idle_volumes(request.template, reified, resolved)
-    for note in idle:
-        services.note(note)
-    volumes.check_sources(reified.pod.volumes, allow_links=request.allow_volume_links)
-    dangers = volumes.dangers(reified.pod.volumes, services.config.state_dir)
-    for note in dangers:
-        services.note(note)
-    isolators = _isolators(reified.pod, resolved)
-    wishes = namespaces.wishes(reified.pod.isolators, isolators, drivers)
+    idle = _told(services, idle_volumes(request.template, reified, resolved))
+    links = request.allow_volume_links
+    dangers = _told(services, volumes.look_at(reified.pod.volumes, services.config.state_dir, links))
+    declared = _isolators(reified.pod, resolved)
+    wishes = namespaces.wishes(reified.pod.isolators, declared, drivers)
     networks, userns = _networks(request, template), _userns(request, reified.pod)
     # Where root has said it, nobody else is asked.
     decided = {kind for kind, word in (("net", networks), ("user", userns)) if word is not None}
     shared = frozenset(kind for kind, word in wishes.items() if word == "host" and kind not in decided)
-    needs = gate.needs(request, reified.pod, isolators, drivers, shared)
+    needs = gate.needs(request, reified.pod, declared, drivers, shared)
     granted = gate.check_pod(needs, _ids_of(resolved), services, request.insecure)
     if networks is None and "net" in shared:
         networks = [NetworkRequest("host")]
@@ -76,12 +71,10 @@ def pod_document(
     # Even a pod on "none" has its loopback; only one in the host's network has no attachment.
     host_network = not attachments
     userns = userns or _WORDS.get(wishes.get("user", "")) or services.config.userns
-    shared = (
-        (shared - {"net", "user"})
-        | ({"net"} if host_network else set())
-        | ({"user"} if userns == "none" else set())
+    shared = _shared(shared, host_network, userns)
+    isolation = isolators.isolation(
+        services, reified.pod.isolators, declared, shared, stager, strict=request.strict_isolators
     )
-    isolation = _isolation(request, reified.pod, isolators, drivers, services, shared)
     ports.check_free(services.store, uuid, ports.published(attachments))
     for app in reified.pod.apps:
         terminals.check(app)
@@ -110,11 +103,17 @@ def pod_document(
         ephemeral=request.ephemeral,
         verify=request.verify,
         insecure=tuple(sorted(request.insecure)),
-        volume_links=request.allow_volume_links,
+        volume_links=links,
         ids=ids,
         keep=not template.pod.apps,
         needs=needs,
     )
+
+
+def _told(services: Services, notes: tuple[str, ...]) -> tuple[str, ...]:
+    for note in notes:
+        services.note(note)
+    return notes
 
 
 def _placed(request: PodRequest, drivers: tuple[IsolatorDriver, ...]) -> PodRequest:
@@ -152,30 +151,11 @@ def _isolators(
     return {app.name: effective_app(app, resolved[app.name][1]).isolators for app in pod.apps}
 
 
-def _isolation(
-    request: PodRequest,
-    pod: PodManifest,
-    isolators: Mapping[str, tuple[Isolator, ...]],
-    drivers: tuple[IsolatorDriver, ...],
-    services: Services,
-    shared: frozenset[str],
-) -> Isolation:
-    """:param shared: the namespaces that the pod shares with the host."""
-    host = host_facts(
-        services.cgroup_versions(),
-        userns="user" not in shared,
-        shared=shared,
-        pods=services.store.root,
-    )
-    isolation = compile_isolators(
-        pod.isolators,
-        isolators,
-        drivers,
-        host,
-        strict=request.strict_isolators,
-        unapplied=services.stagers.unapplied(request.stager or services.config.stager),
-    )
-    return replace(isolation, pod=merged(isolation.pod, namespaces.plan(shared), namespaces.NAME))
+def _shared(asked: frozenset[str], host_network: bool, userns: str) -> frozenset[str]:
+    """The namespaces that the pod shares with the host, of which two are not for isolators alone to decide."""
+    found = set(asked - {"net", "user"})
+    found.update(["net"] if host_network else [], ["user"] if userns == "none" else [])
+    return frozenset(found)
 
 
 def _userns(request: PodRequest, pod: PodManifest) -> str | None:

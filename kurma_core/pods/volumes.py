@@ -11,7 +11,7 @@ from kurma_core.errors import VolumeError
 from kurma_core.hookspecs import VolumeSetup
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from kurma_core.appc.pod import PodManifest, Volume
     from kurma_core.models import IdRange
@@ -66,6 +66,14 @@ def _mode(volume: Volume, path: str, look: Callable[[str], os.stat_result]) -> i
             volume=volume.name,
             path=path,
         ) from None
+
+
+def look_at(volumes: Collection[Volume], state_dir: str, allow_links: bool) -> tuple[str, ...]:
+    """Of a pod, or of an app that comes, before anything is made. :returns: as :func:`dangers`.
+    :raises VolumeError: as :func:`check_sources`.
+    """
+    check_sources(volumes, allow_links=allow_links)
+    return dangers(volumes, state_dir)
 
 
 def dangers(volumes: Iterable[Volume], state_dir: str) -> tuple[str, ...]:

@@ -1,0 +1,49 @@
+"""The isolators of a pod, and of an app that comes to one, compiled for the pod as it is to be (X1)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kurma_core.isolation import compile_isolators, host_facts, merged
+from kurma_core.pods import namespaces
+from kurma_core.value import replace
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kurma_core.appc.image import Isolator
+    from kurma_core.isolation import Isolation
+    from kurma_core.pods.services import Services
+
+
+def isolation(
+    services: Services,
+    pod: tuple[Isolator, ...],
+    apps: Mapping[str, tuple[Isolator, ...]],
+    shared: frozenset[str],
+    stager: str,
+    *,
+    strict: bool,
+    there: bool = False,
+) -> Isolation:
+    """:param apps: all isolators of each app.
+    :param shared: the namespaces that the pod shares with the host.
+    :param stager: that is to apply them.
+    :param there: the pod runs: its own isolators hold already, and bound what the apps get.
+    :raises IsolatorError: as :func:`kurma_core.isolation.compile_isolators`.
+    """
+    host = host_facts(services.cgroup_versions(), shared, services.store.root)
+    if there:
+        host = replace(host, pod={isolator.name: isolator.value for isolator in pod})
+    found = compile_isolators(
+        None if there else pod,
+        apps,
+        services.isolators(),
+        host,
+        strict=strict,
+        unapplied=services.stagers.unapplied(stager),
+    )
+    if there:
+        return found
+    # What it shares with the host was decided by more than its isolators.
+    return replace(found, pod=merged(found.pod, namespaces.plan(shared), namespaces.NAME))
