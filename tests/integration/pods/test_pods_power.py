@@ -10,7 +10,7 @@ from kurma_core.errors import ConfigError, PowerError, StagerError
 from kurma_core.linux import capabilities
 from kurma_core.pods.request import AppOverrides
 from kurma_core.value import replace
-from tests.integration.pods.support import archive, busybox_root, image_id, shell
+from tests.integration.pods.support import archive, busybox_root, image_id, shell, until
 from tests.trust.signers import gnupg_home
 
 pytestmark = pytest.mark.root
@@ -282,7 +282,7 @@ def test_an_app_that_is_added_is_judged_too(workshop):
         both = workshop.house(devices=workshop.signed_by("alice", isolators=[power]), **grants)
         record = adding(both, asks)
         assert f"app late: its image {NAME} has {power} by the grant devices of kurma.yml" in record.notes
-        assert both.log(record, "late") == "1:b\n"
+        assert until(lambda: both.log(record, "late"), "what the app says") == "1:b\n"
         with pytest.raises(PowerError, match=power):
             house.client.app_start(pod.uuid, "late")
         both.client.app_rm(pod.uuid, "late", force=True)
