@@ -15,7 +15,7 @@ from kurma_core.hookspecs import MountSetup
 from kurma_core.isolation import scopes
 from kurma_core.models import NetworkRequest, PortMapping
 from kurma_core.networking import parse_net
-from kurma_core.pods import gate, hostmounts, isolators, namespaces, ports, terminals, volumes
+from kurma_core.pods import isolators, namespaces, ports, terminals, volumes
 from kurma_core.pods.document import PodDocument
 from kurma_core.pods.request import overridden, with_isolators
 from kurma_core.value import replace
@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from kurma_core.appc.template import PodTemplate
     from kurma_core.hookspecs import Isolator as IsolatorDriver
     from kurma_core.hookspecs import Progress
+    from kurma_core.isolation import Isolation
     from kurma_core.models import IdRange
+    from kurma_core.pods.document import Need
     from kurma_core.pods.request import PodRequest
     from kurma_core.pods.services import Services
 
@@ -63,8 +65,7 @@ def pod_document(
     # Where root has said it, nobody else is asked.
     decided = {kind for kind, word in (("net", networks), ("user", userns)) if word is not None}
     shared = frozenset(kind for kind, word in wishes.items() if word == "host" and kind not in decided)
-    needs = gate.needs(request, reified.pod, declared, drivers, shared)
-    granted = gate.check_pod(needs, _ids_of(resolved), services, request.insecure)
+    needs, granted = _judged(request, reified.pod, declared, shared, services)
     if networks is None and "net" in shared:
         networks = [NetworkRequest("host")]
     attachments = services.networking.plan(networks, _ports(request, reified), uuid)
@@ -80,7 +81,7 @@ def pod_document(
         terminals.check(app)
         services.images.render(str(app.image.id), renderer, verify=request.verify, insecure=request.insecure)
     ids = _ids(userns, reified.pod, uuid, services)
-    manifest, mounts = hostmounts.added(reified.pod, mount_setups(reified), isolation)
+    manifest, mounts = _with_host_mounts(reified, isolation)
     return PodDocument(
         uuid=uuid,
         name=name,
@@ -151,6 +152,34 @@ def _isolators(
     return {app.name: effective_app(app, resolved[app.name][1]).isolators for app in pod.apps}
 
 
+def _judged(
+    request: PodRequest,
+    pod: PodManifest,
+    apps: Mapping[str, tuple[Isolator, ...]],
+    shared: frozenset[str],
+    services: Services,
+) -> tuple[dict[str, tuple[Need, ...]], tuple[str, ...]]:
+    """What the pod's images must be granted, and a line on each grant. :raises PowerError: one is lacking."""
+    if not (pod.isolators or any(apps.values())):
+        return {}, ()
+    from kurma_core.pods import gate
+
+    needs = gate.needs(request, pod, apps, services.isolators(), shared)
+    images = {app.name: str(app.image.id) for app in pod.apps}
+    return needs, gate.check_pod(needs, images, services, request.insecure)
+
+
+def _with_host_mounts(
+    reified: Reified, isolation: Isolation
+) -> tuple[PodManifest, Mapping[str, tuple[MountSetup, ...]]]:
+    mounts = mount_setups(reified)
+    if not any(plan.mounts for plan in (isolation.pod, *isolation.apps.values())):
+        return reified.pod, mounts
+    from kurma_core.pods import hostmounts
+
+    return hostmounts.added(reified.pod, mounts, isolation)
+
+
 def _shared(asked: frozenset[str], host_network: bool, userns: str) -> frozenset[str]:
     """The namespaces that the pod shares with the host, of which two are not for isolators alone to decide."""
     found = set(asked - {"net", "user"})
@@ -174,10 +203,6 @@ def _ids(word: str, pod: PodManifest, uuid: str, services: Services) -> IdRange 
     ids = services.id_ranges.claim(uuid, word)
     volumes.check_owners(pod, ids)
     return ids
-
-
-def _ids_of(resolved: Mapping[str, tuple[str, ImageManifest]]) -> dict[str, str]:
-    return {app: image for app, (image, _) in resolved.items()}
 
 
 def _images(
