@@ -6,6 +6,7 @@ machine that differs.
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ _V2 = dict.fromkeys(("cpu", "cpuset", "memory", "io", "pids"), 2)
 #: Of a pod whose isolators have shared the host's PID namespace.
 _SHARED = frozenset({"pid", "user"})
 _EVERY_CAPABILITY = "000001ffffffffff"
+_PROFILES = "my-profile (enforce)\nmy-draft (complain)\nopen (unconfined)\n"
 _ALL_BUT_SYS_RESOURCE = "000001fffeffffff"
 
 
@@ -33,6 +35,10 @@ def stock(root: Path) -> str:
         write(root, f"{place}/size", "1000\n")
         write(root, f"{place}/queue/rotational", "1\n")
     write(root, "proc/sys/kernel/cap_last_cap", "40\n")
+    # No kernel has both of these; the values want a machine that takes them.
+    write(root, "sys/module/apparmor/parameters/enabled", "Y\n")
+    write(root, "sys/kernel/security/apparmor/profiles", _PROFILES)
+    write(root, "sys/fs/selinux/enforce", "1")
     # Not everybody may make a device; this one is everywhere.
     (root / "dev").mkdir(exist_ok=True)
     (root / "dev/urandom").unlink(missing_ok=True)
@@ -87,6 +93,25 @@ def no_sys_resource(root: Path) -> IsolatorHost:
     return host
 
 
+def no_security_modules(root: Path) -> IsolatorHost:
+    host = cgroup_v1(root)
+    for place in ("sys/module/apparmor", "sys/kernel/security", "sys/fs/selinux"):
+        shutil.rmtree(root / place)
+    return host
+
+
+def no_securityfs(root: Path) -> IsolatorHost:
+    host = cgroup_v1(root)
+    shutil.rmtree(root / "sys/kernel/security")
+    return host
+
+
+def permissive(root: Path) -> IsolatorHost:
+    host = cgroup_v1(root)
+    write(root, "sys/fs/selinux/enforce", "0")
+    return host
+
+
 #: By their names in the page. The first two are the columns of its first table.
 HOSTS: dict[str, Any] = {
     "cgroup v1": cgroup_v1,
@@ -98,4 +123,7 @@ HOSTS: dict[str, Any] = {
     "the host's IPC namespace": host_ipc,
     "a user namespace": user_namespace,
     "Kurma without CAP_SYS_RESOURCE": no_sys_resource,
+    "a kernel without AppArmor and SELinux": no_security_modules,
+    "no securityfs": no_securityfs,
+    "SELinux permissive": permissive,
 }

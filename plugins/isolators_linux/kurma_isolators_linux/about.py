@@ -29,6 +29,11 @@ ABOUT: dict[str, tuple[str, Any]] = {
     ),
     "os/linux/namespaces": ("host or private by ipc, net, pid, user, uts", {"pid": "host", "net": "private"}),
     "os/linux/privileged": ("true or false", True),
+    "os/linux/apparmor-profile": ("the name of a profile that is loaded", "my-profile"),
+    "os/linux/selinux-context": (
+        "{user, role, type, level}: a context of SELinux",
+        {"user": "system_u", "role": "system_r", "type": "container_t", "level": "s0:c1,c2"},
+    ),
     "os/linux/no-new-privileges": ("true or false", True),
     "resource/cpu": (
         "{request, limit}: cores, thousandths of one by m; request is the limit where it is not given",

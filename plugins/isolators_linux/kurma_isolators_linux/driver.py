@@ -41,6 +41,8 @@ _COMPILERS = {
     "os/linux/seccomp-retain-set": "seccomp:retain_set",
     "os/linux/seccomp-remove-set": "seccomp:remove_set",
     "kurma.io/seccomp-profile": "seccomp_profile:profile",
+    "os/linux/apparmor-profile": "labels:apparmor_profile",
+    "os/linux/selinux-context": "labels:selinux_context",
 }
 _BOTH = ("app", "pod")
 #: In which scopes an isolator has a meaning; those that are not here: an app's.
@@ -56,6 +58,8 @@ _SCOPES: dict[str, tuple[str, ...]] = {
     "kurma.io/network-read-bandwidth": _BOTH,
     "kurma.io/network-write-bandwidth": _BOTH,
     "os/linux/cpu-shares": _BOTH,
+    "os/linux/apparmor-profile": _BOTH,
+    "os/linux/selinux-context": _BOTH,
     "os/unix/sysctl": ("pod",),
     "host/api-access": _BOTH,
     "host/privileged": _BOTH,
@@ -73,6 +77,8 @@ _GATED = {
     "os/linux/namespaces": "host:namespaces_powers",
     "os/linux/privileged": "host:powers",
 }
+#: A pod's hold for each of its apps that has none of its own.
+_LABELS = ("os/linux/apparmor-profile", "os/linux/selinux-context")
 _FILTERS = frozenset(["os/linux/seccomp-retain-set", "os/linux/seccomp-remove-set", "kurma.io/seccomp-profile"])
 
 
@@ -97,6 +103,7 @@ class LinuxIsolators:
             from kurma_isolators_linux.blockio import pod_limits
 
             found += pod_limits(names, host)
+            found += tuple((name, host.pod[name]) for name in _LABELS if name in host.pod and name not in names)
         return found
 
     def compile(self, name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 from kurma_isolators_linux import plugin
 from kurma_isolators_linux.about import ABOUT
 from kurma_isolators_linux.driver import LinuxIsolators
 
-from kurma_core.hookspecs import Isolator
+from kurma_core.hookspecs import Isolator, IsolatorHost
 from kurma_core.testing import load_driver
-from kurma_core.testing.isolators import IsolatorContract
+from kurma_core.testing.isolators import HOSTS, IsolatorContract
+from kurma_core.value import replace
 
 CAPS = "os/linux/capabilities-{}-set".format
 ABOUTS = {name: LinuxIsolators().about(name) for name in ABOUT}
+
+
+CONTEXT = ABOUTS["os/linux/selinux-context"].example
 
 
 def both(name, *values):
@@ -84,6 +91,23 @@ class TestLinuxIsolators(IsolatorContract):
         ("os/linux/seccomp-remove-set", {"set": ["mount"], "errno": "EXYZ"}, "app"),
         ("os/linux/seccomp-remove-set", {"set": ["mount"]}, "pod"),
         ("kurma.io/seccomp-profile", "strict", "app"),
+        *both(
+            "os/linux/apparmor-profile",
+            "",
+            " my-profile",
+            "my\nprofile",
+            {"profile": "my-profile"},
+            "other",
+            "unconfined",
+        ),
+        *both("os/linux/apparmor-profile", "x" * 1001, None, ["my-profile"]),
+        *both("os/linux/selinux-context", "system_u:system_r:container_t:s0", {}, {**CONTEXT, "level": ""}),
+        *both(
+            "os/linux/selinux-context",
+            {**CONTEXT, "type": "a:b"},
+            {**CONTEXT, "user": 5},
+            {**CONTEXT, "more": "x"},
+        ),
         ("os/linux/no-new-privileges", "true", "app"),
         ("os/linux/no-new-privileges", True, "pod"),
         *both("resource/cpu", "1", {}, {"limit": 0}, {"request": 2, "limit": 1}, {"limit": 1, "default": True}),
@@ -114,6 +138,23 @@ class TestLinuxIsolators(IsolatorContract):
         ("os/unix/sysctl", {"net.ipv4.ip_forward": "1"}, "app"),
         ("os/unix/sysctl", ["net.ipv4.ip_forward"], "pod"),
     )
+
+    @pytest.fixture(params=sorted(HOSTS))
+    def host(self, request: pytest.FixtureRequest, tmp_path: Path) -> IsolatorHost:
+        """This machine's root, but for the profiles that are loaded."""
+        root = tmp_path / "root"
+        for name, files in (
+            ("sys/module/apparmor/parameters", {"enabled": "Y\n"}),
+            ("sys/kernel/security/apparmor", {"profiles": "my-profile (enforce)\n"}),
+        ):
+            (root / name).mkdir(parents=True)
+            for file, text in files.items():
+                (root / name / file).write_text(text)
+        for place in ("/", "/sys"):
+            for name in os.listdir(place):
+                if not (root / place[1:] / name).exists():
+                    (root / place[1:] / name).symlink_to(f"{place}/{name}")
+        return replace(HOSTS[request.param], root=str(root))
 
     @pytest.fixture
     def driver(self, tmp_path) -> Isolator:

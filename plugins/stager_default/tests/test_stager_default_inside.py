@@ -1,5 +1,6 @@
 """The half inside, as far as it runs without a pod: JSON, the manifest, logs, reasons, arguments."""
 
+import errno
 import json
 import os
 
@@ -16,6 +17,7 @@ from kurma_stager_default.inside import (
     devicewall,
     errors,
     hostfiles,
+    labels,
     manifest,
     smalljson,
     statusfile,
@@ -24,6 +26,7 @@ from kurma_stager_default.inside import (
 )
 
 from kurma_core.linux.cgroup_layout import Hierarchy, Layout
+from kurma_core.linux.execute import ExecuteError
 from kurma_core.models import IsolatorPlan
 
 values = st.recursive(
@@ -313,3 +316,17 @@ def test_of_many_executions_the_last_are_remembered_and_the_others_logs_go(monke
         run._remember(Past(number))
     assert [one["instance"] for one in run.history] == list(range(3, 13))
     assert removed == ["/pod/logs/main.log", "/pod/logs/main.1.log", "/pod/logs/main.2.log"]
+
+
+def test_a_program_that_is_denied_under_a_label_is_told_with_it():
+    """Only where the kernel says no more than that: a file's own mode is reason enough."""
+    profile, context = (
+        manifest.Plan({"version": 3, **label}) for label in ({"apparmor": "web"}, {"selinux": "a:b"})
+    )
+    denied = ExecuteError(errno.EACCES, "permission denied", "/bin/sh")
+    assert str(labels.explained(denied, profile)) == "/bin/sh: permission denied, with the AppArmor profile web"
+    assert str(labels.explained(denied, context)) == "/bin/sh: permission denied, with the SELinux context a:b"
+    assert labels.explained(denied, context).exit_code == 126
+    for code, reason in ((errno.EACCES, "is not executable (mode 0644)"), (errno.ENOENT, "not found")):
+        other = ExecuteError(code, reason, "/bin/sh")
+        assert labels.explained(other, profile) is other

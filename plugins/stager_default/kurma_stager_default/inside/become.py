@@ -124,6 +124,10 @@ def apply_limits(plan: Plan) -> None:
                 resource.setrlimit(number, (soft, hard))
             except (OSError, ValueError) as error:
                 raise SetupError(f"cannot set the limit {name} to {soft}:{hard}: {error}") from None
+    if plan.apparmor or plan.selinux:
+        from kurma_stager_default.inside import labels
+
+        labels.set_for_exec(plan)
 
 
 class Identity:
@@ -227,10 +231,17 @@ def become(
     except OSError as error:
         raise SetupError(f"the working directory {directory} {_no_directory(error, user.uid)}") from None
     ready()
-    if plan.seccomp:
-        # Last of all: it holds for us as well, so that we only execute from there on.
-        execute.execute_after(_filter(plan.seccomp), argv, environment)
-    execute.execute(argv, environment)
+    try:
+        if plan.seccomp:
+            # Last of all: it holds for us as well, so that we only execute from there on.
+            execute.execute_after(_filter(plan.seccomp), argv, environment)
+        execute.execute(argv, environment)
+    except execute.ExecuteError as error:
+        if plan.apparmor or plan.selinux:
+            from kurma_stager_default.inside import labels
+
+            raise labels.explained(error, plan) from None
+        raise
 
 
 def _no_directory(error: OSError, uid: int) -> str:

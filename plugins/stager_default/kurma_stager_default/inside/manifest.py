@@ -57,6 +57,7 @@ class Plan:
 
     __slots__ = (
         "ambient",
+        "apparmor",
         "capabilities",
         "cgroup",
         "devices",
@@ -66,6 +67,7 @@ class Plan:
         "privileged",
         "rlimits",
         "seccomp",
+        "selinux",
         "sysctls",
     )
 
@@ -83,6 +85,8 @@ class Plan:
         self.sysctls: dict[str, str] = value.get("sysctls", {})
         self.seccomp = bytes.fromhex(value.get("seccomp") or "")
         self.devices: list[dict[str, Any]] = value.get("devices", [])
+        self.apparmor: str | None = value.get("apparmor")
+        self.selinux: str | None = value.get("selinux")
         self.privileged: bool = value.get("privileged", False)
         self.namespaces: dict[str, str] = value.get("namespaces", {})
 

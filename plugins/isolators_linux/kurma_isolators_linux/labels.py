@@ -1,0 +1,129 @@
+"""os/linux/apparmor-profile and os/linux/selinux-context (X4): what a security module of the kernel holds apps to.
+
+App Container has the latter (Linux Isolators, since 0.8.9): user, role, type and level. The former is ours, and
+its value what rkt took: the name of a profile that is loaded. Each is looked up here, below ``IsolatorHost.root``,
+set by the stager for the next program that is executed, and checked once more by the kernel then.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from kurma_core.appc.types import describe
+from kurma_core.errors import IsolatorError
+from kurma_core.hookspecs import Compiled
+from kurma_core.models import IsolatorPlan
+from kurma_isolators_linux import machine
+
+if TYPE_CHECKING:
+    from kurma_core.hookspecs import IsolatorHost
+
+_ENABLED = "sys/module/apparmor/parameters/enabled"
+_SECURITYFS = "sys/kernel/security"
+_PROFILES = f"{_SECURITYFS}/apparmor/profiles"
+_SELINUX = "sys/fs/selinux"
+#: Characters; the kernel takes a page.
+_LONGEST = 1000
+_PARTS = ("user", "role", "type", "level")
+
+
+def apparmor_profile(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
+    """The name of a profile. One that is not loaded is refused, and not ignored, where the kernel has AppArmor."""
+    if not isinstance(value, str) or not value.isprintable() or value != value.strip() or not value:
+        raise IsolatorError(
+            f"isolator {name}: expected the name of a profile, got {describe(value)}",
+            hint='for instance "my-profile"',
+        )
+    if len(value) > _LONGEST:
+        raise IsolatorError(f"isolator {name}: a profile's name has at most {_LONGEST} characters")
+    if value == "unconfined":
+        raise IsolatorError(
+            f"isolator {name}: unconfined is no profile", hint="without this isolator an app has none of its own"
+        )
+    enabled = machine.text(host, _ENABLED)
+    if enabled != "Y":
+        why = "this kernel has no AppArmor" if enabled is None else "AppArmor is switched off in this kernel"
+        return Compiled(IsolatorPlan(), "ignored", why)
+    mode = _mode(name, value, host)
+    if mode == "unconfined":
+        raise IsolatorError(
+            f"isolator {name}: the profile {describe(value)} is loaded as unconfined: it denies nothing",
+            hint="leave out flags=(unconfined) where the profile is defined, and load it again",
+        )
+    complains = "the profile is in complain mode: what it does not allow is logged, and not denied"
+    return _of(scope, IsolatorPlan(apparmor=value), complains if mode == "complain" else "")
+
+
+def _mode(name: str, profile: str, host: IsolatorHost) -> str:
+    """``enforce``, ``complain``, ``kill``, ``unconfined``, ….
+
+    :raises IsolatorError: it is not loaded, or that cannot be found out.
+    """
+    path = f"{host.root.rstrip('/')}/{_PROFILES}"
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            for line in file:
+                found, _, mode = line.rstrip("\n").rpartition(" (")
+                if found == profile:
+                    return mode.removesuffix(")")
+    except FileNotFoundError:
+        raise IsolatorError(
+            f"isolator {name}: whether the profile {describe(profile)} is loaded cannot be looked up: there is no "
+            f"/{_PROFILES}",
+            hint=f"mount -t securityfs securityfs /{_SECURITYFS}",
+        ) from None
+    except OSError as error:
+        raise IsolatorError(
+            f"isolator {name}: whether the profile {describe(profile)} is loaded cannot be looked up: "
+            f"/{_PROFILES}: {error.strerror}"
+        ) from None
+    raise IsolatorError(
+        f"isolator {name}: the AppArmor profile {describe(profile)} is not loaded",
+        hint="load the file that defines it with apparmor_parser -r; aa-status lists what is loaded",
+    )
+
+
+def selinux_context(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
+    """``{"user": "system_u", "role": "system_r", "type": "container_t", "level": "s0"}``. Whether the policy knows
+    it, and lets a program come to it, the kernel says when the program is executed."""
+    context = _context(name, value)
+    if not os.path.isdir(f"{host.root.rstrip('/')}/{_SELINUX}"):
+        return Compiled(IsolatorPlan(), "ignored", "this kernel has no SELinux, or it is switched off")
+    enforcing = machine.text(host, f"{_SELINUX}/enforce")
+    note = ""
+    if enforcing is None:
+        note = f"whether SELinux denies anything here cannot be looked up: /{_SELINUX} is not mounted"
+    elif enforcing != "1":
+        note = "SELinux is permissive here: what the policy does not allow is logged, and not denied"
+    return _of(scope, IsolatorPlan(selinux=context), note)
+
+
+def _context(name: str, value: Any) -> str:
+    """As the kernel writes it."""
+    if not isinstance(value, dict) or value.keys() != set(_PARTS):
+        got = (
+            f"an object of {', '.join(sorted(value)) or 'nothing'}" if isinstance(value, dict) else describe(value)
+        )
+        raise IsolatorError(
+            f"isolator {name}: expected an object of user, role, type and level, got {got}",
+            hint='for instance {"user": "system_u", "role": "system_r", "type": "container_t", "level": "s0"}',
+        )
+    for part in _PARTS:
+        text = value[part]
+        more = ":,_.-" if part == "level" else "_.-"
+        if (
+            not isinstance(text, str)
+            or not 0 < len(text) <= _LONGEST
+            or not all((letter.isascii() and letter.isalnum()) or letter in more for letter in text)
+        ):
+            raise IsolatorError(f"isolator {name}: {part}: expected a word of SELinux, got {describe(text)}")
+    return ":".join(value[part] for part in _PARTS)
+
+
+def _of(scope: str, plan: IsolatorPlan, note: str) -> Compiled:
+    """A pod's is what its apps have that have none of their own: a default of theirs."""
+    outcome = "modified" if note else "enforced"
+    if scope == "pod":
+        return Compiled(IsolatorPlan(), outcome, note, apps=IsolatorPlan())
+    return Compiled(plan, outcome, note)
