@@ -24,7 +24,11 @@ KMSG = "/dev/kmsg"
 POWERS = {
     PRIVILEGED: (True, PRIVILEGED, "grep -q 'Seccomp:.0' /proc/self/status && head -c 1 /dev/kmsg | wc -c"),
     HOST: (True, HOST, "cat /host/root/etc/hostname /host/proc/1/comm && ls -d /host/pods/names"),
-    DEVICES: ([KMSG], f"{DEVICES}={KMSG}", "stat -c %t:%T /dev/kmsg"),
+    DEVICES: (
+        [{"path": "/dev/own/log", "hostPath": KMSG, "access": "r"}],
+        f"{DEVICES}={KMSG}",
+        "stat -c %t:%T /dev/own/log",
+    ),
     NAMESPACES: ({"pid": "host"}, f"{NAMESPACES}=pid", "readlink /proc/self/ns/pid"),
 }
 
@@ -89,10 +93,13 @@ def workshop(tmp_path, make_house, session_state, signers):
 
 
 def asking(workshop, level, isolator, value, **image):
-    """A template for a pod of one app of an image that shows the power; asked for at that level."""
-    script = POWERS[isolator][2]
-    isolators = {isolator: value}
-    listed = [{"name": isolator, "value": value}]
+    return asking_for(workshop, level, {isolator: value}, **image)
+
+
+def asking_for(workshop, level, isolators, **image):
+    """A template for a pod of one app of an image that shows the powers; asked for at that level."""
+    script = "; ".join(POWERS[isolator][2] for isolator in isolators)
+    listed = [{"name": isolator, "value": value} for isolator, value in isolators.items()]
     path = workshop.image(script=script, isolators=isolators if level == "image" else None, **image)
     app = {"name": "main", "image": path}
     if level == "app":
@@ -105,30 +112,35 @@ SAYS = {"image": "app main: its image", "app": "app main: the pod's manifest", "
 
 
 @pytest.mark.parametrize("level", ["image", "app", "pod"])
-@pytest.mark.parametrize("isolator", POWERS)
-def test_power_is_had_by_a_grant_alone(workshop, isolator, level):
-    value, power, _ = POWERS[isolator]
-    template = asking(workshop, level, isolator, value)
-    without = workshop.house(other={"images": ["example.com"], "isolators": ["host/api-access"]})
-    with pytest.raises(PowerError) as caught:
-        without.run({}, template=template)
-    message = caught.value.message
-    assert message.startswith(SAYS[level]), message
-    assert NAME in message
-    assert power in message
-    assert workshop.signed_by("alice")["signers"][0] in message
-    assert f"images: [{NAME}], signers: [" in caught.value.hint
-    assert caught.value.hint.endswith(f"isolators: [{power}]}}")
-    assert without.uuids() == [], "a refused pod leaves nothing"
+def test_power_is_had_by_a_grant_alone(workshop, level):
+    """Of several each by its own."""
+    template = asking_for(workshop, level, {isolator: value for isolator, (value, _, _) in POWERS.items()})
+    powers = [power for _, power, _ in POWERS.values()]
+    for power in powers:
+        others = [one for one in powers if one != power]
+        other = {"images": ["example.com"], "isolators": ["host/api-access"]}
+        without = workshop.house(tools=workshop.signed_by("alice", isolators=others), other=other)
+        with pytest.raises(PowerError) as caught:
+            without.run({}, template=template)
+        message = caught.value.message
+        assert message.startswith(SAYS[level]), message
+        assert NAME in message
+        assert power in message
+        assert workshop.signed_by("alice")["signers"][0] in message
+        assert f"images: [{NAME}], signers: [" in caught.value.hint
+        assert caught.value.hint.endswith(f"isolators: [{power}]}}")
+        assert without.uuids() == [], "a refused pod leaves nothing"
 
-    house = workshop.house(tools=workshop.signed_by("alice", isolators=[power]))
+    house = workshop.house(tools=workshop.signed_by("alice", isolators=powers))
     record, output = house.run({}, template=template)
-    assert (record.exit_code, output) == (0, shown(isolator)), record
-    assert f"app main: its image {NAME} has {power} by the grant tools of kurma.yml" in record.notes
-    (report,) = [one for one in record.isolators if not one.default]
-    assert report.name == isolator
+    assert (record.exit_code, output) == (0, "".join(map(shown, POWERS))), record
+    for power in powers:
+        assert f"app main: its image {NAME} has {power} by the grant tools of kurma.yml" in record.notes
+    reports = {one.name: one for one in record.isolators if not one.default}
+    assert reports.keys() == POWERS.keys()
     lacks = capabilities.bounding() != frozenset(range(capabilities.last_cap() + 1))
-    assert report.outcome == ("modified" if isolator == PRIVILEGED and lacks else "enforced"), report.note
+    for isolator, report in reports.items():
+        assert report.outcome == ("modified" if isolator == PRIVILEGED and lacks else "enforced"), report.note
 
 
 ONE = {"isolators": [PRIVILEGED]}
@@ -214,7 +226,9 @@ def test_what_root_types_passes(workshop):
     typed = replace(house.request({}, template=template), isolators=((NAMESPACES, {"pid": "host"}),))
     assert run(house, typed) == shown(NAMESPACES)
     script = f"{POWERS[DEVICES][2]}; {POWERS[PRIVILEGED][2]}"
-    overrides = AppOverrides(exec=("/bin/sh", "-c", script), isolators=((DEVICES, [KMSG]), (PRIVILEGED, True)))
+    overrides = AppOverrides(
+        exec=("/bin/sh", "-c", script), isolators=((DEVICES, POWERS[DEVICES][0]), (PRIVILEGED, True))
+    )
     assert run(house, house.request({}, template=template, overrides={"main": overrides})) == "1:b\n1\n"
     # It is his word for that, and not for what the image asks for besides.
     asks = asking(workshop, "image", NAMESPACES, {"pid": "host", "ipc": "host"})
@@ -283,6 +297,7 @@ def test_an_app_that_is_added_is_judged_too(workshop):
         record = adding(both, asks)
         assert f"app late: its image {NAME} has {power} by the grant devices of kurma.yml" in record.notes
         assert until(lambda: both.log(record, "late"), "what the app says") == "1:b\n"
+        until(lambda: both.client.pod(pod.uuid).apps[-1].exited, "its end")
         with pytest.raises(PowerError, match=power):
             house.client.app_start(pod.uuid, "late")
         both.client.app_rm(pod.uuid, "late", force=True)
