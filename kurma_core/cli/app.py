@@ -63,7 +63,7 @@ def add(session: Session, *, pod: str, start: bool, **options: Any) -> None:
     name = request.template.pod.apps[0].name
     record = session.client.app_add(pod, request, start=start, progress=session.progress())
     for report in record.isolators:
-        if report.scope == name and report.outcome != "enforced":
+        if report.scope == name and report.outcome != "enforced" and not report.default:
             why = f": {report.note}" if report.note else ""
             session.note(f"isolator {report.name} of app {name} is {report.outcome}{why}")
     session.line(name)

@@ -119,9 +119,9 @@ def _check_uuid_file(path: str | None) -> None:
 
 
 def _tell_of_isolators(session: Session, record: PodRecord) -> None:
-    """Says which of them are not enforced as they were asked for."""
+    """Says which of them are not enforced as they were asked for; of others ``show`` tells."""
     for report in record.isolators:
-        if report.outcome != "enforced":
+        if report.outcome != "enforced" and not report.default:
             of = f" of app {report.scope}" if report.scope else ""
             why = f": {report.note}" if report.note else ""
             session.note(f"isolator {report.name}{of} is {report.outcome}{why}")

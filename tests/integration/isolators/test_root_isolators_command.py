@@ -84,6 +84,17 @@ def test_what_is_not_enforced_is_told_and_refused_where_that_is_asked_for(kurma:
         )
         assert row.split()[:4] == ["example.com/none", "busybox", "1", "ignored"]
         kurma("rm", f"told-{command}")
+    # The filter that a privileged app has not is none that anybody has asked for.
+    done = kurma(
+        "prepare", "--net", "none", "--name", "told", "--isolator", "os/linux/privileged=true", kurma.image
+    )
+    assert "seccomp-profile" not in done.stderr, done.stderr
+    (row,) = [
+        line for line in kurma.out("show", "told").splitlines() if line.startswith("kurma.io/seccomp-profile")
+    ]
+    assert "ignored, default" in row
+    assert "the app is privileged" in row
+    kurma("rm", "told")
     # A pod with ids of its own was there before, so that their directory is.
     kurma.out("prepare", "--net", "none", "--userns", "auto", "--name", "before", kurma.image)
     before = sorted(os.listdir(state / "pods")), sorted(os.listdir(state / "pods/.ids"))

@@ -309,6 +309,21 @@ def test_one_direction_of_the_disk_below_a_path(house):
     assert wrote < read
 
 
+def test_what_goes_by_way_of_the_cache_is_told_where_it_is_not_held(house):
+    """v1's own limit: "modified" is the truth."""
+    now = "cut -d ' ' -f 1 /proc/uptime"
+    write = "dd if=/dev/zero of=/file bs=1M count=8"
+    script = f"{now}; {write} oflag=direct 2>/dev/null; {now}; {write} 2>/dev/null; {now}"
+    limits = [isolator("kurma.io/block-write-bandwidth", path=house.state, limit="4M")]
+    record, out = house.run({"main": shell(script, isolators=limits)})
+    direct, cached = seconds_of(out)
+    assert direct > 1, out
+    assert cached < direct / 2, out
+    outcome, note = reports(record, "main")["kurma.io/block-write-bandwidth"]
+    assert outcome == ("modified" if _throttles_flatly() else "enforced")
+    assert ("by way of the cache" in note) == _throttles_flatly()
+
+
 def test_a_device_that_is_gone_needs_no_limit(house):
     """What a pod was made with on a machine that has changed since."""
     record = house.client.prepare(house.request({"main": shell("echo up")}))
