@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import KurmaError
-from kurma_core.value import fields, frozen
+from kurma_core.value import fields, frozen, replace
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs import Isolator, IsolatorHost
+    from kurma_core.hookspecs import Isolator, IsolatorHost, Power
 
     Json = Any
 
@@ -66,7 +66,11 @@ def _info(name: str, plugin: str, driver: Isolator, host: IsolatorHost, default:
         return IsolatorInfo(name, plugin, default=default)
     about = told(name)
     try:
-        compiled = driver.compile(name, about.example, about.scopes[0], host)
+        # As it is where it is granted, and the core has made what it asks for.
+        powers = getattr(driver, "powers", None)
+        asked: Iterable[Power] = () if powers is None else powers(name, about.example)
+        shared = frozenset(power.namespace for power in asked if power.namespace is not None)
+        compiled = driver.compile(name, about.example, about.scopes[0], replace(host, shared=host.shared | shared))
         outcome, note = compiled.outcome, compiled.note
     except KurmaError as error:
         outcome, note = "refused", error.message

@@ -87,10 +87,13 @@ def idle_volumes(
     template: PodTemplate, reified: Reified, resolved: Mapping[str, tuple[str, ImageManifest]]
 ) -> tuple[str, ...]:
     """One line for people on each volume of the template that stands nowhere, or fulfils a mount point which no
-    app has: nothing forbids it (E7, P5), and a name was mistyped most likely.
+    app has: nothing forbids it (E7, P5), and a name was mistyped most likely. In a pod without apps they wait for
+    those that come.
 
     :param template: as it was read, with what an early one's volumes fulfil.
     """
+    if not reified.pod.apps:
+        return ()
     points = {
         point.name for app in reified.pod.apps for point in effective_app(app, resolved[app.name][1]).mount_points
     }

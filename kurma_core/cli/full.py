@@ -41,8 +41,20 @@ _NO_DAEMON = "there is no daemon: a pod runs for as long as this command; a unit
 _OPTIONS_ELSEWHERE = {
     "-d": _NO_DAEMON,
     "--detach": _NO_DAEMON,
+    "-m": "--memory 512Mi",
+    "--pids-limit": "--isolator 'kurma.io/pids-limit={\"limit\": 100}'",
+    "--cpu-shares": "--isolator os/linux/cpu-shares=512",
+    "--oom-score-adj": "--isolator os/linux/oom-score-adj=500",
+    "--sysctl": '--isolator \'os/unix/sysctl={"net.core.somaxconn": "1024"}\'',
+    "--privileged": "--isolator os/linux/privileged=true",
+    "--cap-add": "--caps-retain names all that there are to be",
+    "--cap-drop": "--caps-remove, or for all of them --isolator 'os/linux/capabilities-retain-set={\"set\": []}'",
+    "--security-opt": "--isolator has names for what it does: kurma isolators list",
+    "--entrypoint": "--exec PROGRAM, its arguments after --",
+    "--tmpfs": "--volume name=tmp,kind=empty,mode=1777 --mount volume=tmp,target=/tmp",
+    "--restart": "--annotation kurma.io/restart=on-failure",
 }
-_THAT_RUN = ("run", "run-prepared", "start", "restart", "enter", "exec")
+_THAT_RUN = ("run", "prepare", "app add", "run-prepared", "start", "restart", "enter", "exec")
 _REST = "kurma.rest"
 _DESCRIPTION = """A pluggable App Container executor.
 

@@ -69,7 +69,12 @@ def isolators(options: dict[str, Any]) -> tuple[tuple[str, Json], ...]:
 
 
 def of_the_pod(options: dict[str, Any]) -> tuple[tuple[str, Json], ...]:
-    """As :func:`isolators`, for the pod."""
+    """As :func:`isolators`, for the pod.
+
+    :raises UsageError: the host's names are asked for, and one of the pod's own.
+    """
+    if options["uts"] == "host" and options["hostname"] is not None:
+        raise UsageError("--uts host and --hostname contradict each other", hint="the pod has the host's own name")
     words = {option.name: options[option.name] for option in OF_THE_POD if options[option.name] is not None}
     return (("os/linux/namespaces", words),) if words else ()
 
@@ -92,7 +97,7 @@ def _isolator(text: str) -> tuple[str, Json]:
     from kurma_core.appc.jsonio import loads
     from kurma_core.appc.types import ac_identifier
 
-    name, value = values.pair(text, "--isolator")
+    name, value = values.pair(text, "--isolator", "NAME=JSON")
     try:
         return ac_identifier(name, "$"), loads(value, "its value")
     except ManifestError as error:

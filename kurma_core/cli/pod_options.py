@@ -289,13 +289,19 @@ def _overrides(options: dict[str, Any]) -> AppOverrides:
     workdir: str | None = options["workdir"]
     return AppOverrides(
         arguments=options["arguments"],
-        exec=(options["exec"],) if options["exec"] else (),
+        exec=() if options["exec"] is None else (_program(options["exec"]),),
         user=user,
         group=group,
         working_directory=None if workdir is None else values.inner_path(workdir, "--workdir"),
         environment=tuple(dict(environment).items()),
         isolators=isolator_options.isolators(options),
     )
+
+
+def _program(path: str) -> str:
+    if path == "":
+        raise UsageError("--exec: the program's path is empty")
+    return path
 
 
 def _userns(text: str | None) -> str | None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 
 from kurma_core.cli import values
-from kurma_core.errors import UsageError
+from kurma_core.errors import ManifestError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
     Json = Any
+
+_KEYS = ("name", "kind", "source", "readOnly", "recursive", "idmap", "mode", "uid", "gid")
 
 
 def add(
@@ -52,16 +54,19 @@ def _bind(text: str) -> tuple[str, str, set[str]]:
     words = set(last.split(",")) if more else set()
     if (
         not (source and colon and target.startswith("/"))
-        or not words <= {"", "ro", "rw", "idmap"}
+        or not words <= {"ro", "rw", "idmap"}
         or ({"ro", "rw"} <= words)
     ):
-        raise UsageError(f"-v: malformed {text!r}", hint="write SOURCE:TARGET[:ro][,idmap], e.g. ./data:/data:ro")
+        hint = "write SOURCE:TARGET[:ro][,idmap], e.g. ./data:/data:ro"
+        if words & {"z", "Z"}:
+            hint = "labels of SELinux are not Kurma's to change: leave out z and Z, and see chcon(1)"
+        raise UsageError(f"-v: malformed {text!r}", hint=hint)
     if "/" not in source and source not in (".", ".."):
         raise UsageError(
             f"-v: {source!r} is no path",
             hint=f"write ./{source}, or --volume name={source},kind=empty --mount volume={source},target={target}",
         )
-    return _absolute(source, "-v"), target, words
+    return _absolute(source, "-v"), values.inner_path(target, "-v: target"), words
 
 
 def _absolute(source: str, option: str) -> str:
@@ -100,9 +105,15 @@ def _free_name(target: str, taken: set[Any]) -> str:
 
 
 def _volume(text: str) -> dict[str, Json]:
+    from kurma_core.appc.pod import Volume
+
     volume: dict[str, Json] = {}
+    seen: set[str] = set()
     for part in text.split(","):
         key, equals, value = part.partition("=")
+        if key in seen:
+            raise UsageError(f"--volume: {key} stands twice in {text!r}", hint="say each once")
+        seen.add(key)
         if key in ("readOnly", "recursive", "idmap"):
             if value not in ("", "true", "false") or (equals and not value):
                 raise UsageError(f"--volume: {key} is true or false, not {value!r}")
@@ -119,10 +130,17 @@ def _volume(text: str) -> dict[str, Json]:
             volume[key] = value
         else:
             hint = "write name=NAME,kind=host,source=PATH or name=NAME,kind=empty"
+            if key not in _KEYS:
+                hint = f"keys: {', '.join(_KEYS)}"
             raise UsageError(f"--volume: malformed {part!r} in {text!r}", hint=hint)
     volume.setdefault("kind", "host" if "source" in volume else "empty")
     if "name" not in volume:
         raise UsageError(f"--volume: {text!r} has no name", hint="write name=NAME,…")
+    try:
+        Volume.parse(volume, "$")
+    except ManifestError as error:
+        where, expected, found = (str(error.data[each]) for each in ("path", "expected", "found"))
+        raise UsageError(f"--volume: {where.removeprefix('$.')}: expected {expected}, found {found}") from None
     return volume
 
 

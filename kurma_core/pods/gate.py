@@ -117,7 +117,7 @@ def check_app(
     if not wanted:
         return ()
     vouchers = services.images.vouchers(image, insecure=insecure)
-    return tuple(_granted(need, app, vouchers, services.config.grants) for need in wanted)
+    return _granted(wanted, app, vouchers, services.config.grants)
 
 
 def check_again(document: PodDocument, services: Services, app: str | None = None) -> None:
@@ -129,17 +129,29 @@ def check_again(document: PodDocument, services: Services, app: str | None = Non
         check_app(document.needs, name, document.images[name], services, document.insecure)
 
 
-def _granted(need: Need, app: str, vouchers: Vouchers, grants: Mapping[str, GrantConfig]) -> str:
-    for name, grant in grants.items():
-        if {need.power, need.isolator}.intersection(grant.isolators) and admits(grant, vouchers):
-            return f"{note_of(app)}{vouchers.name} has {need.power} by the grant {name} of kurma.yml"
+def _granted(
+    wanted: list[Need], app: str, vouchers: Vouchers, grants: Mapping[str, GrantConfig]
+) -> tuple[str, ...]:
+    """:raises PowerError: some of it is not; it has all that is lacking, so that one line gives it."""
+    admitting = {name: frozenset(grant.isolators) for name, grant in grants.items() if admits(grant, vouchers)}
+    notes, refused = [], []
+    for need in wanted:
+        by = next(
+            (name for name, some in admitting.items() if not some.isdisjoint((need.power, need.isolator))), None
+        )
+        if by is None:
+            refused.append(need)
+        else:
+            notes.append(f"{note_of(app)}{vouchers.name} has {need.power} by the grant {by} of kurma.yml")
+    if not refused:
+        return tuple(notes)
     raise PowerError(
-        f"{_asked(need, app, vouchers)}: power over the host, which no grant of kurma.yml gives to that image "
-        f"({_signed(vouchers)})",
-        hint=f"if it is meant, {_where(grants)}: {_line(need, app, vouchers, grants)}",
+        f"app {app}: {_asked(refused, vouchers)}: power over the host, which no grant of kurma.yml gives to that "
+        f"image ({_signed(vouchers)})",
+        hint=f"if it is meant, {_where(grants)}: {_line(refused, app, vouchers, grants)}",
         app=app,
         image=vouchers.id,
-        isolator=need.isolator,
+        isolator=refused[0].isolator,
     )
 
 
@@ -168,14 +180,21 @@ def begins(name: str, beginning: str) -> bool:
 # --- the refusal -----------------------------------------------------------------------------------------------
 
 
-def _asked(need: Need, app: str, image: Vouchers) -> str:
-    if need.level == OF_IMAGE:
-        return f"app {app}: its image {image.name} asks for {need.power}"
-    if need.level == OF_APP:
-        return f"app {app}: the pod's manifest asks for {need.power} for its image {image.name}"
-    if need.level == OF_POD:
-        return f"app {app}: the pod asks for {need.power}, which its image {image.name} would have as well"
-    return f"app {app}: app {need.level} asks for {need.power}, which its image {image.name} would have as well"
+def _asked(refused: list[Need], image: Vouchers) -> str:
+    """Who asks for what, each once."""
+    levels: dict[str, dict[str, None]] = {}
+    for need in refused:
+        levels.setdefault(need.level, {})[need.power] = None
+    return "; ".join(_asks(level, ", ".join(powers), image.name) for level, powers in levels.items())
+
+
+def _asks(level: str, what: str, image: str) -> str:
+    if level == OF_IMAGE:
+        return f"its image {image} asks for {what}"
+    if level == OF_APP:
+        return f"the pod's manifest asks for {what} for its image {image}"
+    who = "the pod" if level == OF_POD else f"app {level}"
+    return f"{who} asks for {what}, which its image {image} would have as well"
 
 
 def _signed(image: Vouchers) -> str:
@@ -193,7 +212,7 @@ def _where(grants: Mapping[str, GrantConfig]) -> str:
     return "put among the grants of kurma.yml" if grants else "add to kurma.yml"
 
 
-def _line(need: Need, app: str, image: Vouchers, grants: Collection[str]) -> str:
+def _line(refused: list[Need], app: str, image: Vouchers, grants: Collection[str]) -> str:
     name, number = app, 1
     while name in grants:
         number += 1
@@ -203,7 +222,8 @@ def _line(need: Need, app: str, image: Vouchers, grants: Collection[str]) -> str
         whose = f"images: {_list([image.name])}, signers: {_list(image.signers)}"
     else:
         whose = f"digests: {_list([image.id, *loose])}"
-    entry = f"{_scalar(name)}: {{{whose}, isolators: {_list([need.power])}}}"
+    powers = dict.fromkeys(need.power for need in refused)
+    entry = f"{_scalar(name)}: {{{whose}, isolators: {_list(powers)}}}"
     return entry if grants else f"grants: {{{entry}}}"
 
 

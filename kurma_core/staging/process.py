@@ -92,6 +92,10 @@ class StagerProcess:
         status = self.wait()
         if status == 0:
             return False
+        said = self._last_output()
+        if status == 1 and said:
+            # It has ended in order, and said why: mostly that something in the pod's documents cannot be.
+            raise StagerError(f"the pod cannot be started: {said}", status=status)
         how = "it ended in an unknown way" if status is None else f"it ended with status {status}"
         raise StagerError(f"the stager failed to start its pod: {how}{self._told()}", status=status)
 

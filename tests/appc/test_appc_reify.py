@@ -116,6 +116,9 @@ def test_volumes_that_stand_nowhere_are_told():
     images = {"a": (ID, image(point("work", "/w")))}
     (note,) = idle_volumes(source, reify(source, images), images)
     assert note.startswith("volume wrok: stands nowhere: ")
+    # Those of a pod that has no apps yet wait for some.
+    empty = template(volumes=[HOST])
+    assert idle_volumes(empty, reify(empty, {}), {}) == ()
 
 
 def test_names_of_added_volumes_are_free():

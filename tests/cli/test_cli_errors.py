@@ -128,6 +128,13 @@ def test_words_of_other_engines_are_translated(
     [
         ("run -d img", "no daemon"),
         ("run --detach img", "no daemon"),
+        ("run -m 5m img", "--memory"),
+        ("run --pids-limit 5 img", "kurma.io/pids-limit={"),
+        ("run --privileged img", "os/linux/privileged=true"),
+        ("run --cap-drop all img", "os/linux/capabilities-retain-set={"),
+        ("run --entrypoint /bin/ls img", "--exec"),
+        ("run --restart always img", "kurma.io/restart"),
+        ("app add web --cap-add SYS_ADMIN img", "--caps-retain"),
     ],
 )
 def test_what_other_engines_can_do_is_told(

@@ -444,6 +444,18 @@ def test_options_that_are_short_for_an_isolator(fakes: ModuleType, command: str)
         (["--caps-retain", "CAP_KILL", "--caps-remove", "CAP_KILL"], "contradict each other"),
         (["--caps-retain", ""], "--caps-retain: expected capabilities, found ''"),
         (["--caps-remove", "CAP_KILL,,CAP_CHOWN"], "--caps-remove: expected capabilities"),
+        (["--isolator", "a"], "--isolator: expected NAME=JSON, found 'a'"),
+        (["--exec", ""], "--exec: the program's path is empty"),
+        (["-v", "./a:/data:"], "-v: malformed './a:/data:'"),
+        (["-v", "./a:/data/../x"], "-v: target: '/data/../x' is no absolute path without .."),
+        (
+            ["--volume", "name=a,kind=host"],
+            "--volume: source: expected an absolute path on the host, found nothing",
+        ),
+        (["--volume", "name=a,kind=tmpfs"], '--volume: kind: expected "host" or "empty", found "tmpfs"'),
+        (["--volume", "name=A,kind=empty"], "--volume: name: expected a name"),
+        (["--volume", "name=a,kind=empty,source=/a"], "--volume: source: expected no source in a volume of kind"),
+        (["--volume", "name=a,source=/a,source=/b"], "--volume: source stands twice in"),
     ],
 )
 def test_isolators_that_are_malformed_are_told(
@@ -457,6 +469,27 @@ def test_isolators_that_are_malformed_are_told(
         assert said in first
         assert [line[:8] for line in more] in ([], ["  hint: "])
         assert client.calls == []
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (
+            ["-v", "./a:/data:ro,z"],
+            "labels of SELinux are not Kurma's to change: leave out z and Z, and see chcon(1)",
+        ),
+        (
+            ["--volume", "name=a,source=/a,readonly=true"],
+            "keys: name, kind, source, readOnly, recursive, idmap, mode, uid, gid",
+        ),
+        (["--uts", "host", "--hostname", "foo"], "the pod has the host's own name"),
+    ],
+)
+def test_what_other_engines_have_here_is_told(
+    fakes: ModuleType, capsys: pytest.CaptureFixture[str], words: list[str], hint: str
+) -> None:
+    assert main(["run", *words, "img"], connect=fakes.FakeClient().connect) == 2
+    assert capsys.readouterr().err.splitlines()[1] == f"  hint: {hint}"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from kurma_core.appc.image import App, Isolator
 from kurma_core.errors import IsolatorError
-from kurma_core.hookspecs import Compiled, IsolatorAbout, IsolatorHost
+from kurma_core.hookspecs import Compiled, IsolatorAbout, IsolatorHost, Power
 from kurma_core.isolation import compile_isolators, scopes
 from kurma_core.isolator_list import IsolatorInfo, isolator_list
 from kurma_core.models import CgroupSetting, Device, IsolatorPlan, IsolatorReport, TrafficLimit
@@ -225,8 +225,18 @@ def test_the_list_of_isolators() -> None:
         def compile(self, name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
             raise IsolatorError(f"not {value} here")
 
-    drivers: Any = {"score": Score(), "told": Told(), "refusing": Refusing()}
-    limit, none, zero, score = isolator_list(drivers, HOST)
+    class Sharing(Told):
+        names = ("example.com/share",)
+
+        def powers(self, name: str, value: Any) -> tuple[Power, ...]:
+            return (Power(f"{name}=pid", "pid"), Power(name))
+
+        def compile(self, name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
+            return Compiled(IsolatorPlan(), note=",".join(host.shared))
+
+    drivers: Any = {"score": Score(), "told": Told(), "refusing": Refusing(), "sharing": Sharing()}
+    limit, none, share, zero, score = isolator_list(drivers, HOST)
+    assert share.note == "pid", "what the core makes for it is there"
     assert limit == IsolatorInfo(
         "example.com/limit", "told", ("pod",), "anything", "imit", "modified", "a bit", default="app"
     )

@@ -239,6 +239,34 @@ def test_a_grant_of_one_power_gives_no_other() -> None:
                 gate.check_app(wanted, "web", ID, services(some, image()))
 
 
+def test_all_that_is_refused_is_told_at_once(tmp_path: Path) -> None:
+    """One line, pasted once, gives it all; what is granted already is not in it."""
+    wanted = {
+        "web": (
+            Need(PRIVILEGED, "its image"),
+            Need("host/privileged", "its image"),
+            Need(f"{NAMESPACES}=pid", "web"),
+        ),
+        "": (
+            Need(PRIVILEGED, "the pod"),
+            Need(f"{NAMESPACES}=pid", "web"),
+            Need("kurma.io/devices=/dev/a", "the pod"),
+        ),
+    }
+    had = {"first": grant(images=("example.com",), isolators=("host/privileged",))}
+    with pytest.raises(PowerError) as caught:
+        gate.check_app(wanted, "web", ID, services(had, image()))
+    assert caught.value.message.startswith(
+        "app web: its image example.com/app asks for os/linux/privileged; the pod asks for os/linux/privileged, "
+        "kurma.io/devices=/dev/a, which its image example.com/app would have as well: power over the host"
+    )
+    file = tmp_path / "kurma.yml"
+    file.write_text(f"grants: {{{caught.value.hint.split(': ', 1)[1]}}}\n")
+    granted = config.load(str(file)).grants
+    assert granted["web"].isolators == (PRIVILEGED, "kurma.io/devices=/dev/a")
+    assert len(gate.check_app(wanted, "web", ID, services({**had, **granted}, image()))) == 4
+
+
 def test_every_app_of_a_pod_is_looked_at() -> None:
     ours, theirs = image(), image("example.net/other", id="sha512-" + "1" * 128)
     wanted = {"": (Need(PRIVILEGED, "the pod"),)}

@@ -59,9 +59,16 @@ def _bit(name: str, word: Any) -> int:
     if isinstance(word, str):
         import difflib
 
-        upper = word.upper() if word.upper().startswith("CAP_") else f"CAP_{word.upper()}"
-        near = difflib.get_close_matches(upper[:40], linux.NAMES, 1)
-        hint = f"did you mean {near[0]}?" if near else hint
+        # What all of them begin with makes none of them alike.
+        upper = word.upper().removeprefix("CAP_")
+        near = difflib.get_close_matches(upper[:40], [each.removeprefix("CAP_") for each in linux.NAMES], 1)
+        hint = f"did you mean CAP_{near[0]}?" if near else hint
+        if upper == "ALL":
+            hint = (
+                "there is no word for all of them: name each, or give os/linux/privileged"
+                if name.endswith("retain-set")
+                else "to remove all, keep none: --isolator 'os/linux/capabilities-retain-set={\"set\": []}'"
+            )
     raise IsolatorError(f"isolator {name}: no such capability: {describe(word)}", hint=hint)
 
 

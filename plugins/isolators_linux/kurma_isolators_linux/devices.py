@@ -60,7 +60,9 @@ def _read(name: str, value: Any) -> list[_Wanted]:
     for number, one in enumerate(wanted):
         for other in wanted[:number]:
             shorter, longer = sorted((one.path, other.path), key=len)
-            if longer == shorter or longer.startswith(f"{shorter}/"):
+            if longer == shorter:
+                raise IsolatorError(f"isolator {name}: {one.path} stands there twice", hint="say each once")
+            if longer.startswith(f"{shorter}/"):
                 raise IsolatorError(f"isolator {name}: {one.path} stands in the way of {other.path}")
     return wanted
 

@@ -30,15 +30,23 @@ API = "/run/kurma/kurma.sock"
 
 def namespaces_of(name: str, value: Any) -> Mapping[str, str]:
     """:raises IsolatorError: it is not what this isolator is."""
-    if not isinstance(value, dict) or not all(
-        kind in KINDS and isinstance(word, str) and word in _WORDS for kind, word in value.items()
-    ):
+    got = None
+    if not isinstance(value, dict):
+        got = describe(value)
+    else:
+        for kind, word in value.items():
+            if kind not in KINDS:
+                got = describe(kind)
+            elif not isinstance(word, str) or word not in _WORDS:
+                got = f"{describe(word)} for {kind}"
+    if got is not None:
         raise IsolatorError(
             f'isolator {name}: expected an object with "host" or "private" for some of {", ".join(KINDS)}, '
-            f"got {describe(value)}",
+            f"got {got}",
             hint='for instance {"net": "host", "pid": "private"}',
         )
-    return value
+    found: Mapping[str, str] = value
+    return found
 
 
 def namespaces_powers(name: str, value: Any) -> tuple[Power, ...]:
@@ -53,7 +61,7 @@ def namespaces(name: str, value: Any, scope: str, host: IsolatorHost) -> Compile
     for kind, word in sorted(namespaces_of(name, value).items()):
         got = "host" if kind in host.shared else "private"
         if word != got:
-            notes.append(f"the pod's {kind} namespace is {_OWN[got]}, as was said elsewhere")
+            notes.append(f"the pod's {kind} namespace is {_OWN[got]}: that was decided for the pod")
     return Compiled(IsolatorPlan(), "ignored" if notes else "enforced", "; ".join(notes))
 
 

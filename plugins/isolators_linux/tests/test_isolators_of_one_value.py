@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from kurma_isolators_linux.driver import LinuxIsolators
 
@@ -83,6 +85,8 @@ def test_who_is_not_root_is_told_what_root_could_give(host, tmp_path):
     [
         ("CAP_NET_ADMINN", "did you mean CAP_NET_ADMIN?"),
         ("sys_adm", "did you mean CAP_SYS_ADMIN?"),
+        ("all", "there is no word for all of them: name each, or give os/linux/privileged"),
+        ("CAP_FOO", "they are named as in capabilities(7): CAP_CHOWN"),
         ("zzz", "they are named as in capabilities(7): CAP_CHOWN"),
         (7, "they are named as in capabilities(7): CAP_CHOWN"),
     ],
@@ -91,6 +95,26 @@ def test_an_unknown_capability_names_the_nearest(word, hint):
     with pytest.raises(IsolatorError, match="no such capability") as caught:
         compiled(RETAIN, {"set": [word]})
     assert caught.value.hint == hint
+
+
+def test_all_capabilities_are_removed_by_keeping_none():
+    with pytest.raises(IsolatorError) as caught:
+        compiled(REMOVE, {"set": ["ALL"]})
+    example = caught.value.hint.split("=", 1)[1].strip("'")
+    assert compiled(RETAIN, json.loads(example)).plan.capabilities == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "got"),
+    [
+        ("os/linux/namespaces", {"pid": "host", "mnt": "host"}, 'got "mnt"'),
+        ("os/linux/namespaces", {"pid": "hots"}, 'got "hots" for pid'),
+        ("kurma.io/devices", ["/dev/fuse", "/dev/fuse"], "/dev/fuse stands there twice"),
+    ],
+)
+def test_what_is_wrong_in_a_value_is_named(name, value, got):
+    with pytest.raises(IsolatorError, match=f"{got}$"):
+        compiled(name, value)
 
 
 def test_both_sets_at_once_are_an_error():

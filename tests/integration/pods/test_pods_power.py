@@ -257,7 +257,7 @@ def test_the_hosts_network_by_a_grant(workshop):
     (report,) = [one for one in record.isolators if one.name == NAMESPACES]
     assert (report.outcome, report.note) == (
         "ignored",
-        "the pod's net namespace is its own, as was said elsewhere",
+        "the pod's net namespace is its own: that was decided for the pod",
     )
 
 

@@ -215,7 +215,7 @@ def test_an_end_of_which_the_stager_tells_nonsense_is_no_good_one(foreign, scrip
 def test_a_stager_whose_program_is_not_there(foreign):
     """127 would be the app's own command."""
     house = foreign("exit 0", app={"exec": ["/nope"], "user": "0", "group": "0"})
-    with pytest.raises(StagerError, match="stager shell: cannot start /nope: no such file") as caught:
+    with pytest.raises(StagerError, match="stager shell: cannot start /nope: not found") as caught:
         with house.running():
             pass
     assert caught.value.exit_code == 125

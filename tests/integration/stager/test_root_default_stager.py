@@ -134,7 +134,7 @@ def test_one_app_that_cannot_be_executed_does_not_end_the_others(pods):
 def test_what_cannot_be_set_up_fails_the_start(pods, fields, reason):
     """G3, Y2: the stager ends otherwise than by 0 before it closes descriptor 4, and its last line says why."""
     pod = pods({"main": sh("true", **fields)})
-    with pytest.raises(StagerError, match="failed to start") as caught:
+    with pytest.raises(StagerError, match=r"^the pod cannot be started: app ") as caught:
         pod.started()
     assert reason in str(caught.value)
     assert pod.app()["exitReason"] == "start-failed"

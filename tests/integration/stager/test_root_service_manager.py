@@ -175,9 +175,7 @@ def test_a_port_that_is_taken(talk: Pods) -> None:
     with socket.create_server(("0.0.0.0", 8731)):
         pod = talk({"web": speak(ports=[port("www", 8730, count=2)])})
         assert pod.ended() == 1
-    assert pod.output() == (
-        "kurma stager: app web: port www: 8731/tcp cannot be listened on: Address already in use\n"
-    )
+    assert pod.output() == ("app web: port www: 8731/tcp cannot be listened on: Address already in use\n")
 
 
 # --- readiness ---------------------------------------------------------------------------------------------------

@@ -153,7 +153,7 @@ def _serve(house: _House) -> int:
 
 def _complain(text: str) -> None:
     try:  # noqa: SIM105 - contextlib costs every pod's start
-        os.write(2, f"kurma stager: {text}\n".encode(errors="replace"))
+        os.write(2, f"{text}\n".encode(errors="replace"))
     except OSError:
         pass  # a full disk, where our output goes, too: our exit status has to do
 
