@@ -157,6 +157,9 @@ def test_read_only_adds_up(by_point, by_volume, explicit):
     source = template({"name": "a", "mounts": mounts}, volumes=[{**HOST, "readOnly": by_volume}])
     done = reify(source, {"a": (ID, image(point("work", "/w", readOnly=by_point)))})
     assert done.mounts["a"] == (AppMount("work", "/w", by_point or by_volume),)
+    if explicit:
+        # Where the app has no mount point either.
+        assert reify(source, {"a": (ID, image())}).mounts["a"] == (AppMount("work", "/w", by_volume),)
 
 
 def test_volume_of_the_apps_own_overrides():

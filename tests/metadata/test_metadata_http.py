@@ -104,6 +104,11 @@ def test_what_is_refused(text, wanted):
     assert status(text) == wanted
 
 
+def test_the_limits_are_those_of_the_guide():
+    """docs/metadata.md"""
+    assert (HEAD_LIMIT, BODY_LIMIT, HEADER_LIMIT) == (8 << 10, 64 << 10, 64)
+
+
 def test_the_longest_body_is_taken():
     (request,) = requests(b"POST / HTTP/1.0\r\nContent-Length: %d\r\n\r\n" % BODY_LIMIT, b"x" * BODY_LIMIT)
     assert len(request.body) == BODY_LIMIT

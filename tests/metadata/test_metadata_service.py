@@ -282,6 +282,34 @@ def test_a_pod_that_asks_and_asks_does_not_slow_another():
     assert sorted(turns)[25] < 0.02
 
 
+def test_one_request_of_a_pod_then_one_of_the_next():
+    """However many connections one has, and however much they have sent (M4)."""
+    turns = []
+
+    class Counting(FakeFacts):
+        def stamp(self):
+            turns.append(self.uuid)
+            return 0
+
+    with served(Counting(), Counting(OTHER)) as (addresses, service), contextlib.ExitStack() as stack:
+        many = [stack.enter_context(Wire(addresses[0])) for _ in range(4)]
+        few = stack.enter_context(Wire(addresses[1]))
+        for wire in (*many, few):
+            assert wire.say(GET).hear().status == 200
+        turns.clear()
+        with service._lock:
+            # One wakes the thread, which waits for the lock; the others come with its next round.
+            many[0].say(GET * 10)
+            time.sleep(0.1)
+            for wire in (*many, few):
+                wire.say(GET * 10)
+        assert [few.hear().status for _ in range(10)] == [200] * 10
+        assert [wire.hear().status for wire in many for _ in range(10)] == [200] * 40
+    last = len(turns) - turns[::-1].index(OTHER)
+    assert turns[:last].count(OTHER) == 10
+    assert turns[:last].count(UUID) <= 12
+
+
 def service_turns(wire):
     started = time.perf_counter()
     assert wire.say(GET).hear().status == 200

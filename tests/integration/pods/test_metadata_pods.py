@@ -259,9 +259,13 @@ class TestSecrets:
         with house.running("echo something; sleep 1000") as pod:
             token, key = secrets_of(house, pod)
             assert set(files_with(house.path(pod), token)) == {"metadata/token", "stager/manifest"}
-            for line in command_lines():
-                assert token not in line
-                assert key.hex() not in line
+            with entering(house, "enter", pod.uuid, "--", "/bin/sleep", "1000") as entered:
+                until(lambda: any(line == "/bin/sleep\0001000\0" for line in command_lines()), "the command runs")
+                for line in command_lines():
+                    assert token not in line
+                    assert key.hex() not in line
+                with open(f"/proc/{entered.pid}/environ") as file:
+                    assert token not in file.read()
             said = [json.dumps(house.client.pod(pod.uuid).to_json()), repr(house.client.pod(pod.uuid))]
             said.append(command(house, "cat-manifest", pod.uuid))
             for words in (["list"], ["show", pod.uuid], ["status", pod.uuid]):
@@ -317,11 +321,23 @@ def command_lines():
             yield file.read()
 
 
+def words_of(house, *words):
+    program = os.path.join(os.path.dirname(sys.executable), "kurma")
+    return [program, "--config", house.config_file, "--dir", house.state, *words]
+
+
 def command(house, *words):
-    program = [os.path.join(os.path.dirname(sys.executable), "kurma")]
-    options = ["--config", house.config_file, "--dir", house.state]
-    done = subprocess.run([*program, *options, *words], capture_output=True, text=True, check=True)
+    done = subprocess.run(words_of(house, *words), capture_output=True, text=True, check=True)
     return done.stdout + done.stderr
+
+
+@contextlib.contextmanager
+def entering(house, *words):
+    with subprocess.Popen(words_of(house, *words), stdin=subprocess.DEVNULL) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
 
 
 class TestLife:

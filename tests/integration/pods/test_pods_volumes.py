@@ -49,9 +49,14 @@ def test_what_is_mounted_below_comes_along_where_wanted(house, tmp_path):
     (source / "below").mkdir(parents=True)
     assert os.system(f"mount -t tmpfs below {source}/below && echo there > {source}/below/file") == 0
     try:
-        for recursive, expected in ((True, "there\n"), (False, "")):
+        for recursive, by_point, expected in (
+            (True, False, "there\n"),
+            (True, True, "there\n"),
+            (False, False, ""),
+        ):
             app = mounting("cat /vol/below/file; echo x > /vol/below/probe || true", "vol")
-            volume = host("vol", source, recursive=recursive, readOnly=True)
+            app["mountPoints"][0]["readOnly"] = by_point
+            volume = host("vol", source, recursive=recursive, readOnly=not by_point)
             record, output = house.run({"main": app}, volumes=[volume])
             assert output.replace("cat: can't open '/vol/below/file': No such file or directory\n", "").startswith(
                 expected

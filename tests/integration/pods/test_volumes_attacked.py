@@ -120,6 +120,7 @@ def test_a_refused_pod_leaves_the_host_as_it_was(house, image, tmp_path, source)
         (source, ["/a/x", "/place"], "volume vol: cannot be mounted at /place: overlaps volume vol at /a/x"),
         (source, ["/loop"], "volume vol: cannot be mounted at /loop: too many links"),
         (source, ["/to-proc/x"], "volume vol: cannot be mounted at /to-proc/x: "),
+        (source, ["/to-proc/sys"], "volume vol: cannot be mounted at /to-proc/sys: that place is the system's"),
         (source, ["/to-dev"], "volume vol: cannot be mounted at /to-dev: that place is the system's"),
         (source, [f"/{LONG}n"], f"volume vol: cannot be mounted at /{LONG}n: File name too long"),
         (source / "mark", ["/etc"], "volume vol: cannot be mounted at /etc: a directory stands where a file is"),
