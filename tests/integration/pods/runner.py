@@ -59,7 +59,7 @@ class Fragile:
             die()
 
 
-def break_function(when, where, state):
+def break_function(when, where, state=""):
     """Has this process die, get a signal, or lose its pods, as it enters or leaves a function."""
     when, _, what = when.partition(" with ")
     if not what:
