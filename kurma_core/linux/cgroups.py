@@ -249,8 +249,8 @@ def _kill_member(pid: int, directory: str) -> None:
     try:
         if pid in _read_pids(directory):
             process.pidfd_send_signal(pidfd, _SIGKILL)
-    except ProcessLookupError:
-        pass
+    except (ProcessLookupError, PermissionError):
+        pass  # a profile of AppArmor may let nobody signal it: cgroup.kill asks none, nor does its PID 1's end
     finally:
         os.close(pidfd)
 

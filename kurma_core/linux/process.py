@@ -37,7 +37,13 @@ _PIDFD_INFO_EXIT = 1 << 3
 
 def pidfd_open(pid: int) -> int:
     """A descriptor that stands for the process, close-on-exec. :raises ProcessLookupError: there is none."""
-    return os.pidfd_open(pid)
+    try:
+        return os.pidfd_open(pid)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        # The number is still that of a session, or of a group, whose leader is gone; so older kernels put it.
+        raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH)) from None
 
 
 def pidfd_send_signal(pidfd: int, signal: int) -> None:
@@ -109,7 +115,7 @@ class ProcessIdentity:
     def open(self) -> int | None:
         """A pidfd of that very process, or None if it is gone. The caller closes it."""
         try:
-            fd = os.pidfd_open(self.pid)
+            fd = pidfd_open(self.pid)
         except ProcessLookupError:
             return None
         # Only now is it sure that a PID used anew in between is seen.

@@ -293,5 +293,10 @@ def _signal_member(pid: int, number: int, tree: CgroupTree, app: str) -> None:
         pidfd_send_signal(fd, number)
     except ProcessLookupError:
         return
+    except PermissionError:
+        raise PodError(
+            f"app {app} cannot be sent signal {number}: permission denied",
+            hint="does its AppArmor profile, or the SELinux policy, let it be signalled? kurma stop ends the pod",
+        ) from None
     finally:
         os.close(fd)

@@ -401,3 +401,20 @@ def test_the_end_of_a_process_that_is_no_child():
     release = tuple(int(part) for part in os.uname().release.split(".")[:2])
     assert process.exit_status(pidfd) == (7 if release >= (6, 15) else None)
     os.close(pidfd)
+
+
+@pytest.mark.vm
+def test_a_leader_that_is_gone_is_no_process():
+    """Its number is still that of its session and group: older kernels say of it something else than of others."""
+    script = "sleep 1000 >/dev/null & echo $!; read end"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(["/bin/sh", "-c", script], start_new_session=True, **pipes) as leader:
+        member = int(leader.stdout.readline())
+        identity = process.ProcessIdentity.current(leader.pid)
+    try:
+        assert os.getsid(member) == leader.pid
+        with pytest.raises(ProcessLookupError):
+            process.pidfd_open(leader.pid)
+        assert identity.open() is None
+    finally:
+        os.kill(member, signal.SIGKILL)

@@ -3,18 +3,19 @@
 What the kernel has is the machine's business: the virtual machine's has AppArmor, as a stock Debian does.
 """
 
+import signal
 import subprocess
 
 import pytest
 
-from kurma_core.errors import IsolatorError
-from tests.integration.pods.support import shell
+from kurma_core.errors import IsolatorError, PodError
+from tests.integration.pods.support import shell, until
 
 pytestmark = [pytest.mark.root, pytest.mark.vm]
 
 APPARMOR, SELINUX = "os/linux/apparmor-profile", "os/linux/selinux-context"
 CONTEXT = {"user": "system_u", "role": "system_r", "type": "container_t", "level": "s0"}
-#: All is allowed but the image's file.
+#: All is allowed but the image's file; the one that is deaf hears no signal from outside.
 PROFILES = """\
 profile kurma-test flags=(attach_disconnected,mediate_deleted) {
   file, capability, network, mount, signal, ptrace, unix,
@@ -23,10 +24,14 @@ profile kurma-test flags=(attach_disconnected,mediate_deleted) {
 profile kurma-test-other flags=(attach_disconnected,mediate_deleted) {
   file, capability, network, mount, signal, ptrace, unix,
 }
+profile kurma-test-deaf flags=(attach_disconnected,mediate_deleted) {
+  file, capability, network, mount, ptrace, unix,
+}
 profile kurma-test-draft flags=(attach_disconnected,mediate_deleted,complain) {
   file,
 }
 """
+POLITE = "trap 'exit 4' TERM; echo ready; while :; do sleep 0.1; done"
 LOOK = "cat /proc/self/attr/current; cat /data/from-image || echo denied"
 
 
@@ -144,6 +149,22 @@ def test_a_profile_that_is_not_there_is_refused(house, profiles):
     assert "kurma-test-draft (complain)\nseed\n" in output.replace("main: ", "")
     with pytest.raises(IsolatorError, match="complain mode"):
         house.run(draft, strict_isolators=True)
+
+
+def test_an_app_that_hears_no_signal_ends_all_the_same(house, profiles):
+    """A profile without a rule for signals keeps the stop signal from it, not the end, and nobody else."""
+    deaf = shell(POLITE, isolators=isolators((APPARMOR, "kurma-test-deaf")))
+    run = house.launch({"deaf": deaf, "polite": POLITE})
+    until(lambda: run.output.count("ready") == 2, f"both; {run.errors}")
+    if profiles:
+        with pytest.raises(PodError, match="app deaf cannot be sent signal 10: permission denied"):
+            house.client.kill(run.uuid, signal.SIGUSR1, "deaf")
+    record = house.client.stop(run.uuid, timeout=3)
+    assert record.state == "stopped"
+    assert {app.name: (app.exit_code, app.reason) for app in record.apps} == {
+        "deaf": (137, "killed") if profiles else (4, "exited"),
+        "polite": (4, "exited"),
+    }
 
 
 def test_a_selinux_context_is_told_to_be_ignored_without_selinux(house):

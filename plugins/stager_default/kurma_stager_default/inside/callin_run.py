@@ -114,7 +114,10 @@ def wait(pid: int) -> int:
     """Passes signals on until the child has ended; its exit code."""
 
     def forward(number: int, _: object) -> None:
-        os.kill(pid, number)
+        try:
+            os.kill(pid, number)
+        except PermissionError:
+            os.write(2, b"kurma: the signal cannot be sent to the command: permission denied\n")
 
     for number in _PASSED_ON:
         _signal.signal(number, forward)

@@ -351,7 +351,8 @@ class Lifecycle:
             self._supervisor.changed = True
             self._ended(run)
         elif run.phase == child.MAIN and run.child is not None:
-            _kill(run.child.pid, run.app.stop_signal)
+            if not _kill(run.child.pid, run.app.stop_signal):
+                self._supervisor.note(f"app {run.app.name}: its stop signal cannot be sent: permission denied")
         elif run.phase in (child.ROOT, child.PRE_START) and run.child is not None:
             _kill(run.child.pid, _signal.SIGKILL)
         elif run.phase == child.POST_STOP and run.child is not None:
@@ -406,6 +407,10 @@ def _how(one: child.Child, status: int) -> str:
     return f"was ended by signal {-code}" if code < 0 else f"exited with status {code}"
 
 
-def _kill(pid: int, number: int) -> None:
-    """To a child that has not been waited for, so the PID is its own."""
-    os.kill(pid, number)
+def _kill(pid: int, number: int) -> bool:
+    """To a child that has not been waited for, so the PID is its own. :returns: whether that is allowed."""
+    try:
+        os.kill(pid, number)
+    except PermissionError:
+        return False  # by the profile that it runs under; its cgroup ends it, once its time is over
+    return True

@@ -172,13 +172,16 @@ def end_all(tree: CgroupTree) -> bool:
             if not new:
                 break
             signalled.update(new)
-            _kill_members(tree, new)
+            if not _kill_members(tree, new):
+                _kill_unasked(tree)
     finally:
         _freeze(tree, False)
     return True
 
 
-def _kill_members(tree: CgroupTree, pids: list[int]) -> None:
+def _kill_members(tree: CgroupTree, pids: list[int]) -> bool:
+    """:returns: whether all could be signalled: a profile of AppArmor may forbid it."""
+    allowed = True
     held = {}
     for pid in pids:
         try:
@@ -189,11 +192,27 @@ def _kill_members(tree: CgroupTree, pids: list[int]) -> None:
     members = set(tree.pids())
     for pid, fd in held.items():
         if pid in members:
-            try:  # noqa: SIM105 - contextlib costs every pod's start
+            try:
                 process.pidfd_send_signal(fd, _SIGKILL)
             except ProcessLookupError:
                 pass
+            except PermissionError:
+                allowed = False
         os.close(fd)
+    return allowed
+
+
+def _kill_unasked(tree: CgroupTree) -> None:
+    """By the kernel, which asks no profile; on v1 there is no such way but the end of the pod's PID 1."""
+    for directory in tree.directories():
+        try:
+            fd = os.open(f"{directory}/cgroup.kill", os.O_WRONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
+        try:
+            os.write(fd, b"1")
+        finally:
+            os.close(fd)
 
 
 def _freeze(tree: CgroupTree, frozen: bool) -> None:

@@ -140,7 +140,10 @@ class Session:
         os.close(self._typed)
         fd = process.pidfd_open(self._pid)
         if not process.wait_pidfd(fd, _PATIENCE):
-            process.pidfd_send_signal(fd, _signal.SIGKILL)
+            try:
+                process.pidfd_send_signal(fd, _signal.SIGKILL)
+            except PermissionError:
+                return  # its profile lets nobody signal it: it ends with the app's cgroup
         os.waitpid(self._pid, 0)
 
 
