@@ -37,6 +37,9 @@ class Connection:
         self._farewell = 0
         self.fd = sock.fileno()
         self.closed = False
+        self.begun = now
+        #: Whoever asks has had the token, or is in the pod's network namespace.
+        self.trusted = False
         self.deadline = now + REQUEST_TIME
         #: What it waits for, and what it is being watched for.
         self.interest = self.watched = select.EPOLLIN
@@ -81,7 +84,9 @@ class Connection:
                 self._out.append(memoryview(b"HTTP/1.1 100 Continue\r\n\r\n"))
                 self._flush(now, self.deadline)
             return False
-        self._say(self._answered(request), now, keep_alive=request.keep_alive, body=request.method != b"HEAD")
+        response = self._answered(request)
+        self.trusted = self.trusted or response.status != 401
+        self._say(response, now, keep_alive=request.keep_alive, body=request.method != b"HEAD")
         return self._reader.started and not (self._out or self._ending)
 
     def _read(self, now: float) -> Request | None:

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from kurma_core.metadata.facts import Facts
     from kurma_core.metadata.listening import Listener
 
-#: Connections that a pod may have at a time; more wait, and the oldest that is idle goes.
-CONNECTIONS = 32
+#: Connections that a pod may have at a time; more wait, and the oldest that is idle goes, or one that has been
+#: there for so many seconds without a request that had the token.
+CONNECTIONS, PROBATION = 32, 0.5
 #: Seconds between two looks for connections that take too long, while there are any.
 _LOOK = 1.0
 
@@ -251,7 +252,7 @@ class _Pod:
         if self.paused:
             return
         self._service.mark_busy(self)
-        if len(self.connections) >= CONNECTIONS and not self._drop_idle():
+        if len(self.connections) >= CONNECTIONS and not self._drop_one(now):
             self._pause()
             return
         try:
@@ -280,12 +281,17 @@ class _Pod:
             self._api = Api(*self._make_api)
         return self._api
 
-    def _drop_idle(self) -> bool:
+    def _drop_one(self, now: float) -> bool:
         """Makes place for a new connection. :returns: whether there was one to spare."""
-        idle = [each for each in self.connections.values() if each.idle]
-        if idle:
-            self._drop(min(idle, key=lambda each: each.deadline))
-        return bool(idle)
+        found = [each for each in self.connections.values() if each.idle]
+        if found:
+            self._drop(min(found, key=lambda each: each.deadline))
+            return True
+        # In the host's network, anybody may connect, and say nothing.
+        found = [each for each in self.connections.values() if not each.trusted and now - each.begun >= PROBATION]
+        if found:
+            self._drop(min(found, key=lambda each: each.begun))
+        return bool(found)
 
     def _pause(self) -> None:
         self.paused = True
@@ -311,7 +317,7 @@ class _Pod:
         for connection in [each for each in self.connections.values() if each.deadline <= now]:
             connection.expire(now)
             self._settle(connection)
-        if self.paused and len(self.connections) < CONNECTIONS:
+        if self.paused and (len(self.connections) < CONNECTIONS or self._drop_one(now)) and self.paused:
             self._resume()
 
     def close(self) -> None:

@@ -261,6 +261,23 @@ def test_no_more_connections_than_that():
         assert late.say(GET).hear().status == 200
 
 
+@pytest.mark.parametrize("said", ["", "G", f"GET /{TOKEN[::-1]}/a HTTP/1.1\nHost: a\n\nG", "nonsense\n\n"])
+def test_who_has_no_token_keeps_nobody_waiting_for_long(monkeypatch, said):
+    """In the host's network another pod may connect, and again and again; whoever had the token is not let go."""
+    monkeypatch.setattr("kurma_core.metadata.service._LOOK", 0.1)
+    with served(early=False) as (address, _), Wire(address) as trusted, contextlib.ExitStack() as stack:
+        trusted.say(GET).hear()
+        trusted.say("GET /")
+        for _ in range(CONNECTIONS + 20):
+            wire = stack.enter_context(Wire(address))
+            with contextlib.suppress(OSError):
+                wire.say(said)
+        started = time.monotonic()
+        assert stack.enter_context(Wire(address)).say(GET).hear().status == 200
+        assert time.monotonic() - started < 4
+        assert trusted.say(" HTTP/1.1\nHost: a\n\n").hear().status == 401
+
+
 def test_a_pod_that_asks_and_asks_does_not_slow_another():
     """From many connections that never wait for their answers."""
     with served(FakeFacts(), FakeFacts(OTHER)) as (addresses, _):
