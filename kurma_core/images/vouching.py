@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 class Vouchers:
     """:param signers: fingerprints of the keys that signed it and are trusted for its name now.
     :param lapsed: of those that count no longer, with the reason: ``unknown`` or ``revoked``.
-    :param digests: its ID, and the digests of the registries' manifests that it came as.
+    :param digests: its ID, also as early documents have it, and the digests of the registries' manifests that it
+        came as.
     :param parts: images that it is made of besides and that it does not name by their whole ID: their content is
         not settled by its own.
     """
@@ -46,7 +47,7 @@ def vouchers(record: ImageRecord, lapse: Callable[[str, Provenance], str | None]
         name=record.name,
         signers=tuple(key for key, why in signers.items() if why is None),
         lapsed={key: why for key, why in signers.items() if why is not None},
-        digests=frozenset({record.id, *(one.digest for one in record.provenance if one.digest is not None)}),
+        digests=frozenset(filter(None, [record.id, record.early_id, *(one.digest for one in record.provenance)])),
     )
 
 

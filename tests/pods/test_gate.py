@@ -298,6 +298,10 @@ def test_needs_are_on_record() -> None:
         ({"isolators": ["a/b"], "images": ["Example.com"]}, r"grants.x.images\[0\]: expected an image's name"),
         ({"isolators": ["a/b"], "images": [""]}, r"images\[0\]: expected an image's name"),
         ({"isolators": ["a/b"], "digests": [ID[:50]]}, r"digests\[0\]: expected an image's whole ID"),
+        ({"isolators": ["a/b"], "digests": [ID.upper()]}, r"digests\[0\]: .* in lower case"),
+        ({"isolators": ["a/b"], "digests": ["sha512-" + "A" * 128]}, r"digests\[0\]: .* in lower case"),
+        ({"isolators": ["a/b"], "images": ["example.com//"]}, r"images\[0\]: expected an image's name"),
+        ({"isolators": ["a/b"], "images": ["*"]}, r"images\[0\]: expected an image's name"),
         ({"isolators": ["a/b"], "images": ["example.com"], "signers": ["me"]}, r"signers\[0\]: expected a key's"),
     ],
 )

@@ -70,10 +70,11 @@ class Workshop:
         place.mkdir(parents=True, exist_ok=True)
         (place / self._signers.fingerprints[name]).write_bytes(data or self._signers.public(name))
 
-    def image(self, file="image", *, name=NAME, signer="alice", script="true", isolators=None):
+    def image(self, file="image", *, name=NAME, signer="alice", script="true", isolators=None, **manifest):
         """Path of an archive. :param signer: None: it is not signed."""
         listed = [{"name": key, "value": value} for key, value in (isolators or {}).items()]
-        path = archive(self._root, str(self._directory / f"{file}.aci"), name, app=shell(script, isolators=listed))
+        app = shell(script, isolators=listed)
+        path = archive(self._root, str(self._directory / f"{file}.aci"), name, app=app, **manifest)
         if signer is not None:
             (self._directory / f"{file}.aci.asc").write_bytes(self._signers.sign(path, signer))
         return path
@@ -181,6 +182,31 @@ def test_an_unsigned_image_is_granted_by_its_digest(workshop):
     with pytest.raises(PowerError):
         workshop.house(tools={"digests": ["sha512-" + "0" * 128], **ONE}).run({}, template=template)
     assert workshop.house(tools={"digests": [digest], **ONE}).run({}, template=template)[1] == "1\n"
+
+
+def test_what_an_image_is_made_of_is_judged_with_it(workshop, signers):
+    """Nobody comes by power on the back of an image that is granted it, nor below one."""
+    workshop.trust("mallory")
+    house = workshop.house(tools=workshop.signed_by("alice", **ONE))
+    granted = workshop.image("granted")
+    below = workshop.image("below", name="example.net/below", signer="mallory")
+    for path in (granted, below):
+        house.client.images.fetch(path)
+
+    def asks(name, signer, **dependency):
+        return asking(workshop, "image", PRIVILEGED, True, name=name, signer=signer, dependencies=[dependency])
+
+    back = asks("example.net/back", "mallory", imageName=NAME, imageID=image_id(granted))
+    with pytest.raises(PowerError, match=r"example.net/back asks .*[(]signed by"):
+        house.run({}, template=back)
+    by_id = asks("example.com/tools/app", "alice", imageName="example.net/below", imageID=image_id(below))
+    house.client.images.fetch(by_id["apps"][0]["image"])
+    assert house.run({}, template=by_id)[1] == "1\n"
+    by_name = asks("example.com/tools/app", "alice", imageName="example.net/below")
+    assert house.run({}, template=by_name)[1] == "1\n"
+    (workshop.keys / "root.d" / signers.fingerprints["mallory"]).unlink()
+    with pytest.raises(PowerError, match=r"it depends on example.net/below, which is not signed"):
+        house.run({}, template=by_name, insecure=frozenset({"image"}))
 
 
 def test_a_pod_that_was_prepared_is_judged_again_when_it_starts(workshop, signers):
