@@ -140,7 +140,8 @@ def all_devices(root: str) -> tuple[Device, ...]:
 
 def _below(directory: str, path: str) -> Iterator[Device]:
     try:
-        entries = list(os.scandir(directory))
+        with os.scandir(directory) as listed:
+            entries = list(listed)
     except OSError:
         return  # gone meanwhile, or none
     for entry in entries:
