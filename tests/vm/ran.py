@@ -14,6 +14,9 @@ def pytest_collection_finish(session):
 
 
 def pytest_runtest_logreport(report):
+    if report.failed:
+        # At once: a machine that hangs later tells no more.
+        print(f"\n{report.longreprtext}\n{report.capstdout}{report.capstderr}", flush=True)
     worse = report.when == "call" or report.outcome != "passed"
     if worse and _seen.get(report.nodeid) != "failed":
         _seen[report.nodeid] = report.outcome

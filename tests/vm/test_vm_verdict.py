@@ -39,6 +39,7 @@ def ran(directory, *, body="pass", torn="whole", options=()):
         text=True,
     )
     (directory / "results" / "exit").write_text(f"{done.returncode}\n")
+    (directory / "output").write_text(done.stdout)
     return directory / "results"
 
 
@@ -83,3 +84,10 @@ def test_no_record_and_no_tests(tmp_path):
         verdict.record(tmp_path / "nothing")
     with pytest.raises(Failing, match="no test is marked"):
         verdict.check(ran(tmp_path), [])
+
+
+def test_a_failure_is_told_before_the_machine_falls(tmp_path):
+    """What comes after it may take the whole machine, with pytest's own account."""
+    results = ran(tmp_path, torn="torn", body="import os; os._exit(9)")
+    assert not (results / "ran").exists()
+    assert "assert 'torn' != 'torn'" in (tmp_path / "output").read_text()

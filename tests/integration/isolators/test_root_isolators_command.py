@@ -186,6 +186,7 @@ def test_early_names(kurma: Command, tmp_path: Path) -> None:
         }
 
 
+@pytest.mark.vm
 def test_the_list(kurma: Command) -> None:
     """What is enforced here, what is not, and why; what holds for who does not ask."""
     lines = kurma.out("isolators", "list").splitlines()

@@ -69,7 +69,7 @@ def home(make_house, image):
     return house
 
 
-@pytest.mark.parametrize("userns", ["none", "auto"])
+@pytest.mark.parametrize("userns", ["none", pytest.param("auto", marks=pytest.mark.vm)])
 def test_every_set_is_right_for_root_and_for_a_plain_user(home, userns):
     """In main, in both handlers, and in a command that is run later."""
     handlers = [
@@ -96,6 +96,7 @@ def test_every_set_is_right_for_root_and_for_a_plain_user(home, userns):
                 assert read("\n".join(parts[start + 1 : start + 7])) == numbers, (app, parts[start])
 
 
+@pytest.mark.vm
 def test_a_file_gives_no_more_than_the_bounding_set(home):
     """A program with capabilities of its own has them where they are in the bounding set, and cannot be run where
     they are not; where nobody gains privileges, it is any program."""

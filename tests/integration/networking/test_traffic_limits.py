@@ -85,6 +85,7 @@ def is_held(found, rate=RATE):
     return rate / 4 < found < rate * 1.3
 
 
+@pytest.mark.vm
 def test_both_directions_are_held_and_loopback_is_not(namespace):
     assert limit_traffic(namespace, [TrafficLimit("in", RATE), TrafficLimit("out", RATE)]) == ()
     for direction in ("out", "in"):

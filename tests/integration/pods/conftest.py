@@ -1,5 +1,6 @@
 """Pods of busybox, run by the real parts: one state directory for the session, whose stager is built once."""
 
+import functools
 import json
 
 import pytest
@@ -10,8 +11,15 @@ from tests.integration.pods.support import House, busybox_archive, foreign_stage
 
 @pytest.fixture(scope="session")
 def session_state(tmp_path_factory):
-    """A state directory with the default stager in it."""
-    directory = tmp_path_factory.mktemp("kurma")
+    """A state directory with the default stager in it. Other directories' tests have this fixture, too, each by
+    its own name for it: building takes long in a virtual machine, and is done once."""
+    return _state(tmp_path_factory.getbasetemp())
+
+
+@functools.cache
+def _state(base):
+    directory = base / "kurma"
+    directory.mkdir()
     (directory / "kurma.json").write_text("{}")
     with connect(Settings(str(directory / "kurma.json"), str(directory / "state"))) as client:
         client.stager_build("default")

@@ -85,7 +85,15 @@ def noted_app(noted):
     }
 
 
-@pytest.mark.parametrize("who", [{}, {"user": "alice"}, {"net": "default"}, {"userns": "auto"}])
+@pytest.mark.parametrize(
+    "who",
+    [
+        {},
+        {"user": "alice"},
+        pytest.param({"net": "default"}, marks=pytest.mark.vm),
+        {"userns": "auto"},
+    ],
+)
 def test_everything_by_wget(house, noted, who):
     """From any network, as root and as a plain user, and in a user namespace."""
     user, options = who.get("user"), {key: value for key, value in who.items() if key != "user"}
@@ -124,6 +132,7 @@ def test_everything_by_wget(house, noted, who):
         assert "401 Unauthorized" in refused
 
 
+@pytest.mark.vm
 def test_an_early_image_finds_its_own_documents(house, tmp_path):
     app = early.app_manifest("example.com/early", "sleep 1000", annotations={"note": "of the image"})
     path, early_id = early.archive(tmp_path / "early.aci", busybox_root(str(tmp_path / "root")), app)
@@ -135,6 +144,7 @@ def test_an_early_image_finds_its_own_documents(house, tmp_path):
         assert json.loads(ask(house, pod, "get apps/main/image/manifest"))["acKind"] == "ImageManifest"
 
 
+@pytest.mark.vm
 def test_port_80_stays_free(house):
     """An app may have it on every address, and on this very one if it insists; the others are asked as before."""
     script = "mkdir /w; echo -n mine > /w/index.html; exec httpd -f -p 80 -h /w"

@@ -65,6 +65,7 @@ def nothing_of_it(house, pod, name="one"):
 # --- a pod without apps ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.vm
 def test_namespaces_outlive_every_app(house, empty):
     """From outside by their inodes, from inside by address, PID 1 and what stands in shared memory."""
     pod = empty(net="default", name="lab")
@@ -275,6 +276,7 @@ def test_an_empty_volume_comes_and_goes_with_its_app(house, empty):
         add(house, pod, one, "three", volumes=[{"name": "data", "kind": "empty", "mode": "0700"}])
 
 
+@pytest.mark.vm
 def test_started_again_from_a_clean_root(house, empty):
     """Each execution has a root, a record and a log of its own."""
     pod = empty()

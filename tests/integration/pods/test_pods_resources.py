@@ -237,6 +237,7 @@ def test_every_app_is_held_to_some_number_of_processes(house):
         assert {("main", True), ("free", False)} <= found
 
 
+@pytest.mark.vm
 def test_a_pods_processes_bound_the_sum_of_its_apps(house):
     bomb = "b() { b & b & sleep 1000; }; b"
     with house.running({"one": bomb, "two": bomb}, isolators=[isolator("kurma.io/pids-limit", limit=50)]) as pod:

@@ -95,6 +95,7 @@ def coded(make_house, machine_code):
     return house
 
 
+@pytest.mark.vm
 def test_it_takes_nothing_to_start_but_what_is_kept(coded):
     """From the filter to the program, only execve is called: the smallest set there is runs a program."""
     app = {"exec": ["/bin/quiet"], "user": "0", "group": "0"}
@@ -106,7 +107,7 @@ def test_it_takes_nothing_to_start_but_what_is_kept(coded):
     assert PROFILE not in reports(record)
 
 
-@pytest.mark.parametrize("kind", [REMOVE, RETAIN, PROFILE])
+@pytest.mark.parametrize("kind", [REMOVE, RETAIN, pytest.param(PROFILE, marks=pytest.mark.vm)])
 def test_the_32_bit_doors_are_closed(coded, kind):
     """Real calls by ``int 0x80`` and in x32's numbers; the same program's own call works."""
 
@@ -139,7 +140,7 @@ def test_without_a_filter_the_doors_are_open(coded):
 # --- sets --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("user", ["0", "1000"])
+@pytest.mark.parametrize("user", ["0", pytest.param("1000", marks=pytest.mark.vm)])
 def test_a_removed_call_returns_its_errno(house, user):
     """For main, both handlers and what is entered; for root and a plain user."""
     mkdir = "mkdir /tmp/$0 2>&1 || :"
@@ -294,7 +295,7 @@ def attempts(**fields):
     return {"exec": ["/usr/bin/python3", "-I", "/attempts.py"], "user": "0", "group": "0", **fields}
 
 
-@pytest.mark.parametrize("user", ["0", "1000"])
+@pytest.mark.parametrize("user", ["0", pytest.param("1000", marks=pytest.mark.vm)])
 def test_what_containers_never_need_is_refused(pythonic, user):
     record, output = pythonic.run({"main": attempts(user=user, group="100")})
     assert record.exit_code == 0, output
@@ -302,6 +303,7 @@ def test_what_containers_never_need_is_refused(pythonic, user):
     assert is_plain(record)
 
 
+@pytest.mark.vm
 def test_in_a_user_namespace_too(pythonic):
     record, output = pythonic.run({"main": attempts()}, userns="auto")
     assert record.exit_code == 0, output
@@ -309,6 +311,7 @@ def test_in_a_user_namespace_too(pythonic):
     assert is_plain(record)
 
 
+@pytest.mark.vm
 def test_what_is_granted_opens_its_calls(pythonic):
     """CAP_SYS_ADMIN brings namespaces and more; CAP_SYSLOG the kernel's log alone."""
 

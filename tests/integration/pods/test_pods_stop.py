@@ -17,6 +17,7 @@ DEAF = "trap '' TERM; echo ready; while :; do sleep 0.05; done"
 POLITE = "trap 'echo asked; exit 4' TERM; echo ready; while :; do sleep 0.02; done"
 
 
+@pytest.mark.vm
 def test_apps_are_asked_first(house):
     run = house.launch({"polite": POLITE, "other": POLITE})
     run.wait_output("ready\nready")
@@ -59,6 +60,7 @@ def test_the_callers_own_time_out_is_that_of_the_apps(house):
     assert run.wait() == 137
 
 
+@pytest.mark.vm
 def test_force_asks_nobody(house):
     run = house.launch(POLITE)
     run.wait_output("ready")

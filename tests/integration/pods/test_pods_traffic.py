@@ -28,6 +28,7 @@ def reports(house, pod):
     return {(one.scope, one.outcome) for one in house.client.pod(pod.uuid).isolators if one.name == BANDWIDTH}
 
 
+@pytest.mark.vm
 def test_a_pods_limit_holds_as_the_app_sees_it(house):
     """Out, read by us; in, counted by the app itself."""
     with house.running(SERVER, net="default", isolators=bandwidth("1M")) as pod:

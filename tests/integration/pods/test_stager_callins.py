@@ -145,6 +145,7 @@ def test_run_that_does_not_read_is_torn_down(foreign, size):
         assert house.client.pod(pod.uuid).state == "running"
 
 
+@pytest.mark.vm
 def test_a_call_in_is_in_the_pods_cgroup_and_namespaces_and_ends_with_it(foreign):
     house = foreign(
         SERVE,
@@ -182,6 +183,7 @@ def test_a_call_in_is_in_the_pods_cgroup_and_namespaces_and_ends_with_it(foreign
             assert not alive(pid)
 
 
+@pytest.mark.vm
 def test_a_command_does_not_outlive_who_entered(house):
     with house.running() as pod:
         entering = os.fork()
@@ -212,6 +214,7 @@ def test_a_command_has_the_groups_of_its_app(house):
         assert house.enter(pod.uuid, "id", "-G", user="5", group="6")[1] == "6\n"
 
 
+@pytest.mark.vm
 def test_enter_of_the_default_stager(house):
     with house.running({"main": {"exec": ["/bin/sleep", "1000"], "user": "alice", "group": "users"}}) as pod:
         assert house.enter(pod.uuid, "sh", "-c", "cat; echo err >&2; exit 5", stdin=b"through\n") == (

@@ -13,7 +13,7 @@ from kurma_core.hookspecs import MountSetup
 from kurma_core.linux import capabilities
 from kurma_core.models import IsolatorPlan
 
-pytestmark = [pytest.mark.root, pytest.mark.vm]
+pytestmark = pytest.mark.root
 
 Pods = Callable[..., "object"]
 
@@ -147,6 +147,7 @@ def test_killed_by_a_signal(pods):
     assert (pod.app()["exitCode"], pod.app()["exitReason"]) == (138, "killed")
 
 
+@pytest.mark.vm
 def test_out_of_memory_is_told_from_killed(pods):
     """H5: the kernel's own word for it is the cgroup's counter."""
     from kurma_core.linux.cgroup_layout import Layout
@@ -272,6 +273,7 @@ def test_default_capabilities(pods, user):
     }  # fmt: skip
 
 
+@pytest.mark.vm
 @pytest.mark.parametrize("user", ["0", "1000"])
 def test_granted_capabilities_and_no_new_privileges(pods, user):
     names = ("CAP_NET_BIND_SERVICE", "CAP_CHOWN")
@@ -285,6 +287,7 @@ def test_granted_capabilities_and_no_new_privileges(pods, user):
         assert found["CapAmb"] == found["CapInh"] == held
 
 
+@pytest.mark.vm
 def test_limits_and_scores(pods):
     plan = IsolatorPlan(rlimits={"nofile": (123, 456)}, oom_score_adj=321)
     pod = pods({"main": sh("ulimit -Sn; ulimit -Hn; cat /proc/self/oom_score_adj")}, plans={"main": plan})
@@ -307,6 +310,7 @@ def test_sysctls_are_the_pods_own(pods):
 # --- roots and volumes -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.vm
 @pytest.mark.parametrize("storage", ["overlay", "copy"])
 def test_union_and_clean_copy(pods, busybox_root, tmp_path, storage):
     """H3: the top layer wins; what an app writes reaches no layer; the root directory looks as the top one's."""
@@ -340,6 +344,7 @@ def test_setuid_works(pods, busybox_root, tmp_path):
     assert pod.log() == "1000\n0\n"
 
 
+@pytest.mark.vm
 def test_read_only_root(pods):
     pod = pods(
         {
@@ -359,6 +364,7 @@ def test_read_only_root(pods):
             os.unlink("/tmp/in")
 
 
+@pytest.mark.vm
 def test_volumes(pods, tmp_path):
     """V2, V3: shared by the apps, made with their parents, a file in the way gives way, read-only means it."""
     shared, single = tmp_path / "shared", tmp_path / "single"
@@ -441,6 +447,7 @@ def test_masked_content_is_told(pods, tmp_path):
     assert "app main: volume v hides what the image has at /etc" in pod.document()["notes"]
 
 
+@pytest.mark.vm
 def test_seeded_volume(pods, busybox_root, tmp_path):
     """P5: an empty volume takes over what the image has there, owners, modes and links included; once."""
     layer, source = tmp_path / "layer", tmp_path / "source"
@@ -467,6 +474,7 @@ def test_seeded_volume(pods, busybox_root, tmp_path):
     assert again.log("one.log") == "changed"
 
 
+@pytest.mark.vm
 def test_host_files(pods):
     """H10: given to an app that brings none."""
     pod = pods(

@@ -53,6 +53,7 @@ for path in sys.argv[1:]:
 """
 
 
+@pytest.mark.vm
 def test_masked_paths_are_empty(pods, stager_tree, busybox_root):
     """As root; in the root that the pod has and, by links of the image, in none other."""
     cpus = [f"{directory}/thermal_throttle" for directory in glob.glob("/sys/devices/system/cpu/cpu[0-9]*")]
@@ -98,6 +99,7 @@ print("end")
 HARMLESS = ("/proc/pressure/", "/proc/mtrr", "/proc/net/")
 
 
+@pytest.mark.vm
 @pytest.mark.parametrize("top", ["/proc", "/sys"])
 def test_nothing_of_the_kernel_is_to_be_written(pods, stager_tree, busybox_root, top):
     """Every file there is, opened for writing by root with the usual capabilities."""

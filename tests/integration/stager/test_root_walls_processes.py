@@ -132,10 +132,10 @@ def answers(text):
 @pytest.mark.parametrize(
     ("user", "rights"),
     [
-        ("0", None),
+        pytest.param("0", None, marks=pytest.mark.vm),
         ("1000", None),
         ("0", (*capabilities.names(capabilities.DEFAULT_SET), "CAP_SYS_PTRACE")),
-        ("0", every("CAP_SYS_ADMIN", "CAP_PERFMON")),
+        pytest.param("0", every("CAP_SYS_ADMIN", "CAP_PERFMON"), marks=pytest.mark.vm),
     ],
     ids=["root", "plain user", "root that may trace", "root with nearly all"],
 )
@@ -156,6 +156,7 @@ def test_no_way_into_another_app(pods, stager_tree, busybox_root, user, rights):
     assert (code, out) == (0, "other none\nfirst none\n"), err
 
 
+@pytest.mark.vm
 def test_different_apps_without_landlock(pods, busybox_root, stager_without):
     """What is said of a kernel without it is so: the same user's app is reached, another user's is not."""
     stager = stager_without(444)

@@ -74,6 +74,7 @@ def tree_of(path):
 # --- outside -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.vm
 def test_every_namespace_belongs_to_it(house):
     with house.running(userns="auto") as pod:
         pid = app_pid(house, pod)
@@ -175,7 +176,7 @@ def layers_of(house):
     return found
 
 
-@pytest.mark.parametrize("storage", ["overlay", "copy"])
+@pytest.mark.parametrize("storage", [pytest.param("overlay", marks=pytest.mark.vm), "copy"])
 def test_files_look_right_and_nothing_of_the_image_is_changed(owners, make_house, storage):
     house = make_house({"stagers": {"default": {"driver": "default", "config": {"graphStorage": storage}}}})
     house.image = owners.image
@@ -267,6 +268,7 @@ def test_a_read_only_root(house):
     assert output == "no\ngiven\n"
 
 
+@pytest.mark.vm
 def test_power_over_its_own_namespaces_only(house):
     """CAP_SYS_ADMIN and more, kept: an app may mount, and undo none of the walls."""
     script = r"""
@@ -289,6 +291,7 @@ def test_power_over_its_own_namespaces_only(house):
     assert output == "mounts\nunmounts\n", record.notes
 
 
+@pytest.mark.vm
 def test_its_cgroup_cannot_be_left(house):
     """Not by mounting what shows cgroups, in whichever namespace."""
     script = r"""
@@ -414,6 +417,7 @@ def test_a_directory_that_was_given_to_its_ids(house, source):
     assert (source / "new").stat().st_uid == record.userns.first
 
 
+@pytest.mark.vm
 def test_a_mapped_volume(house, source):
     script = """
         cd /vol; stat -c '%n %u:%g' root alice open .; cat root alice; touch new; chown 1000:7 new
@@ -453,6 +457,7 @@ def test_a_volume_that_cannot_be_mapped_is_refused(house, source, below):
         subprocess.run(["umount", str(place)], check=True)
 
 
+@pytest.mark.vm
 def test_an_empty_volume_belongs_to_its_ids(house):
     script = (
         "stat -c '%u:%g %a' /vol; echo x > /vol/x; stat -c %u /vol/x; stat -c %u:%g /seeded /seeded/from-image"
@@ -471,6 +476,7 @@ def test_an_empty_volume_belongs_to_its_ids(house):
     assert [uuid for uuid in house.uuids() if uuid != record.uuid] == []
 
 
+@pytest.mark.vm
 def test_a_seeded_volume_has_the_images_owners(owners):
     app = shell(
         "stat -c %u:%g /home /home/alice; cat /home/alice", mountPoints=[{"name": "home", "path": "/home"}]
