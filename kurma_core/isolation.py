@@ -217,11 +217,18 @@ class _Compilers:
 
         driver = self._by_name.get(name)
         if driver is None:
-            return Compiled(IsolatorPlan(), "ignored", "no installed plugin looks after it")
+            return Compiled(IsolatorPlan(), "ignored", f"no installed plugin looks after it{self._near(name)}")
         compiled = driver.compile(name, value, _kind(scope), host)
         if compiled.outcome not in ("enforced", "modified", "ignored"):
             raise IsolatorError(f"isolator {name}: its plugin answered the outcome {compiled.outcome!r}")
         return compiled
+
+    def _near(self, name: str) -> str:
+        """What was meant, most likely: a wall that is mistyped does not stand."""
+        import difflib
+
+        found = difflib.get_close_matches(name[:100], list(self._by_name), 1, 0.85)
+        return f"; there is {found[0]}" if found else ""
 
 
 def _kind(scope: str | None) -> str:

@@ -147,6 +147,9 @@ def _page(record: PodRecord) -> Iterator[str]:
         yield from ("", *table(earlier, _EARLIER_COLUMNS))
     if record.attachments:
         yield from ("", *table(record.attachments, _NETWORK_COLUMNS))
+    mounts = _mounts(record)
+    if mounts:
+        yield from ("", *table(mounts, _MOUNT_COLUMNS))
     if record.isolators:
         yield from ("", *table(record.isolators, _ISOLATOR_COLUMNS))
     notes = [*record.notes, *[app.lost for app in record.apps if app.lost]]
@@ -161,7 +164,24 @@ def _ids(record: PodRecord) -> str | None:
 
 def _metadata(record: PodRecord) -> str | None:
     found = record.metadata
-    return None if found is None else f"{found['address']}:{found['port']} (token in {found['tokenFile']})"
+    if found is None:
+        return None
+    if record.owner is None:
+        return "none: the process that owned the pod, and served it, is gone"
+    return f"{found['address']}:{found['port']} (token in {found['tokenFile']})"
+
+
+def _mounts(record: PodRecord) -> list[tuple[str, str, str, str]]:
+    """Volume, app, place in it, and what is mounted there."""
+    volumes = {volume["name"]: volume for volume in record.manifest.get("volumes", ())}
+    found = []
+    for app in record.manifest.get("apps", ()):
+        for mount in app.get("mounts", ()):
+            volume = mount.get("appVolume") or volumes.get(mount["volume"], {})
+            found.append(
+                (mount["volume"], app["name"], mount["path"], volume.get("source") or volume.get("kind", ""))
+            )
+    return found
 
 
 def _image_of(record: PodRecord) -> Any:
@@ -175,6 +195,12 @@ _NETWORK_COLUMNS: list[Column] = [
     ("PORTS", lambda one: ",".join(_port(port) for port in one.ports)),
 ]
 
+_MOUNT_COLUMNS: list[Column] = [
+    ("VOLUME", lambda one: one[0]),
+    ("APP", lambda one: one[1]),
+    ("PATH", lambda one: one[2]),
+    ("SOURCE", lambda one: one[3]),
+]
 _ISOLATOR_COLUMNS: list[Column] = [
     ("ISOLATOR", lambda one: one.name),
     ("APP", lambda one: one.scope or ""),

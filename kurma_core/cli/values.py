@@ -109,8 +109,11 @@ def environment_file(path: str) -> tuple[tuple[str, str], ...]:
         lines = content(path, option="--env-file", endless=True).decode().split("\n")
     except UnicodeDecodeError:
         raise UsageError(f"--env-file: {path} is not UTF-8") from None
-    kept = tuple(line.rstrip("\r") for line in lines if line.strip() and not line.lstrip().startswith("#"))
-    return environment(kept, f"--env-file: {path}")
+    found: list[tuple[str, str]] = []
+    for number, line in enumerate(lines, 1):
+        if line.strip() and not line.lstrip().startswith("#"):
+            found += environment((line.rstrip("\r"),), f"--env-file: {path}, line {number}")
+    return tuple(found)
 
 
 def json_file(path: str, option: str = "", *, endless: bool = False) -> object:

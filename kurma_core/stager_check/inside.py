@@ -34,9 +34,9 @@ def refusable(lab: Lab, apps: dict[str, Any], **pod: Any) -> Iterator[Pod]:
         try:
             made = stack.enter_context(lab.pod(apps, **pod))
         except StagerError as error:
-            if error.data.get("status") is None or "it said:" not in error.message:
+            if error.data.get("status") is None or not error.data.get("said"):
                 raise
-            raise NotDone("refused: " + error.message.partition("it said: ")[2]) from None
+            raise NotDone(f"refused: {error.data['said']}") from None
         yield made
 
 

@@ -70,7 +70,7 @@ def start_failure(lab: Lab, report: Report) -> None:
         except StagerError as error:
             if error.data.get("status") is None:
                 raise
-            if "it said:" not in error.message:
+            if not error.data.get("said"):
                 raise Wrong(f"{error.message}, and said nothing") from None
 
 

@@ -95,9 +95,10 @@ class StagerProcess:
         said = self._last_output()
         if status == 1 and said:
             # It has ended in order, and said why: mostly that something in the pod's documents cannot be.
-            raise StagerError(f"the pod cannot be started: {said}", status=status)
+            raise StagerError(f"the pod cannot be started: {said}", status=status, said=said)
         how = "it ended in an unknown way" if status is None else f"it ended with status {status}"
-        raise StagerError(f"the stager failed to start its pod: {how}{self._told()}", status=status)
+        told = f"; it said: {said}" if said else ""
+        raise StagerError(f"the stager failed to start its pod: {how}{told}", status=status, said=said)
 
     def _still_open(self, timeout: float) -> StagerError:
         """It has closed descriptor 4 too late, or something else holds it by accident: who (G3)."""

@@ -645,3 +645,31 @@ def test_an_empty_word_is_told(words: tuple[str, ...], named: str, capsys: pytes
     """As of a variable that a script has not set."""
     assert main(list(words)) == 2
     assert capsys.readouterr().err == f"kurma: {named} is empty\n  hint: see: kurma {' '.join(words[:2])} --help\n"
+
+
+def test_show_has_what_is_mounted_and_no_service_that_is_gone(
+    fakes: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = {"volume": "conf", "path": "/conf", "appVolume": {"name": "conf", "kind": "host", "source": "/srv/conf"}}
+    apps = [
+        {"name": "one", "mounts": [{"volume": "data", "path": "/in"}, own]},
+        {"name": "two", "mounts": [{"volume": "data", "path": "/out"}]},
+        {"name": "three"},
+    ]
+    manifest = {"apps": apps, "volumes": [{"name": "data", "kind": "empty"}]}
+    service = {"address": "169.254.169.255", "port": 61169, "tokenFile": "/t"}
+    run(fakes, "show web", answers={"pod": fakes.record(manifest=manifest, metadata=service, owner=7)})
+    text = capsys.readouterr().out
+    rows = text[text.index("VOLUME") :].split("\n\n")[0].splitlines()
+    assert [row.split() for row in rows] == [
+        ["VOLUME", "APP", "PATH", "SOURCE"],
+        ["data", "one", "/in", "empty"],
+        ["conf", "one", "/conf", "/srv/conf"],
+        ["data", "two", "/out", "empty"],
+    ]
+    assert "169.254.169.255:61169 (token in /t)" in text
+    run(fakes, "show web", answers={"pod": fakes.record(metadata=service)})
+    text = capsys.readouterr().out
+    assert "61169" not in text
+    assert "metadata service  none: the process that owned the pod, and served it, is gone" in text
+    assert "VOLUME" not in text

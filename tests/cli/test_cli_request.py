@@ -88,7 +88,7 @@ def test_names_with_blanks_are_no_variables(
     client = fakes.FakeClient()
     for words, option in (
         (["run", "-e", "A B=c", "img"], "--env: 'A B'"),
-        (["run", "--env-file", str(file), "img"], f"--env-file: {file}: 'B C'"),
+        (["run", "--env-file", str(file), "img"], f"--env-file: {file}, line 2: 'B C'"),
         (["enter", "-e", "A B=c", "web"], "--env: 'A B'"),
     ):
         assert main(words, connect=client.connect) == 2
@@ -127,6 +127,16 @@ def test_variables_from_here_and_from_files(
     file.write_text('# a comment\n\nQ="quoted"\nHERE\nA=file\n')
     request = request_of(fakes, "--env-file", str(file), "-e", "A=line", "-e", "HERE", "-e", "NOWHERE", "img")
     assert dict(request.overrides["img"].environment) == {"Q": '"quoted"', "HERE": "yes", "A": "line"}
+
+
+def test_a_line_of_a_file_of_variables_is_named(
+    fakes: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "env"
+    file.write_text("A=1\n\n# no\nexport B=2\n")
+    assert main(["run", "--env-file", str(file), "img"], connect=fakes.FakeClient().connect) == 2
+    said = capsys.readouterr().err.splitlines()[0]
+    assert said == f"kurma: --env-file: {file}, line 4: 'export B' cannot be a variable's name"
 
 
 def test_volumes_and_mounts(fakes: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

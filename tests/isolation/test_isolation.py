@@ -46,6 +46,11 @@ def test_an_unknown_isolator_is_ignored_and_told() -> None:
         IsolatorReport("example.com/none", None, "ignored", "no installed plugin looks after it", value=1),
     )
     assert result.pod == IsolatorPlan()
+    (near,) = run([], [Isolator("os/linux/oom-score-ajd", 1)]).reports
+    assert (near.outcome, near.note) == (
+        "ignored",
+        "no installed plugin looks after it; there is os/linux/oom-score-adj",
+    )
 
 
 def test_plans_of_several_isolators_add_up_per_scope() -> None:
