@@ -369,6 +369,8 @@ class AppSetup:
 class VolumeSetup:
     """One volume of a pod: ``source`` is a path of the host (for an empty volume: in the pod's directory).
 
+    :param tmpfs: it is kept in memory: a new tmpfs with these options, which has no source. None: it is not.
+
     :param idmap: with a user namespace, its owners are inside as they are outside. An empty volume needs no map:
         what it holds belongs to ids of the namespace.
     """
@@ -378,6 +380,7 @@ class VolumeSetup:
     read_only: bool
     recursive: bool = True
     idmap: bool = False
+    tmpfs: Mapping[str, str] | None = None
 
 
 @frozen

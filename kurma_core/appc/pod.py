@@ -37,6 +37,8 @@ _OCTAL = frozenset("01234567")
 _SEED = "kurma.io/seed"
 _FULFILLS = "kurma.io/fulfills"
 _IDMAP = "kurma.io/idmap"
+_MEMORY = "kurma.io/memory"
+_SIZE = "kurma.io/size"
 _ISOLATORS = "kurma.io/isolators"
 
 
@@ -75,6 +77,9 @@ class Volume:
         whatever its own name. Written as ``kurma.io/fulfills``.
     :param idmap: of a host volume: in a pod with a user namespace, owners are inside as they are outside, and the
         other way round (H9). Written as ``kurma.io/idmap``.
+    :param memory: of an empty volume: it is kept in memory. Written as ``kurma.io/memory``.
+    :param size: of such a one: the most that it may hold, a quantity of bytes as it was written; None: half of the
+        host's memory. Written as ``kurma.io/size``.
     """
 
     name: str
@@ -88,6 +93,8 @@ class Volume:
     seed: tuple[str, str] | None = None
     fulfills: tuple[str, ...] = ()
     idmap: bool = False
+    memory: bool = False
+    size: str | None = None
     extra: Mapping[str, Json] = field(default_factory=dict)
 
     @property
@@ -112,6 +119,8 @@ class Volume:
             out[_SEED] = {"app": self.seed[0], "path": self.seed[1]}
         put(out, _FULFILLS, list(self.fulfills), [])
         put(out, _IDMAP, self.idmap, False)
+        put(out, _MEMORY, self.memory, False)
+        put(out, _SIZE, self.size)
         return {**out, **self.extra}
 
 
@@ -312,7 +321,7 @@ def _read_volume(reader: Reader) -> Volume:
     kind = reader.string("kind", types.text, '"host" or "empty"')
     if kind not in ("host", "empty"):
         raise ManifestError(reader.at("kind"), '"host" or "empty"', describe(kind))
-    foreign = ("mode", "uid", "gid", _SEED) if kind == "host" else ("source", "recursive", _IDMAP)
+    foreign = ("mode", "uid", "gid", _SEED, _MEMORY, _SIZE) if kind == "host" else ("source", "recursive", _IDMAP)
     for key in foreign:
         value = reader.take(key)
         if value is not None:
@@ -330,6 +339,7 @@ def _read_volume(reader: Reader) -> Volume:
             idmap=reader.boolean(_IDMAP, False),
             extra=reader.extra(),
         )
+    memory = reader.boolean(_MEMORY, False)
     return Volume(
         name,
         kind,
@@ -339,8 +349,23 @@ def _read_volume(reader: Reader) -> Volume:
         gid=reader.integer("gid", 0, MAX_ID, 0),
         seed=_read_seed(reader),
         fulfills=fulfills,
+        memory=memory,
+        size=_read_size(reader, memory),
         extra=reader.extra(),
     )
+
+
+def _read_size(reader: Reader, memory: bool) -> str | None:
+    size = reader.optional(_SIZE, types.text)
+    if size is None:
+        return None
+    if not memory:
+        raise ManifestError(reader.at(_SIZE), f"no size where {_MEMORY} is not true", describe(size))
+    from kurma_core.appc.quantity import parse_quantity  # few volumes have one
+
+    if parse_quantity(size, reader.at(_SIZE)) == 0:
+        raise ManifestError(reader.at(_SIZE), "more than 0 bytes", describe(size))
+    return size
 
 
 def _mode(value: object, path: str) -> str:

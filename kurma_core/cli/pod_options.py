@@ -38,6 +38,13 @@ POD_OPTIONS: tuple[Argument | Option | Rest, ...] = (
     ),
     Option("mount", "--mount", "Mount a volume.", metavar="volume=NAME,target=PATH", many=True),
     Option(
+        "tmpfs",
+        "--tmpfs",
+        "Mount an empty directory that is kept in memory.",
+        metavar="TARGET[:size=…][,mode=…]",
+        many=True,
+    ),
+    Option(
         "net",
         "--net",
         "Join a network; none, host, or a name of `kurma network list`.",
@@ -88,7 +95,7 @@ POD_OPTIONS: tuple[Argument | Option | Rest, ...] = (
 
 #: Those of them that ``app add`` takes, where they say something of one app.
 _FOR_AN_APP = (
-    *("env", "env_file", "bind", "volume", "mount", "user", "group", "workdir", "exec", "read_only"),
+    *("env", "env_file", "bind", "volume", "mount", "tmpfs", "user", "group", "workdir", "exec", "read_only"),
     *(option.name for option in isolator_options.OPTIONS),
     *("strict_isolators", "strict_volumes", "allow_volume_links", "pull", "insecure_options", "passphrase_file"),
     "verify",
@@ -117,6 +124,7 @@ _OF_AN_APP = {
     "env_file": "--env-file",
     "bind": "-v",
     "mount": "--mount",
+    "tmpfs": "--tmpfs",
     "user": "--user",
     "group": "--group",
     "workdir": "--workdir",

@@ -1,4 +1,4 @@
-"""``-v``, ``--volume`` and ``--mount``: the volumes of a pod that the command line asks for."""
+"""``-v``, ``--volume``, ``--mount`` and ``--tmpfs``: the volumes of a pod that the command line asks for."""
 
 from __future__ import annotations
 
@@ -21,20 +21,18 @@ def add(
 ) -> None:
     """Volumes and mounts that the options ask for, into the document of a pod.
 
-    :param app: its only app, to which ``-v`` and ``--mount`` belong; None: neither was given.
+    :param app: its only app, to which ``-v``, ``--mount`` and ``--tmpfs`` belong; None: neither was given.
     :param options: values of :data:`kurma_core.cli.pod_options.POD_OPTIONS` by name.
-    :param own: what ``-v`` binds is the app's own volume, whose name gives way to one that the pod has.
+    :param own: what ``-v`` and ``--tmpfs`` make is the app's own volume, whose name gives way to one that the pod
+        has.
     :raises UsageError: one is malformed.
     """
     volumes: list[Json] = [*(document.get("volumes") or []), *(_volume(text) for text in options["volume"])]
     mounts: list[Json] = [] if app is None else list(app.get("mounts") or [])
     taken = {volume.get("name") for volume in volumes if isinstance(volume, dict)}
-    for text in options["bind"]:
-        source, target, words = _bind(text)
-        name = _free_name(target, taken)
-        volume: dict[str, Json] = {"name": name, "kind": "host", "source": source, "readOnly": "ro" in words}
-        if "idmap" in words:
-            volume["kurma.io/idmap"] = True
+    made = [*(_bind(text) for text in options["bind"]), *(_tmpfs(text) for text in options["tmpfs"])]
+    for target, volume in made:
+        name = volume["name"] = _free_name(target, taken)
         if own:
             mounts.append({"volume": name, "path": target, "appVolume": volume})
             continue
@@ -47,8 +45,11 @@ def add(
         app["mounts"] = mounts
 
 
-def _bind(text: str) -> tuple[str, str, set[str]]:
-    """``SOURCE:TARGET[:ro|rw][,idmap]``; a relative source is one of the current directory."""
+def _bind(text: str) -> tuple[str, dict[str, Json]]:
+    """``SOURCE:TARGET[:ro|rw][,idmap]``; a relative source is one of the current directory.
+
+    :returns: the target, and the volume without its name.
+    """
     source, colon, rest = text.partition(":")
     target, more, last = rest.partition(":")
     words = set(last.split(",")) if more else set()
@@ -66,7 +67,52 @@ def _bind(text: str) -> tuple[str, str, set[str]]:
             f"-v: {source!r} is no path",
             hint=f"write ./{source}, or --volume name={source},kind=empty --mount volume={source},target={target}",
         )
-    return _absolute(source, "-v"), values.inner_path(target, "-v: target"), words
+    volume: dict[str, Json] = {"kind": "host", "source": _absolute(source, "-v"), "readOnly": "ro" in words}
+    if "idmap" in words:
+        volume["kurma.io/idmap"] = True
+    return values.inner_path(target, "-v: target"), volume
+
+
+#: What is so anyway.
+_OF_TMPFS = frozenset(("rw", "nosuid", "nodev", "noexec"))
+#: As mount(8) has them, beside quantities.
+_SIZES = {"k": "Ki", "m": "Mi", "g": "Gi"}
+
+
+def _tmpfs(text: str) -> tuple[str, dict[str, Json]]:
+    """``TARGET[:OPTION,…]``, with podman's options: ``size``, ``mode`` (1777), ``uid``, ``gid``, ``ro``.
+
+    :returns: as :func:`_bind`.
+    """
+    target, colon, rest = text.partition(":")
+    volume: dict[str, Json] = {"kind": "empty", "kurma.io/memory": True, "mode": "1777"}
+    for part in rest.split(",") if colon else ():
+        key, _, value = part.partition("=")
+        if key == "size" and value:
+            volume["kurma.io/size"] = _size(value)
+        elif key == "mode" and value:
+            volume["mode"] = values.mode(value, "--tmpfs")
+        elif key in ("uid", "gid") and value.isascii() and value.isdecimal():
+            volume[key] = int(value)
+        elif part == "ro":
+            volume["readOnly"] = True
+        elif part not in _OF_TMPFS:
+            hint = "write TARGET[:size=64Mi][,mode=1777][,uid=0][,gid=0][,ro]; no program on it can be executed"
+            raise UsageError(f"--tmpfs: malformed {part!r} in {text!r}", hint=hint)
+    return values.inner_path(target, "--tmpfs"), volume
+
+
+def _size(text: str) -> str:
+    from kurma_core.appc.quantity import parse_quantity
+
+    size = text[:-1] + _SIZES.get(text[-1], text[-1])
+    try:
+        if parse_quantity(size, "--tmpfs"):
+            return size
+        expected = "more than 0 bytes"
+    except ManifestError as error:
+        expected = str(error.data.get("expected"))
+    raise UsageError(f"--tmpfs: size: expected {expected}, found {text!r}", hint="for instance size=64Mi")
 
 
 def _absolute(source: str, option: str) -> str:

@@ -345,7 +345,7 @@ def pod_setup(launch: Launch, rendered: Mapping[str, RenderedImage]) -> PodSetup
         manifest=document.manifest,
         images=manifests,
         apps=apps,
-        volumes=volumes.setups(document.manifest, launch.directory.path),
+        volumes=volumes.setups(document.manifest, launch.directory.path, document.ids),
         network_namespace=document.network_namespace,
         cgroup=document.cgroup,
         plans=document.plans,

@@ -105,7 +105,7 @@ def make_empty(pod: PodManifest, directory: str, ids: IdRange | None = None) -> 
     :param ids: of the pod's user namespace, which the volumes' owners are users and groups of.
     """
     for volume in pod.volumes:
-        if volume.kind == "empty":
+        if volume.kind == "empty" and not volume.memory:
             path = f"{directory}/volumes/{volume.name}"
             os.makedirs(f"{directory}/volumes", mode=0o711, exist_ok=True)
             if not os.path.isdir(path):
@@ -141,15 +141,26 @@ def remove_empty(names: tuple[str, ...], directory: str) -> None:
         os.close(fd)
 
 
-def setups(pod: PodManifest, directory: str) -> tuple[VolumeSetup, ...]:
-    """The volumes as a stager driver gets them."""
-    return tuple(
-        VolumeSetup(
-            name=volume.name,
-            source=volume.source or "" if volume.kind == "host" else f"{directory}/volumes/{volume.name}",
-            read_only=volume.read_only,
-            recursive=volume.recursive if volume.kind == "host" else False,
-            idmap=volume.idmap,
-        )
-        for volume in pod.volumes
-    )
+def setups(pod: PodManifest, directory: str, ids: IdRange | None = None) -> tuple[VolumeSetup, ...]:
+    """The volumes as a stager driver gets them. :param ids: as for :func:`make_empty`."""
+    return tuple(_setup(volume, directory, ids) for volume in pod.volumes)
+
+
+def _setup(volume: Volume, directory: str, ids: IdRange | None) -> VolumeSetup:
+    if volume.kind == "host":
+        source = volume.source or ""
+        return VolumeSetup(volume.name, source, volume.read_only, volume.recursive, idmap=volume.idmap)
+    if volume.memory:
+        return VolumeSetup(volume.name, "", volume.read_only, recursive=False, tmpfs=_tmpfs(volume, ids))
+    return VolumeSetup(volume.name, f"{directory}/volumes/{volume.name}", volume.read_only, recursive=False)
+
+
+def _tmpfs(volume: Volume, ids: IdRange | None) -> dict[str, str]:
+    """What the kernel is told of a volume in memory."""
+    from kurma_core.appc.quantity import parse_quantity
+
+    first = 0 if ids is None else ids.first
+    options = {"mode": volume.mode, "uid": str(first + volume.uid), "gid": str(first + volume.gid)}
+    if volume.size is not None:
+        options["size"] = str(parse_quantity(volume.size, "size"))
+    return options

@@ -15,7 +15,7 @@ from kurma_core.errors import HostError, StagerError
 from kurma_core.hookspecs import Stdio
 from kurma_core.linux.files import replace_file
 from kurma_core.staging.live import LiveRoot
-from kurma_core.staging.root import LAYERS, VOLUMES, layer_binds, of_volume, volume_binds
+from kurma_core.staging.root import LAYERS, VOLUMES, layer_binds, of_volume, volume_mounts
 
 if TYPE_CHECKING:
     from kurma_core.appc.image import ImageManifest
@@ -53,7 +53,7 @@ def add(stager: AciStager, pod: PodSetup, running: RunningStager) -> None:
         live.bind(
             [
                 *layer_binds(layer for layer in app.layers if layer.id not in layers),
-                *volume_binds([one for one in pod.volumes if one.name not in volumes], links=pod.volume_links),
+                *volume_mounts([one for one in pod.volumes if one.name not in volumes], links=pod.volume_links),
             ]
         )
     except HostError as error:

@@ -11,6 +11,7 @@ from kurma_core.spawn_plan import (
     Bind,
     Directory,
     File,
+    FileSystemMount,
     Operation,
     Overlay,
     RootPlan,
@@ -62,7 +63,7 @@ def pod_parts(pod: PodSetup, manifest: bytes, tree: CgroupTree) -> list[Operatio
     return [
         Bind(f"{pod.directory}/pod", "/pod", recursive=False),
         *layer_binds(layer for app in pod.apps for layer in app.layers),
-        *volume_binds(pod.volumes, links=pod.volume_links),
+        *volume_mounts(pod.volumes, links=pod.volume_links),
         *([] if pod.userns is None else [Bind(pod.userns.path, USER_NAMESPACE)]),
         *cgroups(tree),
         File("/manifest", manifest, 0o600),
@@ -75,18 +76,17 @@ def layer_binds(layers: Iterable[RenderedLayer]) -> list[Operation]:
     return [Bind(path, f"{LAYERS}/{name}", read_only=True, recursive=False) for name, path in paths.items()]
 
 
-def volume_binds(volumes: Iterable[VolumeSetup], *, links: bool) -> list[Operation]:
+def volume_mounts(volumes: Iterable[VolumeSetup], *, links: bool) -> list[Operation]:
     """:param links: their sources may lead over symbolic links."""
-    return [
-        Bind(
-            volume.source,
-            f"{VOLUMES}/{volume.name}",
-            read_only=volume.read_only,
-            recursive=volume.recursive,
-            links=links,
-        )
-        for volume in volumes
-    ]
+    return [_volume_mount(volume, links) for volume in volumes]
+
+
+def _volume_mount(volume: VolumeSetup, links: bool) -> Operation:
+    target = f"{VOLUMES}/{volume.name}"
+    if volume.tmpfs is not None:
+        read_only = ("ro",) if volume.read_only else ()
+        return FileSystemMount("tmpfs", target, volume.tmpfs, ("nosuid", "nodev", "noexec", *read_only))
+    return Bind(volume.source, target, read_only=volume.read_only, recursive=volume.recursive, links=links)
 
 
 def of_volume(error: HostError, volumes: Iterable[VolumeSetup]) -> KurmaError:
@@ -95,6 +95,9 @@ def of_volume(error: HostError, volumes: Iterable[VolumeSetup]) -> KurmaError:
     Its source was there when it was looked at, and is bound as it is now, without following links.
     """
     for volume in volumes:
+        if volume.tmpfs is not None and error.data.get("path") == f"{VOLUMES}/{volume.name}":
+            reason = os.strerror(int(str(error.data["errno"]))).lower()
+            return VolumeError(f"volume {volume.name}: cannot be made in memory: {reason}", volume=volume.name)
         if error.data.get("path") == f"{volume.source} on {VOLUMES}/{volume.name}":
             number = int(str(error.data["errno"]))
             reason = os.strerror(number).lower()

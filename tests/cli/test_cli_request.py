@@ -198,6 +198,29 @@ def test_user_namespaces_and_mapped_volumes(fakes: ModuleType) -> None:
     assert [found[name].get("readOnly") for name in "abcd"] == [None, True, None, None]
 
 
+def test_directories_in_memory(fakes: ModuleType) -> None:
+    """Options as podman has them; sizes as mount(8), or as elsewhere."""
+    words = (
+        "--tmpfs",
+        "/tmp",
+        "--tmpfs",
+        "/a/tmp:rw,size=64m,mode=0700,noexec",
+        "--tmpfs",
+        "/c:size=1.5Gi,uid=7,ro",
+    )
+    request = request_of(fakes, *words, "-v", "/x:/tmp-2", "img")
+    kept = {"kind": "empty", "kurma.io/memory": True, "mode": "1777"}
+    assert volumes(request) == [
+        {"name": "tmp-2", "kind": "host", "source": "/x"},
+        {**kept, "name": "tmp"},
+        {**kept, "name": "a-tmp", "kurma.io/size": "64Mi", "mode": "0700"},
+        {**kept, "name": "c", "kurma.io/size": "1.5Gi", "uid": 7, "readOnly": True},
+    ]
+    assert [(mount.volume, mount.path) for mount in request.template.pod.apps[0].mounts] == [
+        *(("tmp-2", "/tmp-2"), ("tmp", "/tmp"), ("a-tmp", "/a/tmp"), ("c", "/c")),
+    ]
+
+
 def test_what_is_the_hosts(fakes: ModuleType) -> None:
     request = request_of(fakes, "--pid", "host", "--uts", "private", "--device", "/dev/fuse", "img")
     assert request.isolators == (("os/linux/namespaces", {"pid": "host", "uts": "private"}),)
@@ -367,6 +390,12 @@ print([app.name for app in client.calls[0][1][0].template.pod.apps])
         ("--volume name=a,size=3 img", "malformed 'size=3'"),
         ("--volume name=a,readOnly=maybe img", "readOnly is true or false"),
         ("--volume name=a,uid=x img", "uid is a number"),
+        ("--tmpfs tmp img", "--tmpfs: 'tmp' is no absolute path"),
+        ("--tmpfs /tmp:exec img", "--tmpfs: malformed 'exec' in '/tmp:exec'"),
+        ("--tmpfs /tmp:size=big img", "--tmpfs: size: expected a quantity of bytes"),
+        ("--tmpfs /tmp:size=0 img", "--tmpfs: size: expected more than 0 bytes, found '0'"),
+        ("--tmpfs /tmp:mode=8 img", "--tmpfs: mode is octal digits"),
+        ("--pod FILE --tmpfs /tmp", "--tmpfs is for a pod of one app"),
         ("--mount volume=a img", "--mount: malformed"),
         ("-p 80 img", "malformed port '80'"),
         ("--net a: img", "malformed network 'a:'"),

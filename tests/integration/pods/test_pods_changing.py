@@ -260,6 +260,15 @@ def test_isolators_that_cannot_be_enforced(house, empty):
     ]
 
 
+def test_a_volume_in_memory_comes_and_goes_with_its_app(house, empty):
+    pod = empty()
+    one = {"app": shell("echo x > /data/x; " + SLEEP), "mounts": [{"volume": "data", "path": "/data"}]}
+    add(house, pod, one, volumes=[{"name": "data", "kind": "empty", "kurma.io/memory": True}])
+    until(lambda: os.path.exists(f"/proc/{pod.stager.pid}/root/volumes/data/x"))
+    house.client.app_rm(pod.uuid, "one", force=True)
+    assert bound(pod) == []
+
+
 def test_an_empty_volume_comes_and_goes_with_its_app(house, empty):
     pod = empty()
     one = {"app": shell("echo x > /data/x; " + SLEEP), "mounts": [{"volume": "data", "path": "/data"}]}

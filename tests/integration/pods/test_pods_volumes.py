@@ -89,6 +89,39 @@ def test_an_empty_volume_is_shared_and_has_its_mode_and_owner(house):
     assert stat.S_IMODE(os.stat(house.path(record)).st_mode) == 0o700
 
 
+def memory(name, **fields):
+    return {"name": name, "kind": "empty", "kurma.io/memory": True, **fields}
+
+
+@pytest.mark.parametrize("userns", ["none", "auto"])
+def test_a_volume_in_memory(house, userns):
+    """Shared by the pod's apps, of its size, mode and owner; nothing of it on a disk, nothing of it afterwards."""
+    volumes = [
+        memory("vol", mode="2751", uid=11, gid=12, **{"kurma.io/size": "1Mi"}),
+        memory("seen", readOnly=True),
+    ]
+    script = """
+    exec 2> /dev/null
+    stat -c '%a %u %g' /vol; grep -E ' /(vol|seen) tmpfs ' /proc/mounts | cut -d ' ' -f 2,4
+    head -c 1048576 /dev/zero > /vol/full; echo x > /vol/more || echo full; rm /vol/more
+    echo x > /seen/x || echo refused
+    rm /vol/full; echo '#!/bin/sh' > /vol/program; chmod 755 /vol/program; /vol/program || echo dead
+    echo shared > /vol/file
+    """
+    waiting = "n=0; until [ -s /vol/file ] || [ $((n+=1)) = 999 ]; do sleep 0.02; done; cat /vol/file"
+    apps = {"writer": mounting(script, "vol", "seen"), "reader": mounting(waiting, "vol")}
+    record, _ = house.run(apps, volumes=volumes, userns=userns)
+    assert record.exit_code == 0
+    assert not os.path.exists(house.path(record, "volumes/vol")), "nothing of it is on a disk"
+    lines = house.log(record, "writer").splitlines()
+    modes = dict(line.split() for line in lines if line.startswith(("/vol ", "/seen ")))
+    assert set(modes["/vol"].split(",")) >= {"rw", "nosuid", "nodev", "noexec", "size=1024k"}
+    assert set(modes["/seen"].split(",")) >= {"ro", "nosuid", "nodev", "noexec"}
+    words = [line for line in lines if line in ("2751 11 12", "full", "refused", "dead")]
+    assert words == ["2751 11 12", "full", "refused", "dead"]
+    assert house.log(record, "reader") == "shared\n"
+
+
 def test_a_volume_that_stands_nowhere_is_told(house):
     record, _ = house.run(
         {"main": mounting("true", "vol")}, volumes=[{"name": n, "kind": "empty"} for n in ("vol", "vlo")]
