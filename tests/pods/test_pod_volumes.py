@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from kurma_core.appc.pod import PodManifest, Volume
-from kurma_core.errors import VolumeError
+from kurma_core.errors import ManifestError, VolumeError
+from kurma_core.models import IdRange
 from kurma_core.pods.volumes import check_sources, dangers, make_empty, setups
 
 
@@ -96,3 +97,30 @@ def test_empty_volumes_are_made_as_said(tmp_path: Path) -> None:
     assert os.stat(tmp_path / "volumes" / "e").st_mode & 0o7777 == 0o1777
     (setup,) = setups(manifest, str(tmp_path))
     assert setup.source == str(tmp_path / "volumes" / "e")
+
+
+def test_volumes_in_memory_are_made_by_the_kernel(tmp_path: Path) -> None:
+    fields = {"name": "m", "kind": "empty", "kurma.io/memory": True, "kurma.io/size": "1.5Mi", "uid": 5, "gid": 6}
+    volume = Volume.parse(fields, "$")
+    assert volume.to_json() == fields
+    manifest = PodManifest(apps=(), volumes=(volume,))
+    make_empty(manifest, str(tmp_path))
+    assert os.listdir(tmp_path) == []
+    for ids, owner in ((None, ("5", "6")), (IdRange(1000, 10), ("1005", "1006"))):
+        (setup,) = setups(manifest, str(tmp_path), ids)
+        assert setup.tmpfs == {"mode": "0755", "uid": owner[0], "gid": owner[1], "size": "1572864"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"kind": "empty", "kurma.io/size": "1Mi"}, "no size where kurma.io/memory is not true"),
+        ({"kind": "empty", "kurma.io/memory": True, "kurma.io/size": "0"}, "more than 0 bytes"),
+        ({"kind": "empty", "kurma.io/memory": True, "kurma.io/size": "much"}, "a quantity of bytes"),
+        ({"kind": "empty", "kurma.io/memory": "yes"}, "kurma.io/memory"),
+        ({"kind": "host", "source": "/x", "kurma.io/memory": True}, "no kurma.io/memory in a volume of kind host"),
+    ],
+)
+def test_what_is_no_volume_in_memory(fields: dict[str, object], said: str) -> None:
+    with pytest.raises(ManifestError, match=said):
+        Volume.parse({"name": "m", **fields}, "$")
