@@ -51,7 +51,6 @@ _OPTIONS_ELSEWHERE = {
     "--cap-drop": "--caps-remove, or for all of them --isolator 'os/linux/capabilities-retain-set={\"set\": []}'",
     "--security-opt": "--isolator has names for what it does: kurma isolators list",
     "--entrypoint": "--exec PROGRAM, its arguments after --",
-    "--tmpfs": "--volume name=tmp,kind=empty,mode=1777 --mount volume=tmp,target=/tmp",
     "--restart": "--annotation kurma.io/restart=on-failure",
 }
 _THAT_RUN = ("run", "prepare", "app add", "run-prepared", "start", "restart", "enter", "exec")
