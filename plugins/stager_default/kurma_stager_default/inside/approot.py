@@ -11,10 +11,10 @@ import fcntl
 import os
 import stat
 
-from kurma_core.linux import mounts, namespaces, overlay
+from kurma_core.linux import mounts, namespaces
 from kurma_core.linux.beneath import remove_tree
 from kurma_core.linux.places import make_dirs, make_mount_target, make_place
-from kurma_stager_default.inside import hostfiles, sysmounts, userns
+from kurma_stager_default.inside import sysmounts, userns
 from kurma_stager_default.inside.errors import SetupError
 from kurma_stager_default.inside.manifest import App, Mount, Pod
 
@@ -49,6 +49,8 @@ def enter(
         mounts.make_private("/")
         _make_way(directory)
         root = _union(pod, app, directory, note, namespace)
+        from kurma_stager_default.inside import hostfiles  # not for the supervisor to hold
+
         hostfiles.write(root, hostfiles.contents(pod), pod.ids.root, [mount.path for mount in app.mounts])
         system = sysmounts.mount_all(root, SHM, pod.ids, app.plan, notify)
         if app.make_directory:
@@ -109,6 +111,8 @@ def _union(pod: Pod, app: App, directory: str, note: Callable[[str], None], name
         os.chown(directory + "/upper", top.st_uid, top.st_gid)
         os.chmod(directory + "/upper", stat.S_IMODE(top.st_mode))
         try:
+            from kurma_core.linux import overlay  # not for the supervisor to hold
+
             root = overlay.mount_overlay(
                 layers, directory + "/upper", directory + "/work", volatile=True, attributes=_nodev(app)
             )

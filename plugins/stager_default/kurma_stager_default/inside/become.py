@@ -9,7 +9,7 @@ import _signal  # type: ignore[import-not-found]
 import errno
 import os
 
-from kurma_core.linux import capabilities, execute, landlock, libc, namespaces, seccomp, userdb
+from kurma_core.linux import capabilities, execute, landlock, libc, namespaces, seccomp
 from kurma_stager_default.inside.errors import SetupError
 from kurma_stager_default.inside.manifest import PATH, App, Plan
 
@@ -17,6 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from kurma_core.linux import userdb
     from kurma_stager_default.inside.userns import Ids
 
 _PR_SET_DUMPABLE = 4
@@ -106,6 +107,9 @@ def apply_limits(plan: Plan) -> None:
 
     :raises SetupError: the kernel refuses one.
     """
+    # While their files are to be found: they are needed in the app's root, and nobody but us has to hold them.
+    from kurma_core.linux import unexecutable, userdb  # noqa: F401
+
     wanted = _before[:1] if plan.oom_score_adj is None else [str(plan.oom_score_adj)]
     for value in wanted:
         try:
@@ -145,6 +149,8 @@ def resolve(user: str, group: str, groups: list[int]) -> Identity:
 
     :raises SetupError: there is no such user or group.
     """
+    from kurma_core.linux import userdb
+
     root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         found = userdb.find_user(root, user)
