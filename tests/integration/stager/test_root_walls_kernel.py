@@ -57,7 +57,7 @@ for path in sys.argv[1:]:
 def test_masked_paths_are_empty(pods, stager_tree, busybox_root):
     """As root; in the root that the pod has and, by links of the image, in none other."""
     cpus = [f"{directory}/thermal_throttle" for directory in glob.glob("/sys/devices/system/cpu/cpu[0-9]*")]
-    paths = [*MASKED_ELSEWHERE, "/proc/key-users", *cpus]
+    paths = [*MASKED_ELSEWHERE, "/proc/dynamic_debug", "/proc/key-users", *cpus]
     pod = pods(
         {"main": {"exec": [*PYTHON, LOOK, *paths], "user": "0", "group": "0"}},
         roots=[stager_tree.path, busybox_root],

@@ -36,6 +36,7 @@ _LINKS = {
 _MASKED_IN_PROC = (
     "acpi",
     "asound",
+    "dynamic_debug",  # root writes to it: what the whole kernel logs
     "interrupts",
     "kcore",
     "key-users",
