@@ -54,7 +54,7 @@ class PodFinder:
                     # It may have been made whole, or been removed, while we looked.
                     found.append(self._record(directory))
                     continue
-                if os.path.isdir(directory.path):
+                if os.path.isdir(directory.path) and not _unmade(directory, error):
                     found.append(self._broken(directory, error))
         return sorted(found, key=lambda record: record.created_at)
 
@@ -197,3 +197,8 @@ class PodFinder:
                 watch.drain()
         finally:
             watch.close()
+
+
+def _unmade(directory: PodDirectory, error: KurmaError) -> bool:
+    """Whether a living process is about to make the pod: it has no record yet, and was never started."""
+    return isinstance(error, PodNotFoundError) and directory.owned() and not os.path.lexists(directory.file("pod"))

@@ -37,6 +37,7 @@ def unpacked(name, cache):
 
     Where that cannot be fetched, but some version is there, it is that one.
     """
+    os.makedirs(cache, exist_ok=True)
     kept = sorted(entry for entry in os.listdir(cache) if entry.startswith(f"{name}_"))
     try:
         return _fetched(name, cache, kept)

@@ -146,6 +146,10 @@ class House:
                     client.rm(uuid, force=True)
         self.client.close()
 
+    def kept(self):
+        """What stands in the directory of pods; the place for ids stays once a pod had some."""
+        return sorted(name for name in os.listdir(f"{self.state}/pods") if name != ".ids")
+
     # -- asking --
 
     def template(self, apps, *, net="none", **pod):

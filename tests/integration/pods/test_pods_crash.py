@@ -147,7 +147,7 @@ def test_killed_while_it_is_prepared(house, where):
     assert_dead(run)
     assert [record.state for record in house.client.pods()] == []
     house.client.gc(grace=0)
-    assert os.listdir(f"{house.state}/pods") == ["names"]
+    assert house.kept() == ["names"]
     house.client.rm(house.client.prepare(house.request("true", name="half")).uuid)
 
 
@@ -156,7 +156,7 @@ def test_killed_before_its_directory_is_a_pod(house):
     assert_dead(run)
     assert house.client.pods() == []
     house.client.gc(grace=0)
-    assert os.listdir(f"{house.state}/pods") == ["names"]
+    assert house.kept() == ["names"]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -26,7 +26,7 @@ def test_exit_codes_logs_and_records_until_rm(house):
     assert [line.text for line in house.client.logs(record.uuid, "two", stream="stderr")] == [b"err"]
     house.client.rm(record.uuid)
     assert house.uuids() == []
-    assert os.listdir(f"{house.state}/pods") == ["names"]
+    assert house.kept() == ["names"]
     assert os.listdir(f"{house.state}/pods/names") == []
     with pytest.raises(PodNotFoundError):
         house.client.pod(record.uuid)
