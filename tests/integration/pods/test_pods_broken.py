@@ -90,7 +90,7 @@ def test_a_running_pod_with_a_damaged_record(house):
     assert house.uuids() == []
     assert not [link for link in links() if link.startswith("veth")]
     house.client.network_rm("default")
-    assert links() == before
+    assert links() <= before, "its bridge may have been there before"
 
 
 def test_a_damaged_stager_identity(house):

@@ -185,7 +185,7 @@ def test_a_directory_that_somebody_removed(house, end):
         nothing_left(house, each)
     assert not [link for link in links() if link.startswith("veth")]
     house.client.network_rm("default")
-    assert links() == before
+    assert links() <= before, "its bridge may have been there before"
     assert os.listdir(f"{house.state}/pods/names") == []
     with pytest.raises(KurmaError):
         house.client.pod(uuid)
