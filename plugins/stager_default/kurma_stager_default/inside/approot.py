@@ -13,7 +13,6 @@ import stat
 
 from kurma_core.linux import mounts, namespaces
 from kurma_core.linux.beneath import remove_tree
-from kurma_core.linux.places import make_dirs, make_mount_target, make_place
 from kurma_stager_default.inside import sysmounts, userns
 from kurma_stager_default.inside.errors import SetupError
 from kurma_stager_default.inside.manifest import App, Mount, Pod
@@ -55,7 +54,9 @@ def enter(
         system = sysmounts.mount_all(root, SHM, pod.ids, app.plan, notify)
         if app.make_directory:
             # Before the volumes are there: nothing is ever made in a directory of the host's.
-            os.close(make_dirs(root, app.working_directory, 0o755, *pod.ids.root, symlinks=True))
+            from kurma_core.linux import places  # not for the supervisor to hold
+
+            os.close(places.make_dirs(root, app.working_directory, 0o755, *pod.ids.root, symlinks=True))
         _volumes(app, root, system, note, pod.ids, namespace)
         if app.read_only:
             mounts.set_attributes(root, mounts.ATTR_RDONLY, recursive=False)
@@ -87,9 +88,11 @@ def show_console(slave: int) -> None:
 
     :raises SetupError: it cannot be shown.
     """
+    from kurma_core.linux import places  # not for the supervisor to hold
+
     try:
         root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        place = make_mount_target(root, "/dev/console", directory=False)
+        place = places.make_mount_target(root, "/dev/console", directory=False)
         os.close(root)
         mounts.bind(slave, place, recursive=False)
         os.close(place)
@@ -175,7 +178,9 @@ class _Target:
             raise SetupError(f"volume {mount.volume}: there is none") from None
         directory = stat.S_ISDIR(os.fstat(self.source).st_mode)
         try:
-            place = make_place(root, mount.path, directory=directory, owner=ids.root)
+            from kurma_core.linux import places  # not for the supervisor to hold
+
+            place = places.make_place(root, mount.path, directory=directory, owner=ids.root)
         except OSError as error:
             raise SetupError(f"{self.name}: {error.strerror}") from None
         self.fd, self.path, self.replaced = place.fd, place.path, place.replaced

@@ -108,7 +108,7 @@ def apply_limits(plan: Plan) -> None:
     :raises SetupError: the kernel refuses one.
     """
     # While their files are to be found: they are needed in the app's root, and nobody but us has to hold them.
-    from kurma_core.linux import unexecutable, userdb  # noqa: F401
+    from kurma_core.linux import places, unexecutable, userdb  # noqa: F401
 
     wanted = _before[:1] if plan.oom_score_adj is None else [str(plan.oom_score_adj)]
     for value in wanted:

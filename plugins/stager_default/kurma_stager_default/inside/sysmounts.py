@@ -7,7 +7,6 @@ import os
 import stat
 
 from kurma_core.linux import mounts
-from kurma_core.linux.places import make_place
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -80,7 +79,9 @@ def mount_all(root: int, shm: str, ids: Ids, plan: Plan, notify: str = "") -> tu
 
 
 def _mount(root: int, path: str, mount: int, ids: Ids) -> tuple[int, str]:
-    place = make_place(root, path, directory=True, owner=ids.root)
+    from kurma_core.linux import places  # not for the supervisor to hold
+
+    place = places.make_place(root, path, directory=True, owner=ids.root)
     try:
         mounts.move_mount(mount, place.fd)
     finally:
