@@ -39,7 +39,7 @@ def _check(volume: Volume, *, allow_links: bool) -> None:
         if stat.S_ISLNK(_mode(volume, path, os.lstat)) and not allow_links:
             raise VolumeError(
                 f"volume {volume.name}: source {source}: {path} is a symbolic link",
-                hint=f"name the place it leads to ({os.path.realpath(path)}), or pass --allow-volume-links",
+                hint=f"name the place it leads to{_leads_to(path)}, or pass --allow-volume-links",
                 volume=volume.name,
                 path=path,
             )
@@ -52,6 +52,14 @@ def _check(volume: Volume, *, allow_links: bool) -> None:
             volume=volume.name,
             path=path,
         )
+
+
+def _leads_to(link: str) -> str:
+    """In brackets, where that can be told: it may be no link any more."""
+    try:
+        return f" ({os.path.realpath(link)})"
+    except OSError:
+        return ""
 
 
 def _mode(volume: Volume, path: str, look: Callable[[str], os.stat_result]) -> int:

@@ -209,7 +209,7 @@ def test_a_source_that_is_swapped_while_pods_start(house, tmp_path, kind):
                 seen.add(output)
             if seen == {"named", "refused"}:
                 break
-    assert turns
+    assert len(turns) > 50
     assert seen <= {"named", "refused"}
     assert "refused" in seen
 
