@@ -17,6 +17,9 @@ import time
 
 _CHUNK = 1 << 20
 _TRIES = 16
+#: Seconds that a lock is waited for, and between two tries: a writer that looks for readers holds it for a moment,
+#: which lasts as long as the machine lets it stand still there.
+_PATIENCE, _PAUSE = 1.0, 0.001
 #: Bytes of turned files that wait to be read at most: beyond, the oldest of them are given up.
 HELD_BYTES = 1 << 30
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -39,6 +42,7 @@ class LogChain:
         self._gaps: set[int] = set()  # inodes of files before which something is missing
         self._lock = _thread.allocate_lock()
         self._shares = False
+        self._patience = _PATIENCE
         #: What :meth:`read` gave last does not follow what it gave before: something is missing in between.
         self.gap = False
 
@@ -55,7 +59,7 @@ class LogChain:
         with self._lock:
             self._shares = True
             for inode in self._queue:
-                _share(self._held[inode])
+                self._share(self._held[inode])
 
     def read(self) -> bytes:
         """The next bytes; empty at the present end.
@@ -123,15 +127,18 @@ class LogChain:
             if self._newest is not None:
                 return False  # it is being turned just now
         for _ in range(_TRIES):
-            opened = self._open_all()
-            if [os.fstat(fd).st_ino for fd in opened] == self._on_disk():
+            names = self._names()
+            opened = self._open_all(names)
+            # A file's number only grows, and the oldest gets its new one first. So where none has moved between
+            # the two looks at the directory, what was opened between them is all that there was, in its order.
+            if self._names() == names and [os.fstat(fd).st_ino for fd in opened] == _inodes(names):
                 return self._take(opened)
             for fd in opened:
                 os.close(fd)
         return False
 
     def _names(self) -> list[str]:
-        """The oldest first. While files get other names, a number may be missing."""
+        """Of the files that are there, the oldest first. While files get other names, a number may be missing."""
         prefix = self._name + "."
         try:
             found = os.listdir(self._directory or ".")
@@ -139,28 +146,23 @@ class LogChain:
             return []
         numbers = [name[len(prefix) :] for name in found if name.startswith(prefix)]
         older = sorted([int(each) for each in numbers if each.isascii() and each.isdigit() and each[0] != "0"])
-        return [*[f"{self._path}.{number}" for number in reversed(older)], self._path]
+        current = [self._path] if self._name in found else []
+        return [*[f"{self._path}.{number}" for number in reversed(older)], *current]
 
-    def _on_disk(self) -> list[int]:
-        found = []
-        for name in self._names():
-            try:
-                found.append(os.lstat(name).st_ino)
-            except FileNotFoundError:
-                continue
-        return found
-
-    def _open_all(self) -> list[int]:
+    @staticmethod
+    def _open_all(names: list[str]) -> list[int]:
+        """:returns: less than all where one of them is gone."""
         opened: list[int] = []
-        for name in self._names():
+        for name in names:
             try:
-                opened.append(os.open(name, _FLAGS))
+                fd = os.open(name, _FLAGS)
             except FileNotFoundError:
-                continue
+                break
             except OSError:
                 for fd in opened:
                     os.close(fd)
                 raise
+            opened.append(fd)
         return opened
 
     def _take(self, opened: list[int]) -> bool:
@@ -174,7 +176,7 @@ class LogChain:
             else:
                 self._held[inode] = fd
                 if self._shares:
-                    _share(fd)
+                    self._share(fd)
         self._queue += new
         self._give_up()
         if inodes:
@@ -194,6 +196,25 @@ class LogChain:
             self._gaps.discard(inode)
             self._gaps.add(self._queue[1])
 
+    def _share(self, fd: int) -> None:
+        """Takes the lock, shared. A writer that holds it for good is waited for once, not for every file."""
+        end = time.monotonic() + self._patience
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= end:
+                    self._patience = 0.0
+                    return
+                time.sleep(_PAUSE)
+            except OSError as error:
+                if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
+                    raise
+                return  # a file system without locks: what is held open can be read all the same
+            else:
+                self._patience = _PATIENCE
+                return
+
     def close(self) -> None:
         with self._lock:
             for fd in self._held.values():
@@ -202,17 +223,12 @@ class LogChain:
             self._queue.clear()
 
 
-def _share(fd: int) -> None:
-    """Takes the lock, shared. A writer that looks for it holds it for a moment; one that holds it for good is not
-    waited for."""
-    for _ in range(_TRIES):
+def _inodes(names: list[str]) -> list[int]:
+    """:returns: less than all where one of them is gone."""
+    found = []
+    for name in names:
         try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(0.001)
-        except OSError as error:
-            if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
-                raise
-            return  # a file system without locks: what is held open can be read all the same
-        else:
-            return
+            found.append(os.lstat(name).st_ino)
+        except FileNotFoundError:
+            break
+    return found
