@@ -18,7 +18,7 @@ from kurma_core.version import VERSION
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from kurma_core.hookspecs import Progress, RunningStager, Stdio
+    from kurma_core.hookspecs import HostTree, Progress, RunningStager, Stdio
     from kurma_core.image_store import GcReport
     from kurma_core.images import HostImage, ImageManager
     from kurma_core.isolator_list import IsolatorInfo
@@ -94,7 +94,13 @@ class Client:
     def registry(self) -> PluginRegistry:
         from kurma_core.registry import PluginRegistry
 
-        return PluginRegistry(self.config, self.settings.note)
+        return PluginRegistry(self.config, self.settings.note, self._host_image)
+
+    def _host_image(self, locator: str) -> HostTree:
+        from kurma_core.hookspecs import HostTree
+
+        image = self.images.host_image(locator)
+        return HostTree(image.id, image.path, image.manifest)
 
     @functools.cached_property
     def images(self) -> ImageManager:

@@ -21,7 +21,7 @@ A plugin that cannot work on this host raises :class:`kurma_core.errors.PluginSk
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO, Generic, Protocol, TypeVar
 
 import pluggy
@@ -79,6 +79,24 @@ class Option:
 
 
 @frozen
+class HostTree:
+    """An image that was verified to run with host privilege (K5).
+
+    :param id: ``sha512-…``. :param path: its root filesystem, extracted: to be read, and never written.
+    """
+
+    id: str
+    path: str
+    manifest: ImageManifest
+
+
+def _no_images(locator: str) -> HostTree:
+    from kurma_core.errors import HostError
+
+    raise HostError(f"no images can be had here: {locator}")
+
+
+@frozen
 class DriverContext:
     """What a driver is made with.
 
@@ -89,6 +107,8 @@ class DriverContext:
         ``mirrors`` (registry name → list of host[:port]).
     :param auth_dir: directory of credentials (``auth.d``), which may not exist.
     :param note: tell the user something in one line, on standard error.
+    :param host_image: finds an image by its locator, fetches it if need be, and verifies it as one that runs with
+        host privilege (K5); raises TrustError, FetchError, StoreError. Not for fetchers and renderers.
     """
 
     config: Mapping[str, Json]
@@ -96,6 +116,7 @@ class DriverContext:
     registries: Mapping[str, Json] = field(default_factory=dict)
     auth_dir: str = "/etc/kurma/auth.d"
     note: Callable[[str], None] = print
+    host_image: Callable[[str], HostTree] = _no_images
 
 
 @frozen
@@ -105,11 +126,14 @@ class Driver(Generic[D]):
     :param create: called at most once per process, when the driver is first needed.
     :param options: the keys of its section; unknown keys are refused, naming the nearest known one.
     :param aliases: further names that configuration may use for it (a network's ``aci`` names, W1).
+    :param runs_images: it serves every network whose ``aci`` no plugin answers to: the locator of an image, which
+        stands as ``aci`` in the configuration that the driver gets (W1, W2). One plugin of a host does.
     """
 
     create: Callable[[DriverContext], D]
     options: tuple[Option, ...] = ()
     aliases: tuple[str, ...] = ()
+    runs_images: bool = False
 
 
 class Progress(Protocol):
@@ -643,7 +667,8 @@ class AttachmentContext:
     """Arguments of ``add``, ``delete`` and ``check``; always the same three times (W3).
 
     :param namespace: path of the pod's network namespace; in ``delete`` it may be gone.
-    :param interface: name of the interface inside the pod.
+    :param interface: name of the interface inside the pod; "" where the network is an image's and is configured
+        without one (W2).
     """
 
     pod: str
@@ -697,6 +722,54 @@ class NetworkDiscovery(Protocol):
 
         What is broken is noted, and hides nothing else.
         """
+        ...
+
+
+@frozen
+class Leak:
+    """Something on the host that a network plugin has made, and that is not as it should be (W12).
+
+    :param kind: ``address``, ``interface``, ``chain``, ``rule``, ``namespace``, ``record`` …
+    :param what: for people: `interface kv1a2b3c4d on bridge kurma0`.
+    :param why: what is wrong with it: `its pod 146d7cef-… is gone`.
+    :param network: whose; "" where that cannot be told. :param pod: UUID; "" where it is no pod's.
+    """
+
+    kind: str
+    what: str
+    why: str
+    network: str = ""
+    pod: str = ""
+
+
+class NetworkCare(Protocol):
+    """What a :class:`Network` may have besides: looking after what it has on the host (W12)."""
+
+    def leaks(self, configs: Sequence[Mapping[str, Json]], pods: Collection[str]) -> Sequence[Leak]:
+        """What it has made and belongs to no pod, or is missing or damaged. Nothing is changed, and nothing of
+        anybody else's is told.
+
+        :param configs: of every network that names this driver now; there may be traces of others.
+        :param pods: UUIDs of this state directory's pods that are joined, half so, or about to be: all of them
+            were on record before the first ``add``. Ask the kernel and the disk first, and compare then.
+        :raises NetworkError: it cannot look.
+        """
+        ...
+
+    def mend(self, configs: Sequence[Mapping[str, Json]], pods: Collection[str]) -> Sequence[Leak]:
+        """Frees or puts right what :meth:`leaks` tells. Repeatable; may run beside ``add`` and ``delete`` of other
+        processes.
+
+        :returns: what is left.
+        """
+        ...
+
+
+class NetworkStatus(Protocol):
+    """What a :class:`Network` may have besides: a word on whether pods could join now."""
+
+    def status(self, config: Mapping[str, Json]) -> None:
+        """:raises NetworkError: they could not, and why."""
         ...
 
 

@@ -17,7 +17,7 @@ from kurma_core import entry_points, plugin_checks
 from kurma_core.config import Config
 from kurma_core.errors import ConfigError, KurmaError, PluginCollisionError, PluginError, PluginNotFoundError
 from kurma_core.errors import PluginSkipped as Skipped
-from kurma_core.hookspecs import GROUPS, Driver, DriverContext, Option
+from kurma_core.hookspecs import GROUPS, Driver, DriverContext, HostTree, Option
 from kurma_core.value import fields, frozen
 
 TYPE_CHECKING = False
@@ -71,11 +71,18 @@ class _Plugin:
 class PluginRegistry:
     """:param config: whose ``plugins`` section enables, requires and configures.
     :param note: tells the user something in one line.
+    :param host_image: what drivers get images by (:class:`DriverContext`).
     """
 
-    def __init__(self, config: Config, note: Callable[[str], None] = lambda text: None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        note: Callable[[str], None] = lambda text: None,
+        host_image: Callable[[str], HostTree] | None = None,
+    ) -> None:
         self._config = config
         self._note = note
+        self._host_image = host_image
         self._entries: Mapping[str, tuple[EntryPoint, ...]] | None = None
         self._plugins: dict[tuple[str, str], _Plugin] = {}
         self._told: set[tuple[str, str]] = set()
@@ -134,6 +141,16 @@ class PluginRegistry:
 
         :raises PluginCollisionError: two plugins declare it, or claim one name.
         """
+        return self._only(group, lambda declared: alias in declared.aliases, f"answer to {alias!r}")
+
+    def image_runner(self, group: str) -> str | None:
+        """The plugin that runs images (:attr:`Driver.runs_images`); None: none does. May load the whole group.
+
+        :raises PluginCollisionError: two plugins do, or claim one name.
+        """
+        return self._only(group, lambda declared: declared.runs_images, "run images")
+
+    def _only(self, group: str, fits: Callable[[Driver[Any]], bool], what: str) -> str | None:
         claims = []
         for name in self.names(group):
             try:
@@ -142,12 +159,12 @@ class PluginRegistry:
             except KurmaError as error:
                 self._tell(group, name, error)
                 continue
-            if plugin.declared is not None and alias in plugin.declared.aliases:
+            if plugin.declared is not None and fits(plugin.declared):
                 claims.append((name, plugin.entry))
         if len(claims) > 1:
             both = " and ".join(f"{name!r} of {entry_points.described(entry)}" for name, entry in claims)
             raise PluginCollisionError(
-                f"two plugins of {group} answer to {alias!r}: {both}",
+                f"two plugins of {group} {what}: {both}",
                 hint=f"disable one: {_disabling(group, claims[0][0])}",
                 plugin=f"{group}/{claims[0][0]}",
             )
@@ -283,6 +300,7 @@ class PluginRegistry:
             registries=self._config.registries.to_json(),
             auth_dir=self._config.auth_dir,
             note=self._note,
+            **({} if self._host_image is None else {"host_image": self._host_image}),
         )
         plugin.driver = plugin_checks.made(group, plugin.declared, context)
 

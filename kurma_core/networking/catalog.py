@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import KurmaError, NetworkError
 from kurma_core.networking import builtin
-from kurma_core.value import frozen
+from kurma_core.value import frozen, replace
 
 if TYPE_CHECKING:
     from kurma_core.config import Config, NetworkConfig
@@ -61,6 +61,7 @@ class Catalog:
         config: Config,
         driver: Callable[[str], Network],
         resolve_alias: Callable[[str], str | None],
+        image_runner: Callable[[], str | None],
         names: Callable[[], tuple[str, ...]],
         default: builtin.DefaultNetwork,
         note: Callable[[str], None],
@@ -68,6 +69,7 @@ class Catalog:
         self._configured = {entry.name: entry for entry in config.container_networks}
         self._driver = driver
         self._resolve_alias = resolve_alias
+        self._image_runner = image_runner
         self._names = names
         self._default = default
         self._note = note
@@ -116,17 +118,21 @@ class Catalog:
         )
 
     def _from_entry(self, entry: NetworkConfig) -> NetworkInfo:
-        driver = entry.plugin
-        if driver is None:
-            driver = self._resolve_alias(entry.aci or "")
+        driver = entry.plugin or self._resolve_alias(entry.aci or "")
+        if driver is not None:
+            return self._info(entry, driver)
+        driver = self._image_runner()
         if driver is None:
             raise NetworkError(
-                f'network "{entry.name}": no installed plugin answers to "{entry.aci}", '
-                "and network plugins that are containers are not supported yet",
+                f'network "{entry.name}": no installed plugin answers to "{entry.aci}", and none runs images',
                 hint="see `kurma plugins list`; `plugin: NAME` picks an installed one",
                 network=entry.name,
             )
-        return self._info(entry, driver)
+        info = self._info(entry, driver)
+        # It gets no interface's name where the configuration has none, and it must know its image.
+        return replace(
+            info, interface=entry.container_interface or "", config={**info.config, "aci": entry.aci or ""}
+        )
 
     def _info(self, entry: NetworkConfig, driver: str, problem: str | None = None) -> NetworkInfo:
         interface = builtin.LO if entry.name == builtin.LO else DEFAULT_INTERFACE

@@ -65,14 +65,16 @@ def assign(wanted: Sequence[tuple[str, str]], uuid: str) -> tuple[str, ...]:
 
     Plain names are given out first, so that a template never takes what a later network asks for by name.
 
-    :param wanted: network's name and its plain name or template.
+    :param wanted: network's name and its plain name or template; "" stays "": the network names its own.
     :param uuid: the pod's.
     :raises NetworkError: two networks want one name, or a name is impossible.
     """
     names: dict[int, str] = {}
     for templates in (False, True):
         for index, (network, text) in enumerate(wanted):
-            if is_template(text) == templates:
+            if not text:
+                names[index] = ""
+            elif is_template(text) == templates:
                 names[index] = render(text, set(names.values()), uuid, network)
     return tuple(names[index] for index in range(len(wanted)))
 

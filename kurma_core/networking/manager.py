@@ -30,6 +30,7 @@ class Networking:
 
     :param driver: the network plugin of that name, loaded.
     :param resolve_alias: name of the plugin that declares an ``aci`` name, or None (W1).
+    :param image_runner: name of the plugin that serves networks whose ``aci`` is an image, or None (W2).
     :param names: names of the enabled network plugins, asked only when a network is in no configuration.
     :param note: tells the user something in one line.
     """
@@ -42,11 +43,12 @@ class Networking:
         state_dir: str,
         note: Callable[[str], None],
         names: Callable[[], tuple[str, ...]] = lambda: (),
+        image_runner: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._driver = driver
         self._note = note
         self._default = builtin.DefaultNetwork(state_dir)
-        self._catalog = Catalog(config, driver, resolve_alias, names, self._default, note)
+        self._catalog = Catalog(config, driver, resolve_alias, image_runner, names, self._default, note)
         self._ready: set[str] = set()
 
     # -- planning --

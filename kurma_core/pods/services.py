@@ -56,6 +56,7 @@ class Services:
             self.config.state_dir,
             self.note,
             lambda: self.registry.names(group),
+            lambda: self.registry.image_runner(group),
         )
 
     @functools.cached_property

@@ -172,9 +172,9 @@ def test_an_unknown_network_lists_the_known_ones(make, driver):
     assert caught.value.hint == "there are: mynet, lo, default, host, none, elsewhere"
 
 
-def test_a_foreign_image_is_not_supported_yet(make):
+def test_an_image_without_a_plugin_that_runs_images(make):
     networking = make({"container_networks": [{"name": "far", "aci": "file:///net.aci"}]})
-    with pytest.raises(NetworkError, match=r"file:///net\.aci.*containers are not supported yet"):
+    with pytest.raises(NetworkError, match=r"file:///net\.aci.*none runs images"):
         networking.plan(requests("far"), (), UUID)
     assert [info.problem is not None for info in networking.listing() if info.name == "far"] == [True]
 
