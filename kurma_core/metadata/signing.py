@@ -25,7 +25,8 @@ def verified(facts: Facts, uuid: bytes, content: bytes, signature: bytes, algori
     :param signature: base64; a form that was not encoded has spaces for its plus signs.
     """
     try:
-        given = binascii.a2b_base64(signature.strip().replace(b" ", b"+"), strict_mode=True)
+        # Spaces at its ends are plus signs, too.
+        given = binascii.a2b_base64(signature.strip(b"\t\r\n").replace(b" ", b"+"), strict_mode=True)
         pod = uuid.decode("ascii").strip().lower()
     except ValueError:
         return False

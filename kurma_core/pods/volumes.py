@@ -89,11 +89,24 @@ def dangers(volumes: Iterable[Volume], state_dir: str) -> tuple[str, ...]:
     notes = []
     for volume in volumes:
         if volume.kind == "host":
-            what = _danger(os.path.realpath(volume.source or "/"), os.path.realpath(state_dir), volume.read_only)
+            what = _danger(_leads(volume), os.path.realpath(state_dir), volume.read_only)
             if what:
                 how = "read" if volume.read_only else "change"
                 notes.append(f"volume {volume.name}: {volume.source} is {what}: its apps may {how} that")
     return tuple(notes)
+
+
+def _leads(volume: Volume) -> str:
+    """Where its source is in the end. :raises VolumeError: it changes while it is looked at."""
+    source = volume.source or "/"
+    try:
+        return os.path.realpath(source)
+    except OSError as error:
+        raise VolumeError(
+            f"volume {volume.name}: source {source}: {os.strerror(error.errno or 0).lower()}",
+            volume=volume.name,
+            path=source,
+        ) from None
 
 
 def _danger(source: str, state: str, read_only: bool) -> str | None:

@@ -268,9 +268,12 @@ def test_verify(api, uuid):
 
 def test_a_signature_that_nobody_encoded(api):
     """A shell and busybox have no way to encode a plus sign."""
-    content = next(b"%d" % n for n in range(100) if b"+" in signature(UUID, b"%d" % n))
-    body = b"uuid=%s&content=%s&signature=%s" % (UUID.encode(), content, signature(UUID, content))
-    assert post(api, f"{V1}/pod/hmac/verify", body).status == 200
+    inside = next(b"%d" % n for n in range(100) if b"+" in signature(UUID, b"%d" % n)[1:])
+    first = next(b"%d" % n for n in range(10_000) if signature(UUID, b"%d" % n).startswith(b"+"))
+    for content in (inside, first):
+        for end in (b"", b"\n", b"\r\n"):
+            body = b"uuid=%s&content=%s&signature=%s" % (UUID.encode(), content, signature(UUID, content) + end)
+            assert post(api, f"{V1}/pod/hmac/verify", body).status == 200
 
 
 def test_early_verify(api):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -124,3 +125,13 @@ def test_volumes_in_memory_are_made_by_the_kernel(tmp_path: Path) -> None:
 def test_what_is_no_volume_in_memory(fields: dict[str, object], said: str) -> None:
     with pytest.raises(ManifestError, match=said):
         Volume.parse({"name": "m", **fields}, "$")
+
+
+def test_a_source_that_changes_while_its_danger_is_judged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def gone(path: str) -> str:
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+
+    volume = Volume("v", "host", source=str(tmp_path))
+    monkeypatch.setattr(os.path, "realpath", gone)
+    with pytest.raises(VolumeError, match=f"volume v: source {tmp_path}: no such file or directory"):
+        dangers([volume], "/var/lib/kurma")
