@@ -1,0 +1,1 @@
+"""Bridge networks for Kurma pods."""

@@ -1,0 +1,17 @@
+"""The hook of the network kind ``bridge``."""
+
+from __future__ import annotations
+
+from kurma_core.hookspecs import Driver, DriverContext, Network, hookimpl
+
+
+def _create(context: DriverContext) -> Network:
+    from kurma_net_bridge.driver import BridgeNetwork
+
+    return BridgeNetwork(context.state_dir, context.note)
+
+
+@hookimpl
+def kurma_network() -> Driver[Network]:
+    """The driver of the network kind ``bridge``."""
+    return Driver(create=_create)
