@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from kurma_core.linux.mounts import Mount
+
 
 def all_of(root: str) -> tuple[str, ...]:
     """Those that hold something: an unused loop device, or an empty drive, does not.
@@ -30,7 +32,10 @@ def under(path: str, root: str) -> tuple[str, str]:
     :param root: where ``/proc`` and ``/sys`` are.
     :returns: the device, or "" and why there is none.
     """
-    path = os.path.realpath(path)
+    try:
+        path = os.path.realpath(path)
+    except OSError:  # it changes meanwhile
+        return "", f"there is no {path} on this host"
     if not os.path.lexists(path):
         return "", f"there is no {path} on this host"
     number = _read(f"{root}/sys/class/block/{os.path.basename(path)}/dev") if path.startswith("/dev/") else ""
@@ -48,13 +53,10 @@ def _mounted(path: str, root: str) -> tuple[str, str]:
     number = source = best = ""
     try:
         with open(f"{root}/proc/self/mountinfo", errors="surrogateescape") as file:
-            for line in file:
-                left, _, right = line.partition(" - ")
-                words = left.split(" ")
-                target = _unescaped(words[4])
-                inside = path == target or path.startswith(target.rstrip("/") + "/")
-                if inside and len(target) >= len(best):
-                    best, number, source = target, words[2], _unescaped(right.split(" ")[1])
+            for mount in map(Mount, file):
+                inside = path == mount.target or path.startswith(mount.target.rstrip("/") + "/")
+                if inside and len(mount.target) >= len(best):
+                    best, number, source = mount.target, mount.device, mount.source
     except OSError:
         pass
     return number, source
@@ -66,12 +68,6 @@ def _whole(number: str, root: str) -> str:
     if os.path.exists(f"{place}/partition"):
         place = os.path.dirname(place)
     return _read(f"{place}/dev") if os.path.isdir(f"{place}/queue") else ""
-
-
-def _unescaped(text: str) -> str:
-    for escape, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
-        text = text.replace(escape, character)
-    return text
 
 
 def _read(path: str) -> str:

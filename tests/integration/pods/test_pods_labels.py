@@ -10,6 +10,7 @@ import subprocess
 import pytest
 
 from kurma_core.errors import IsolatorError, PodError
+from tests.integration.machine import has_apparmor
 from tests.integration.pods.support import shell, until
 
 pytestmark = [pytest.mark.root, pytest.mark.vm]
@@ -34,14 +35,6 @@ profile kurma-test-draft flags=(attach_disconnected,mediate_deleted,complain) {
 """
 POLITE = "trap 'exit 4' TERM; echo ready; while :; do sleep 0.1; done"
 LOOK = "cat /proc/self/attr/current; cat /data/from-image || echo denied"
-
-
-def has_apparmor():
-    try:
-        with open("/sys/module/apparmor/parameters/enabled") as file:
-            return file.read() == "Y\n"
-    except FileNotFoundError:
-        return False
 
 
 def parser(option, file):

@@ -4,16 +4,9 @@ import pytest
 
 from kurma_core.errors import StagerError
 from kurma_core.models import IsolatorPlan
+from tests.integration.machine import has_apparmor
 
 pytestmark = [pytest.mark.root, pytest.mark.vm]
-
-
-def has_apparmor():
-    try:
-        with open("/sys/module/apparmor/parameters/enabled") as file:
-            return file.read() == "Y\n"
-    except FileNotFoundError:
-        return False
 
 
 @pytest.mark.parametrize(
