@@ -241,7 +241,26 @@ class PluginRegistry:
                 self.driver(group, name)
             except KurmaError as error:
                 found.append(error)
-        return tuple(found)
+        return (*found, *self._unknown_grants())
+
+    def _unknown_grants(self) -> Iterator[ConfigError]:
+        """Isolators that grants name, and that no plugin compiles: nobody is ever granted those."""
+        if not self._config.grants:
+            return
+        known = {name for driver in self.drivers("kurma.isolators").values() for name in driver.names}  # type: ignore[attr-defined]
+        for name, grant in self._config.grants.items():
+            for isolator in grant.isolators:
+                if isolator.partition("=")[0] not in known:
+                    from difflib import get_close_matches
+
+                    near = get_close_matches(isolator, known, 1)
+                    origin = self._config.origins[f"grants.{name}"]
+                    yield ConfigError(
+                        f"{origin}: grants.{name}.isolators: no plugin knows an isolator {isolator!r}",
+                        hint=f"did you mean {near[0]}?" if near else "see `kurma isolators list`",
+                        file=origin,
+                        path=f"grants.{name}.isolators",
+                    )
 
     # --- one plugin --------------------------------------------------------------------------------------------
 

@@ -586,6 +586,25 @@ def test_config_check(tmp_path: Path) -> None:
     assert str(file) in done.stdout
 
 
+def test_config_check_names_isolators_that_nobody_can_be_granted(tmp_path: Path) -> None:
+    file = tmp_path / "kurma.yml"
+    grants = {
+        "tool": {"digests": [f"sha512-{'0' * 128}"], "isolators": ["os/linux/privilegd", "kurma.io/devices"]}
+    }
+    file.write_text(json.dumps({"grants": grants}))
+    done = kurma("--config", str(file), "config", "check")
+    assert (done.returncode, done.stderr) == (
+        125,
+        (
+            f"kurma: {file}: grants.tool.isolators: no plugin knows an isolator 'os/linux/privilegd'\n"
+            "  hint: did you mean os/linux/privileged?\n"
+        ),
+    )
+    grants["tool"]["isolators"] = ["os/linux/namespaces=pid", "os/linux/privileged"]
+    file.write_text(json.dumps({"grants": grants}))
+    assert kurma("--config", str(file), "config", "check").returncode == 0
+
+
 def test_config_check_names_file_and_key_of_plugins_that_are_not_there(tmp_path: Path) -> None:
     file = tmp_path / "kurma.yml"
     network = {"name": "blue", "plugin": "no-net", "container_interface": "eth0"}
