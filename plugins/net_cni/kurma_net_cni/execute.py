@@ -9,7 +9,7 @@ from typing import Any
 
 from kurma_core.appc.nesting import bounded
 from kurma_core.errors import NetworkError
-from kurma_net_cni.process import TIMEOUT, Finished, ProgramTimeout, run, search_path
+from kurma_core.linux.programs import TIMEOUT, Finished, ProgramTimeout, run, search_path
 
 Json = Any
 #: What the plugin bridge says of a bridge that an earlier state directory, since deleted, has left.

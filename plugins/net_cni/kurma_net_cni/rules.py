@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 
 from kurma_core.errors import NetworkError
-from kurma_net_cni.process import ProgramTimeout, run, search_path
+from kurma_core.linux.programs import ProgramTimeout, run, search_path
 
 #: The two families; each is looked after only where its program is installed.
 FAMILIES = ("iptables", "ip6tables")

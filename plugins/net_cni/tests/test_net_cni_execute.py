@@ -9,11 +9,11 @@ from kurma_net_cni.discover import discover
 from kurma_net_cni.execute import Executor
 from kurma_net_cni.network import CniNetwork
 from kurma_net_cni.plugin import kurma_network
-from kurma_net_cni.process import ProgramTimeout, run
 from kurma_net_cni.records import Records
 
 from kurma_core.errors import FormatVersionError, NetworkError
 from kurma_core.hookspecs import DriverContext
+from kurma_core.linux.programs import ProgramTimeout, run
 from kurma_core.testing.networks import context
 
 RESULT = '{"cniVersion": "1.0.0", "ips": [{"address": "10.0.0.2/24"}]}'
