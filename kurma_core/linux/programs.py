@@ -4,31 +4,35 @@ from __future__ import annotations
 
 import os
 import select
-import signal
-from collections.abc import Mapping
-from contextlib import suppress
 
 from kurma_core.linux.execute import DEFAULT_PATH
-from kurma_core.value import frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 #: Seconds that a program may take (Kurma Network Specification: one minute).
 TIMEOUT = 60.0
 #: Bytes of output that are looked at.
 _OUTPUT_MAX = 4 << 20
-_RESET = (signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
+_SIGKILL = 9
+#: SIGHUP, SIGINT, SIGPIPE, SIGTERM, SIGCHLD; the module `signal` is too heavy inside stagers.
+_RESET = (1, 2, 13, 15, 17)
 
 
 class ProgramTimeout(Exception):
     """The program was killed, with its process group, when its time was over."""
 
 
-@frozen
 class Finished:
     """:param status: exit status; negative: the signal that ended it."""
 
-    status: int
-    stdout: bytes
-    stderr: bytes
+    __slots__ = ("status", "stderr", "stdout")
+
+    def __init__(self, status: int, stdout: bytes, stderr: bytes) -> None:
+        self.status = status
+        self.stdout = stdout
+        self.stderr = stderr
 
 
 def search_path() -> str:
@@ -81,8 +85,10 @@ def _wait(pid: int, timeout: float) -> int:
             os.close(fd)
     finally:
         if not ended:  # too slow, or we are interrupted; it leads a process group of its own
-            with suppress(ProcessLookupError):
-                os.killpg(pid, signal.SIGKILL)
+            try:  # noqa: SIM105 - contextlib is heavy
+                os.killpg(pid, _SIGKILL)
+            except ProcessLookupError:
+                pass
         _, status = os.waitpid(pid, 0)
     if not ended:
         raise ProgramTimeout
