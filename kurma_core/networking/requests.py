@@ -9,6 +9,8 @@ from kurma_core.models import NetworkRequest, PortMapping
 _HEX = frozenset("0123456789abcdef")
 #: The protocols that can be published.
 PROTOCOLS = ("tcp", "udp", "sctp")
+#: Of one range: each port is a rule or more, and CNI's plugins run programs for each.
+MOST_PORTS = 1024
 
 
 def parse_net(text: str) -> NetworkRequest:
@@ -70,10 +72,19 @@ def parse_ports(text: str) -> tuple[PortMapping, ...]:
             raise _port_error(text, f'"{host_ip}" is no IPv4 address')
     host, colon, pod = rest.partition(":")
     if not colon:
-        raise _port_error(text, "the pod's port is missing")
+        # Which port of the host would be chosen? Nobody could tell beforehand whom a firewall lets in.
+        address = f"[{host_ip}]:" if host_ip else ""
+        hint = f"for the same port on both sides: {address}{host}:{host}{slash}{protocol if slash else ''}"
+        raise _port_error(text, "the pod's port is missing", hint if host else "")
     host_ports, pod_ports = _range(text, host), _range(text, pod)
     if len(host_ports) != len(pod_ports):
-        raise _port_error(text, "the ranges differ in length")
+        raise _port_error(text, f"a range of {len(host_ports)} ports leads to one of {len(pod_ports)}")
+    if len(host_ports) > MOST_PORTS:
+        raise _port_error(
+            text,
+            f"it has {len(host_ports)} ports, {MOST_PORTS} are allowed in one range",
+            hint="a pod that needs more is better off in the host's network: --net host",
+        )
     return tuple(PortMapping(h, p, protocol, host_ip) for h, p in zip(host_ports, pod_ports, strict=True))
 
 
@@ -108,5 +119,6 @@ def _net_error(text: str, why: str) -> UsageError:
     )
 
 
-def _port_error(text: str, why: str) -> UsageError:
-    return UsageError(f"malformed port {text!r}: {why}", hint="write [IP:]HOST:POD[/udp], e.g. 127.0.0.1:8080:80")
+def _port_error(text: str, why: str, hint: str = "") -> UsageError:
+    usual = "write [IP:]HOST:POD[/udp], e.g. 127.0.0.1:8080:80"
+    return UsageError(f"malformed port {text!r}: {why}", hint=hint or usual)

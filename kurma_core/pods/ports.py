@@ -1,6 +1,7 @@
 """Ports of the host that pods publish: each leads to one pod (W9).
 
-A CNI plugin would take the second pod's mapping without a word, and the first would keep the port.
+A network would take the second pod's mapping without a word, and the first would keep the port. What listens on
+the host itself would be cut off from the world by a pod's port, as silently.
 """
 
 from __future__ import annotations
@@ -14,14 +15,22 @@ from kurma_core.errors import HostError, KurmaError, NetworkError
 from kurma_core.pods.records import read_document
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from kurma_core.models import Attachment, PortMapping
     from kurma_core.pod_store import PodStore
+    from kurma_core.pods.listeners import Listener
 
 #: States of a pod that holds its ports, or is about to.
 _HOLDING = ("starting", "running", "stopping")
+#: Every address, of either family, of IPv4, of IPv6.
 _ANY = ("", "0.0.0.0", "::")  # noqa: S104 (addresses to compare with, not to bind)
+
+
+def _listener(protocol: str, port: int, address: str) -> Listener | None:
+    from kurma_core.pods.listeners import find_listener
+
+    return find_listener(protocol, port, address)
 
 
 def published(attachments: Iterable[Attachment]) -> tuple[PortMapping, ...]:
@@ -29,11 +38,17 @@ def published(attachments: Iterable[Attachment]) -> tuple[PortMapping, ...]:
     return tuple(port for attachment in attachments for port in attachment.ports)
 
 
-def check_free(store: PodStore, uuid: str, ports: tuple[PortMapping, ...]) -> None:
-    """Compares the ports with each other, and with those of every pod that runs.
+def check_free(
+    store: PodStore,
+    uuid: str,
+    ports: tuple[PortMapping, ...],
+    listener: Callable[[str, int, str], Listener | None] = _listener,
+) -> None:
+    """Compares the ports with each other, with those of every pod that runs, and with what listens on the host.
 
     :param uuid: the pod that wants them.
-    :raises NetworkError: one is taken; names the pod that has it.
+    :param listener: who listens at a protocol, port and address of the host.
+    :raises NetworkError: one is taken; names the pod that has it, or the process.
     """
     for place, port in enumerate(ports):
         if any(_clash(port, other) for other in ports[:place]):
@@ -51,6 +66,14 @@ def check_free(store: PodStore, uuid: str, ports: tuple[PortMapping, ...]) -> No
                     hint=f"choose another port, or: kurma stop {other[:8]}",
                     pod=other,
                 )
+    for port in ports:
+        found = listener(port.protocol, port.host_port, port.host_ip)
+        if found is not None:
+            raise NetworkError(
+                f"port {_text(port)} of the host is in use by {found}",
+                hint="choose another port, or end it",
+                pod=uuid,
+            )
 
 
 @contextlib.contextmanager
@@ -92,7 +115,19 @@ def _held(store: PodStore, uuid: str) -> Iterator[tuple[str, PortMapping]]:
 def _clash(one: PortMapping, other: PortMapping) -> bool:
     if (one.protocol, one.host_port) != (other.protocol, other.host_port):
         return False
-    return one.host_ip == other.host_ip or one.host_ip in _ANY or other.host_ip in _ANY
+    here, there = one.host_ip, other.host_ip
+    if "" in (here, there):
+        return True
+    if (":" in here) != (":" in there):
+        return False
+    return here in _ANY or there in _ANY or _packed(here) == _packed(there)
+
+
+def _packed(address: str) -> bytes:
+    """One IPv6 address has many spellings."""
+    import socket
+
+    return socket.inet_pton(socket.AF_INET6 if ":" in address else socket.AF_INET, address)
 
 
 def _text(port: PortMapping) -> str:

@@ -73,6 +73,26 @@ def test_ranges_of_ports():
 
 
 @pytest.mark.parametrize(
+    ("text", "hint"),
+    [("80", "80:80"), ("80/udp", "80:80/udp"), ("[::1]:8000-8001", "[::1]:8000-8001:8000-8001")],
+)
+def test_a_port_of_the_pod_alone_says_how_to_write_it(text, hint):
+    with pytest.raises(UsageError, match="the pod's port is missing") as caught:
+        parse_ports(text)
+    assert caught.value.hint == f"for the same port on both sides: {hint}"
+    parse_ports(hint)
+
+
+def test_a_range_has_its_limit():
+    assert len(parse_ports("1-1024:2001-3024")) == 1024
+    with pytest.raises(UsageError, match="it has 65535 ports, 1024 are allowed in one range") as caught:
+        parse_ports("1-65535:1-65535")
+    assert "--net host" in caught.value.hint
+    with pytest.raises(UsageError, match="a range of 11 ports leads to one of 5"):
+        parse_ports("8000-8010:80-84")
+
+
+@pytest.mark.parametrize(
     "text",
     ["", "80", ":80", "80:", "0:80", "80:65536", "80:-1", "+80:80", "8 0:80", "²:80", "80:80/icmp", "80:80/",
      "1-3:1-2", "3-1:3-1", "localhost:80:80", "::1:80:80", "[127.0.0.1]:80:80", "[::1]80:80", "a:b:c:d"],
