@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import time
 
 from kurma_core.linux.execute import DEFAULT_PATH
 
@@ -13,15 +14,22 @@ if TYPE_CHECKING:
 
 #: Seconds that a program may take (Kurma Network Specification: one minute).
 TIMEOUT = 60.0
-#: Bytes of output that are looked at.
+#: Bytes of output that are looked at, and with which a program counts as running wild.
 _OUTPUT_MAX = 4 << 20
-_SIGKILL = 9
+_OUTPUT_WILD = 64 << 20
+#: Seconds between two looks at how much a slow program has printed by now.
+_LOOK = 0.2
+_SIGKILL, _SIGSTOP = 9, 19
 #: SIGHUP, SIGINT, SIGPIPE, SIGTERM, SIGCHLD; the module `signal` is too heavy inside stagers.
 _RESET = (1, 2, 13, 15, 17)
 
 
 class ProgramTimeout(Exception):
-    """The program was killed, with its process group, when its time was over."""
+    """The program was killed, with all that it had started, when its time was over."""
+
+
+class ProgramWild(ProgramTimeout):
+    """The same, before its time was over: it would not stop printing."""
 
 
 class Finished:
@@ -48,7 +56,8 @@ def run(
     Kurma does not leave it half done.
 
     :param timeout: seconds.
-    :raises ProgramTimeout: it took longer, and is dead.
+    :raises ProgramTimeout: it took longer, and is dead, as is all that it started.
+    :raises ProgramWild: it printed beyond all measure; the same.
     :raises OSError: it could not be started.
     """
     # Files in memory instead of pipes: nothing can block, whoever keeps an end of them.
@@ -65,31 +74,71 @@ def run(
             setsigmask=(),
             setsigdef=_RESET,
         )
-        status = _wait(pid, timeout)
+        status = _wait(pid, timeout, files[1:])
         return Finished(status, os.pread(files[1], _OUTPUT_MAX, 0), os.pread(files[2], _OUTPUT_MAX, 0))
     finally:
         for fd in files:
             os.close(fd)
 
 
-def _wait(pid: int, timeout: float) -> int:
+def _wait(pid: int, timeout: float, outputs: list[int]) -> int:
     """The exit status of our child; it is dead and reaped whichever way this is left."""
-    ended = False
+    ended = wild = False
     try:
         fd = os.pidfd_open(pid)
         try:
             poll = select.poll()
             poll.register(fd, select.POLLIN)
-            ended = bool(poll.poll(timeout * 1000))
+            end = time.monotonic() + timeout
+            while not ended and not wild and (left := end - time.monotonic()) > 0:
+                ended = bool(poll.poll(min(left, _LOOK) * 1000))
+                wild = any(os.fstat(output).st_size > _OUTPUT_WILD for output in outputs)
         finally:
             os.close(fd)
     finally:
-        if not ended:  # too slow, or we are interrupted; it leads a process group of its own
-            try:  # noqa: SIM105 - contextlib is heavy
-                os.killpg(pid, _SIGKILL)
-            except ProcessLookupError:
-                pass
+        if not ended:  # too slow, running wild, or we are interrupted
+            _kill_all(pid)
         _, status = os.waitpid(pid, 0)
+    if wild:
+        raise ProgramWild
     if not ended:
         raise ProgramTimeout
     return os.waitstatus_to_exitcode(status)
+
+
+def _kill_all(pid: int) -> None:
+    """Kills a child that is not reaped yet, what descends from it, and what is left in its session.
+
+    Stopped first, until nobody new is found: what is stopped starts nothing any more.
+    """
+    found: set[int] = {pid}
+    seen: set[int] = set()
+    while found - seen:
+        _signal(found - seen, _SIGSTOP)
+        seen = set(found)
+        found |= _family(pid, seen)
+    _signal(found, _SIGKILL)
+
+
+def _family(leader: int, known: set[int]) -> set[int]:
+    """The processes of the leader's session, and those whose parent is known."""
+    found = set()
+    for name in os.listdir("/proc"):
+        if not name.isdecimal():
+            continue
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:
+                _, parent, _, session = file.read().rpartition(b")")[2].split()[:4]
+        except (OSError, ValueError):  # it has ended meanwhile
+            continue
+        if int(session) == leader or int(parent) in known:
+            found.add(int(name))
+    return found
+
+
+def _signal(pids: set[int], number: int) -> None:
+    for pid in pids:
+        try:  # noqa: SIM105 - contextlib is heavy
+            os.kill(pid, number)
+        except ProcessLookupError:
+            pass

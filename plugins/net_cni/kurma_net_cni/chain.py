@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kurma_core.appc.cni_result import VERSIONS
@@ -15,25 +15,36 @@ Json = Any
 NO_VERSION = "0.1.0"
 _NAME = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-")
 _NAME_MAX = 128
+#: What keys of the protocol begin with.
+_PROTOCOL = "cni.dev/"
 
 
 @frozen
 class Chain:
     """A network, ready to be executed.
 
+    :param version: the one that is spoken; of several, the highest that Kurma knows until plugins are asked.
     :param plugins: their configurations as they stand, in order of ADD.
-    :param disable_check: CHECK is not wanted.
+    :param disable_check: CHECK is not wanted. :param disable_gc: GC is not.
+    :param versions: all that the configuration allows and Kurma knows, the highest first.
     """
 
     name: str
     version: str
     plugins: tuple[Mapping[str, Json], ...]
     disable_check: bool = False
+    disable_gc: bool = False
+    versions: tuple[str, ...] = ()
 
     @property
     def has_check(self) -> bool:
         """CHECK, and a DEL that is told the result of ADD, came with 0.4.0."""
         return _number(self.version) >= (0, 4, 0)
+
+    @property
+    def has_gc(self) -> bool:
+        """GC and STATUS came with 1.1.0."""
+        return _number(self.version) >= (1, 1, 0)
 
     def declares(self, capability: str) -> bool:
         """Whether any plugin takes that capability argument."""
@@ -58,17 +69,23 @@ def parse_chain(config: Mapping[str, Json]) -> Chain:
             "or digit",
             network=name,
         )
-    version = config.get("cniVersion", NO_VERSION)
-    if version not in VERSIONS:
-        raise _wrong(name, f"cniVersion {version!r} is none of {', '.join(VERSIONS)}")
+    versions = _versions(name, config)
     if ("plugins" in config) == ("type" in config):
         raise _wrong(name, "either type (one plugin) or plugins (a chain) is wanted")
+    _flag(name, config, "loadOnlyInlinedPlugins")
     plugins = config.get("plugins", [config])
     if not isinstance(plugins, list | tuple) or not plugins:
         raise _wrong(name, "plugins is no list of objects with a type")
     for plugin in plugins:
         _check_plugin(name, plugin)
-    return Chain(name, version, tuple(plugins), config.get("disableCheck") is True)
+    return Chain(
+        name,
+        versions[0],
+        tuple(plugins),
+        _flag(name, config, "disableCheck"),
+        _flag(name, config, "disableGC"),
+        versions,
+    )
 
 
 def document(
@@ -78,7 +95,7 @@ def document(
 
     :param previous: the result of the plugins before it (ADD), or of the whole chain (DEL, CHECK).
     """
-    value = {**plugin, "name": chain.name, "cniVersion": chain.version}
+    value = plain_document(chain, plugin)
     declared = _capabilities(plugin)
     runtime = {key: item for key, item in _arguments(attachment).items() if declared.get(key) is True}
     if runtime:
@@ -86,6 +103,35 @@ def document(
     if previous is not None:
         value["prevResult"] = previous
     return value
+
+
+def plain_document(chain: Chain, plugin: Mapping[str, Json]) -> dict[str, Json]:
+    """What every verb's document begins with. What a plugin declares, and the protocol's own keys, are not handed
+    on (CNI specification, section 3, "Deriving request configuration").
+    """
+    kept = {
+        key: value
+        for key, value in plugin.items()
+        if key not in ("capabilities", "prevResult") and not str(key).startswith(_PROTOCOL)
+    }
+    return {**kept, "name": chain.name, "cniVersion": chain.version}
+
+
+def garbage_document(
+    chain: Chain, plugin: Mapping[str, Json], valid: Iterable[tuple[str, str]]
+) -> dict[str, Json]:
+    """What a plugin reads at GC.
+
+    :param valid: pod and interface of every attachment that is to stay.
+    """
+    attachments = [{"containerID": pod, "ifname": interface} for pod, interface in valid]
+    # The specification has it by the first name where it tells of GC, and by the second where it tells how
+    # documents are made; plugins know the one or the other.
+    return {
+        **plain_document(chain, plugin),
+        f"{_PROTOCOL}valid-attachments": attachments,
+        f"{_PROTOCOL}attachments": attachments,
+    }
 
 
 def arguments_in_environment(chain: Chain, attachment: Attachment) -> str:
@@ -128,6 +174,30 @@ def _arguments(attachment: Attachment) -> dict[str, Json]:
     if attachment.request.mac:
         arguments["mac"] = attachment.request.mac
     return arguments
+
+
+def _versions(name: str, config: Mapping[str, Json]) -> tuple[str, ...]:
+    """``cniVersion`` and ``cniVersions`` (1.1.0): what Kurma knows of these, the highest first."""
+    listed = config.get("cniVersions") or []
+    if not isinstance(listed, list | tuple):
+        raise _wrong(name, "cniVersions is no list")
+    own = config.get("cniVersion") or (None if listed else NO_VERSION)
+    given = [*([] if own is None else [own]), *listed]
+    known = [version for version in reversed(VERSIONS) if version in given]
+    if not known:
+        said = ", ".join([repr(version) for version in given])
+        raise _wrong(name, f"cniVersion {said} is none of {', '.join(VERSIONS)}")
+    return tuple(known)
+
+
+def _flag(name: str, config: Mapping[str, Json], key: str) -> bool:
+    """A switch, which older configurations write as a string."""
+    value = config.get(key, False)
+    if value in ("true", "false"):
+        return bool(value == "true")
+    if not isinstance(value, bool):
+        raise _wrong(name, f"{key} is neither true nor false")
+    return value
 
 
 def _capabilities(plugin: Mapping[str, Json]) -> Mapping[str, Json]:

@@ -7,11 +7,15 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from kurma_core.appc.nesting import bounded
 from kurma_core.errors import NetworkError
 from kurma_net_cni.chain import parse_chain
 
 Json = Any
 _SUFFIXES = (".conf", ".conflist", ".json")
+#: Of a plugin of a chain, in a file of its own.
+_PLUGIN = ".conf"
+_FILE_MAX = 1 << 20
 
 
 def discover(directories: Sequence[str], note: Callable[[str], None]) -> dict[str, Mapping[str, Json]]:
@@ -19,12 +23,11 @@ def discover(directories: Sequence[str], note: Callable[[str], None]) -> dict[st
     file names, counts. A wrong file is noted and hides only itself.
     """
     found: dict[str, Mapping[str, Json]] = {}
-    for path in _files(directories):
+    for path in _files(directories, _SUFFIXES):
         try:
-            with open(path, encoding="utf-8") as file:
-                config = json.load(file)
-            if not isinstance(config, dict):
-                raise ValueError("it holds no object")
+            config = _object(path)
+            if "type" not in config:
+                config = _aggregated(config, os.path.dirname(path))
             chain = parse_chain(config)
         except (OSError, ValueError, NetworkError) as error:
             note(f"{path} is no CNI network: {error}")
@@ -33,12 +36,42 @@ def discover(directories: Sequence[str], note: Callable[[str], None]) -> dict[st
     return found
 
 
-def _files(directories: Sequence[str]) -> list[str]:
+def _aggregated(config: dict[str, Json], directory: str) -> dict[str, Json]:
+    """With the plugins that have files of their own in a directory of the network's name beside it (CNI 1.1.0).
+
+    One of these being wrong makes the network wrong: what it was to do (a firewall, a limit) must not be left out.
+
+    :raises ValueError: a file is.
+    """
+    if config.get("loadOnlyInlinedPlugins") in (True, "true"):
+        return config
+    name, plugins = config.get("name"), config.get("plugins", [])
+    if not isinstance(name, str) or "/" in name or not isinstance(plugins, list):
+        return config  # wrong, as its reader will say
+    more = []
+    for path in _files([os.path.join(directory, name)], (_PLUGIN,)):
+        try:
+            more.append(_object(path))
+        except (OSError, ValueError) as error:
+            raise ValueError(f"its plugin {path} cannot be read: {error}") from error
+    return {**config, "plugins": [*plugins, *more]} if more else config
+
+
+def _object(path: str) -> dict[str, Json]:
+    with open(path, encoding="utf-8") as file:
+        value = json.loads(bounded(file.read(_FILE_MAX)))
+    if not isinstance(value, dict):
+        raise ValueError("it holds no object")
+    return value
+
+
+def _files(directories: Sequence[str], suffixes: tuple[str, ...]) -> list[str]:
     files = []
     for directory in directories:
         try:
             names = os.listdir(directory)
         except (FileNotFoundError, NotADirectoryError):
             continue
-        files += [os.path.join(directory, name) for name in sorted(names) if name.endswith(_SUFFIXES)]
+        paths = [os.path.join(directory, name) for name in sorted(names) if name.endswith(suffixes)]
+        files += [path for path in paths if os.path.isfile(path)]  # a named pipe would keep us waiting
     return files

@@ -20,6 +20,15 @@ def exists(name: str) -> bool:
     return True
 
 
+def has_address(name: str, mac: str) -> bool:
+    """Whether there is a link of that name and that hardware address."""
+    try:
+        with open(f"/sys/class/net/{name}/address", encoding="ascii") as file:
+            return file.read().strip() == mac.lower()
+    except (OSError, ValueError):
+        return False
+
+
 def delete_link(name: str, *, mac: str | None = None) -> None:
     """Deletes a link; none there is success.
 

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from kurma_core.appc.cni_result import parse_result
 from kurma_core.errors import NetworkError
-from kurma_core.hookspecs import AttachmentContext
+from kurma_core.hookspecs import AttachmentContext, Leak
 from kurma_core.models import NetworkResult
 from kurma_core.value import replace
-from kurma_net_cni.chain import Chain, arguments_in_environment, document, parse_chain, types
+from kurma_net_cni.chain import (
+    Chain,
+    arguments_in_environment,
+    document,
+    garbage_document,
+    parse_chain,
+    plain_document,
+    types,
+)
 from kurma_net_cni.discover import discover
 from kurma_net_cni.execute import Executor
 from kurma_net_cni.namespace import intact, is_namespace
 from kurma_net_cni.records import Record, Records
+
+if TYPE_CHECKING:
+    from kurma_net_cni.care import Care
 
 Json = Any
 
@@ -25,23 +36,74 @@ class CniNetwork:
     :param executor: runs plugins.
     :param records: what was added.
     :param config_dirs: directories of CNI's own configuration files.
+    :param neighbours: where the state directories of this host are known that have networks with GC.
     """
 
     def __init__(
-        self, executor: Executor, records: Records, config_dirs: tuple[str, ...], note: Callable[[str], None]
+        self,
+        executor: Executor,
+        records: Records,
+        config_dirs: tuple[str, ...],
+        note: Callable[[str], None],
+        neighbours: str = "/run/kurma/cni",
     ) -> None:
         self._executor = executor
         self._records = records
         self._config_dirs = config_dirs
         self._note = note
+        self._neighbours = neighbours
 
     # -- what there is --
 
     def setup(self, config: Mapping[str, Json]) -> None:
-        """:raises NetworkError: the configuration is wrong, or names a program that is not there."""
-        chain = parse_chain(config)
+        """:raises NetworkError: the configuration is wrong, names a program that is not there, or a plugin says
+        that it is not ready (STATUS, CNI 1.1.0).
+        """
+        chain = self._chain(config)
+        self._find_programs(chain)
+        self._ask_status(chain)
+
+    def status(self, config: Mapping[str, Json]) -> None:
+        """:raises NetworkError: as :meth:`setup`, or a plugin does not speak the configuration's version."""
+        chain = self._chain(config)
+        self._find_programs(chain)
+        for kind in types(chain):
+            spoken = self._executor.versions(kind, chain.name)
+            if chain.version not in spoken:
+                raise NetworkError(
+                    f'network "{chain.name}" is of CNI {chain.version}, and its plugin {kind} speaks '
+                    f"{', '.join(spoken) or 'no version at all'}",
+                    hint="cniVersion is to be a version that all of its plugins speak",
+                    network=chain.name,
+                    plugin=kind,
+                )
+        self._ask_status(chain)
+
+    def _find_programs(self, chain: Chain) -> None:
         for kind in types(chain):
             self._executor.find(kind, chain.name)
+
+    def _ask_status(self, chain: Chain) -> None:
+        if chain.has_gc:
+            for plugin in chain.plugins:
+                self._executor.execute("STATUS", plugin["type"], plain_document(chain, plugin))
+
+    def _chain(self, config: Mapping[str, Json], version: str = "") -> Chain:
+        """The network's chain, in the version that was spoken at ADD, or the highest that all of it speaks."""
+        chain = parse_chain(config)
+        if version in chain.versions:
+            return replace(chain, version=version)
+        if len(chain.versions) > 1:
+            spoken = [self._executor.versions(kind, chain.name) for kind in types(chain)]
+            for one in chain.versions:
+                if all(one in each for each in spoken):
+                    return replace(chain, version=one)
+            raise NetworkError(
+                f'network "{chain.name}" is of CNI {", ".join(chain.versions)}, and its plugins have none of '
+                "these in common",
+                network=chain.name,
+            )
+        return chain
 
     def discover(self) -> Mapping[str, Mapping[str, Json]]:
         """The networks of ``config_dirs``, by name."""
@@ -51,6 +113,10 @@ class CniNetwork:
         """Whether the network can lead ports of the host into the pod."""
         return parse_chain(config).declares("portMappings")
 
+    def limits(self, config: Mapping[str, Json]) -> bool:
+        """Whether the network holds a pod to its rates itself, by the capability ``bandwidth``."""
+        return parse_chain(config).declares("bandwidth")
+
     # -- joining and leaving --
 
     def add(self, context: AttachmentContext) -> NetworkResult:
@@ -58,13 +124,17 @@ class CniNetwork:
 
         :raises NetworkError: a plugin failed; ``delete`` undoes what the earlier ones did.
         """
-        chain = parse_chain(context.attachment.config)
+        chain = self._chain(context.attachment.config)
         if context.attachment.ports and not chain.declares("portMappings"):
             raise NetworkError(
                 f'network "{chain.name}" cannot publish ports: no plugin of it has the capability portMappings',
                 network=chain.name,
             )
-        record = Record(chain.name, context.pod, context.interface)
+        record = _record(context, chain.version)
+        if chain.has_gc:
+            from kurma_net_cni.neighbours import enrol
+
+            enrol(self._records.state_dir, self._neighbours)
         with self._records.lock():
             self._records.write(record)
             for plugin in chain.plugins:
@@ -74,22 +144,26 @@ class CniNetwork:
                     if record.result is None:
                         self._records.write(replace(record, refused=_reason(error)))
                     raise
+                parsed = parse_result(result, chain.name)
+                if not result.get("cniVersion"):  # it is the configuration's then
+                    result["cniVersion"] = chain.version
                 record = replace(record, result=result)
                 self._records.write(record)
-        return parse_result(record.result, chain.name)
+        return parsed
 
     def delete(self, context: AttachmentContext) -> None:
         """Runs DEL of each plugin in reverse order; none is left out because another failed.
 
         :raises NetworkError: a plugin failed: names each.
         """
-        chain = parse_chain(context.attachment.config)
         with self._records.lock():
             begun = self._records.exists(context)
             known = self._records.read(context)
+            chain = parse_chain(context.attachment.config)
             if known is None and not self._installed(chain):
                 return  # its programs are not there, and none of them has ever run for this pod
-            record = known or Record(chain.name, context.pod, context.interface)
+            chain = self._chain(context.attachment.config, known.version if known else "")
+            record = known or _record(context, chain.version)
             namespace = context.namespace if is_namespace(context.namespace) else ""
             # The plugins' DEL is thorough only the first time, and while the interface is as they made it.
             thorough = known is not None and not known.leaving and intact(context, known.result)
@@ -112,7 +186,7 @@ class CniNetwork:
 
     def _installed(self, chain: Chain) -> bool:
         try:
-            self.setup({"name": chain.name, "cniVersion": chain.version, "plugins": chain.plugins})
+            self._find_programs(chain)
         except NetworkError:
             return False
         return True
@@ -139,10 +213,11 @@ class CniNetwork:
 
         :raises NetworkError: nothing was added, or it is not as it was.
         """
-        chain = parse_chain(context.attachment.config)
+        name = context.attachment.network
         record = self._records.read(context)
         if record is None or record.leaving or record.result is None:
-            raise NetworkError(f'pod {context.pod} is not joined to network "{chain.name}"', network=chain.name)
+            raise NetworkError(f'pod {context.pod} is not joined to network "{name}"', network=name)
+        chain = self._chain(context.attachment.config, record.version)
         if chain.has_check and not chain.disable_check:
             for plugin in chain.plugins:
                 self._execute("CHECK", chain, plugin, context, context.namespace, record.result)
@@ -186,6 +261,68 @@ class CniNetwork:
             from kurma_net_cni.shared import remove_shared
 
             remove_shared(chain)
+
+    # -- what is left behind --
+
+    def leaks(self, configs: Sequence[Mapping[str, Json]], pods: Collection[str]) -> Sequence[Leak]:
+        """Attachments of pods that are gone, and addresses and chains of our pods that they are not joined by."""
+        return self._care().leaks(configs, pods)
+
+    def mend(self, configs: Sequence[Mapping[str, Json]], pods: Collection[str]) -> Sequence[Leak]:
+        """Leaves, frees, and has plugins of CNI 1.1.0 clean up by GC; what is left."""
+        left = self._care().mend(configs, pods)
+        return [*left, *(leak for config in configs for leak in self._clean(config, pods))]
+
+    def _care(self) -> Care:
+        from kurma_net_cni.care import Care
+
+        return Care(self._records, self.delete, self._note)
+
+    def _clean(self, config: Mapping[str, Json], pods: Collection[str]) -> list[Leak]:
+        """GC of one network, whatever fails; the failures.
+
+        Not of networks of CNI's own directory: those are joined by other runtimes too, whose attachments nobody
+        tells us.
+        """
+        if dict(config) in [{**found, "name": name} for name, found in self.discover().items()]:
+            return []
+        try:
+            chain = self._chain(config)
+        except NetworkError as error:
+            self._note(error.message)
+            return []
+        if not chain.has_gc or chain.disable_gc:
+            return []
+        from kurma_net_cni.neighbours import everybody
+
+        failures = []
+        with everybody(self._records.state_dir, self._neighbours) as all_records:
+            valid = [
+                (pod, interface)
+                for records in all_records
+                for network, pod, interface in records.attachments()
+                if network == chain.name and (pod in pods or records is not all_records[0])
+            ]
+            for plugin in chain.plugins:
+                try:
+                    self._executor.execute("GC", plugin["type"], garbage_document(chain, plugin, valid))
+                except NetworkError as error:
+                    failures.append(Leak("network", f'network "{chain.name}"', error.message, chain.name))
+        return failures
+
+
+def _record(context: AttachmentContext, version: str) -> Record:
+    """The record of an ADD that has not begun."""
+    attachment = replace(context.attachment, result=None).to_json()
+    return Record(
+        network=context.attachment.network,
+        pod=context.pod,
+        interface=context.interface,
+        version=version,
+        pod_name=context.pod_name,
+        namespace=context.namespace,
+        attachment=attachment,
+    )
 
 
 def _reason(error: NetworkError) -> str | None:

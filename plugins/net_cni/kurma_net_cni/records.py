@@ -5,14 +5,15 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from kurma_core.errors import FormatVersionError, NetworkError
 from kurma_core.hookspecs import AttachmentContext
 from kurma_core.linux.files import replace_file
-from kurma_core.value import frozen
+from kurma_core.models import Attachment, NetworkRequest
+from kurma_core.value import frozen, replace
 
 Json = Any
 VERSION = 1
@@ -27,6 +28,9 @@ class Record:
     :param left: places in the chain of the plugins whose DEL has succeeded. They are not asked again: they act on
         addresses too, and an address that was given back may be another pod's by then.
     :param refused: in what words the chain's first plugin has refused to ADD; None: it has not.
+    :param version: of CNI, that was spoken at ADD and will be at DEL. "": the record does not say.
+    :param pod_name, namespace, attachment: what ADD was told, for a DEL when nobody else knows any more.
+        ``attachment`` is the JSON form of a :class:`~kurma_core.models.Attachment`; None: the record does not say.
     """
 
     network: str
@@ -36,13 +40,34 @@ class Record:
     leaving: bool = False
     left: tuple[int, ...] = ()
     refused: str | None = None
+    version: str = ""
+    pod_name: str = ""
+    namespace: str = ""
+    attachment: Json = None
+
+    def context(self, config: Mapping[str, Json] | None = None) -> AttachmentContext | None:
+        """What its DEL is to be told; None: that is not known.
+
+        :param config: of the network, for a record that has none.
+        """
+        if self.attachment is not None:
+            try:
+                attachment = Attachment.from_json(self.attachment)
+            except (KeyError, TypeError, ValueError, AttributeError):  # damaged
+                return replace(self, attachment=None).context(config)
+        elif config is not None:
+            attachment = Attachment(self.network, "", self.interface, config, NetworkRequest(self.network))
+        else:
+            return None
+        namespace = self.namespace or f"/run/netns/kurma-{self.pod}"
+        return AttachmentContext(self.pod, self.pod_name, namespace, self.interface, attachment)
 
 
 class Records:
     """The records of one driver. ``POD:INTERFACE:NETWORK.json`` under ``results/``, root's alone."""
 
     def __init__(self, state_dir: str) -> None:
-        self._state_dir = state_dir
+        self.state_dir = state_dir
         self._directory = os.path.join(state_dir, "results")
 
     def write(self, record: Record) -> None:
@@ -55,6 +80,10 @@ class Records:
             "leaving": record.leaving,
             "left": list(record.left),
             "refused": record.refused,
+            "cni_version": record.version,
+            "pod_name": record.pod_name,
+            "namespace": record.namespace,
+            "attachment": record.attachment,
             "result": record.result,
         }
         path = self._path(record.network, record.pod, record.interface)
@@ -75,23 +104,20 @@ class Records:
 
         :raises FormatVersionError: a newer version of this plugin wrote it.
         """
-        path = self._path(context.attachment.network, context.pod, context.interface)
-        try:
-            with open(path, encoding="utf-8") as file:
-                value = json.load(file)
-            if value["version"] > VERSION:
-                raise FormatVersionError(f"{path} has version {value['version']}, this plugin knows {VERSION}")
-            return Record(
-                network=value["network"],
-                pod=value["pod"],
-                interface=value["interface"],
-                result=value["result"],
-                leaving=value["leaving"],
-                left=tuple(value["left"]),
-                refused=value.get("refused"),
-            )
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
-            return None
+        return _read(self._path(context.attachment.network, context.pod, context.interface))
+
+    def all(self) -> list[Record]:
+        """Every record, torn ones with no more than their names tell.
+
+        :raises FormatVersionError: a newer version of this plugin wrote one.
+        """
+        found = []
+        for network, pod, interface in self.attachments():
+            path = self._path(network, pod, interface)
+            record = _read(path) or Record(network, pod, interface)
+            if os.path.lexists(path):  # it may have been removed while we read
+                found.append(record)
+        return found
 
     def exists(self, context: AttachmentContext) -> bool:
         """Whether an ADD has begun that no DEL has undone, torn or newer records included."""
@@ -102,25 +128,24 @@ class Records:
         with suppress(FileNotFoundError):
             os.unlink(self._path(context.attachment.network, context.pod, context.interface))
 
+    def attachments(self) -> list[tuple[str, str, str]]:
+        """Network, pod and interface of each record, without reading any."""
+        return attachments_in(self._directory)
+
     def pods(self, network: str) -> tuple[str, ...]:
         """UUIDs of the pods that are joined to a network, or half so."""
-        try:
-            names = os.listdir(self._directory)
-        except FileNotFoundError:
-            return ()
-        parts = [name.removesuffix(".json").split(":", 1) for name in names if name.endswith(".json")]
-        return tuple(sorted(pod for pod, rest in parts if rest.endswith(":" + network)))
+        return tuple(sorted(pod for name, pod, _ in self.attachments() if name == network))
 
     @contextmanager
     def lock(self, *, alone: bool = False) -> Iterator[None]:
         """Held while plugins run: many at once may add and delete, one alone may take shared things away."""
         try:
-            os.makedirs(self._state_dir, 0o700, exist_ok=True)
-            path = os.path.join(self._state_dir, "lock")
+            os.makedirs(self.state_dir, 0o700, exist_ok=True)
+            path = os.path.join(self.state_dir, "lock")
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
             raise NetworkError(
-                f"cannot write to {self._state_dir}: {error.strerror}", path=self._state_dir, errno=error.errno
+                f"cannot write to {self.state_dir}: {error.strerror}", path=self.state_dir, errno=error.errno
             ) from error
         try:
             fcntl.flock(fd, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
@@ -130,3 +155,42 @@ class Records:
 
     def _path(self, network: str, pod: str, interface: str) -> str:
         return os.path.join(self._directory, f"{pod}:{interface}:{network}.json")
+
+
+def _read(path: str) -> Record | None:
+    try:
+        with open(path, encoding="utf-8") as file:
+            value = json.load(file)
+        if value["version"] > VERSION:
+            raise FormatVersionError(f"{path} has version {value['version']}, this plugin knows {VERSION}")
+        return Record(
+            network=value["network"],
+            pod=value["pod"],
+            interface=value["interface"],
+            result=value["result"],
+            leaving=value["leaving"],
+            left=tuple(value["left"]),
+            refused=value.get("refused"),
+            version=value.get("cni_version", ""),
+            pod_name=value.get("pod_name", ""),
+            namespace=value.get("namespace", ""),
+            attachment=value.get("attachment"),
+        )
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
+
+
+def attachments_in(directory: str) -> list[tuple[str, str, str]]:
+    """Network, pod and interface of each record in a directory of records, sorted."""
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:
+        return []
+    found = []
+    for name in names:
+        pod, colon, rest = name.removesuffix(".json").partition(":")
+        # An interface's name may have colons in it, a network's has none.
+        interface, _, network = rest.rpartition(":")
+        if name.endswith(".json") and colon:
+            found.append((network, pod, interface))
+    return sorted(found)

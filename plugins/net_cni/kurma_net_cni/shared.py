@@ -47,12 +47,12 @@ def _remove_bridge(network: str, bridge: str) -> None:
 
 def _remove_addresses(network: str, ipam: Mapping[str, Json]) -> None:
     """The directory in which host-local keeps a file per address given out."""
-    directory = os.path.join(ipam.get("dataDir") or _ADDRESSES, network)
+    directory = address_directory(network, ipam)
     try:
         names = os.listdir(directory)
     except FileNotFoundError:
         return
-    if any(_is_address(name) for name in names):
+    if any(is_address(name) for name in names):
         raise NetworkError(
             f'network "{network}": addresses of it are given out still: {directory}',
             network=network,
@@ -66,7 +66,13 @@ def _remove_addresses(network: str, ipam: Mapping[str, Json]) -> None:
         os.rmdir(directory)
 
 
-def _is_address(name: str) -> bool:
+def address_directory(network: str, ipam: Mapping[str, Json]) -> str:
+    """Where the plugin host-local keeps which address is whose."""
+    return os.path.join(str(ipam.get("dataDir") or _ADDRESSES), network)
+
+
+def is_address(name: str) -> bool:
+    """Whether the name of a file of that directory is an address."""
     try:
         ip_address(name)
     except ValueError:

@@ -66,25 +66,45 @@ def test_a_signal_is_a_negative_status(script):
     assert run([script("p", "kill -9 $$")], environment={}).status == -9
 
 
-def test_too_slow_is_killed_whole(script, tmp_path):
+@pytest.mark.parametrize(
+    "start", ["sleep 60 &", "setsid sleep 60 &", "(sh -c 'sleep 60 & echo $! >>{pids}; wait' &) ;"]
+)
+def test_too_slow_is_killed_whole(script, tmp_path, start):
+    """Its children, also in sessions of their own, and theirs; and orphans that stayed in its session."""
     pids = tmp_path / "pids"
-    path = script("p", f"sleep 60 & echo $! > {pids}; echo $$ >> {pids}; wait")
+    path = script("p", f"{start.format(pids=pids)} echo $! >> {pids}; echo $$ >> {pids}; sleep 61")
     begun = time.monotonic()
     with pytest.raises(ProgramTimeout):
         run([path], environment={"PATH": os.environ["PATH"]}, timeout=0.5)
     assert time.monotonic() - begun < 5
-    for pid in pids.read_text().split():
-        for _ in range(100):
-            try:
-                with open(f"/proc/{pid}/stat", encoding="ascii") as file:
-                    state = file.read().rpartition(")")[2].split()[0]
-            except (FileNotFoundError, ProcessLookupError):
-                break
-            if state in "ZX":  # dead, and not yet reaped by whoever has adopted it
-                break
-            time.sleep(0.02)
-        else:
-            pytest.fail(f"process {pid} lives on")
+    found = [pid for pid in pids.read_text().split() if pid.isdecimal()]
+    assert len(found) >= 2 or "(" in start
+    for pid in found:
+        until_dead(pid)
+
+
+def until_dead(pid):
+    for _ in range(100):
+        try:
+            with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+                state = file.read().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return
+        if state in "ZX":  # dead, and not yet reaped by whoever has adopted it
+            return
+        time.sleep(0.02)
+    pytest.fail(f"process {pid} lives on")
+
+
+def test_printing_without_end_is_ended(script, tmp_path):
+    driver = CniNetwork(
+        Executor([os.path.dirname(script("one", "[ $CNI_COMMAND = DEL ] && exit; exec cat /dev/zero"))], 30),
+        Records(str(tmp_path / "state")), (), print,
+    )  # fmt: skip
+    begun = time.monotonic()
+    with pytest.raises(NetworkError, match=r'"n": CNI plugin one was killed: it printed without end$'):
+        driver.add(context("pod", config("one")))
+    assert time.monotonic() - begun < 10
 
 
 def test_what_is_inherited_holds_nothing_up(script):
@@ -202,6 +222,9 @@ ERROR = '{"cniVersion": "1.0.0", "code": 7, "msg": "no good", "details": "too sm
         ("echo hello", r"printed no result but hello$"),
         ("printf %100000s | tr ' ' '['", r"printed no result but \[+$"),
         ("printf %100000s | tr ' ' '['; exit 1", r"failed: \[+"),
+        ("head -c 5000000 /dev/zero", r"printed no result but nothing$"),
+        ("echo only on standard error >&2", r"printed no result but nothing$"),
+        ("head -c 5000000 /dev/zero | tr '\\0' x; exit 1", r"failed: x{500,}…$"),
         ("echo 3", r"returned a wrong result: \$: expected an object, found 3$"),
     ],
 )
@@ -290,6 +313,43 @@ def test_networks_of_cnis_own_directory(tmp_path):
     assert [note.partition(" ")[0] for note in notes] == [
         str(tmp_path / name) for name in ("40-broken.conf", "60-torn.conf")
     ]
+
+
+def test_plugins_in_files_of_their_own(tmp_path):
+    """CNI 1.1.0: a network's plugins may stand in a directory of its name, beside it."""
+    network = {"name": "n", "cniVersion": "1.1.0", "plugins": [{"type": "bridge"}]}
+    (tmp_path / "10-n.conflist").write_text(json.dumps(network))
+    (tmp_path / "20-m.conflist").write_text(json.dumps({"name": "m", "cniVersion": "1.1.0"}))
+    (tmp_path / "30-o.conflist").write_text(json.dumps({**network, "name": "o", "loadOnlyInlinedPlugins": True}))
+    for name in ("n", "m", "o"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "2.conf").write_text('{"type": "tuning"}')
+        (tmp_path / name / "1.conf").write_text('{"type": "firewall"}')
+        (tmp_path / name / "3.conflist").write_text("no plugin")
+    notes = []
+    found = discover([str(tmp_path)], notes.append)
+    assert [one["type"] for one in found["n"]["plugins"]] == ["bridge", "firewall", "tuning"]
+    assert [one["type"] for one in found["m"]["plugins"]] == ["firewall", "tuning"]
+    assert [one["type"] for one in found["o"]["plugins"]] == ["bridge"]
+    assert notes == []
+    (tmp_path / "n" / "3.conf").write_text("{")  # the network is not joined without it
+    assert set(discover([str(tmp_path)], notes.append)) == {"m", "o"}
+    (note,) = notes
+    assert note.startswith(f"{tmp_path}/10-n.conflist is no CNI network: its plugin {tmp_path}/n/3.conf cannot be")
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, "[]", "", "\0", '{"name": "x"}', '{"type": 3, "name": "x"}'])
+def test_a_broken_file_hides_nothing_else(tmp_path, content):
+    (tmp_path / "10-broken.json").write_text(content)
+    (tmp_path / "20-good.json").write_text('{"name": "good", "type": "bridge"}')
+    os.mkfifo(tmp_path / "05-pipe.conf")
+    (tmp_path / "06-directory.conf").mkdir()
+    (tmp_path / "07-away.conf").symlink_to("nowhere")
+    notes = []
+    assert list(discover([str(tmp_path)], notes.append)) == ["good"]
+    (note,) = notes
+    assert note.startswith(f"{tmp_path}/10-broken.json is no CNI network: ")
+    assert "\n" not in note
 
 
 def test_the_defaults_of_its_options_make_a_driver(tmp_path):
