@@ -106,16 +106,25 @@ class Catalog:
         infos: dict[str, NetworkInfo] = {}
         for entry in self._configured.values():
             try:
-                infos[entry.name] = self._from_entry(entry)
+                infos[entry.name] = self._checked(self._from_entry(entry))
             except KurmaError as error:
                 infos[entry.name] = self._info(entry, "", problem=error.message)
         for name in (builtin.LO, builtin.DEFAULT, builtin.HOST, builtin.NONE):
             if name not in infos:
                 chosen = name == builtin.DEFAULT and self._default.chosen()
-                infos[name] = self._built_in(name, self._default.config() if chosen else {})
+                infos[name] = self._checked(self._built_in(name, self._default.config() if chosen else {}))
         return tuple(
             {**infos, **{name: info for name, info in self._found().items() if name not in infos}}.values()
         )
+
+    def _checked(self, info: NetworkInfo) -> NetworkInfo:
+        """With what keeps it from being used, as far as that shows without a pod."""
+        try:
+            if info.driver:
+                self._driver(info.driver)
+        except KurmaError as error:
+            return replace(info, problem=error.message)
+        return info
 
     def _from_entry(self, entry: NetworkConfig) -> NetworkInfo:
         driver = entry.plugin or self._resolve_alias(entry.aci or "")

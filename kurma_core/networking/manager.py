@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from _thread import allocate_lock
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from kurma_core.appc.cni_result import address_family, is_cidr
 from kurma_core.errors import KurmaError, NetworkError, PluginError, UsageError
 from kurma_core.hookspecs import AttachmentContext
 from kurma_core.models import Attachment, NetworkRequest, PortMapping
@@ -13,6 +15,8 @@ from kurma_core.networking.catalog import Catalog, NetworkInfo
 from kurma_core.value import replace
 
 if TYPE_CHECKING:
+    from _thread import LockType as Lock
+
     from kurma_core.config import Config
     from kurma_core.hookspecs import Network
     from kurma_core.models import NetworkResult
@@ -50,6 +54,7 @@ class Networking:
         self._default = builtin.DefaultNetwork(state_dir)
         self._catalog = Catalog(config, driver, resolve_alias, image_runner, names, self._default, note)
         self._ready: set[str] = set()
+        self._setting_up: dict[str, Lock] = {}
 
     # -- planning --
 
@@ -143,12 +148,9 @@ class Networking:
         :param pod: UUID. :param namespace: path of the pod's network namespace.
         :raises NetworkError: it failed, or gave no address (W3).
         """
-        context = AttachmentContext(pod, pod_name, namespace, attachment.interface, attachment)
+        context = _context(attachment, pod, pod_name, namespace)
         driver = self._driver(attachment.driver)
-        if attachment.network not in self._ready:
-            with _guarded(attachment, "set up"):
-                driver.setup(attachment.config)
-            self._ready.add(attachment.network)
+        self._set_up(attachment, driver)
         try:
             with _guarded(attachment, "add"):
                 result = driver.add(context)
@@ -157,6 +159,17 @@ class Networking:
             self._undo(driver, context)
             raise
         return replace(attachment, result=result)
+
+    def _set_up(self, attachment: Attachment, driver: Network) -> None:
+        """Once, and before any pod joins, also where many come at once; a slow network holds up no other."""
+        name = attachment.network
+        if name in self._ready:
+            return
+        with self._setting_up.setdefault(name, allocate_lock()):
+            if name not in self._ready:
+                with _guarded(attachment, "set up"):
+                    driver.setup(attachment.config)
+                self._ready.add(name)
 
     def add_all(
         self,
@@ -188,8 +201,7 @@ class Networking:
                     joined(result)
         except BaseException:
             for attachment in reversed(done):
-                context = AttachmentContext(pod, pod_name, namespace, attachment.interface, attachment)
-                self._undo(self._driver(attachment.driver), context)
+                self._undo(self._driver(attachment.driver), _context(attachment, pod, pod_name, namespace))
             raise
         return tuple(done)
 
@@ -198,9 +210,8 @@ class Networking:
 
         :raises NetworkError: something is left on the host; may be tried again.
         """
-        context = AttachmentContext(pod, pod_name, namespace, attachment.interface, attachment)
         with _guarded(attachment, "delete"):
-            self._driver(attachment.driver).delete(context)
+            self._driver(attachment.driver).delete(_context(attachment, pod, pod_name, namespace))
 
     def delete_all(self, attachments: Sequence[Attachment], *, pod: str, pod_name: str, namespace: str) -> None:
         """Leaves all, in reverse; a failure does not keep it from the rest.
@@ -242,6 +253,11 @@ class Networking:
             return
         if result is None or not result.addresses:
             raise NetworkError(f'network "{name}" gave the pod no address', network=name)
+        for one in result.addresses:
+            gateway = one.gateway is None or address_family(one.gateway)
+            if not (is_cidr(one.address) and gateway):
+                wrong = one.gateway if is_cidr(one.address) else one.address
+                raise NetworkError(f'network "{name}" gave the pod {wrong!r}, which is no address', network=name)
         given = [address.address for address in result.addresses]
         for ip in attachment.request.ips:
             if not any(_same_address(ip, address) for address in given):
@@ -281,6 +297,13 @@ class Networking:
         if name == builtin.DEFAULT and info.source == "built-in":
             self._default.forget()
         self._ready.discard(name)
+
+
+def _context(attachment: Attachment, pod: str, pod_name: str, namespace: str) -> AttachmentContext:
+    """The arguments of ``add``, and of every ``delete`` after it: what came of ``add`` is not among them (W3)."""
+    if attachment.result is not None:
+        attachment = replace(attachment, result=None)
+    return AttachmentContext(pod, pod_name, namespace, attachment.interface, attachment)
 
 
 def _same_address(wanted: str, given: str) -> bool:

@@ -110,6 +110,69 @@ def test_names_are_unique_and_possible_or_refused(templates, pod: uuid.UUID):
     assert all(acceptable_to_the_kernel(name) for name in given)
 
 
+#: Templates without chance in them. Of plain names each stands once.
+_SURE = st.sampled_from(["eth{{num}}", "net{{num}}", "{{num}}-{{shortuuid}}", "a{{num}}b{{num}}"])
+_PLAIN = st.from_regex(r"[a-z][a-z0-9.+_-]{0,14}", fullmatch=True).filter(
+    lambda name: name not in ("all", "default")
+)
+_UUIDS = st.uuids().map(str)
+
+
+def wanted(texts):
+    return [(f"n{index}", text) for index, text in enumerate(texts)]
+
+
+@given(st.lists(_SURE, max_size=14), st.lists(_PLAIN, unique=True, max_size=4), _UUIDS, st.randoms())
+def test_what_is_possible_is_not_refused(templates, plain, pod, order):
+    """Any number of numbered names find one, whatever names stand among them; each plain one is given as it is."""
+    texts = [*templates, *plain]
+    order.shuffle(texts)
+    names = assign(wanted(texts), pod)
+    assert len(set(names)) == len(texts)
+    assert all(acceptable_to_the_kernel(name) for name in names)
+    assert [name for name, text in zip(names, texts, strict=True) if text in plain] == [
+        t for t in texts if t in plain
+    ]
+
+
+@given(st.lists(_SURE | _PLAIN, max_size=12, unique=True), _UUIDS)
+def test_the_same_networks_get_the_same_names(texts, pod):
+    assert assign(wanted(texts), pod) == assign(wanted(texts), pod)
+
+
+@given(st.lists(_SURE, max_size=12), _UUIDS, _SURE | st.just("x{{random 4}}"))
+def test_a_network_more_at_the_end_renames_none_before_it(texts, pod, last):
+    before = assign(wanted(texts), pod)
+    assert assign(wanted([*texts, last]), pod)[:-1] == before
+
+
+@given(st.lists(_SURE, max_size=12), _UUIDS, _PLAIN)
+def test_a_name_asked_for_moves_only_who_would_have_had_it(texts, pod, asked):
+    """Whoever has filled a template with that name goes one on, and those of its kind after it."""
+    before = assign(wanted(texts), pod)
+    after = assign(wanted([*texts, asked]), pod)
+    assert after[-1] == asked
+    if asked not in before:
+        assert after[:-1] == before
+
+
+def test_numbers_pass_by_what_was_asked_for():
+    texts = ["eth{{num}}", "eth1", "eth{{num}}", "eth0", "eth{{num}}"]
+    assert assign(wanted(texts), UUID) == ("eth2", "eth1", "eth3", "eth0", "eth4")
+
+
+def test_numbers_end_where_names_do():
+    texts = ["abcdefghijklmn{{num}}"] * 10
+    assert assign(wanted(texts), UUID)[-1] == "abcdefghijklmn9"
+    with pytest.raises(NetworkError, match="'abcdefghijklmn10': it has 16 bytes"):
+        assign(wanted([*texts, texts[0]]), UUID)
+
+
+def test_chance_that_finds_no_free_name_says_so():
+    with pytest.raises(NetworkError, match=r"the pod has an interface \w already"):
+        assign(wanted(["{{random 1}}"] * 33), UUID)
+
+
 @given(st.text(max_size=20))
 def test_what_is_accepted_the_kernel_takes(name):
     try:

@@ -1,6 +1,9 @@
 """Which networks a pod joins, in what order, and what is undone when one fails (W1, W3, W4, W8)."""
 
 import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -83,14 +86,28 @@ def notes():
 
 
 @pytest.fixture
-def make(tmp_path, driver, notes):
+def make(tmp_path, driver, notes, runs_images):
     def make(value=None):
         file = tmp_path / "kurma.json"
         file.write_text(json.dumps(value or {}))
         config = configuration.load(str(file), str(tmp_path / "state"))
-        return Networking(config, lambda name: driver, ALIASES.get, config.state_dir, notes.append)
+
+        def find(name):
+            if name == "missing":
+                raise PluginError("network plugin missing is not installed")
+            return driver
+
+        return Networking(
+            config, find, ALIASES.get, config.state_dir, notes.append, image_runner=lambda: runs_images.get("by")
+        )
 
     return make
+
+
+@pytest.fixture
+def runs_images():
+    """``by``: the plugin that runs images."""
+    return {}
 
 
 def entries(*names, **more):
@@ -179,6 +196,36 @@ def test_an_image_without_a_plugin_that_runs_images(make):
     assert [info.problem is not None for info in networking.listing() if info.name == "far"] == [True]
 
 
+def test_an_aci_is_an_alias_first_and_then_an_image(make, runs_images):
+    """W1. The image's plugin is told which; without containerInterface it gets no interface (W2)."""
+    runs_images["by"] = "aci"
+    networking = make({"container_networks": [
+        {"name": "alias", "aci": "apcera.com/kurma/cni-netplugin", "type": "ptp"},
+        {"name": "image", "aci": "docker:///user/plugin-name:tag", "level": 3},
+        {"name": "named", "aci": "example.com/net", "containerInterface": "veth+{{shortuuid}}"},
+    ]})  # fmt: skip
+    plan = networking.plan(requests("alias", "image", "named"), (), UUID)
+    assert summary(plan)[1:] == [("alias", "cni", "eth0"), ("image", "aci", ""), ("named", "aci", "veth+146d7cef")]
+    assert plan[2].config == {"name": "image", "level": 3, "aci": "docker:///user/plugin-name:tag"}
+    assert "aci" not in plan[1].config
+    shown = {info.name: (info.driver, info.interface, info.problem) for info in networking.listing()}
+    assert shown["image"] == ("aci", "", None)
+    assert shown["named"] == ("aci", "veth+{{shortuuid}}", None)
+    assert networking.show("image").to_json()["config"]["aci"] == "docker:///user/plugin-name:tag"
+
+
+def test_a_network_whose_plugin_is_missing_is_listed_with_why(make):
+    networking = make(
+        {"container_networks": [{"name": "far", "plugin": "missing"}, {"name": "a", "plugin": "cni"}]}
+    )
+    problems = {info.name: info.problem for info in networking.listing()}
+    assert problems["far"] == "network plugin missing is not installed"
+    assert {name for name, problem in problems.items() if problem} == {"far"}
+    with pytest.raises(PluginError, match="is not installed"):
+        networking.plan(requests("far"), (), UUID)
+    assert networking.plan(requests("a"), (), UUID)
+
+
 def test_networks_found_by_a_driver(make, driver):
     driver.found = {"podman": {"type": "bridge"}, "a": {"type": "other"}}
     networking = make(entries("a"))
@@ -233,6 +280,78 @@ def test_setup_is_called_once(make, driver):
     assert driver.calls.count("setup a") == 1
 
 
+def test_setup_is_once_and_first_where_many_pods_come_at_once(make, driver):
+    networking = make(entries("a"))
+    plan = networking.plan(requests("a"), (), UUID)
+    setup, begun = driver.setup, threading.Barrier(5)
+
+    def slow(config):
+        time.sleep(0.05)
+        setup(config)
+
+    def join(number):
+        begun.wait(5)
+        networking.add_all(plan, pod=f"pod-{number}", pod_name="p", namespace="/run/netns/x")
+
+    driver.setup = slow
+    with ThreadPoolExecutor(5) as pool:
+        list(pool.map(join, range(5)))
+    for name in ("lo", "a"):
+        calls = [call for call in driver.calls if call.endswith(f" {name}")]
+        assert calls == [f"setup {name}"] + [f"add {name}"] * 5
+
+
+def test_pods_join_at_once(make, driver):
+    """W4: one that takes its time holds up no other."""
+    networking = make(entries("a"))
+    plan = networking.plan(requests("a"), (), UUID)
+    together, add, delete = threading.Barrier(3), driver.add, driver.delete
+
+    def at_once(call):
+        def meet(context):
+            if context.attachment.network == "a":
+                together.wait(5)  # broken, and raised, unless all are in here
+            return call(context)
+
+        return meet
+
+    driver.add, driver.delete = at_once(add), at_once(delete)
+
+    def pass_by(number):
+        where = {"pod": f"pod-{number}", "pod_name": "p", "namespace": "/run/netns/x"}
+        networking.delete_all(networking.add_all(plan, **where), **where)
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(pass_by, range(3)))
+    assert (driver.calls.count("add a"), driver.calls.count("delete a")) == (3, 3)
+
+
+def test_delete_gets_what_add_got_always(make, driver):
+    """W3: right after, twice, by another process with another configuration, and after every kind of failure."""
+    networking = make(entries("a", "b", level=1))
+    plan = networking.plan([NetworkRequest("a", "web0", ips=("10.1.0.2",)), NetworkRequest("b")], (), UUID)
+    told = {"add": [], "delete": []}
+    add, delete = driver.add, driver.delete
+    driver.add = lambda context: (told["add"].append(context), add(context))[1]
+    driver.delete = lambda context: (told["delete"].append(context), delete(context))[1]
+
+    done = networking.add_all(plan, **POD)
+    assert done[1].result is not None
+    networking.delete_all(done, **POD)
+    networking.delete_all(plan, **POD)
+    records = [Attachment.from_json(json.loads(json.dumps(one.to_json()))) for one in done]
+    make(entries("a", level=2)).delete_all(records, **POD)
+    assert told["delete"] == told["add"][::-1] * 3
+
+    for failure in ({"add b": NetworkError("no")}, {"add b": KeyboardInterrupt()}, {"add b": SystemExit(1)}):
+        told["add"].clear(), told["delete"].clear()
+        driver.fail = failure
+        with pytest.raises(type(failure["add b"])):
+            networking.add_all(plan, **POD)
+        assert told["delete"] == told["add"][::-1]
+        assert len(told["add"]) == 3
+
+
 def test_a_failure_undoes_itself_and_the_earlier_ones_in_reverse(make, driver):
     networking = make(entries("a", "b", "c"))
     driver.fail = {"add b": NetworkError("no"), "delete b": NetworkError("neither")}
@@ -285,6 +404,29 @@ def test_a_result_without_address_fails(make, driver, result):
     with pytest.raises(NetworkError, match="gave the pod no address"):
         networking.add_all(networking.plan(requests("a"), (), UUID), **POD)
     assert driver.calls[-2:] == ["delete a", "delete lo"]
+
+
+@pytest.mark.parametrize(
+    ("result", "wrong"),
+    [
+        (NetworkResult((AddressResult("10.1.0.2"),)), "10.1.0.2"),
+        (NetworkResult((AddressResult("10.1.0.2/16"), AddressResult("somewhere"))), "somewhere"),
+        (NetworkResult((AddressResult("10.1.0.2/16", "10.1.0.0/16"),)), "10.1.0.0/16"),
+    ],
+)
+def test_a_result_that_is_no_address_fails(make, driver, result, wrong):
+    networking = make(entries("a"))
+    driver.results = {"a": result}
+    with pytest.raises(NetworkError, match=f"gave the pod '{wrong}', which is no address"):
+        networking.add_all(networking.plan(requests("a"), (), UUID), **POD)
+    assert driver.calls[-2:] == ["delete a", "delete lo"]
+
+
+def test_a_result_that_is_none_of_ours_names_the_plugin(make, driver):
+    networking = make(entries("a"))
+    driver.results = {"a": {"ip4": {"ip": "10.1.0.2/16"}}}
+    with pytest.raises(PluginError, match='network plugin cni failed to add network "a"'):
+        networking.add_all(networking.plan(requests("a"), (), UUID), **POD)
 
 
 @pytest.mark.parametrize(("ip", "good"), [("10.1.0.2", True), ("10.1.0.2/16", True), ("10.1.0.2/24", False),
