@@ -1,0 +1,39 @@
+"""Running ``nft`` and ``iptables``: found, fed, and their refusals told in one line."""
+
+from __future__ import annotations
+
+import os
+
+from kurma_core.errors import NetworkError
+from kurma_core.linux.programs import ProgramTimeout, run, search_path
+
+
+def find_tool(name: str) -> str | None:
+    """Path of a program, where it is installed."""
+    for directory in search_path().split(":"):
+        path = f"{directory}/{name}"
+        if directory.startswith("/") and os.access(path, os.X_OK):
+            return path
+    return None
+
+
+def run_tool(arguments: list[str], batch: str, failed: str, network: str) -> str:
+    """Runs a program to its end, with ``batch`` as its input; what it has printed.
+
+    :param arguments: the first is a path. :param failed: begins the message of an error.
+    :raises NetworkError: it could not be started, did not end in a minute, or refused.
+    """
+    name = os.path.basename(arguments[0])
+    try:
+        finished = run(arguments, stdin=batch.encode(), environment={"PATH": search_path(), "LC_ALL": "C"})
+    except OSError as error:
+        raise NetworkError(f"{failed}: cannot execute {arguments[0]}: {error.strerror}", network=network) from None
+    except ProgramTimeout:
+        raise NetworkError(f"{failed}: {name} took more than a minute and was killed", network=network) from None
+    if finished.status != 0:
+        lines = [line for line in finished.stderr.decode(errors="replace").splitlines() if line.strip()]
+        # What only warns comes first.
+        wrong = [line for line in lines if not line.lower().startswith(("# warning", "warning"))]
+        why = (wrong or lines or [f"it ended with status {finished.status}"])[0].strip()
+        raise NetworkError(f"{failed}: {name}: {why}", network=network)
+    return finished.stdout.decode(errors="replace")

@@ -1,0 +1,198 @@
+"""Every way to a published port, and every way that there must not be (W9): real packets, both families."""
+
+from __future__ import annotations
+
+import pytest
+
+from kurma_core.models import PortMapping
+
+pytestmark = pytest.mark.root
+
+PORT = 8080
+
+
+def addresses(place):
+    return (f"{place.four}/24", f"{place.six}/64")
+
+
+@pytest.fixture
+def published(world):
+    """``a`` publishes a port by TCP and UDP."""
+    world.do("ensure", world.one)
+    world.do("ensure", world.two)
+    ports = (PortMapping(PORT, 80, "tcp"), PortMapping(PORT, 80, "udp"))
+    world.do("publish", world.one, "pod-a", addresses(world.a), ports)
+    return world
+
+
+#: Who asks, and which address of the host.
+WAYS = [
+    ("outside", "192.0.2.1"),
+    ("outside", "2001:db8::1"),
+    ("host", "127.0.0.1"),
+    ("host", "127.8.9.1"),
+    ("host", "::1"),
+    ("host", "192.0.2.1"),
+    ("host", "2001:db8::1"),
+    ("host", "10.201.1.1"),
+    ("host", "10.201.2.1"),
+    ("b", "192.0.2.1"),
+    ("b", "2001:db8::1"),
+    ("b", "10.201.1.1"),
+    ("c", "192.0.2.1"),
+    ("c", "2001:db8::1"),
+    ("c", "fd00:201:1::1"),
+    ("a", "192.0.2.1"),
+    ("a", "2001:db8::1"),
+    ("a", "10.201.1.1"),
+]
+
+
+def test_every_way_to_a_published_port(published):
+    wrong = []
+    for kind in ("tcp", "udp"):
+        for who, address in WAYS:
+            answer = getattr(published, who).ask(address, PORT, kind)
+            if answer is None or answer[0] != published.a.name or answer[2] != 10:
+                wrong.append((who, address, kind, answer))
+    assert not wrong
+    # Who asks from outside is seen as who it is.
+    assert published.outside.ask("192.0.2.1", PORT)[1] == published.outside.four
+    assert published.outside.ask("2001:db8::1", PORT)[1] == published.outside.six
+
+
+def test_much_goes_through(published):
+    for who, address in (("outside", "192.0.2.1"), ("host", "127.0.0.1"), ("host", "::1"), ("a", "192.0.2.1")):
+        answer = getattr(published, who).ask(address, PORT, size=3_000_000, timeout=10)
+        assert answer is not None, (who, address)
+        assert answer[2] == 3_000_000, (who, address)
+
+
+def test_what_was_withdrawn_is_reached_by_nobody(published):
+    published.do("withdraw", published.one, "pod-a")
+    for who, address in WAYS:
+        assert getattr(published, who).ask(address, PORT, timeout=0.3) is None, (who, address)
+    published.do("withdraw", published.one, "pod-a")
+    published.do("withdraw", published.two, "never")
+    assert [one for one in published.do("found") if one[1]] == []
+
+
+def test_pods_reach_the_outside_with_the_hosts_address(published):
+    for pod in (published.a, published.c):
+        for kind in ("tcp", "udp"):
+            assert pod.ask("192.0.2.2", 80, kind) == (published.outside.name, "192.0.2.1", 10)
+            assert pod.ask("2001:db8::2", 80, kind) == (published.outside.name, "2001:db8::1", 10)
+
+
+def test_networks_do_not_reach_each_other_and_pods_of_one_do(published):
+    one = published
+    assert one.b.ask(one.a.four, 80) == (one.a.name, one.b.four, 10)
+    assert one.b.ask(one.a.six, 80) == (one.a.name, one.b.six, 10)
+    for asks, asked in ((one.c, one.a), (one.a, one.c)):
+        for address in (asked.four, asked.six):
+            for kind in ("tcp", "udp"):
+                assert asks.ask(address, 80, kind, timeout=0.3) is None
+    # Nor does who has a route to the pods reach them.
+    one.outside.ip("route replace 10.201.0.0/16 via 192.0.2.1")
+    one.outside.ip("-6 route replace fd00:201::/32 via 2001:db8::1")
+    assert one.outside.ask(one.a.four, 80, timeout=0.3) is None
+    assert one.outside.ask(one.a.six, 80, timeout=0.3) is None
+    # The host does.
+    assert one.host.ask(one.a.four, 80) == (one.a.name, "10.201.1.1", 10)
+
+
+def test_a_loopback_address_of_the_host_is_for_the_host_alone(backend, make_world):
+    """A neighbour that sends to the host's 127.0.0.1 gets nowhere by its own routes, and so does a pod."""
+    world = make_world()
+    world.do("ensure", world.one)
+    world.do("publish", world.one, "pod-a", addresses(world.a), (PortMapping(PORT, 80, host_ip="127.0.0.1"),))
+    world.host.serve(81)
+    assert world.host.ask("127.0.0.1", PORT)[0] == world.a.name
+    assert world.host.ask("192.0.2.1", PORT) is None
+    assert world.host.ask("127.0.0.1", 81)[0] == world.host.name
+    for place, gateway in ((world.outside, "192.0.2.1"), (world.b, "10.201.1.1")):
+        place.ip("addr del 127.0.0.1/8 dev lo")
+        place.ip(f"route add 127.0.0.1/32 via {gateway} src {place.four}")
+        place.within(_let_loopback_out)
+        for port in (PORT, 81):
+            for kind in ("tcp", "udp"):
+                assert place.ask("127.0.0.1", port, kind, timeout=0.3) is None, (place.name, port, kind)
+
+
+def _let_loopback_out():
+    for name in ("all", "eth0"):
+        with open(f"/proc/sys/net/ipv4/conf/{name}/route_localnet", "w") as file:
+            file.write("1")
+
+
+def test_a_host_address_that_is_named_is_the_only_one(world):
+    world.do("ensure", world.one)
+    ports = (
+        PortMapping(PORT, 80, host_ip="192.0.2.1"),
+        PortMapping(PORT + 1, 80, host_ip="2001:db8::1"),
+        PortMapping(PORT + 2, 80, host_ip="0.0.0.0"),
+        PortMapping(PORT + 3, 80, host_ip="::"),
+        PortMapping(PORT + 4, 80, host_ip="::1"),
+    )
+    world.do("publish", world.one, "pod-a", addresses(world.a), ports)
+    for who in (world.outside, world.host, world.c, world.a):
+        four = [who.ask("192.0.2.1", PORT + more, timeout=0.4) is not None for more in range(4)]
+        six = [who.ask("2001:db8::1", PORT + more, timeout=0.4) is not None for more in range(4)]
+        assert (four, six) == ([True, False, True, False], [False, True, False, True]), who.name
+    assert world.host.ask("127.0.0.1", PORT, timeout=0.4) is None
+    assert world.host.ask("::1", PORT + 4) is not None
+
+
+def test_a_network_without_masquerade_is_seen_with_its_own_addresses(world):
+    from kurma_core.value import replace
+
+    world.outside.ip("route replace 10.201.1.0/24 via 192.0.2.1")
+    network = replace(world.one, masquerade=False)
+    world.do("ensure", network)
+    assert world.a.ask("192.0.2.2", 80) == (world.outside.name, world.a.four, 10)
+    # It is made anew when it is wanted otherwise.
+    assert world.do("ensure", world.one)
+    assert world.a.ask("192.0.2.2", 80) == (world.outside.name, "192.0.2.1", 10)
+
+
+def test_pods_of_an_isolated_network_do_not_reach_each_other_by_the_host(world):
+    from kurma_core.value import replace
+
+    world.do("ensure", replace(world.one, isolated=True))
+    for cable in ("kv12", "kv13"):
+        world.host.ip(f"link set {cable} type bridge_slave isolated on")
+    # As a neighbour would that sends everything to the host.
+    for place, other in ((world.a, world.b), (world.b, world.a)):
+        place.ip(f"route add {other.four}/32 via 10.201.1.1")
+    try:
+        refused = world.b.ask(world.a.four, 80, timeout=0.3)
+        world.do("ensure", world.one)
+        allowed = world.b.ask(world.a.four, 80)
+    finally:
+        for place, other, cable in ((world.a, world.b, "kv12"), (world.b, world.a, "kv13")):
+            place.ip(f"route del {other.four}/32 via 10.201.1.1")
+            world.host.ip(f"link set {cable} type bridge_slave isolated off")
+    assert refused is None
+    assert allowed is not None
+
+
+def test_a_new_pod_gets_what_is_sent_to_its_port_by_udp(world):
+    """A client that never stops keeps alive what the kernel remembers, of the time before any pod, too."""
+    world.do("ensure", world.one)
+    ports = (PortMapping(PORT, 80, "udp"),)
+    client = world.outside
+    assert client.ask("192.0.2.1", PORT, "udp", source=4000, timeout=0.2) is None
+    world.do("publish", world.one, "pod-a", addresses(world.a), ports)
+    assert client.ask("192.0.2.1", PORT, "udp", source=4000)[0] == world.a.name
+    assert client.ask("192.0.2.1", PORT, "udp", source=4000)[0] == world.a.name
+    world.do("withdraw", world.one, "pod-a")
+    assert client.ask("192.0.2.1", PORT, "udp", source=4000, timeout=0.2) is None
+    world.do("publish", world.one, "pod-b", addresses(world.b), ports)
+    assert client.ask("192.0.2.1", PORT, "udp", source=4000)[0] == world.b.name
+    assert client.ask("2001:db8::1", PORT, "udp", source=4000)[0] == world.b.name
+    # One that was killed without a word leaves its ports to who comes.
+    world.do("publish", world.one, "pod-a", addresses(world.a), ports)
+    assert client.ask("192.0.2.1", PORT, "udp", source=4000)[0] == world.a.name
+    assert client.ask("2001:db8::1", PORT, "udp", source=4000)[0] == world.a.name
+    world.do("withdraw", world.one, "pod-b")
+    assert client.ask("192.0.2.1", PORT, "udp", source=4000)[0] == world.a.name
