@@ -109,6 +109,7 @@ class DriverContext:
     :param note: tell the user something in one line, on standard error.
     :param host_image: finds an image by its locator, fetches it if need be, and verifies it as one that runs with
         host privilege (K5); raises TrustError, FetchError, StoreError. Not for fetchers and renderers.
+    :param daemon: this process serves many commands: what is done once per start of the daemon is done anew.
     """
 
     config: Mapping[str, Json]
@@ -117,6 +118,7 @@ class DriverContext:
     auth_dir: str = "/etc/kurma/auth.d"
     note: Callable[[str], None] = print
     host_image: Callable[[str], HostTree] = _no_images
+    daemon: bool = False
 
 
 @frozen

@@ -313,13 +313,14 @@ class PluginRegistry:
         if plugin.declared is None:
             plugin.driver = plugin.hook
             return
+        images: dict[str, Any] = {} if self._host_image is None else {"host_image": self._host_image}
         context = DriverContext(
             config=values,
             state_dir=os.path.join(self._config.state_dir, "plugins", group, name),
             registries=self._config.registries.to_json(),
             auth_dir=self._config.auth_dir,
             note=self._note,
-            **({} if self._host_image is None else {"host_image": self._host_image}),
+            **images,
         )
         plugin.driver = plugin_checks.made(group, plugin.declared, context)
 

@@ -69,7 +69,7 @@ def set_hostname(name: str) -> None:
     syscall("sethostname", raw, len(raw))
 
 
-def _prepare_directory(directory: str) -> None:
+def share_directory(directory: str) -> None:
     """Make ``directory`` a shared mount, once, as ``ip netns`` does."""
     os.makedirs(directory, 0o755, exist_ok=True)
     for _ in range(2):
@@ -105,7 +105,7 @@ def pin(namespace: str, path: str) -> None:
     :raises FileExistsError: something is there already.
     :raises OSError: as the kernel says; nothing stays behind.
     """
-    _prepare_directory(os.path.dirname(path))
+    share_directory(os.path.dirname(path))
     os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444))
     try:
         mounts.mount(namespace, path, None, mounts.MS_BIND)

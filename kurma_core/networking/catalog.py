@@ -138,10 +138,10 @@ class Catalog:
                 network=entry.name,
             )
         info = self._info(entry, driver)
-        # It gets no interface's name where the configuration has none, and it must know its image.
-        return replace(
-            info, interface=entry.container_interface or "", config={**info.config, "aci": entry.aci or ""}
-        )
+        # No interface's name where the configuration has none; and its entry whole, as the document has it.
+        interface = entry.container_interface or ""
+        told = {"aci": entry.aci or "", **({"containerInterface": interface} if interface else {})}
+        return replace(info, interface=interface, config={**info.config, **told})
 
     def _info(self, entry: NetworkConfig, driver: str, problem: str | None = None) -> NetworkInfo:
         interface = builtin.LO if entry.name == builtin.LO else DEFAULT_INTERFACE

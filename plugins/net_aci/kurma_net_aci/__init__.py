@@ -1,0 +1,1 @@
+"""Networks whose plugin is an image (Kurma Network Specification)."""

@@ -1,0 +1,110 @@
+"""Running a script of a network's image: the program that does it, its locks, and what it reports."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+import kurma_core
+from kurma_core.errors import NetworkError
+from kurma_net_aci.inside import job
+
+#: Seconds beyond the time limit after which the program itself must have ended.
+_MARGIN = 30.0
+#: Seconds that it may take to end a script that nobody waits for any more.
+_STOPPING = 10.0
+_PROGRAM = os.path.join(os.path.dirname(os.path.abspath(job.__file__)), "program.py")
+_CORE = os.path.dirname(os.path.dirname(os.path.abspath(kurma_core.__file__)))
+_OWN = _PROGRAM.removesuffix("/kurma_net_aci/inside/program.py")
+#: What a Kurma that ignores them must not hand on.
+_RESET = (signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
+
+
+def run(
+    rootfs: str,
+    command: list[str],
+    *,
+    stdin: bytes,
+    environment: Mapping[str, str],
+    timeout: float,
+    keep: bool = False,
+    locks: Sequence[int] = (),
+) -> job.Report:
+    """Runs a script to its end, as root, in the network's root.
+
+    It is in a session of its own: a Ctrl-C meant for Kurma does not leave it half done; whatever ends this wait
+    ends the script.
+
+    :param timeout: seconds.
+    :param keep: what it leaves running stays if it succeeds; else that is killed.
+    :param locks: descriptors that stay open until it has ended, should Kurma be killed meanwhile.
+    :raises NetworkError: it could not be started, or its program was killed.
+    """
+    wanted = job.Job(rootfs, timeout, keep, dict(environment), command)
+    argv = [getattr(sys, "_base_executable", "") or sys.executable, "-I", "-S", _PROGRAM, _CORE, _OWN]
+    # Files in memory: nothing can block on them, whoever keeps an end.
+    files = [os.memfd_create(name, os.MFD_CLOEXEC) for name in ("configuration", "report")]
+    try:
+        os.pwrite(files[0], stdin, 0)
+        actions = _moves(dict(zip((job.STDIN, job.REPORT, *job.LOCKS), (*files, *locks), strict=False)))
+        try:
+            pid = os.posix_spawn(
+                argv[0],
+                [*argv, *wanted.words()],
+                {"LC_ALL": "C.UTF-8"},
+                file_actions=actions,
+                setsid=True,
+                setsigmask=(),
+                setsigdef=_RESET,
+            )
+        except OSError as error:
+            raise NetworkError(
+                f"cannot run {argv[0]}: {error.strerror}", path=argv[0], errno=error.errno
+            ) from None
+        _wait(pid, timeout + _MARGIN)
+        report = job.Report.of_bytes(_content(files[1]))
+        if report is None:
+            raise NetworkError("the program that runs it was killed", command=command[0])
+        return report
+    finally:
+        for fd in files:
+            os.close(fd)
+
+
+def _moves(places: Mapping[int, int]) -> list[tuple[int, ...]]:
+    """What gives a new program descriptors at other numbers than they have here, whatever those are."""
+    free = max(*places, *places.values()) + 1
+    actions: list[tuple[int, ...]] = [(os.POSIX_SPAWN_DUP2, fd, free + number) for number, fd in places.items()]
+    for number in places:
+        actions += [(os.POSIX_SPAWN_DUP2, free + number, number), (os.POSIX_SPAWN_CLOSE, free + number)]
+    return actions
+
+
+def _content(fd: int) -> bytes:
+    return os.pread(fd, os.fstat(fd).st_size, 0)
+
+
+def _wait(pid: int, timeout: float) -> None:
+    """Until the program has ended; it has, whichever way this is left."""
+    held = os.pidfd_open(pid)
+    ended = False
+    try:
+        poll = select.poll()
+        poll.register(held, select.POLLIN)
+        try:
+            ended = bool(poll.poll(timeout * 1000))
+        finally:
+            if not ended:  # we are interrupted, or it hangs
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGTERM)
+                if not poll.poll(_STOPPING * 1000):
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+            with suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+    finally:
+        os.close(held)

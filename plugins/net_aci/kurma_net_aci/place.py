@@ -1,0 +1,238 @@
+"""What is kept of one network, and its locks."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from kurma_core.errors import FormatVersionError, NetworkError
+from kurma_core.linux.beneath import remove_tree
+from kurma_core.linux.files import replace_file
+from kurma_core.models import Attachment
+from kurma_core.value import frozen
+
+Json = Any
+VERSION = 1
+_SETUP = "setup.json"
+
+
+@frozen
+class Joined:
+    """One attachment, from before its ``add`` until after its ``del``.
+
+    :param image: of the root that ``add`` ran in. :param attachment: with its configuration as it was.
+    :param added: ``add`` has succeeded, and no ``del`` has begun.
+    """
+
+    pod: str
+    pod_name: str
+    namespace: str
+    image: str
+    attachment: Attachment
+    added: bool = False
+
+
+class _Held(Exception):
+    """Somebody else has the lock."""
+
+
+class Place:
+    """``networks/NAME/`` in the plugin's state directory, root's alone::
+
+    lock                      shared by calls, for one alone while the network is set up or removed
+    setup.json                which setup has succeeded
+    roots/IMAGE/              roots.py
+    joined/POD:INTERFACE.json
+    joined/POD:INTERFACE.lock one call at a time for each
+    """
+
+    def __init__(self, state_dir: str, network: str) -> None:
+        self.network = network
+        self._parent = os.path.join(state_dir, "networks")
+        self.path = os.path.join(self._parent, network)
+        self.roots = os.path.join(self.path, "roots")
+        self._joined = os.path.join(self.path, "joined")
+
+    @staticmethod
+    def all(state_dir: str) -> tuple[Place, ...]:
+        """Of every network that something is kept of."""
+        return tuple(Place(state_dir, name) for name in _names(os.path.join(state_dir, "networks")))
+
+    def exists(self) -> bool:
+        return os.path.isdir(self.path)
+
+    # -- locks --
+
+    @contextmanager
+    def lock(self, *, alone: bool = False) -> Iterator[int]:
+        """:returns: the descriptor that holds it; whoever inherits that holds it too.
+        :raises NetworkError: the state directory cannot be written to.
+        """
+        with self._locked(os.path.join(self.path, "lock"), fcntl.LOCK_EX if alone else fcntl.LOCK_SH) as fd:
+            yield fd
+
+    @contextmanager
+    def lock_if_free(self) -> Iterator[bool]:
+        """For one alone; False where anybody holds it."""
+        try:
+            with self._locked(os.path.join(self.path, "lock"), fcntl.LOCK_EX | fcntl.LOCK_NB):
+                yield True
+        except _Held:
+            yield False
+
+    @contextmanager
+    def lock_joined(self, pod: str, interface: str) -> Iterator[int]:
+        """The same for one attachment. Goes as a file with its record."""
+        with self._locked(self._file(pod, interface, "lock"), fcntl.LOCK_EX) as fd:
+            yield fd
+
+    @contextmanager
+    def _locked(self, path: str, how: int) -> Iterator[int]:
+        fd = -1
+        try:
+            with self._writing():
+                fd = self._open_lock(path)
+                while True:
+                    try:
+                        fcntl.flock(fd, how)
+                    except BlockingIOError:
+                        raise _Held from None
+                    if _is_at(fd, path):
+                        break
+                    os.close(fd)  # taken away by somebody who held it, while we waited
+                    fd = -1
+                    fd = self._open_lock(path)
+            yield fd
+        finally:
+            if fd >= 0:
+                os.close(fd)
+
+    def _open_lock(self, path: str) -> int:
+        while True:
+            os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
+            with suppress(FileNotFoundError):  # the network was removed in between
+                return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise NetworkError(
+                f'network "{self.network}": cannot write to {self.path}: {error.strerror}',
+                network=self.network,
+                path=self.path,
+                errno=error.errno,
+            ) from error
+
+    # -- setup --
+
+    def setup(self) -> Mapping[str, Json] | None:
+        """What :meth:`write_setup` has written; None: nothing, or what is no such thing."""
+        try:
+            with open(os.path.join(self.path, _SETUP), encoding="utf-8") as file:
+                value = json.load(file)
+        except (FileNotFoundError, ValueError):
+            return None
+        return value if isinstance(value, dict) else None
+
+    def write_setup(self, value: Mapping[str, Json]) -> None:
+        self._write(os.path.join(self.path, _SETUP), value)
+
+    def forget_setup(self) -> None:
+        with suppress(FileNotFoundError):
+            os.unlink(os.path.join(self.path, _SETUP))
+
+    # -- who is joined --
+
+    def write(self, joined: Joined) -> None:
+        """:raises NetworkError: the disk is full, or the like."""
+        value = {
+            "version": VERSION,
+            "pod": joined.pod,
+            "podName": joined.pod_name,
+            "namespace": joined.namespace,
+            "image": joined.image,
+            "added": joined.added,
+            "attachment": joined.attachment.to_json(),
+        }
+        self._write(self._file(joined.pod, joined.attachment.interface, "json"), value)
+
+    def read(self, pod: str, interface: str) -> Joined | None:
+        """None: the pod is not joined; or the record is torn (:meth:`knows` tells which).
+
+        :raises FormatVersionError: a newer version of this plugin wrote it.
+        """
+        path = self._file(pod, interface, "json")
+        try:
+            with open(path, encoding="utf-8") as file:
+                value = json.load(file)
+            if value["version"] > VERSION:
+                raise FormatVersionError(f"{path} has version {value['version']}, this plugin knows {VERSION}")
+            return Joined(
+                pod=value["pod"],
+                pod_name=value["podName"],
+                namespace=value["namespace"],
+                image=value["image"],
+                attachment=Attachment.from_json(value["attachment"]),
+                added=value["added"],
+            )
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return None
+
+    def knows(self, pod: str, interface: str) -> bool:
+        """Whether there is a record, torn or not."""
+        return os.path.lexists(self._file(pod, interface, "json"))
+
+    def forget(self, pod: str, interface: str) -> None:
+        """The record goes, and then its lock. For who holds that; nothing there is success."""
+        for kind in ("json", "lock"):
+            with suppress(FileNotFoundError):
+                os.unlink(self._file(pod, interface, kind))
+
+    def joined(self) -> tuple[tuple[str, str], ...]:
+        """Pod and interface of every record."""
+        names = [name.removesuffix(".json") for name in _names(self._joined) if name.endswith(".json")]
+        return tuple((pod, interface) for pod, _, interface in [name.partition(":") for name in names])
+
+    # -- all of it --
+
+    def remove(self) -> None:
+        """For who holds the lock alone. :raises NetworkError: as the kernel says."""
+        with self._writing():
+            parent = os.open(self._parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                remove_tree(parent, self.network)
+            finally:
+                os.close(parent)
+
+    def _write(self, path: str, value: Mapping[str, Json]) -> None:
+        with self._writing():
+            os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
+            replace_file(path, json.dumps(value).encode())
+
+    def _file(self, pod: str, interface: str, kind: str) -> str:
+        return os.path.join(self._joined, f"{pod}:{interface}.{kind}")
+
+
+def _names(directory: str) -> list[str]:
+    try:
+        return sorted(os.listdir(directory))
+    except FileNotFoundError:
+        return []
+
+
+def _is_at(fd: int, path: str) -> bool:
+    try:
+        there = os.stat(path, follow_symlinks=False)
+    except OSError as error:
+        if error.errno != errno.ENOENT:
+            raise
+        return False
+    here = os.fstat(fd)
+    return (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)

@@ -1,0 +1,23 @@
+"""The hook of the network kind ``aci``."""
+
+from __future__ import annotations
+
+from kurma_core.hookspecs import Driver, DriverContext, Network, Option, hookimpl
+
+
+def _create(context: DriverContext) -> Network:
+    from kurma_net_aci.network import AciNetwork
+
+    return AciNetwork(context.state_dir, context.host_image, context.config["timeout"], daemon=context.daemon)
+
+
+@hookimpl
+def kurma_network() -> Driver[Network]:
+    """The driver of networks whose ``aci`` is an image (W2)."""
+    return Driver(
+        create=_create,
+        options=(
+            Option("timeout", float, 60.0, "seconds that a script may take before it is killed", least=0.01),
+        ),
+        runs_images=True,
+    )

@@ -1,0 +1,174 @@
+"""The roots of a network's scripts: one for each image, kept as long as a pod or the network needs it (W2).
+
+A root is a copy of the image's tree, and its own from then on: what scripts write stays, file locks work between
+calls, and a pod can be taken out by the image that took it in, also once the store has lost that, or never lets it
+run again. (An overlay would do neither: one upper directory must not be mounted twice at a time.)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Collection
+from contextlib import suppress
+from typing import Any
+
+from kurma_core.errors import NetworkError
+from kurma_core.hookspecs import HostTree
+from kurma_core.linux import tree
+from kurma_core.linux.beneath import open_in_root, remove_tree
+from kurma_core.linux.execute import DEFAULT_PATH
+from kurma_core.value import frozen
+from kurma_net_aci.place import Place
+
+Json = Any
+SCRIPTS = ("setup", "add", "del")
+#: Characters of an image's ID that name its root.
+_NAME = 40
+_NEW = ".new"
+
+
+def script_path(script: str) -> str:
+    """Where the image has it (Kurma Network Specification, The Container and The API)."""
+    return f"/opt/network/{script}"
+
+
+@frozen
+class Root:
+    """:param path: the tree. :param environment: of its scripts. :param aci: where the image came from."""
+
+    image: str
+    path: str
+    environment: dict[str, str]
+    aci: str
+
+
+@frozen
+class _Step:
+    """All of a tree, as :func:`kurma_core.linux.tree.merge` wants it."""
+
+    path: str
+    root: str = ""
+    filter: None = None
+    removed: tuple[str, ...] = ()
+    opaque: tuple[str, ...] = ()
+    implied: tuple[str, ...] = ()
+
+
+def find(place: Place, image: str) -> Root | None:
+    """The root made of that image, if there is one."""
+    directory = os.path.join(place.roots, image[:_NAME])
+    try:
+        with open(os.path.join(directory, "image.json"), encoding="utf-8") as file:
+            value = json.load(file)
+        return Root(value["image"], os.path.join(directory, "rootfs"), value["environment"], value["aci"])
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
+
+
+def make(place: Place, image: HostTree, aci: str) -> Root:
+    """A new root. For who holds the network's lock alone.
+
+    :raises NetworkError: the disk is full; the tree is being taken out of the store.
+    """
+    final = os.path.join(place.roots, image.id[:_NAME])
+    new = os.path.join(place.roots, _NEW)
+    app = image.manifest.app
+    environment = {"PATH": DEFAULT_PATH}
+    environment.update({} if app is None else {one.name: one.value for one in app.environment})
+    try:
+        os.makedirs(place.roots, 0o700, exist_ok=True)
+        _remove(place, _NEW)
+        _remove(place, image.id[:_NAME])
+        os.makedirs(f"{new}/rootfs", 0o755)
+        tree.merge(f"{new}/rootfs", [_Step(image.path)], copy=True)
+        with open(f"{new}/image.json", "x", encoding="utf-8") as file:
+            json.dump({"image": image.id, "environment": environment, "aci": aci}, file)
+        os.rename(new, final)
+    except OSError as error:
+        with suppress(OSError):
+            _remove(place, _NEW)
+        raise NetworkError(
+            f'network "{place.network}": cannot make a root of {aci} in {place.roots}: {error.strerror}'
+            + (f": {error.filename}" if error.filename else ""),
+            network=place.network,
+            errno=error.errno,
+        ) from error
+    return Root(image.id, f"{final}/rootfs", environment, aci)
+
+
+def check_scripts(root: Root, network: str) -> None:
+    """:raises NetworkError: one is missing, or cannot be executed."""
+    top = os.open(root.path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for script in SCRIPTS:
+            path = script_path(script)
+            problem = _problem(top, path)
+            if problem is not None:
+                raise NetworkError(
+                    f'network "{network}": {problem}: {path} of {root.aci}',
+                    hint=f"an image of a network has {', '.join(map(script_path, SCRIPTS))}, all executable",
+                    network=network,
+                    image=root.image,
+                )
+    finally:
+        os.close(top)
+
+
+def _problem(top: int, path: str) -> str | None:
+    try:
+        fd = open_in_root(top, path, os.O_PATH)
+    except OSError as error:
+        return (error.strerror or "cannot be opened").lower()
+    try:
+        mode = os.fstat(fd).st_mode
+    finally:
+        os.close(fd)
+    if not stat.S_ISREG(mode):
+        return "is no regular file"
+    return None if mode & 0o111 else "is not executable"
+
+
+def names(place: Place) -> tuple[str, ...]:
+    """Of all roots, begun ones included."""
+    try:
+        return tuple(sorted(os.listdir(place.roots)))
+    except FileNotFoundError:
+        return ()
+
+
+def path_of(place: Place, name: str) -> str:
+    return os.path.join(place.roots, name, "rootfs")
+
+
+def superfluous(place: Place, current: str | None, needed: Collection[str]) -> tuple[str, ...]:
+    """Names of roots that neither the network nor a pod needs.
+
+    :param current: image of the network's root now. :param needed: images of the roots that pods were added with.
+    """
+    kept = {image[:_NAME] for image in (*needed, *([] if current is None else [current]))}
+    return tuple(name for name in names(place) if name not in kept)
+
+
+def remove(place: Place, name: str) -> None:
+    """For who holds the network's lock alone; nothing may run in it. :raises NetworkError: as the kernel says."""
+    try:
+        _remove(place, name)
+    except OSError as error:
+        raise NetworkError(
+            f'network "{place.network}": cannot remove {place.roots}/{name}: {error.strerror}',
+            network=place.network,
+            errno=error.errno,
+        ) from error
+
+
+def _remove(place: Place, name: str) -> None:
+    try:
+        parent = os.open(place.roots, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        remove_tree(parent, name)
+    finally:
+        os.close(parent)

@@ -1,0 +1,34 @@
+"""What a script has printed, for people: it is not trusted with the terminal, nor to be short."""
+
+from __future__ import annotations
+
+from kurma_net_aci.inside import job
+from kurma_net_aci.inside.job import Report
+
+_MESSAGE_MAX = 600
+#: Of a message that is too long: characters of its beginning; the rest is of its end, where errors are.
+_BEGINNING = 200
+
+
+def what_happened(report: Report, timeout: float) -> str:
+    """Of a script that has not succeeded: the rest of a sentence that begins with its name."""
+    said = one_line(report.stderr + b" " + report.stdout)
+    if report.how == job.NOT_EXECUTED:
+        return f"cannot be executed: {said}"
+    if report.how == job.NO_ROOT:
+        return f"has no root to run in: {said}"
+    if report.how == job.TIMEOUT:
+        return f"was killed: it took longer than {timeout:g} seconds" + (f": {said}" if said else "")
+    if report.how == job.STOPPED:
+        return "was killed: its end was asked for"
+    how = f"signal {report.number}" if report.how == job.KILLED else f"status {report.number}"
+    return f"failed with {how}: {said}" if said else f"failed with {how}, and said nothing"
+
+
+def one_line(data: bytes) -> str:
+    """Printable, one line, of bearable length."""
+    text = data.decode(errors="replace")
+    line = " ".join("".join([char if char.isprintable() else " " for char in text]).split())
+    if len(line) <= _MESSAGE_MAX:
+        return line
+    return f"{line[:_BEGINNING]} … {line[len(line) - (_MESSAGE_MAX - _BEGINNING) :]}"
