@@ -1,37 +1,242 @@
-"""The driver of bridge networks (W8)."""
+"""The driver of bridge networks (W8): pods join and leave by netlink."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+import errno
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import NetworkError
-from kurma_core.hookspecs import AttachmentContext
-from kurma_core.models import NetworkResult
-from kurma_net_bridge.settings import parse_settings
+from kurma_core.hookspecs import AttachmentContext, Leak
+from kurma_core.linux.netlink import Link, Netlink, NetlinkError
+from kurma_core.models import AddressResult, NetworkResult
+from kurma_net_bridge import links
+from kurma_net_bridge.addresses import owner_name
+from kurma_net_bridge.links import Owner
+from kurma_net_bridge.namespace import inside, open_namespace
+from kurma_net_bridge.records import NetworkRecords, Record
+from kurma_net_bridge.settings import Settings, parse_settings
+from kurma_net_bridge.subnets import Subnet, text_of
+
+if TYPE_CHECKING:
+    from kurma_net_bridge.rules import NetworkRules, Rules
 
 Json = Any
 
 
 class BridgeNetwork:
-    """:param state_dir: of this driver. :param note: tells the user something in one line."""
+    """Serves every network of this kind. May be used by several threads, for different pods.
+
+    :param state_dir: of this driver. :param note: tells the user something in one line.
+    """
 
     def __init__(self, state_dir: str, note: Callable[[str], None]) -> None:
         self._state_dir = state_dir
         self._note = note
+        self._made: Rules | None = None
+
+    @property
+    def _rules(self) -> Rules:
+        if self._made is None:
+            from kurma_net_bridge.rules import Rules
+
+            self._made = Rules(self._note)
+        return self._made
+
+    # -- what there is --
 
     def setup(self, config: Mapping[str, Json]) -> None:
         """:raises NetworkError: the configuration is wrong."""
         parse_settings(config)
 
+    def publishes(self, config: Mapping[str, Json]) -> bool:
+        """Every bridge can lead ports of the host to its pods."""
+        return True
+
+    def status(self, config: Mapping[str, Json]) -> None:
+        """:raises NetworkError: pods could not join now, and why."""
+        from kurma_net_bridge.care import status
+
+        status(self._records(config["name"]), parse_settings(config), self._rules)
+
+    # -- joining and leaving --
+
     def add(self, context: AttachmentContext) -> NetworkResult:
-        raise NetworkError("bridge networks cannot be joined yet", network=context.attachment.network)
+        """Everything is on record before it is in the kernel.
+
+        :raises NetworkError: it failed; ``delete`` undoes what was done.
+        """
+        attachment = context.attachment
+        settings = parse_settings(attachment.config)
+        records = self._records(settings.name)
+        owner = owner_name(context.pod, context.interface)
+        with records.lock():
+            record = records.keep(settings)
+            addresses = records.addresses.take(settings.subnets, owner, attachment.request.ips)
+            plain = tuple([subnet.text(address) for subnet, address in addresses])
+            if attachment.ports:
+                records.publish(owner, plain, attachment.ports)
+            try:
+                with Netlink() as netlink:
+                    bridge = links.ensure_bridge(netlink, settings, record.id)
+                    rules = network_rules(record)
+                    if self._rules.ensure(rules):
+                        self._publish_again(netlink, records, rules)
+                    mac = self._join(netlink, context, settings, bridge, records, addresses)
+            except NetlinkError as error:
+                raise refused(settings.name, error) from error
+            if attachment.ports:
+                self._rules.publish(rules, context.pod, plain, attachment.ports)
+        return _result(settings, context, addresses, mac)
+
+    def _join(
+        self,
+        netlink: Netlink,
+        context: AttachmentContext,
+        settings: Settings,
+        bridge: Link,
+        records: NetworkRecords,
+        addresses: list[tuple[Subnet, int]],
+    ) -> bytes:
+        """The pair of interfaces, and what the pod's has. :returns: its MAC."""
+        owner = Owner(records.id(), context.pod, context.interface)
+        wanted = context.attachment.request.mac
+        mac = bytes.fromhex(wanted.replace(":", "")) if wanted else links.pod_mac(addresses[0])
+        namespace = open_namespace(context)
+        try:
+            try:
+                links.make_pair(netlink, settings, bridge, owner, namespace, mac)
+            except NetlinkError as error:
+                # Of a join that was broken off: the name is this pod's alone.
+                name = links.host_end(context.pod, context.interface)
+                if error.errno != errno.EEXIST or not netlink.delete_link(name):
+                    raise
+                records.addresses.free(owner_name(context.pod, context.interface), addresses)
+                links.make_pair(netlink, settings, bridge, owner, namespace, mac)
+        finally:
+            os.close(namespace)
+        return inside(context, lambda: links.furnish(settings, context.interface, addresses))
+
+    def _publish_again(self, netlink: Netlink, records: NetworkRecords, rules: NetworkRules) -> None:
+        """Somebody has flushed the rules, and other pods' ports with them; or there were none yet."""
+        for owner in records.publishers():
+            pod, _, interface = owner.partition(":")
+            published = records.published(owner)
+            if published is not None and netlink.link(links.host_end(pod, interface)) is not None:
+                self._rules.publish(rules, pod, *published)
 
     def delete(self, context: AttachmentContext) -> None:
-        """Nothing has been made."""
+        """From what is on record, and from nothing; whatever there is goes, whether its namespace is there or not.
+
+        :raises NetworkError: something is left.
+        """
+        name = context.attachment.network
+        records = self._records(name)
+        owner = owner_name(context.pod, context.interface)
+        if context.attachment.ports or records.has_published(owner):
+            self._rules.withdraw(self._rules_of(records, context.attachment.config), context.pod)
+        try:
+            with Netlink() as netlink:
+                netlink.delete_link(links.host_end(context.pod, context.interface))
+        except NetlinkError as error:
+            raise refused(name, error) from error
+        if os.path.isdir(records.directory):
+            with records.lock():
+                records.addresses.free(owner)
+                records.withdraw(owner)
 
     def check(self, context: AttachmentContext) -> None:
-        raise NetworkError("nothing was joined", network=context.attachment.network)
+        """:raises NetworkError: the pod is not joined, or not as it was."""
+        from kurma_net_bridge.care import check
+
+        settings = parse_settings(context.attachment.config)
+        found = check(self._records(settings.name), settings, context, lambda: self._rules)
+        if found:
+            raise NetworkError(
+                f'network "{settings.name}" of pod {context.pod}: {"; ".join(found)}', network=settings.name
+            )
+
+    # -- what pods share --
 
     def remove(self, config: Mapping[str, Json]) -> None:
-        """Nothing has been made."""
+        """Takes away the network's rules, bridge and records.
+
+        :raises NetworkError: pods are joined to it, or something of somebody else's hangs on its bridge.
+        """
+        from kurma_net_bridge.care import remove_network
+
+        settings = parse_settings(config)
+        records = self._records(settings.name)
+        if os.path.isdir(records.directory) or self._has_bridge(settings.bridge):
+            remove_network(records, settings.bridge, self._rules_of(records, config), self._rules)
+
+    def _has_bridge(self, name: str) -> bool:
+        with Netlink() as netlink:
+            return netlink.link(name) is not None
+
+    # -- looking after it --
+
+    def leaks(self, configs: Sequence[Mapping[str, Json]], pods: Collection[str]) -> Sequence[Leak]:
+        """As :class:`kurma_core.hookspecs.NetworkCare` has it."""
+        from kurma_net_bridge.care import Care
+
+        return Care(self._state_dir, self._rules).leaks(configs, pods)
+
+    def mend(self, configs: Sequence[Mapping[str, Json]], pods: Collection[str]) -> Sequence[Leak]:
+        """As :class:`kurma_core.hookspecs.NetworkCare` has it."""
+        from kurma_net_bridge.care import Care
+
+        return Care(self._state_dir, self._rules).mend(configs, pods)
+
+    def _records(self, network: str) -> NetworkRecords:
+        return NetworkRecords(self._state_dir, network)
+
+    @staticmethod
+    def _rules_of(records: NetworkRecords, config: Mapping[str, Json]) -> NetworkRules:
+        """As the network was when it was used last; where that is not on record, as it is configured."""
+        record = records.read()
+        return network_rules(record or records.wanted(parse_settings(config)))
+
+
+def network_rules(record: Record) -> NetworkRules:
+    """What holds for the network as a whole."""
+    from kurma_net_bridge.rules import NetworkRules
+
+    return NetworkRules(
+        id=record.id,
+        network=record.network,
+        bridge=record.bridge,
+        subnets=record.subnets,
+        masquerade=record.masquerade,
+        isolated=record.isolated,
+    )
+
+
+def refused(network: str, error: NetlinkError) -> NetworkError:
+    """What the kernel has refused, in its words."""
+    return NetworkError(f'network "{network}": {error.strerror}', network=network, errno=error.errno)
+
+
+def _result(
+    settings: Settings, context: AttachmentContext, addresses: list[tuple[Subnet, int]], mac: bytes
+) -> NetworkResult:
+    """As CNI 1.0.0 would say it, too."""
+    given = tuple(
+        [
+            AddressResult(f"{subnet.text(address)}/{subnet.length}", subnet.text(subnet.gateway))
+            for subnet, address in addresses
+        ]
+    )
+    routes = tuple([(str(route), text_of(route.family, gateway)) for route, gateway in links.pod_routes(settings)])
+    raw = {
+        "cniVersion": "1.0.0",
+        "interfaces": [
+            {"name": settings.bridge},
+            {"name": links.host_end(context.pod, context.interface)},
+            {"name": context.interface, "mac": mac.hex(":"), "sandbox": context.namespace},
+        ],
+        "ips": [{"address": one.address, "gateway": one.gateway, "interface": 2} for one in given],
+        "routes": [{"dst": destination, "gw": gateway} for destination, gateway in routes],
+    }
+    return NetworkResult(addresses=given, routes=routes, raw=raw)

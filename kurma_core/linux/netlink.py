@@ -1,0 +1,390 @@
+"""Links, addresses and routes of a network namespace, by rtnetlink(7): a small client, light to import.
+
+A message to the kernel takes some microseconds; the library that knows all of netlink takes 190 ms to import. What
+is here is what joining a pod to a bridge takes. Errors say what was asked and, where the kernel tells them, its
+reasons in its own words (NETLINK_EXT_ACK).
+"""
+
+from __future__ import annotations
+
+import _socket
+import errno
+import os
+import struct
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# linux/netlink.h
+_HEADER = struct.Struct("=IHHII")
+_ERROR, _DONE = 2, 3
+_REQUEST, _ACK, _DUMP = 0x1, 0x4, 0x300
+_CREATE_NEW = 0x600
+_INTERRUPTED, _CAPPED, _TLVS = 0x10, 0x100, 0x200
+_SOL_NETLINK, _EXT_ACK, _CAP_ACK, _STRICT = 270, 11, 10, 12
+_ERROR_MESSAGE = 1
+_TYPE_MASK = 0x3FFF
+_NESTED = 0x8000
+# linux/rtnetlink.h, if_link.h, if_addr.h, veth.h
+_NEWLINK, _DELLINK, _GETLINK = 16, 17, 18
+_NEWADDR, _DELADDR, _GETADDR = 20, 21, 22
+_NEWROUTE, _DELROUTE, _GETROUTE = 24, 25, 26
+_LINK = struct.Struct("=BxHiII")
+_ADDRESS = struct.Struct("=BBBBI")
+_ROUTE = struct.Struct("=BBBBBBBBI")
+_ATTRIBUTE = struct.Struct("=HH")
+_NUMBER = struct.Struct("=I")
+_IFLA_ADDRESS, _IFLA_NAME, _IFLA_MTU, _IFLA_MASTER, _IFLA_LINKINFO, _IFLA_ALIAS = 1, 3, 4, 10, 18, 20
+_IFLA_NET_NS_FD = 28
+_KIND, _DATA, _PORT_KIND, _PORT_DATA = 1, 2, 4, 5
+_PEER = 1
+_HAIRPIN, _ISOLATED = 4, 33
+_IFA_ADDRESS, _IFA_LOCAL, _IFA_BROADCAST = 1, 2, 4
+_NODAD, _PERMANENT = 0x02, 0x80
+_RTA_DST, _RTA_OIF, _RTA_GATEWAY = 1, 4, 5
+_MAIN, _STATIC, _UNIVERSE, _ON_LINK, _UNICAST = 254, 4, 0, 253, 1
+_IFF_UP = 0x1
+_FAMILIES = {4: _socket.AF_INET, 6: _socket.AF_INET6}
+_ROOM = 1 << 16
+#: How often a listing is asked for again that changes while the kernel writes it.
+_ATTEMPTS = 16
+
+
+class NetlinkError(OSError):
+    """The kernel has refused: ``errno`` as everywhere, ``strerror`` with what was asked and why not."""
+
+
+class Link:
+    """A network interface as it was when it was asked for.
+
+    :param kind: ``bridge``, ``veth`` …; "" for a real one. :param mac: six bytes, or none.
+    :param master: index of the bridge that it is a port of; 0: of none. :param alias: a note on it.
+    :param hairpin: as a bridge's port, it sends back what came from it. :param isolated: from others that are so.
+    """
+
+    __slots__ = ("alias", "hairpin", "index", "isolated", "kind", "mac", "master", "mtu", "name", "up")
+
+    def __init__(self, body: bytes) -> None:
+        """:param body: of the kernel's message."""
+        _, _, index, flags, _ = _LINK.unpack_from(body)
+        attributes = _attributes(body, _LINK.size)
+        info = _attributes(attributes.get(_IFLA_LINKINFO, b""), 0)
+        port = {}
+        if info.get(_PORT_KIND, b"").rstrip(b"\0") == b"bridge":
+            port = _attributes(info.get(_PORT_DATA, b""), 0)
+        self.index: int = index
+        self.name = os.fsdecode(attributes[_IFLA_NAME].rstrip(b"\0"))
+        self.kind = info.get(_KIND, b"").rstrip(b"\0").decode()
+        self.mac = attributes.get(_IFLA_ADDRESS, b"")
+        self.mtu: int = _NUMBER.unpack(attributes[_IFLA_MTU])[0]
+        self.up = bool(flags & _IFF_UP)
+        self.master: int = _NUMBER.unpack(attributes[_IFLA_MASTER])[0] if _IFLA_MASTER in attributes else 0
+        self.alias = attributes.get(_IFLA_ALIAS, b"").rstrip(b"\0").decode(errors="replace")
+        self.hairpin = port.get(_HAIRPIN, b"\0") != b"\0"
+        self.isolated = port.get(_ISOLATED, b"\0") != b"\0"
+
+
+class Address:
+    """An address of an interface. :param value: 4 or 16 bytes. :param length: of the prefix, bits."""
+
+    __slots__ = ("length", "value")
+
+    def __init__(self, value: bytes, length: int) -> None:
+        self.value = value
+        self.length = length
+
+    @property
+    def family(self) -> int:
+        """4 or 6."""
+        return 4 if len(self.value) == 4 else 6
+
+
+class Netlink:
+    """Speaks for the network namespace of the thread that makes it, whichever thread uses it then; one at a time.
+    Needs CAP_NET_ADMIN there to change anything. Close it.
+
+    Every method raises :class:`NetlinkError`.
+    """
+
+    __slots__ = ("_number", "_socket")
+
+    def __init__(self) -> None:
+        self._socket = _socket.socket(_socket.AF_NETLINK, _socket.SOCK_RAW | _socket.SOCK_CLOEXEC, 0)
+        self._number = 0
+        for option in (_EXT_ACK, _CAP_ACK, _STRICT):
+            try:  # noqa: SIM105 - contextlib is not light
+                self._socket.setsockopt(_SOL_NETLINK, option, 1)
+            except OSError:
+                pass  # an old kernel (4.12, 4.20): reasons in a word, listings longer than asked for
+
+    def __enter__(self) -> Netlink:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """May be repeated."""
+        self._socket.close()
+
+    # -- links --
+
+    def link(self, name: str) -> Link | None:
+        """The interface of that name, other names of it included. None: there is none."""
+        body = _LINK.pack(0, 0, 0, 0, 0) + _text(_IFLA_NAME, name)
+        try:
+            answers = list(self._ask(f"find interface {name}", _GETLINK, 0, body))
+        except NetlinkError as error:
+            if error.errno == errno.ENODEV:
+                return None
+            raise
+        return Link(answers[0])
+
+    def links(self, *, master: int = 0, kind: str = "") -> list[Link]:
+        """Every interface, or those that are ports of a bridge, or of a kind."""
+        body = _LINK.pack(0, 0, 0, 0, 0)
+        if master:
+            body += _number(_IFLA_MASTER, master)
+        if kind:
+            body += _nest(_IFLA_LINKINFO, _text(_KIND, kind))
+        found = [Link(one) for one in self._list("list interfaces", _GETLINK, body)]
+        return [one for one in found if (not master or one.master == master) and (not kind or one.kind == kind)]
+
+    def add_bridge(self, name: str, *, mac: bytes, mtu: int | None = None) -> None:
+        """A bridge, down yet. Its MAC stays what it is as ports come and go."""
+        body = _LINK.pack(0, 0, 0, 0, 0) + _text(_IFLA_NAME, name) + _attribute(_IFLA_ADDRESS, mac)
+        if mtu is not None:
+            body += _number(_IFLA_MTU, mtu)
+        self._change(
+            f"make bridge {name}", _NEWLINK, _CREATE_NEW, body + _nest(_IFLA_LINKINFO, _text(_KIND, "bridge"))
+        )
+
+    def add_veth(
+        self,
+        name: str,
+        peer: str,
+        namespace: int,
+        *,
+        mac: bytes | None = None,
+        mtu: int | None = None,
+        master: int = 0,
+    ) -> None:
+        """A pair of interfaces: one here, up, and its peer in another namespace from the beginning. The peer is
+        down: the kernel does not let it be raised before there is the pair.
+
+        :param namespace: descriptor of the peer's network namespace. :param mac: the peer's; None: any.
+        :param mtu: of both. :param master: index of the bridge that the one here is a port of.
+        """
+        size = b"" if mtu is None else _number(_IFLA_MTU, mtu)
+        other = _LINK.pack(0, 0, 0, 0, 0) + _text(_IFLA_NAME, peer) + size
+        if mac is not None:
+            other += _attribute(_IFLA_ADDRESS, mac)
+        other += _number(_IFLA_NET_NS_FD, namespace)
+        body = _LINK.pack(0, 0, 0, _IFF_UP, _IFF_UP) + _text(_IFLA_NAME, name) + size
+        if master:
+            body += _number(_IFLA_MASTER, master)
+        body += _nest(_IFLA_LINKINFO, _text(_KIND, "veth") + _nest(_DATA, _nest(_PEER, other)))
+        self._change(f"make interface {name} with {peer} in the other namespace", _NEWLINK, _CREATE_NEW, body)
+
+    def set_link(
+        self,
+        name: str,
+        *,
+        up: bool | None = None,
+        mac: bytes | None = None,
+        mtu: int | None = None,
+        master: int | None = None,
+        alias: str | None = None,
+        hairpin: bool | None = None,
+        isolated: bool | None = None,
+    ) -> None:
+        """Changes what is given.
+
+        :param master: 0: a port of no bridge any more. :param alias: a note on it, at most 255 bytes.
+        :param hairpin: and ``isolated``: of a bridge's port, which it must be already.
+        """
+        change = 0 if up is None else _IFF_UP
+        body = _LINK.pack(0, 0, 0, _IFF_UP if up else 0, change) + _text(_IFLA_NAME, name)
+        if mac is not None:
+            body += _attribute(_IFLA_ADDRESS, mac)
+        if mtu is not None:
+            body += _number(_IFLA_MTU, mtu)
+        if master is not None:
+            body += _number(_IFLA_MASTER, master)
+        if alias is not None:
+            body += _attribute(_IFLA_ALIAS, alias.encode())
+        port = b"" if hairpin is None else _attribute(_HAIRPIN, bytes((hairpin,)))
+        port += b"" if isolated is None else _attribute(_ISOLATED, bytes((isolated,)))
+        if port:
+            body += _nest(_IFLA_LINKINFO, _text(_PORT_KIND, "bridge") + _nest(_PORT_DATA, port))
+        self._change(f"change interface {name}", _NEWLINK, 0, body)
+
+    def delete_link(self, name: str) -> bool:
+        """False: there is none. A pair goes whole, whatever namespace its other end is in."""
+        body = _LINK.pack(0, 0, 0, 0, 0) + _text(_IFLA_NAME, name)
+        try:
+            self._change(f"remove interface {name}", _DELLINK, 0, body)
+        except NetlinkError as error:
+            if error.errno == errno.ENODEV:
+                return False
+            raise
+        return True
+
+    # -- addresses and routes --
+
+    def addresses(self, index: int) -> list[Address]:
+        """Of one interface, both families, IPv6's link-local ones included."""
+        body = _ADDRESS.pack(0, 0, 0, 0, index)
+        found = []
+        for answer in self._list("list addresses", _GETADDR, body):
+            _, length, _, _, holder = _ADDRESS.unpack_from(answer)
+            if holder == index:
+                attributes = _attributes(answer, _ADDRESS.size)
+                found.append(Address(attributes.get(_IFA_LOCAL) or attributes[_IFA_ADDRESS], length))
+        return found
+
+    def add_address(self, index: int, address: bytes, length: int) -> None:
+        """Without IPv6's question whether somebody else has it: it can be used at once.
+
+        :param address: 4 or 16 bytes. :param length: of the prefix. :raises NetlinkError: EEXIST: it is there.
+        """
+        body = self._address(index, address, length)
+        if len(address) == 4 and length < 31:
+            rest = (1 << (32 - length)) - 1
+            body += _attribute(_IFA_BROADCAST, (int.from_bytes(address, "big") | rest).to_bytes(4, "big"))
+        self._change(f"add address {_shown(address, length)}", _NEWADDR, _CREATE_NEW, body)
+
+    def delete_address(self, index: int, address: bytes, length: int) -> None:
+        """:raises NetlinkError: EADDRNOTAVAIL: it is not there."""
+        self._change(
+            f"remove address {_shown(address, length)}", _DELADDR, 0, self._address(index, address, length)
+        )
+
+    def _address(self, index: int, address: bytes, length: int) -> bytes:
+        family = _FAMILIES[4 if len(address) == 4 else 6]
+        flags = _PERMANENT | (_NODAD if len(address) == 16 else 0)
+        head = _ADDRESS.pack(family, length, flags, _UNIVERSE, index)
+        return head + _attribute(_IFA_LOCAL, address) + _attribute(_IFA_ADDRESS, address)
+
+    def add_route(self, index: int, destination: bytes, length: int, gateway: bytes | None = None) -> None:
+        """By one interface, in the main table.
+
+        :param destination: 4 or 16 bytes; with ``length`` 0 the default route. :param gateway: None: on the link.
+        :raises NetlinkError: EEXIST: there is one to it.
+        """
+        scope = _ON_LINK if gateway is None and len(destination) == 4 else _UNIVERSE
+        family = _FAMILIES[4 if len(destination) == 4 else 6]
+        body = _ROUTE.pack(family, length, 0, 0, _MAIN, _STATIC, scope, _UNICAST, 0)
+        if length:
+            body += _attribute(_RTA_DST, destination)
+        if gateway is not None:
+            body += _attribute(_RTA_GATEWAY, gateway)
+        body += _number(_RTA_OIF, index)
+        self._change(f"add a route to {_shown(destination, length)}", _NEWROUTE, _CREATE_NEW, body)
+
+    def routes(self, index: int) -> list[tuple[bytes, int, bytes | None]]:
+        """Destination, prefix length and gateway of each route of the main table by that interface; the
+        destination of a default route is zero.
+        """
+        found = []
+        for family, size in ((_socket.AF_INET, 4), (_socket.AF_INET6, 16)):
+            body = _ROUTE.pack(family, 0, 0, 0, 0, 0, 0, 0, 0)
+            for answer in self._list("list routes", _GETROUTE, body):
+                _, length, _, _, table, _, _, _, _ = _ROUTE.unpack_from(answer)
+                attributes = _attributes(answer, _ROUTE.size)
+                out = attributes.get(_RTA_OIF)
+                if table == _MAIN and out is not None and _NUMBER.unpack(out)[0] == index:
+                    found.append((attributes.get(_RTA_DST, bytes(size)), length, attributes.get(_RTA_GATEWAY)))
+        return found
+
+    # -- messages --
+
+    def _change(self, what: str, kind: int, flags: int, body: bytes) -> None:
+        for _ in self._ask(what, kind, flags | _ACK, body):
+            pass
+
+    def _list(self, what: str, kind: int, body: bytes) -> list[bytes]:
+        for _ in range(_ATTEMPTS):
+            try:
+                return list(self._ask(what, kind, _DUMP, body))
+            except NetlinkError as error:
+                if error.errno != errno.EINTR:
+                    raise
+        raise NetlinkError(errno.EINTR, f"cannot {what}: it changes all the time")
+
+    def _ask(self, what: str, kind: int, flags: int, body: bytes) -> Iterator[bytes]:
+        """Bodies of the kernel's answers."""
+        self._number += 1
+        self._socket.send(_HEADER.pack(_HEADER.size + len(body), kind, flags | _REQUEST, self._number, 0) + body)
+        changed = False
+        while True:
+            data = self._socket.recv(_ROOM)
+            for start, end, kind, given, number in _messages(data):
+                if number != self._number:
+                    continue  # of a listing that was given up
+                changed = changed or bool(given & _INTERRUPTED)
+                if kind in (_ERROR, _DONE):
+                    _check(what, data[start:end], given, kind)
+                    if changed:
+                        raise NetlinkError(errno.EINTR, f"cannot {what}: it has changed in between")
+                    return
+                yield data[start:end]
+                if not flags & (_DUMP | _ACK):
+                    return
+
+
+def _messages(data: bytes) -> Iterator[tuple[int, int, int, int, int]]:
+    """Begin and end of each body, its type, flags and number."""
+    at = 0
+    while at + _HEADER.size <= len(data):
+        length, kind, flags, number, _ = _HEADER.unpack_from(data, at)
+        yield at + _HEADER.size, at + length, kind, flags, number
+        at += length + 3 & ~3
+
+
+def _check(what: str, body: bytes, flags: int, kind: int) -> None:
+    """:raises NetlinkError: the answer is an error."""
+    code = -int.from_bytes(body[:4], "little" if _LITTLE else "big", signed=True) if body else 0
+    if code == 0:
+        return
+    reason = ""
+    if flags & _TLVS:
+        at = 4 if kind == _DONE else 4 + _HEADER.size
+        reason = _attributes(body, at).get(_ERROR_MESSAGE, b"").rstrip(b"\0").decode(errors="replace")
+    text = os.strerror(code)
+    raise NetlinkError(code, f"cannot {what}: {text}" + (f" ({reason.rstrip('.')})" if reason else ""))
+
+
+_LITTLE = struct.pack("=H", 1) == b"\1\0"
+
+
+def _attributes(body: bytes, at: int) -> dict[int, bytes]:
+    found = {}
+    while at + _ATTRIBUTE.size <= len(body):
+        length, kind = _ATTRIBUTE.unpack_from(body, at)
+        if length < _ATTRIBUTE.size:
+            break
+        found[kind & _TYPE_MASK] = body[at + _ATTRIBUTE.size : at + length]
+        at += length + 3 & ~3
+    return found
+
+
+def _attribute(kind: int, value: bytes) -> bytes:
+    return _ATTRIBUTE.pack(_ATTRIBUTE.size + len(value), kind) + value + bytes(-len(value) % 4)
+
+
+def _nest(kind: int, value: bytes) -> bytes:
+    return _attribute(kind | _NESTED, value)
+
+
+def _text(kind: int, value: str) -> bytes:
+    return _attribute(kind, os.fsencode(value) + b"\0")
+
+
+def _number(kind: int, value: int) -> bytes:
+    return _attribute(kind, _NUMBER.pack(value))
+
+
+def _shown(address: bytes, length: int) -> str:
+    return f"{_socket.inet_ntop(_FAMILIES[4 if len(address) == 4 else 6], address)}/{length}"

@@ -1,0 +1,320 @@
+"""What is not as it should be: of one pod, of a network, of the host (W12). Rare, and therefore apart."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from kurma_core.errors import KurmaError, NetworkError
+from kurma_core.hookspecs import AttachmentContext, Leak
+from kurma_core.linux.netlink import Link, Netlink, NetlinkError
+from kurma_net_bridge import links
+from kurma_net_bridge.addresses import describe, owner_name
+from kurma_net_bridge.driver import network_rules, refused
+from kurma_net_bridge.links import Owner
+from kurma_net_bridge.namespace import inside
+from kurma_net_bridge.records import NetworkRecords, known_networks
+from kurma_net_bridge.settings import Settings, parse_settings
+
+if TYPE_CHECKING:
+    from kurma_net_bridge.rules import NetworkRules, Rules
+
+Json = Any
+
+
+def status(records: NetworkRecords, settings: Settings, rules: Rules) -> None:
+    """:raises NetworkError: pods could not join the network now, and why."""
+    taken = records.addresses.taken()
+    for subnet in settings.subnets:
+        first, last = subnet.usable
+        if sum(family == subnet.family and first <= number <= last for family, number in taken) > last - first:
+            raise NetworkError(
+                f'network "{settings.name}": no address of {subnet} is free',
+                hint="remove pods; `kurma gc` gives back what pods have left",
+                network=settings.name,
+            )
+        if subnet.family == 6 and not os.path.exists("/proc/net/if_inet6"):
+            raise NetworkError(
+                f'network "{settings.name}": this host has no IPv6, which {subnet} needs', network=settings.name
+            )
+    try:
+        with Netlink() as netlink:
+            links.find_bridge(netlink, settings, records.id())
+    except NetlinkError as error:
+        raise refused(settings.name, error) from error
+    rules.found()  # raises where there is no way to filter packets
+
+
+def check(
+    records: NetworkRecords, settings: Settings, context: AttachmentContext, rules: Callable[[], Rules]
+) -> list[str]:
+    """What is wrong with a pod's place in a network; empty: nothing.
+
+    :raises NetworkError: it cannot be told.
+    """
+    addresses = records.addresses.of(owner_name(context.pod, context.interface))
+    if not addresses:
+        return ["it is not joined"]
+    network_id = records.id()
+    try:
+        with Netlink() as netlink:
+            bridge = links.find_bridge(netlink, settings, network_id)
+            name = links.host_end(context.pod, context.interface)
+            port = netlink.link(name)
+            found = [
+                f"bridge {settings.bridge} is {problem}"
+                for problem in links.bridge_problems(netlink, settings, network_id, bridge)
+            ]
+        if bridge is not None and not links.port_is_right(port, settings, bridge):
+            found.append(f"interface {name} is " + ("missing" if port is None else "not as it was"))
+        found += inside(context, lambda: links.furnishing_problems(settings, context.interface, addresses))
+    except NetlinkError as error:
+        raise refused(settings.name, error) from error
+    if context.attachment.ports:
+        ours = {pod for each, pod, _ in rules().found() if each == network_id}
+        if not {"", context.pod} <= ours:
+            found.append("rules are missing of its ports")
+    return found
+
+
+def remove_network(records: NetworkRecords, bridge: str, network: NetworkRules, rules: Rules) -> None:
+    """Rules, bridge and records of a network without pods.
+
+    :raises NetworkError: pods are joined, or something hangs on the bridge.
+    """
+    with records.lock(alone=True):
+        owners = sorted({owner.partition(":")[0] for owner in records.addresses.taken().values()})
+        if owners:
+            who = ", ".join([owner or "something that is not Kurma's" for owner in owners])
+            raise NetworkError(
+                f'network "{records.network}" is in use by {who}',
+                hint="stop and remove these pods first; `kurma gc` gives back what pods have left",
+                network=records.network,
+            )
+        try:
+            with Netlink() as netlink:
+                _remove_bridge(netlink, records.network, bridge, network.id)
+        except NetlinkError as error:
+            raise refused(records.network, error) from error
+        rules.remove(network)
+        records.forget()
+
+
+def _remove_bridge(netlink: Netlink, network: str, bridge: str, network_id: str) -> None:
+    link = netlink.link(bridge)
+    if link is None or link.name != bridge or not links.is_ours(link, network_id):
+        return  # somebody else's is none of our business
+    ports = netlink.links(master=link.index)
+    if ports:
+        names = ", ".join([one.name for one in ports])
+        raise NetworkError(f'network "{network}": its bridge {bridge} is in use by {names}', network=network)
+    netlink.delete_link(bridge)
+
+
+class Care:
+    """Looks after all networks of a state directory."""
+
+    def __init__(self, state_dir: str, rules: Rules) -> None:
+        self._state_dir = state_dir
+        self._rules = rules
+
+    # -- looking --
+
+    def leaks(self, configs: Sequence[Mapping[str, Json]], pods: Collection[str]) -> list[Leak]:
+        """:raises NetworkError: it cannot look."""
+        with Netlink() as netlink:
+            pairs = netlink.links(kind="veth")
+        found = list(self._rules.found())
+        networks = {name: NetworkRecords(self._state_dir, name) for name in self._names(configs)}
+        ids = {records.id(): name for name, records in networks.items()}
+        return [
+            *self._address_leaks(networks, pods),
+            *self._interface_leaks(networks, ids, pairs, pods),
+            *self._rule_leaks(networks, ids, found, pods),
+            *self._damages(configs, networks, ids, found),
+            *self._forgotten(configs, networks),
+        ]
+
+    def _names(self, configs: Sequence[Mapping[str, Json]]) -> list[str]:
+        return sorted({*known_networks(self._state_dir), *(config["name"] for config in configs)})
+
+    @staticmethod
+    def _address_leaks(networks: Mapping[str, NetworkRecords], pods: Collection[str]) -> Iterator[Leak]:
+        for name, records in networks.items():
+            for address, owner in sorted(records.addresses.taken().items()):
+                pod = owner.partition(":")[0]
+                if owner and pod not in pods:
+                    yield Leak("address", describe(address), f"its pod {pod} is gone", name, pod)
+
+    @staticmethod
+    def _interface_leaks(
+        networks: Mapping[str, NetworkRecords],
+        ids: Mapping[str, str],
+        pairs: Sequence[Link],
+        pods: Collection[str],
+    ) -> Iterator[Leak]:
+        """By alias; and where a maker was killed before it gave one, by the name that the record leads to."""
+        names: dict[str, tuple[str, str]] = {}
+        for network, records in networks.items():
+            for owner in records.addresses.taken().values():
+                pod, _, interface = owner.partition(":")
+                names[links.host_end(pod, interface)] = network, pod
+        for link in pairs:
+            owner_said = links.owner_of(link)
+            if owner_said is not None and owner_said.network_id in ids:
+                names[link.name] = ids[owner_said.network_id], owner_said.pod
+            network, pod = names.get(link.name, ("", ""))
+            if pod and pod not in pods:
+                yield Leak("interface", f"interface {link.name}", f"its pod {pod} is gone", network, pod)
+
+    @staticmethod
+    def _rule_leaks(
+        networks: Mapping[str, NetworkRecords],
+        ids: Mapping[str, str],
+        found: Sequence[tuple[str, str, str]],
+        pods: Collection[str],
+    ) -> Iterator[Leak]:
+        for network_id, pod, what in found:
+            if network_id in ids and pod and pod not in pods:
+                yield Leak("rule", what, f"its pod {pod} is gone", ids[network_id], pod)
+        for name, records in networks.items():
+            for owner in records.publishers():
+                pod = owner.partition(":")[0]
+                if pod not in pods:
+                    yield Leak("record", f"published ports of {owner}", f"its pod {pod} is gone", name, pod)
+
+    def _damages(
+        self,
+        configs: Sequence[Mapping[str, Json]],
+        networks: Mapping[str, NetworkRecords],
+        ids: Mapping[str, str],
+        found: Sequence[tuple[str, str, str]],
+    ) -> Iterator[Leak]:
+        """Of networks with pods whose interfaces are in the kernel: after a reboot there is nothing to mend."""
+        ruled = {network_id for network_id, _, _ in found}
+        published = {(network_id, pod) for network_id, pod, _ in found}
+        for settings, records in _configured(configs, networks):
+            network_id = records.id()
+            with Netlink() as netlink:
+                living = _living(netlink, records)
+                if not living:
+                    continue
+                try:
+                    bridge = links.find_bridge(netlink, settings, network_id)
+                except NetworkError as error:
+                    yield Leak("bridge", f"bridge {settings.bridge}", error.message, settings.name)
+                    continue
+                for problem in links.bridge_problems(netlink, settings, network_id, bridge):
+                    yield Leak("bridge", f"bridge {settings.bridge}", f"it is {problem}", settings.name)
+                for owner, link in living:
+                    if bridge is None or not links.port_is_right(link, settings, bridge):
+                        why = "it is not on its bridge as it should be"
+                        yield Leak("interface", f"interface {link.name}", why, settings.name, owner.pod)
+            if network_id not in ruled:
+                yield Leak("rule", f"rules of network {settings.name}", "they are missing", settings.name)
+            for owner, _ in living:
+                name = owner_name(owner.pod, owner.interface)
+                if records.published(name) is not None and (network_id, owner.pod) not in published:
+                    what = f"rules of the ports of pod {owner.pod}"
+                    yield Leak("rule", what, "they are missing", settings.name, owner.pod)
+
+    @staticmethod
+    def _forgotten(
+        configs: Sequence[Mapping[str, Json]], networks: Mapping[str, NetworkRecords]
+    ) -> Iterator[Leak]:
+        """Networks that are configured no more, and that nobody uses."""
+        names = {config["name"] for config in configs}
+        for name, records in networks.items():
+            record = records.read()
+            if name not in names and record is not None and not records.addresses.taken():
+                why = "the network is configured no more"
+                yield Leak("network", f"bridge {record.bridge}, its rules and its record", why, name)
+
+    # -- mending --
+
+    def mend(self, configs: Sequence[Mapping[str, Json]], pods: Collection[str]) -> list[Leak]:
+        """:returns: what is left. :raises NetworkError: it cannot look."""
+        networks = {name: NetworkRecords(self._state_dir, name) for name in self._names(configs)}
+        for leak in self.leaks(configs, pods):
+            records = networks[leak.network]
+            try:
+                if leak.pod and leak.pod not in pods:
+                    self._free(records, leak)
+                elif leak.kind == "network":
+                    self._remove(records)
+            except KurmaError:
+                continue  # it is told below, as it is there still
+        for settings, records in _configured(configs, networks):
+            try:
+                self._restore(settings, records)
+            except (KurmaError, NetlinkError):
+                continue
+        return self.leaks(configs, pods)
+
+    def _free(self, records: NetworkRecords, leak: Leak) -> None:
+        """Whatever a pod that is gone has left in a network: rules, then interfaces, then what is on record."""
+        record = records.read()
+        owners = {each for each in records.addresses.taken().values() if each.partition(":")[0] == leak.pod}
+        owners |= {each for each in records.publishers() if each.partition(":")[0] == leak.pod}
+        if record is not None:
+            self._rules.withdraw(network_rules(record), leak.pod)
+        with Netlink() as netlink:
+            for link in netlink.links(kind="veth"):
+                owner = links.owner_of(link)
+                if owner is not None and (owner.network_id, owner.pod) == (records.id(), leak.pod):
+                    netlink.delete_link(link.name)
+            for each in owners:
+                pod, _, interface = each.partition(":")
+                netlink.delete_link(links.host_end(pod, interface))
+        with records.lock():
+            for each in owners:
+                records.addresses.free(each)
+                records.withdraw(each)
+
+    def _remove(self, records: NetworkRecords) -> None:
+        record = records.read()
+        if record is not None:
+            remove_network(records, record.bridge, network_rules(record), self._rules)
+
+    def _restore(self, settings: Settings, records: NetworkRecords) -> None:
+        """Bridge, ports and rules of a network with pods, where somebody has taken them down or flushed them."""
+        with records.lock(), Netlink() as netlink:
+            living = _living(netlink, records)
+            if not living:
+                return
+            record = records.keep(settings)
+            bridge = links.ensure_bridge(netlink, settings, record.id)
+            for owner, link in living:
+                if not links.port_is_right(link, settings, bridge):
+                    links.set_port(netlink, settings, owner, bridge.index)
+            rules = network_rules(record)
+            self._rules.ensure(rules)
+            for owner, _ in living:
+                published = records.published(owner_name(owner.pod, owner.interface))
+                if published is not None:
+                    self._rules.publish(rules, owner.pod, *published)
+
+
+def _configured(
+    configs: Sequence[Mapping[str, Json]], networks: Mapping[str, NetworkRecords]
+) -> Iterator[tuple[Settings, NetworkRecords]]:
+    """Networks whose configuration is right; of the others their users are told when they use them."""
+    for config in configs:
+        try:
+            settings = parse_settings(config)
+        except NetworkError:
+            continue
+        yield settings, networks[settings.name]
+
+
+def _living(netlink: Netlink, records: NetworkRecords) -> list[tuple[Owner, Link]]:
+    """The pods' interfaces that are on record and in the kernel."""
+    found = []
+    network_id = records.id()
+    for each in sorted(set(records.addresses.taken().values()) - {""}):
+        pod, _, interface = each.partition(":")
+        link = netlink.link(links.host_end(pod, interface))
+        if link is not None:
+            found.append((Owner(network_id, pod, interface), link))
+    return found

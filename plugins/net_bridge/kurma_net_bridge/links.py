@@ -1,0 +1,264 @@
+"""The bridge of a network and the interfaces of pods, in the kernel.
+
+Functions that take a :class:`Netlink` raise :class:`NetlinkError` where the kernel refuses.
+"""
+
+from __future__ import annotations
+
+import binascii
+import errno
+import os
+
+from kurma_core.errors import NetworkError
+from kurma_core.linux.netlink import Link, Netlink, NetlinkError
+from kurma_core.value import frozen
+from kurma_net_bridge.settings import Route, Settings
+from kurma_net_bridge.subnets import Subnet, packed, text_of
+
+#: What our interfaces on the host begin with; the rest says whose they are.
+PREFIX = "kv"
+#: Begins the alias of everything that we make.
+_MARK = "kurma"
+#: Locally administered; the rest is the network's id.
+_BRIDGE_MAC = bytes((0x02, 0x6B))
+#: Locally administered; the rest is of the pod's address, so that neighbours need not forget who had it before.
+_POD_MAC = bytes((0x0A, 0x58))
+
+
+@frozen
+class Owner:
+    """What stands in the alias of an interface of ours. :param pod: "" for a bridge."""
+
+    network_id: str
+    pod: str = ""
+    interface: str = ""
+
+
+def host_end(pod: str, interface: str) -> str:
+    """Name of the interface on the host whose peer is ``interface`` of the pod: it can be found without a record.
+
+    The first eight characters of the UUID, for people, and five digits of all of it and the interface.
+    """
+    digits = f"{binascii.crc32(f'{pod}:{interface}'.encode()):08x}"
+    return f"{PREFIX}{pod[:8]}{digits[:5]}"
+
+
+def alias(owner: Owner) -> str:
+    return " ".join([word for word in (_MARK, owner.network_id, owner.pod, owner.interface) if word])
+
+
+def owner_of(link: Link) -> Owner | None:
+    """None: it is not ours, or its maker was killed before it said so."""
+    words = link.alias.split(" ")
+    if words[0] != _MARK or len(words) not in (2, 4):
+        return None
+    return Owner(*words[1:])
+
+
+def pod_mac(address: tuple[Subnet, int]) -> bytes:
+    """The MAC of a pod's interface, unless another is asked for."""
+    return _POD_MAC + (address[1] & 0xFFFFFFFF).to_bytes(4, "big")
+
+
+# --- the bridge ------------------------------------------------------------------------------------------------
+
+
+def bridge_mac(network_id: str) -> bytes:
+    """Fixed, so that it does not change as ports come and go, and pods need not learn it again."""
+    return _BRIDGE_MAC + bytes.fromhex(network_id)
+
+
+def is_ours(link: Link, network_id: str) -> bool:
+    """Whether a bridge is the network's, by its MAC, which it is born with, or by its alias."""
+    return link.kind == "bridge" and (link.mac == bridge_mac(network_id) or link.alias == alias(Owner(network_id)))
+
+
+def find_bridge(netlink: Netlink, settings: Settings, network_id: str) -> Link | None:
+    """None: there is none yet.
+
+    :raises NetworkError: an interface of that name is there, and it is somebody else's.
+    """
+    link = netlink.link(settings.bridge)
+    if link is not None and not (link.name == settings.bridge and is_ours(link, network_id)):
+        what = f"a {link.kind}" if link.kind else "a network card"
+        what = "a bridge that this network has not made" if link.kind == "bridge" else what
+        raise NetworkError(
+            f'network "{settings.name}": there is an interface {settings.bridge} already, {what}: left alone',
+            hint="give the network another `bridge`, or remove that interface if nobody needs it",
+            network=settings.name,
+        )
+    return link
+
+
+def ensure_bridge(netlink: Netlink, settings: Settings, network_id: str) -> Link:
+    """The bridge as it should be: made, or mended where somebody has changed it. Several may do it at once.
+
+    :raises NetworkError: somebody else's interface has its name.
+    """
+    link = find_bridge(netlink, settings, network_id) or _make_bridge(netlink, settings, network_id)
+    missing = _missing_gateways(netlink, settings, link)
+    if missing and any(one.family == 6 for one in missing):
+        _quiet_ipv6(settings.bridge)
+    for subnet in missing:
+        _add_address(netlink, link.index, subnet, subnet.gateway)
+    change_mtu = settings.mtu is not None and link.mtu != settings.mtu
+    if change_mtu or not link.up or link.mac != bridge_mac(network_id) or not link.alias:
+        netlink.set_link(
+            settings.bridge,
+            up=True,
+            mac=bridge_mac(network_id),
+            mtu=settings.mtu if change_mtu else None,
+            alias=alias(Owner(network_id)),
+        )
+    return link
+
+
+def bridge_problems(netlink: Netlink, settings: Settings, network_id: str, link: Link | None) -> list[str]:
+    """What is not as it should be, in words for people; empty: all is well."""
+    if link is None:
+        return ["missing"]
+    found = [] if link.up else ["down"]
+    if link.mac != bridge_mac(network_id):
+        found.append("with another MAC")
+    found += [f"without its address {one.text(one.gateway)}" for one in _missing_gateways(netlink, settings, link)]
+    return found
+
+
+def _make_bridge(netlink: Netlink, settings: Settings, network_id: str) -> Link:
+    try:
+        netlink.add_bridge(settings.bridge, mac=bridge_mac(network_id), mtu=settings.mtu)
+    except NetlinkError as error:
+        if error.errno != errno.EEXIST:
+            raise
+    link = find_bridge(netlink, settings, network_id)  # also where another pod's start was faster
+    if link is None:
+        raise NetworkError(
+            f'network "{settings.name}": its bridge is removed while it is made', network=settings.name
+        )
+    return link
+
+
+def _missing_gateways(netlink: Netlink, settings: Settings, link: Link) -> list[Subnet]:
+    there = {(one.value, one.length) for one in netlink.addresses(link.index)}
+    return [one for one in settings.subnets if (packed(one.family, one.gateway), one.length) not in there]
+
+
+def _quiet_ipv6(bridge: str) -> None:
+    """Nobody is asked whether he has the bridge's addresses, nor heeded when he says that he is a router."""
+    for key in ("accept_dad", "accept_ra"):
+        _write_sysctl(f"/proc/sys/net/ipv6/conf/{bridge}/{key}")
+
+
+def _write_sysctl(path: str) -> None:
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    except OSError:
+        return  # no IPv6 in this kernel, or /proc/sys is read-only: then it goes slower
+    try:
+        os.write(fd, b"0")
+    except OSError:
+        pass
+    finally:
+        os.close(fd)
+
+
+def _add_address(netlink: Netlink, index: int, subnet: Subnet, address: int) -> None:
+    try:
+        netlink.add_address(index, packed(subnet.family, address), subnet.length)
+    except NetlinkError as error:
+        if error.errno == errno.EEXIST:
+            return
+        if subnet.family == 6 and error.errno in (errno.EACCES, errno.EPERM, errno.EOPNOTSUPP, errno.EAFNOSUPPORT):
+            raise NetlinkError(error.errno, f"{error.strerror}; IPv6 is switched off here") from error
+        raise
+
+
+# --- a pod's interface -----------------------------------------------------------------------------------------
+
+
+def make_pair(
+    netlink: Netlink, settings: Settings, bridge: Link, owner: Owner, namespace: int, mac: bytes
+) -> None:
+    """The pod's interface, and its peer on the bridge.
+
+    :param namespace: descriptor of the pod's network namespace.
+    :raises NetlinkError: EEXIST: there is one, here or there.
+    """
+    name = host_end(owner.pod, owner.interface)
+    netlink.add_veth(name, owner.interface, namespace, mac=mac, mtu=settings.mtu, master=bridge.index)
+    set_port(netlink, settings, owner)
+
+
+def set_port(netlink: Netlink, settings: Settings, owner: Owner, master: int | None = None) -> None:
+    """What the bridge's port of a pod is; ``master``: the bridge's index, if it is on none."""
+    netlink.set_link(
+        host_end(owner.pod, owner.interface),
+        up=True,
+        master=master,
+        alias=alias(owner),
+        hairpin=settings.hairpin,
+        isolated=settings.isolated,
+    )
+
+
+def port_is_right(link: Link | None, settings: Settings, bridge: Link) -> bool:
+    return (
+        link is not None
+        and link.up
+        and link.master == bridge.index
+        and (link.hairpin, link.isolated) == (settings.hairpin, settings.isolated)
+    )
+
+
+def pod_routes(settings: Settings) -> list[tuple[Route, int]]:
+    """Routes that pods get, and by which gateway."""
+    if settings.routes is None:
+        return [(Route((one.family, 0, 0)), one.gateway) for one in settings.subnets]
+    found = []
+    for route in settings.routes:
+        subnet = settings.subnet(route.family)
+        assert subnet is not None  # the configuration was checked
+        found.append((route, subnet.gateway if route.gateway is None else route.gateway))
+    return found
+
+
+def furnish(settings: Settings, interface: str, addresses: list[tuple[Subnet, int]]) -> bytes:
+    """Inside the pod's namespace: addresses and routes. :returns: the interface's MAC.
+
+    :raises NetlinkError: the kernel refuses.
+    """
+    with Netlink() as netlink:
+        netlink.set_link(interface, up=True)
+        link = netlink.link(interface)
+        assert link is not None
+        if any(subnet.family == 6 for subnet, _ in addresses):
+            # Another pod on the bridge could say that it is the router.
+            _write_sysctl(f"/proc/sys/net/ipv6/conf/{interface}/accept_ra")
+        for subnet, address in addresses:
+            _add_address(netlink, link.index, subnet, address)
+        for route, gateway in pod_routes(settings):
+            family, first, length = route.destination
+            try:
+                netlink.add_route(link.index, packed(family, first), length, packed(family, gateway))
+            except NetlinkError as error:
+                # The pod's earlier network has one: the first that a pod joins leads to the outside.
+                if error.errno != errno.EEXIST:
+                    raise
+        return link.mac
+
+
+def furnishing_problems(settings: Settings, interface: str, addresses: list[tuple[int, int]]) -> list[str]:
+    """Inside the pod's namespace: what is not as :func:`furnish` made it.
+
+    :param addresses: family and number each.
+    """
+    with Netlink() as netlink:
+        link = netlink.link(interface)
+        if link is None:
+            return [f"interface {interface} is missing"]
+        found = [] if link.up else [f"interface {interface} is down"]
+        there = {one.value for one in netlink.addresses(link.index)}
+        found += [
+            f"{interface} has lost its address {text_of(*one)}" for one in addresses if packed(*one) not in there
+        ]
+        return found

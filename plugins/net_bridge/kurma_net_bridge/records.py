@@ -1,0 +1,246 @@
+"""What is known of networks on disk: who they are, and which ports pods have published."""
+
+from __future__ import annotations
+
+import binascii
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from kurma_core.errors import FormatVersionError, NetworkError
+from kurma_core.linux.files import replace_file
+from kurma_core.models import PortMapping
+from kurma_core.value import frozen
+from kurma_net_bridge.addresses import Addresses
+
+if TYPE_CHECKING:
+    from kurma_net_bridge.settings import Settings
+
+Json = Any
+VERSION = 1
+_PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
+
+
+@frozen
+class Record:
+    """What a network was when it was used last.
+
+    :param id: eight hex digits, of which the names of its rules are made.
+    """
+
+    id: str
+    network: str
+    bridge: str
+    subnets: tuple[str, ...]
+    masquerade: bool
+    isolated: bool
+
+
+class NetworkRecords:
+    """Of one network: a directory of its own under the driver's.
+
+    ``network.json`` says who it is, ``addresses/`` which pod has which address, ``ports/`` what pods have
+    published. All of it is written before the kernel is changed.
+    """
+
+    def __init__(self, state_dir: str, network: str) -> None:
+        self.network = network
+        self.directory = os.path.join(state_dir, "networks", _quoted(network))
+        self.addresses = Addresses(os.path.join(self.directory, "addresses"), network)
+        self._state_dir = state_dir
+        self._record = os.path.join(self.directory, "network.json")
+        self._ports = os.path.join(self.directory, "ports")
+
+    # -- who it is --
+
+    def id(self) -> str:
+        """What its rules and interfaces are known by; stable, also where nothing is on record."""
+        record = self.read()
+        if record is not None:
+            return record.id
+        text = os.path.realpath(self._state_dir) + "\0" + self.network
+        return f"{binascii.crc32(os.fsencode(text)):08x}"
+
+    def keep(self, settings: Settings) -> Record:
+        """The record, written if it is not there or says something else.
+
+        :raises NetworkError: it cannot be written. :raises FormatVersionError: a newer version wrote it.
+        """
+        record = self.wanted(settings)
+        if self.read() != record:
+            with self.lock(alone=True, name="record"):
+                self._write(self._record, {"version": VERSION, **_to_json(record)})
+        return record
+
+    def wanted(self, settings: Settings) -> Record:
+        """What should be on record."""
+        subnets = tuple([str(one) for one in settings.subnets])
+        return Record(self.id(), settings.name, settings.bridge, subnets, settings.masquerade, settings.isolated)
+
+    def read(self) -> Record | None:
+        """None: it was never used, or its record is damaged, which must not keep a pod from being taken down.
+
+        :raises FormatVersionError: a newer version of this plugin wrote it.
+        """
+        value = _read(self._record)
+        try:
+            return Record(
+                str(value["id"]),
+                str(value["network"]),
+                str(value["bridge"]),
+                tuple([str(each) for each in value["subnets"]]),
+                bool(value["masquerade"]),
+                bool(value["isolated"]),
+            )
+        except (KeyError, TypeError):
+            return None
+
+    def forget(self) -> None:
+        """Takes away all of it that is ours. What somebody else has put there stays, and the directory with it."""
+        for path, names in (
+            (os.path.join(self.directory, "addresses"), ("lock", "last.4", "last.6", "last.4.new", "last.6.new")),
+            (self._ports, ()),
+            (self.directory, ("network.json", "record.lock", "use.lock")),
+        ):
+            for name in names:
+                with suppress(OSError):
+                    os.unlink(os.path.join(path, name))
+            with suppress(OSError):
+                os.rmdir(path)
+
+    # -- published ports --
+
+    def publish(self, owner: str, addresses: Sequence[str], ports: Sequence[PortMapping]) -> None:
+        """:raises NetworkError: it cannot be written."""
+        value = {
+            "version": VERSION,
+            "addresses": list(addresses),
+            "ports": [port.to_json() for port in ports],
+        }
+        self._write(os.path.join(self._ports, owner), value)
+
+    def published(self, owner: str) -> tuple[tuple[str, ...], tuple[PortMapping, ...]] | None:
+        """Addresses and ports of an interface of a pod. None: it has published nothing."""
+        value = _read(os.path.join(self._ports, owner))
+        try:
+            ports = tuple([PortMapping.from_json(each) for each in value["ports"]])
+            return tuple([str(each) for each in value["addresses"]]), ports
+        except (KeyError, TypeError):
+            return None
+
+    def publishers(self) -> tuple[str, ...]:
+        """Owners of published ports."""
+        try:
+            names = os.listdir(self._ports)
+        except FileNotFoundError:
+            return ()
+        return tuple(sorted(name for name in names if not name.endswith(".tmp")))
+
+    def has_published(self, owner: str) -> bool:
+        """Also where the record is torn."""
+        return os.path.lexists(os.path.join(self._ports, owner))
+
+    def withdraw(self, owner: str) -> None:
+        """Nothing to withdraw is success."""
+        with suppress(FileNotFoundError):
+            os.unlink(os.path.join(self._ports, owner))
+
+    # -- files --
+
+    @contextmanager
+    def lock(self, *, alone: bool = False, name: str = "use") -> Iterator[None]:
+        """Many at once may join pods; one alone may take shared things away."""
+        path = os.path.join(self.directory, f"{name}.lock")
+        fd = self._locked(path, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        try:
+            yield
+        finally:
+            os.close(fd)
+
+    def _locked(self, path: str, kind: int) -> int:
+        while True:
+            try:
+                os.makedirs(self.directory, 0o700, exist_ok=True)
+                fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            except FileNotFoundError:
+                continue  # forgotten in between
+            except OSError as error:
+                raise self._error(path, error) from error
+            try:
+                fcntl.flock(fd, kind)
+                if os.path.samestat(os.fstat(fd), os.stat(path)):
+                    return fd
+            except FileNotFoundError:
+                pass
+            except BaseException:
+                os.close(fd)
+                raise
+            os.close(fd)  # forgotten while we waited
+
+    def _write(self, path: str, value: Json) -> None:
+        try:
+            os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
+            replace_file(path, json.dumps(value).encode())
+        except OSError as error:
+            raise self._error(path, error) from error
+
+    def _error(self, path: str, error: OSError) -> NetworkError:
+        return NetworkError(
+            f'network "{self.network}": cannot write {path}: {error.strerror}',
+            network=self.network,
+            path=path,
+            errno=error.errno,
+        )
+
+
+def known_networks(state_dir: str) -> tuple[str, ...]:
+    """Names of the networks of which anything is on disk.
+
+    :raises NetworkError: the directory cannot be read.
+    """
+    directory = os.path.join(state_dir, "networks")
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise NetworkError(f"cannot read {directory}: {error.strerror}", path=directory) from error
+    return tuple(sorted(_unquoted(name) for name in names))
+
+
+def _to_json(record: Record) -> dict[str, Json]:
+    return {
+        "id": record.id,
+        "network": record.network,
+        "bridge": record.bridge,
+        "subnets": list(record.subnets),
+        "masquerade": record.masquerade,
+        "isolated": record.isolated,
+    }
+
+
+def _read(path: str) -> Mapping[str, Json]:
+    """{}: it is not there, or damaged. :raises FormatVersionError: a newer version of this plugin wrote it."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            value = json.load(file)
+        version = value["version"]
+        if version > VERSION:
+            raise FormatVersionError(f"{path} has version {version}, this plugin knows {VERSION}")
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    return dict(value)
+
+
+def _quoted(name: str) -> str:
+    """As a file's name: what is not plain is spelled by its bytes, so that no two names meet."""
+    return "".join([c if c in _PLAIN else "".join([f"%{byte:02x}" for byte in c.encode()]) for c in name])
+
+
+def _unquoted(name: str) -> str:
+    from urllib.parse import unquote
+
+    return unquote(name)

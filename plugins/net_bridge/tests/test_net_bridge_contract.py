@@ -1,0 +1,403 @@
+"""Pods on a bridge of ours, against the contract of all networks, in real network namespaces."""
+
+import json
+import os
+import socket
+import subprocess
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from kurma_net_bridge.links import host_end
+from kurma_net_bridge.plugin import kurma_network
+
+from kurma_core.errors import NetworkError
+from kurma_core.hookspecs import DriverContext
+from kurma_core.linux.namespaces import unpin
+from kurma_core.linux.netlink import Netlink
+from kurma_core.linux.netns_thread import in_network_namespace
+from kurma_core.models import NetworkRequest, PortMapping
+from kurma_core.testing.networks import NetworkContract, context, interfaces_in
+
+pytestmark = pytest.mark.root
+
+
+def output(*command):
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def host_links():
+    with Netlink() as netlink:
+        return sorted(link.name for link in netlink.links())
+
+
+def rules():
+    return output("nft", "list", "ruleset")
+
+
+def listening(namespace, address, port=80):
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    sock = in_network_namespace(namespace, lambda: socket.socket(family))
+    sock.bind((address, port))
+    sock.listen()
+    return sock
+
+
+def reaches(address, port=80, namespace=None):
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    make = lambda: socket.socket(family)  # noqa: E731
+    with make() if namespace is None else in_network_namespace(namespace, make) as sock:
+        sock.settimeout(1)
+        try:
+            sock.connect((address, port))
+        except OSError:
+            return False
+        return True
+
+
+def plain(result):
+    return [one.address.partition("/")[0] for one in result.addresses]
+
+
+class BridgeContract(NetworkContract):
+    @pytest.fixture
+    def state_dir(self, tmp_path):
+        return str(tmp_path / "bridge")
+
+    @pytest.fixture
+    def make_driver(self, state_dir):
+        self.state_dir = state_dir
+        return lambda: kurma_network().create(DriverContext(config={}, state_dir=state_dir))
+
+    @pytest.fixture(autouse=True)
+    def clean_host(self, state_dir):
+        """``remove`` leaves nothing at all: no interface, no rule, no file."""
+        before = host_links(), rules()
+        yield
+        assert (host_links(), rules()) == before
+        assert not os.path.exists(f"{state_dir}/networks") or os.listdir(f"{state_dir}/networks") == []
+
+    def files(self, config):
+        found = []
+        for directory, _, names in os.walk(f"{self.state_dir}/networks/{config['name']}"):
+            found += [f"{directory}/{name}" for name in names]
+        return found
+
+    def assert_nothing_left(self, pod, config):
+        assert host_end(pod, self.interface) not in host_links()
+        assert pod not in rules()
+        for path in self.files(config):
+            assert pod not in os.path.basename(path)
+            assert not os.path.islink(path) or pod not in os.readlink(path)
+
+
+class TestBridge(BridgeContract):
+    @pytest.fixture
+    def config(self):
+        return {"name": "mine", "bridge": "kt0", "subnets": ["10.201.0.0/24", "fd00:201::/64"]}
+
+    # -- what a pod gets --
+
+    def test_both_families_at_once(self, driver, config, make_pod):
+        """The first pod waits for nothing: no question whether an IPv6 address is somebody's is open."""
+        one = self.context(make_pod(), config)
+        result = driver.add(one)
+        assert [a.gateway for a in result.addresses] == ["10.201.0.1", "fd00:201::1"]
+        assert [a.address for a in result.addresses] == ["10.201.0.2/24", "fd00:201::2/64"]
+        assert result.routes == (("0.0.0.0/0", "10.201.0.1"), ("::/0", "fd00:201::1"))
+        for address, gateway in zip(plain(result), ("10.201.0.1", "fd00:201::1"), strict=True):
+            with listening(one.namespace, address):
+                assert reaches(address)
+            with socket.create_server(
+                (gateway, 8080), family=socket.AF_INET6 if ":" in address else socket.AF_INET
+            ):
+                assert reaches(gateway, 8080, one.namespace)
+        driver.delete(one)
+
+    def test_pods_reach_each_other(self, driver, config, make_pod):
+        one, two = (self.context(make_pod(), config) for _ in range(2))
+        driver.add(one)
+        for address in plain(driver.add(two)):
+            with listening(two.namespace, address):
+                assert reaches(address, namespace=one.namespace)
+        driver.delete(one)
+        driver.delete(two)
+
+    def test_isolated_pods_do_not(self, driver, config, make_pod):
+        config = {**config, "isolated": True}
+        one, two = (self.context(make_pod(), config) for _ in range(2))
+        driver.add(one)
+        for address in plain(driver.add(two)):
+            with listening(two.namespace, address):
+                assert reaches(address)  # the host does
+                assert not reaches(address, namespace=one.namespace)
+        driver.delete(one)
+        driver.delete(two)
+
+    def test_a_mac_and_an_mtu(self, driver, config, make_pod):
+        config = {**config, "mtu": 1400}
+        request = NetworkRequest("mine", mac="02:00:00:00:00:07")
+        one = context(make_pod(), config, request=request)
+        driver.add(one)
+        with in_network_namespace(one.namespace, Netlink) as netlink:
+            link = netlink.link("eth0")
+        assert (link.mac.hex(":"), link.mtu, link.up) == ("02:00:00:00:00:07", 1400, True)
+        driver.delete(one)
+
+    def test_routes_of_the_configuration(self, driver, config, make_pod):
+        routes = [{"dst": "198.51.100.0/24"}, {"dst": "2001:db8::/32", "gw": "fd00:201::9"}]
+        one = self.context(make_pod(), {**config, "routes": routes})
+        result = driver.add(one)
+        assert result.routes == (("198.51.100.0/24", "10.201.0.1"), ("2001:db8::/32", "fd00:201::9"))
+        assert "default" not in output("ip", "-n", f"kurma-{one.pod}", "route")
+        assert "198.51.100.0/24 via 10.201.0.1 dev eth0" in output("ip", "-n", f"kurma-{one.pod}", "route")
+        assert "2001:db8::/32 via fd00:201::9 dev eth0" in output("ip", "-6", "-n", f"kurma-{one.pod}", "route")
+        driver.delete(one)
+
+    def test_nobody_else_becomes_the_pods_router(self, driver, config, make_pod):
+        one = self.context(make_pod(), config)
+        driver.add(one)
+        where = "/proc/sys/net/ipv6/conf/eth0/accept_ra"
+        with in_network_namespace(one.namespace, lambda: open(where)) as file:
+            assert file.read() == "0\n"
+        driver.delete(one)
+
+    def test_two_networks_of_one_pod(self, driver, make_driver, config, make_pod):
+        other = {"name": "other", "bridge": "kt1", "subnets": ["10.202.0.0/24"]}
+        pod = make_pod()
+        one, two = context(pod, config, "eth0"), context(pod, other, "eth1")
+        driver.add(one)
+        driver.add(two)
+        # The first leads to the outside.
+        assert "default via 10.201.0.1 dev eth0" in output("ip", "-n", f"kurma-{pod}", "route")
+        driver.check(one)
+        driver.check(two)
+        driver.delete(two)
+        driver.delete(one)
+        driver.remove(other)
+
+    # -- the bridge --
+
+    def test_its_mac_does_not_change(self, driver, config, make_pod):
+        contexts = [self.context(make_pod(), config) for _ in range(3)]
+        macs = set()
+        for one in contexts:
+            driver.add(one)
+            with Netlink() as netlink:
+                macs.add(netlink.link("kt0").mac)
+        for one in contexts:
+            driver.delete(one)
+            with Netlink() as netlink:
+                macs.add(netlink.link("kt0").mac)
+        assert len(macs) == 1
+
+    @pytest.mark.parametrize(
+        "damage",
+        [
+            ["link", "del", "kt0"],
+            ["link", "set", "kt0", "down"],
+            ["addr", "flush", "dev", "kt0"],
+            ["link", "set", "kt0", "address", "02:00:00:00:00:01"],
+        ],
+        ids=" ".join,
+    )
+    def test_it_is_mended_by_the_next_pod(self, driver, config, make_pod, damage):
+        one, two = (self.context(make_pod(), config) for _ in range(2))
+        driver.add(one)
+        driver.check(one)
+        output("ip", *damage)
+        with pytest.raises(NetworkError, match="bridge kt0 is"):
+            driver.check(one)
+        for address in plain(driver.add(two)):
+            with listening(two.namespace, address):
+                assert reaches(address)
+        driver.delete(two)
+        driver.delete(one)
+
+    @pytest.mark.parametrize(
+        "kind", [["type", "bridge"], ["type", "veth", "peer", "kt1"]], ids=lambda kind: kind[1]
+    )
+    def test_a_strangers_is_left_alone(self, driver, config, make_pod, kind):
+        output("ip", "link", "add", "kt0", *kind)
+        before = output("ip", "-d", "link", "show", "kt0")
+        one = self.context(make_pod(), config)
+        with pytest.raises(NetworkError, match="an interface kt0 already"):
+            driver.add(one)
+        with pytest.raises(NetworkError, match="an interface kt0 already"):
+            driver.status(config)
+        driver.delete(one)
+        driver.remove(config)
+        assert output("ip", "-d", "link", "show", "kt0") == before
+        output("ip", "link", "del", "kt0")
+
+    def test_it_is_not_removed_with_somebody_on_it(self, driver, config, make_pod):
+        one = self.context(make_pod(), config)
+        driver.add(one)
+        with pytest.raises(NetworkError, match=f"in use by {one.pod}"):
+            driver.remove(config)
+        driver.delete(one)
+        output("ip", "link", "add", "kt1", "type", "veth", "peer", "kt2")
+        output("ip", "link", "set", "kt1", "master", "kt0")
+        with pytest.raises(NetworkError, match="in use by kt1"):
+            driver.remove(config)
+        output("ip", "link", "del", "kt1")
+        driver.remove(config)
+
+    # -- addresses --
+
+    def test_an_address_that_is_asked_for(self, driver, config, make_pod):
+        one = context(make_pod(), config, request=NetworkRequest("mine", ips=("10.201.0.9", "fd00:201::9/64")))
+        result = driver.add(one)
+        assert [a.address for a in result.addresses] == ["10.201.0.9/24", "fd00:201::9/64"]
+        two = context(make_pod(), config, request=NetworkRequest("mine", ips=("10.201.0.9",)))
+        with pytest.raises(NetworkError, match=rf"10\.201\.0\.9 is in use by pod {one.pod}"):
+            driver.add(two)
+        driver.delete(two)
+        driver.check(one)
+        driver.delete(one)
+
+    def test_ten_at_a_time(self, driver, make_driver, config, make_pod):
+        contexts = [self.context(make_pod(), config) for _ in range(20)]
+        with ThreadPoolExecutor(10) as pool:
+            results = list(pool.map(lambda one: make_driver().add(one), contexts))
+        addresses = [address for result in results for address in plain(result)]
+        assert len(set(addresses)) == 40
+        for one in contexts:
+            driver.check(one)
+        with ThreadPoolExecutor(10) as pool:
+            list(pool.map(driver.delete, contexts))
+
+    # -- leaving --
+
+    def test_with_an_empty_state_directory(self, driver, config, make_pod, state_dir):
+        """Interface and rules are found by what the pod is."""
+        one = context(make_pod(), config, ports=(PortMapping(20001, 80),))
+        driver.add(one)
+        assert one.pod in rules()
+        output("rm", "-rf", state_dir)
+        driver.delete(one)
+        self.assert_nothing_left(one.pod, config)
+
+    def test_after_a_reboot(self, driver, config, make_pod):
+        """State is on disk, and the kernel is empty."""
+        one = context(make_pod(), config, ports=(PortMapping(20001, 80),))
+        driver.add(one)
+        unpin(one.namespace)
+        output("ip", "link", "del", host_end(one.pod, "eth0"))
+        output("ip", "link", "del", "kt0")
+        output("nft", "flush", "ruleset")
+        driver.delete(one)
+        self.assert_nothing_left(one.pod, config)
+        two = self.context(make_pod(), config)
+        driver.add(two)
+        driver.delete(two)
+
+    def test_an_app_that_administers_the_network_renames_its_interface(self, driver, config, make_pod):
+        one = self.context(make_pod(), config)
+        driver.add(one)
+        output("ip", "-n", f"kurma-{one.pod}", "link", "set", "eth0", "down")
+        output("ip", "-n", f"kurma-{one.pod}", "link", "set", "eth0", "name", "wan")
+        with pytest.raises(NetworkError, match="interface eth0 is missing"):
+            driver.check(one)
+        driver.delete(one)
+        assert interfaces_in(one.namespace) == ["lo"]
+
+    def test_a_join_that_was_broken_off_is_begun_anew(self, driver, config, make_pod):
+        one = self.context(make_pod(), config)
+        driver.add(one)
+        driver.add(one)
+        driver.check(one)
+        driver.delete(one)
+        self.assert_nothing_left(one.pod, config)
+
+    def test_ports(self, driver, config, make_pod):
+        assert driver.publishes(config)
+        one = context(make_pod(), config, ports=(PortMapping(20001, 80), PortMapping(20002, 53, "udp")))
+        result = driver.add(one)
+        driver.check(one)
+        with listening(one.namespace, plain(result)[0]):
+            assert reaches("127.0.0.1", 20001)
+        output("nft", "flush", "ruleset")
+        with pytest.raises(NetworkError, match="rules are missing"):
+            driver.check(one)
+        # The next pod's join puts back what was flushed.
+        two = self.context(make_pod(), config)
+        driver.add(two)
+        with listening(one.namespace, plain(result)[0]):
+            assert reaches("127.0.0.1", 20001)
+        driver.check(one)
+        driver.delete(two)
+        driver.delete(one)
+        self.assert_nothing_left(one.pod, config)
+
+    def test_the_state_directory_moves(self, driver, config, make_pod, state_dir):
+        one = context(make_pod(), config, ports=(PortMapping(20001, 80),))
+        driver.add(one)
+        os.rename(state_dir, state_dir + "-moved")
+        moved = kurma_network().create(DriverContext(config={}, state_dir=state_dir + "-moved"))
+        moved.check(one)
+        moved.delete(one)
+        self.assert_nothing_left(one.pod, config)
+        moved.remove(config)
+
+    def test_a_newer_record_is_refused(self, driver, config, make_pod, state_dir):
+        os.makedirs(f"{state_dir}/networks/mine")
+        path = f"{state_dir}/networks/mine/network.json"
+        with open(path, "w") as file:
+            json.dump({"version": 2}, file)
+        one = self.context(make_pod(), config)
+        with pytest.raises(Exception, match=r"network\.json has version 2, this plugin knows 1"):
+            driver.add(one)
+        os.unlink(path)
+
+    def test_a_damaged_record_keeps_no_pod(self, driver, config, make_pod, state_dir):
+        one = context(make_pod(), config, ports=(PortMapping(20001, 80),))
+        driver.add(one)
+        for path in (f"{state_dir}/networks/mine/network.json", f"{state_dir}/networks/mine/ports/{one.pod}:eth0"):
+            with open(path, "w") as file:
+                file.write("{")
+        driver.delete(one)
+        self.assert_nothing_left(one.pod, config)
+
+
+class TestOneFamily(BridgeContract):
+    """IPv6 alone, in a small subnet."""
+
+    @pytest.fixture
+    def config(self):
+        return {
+            "name": "six",
+            "bridge": "kt6",
+            "subnets": ["fd00:206::/120"],
+            "masquerade": False,
+            "hairpin": False,
+        }
+
+    def test_it_has_no_other(self, driver, config, make_pod):
+        one = self.context(make_pod(), config)
+        assert plain(driver.add(one)) == ["fd00:206::2"]
+        driver.check(one)
+        driver.delete(one)
+
+
+class TestSmall(BridgeContract):
+    """As many pods as there is room for."""
+
+    @pytest.fixture
+    def config(self):
+        return {"name": "small net", "bridge": "kts", "subnets": ["10.203.0.0/29"]}
+
+    def test_a_full_subnet(self, driver, config, make_pod):
+        contexts = [self.context(make_pod(), config) for _ in range(5)]
+        for one in contexts:
+            driver.status(config)
+            driver.add(one)
+        with pytest.raises(NetworkError, match=r"no address of 10\.203\.0\.0/29 is free"):
+            driver.status(config)
+        late = self.context(str(uuid.uuid4()), config)
+        with pytest.raises(NetworkError, match=r"no address of 10\.203\.0\.0/29 is free"):
+            driver.add(late)
+        driver.delete(late)
+        for one in contexts:
+            driver.delete(one)
+        driver.status(config)
