@@ -47,6 +47,12 @@ class Table:
             self.chains[holder] = [rule for rule in others if _target(rule) != chain]
         self._changes.append(f"-X {chain}")
 
+    def delete(self, rule: str) -> None:
+        """Takes that rule away, as :attr:`chains` has it. To be done by :meth:`commit`."""
+        text = rule.removeprefix("-A ")
+        self.chains[text.split(" ", 1)[0]].remove(rule)
+        self._changes.append(f"-D {text}")
+
     def commit(self) -> None:
         """Does everything at once, or nothing.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from ipaddress import ip_address
 from typing import Any
@@ -17,6 +17,8 @@ Json = Any
 #: Defaults of the plugins bridge and host-local.
 _BRIDGE = "cni0"
 _ADDRESSES = "/var/lib/cni/networks"
+#: Chains of the plugin firewall with ``ingressPolicy: same-bridge``: two rules a bridge, and one last.
+_STAGES = ("CNI-ISOLATION-STAGE-1", "CNI-ISOLATION-STAGE-2")
 
 
 def remove_shared(chain: Chain) -> None:
@@ -24,14 +26,16 @@ def remove_shared(chain: Chain) -> None:
 
     :raises NetworkError: something of somebody else's hangs on it.
     """
+    bridges = []
     for plugin in chain.plugins:
         if plugin["type"] == "bridge":
-            _remove_bridge(chain.name, plugin.get("bridge") or _BRIDGE)
+            bridges.append(plugin.get("bridge") or _BRIDGE)
+            _remove_bridge(chain.name, bridges[-1])
         ipam = plugin.get("ipam") or {}
         if ipam.get("type") == "host-local":
             _remove_addresses(chain.name, ipam)
     for family in families():
-        _remove_base_chains(family)
+        _remove_base_chains(family, bridges)
 
 
 def _remove_bridge(network: str, bridge: str) -> None:
@@ -80,9 +84,11 @@ def is_address(name: str) -> bool:
     return True
 
 
-def _remove_base_chains(family: str) -> None:
+def _remove_base_chains(family: str, bridges: Collection[str]) -> None:
     """The chains that portmap and firewall share among all networks of the host, if nothing is in them: other
     programs use the same plugins, and administrators write into CNI-ADMIN.
+
+    :param bridges: that are gone, and need not be kept apart any more.
     """
     nat = Table(family, "nat")
     if not nat.chains.get("CNI-HOSTPORT-DNAT"):
@@ -93,7 +99,26 @@ def _remove_base_chains(family: str) -> None:
     nat.commit()
     filters = Table(family, "filter")
     rules = filters.chains.get("CNI-FORWARD", [])
+    # Made anew, CNI-FORWARD would come before what keeps bridges apart, and let everybody pass.
+    if not _remove_isolation(filters, bridges):
+        rules = [*rules, "needed"]
     if rules == filters.references("CNI-ADMIN") and not filters.chains.get("CNI-ADMIN"):
         filters.drop("CNI-FORWARD")
         filters.drop("CNI-ADMIN")
     filters.commit()
+
+
+def _remove_isolation(filters: Table, bridges: Collection[str]) -> bool:
+    """What keeps these bridges apart from others, and the chains where nothing else is in them.
+
+    :returns: whether no such chain is there any more.
+    """
+    for stage in _STAGES:
+        for rule in list(filters.chains.get(stage, ())):
+            if any(bridge in rule.split() for bridge in bridges):
+                filters.delete(rule)
+    if any(" -j RETURN" not in rule for stage in _STAGES for rule in filters.chains.get(stage, ())):
+        return False
+    for stage in _STAGES:
+        filters.drop(stage)
+    return True
