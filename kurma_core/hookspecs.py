@@ -775,6 +775,16 @@ class NetworkStatus(Protocol):
         ...
 
 
+class TrafficHolder(Protocol):
+    """What a :class:`Network` may have besides: a word on limits of traffic. Without it the core holds pods."""
+
+    def limits(self, config: Mapping[str, Json]) -> bool:
+        """Whether that network holds a pod to rates itself. Then ``add`` finds the pod's own limits, if there are
+        any, among the attachment's capabilities, as CNI's ``bandwidth``, and the core leaves them to it.
+        """
+        ...
+
+
 class PortPublisher(Protocol):
     """What a :class:`Network` may have besides: a word on ports. Without it, a network is given a pod's ports."""
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from kurma_core.config import Config
     from kurma_core.hookspecs import Network
-    from kurma_core.models import NetworkResult
+    from kurma_core.models import NetworkResult, TrafficLimit
 
 Json = Any
 
@@ -83,7 +83,7 @@ class Networking:
 
         :param requests: None or empty: the networks that are joined by default (W8).
         :param ports: to be published; they go to the first network that can.
-        :param capabilities: further capability arguments of CNI for every network (``dns``, ``bandwidth``).
+        :param capabilities: further capability arguments of CNI for every network (``dns``).
         :raises NetworkError: an unknown network, an impossible interface, ports that nothing publishes.
         :raises UsageError: the requests contradict each other.
         """
@@ -119,6 +119,20 @@ class Networking:
             )
             for info, request, name in zip(infos, wanted, names, strict=True)
         )
+
+    def limited(self, attachments: Sequence[Attachment], limits: Sequence[TrafficLimit]) -> tuple[Attachment, ...]:
+        """The attachments, with the pod's limits given to those networks that hold it to them themselves."""
+        if not limits:
+            return tuple(attachments)
+        from kurma_core.networking.traffic import capability
+
+        found = []
+        for one in attachments:
+            takes = getattr(self._driver(one.driver), "limits", None)
+            rates = capability(limits, one.interface) if takes is not None and takes(one.config) else {}
+            given = {**one.capabilities, "bandwidth": rates}
+            found.append(replace(one, capabilities=given) if rates else one)
+        return tuple(found)
 
     @staticmethod
     def _check_names(wanted: Sequence[NetworkRequest]) -> None:

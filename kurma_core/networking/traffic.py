@@ -13,12 +13,15 @@ from kurma_core.errors import NetworkError
 from kurma_core.linux.netns_thread import in_network_namespace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from kurma_core.models import TrafficLimit
 
 #: Interfaces through which we lead what comes: this and the index of the one that it came from.
 PREFIX = "kurma-in"
+
+#: By direction, as the pod sees it: how CNI calls a rate.
+RATES = {"in": "ingressRate", "out": "egressRate"}
 
 _UP, _LOOPBACK = 1, 8
 _EVERYTHING = 3  # ETH_P_ALL
@@ -26,23 +29,26 @@ _BUCKET = 0x6B750000  # the handle by which we know our own
 _ROOT, _INGRESS = 0xFFFFFFFF, 0xFFFF0000
 # Of a second's bytes: what may go at once, and what waits at most. Bytes: what always has to fit, and the most.
 _AT_ONCE, _WAITING = 1 / 50, 2 / 5
+# CNI's bucket lets nothing wait for longer than 25 ms, so more has to go at once; it is given in bits, of 32 bits.
+_CNI_AT_ONCE, _CNI_LEAST, _CNI_MOST = 1 / 10, 1 << 16, (1 << 29) - 1
 _FRAME, _LEAST_WAITING, _MOST_WAITING = 256, 1 << 16, 1 << 22
 
 
-def limit_traffic(namespace: str, limits: Iterable[TrafficLimit]) -> tuple[str, ...]:
+def limit_traffic(
+    namespace: str, limits: Iterable[TrafficLimit], own: Mapping[str, Iterable[TrafficLimit]] | None = None
+) -> tuple[str, ...]:
     """Holds every interface of the namespace to these limits and no others. May be repeated, with others.
 
     :param namespace: path of the pod's network namespace, with its interfaces in it.
     :param limits: of several for one interface and direction the lowest holds.
+    :param own: for these interfaces, these limits instead.
     :returns: interfaces that a limit names, and that are not there.
     :raises NetworkError: the kernel refuses; it may lack what it takes.
     """
-    rates: dict[tuple[str, str], int] = {}
-    for limit in limits:
-        key = limit.interface, limit.direction
-        rates[key] = min(limit.rate, rates.get(key, limit.rate))
+    rates = _rates(limits)
+    others = {name: _rates(given) for name, given in (own or {}).items()}
     try:
-        found = in_network_namespace(namespace, lambda: _hold_all(rates))
+        found = in_network_namespace(namespace, lambda: _hold_all(rates, others))
     except OSError as error:
         raise NetworkError(
             f"cannot limit the pod's traffic: {error.strerror or error}", errno=error.errno, path=namespace
@@ -50,7 +56,31 @@ def limit_traffic(namespace: str, limits: Iterable[TrafficLimit]) -> tuple[str, 
     return tuple(sorted({name for name, _ in rates if name} - found))
 
 
-def _hold_all(rates: dict[tuple[str, str], int]) -> set[str]:
+def capability(limits: Iterable[TrafficLimit], interface: str) -> dict[str, int]:
+    """The same limits as CNI's capability argument ``bandwidth`` (CNI conventions), for one interface: bits per
+    second, and bits that may go at once. Empty: there is none for it.
+    """
+    rates = _rates(limits)
+    value = {}
+    for direction, key in RATES.items():
+        rate = _lowest(rates, interface, direction)
+        if rate is not None:
+            value[key] = rate * 8
+            value[key.replace("Rate", "Burst")] = min(max(int(rate * _CNI_AT_ONCE), _CNI_LEAST), _CNI_MOST) * 8
+    return value
+
+
+def _rates(limits: Iterable[TrafficLimit]) -> dict[tuple[str, str], int]:
+    rates: dict[tuple[str, str], int] = {}
+    for limit in limits:
+        key = limit.interface, limit.direction
+        rates[key] = min(limit.rate, rates.get(key, limit.rate))
+    return rates
+
+
+def _hold_all(
+    everywhere: dict[tuple[str, str], int], others: Mapping[str, dict[tuple[str, str], int]]
+) -> set[str]:
     """Runs in the namespace. :returns: the interfaces that can be limited."""
     from pyroute2 import IPRoute, NetlinkError
 
@@ -61,6 +91,7 @@ def _hold_all(rates: dict[tuple[str, str], int]) -> set[str]:
             if link["flags"] & _LOOPBACK or not link["flags"] & _UP or name.startswith(PREFIX):
                 continue
             found.add(name)
+            rates = others.get(name, everywhere)
             try:
                 _hold_out(netlink, link, _lowest(rates, name, "out"))
                 _hold_in(netlink, link, _lowest(rates, name, "in"))

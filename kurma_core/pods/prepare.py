@@ -15,7 +15,7 @@ from kurma_core.hookspecs import MountSetup
 from kurma_core.isolation import scopes
 from kurma_core.models import NetworkRequest, PortMapping
 from kurma_core.networking import parse_net
-from kurma_core.pods import isolators, namespaces, ports, terminals, volumes
+from kurma_core.pods import isolators, namespaces, ports, terminals, traffic, volumes
 from kurma_core.pods.document import PodDocument
 from kurma_core.pods.request import overridden, with_isolators
 from kurma_core.value import replace
@@ -68,7 +68,7 @@ def pod_document(
     needs, granted = _judged(request, reified.pod, declared, shared, services)
     if networks is None and "net" in shared:
         networks = [NetworkRequest("host")]
-    attachments = services.networking.plan(networks, _ports(request, reified), uuid)
+    attachments = services.networking.plan(networks, _ports(request, reified), uuid, _capabilities(request))
     # Even a pod on "none" has its loopback; only one in the host's network has no attachment.
     host_network = not attachments
     userns = userns or _WORDS.get(wishes.get("user", "")) or services.config.userns
@@ -76,6 +76,7 @@ def pod_document(
     isolation = isolators.isolation(
         services, reified.pod.isolators, declared, shared, stager, strict=request.strict_isolators
     )
+    attachments = services.networking.limited(attachments, traffic.lasting(isolation.pod, isolation.apps))
     ports.check_free(services.store, uuid, ports.published(attachments))
     for app in reified.pod.apps:
         terminals.check(app)
@@ -109,6 +110,14 @@ def pod_document(
         keep=not template.pod.apps,
         needs=needs,
     )
+
+
+def _capabilities(request: PodRequest) -> dict[str, object]:
+    """What the user has said of names, as CNI's conventions have it."""
+    if request.dns is None:
+        return {}
+    words = (("servers", "nameservers"), ("searches", "search"), ("options", "options"))
+    return {"dns": {theirs: list(request.dns.get(ours, ())) for theirs, ours in words}}
 
 
 def _told(services: Services, notes: tuple[str, ...]) -> tuple[str, ...]:

@@ -6,9 +6,14 @@ Its library is slow to import, and only needed where something has gone wrong or
 from __future__ import annotations
 
 import errno
+import fcntl
+import os
 import socket
+import struct
 
 from kurma_core.errors import NetworkError
+
+_SIOCGIFHWADDR = 0x8927
 
 
 def exists(name: str) -> bool:
@@ -22,11 +27,14 @@ def exists(name: str) -> bool:
 
 def has_address(name: str, mac: str) -> bool:
     """Whether there is a link of that name and that hardware address."""
-    try:
-        with open(f"/sys/class/net/{name}/address", encoding="ascii") as file:
-            return file.read().strip() == mac.lower()
-    except (OSError, ValueError):
-        return False
+    # Not by /sys, which may be of another network namespace than ours.
+    asked = struct.pack("16s24x", os.fsencode(name)[:15])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        try:
+            answer = fcntl.ioctl(sock.fileno(), _SIOCGIFHWADDR, asked)
+        except OSError:
+            return False
+    return answer[18:24].hex(":") == mac.lower()
 
 
 def delete_link(name: str, *, mac: str | None = None) -> None:

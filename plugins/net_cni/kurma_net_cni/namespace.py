@@ -37,6 +37,22 @@ def is_namespace(path: str) -> bool:
     return True
 
 
+def has_interface(namespace: str, interface: str) -> bool:
+    """Whether the interface is there; "" and a namespace that is gone have none."""
+
+    def look() -> bool:
+        try:
+            socket.if_nametoindex(interface)
+        except OSError:
+            return False
+        return True
+
+    try:
+        return bool(namespace) and in_network_namespace(namespace, look)
+    except OSError:
+        return False
+
+
 def intact(context: AttachmentContext, result: Json) -> bool:
     """Whether the pod's interface surely has the one address that the result says. Apps that may administer the
     network can take both away, and plugins find their rules by what they see there.

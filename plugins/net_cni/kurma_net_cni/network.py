@@ -21,7 +21,7 @@ from kurma_net_cni.chain import (
 )
 from kurma_net_cni.discover import discover
 from kurma_net_cni.execute import Executor
-from kurma_net_cni.namespace import intact, is_namespace
+from kurma_net_cni.namespace import has_interface, intact, is_namespace
 from kurma_net_cni.records import Record, Records
 
 if TYPE_CHECKING:
@@ -115,7 +115,10 @@ class CniNetwork:
 
     def limits(self, config: Mapping[str, Json]) -> bool:
         """Whether the network holds a pod to its rates itself, by the capability ``bandwidth``."""
-        return parse_chain(config).declares("bandwidth")
+        from kurma_net_cni.flaws import has_rates
+
+        chain = parse_chain(config)
+        return chain.declares("bandwidth") and not any(has_rates(plugin) for plugin in chain.plugins)
 
     # -- joining and leaving --
 
@@ -176,6 +179,8 @@ class CniNetwork:
                 sweep(chain.name, context.pod, record.result)
             if failures:  # some stumble over rules that they do not expect, and succeed once these are gone
                 record, failures = self._delete_chain(chain, context, namespace, record)
+            if failures:
+                record, failures = self._delete_baseless(chain, context, namespace, record, failures)
             # A configuration that a plugin does not understand, it understands at DEL no better; nothing was made.
             failures = [one for one in failures if record.refused is None or _reason(one) != record.refused]
             if not begun:
@@ -208,6 +213,33 @@ class CniNetwork:
                 self._records.write(record)
         return record, failures
 
+    def _delete_baseless(
+        self,
+        chain: Chain,
+        context: AttachmentContext,
+        namespace: str,
+        record: Record,
+        failures: list[NetworkError],
+    ) -> tuple[Record, list[NetworkError]]:
+        """Where the pod's interface is gone with the host's that it was made of, some plugins fail before they
+        have given back its addresses: then these are given back in their place.
+        """
+        from kurma_net_cni.flaws import LINK_ALONE
+
+        plugin = chain.plugins[0]
+        if 0 in record.left or plugin["type"] not in LINK_ALONE or has_interface(namespace, context.interface):
+            return record, failures
+        kind = (plugin.get("ipam") or {}).get("type")
+        try:
+            if kind:
+                previous = record.result if chain.has_check else None
+                self._execute("DEL", chain, plugin, context, namespace, previous, program=kind)
+        except NetworkError as error:
+            return record, [*failures, error]
+        record = replace(record, left=(*record.left, 0))
+        self._records.write(record)
+        return record, failures[:-1]  # the first of the chain was the last to be asked
+
     def check(self, context: AttachmentContext) -> None:
         """Runs CHECK of each plugin, where the configuration's version has it (0.4.0 on) and wants it.
 
@@ -220,7 +252,21 @@ class CniNetwork:
         chain = self._chain(context.attachment.config, record.version)
         if chain.has_check and not chain.disable_check:
             for plugin in chain.plugins:
-                self._execute("CHECK", chain, plugin, context, context.namespace, record.result)
+                self._check_plugin(chain, plugin, context, record.result)
+
+    def _check_plugin(
+        self, chain: Chain, plugin: Mapping[str, Json], context: AttachmentContext, result: Json
+    ) -> None:
+        from kurma_net_cni.flaws import cannot_check, ports_stand
+
+        if cannot_check(plugin["type"], document(chain, plugin, context.attachment)):
+            return
+        try:
+            self._execute("CHECK", chain, plugin, context, context.namespace, result)
+        except NetworkError:
+            ports = context.attachment.ports
+            if plugin["type"] != "portmap" or not ports_stand(chain.name, context.pod, ports, result):
+                raise
 
     def _execute(
         self,
@@ -230,10 +276,11 @@ class CniNetwork:
         context: AttachmentContext,
         namespace: str,
         previous: Json,
+        program: str = "",
     ) -> Json:
         return self._executor.execute(
             verb,
-            plugin["type"],
+            program or plugin["type"],
             document(chain, plugin, context.attachment, previous),
             pod=context.pod,
             namespace=namespace,
