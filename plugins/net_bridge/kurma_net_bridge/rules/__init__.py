@@ -5,21 +5,43 @@ Rules are in tables and chains of their own, named by the network's id; nobody e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from kurma_core.errors import NetworkError
 from kurma_core.models import PortMapping
 from kurma_net_bridge.rules.netfilter import Netfilter
 from kurma_net_bridge.rules.nftables import Nftables
-from kurma_net_bridge.rules.plan import NetworkRules, check_network, published
+from kurma_net_bridge.rules.plan import NetworkRules, Published, check_network, published
 from kurma_net_bridge.rules.tool import find_tool
+
+if TYPE_CHECKING:
+    from kurma_net_bridge.rules.xtables import Xtables
 
 __all__ = ["NetworkRules", "Rules"]
 
 
+class _Backend(Protocol):
+    @property
+    def programs(self) -> tuple[Xtables, ...]: ...
+
+    def ensure(self, netfilter: Netfilter, network: NetworkRules) -> bool: ...
+
+    def publish(
+        self, netfilter: Netfilter, network: NetworkRules, pod: str, wanted: Iterable[Published]
+    ) -> None: ...
+
+    def withdraw(self, netfilter: Netfilter, network: NetworkRules, pod: str) -> tuple[str, ...]: ...
+
+    def remove(self, netfilter: Netfilter, network: NetworkRules) -> None: ...
+
+    def found(self, netfilter: Netfilter) -> Sequence[tuple[str, str, str]]: ...
+
+
 class Rules:
     """Rules in the kernel of the network namespace that the calling thread is in. Nothing is kept between calls,
-    so any number of threads and processes may use it at once.
+    so any number of threads and processes may use it at once. nftables are used where there is ``nft``, else
+    iptables (docs/decisions/0022-packet-filter.md).
 
     :param note: tells the user something in one line.
     """
@@ -35,6 +57,7 @@ class Rules:
         :raises NetworkError: there is no packet filter on this host, or it refuses.
         """
         from kurma_net_bridge.rules.loopback import ensure_loopback_route
+        from kurma_net_bridge.rules.strict import pass_forward, tell_of_drops
         from kurma_net_bridge.rules.sysctls import ensure_sysctls
 
         check_network(network)
@@ -43,7 +66,11 @@ class Rules:
             if 6 in network.families:
                 ensure_loopback_route(network.bridge)
             with Netfilter() as netfilter:
-                return self._backend(netfilter).ensure(netfilter, network)
+                backend = self._choice(netfilter, network)
+                made = backend.ensure(netfilter, network)
+                pass_forward(netfilter, network, backend.programs)
+                tell_of_drops(netfilter, network, self._note)
+                return made
         except OSError as error:
             raise _failed(network, error) from None
 
@@ -62,7 +89,7 @@ class Rules:
         wanted = published(network, addresses, ports)
         try:
             with Netfilter() as netfilter:
-                self._backend(netfilter).publish(netfilter, network, pod, wanted)
+                self._choice(netfilter, network).publish(netfilter, network, pod, wanted)
                 forget_ports(netfilter, wanted)
         except OSError as error:
             raise _failed(network, error) from None
@@ -74,17 +101,22 @@ class Rules:
         check_network(network)
         try:
             with Netfilter() as netfilter:
-                for backend in self._backends(netfilter):
+                for backend in _backends():
                     forget_pod(netfilter, backend.withdraw(netfilter, network, pod))
         except OSError as error:
             raise _failed(network, error) from None
 
     def remove(self, network: NetworkRules) -> None:
         """Takes away everything of the network. Repeatable. Switches of the kernel stay."""
+        from kurma_net_bridge.rules.conntrack import forget_pod
+
         check_network(network)
         try:
             with Netfilter() as netfilter:
-                for backend in self._backends(netfilter):
+                for backend in _backends():
+                    pods = {pod for each, pod, _ in backend.found(netfilter) if each == network.id and pod}
+                    for pod in pods:
+                        forget_pod(netfilter, backend.withdraw(netfilter, network, pod))
                     backend.remove(netfilter, network)
         except OSError as error:
             raise _failed(network, error) from None
@@ -92,16 +124,36 @@ class Rules:
     def found(self) -> Sequence[tuple[str, str, str]]:
         """Network id, pod or "", and what it is, of each rule, table or chain of ours that is in the kernel."""
         with Netfilter() as netfilter:
-            return [one for backend in self._backends(netfilter) for one in backend.found(netfilter)]
+            return [one for backend in _backends() for one in backend.found(netfilter)]
 
-    def _backend(self, netfilter: Netfilter) -> Nftables:
-        return self._backends(netfilter)[0]
+    def _choice(self, netfilter: Netfilter, network: NetworkRules) -> _Backend:
+        """What makes rules. :raises NetworkError: there is nothing."""
+        from kurma_net_bridge.rules.iptables import Iptables
+        from kurma_net_bridge.rules.xtables import installed
 
-    def _backends(self, netfilter: Netfilter) -> list[Nftables]:
-        program = find_tool("nft")
-        if program is None:
-            raise NetworkError("no packet filter", hint="install nftables")
-        return [Nftables(program)]
+        nft = find_tool("nft")
+        if nft is not None and netfilter.has_tables():
+            return Nftables(nft)
+        programs = {family: installed(family) for family in network.families}
+        missing = ["iptables" if family == 4 else "ip6tables" for family, found in programs.items() if not found]
+        if not missing:
+            return Iptables([found[0] for found in programs.values()])
+        why = "the kernel has no nftables, and" if nft is not None else "there is no nft, and"
+        raise NetworkError(
+            f'network "{network.network}": no way to filter packets: {why} no {" and no ".join(missing)}',
+            hint="install one, e.g. Debian's package nftables",
+            network=network.network,
+        )
+
+
+def _backends() -> list[_Backend]:
+    """Whatever may have made rules, now or when other programs were installed."""
+    from kurma_net_bridge.rules.iptables import Iptables
+    from kurma_net_bridge.rules.xtables import installed
+
+    every = [xtables for family in (4, 6) for xtables in installed(family)]
+    kinds = [[one for one in every if one.legacy == legacy] for legacy in (False, True)]
+    return [Nftables(find_tool("nft") or "nft"), *(Iptables(kind) for kind in kinds if kind)]
 
 
 def _failed(network: NetworkRules, error: OSError) -> NetworkError:

@@ -25,6 +25,10 @@ from kurma_net_bridge.rules.netfilter import INET, Netfilter
 from kurma_net_bridge.rules.plan import NetworkRules, Published, comment, is_id
 from kurma_net_bridge.rules.tool import run_tool
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from kurma_net_bridge.rules.xtables import Xtables
+
 _PREFIX = "kurma-"
 _MAPS = {
     "one4": "ipv4_addr . inet_proto . inet_service : ipv4_addr . inet_service",
@@ -116,6 +120,8 @@ class Nftables:
 
     def __init__(self, program: str) -> None:
         self._program = program
+        #: As of the other backend: none of iptables.
+        self.programs: tuple[Xtables, ...] = ()
 
     def ensure(self, netfilter: Netfilter, network: NetworkRules) -> bool:
         """Makes the network's rules whole. True: they were not.

@@ -34,6 +34,8 @@ def run_tool(arguments: list[str], batch: str, failed: str, network: str) -> str
         lines = [line for line in finished.stderr.decode(errors="replace").splitlines() if line.strip()]
         # What only warns comes first.
         wrong = [line for line in lines if not line.lower().startswith(("# warning", "warning"))]
-        why = (wrong or lines or [f"it ended with status {finished.status}"])[0].strip()
+        # iptables-restore tells its name and version first, and the reason in the next line.
+        said = " ".join(line.strip() for line in (wrong or lines)[: 2 if name.endswith("restore") else 1])
+        why = said or f"it ended with status {finished.status}"
         raise NetworkError(f"{failed}: {name}: {why}", network=network)
     return finished.stdout.decode(errors="replace")

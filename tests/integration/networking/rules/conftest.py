@@ -215,20 +215,27 @@ def shared_world(own_host):
 
 
 def only(monkeypatch, tmp_path, *names):
-    """Lets Kurma find these programs alone."""
-    directory = tmp_path / "bin"
+    """Lets Kurma find these programs alone: ``NAME``, or ``NAME=TARGET``."""
+    directory = tmp_path / f"bin{next(_NUMBERS)}"
     directory.mkdir()
-    for name in names:
-        found = shutil.which(name)
-        assert found, name
+    for each in names:
+        name, _, target = each.partition("=")
+        found = shutil.which(target or name)
+        assert found, each
         (directory / name).symlink_to(found)
     monkeypatch.setattr("kurma_net_bridge.rules.tool.search_path", lambda: str(directory))
 
 
-@pytest.fixture(params=["nftables"])
+def iptables(flavour):
+    """What Kurma needs of one kind of iptables, for :func:`only`."""
+    names = [f"{program}-{verb}" for program in ("iptables", "ip6tables") for verb in ("save", "restore")]
+    return [f"{name}={name.replace('tables-', f'tables-{flavour}-')}" for name in names]
+
+
+@pytest.fixture(params=["nftables", "iptables-nft", "iptables-legacy"])
 def backend(request, monkeypatch, tmp_path):
-    if request.param == "nftables":
-        only(monkeypatch, tmp_path, "nft")
+    kind, _, flavour = request.param.partition("-")
+    only(monkeypatch, tmp_path, *(["nft"] if kind == "nftables" else iptables(flavour)))
     return request.param
 
 
