@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from kurma_core.isolator_list import IsolatorInfo
     from kurma_core.models import LogText, PodRecord
     from kurma_core.networking import Networking
+    from kurma_core.networking.care import Finding
     from kurma_core.pods.manager import Collected, PodManager
     from kurma_core.pods.request import PodRequest
     from kurma_core.pods.services import Services
@@ -466,6 +467,17 @@ class Client:
         """
         self._need_root("remove a network")
         self.networks.remove(name, self._pods.network_users(name))
+
+    def network_check(self, names: Sequence[str] = (), *, repair: bool = False) -> list[Finding]:
+        """What is wrong with networks, and with what pods have on the host by way of them (W12).
+
+        :param names: of networks: only what concerns these; empty: all.
+        :param repair: mend what can be mended.
+        :raises NetworkError: there is no network of such a name.
+        """
+        self._need_root("check networks")
+        caretaker = self._pods.caretaker
+        return caretaker.mend(names) if repair else caretaker.check(names)
 
     def stagers(self) -> list[Mapping[str, Json]]:
         """Every stager that ``--stager`` accepts: name, where it comes from, its configuration."""

@@ -753,14 +753,16 @@ class NetworkCare(Protocol):
 
         :param configs: of every network that names this driver now; there may be traces of others.
         :param pods: UUIDs of this state directory's pods that are joined, half so, or about to be: all of them
-            were on record before the first ``add``. Ask the kernel and the disk first, and compare then.
+            were on record before the first ``add``. Ask the kernel and the disk first, and compare then: each
+            ``in`` looks at the pods' records anew, as they are at that moment.
         :raises NetworkError: it cannot look.
         """
         ...
 
     def mend(self, configs: Sequence[Mapping[str, Json]], pods: Collection[str]) -> Sequence[Leak]:
         """Frees or puts right what :meth:`leaks` tells. Repeatable; may run beside ``add`` and ``delete`` of other
-        processes.
+        processes: what a pod may have come back for meanwhile is compared and freed under the lock that ``add``
+        takes.
 
         :returns: what is left.
         """

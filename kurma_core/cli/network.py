@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kurma_core.cli.declare import FORMAT, NO_LEGEND, Argument, command
+from kurma_core.cli.declare import FORMAT, NO_LEGEND, Argument, Option, command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,6 +17,15 @@ _COLUMNS: list[Column] = [
     ("SOURCE", lambda network: network.source),
     ("PROBLEM", lambda network: network.problem or ""),
 ]
+
+_FINDINGS: list[Column] = [
+    ("KIND", lambda one: one.leak.kind),
+    ("NETWORK", lambda one: one.leak.network),
+    ("POD", lambda one: one.leak.pod[:8]),
+    ("WHAT", lambda one: one.leak.what),
+    ("PROBLEM", lambda one: one.leak.why),
+]
+_MENDED: Column = ("MENDED", lambda one: "yes" if one.mended else "no")
 
 
 @command(FORMAT, NO_LEGEND)
@@ -47,6 +56,32 @@ def show(session: Session, *, name: str, format: str) -> None:
         )
 
     session.show(format, network.to_json(), page)
+
+
+@command(
+    Argument("names", "NAME", "Only these networks.", required=False, many=True),
+    Option("repair", "--repair", "Mend what can be mended."),
+    FORMAT,
+    NO_LEGEND,
+    root=True,
+)
+def check(session: Session, *, names: tuple[str, ...], repair: bool, format: str, no_legend: bool) -> int:
+    """Tell what is wrong with networks, and what pods have left.
+
+    Looked at are whether networks can be used, the interfaces and namespaces of running pods, and addresses,
+    interfaces, rules and namespaces that belong to no pod. Nothing is changed without --repair, which takes down
+    dead pods, frees what belongs to none, and puts back what running ones lack. Nothing of anybody else's is
+    touched. The exit code is 0 if all is well (or mended), and 1 if something is wrong.
+    """
+    found = session.client.network_check(names, repair=repair)
+    if found or format != "table":
+        columns = [*_FINDINGS, _MENDED] if repair else _FINDINGS
+        session.listing(format, found, columns, no_legend=no_legend)
+    if all(one.mended for one in found):
+        return 0
+    if not repair:
+        session.note("something is wrong: kurma network check --repair mends what can be mended")
+    return 1
 
 
 @command(Argument("names", "NAME", "The networks.", many=True), root=True)

@@ -110,6 +110,7 @@ TABLE: dict[str, Entry | Group] = {
         {
             "list": Entry("network", "list_", "List networks."),
             "show": Entry("network", "show", "Show everything that is known of a network."),
+            "check": Entry("network", "check", "Tell what is wrong with networks, and what pods have left."),
             "rm": Entry("network", "rm", "Take from the host what networks share among pods, such as a bridge."),
         },
     ),

@@ -72,20 +72,42 @@ def set_hostname(name: str) -> None:
 def share_directory(directory: str) -> None:
     """Make ``directory`` a shared mount, once, as ``ip netns`` does."""
     os.makedirs(directory, 0o755, exist_ok=True)
-    for _ in range(2):
-        try:
-            mounts.mount(None, directory, None, mounts.MS_SHARED | mounts.MS_REC)
-            return
-        except OSError as error:
-            if error.errno != errno.EINVAL:
-                raise
-        # Not a mount point yet.
-        mounts.mount(directory, directory, None, mounts.MS_BIND | mounts.MS_REC)
+    if _share(directory):
+        return
+    import fcntl
+
+    # Not a mount point yet: made one by one process alone, which ip(8) keeps to by the same lock.
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        if not _share(directory):
+            mounts.mount(directory, directory, None, mounts.MS_BIND | mounts.MS_REC)
+            _share(directory)
+    finally:
+        os.close(fd)
+
+
+def _share(directory: str) -> bool:
+    """Whether it is a mount, and then a shared one."""
+    try:
+        mounts.mount(None, directory, None, mounts.MS_SHARED | mounts.MS_REC)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        return False
+    return True
 
 
 def is_pinned(path: str) -> bool:
     """Whether a namespace is bound on ``path``."""
     return any(one.target == path and one.fstype == "nsfs" for one in mounts.mountinfo())
+
+
+def mounted_on(path: str) -> list[str]:
+    """What is mounted on ``path``, the lowest first: of a namespace as ``net:[4026532567]``, else the directory or
+    file of its file system.
+    """
+    return [one.root for one in mounts.mountinfo() if one.target == path]
 
 
 def make_netns(path: str) -> None:

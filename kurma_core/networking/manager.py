@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kurma_core.config import Config
     from kurma_core.hookspecs import Network
     from kurma_core.models import NetworkResult, TrafficLimit
+    from kurma_core.networking.care import DriverCare
 
 Json = Any
 
@@ -55,6 +56,14 @@ class Networking:
         self._catalog = Catalog(config, driver, resolve_alias, image_runner, names, self._default, note)
         self._ready: set[str] = set()
         self._setting_up: dict[str, Lock] = {}
+        self._names = names
+
+    def care(self) -> DriverCare:
+        """What looks after what the drivers have on the host (W12)."""
+        from kurma_core.networking.care import DriverCare, unused
+
+        infos = self._catalog.all()
+        return DriverCare(infos, self._names(), self._driver, self._note, unused(self._default, infos))
 
     # -- planning --
 

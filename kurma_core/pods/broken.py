@@ -22,8 +22,7 @@ def take_down(services: Services, directory: PodDirectory, *, force: bool) -> No
     :raises PodStateError: processes of it run, and ``force`` is not given.
     :raises KurmaError: something of it cannot be undone.
     """
-    from kurma_core.linux import namespaces
-    from kurma_core.pods.document import user_namespace
+    from kurma_core.networking.joined import PINS
 
     uuid = directory.uuid
     tree = CgroupTree(f"kurma/{uuid}")
@@ -36,11 +35,12 @@ def take_down(services: Services, directory: PodDirectory, *, force: bool) -> No
                 pod=uuid,
             )
         tree.kill()
-        joined = _attachments(directory)
+        joined = _attachments(directory) or _recorded(services, uuid)
         if joined:
             services.networking.delete_all(joined, pod=uuid, pod_name=uuid, namespace=namespace)
-        namespaces.unpin(namespace)
-        namespaces.unpin(user_namespace(uuid))
+        for kind in PINS:
+            services.joined.release(uuid, kind)
+        services.joined.forget(uuid)
         tree.remove()
     except OSError as error:
         raise HostError(
@@ -49,6 +49,12 @@ def take_down(services: Services, directory: PodDirectory, *, force: bool) -> No
             path=error.filename,
             pod=uuid,
         ) from None
+
+
+def _recorded(services: Services, uuid: str) -> tuple[Attachment, ...]:
+    """As they stand outside of the pod's own directory."""
+    record = services.joined.read(uuid)
+    return () if record is None else record.attachments
 
 
 def _attachments(directory: PodDirectory) -> tuple[Attachment, ...]:

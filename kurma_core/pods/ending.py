@@ -219,7 +219,8 @@ class PodEnder(PodFinder):
             os.close(lock)
 
     def collect(self, *, grace: float, dry_run: bool) -> Collected:
-        """Takes down what is dead, whenever it died, and removes pods that ended more than ``grace`` seconds ago.
+        """Takes down what is dead, whenever it died, removes pods that ended more than ``grace`` seconds ago, and
+        frees what pods that are gone have left on the host by way of networks.
 
         :returns: a line for each thing done, or that would be done, or was left.
         """
@@ -237,6 +238,10 @@ class PodEnder(PodFinder):
                 said.append(f"pod {uuid}: left: {error.message.removeprefix(f'pod {uuid}: ')}{hint}")
         if not dry_run:
             self.store.sweep(min(grace, _HALF_MADE_GRACE))
+        for finding in self.caretaker.of_gone_pods(dry_run=dry_run):
+            what = "would be freed" if dry_run else "freed" if finding.mended else "left"
+            failed = failed or (not dry_run and not finding.mended)
+            said.append(f"{finding.leak.what}: {finding.leak.why}: {what}")
         return Collected(said, failed=failed)
 
     def _collect_one(self, directory: PodDirectory, grace: float, dry_run: bool) -> Iterable[str]:

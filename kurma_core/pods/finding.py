@@ -25,6 +25,7 @@ from kurma_core.pods.space import unwritable
 if TYPE_CHECKING:
     from kurma_core.hookspecs import Stager
     from kurma_core.pod_store import PodDirectory
+    from kurma_core.pods.caring import Caretaker
     from kurma_core.pods.services import Services
 
 #: Seconds to wait for the owner lock, where nobody should hold it for long.
@@ -40,6 +41,13 @@ class PodFinder:
         self.services = services
         self.store = services.store
         self.events = Events(services.registry)
+
+    @property
+    def caretaker(self) -> Caretaker:
+        """Who looks after what pods have by way of networks."""
+        from kurma_core.pods.caring import Caretaker
+
+        return Caretaker(self.services, self.events)
 
     def pods(self) -> list[PodRecord]:
         """Every pod, oldest first. Dead ones are taken down on the way; a broken one never hides the rest."""

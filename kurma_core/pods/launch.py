@@ -121,10 +121,11 @@ class UserNamespace:
         launch.services.id_ranges.hold(launch.document.uuid, ids)
         whole = ((0, ids.first, ids.count),)
         launch.services.spawner.make_user_namespace(path, UserMap(whole, whole))
+        launch.services.joined.made(launch.document.uuid, "user")
 
     def undo(self, launch: Launch) -> None:
         # Its ids stay the pod's: what it has written, on volumes say, belongs to them.
-        _unpin(launch, launch.document.user_namespace, "user")
+        _release(launch, "user")
 
 
 class NetworkNamespace:
@@ -136,9 +137,10 @@ class NetworkNamespace:
         path = launch.document.network_namespace
         if path is not None:
             launch.services.spawner.make_namespace(path, userns=launch.document.user_namespace)
+            launch.services.joined.made(launch.document.uuid, "net")
 
     def undo(self, launch: Launch) -> None:
-        _unpin(launch, launch.document.network_namespace, "network")
+        _release(launch, "net")
 
 
 class Networks:
@@ -258,6 +260,11 @@ def ends_now(launch: Launch) -> None:
 
 def bring_up(launch: Launch) -> None:
     """Does all steps. On failure nothing is undone here: the caller tears down."""
+    document = launch.document
+    kinds = {"user": document.user_namespace, "net": document.network_namespace}
+    if any(kinds.values()):
+        wanted = [kind for kind, path in kinds.items() if path is not None]
+        launch.services.joined.begin(document.uuid, document.name, document.attachments, wanted)
     done: list[str] = []
     for step in STEPS:
         done.append(step.name)
@@ -295,6 +302,8 @@ def tear_down(launch: Launch) -> list[KurmaError]:
             # On a full disk, what is undone stays on record, and undoing it twice does no harm.
             if not unwritable(error):
                 failures.append(error)
+    if not failures:
+        launch.services.joined.forget(launch.document.uuid)
     return failures
 
 
@@ -375,15 +384,12 @@ def layers_of(state: Mapping[str, Json]) -> dict[str, list[str]]:
     return dict(layers) if isinstance(layers, dict) else {"": list(layers)}
 
 
-def _unpin(launch: Launch, path: str | None, kind: str) -> None:
-    """:param path: where the pod's namespace is held; None: it has none of its own."""
-    from kurma_core.linux import namespaces
-
-    if path is not None:
-        try:
-            namespaces.unpin(path)
-        except OSError as error:
-            raise _host_error(f"remove the {kind} namespace", launch, error) from None
+def _release(launch: Launch, kind: str) -> None:
+    """:param kind: of the pod's namespaces that are pinned: ``net`` or ``user``."""
+    try:
+        launch.services.joined.release(launch.document.uuid, kind)
+    except OSError as error:
+        raise _host_error(f"remove the {'network' if kind == 'net' else kind} namespace", launch, error) from None
 
 
 def _host_error(what: str, launch: Launch, error: OSError) -> HostError:

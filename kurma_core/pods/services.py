@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kurma_core.images import ImageManager
     from kurma_core.metadata.service import MetadataService
     from kurma_core.networking import Networking
+    from kurma_core.networking.joined import JoinRecords
     from kurma_core.pods.id_ranges import IdRanges
     from kurma_core.registry import PluginRegistry
     from kurma_core.spawner.client import Spawner
@@ -58,6 +59,13 @@ class Services:
             lambda: self.registry.names(group),
             lambda: self.registry.image_runner(group),
         )
+
+    @functools.cached_property
+    def joined(self) -> JoinRecords:
+        """What pods have on the host by way of networks."""
+        from kurma_core.networking.joined import JoinRecords
+
+        return JoinRecords(self.config.state_dir)
 
     @functools.cached_property
     def id_ranges(self) -> IdRanges:

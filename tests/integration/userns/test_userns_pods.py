@@ -660,16 +660,19 @@ def test_killed_on_the_way_down(house, when):
 
 
 def test_a_namespace_that_lies_in_the_way(house):
-    """Somebody else's file: not ours to take."""
+    """Somebody else's: not ours to take. An empty file, on which one was before a reboot, is nothing any more."""
     record = house.client.prepare(house.request("true", userns="auto"))
     path = f"/run/kurma/userns/{record.uuid}"
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "w"):
-        pass
-    with pytest.raises(KurmaError, match=r"cannot make the user namespace .*exists"):
-        house.start(record.uuid)
-    assert left_of(record.uuid) == []
+    with open(path, "w") as file:
+        file.write("somebody's")
+    for _ in range(2):
+        with pytest.raises(KurmaError, match=r"cannot make the user namespace .*exists"):
+            house.start(record.uuid)
+        assert left_of(record.uuid) == [path]
+    os.truncate(path, 0)
     assert house.start(record.uuid)[0].exit_code == 0
+    assert left_of(record.uuid) == []
 
 
 def test_a_broken_record_leaves_no_namespace(house):

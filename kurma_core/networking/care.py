@@ -1,0 +1,146 @@
+"""Looking after what network plugins have on the host (W12): what they say of it, and their mending of it.
+
+Plugins need not have the members for it (``NetworkCare`` and ``NetworkStatus`` of :mod:`kurma_core.hookspecs`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kurma_core.errors import KurmaError
+from kurma_core.hookspecs import Leak
+from kurma_core.networking import builtin
+from kurma_core.value import frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+    from kurma_core.hookspecs import Network
+    from kurma_core.networking.catalog import NetworkInfo
+
+Json = Any
+
+
+@frozen
+class Finding:
+    """:param leak: what is wrong. :param mended: it was, and is so no longer."""
+
+    leak: Leak
+    mended: bool = False
+
+    def to_json(self) -> dict[str, Json]:
+        leak = self.leak
+        return {
+            "kind": leak.kind,
+            "network": leak.network or None,
+            "pod": leak.pod or None,
+            "what": leak.what,
+            "why": leak.why,
+            "mended": self.mended,
+        }
+
+
+class DriverCare:
+    """All drivers of one state directory's networks.
+
+    :param infos: every network that a pod may name.
+    :param names: of the enabled network plugins: one that no network names now may have had some.
+    :param driver: the plugin of that name, loaded.
+    :param unused: names of networks that no pod has ever joined, and that are chosen only then.
+    """
+
+    def __init__(
+        self,
+        infos: Sequence[NetworkInfo],
+        names: Iterable[str],
+        driver: Callable[[str], Network],
+        note: Callable[[str], None],
+        unused: Collection[str] = (),
+    ) -> None:
+        self._infos = [info for info in infos if info.driver or info.problem]
+        self._names = tuple(dict.fromkeys([*names, *[info.driver for info in infos if info.driver]]))
+        self._driver = driver
+        self._note = note
+        self._unused = unused
+
+    def unusable(self, wanted: Collection[str] = ()) -> list[Leak]:
+        """Networks that pods could not join now, as their drivers say, or that have none.
+
+        :param wanted: names of networks; empty: all.
+        """
+        found = []
+        for info in self._infos:
+            if wanted and info.name not in wanted:
+                continue
+            why = info.problem or self._unusable(info)
+            if why:
+                found.append(Leak("network", f"network {info.name}", why, info.name))
+        return found
+
+    def _unusable(self, info: NetworkInfo) -> str | None:
+        try:
+            status = getattr(self._driver(info.driver), "status", None)
+            if status is not None and info.name not in self._unused:
+                status(info.config)
+        except Exception as error:  # noqa: BLE001 - a plugin may be anybody's; what it raises is the answer
+            return _said(error)
+        return None
+
+    def leaks(self, pods: Collection[str], drivers: Collection[str] | None = None) -> list[Leak]:
+        """What drivers tell twice: what is just being left is gone at the second look.
+
+        :param pods: the joined ones, asked of the disk at each look.
+        :param drivers: only these.
+        """
+        found: list[Leak] = []
+        for name in self._names if drivers is None else drivers:
+            first = self._ask(name, "leaks", pods)
+            if first:
+                again = self._ask(name, "leaks", pods)
+                found += [leak for leak in again if leak in first]
+        return found
+
+    def mend(self, pods: Collection[str], drivers: Collection[str]) -> None:
+        """Has these drivers mend whatever they tell. What is left, :meth:`leaks` says; why, is noted here where a
+        driver fails.
+        """
+        for name in drivers:
+            for leak in self._ask(name, "mend", pods):
+                if leak.kind == "plugin":
+                    self._note(f"{leak.what} {leak.why}")
+
+    def drivers_of(self, wanted: Collection[str]) -> tuple[str, ...]:
+        """Names of the drivers that serve these networks; of all, where none are named."""
+        if not wanted:
+            return self._names
+        return tuple(dict.fromkeys(info.driver for info in self._infos if info.name in wanted and info.driver))
+
+    def _ask(self, name: str, verb: str, pods: Collection[str]) -> Sequence[Leak]:
+        try:
+            method = getattr(self._driver(name), verb, None)
+        except KurmaError as error:
+            # Told where a network needs it; that it is broken keeps nobody from asking the others.
+            if any(info.driver == name for info in self._infos):
+                self._note(error.message)
+            return ()
+        if method is None:
+            return ()
+        try:
+            told: Sequence[Leak] = tuple(method(self._configs(name), pods))
+        except Exception as error:  # noqa: BLE001 - as above
+            what = "look for leaks" if verb == "leaks" else "mend"
+            return (Leak("plugin", f"network plugin {name}", f"cannot {what}: {_said(error)}"),)
+        return told
+
+    def _configs(self, driver: str) -> list[Mapping[str, Json]]:
+        return [info.config for info in self._infos if info.driver == driver and info.name not in self._unused]
+
+
+def unused(default: builtin.DefaultNetwork, infos: Iterable[NetworkInfo]) -> frozenset[str]:
+    """The built-in network as long as it is not chosen."""
+    built_in = any(info.name == builtin.DEFAULT and info.source == "built-in" for info in infos)
+    return frozenset([builtin.DEFAULT]) if built_in and not default.chosen() else frozenset()
+
+
+def _said(error: Exception) -> str:
+    return error.message if isinstance(error, KurmaError) else f"{type(error).__name__}: {error}"

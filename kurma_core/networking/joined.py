@@ -1,0 +1,212 @@
+"""What pods have on the host by way of networks, on record from before it is made until it is undone (W11, W12).
+
+``networks/pods/UUID`` in the state directory: a line of JSON that says what the pod will be joined to, then a line
+for each namespace that was made (``net 4026532567``: its kind and inode). Namespaces are pinned at places that all
+state directories of a host share; what has no record here is a stranger's, and nobody's but his to remove. The
+record is there when the pod's own directory is gone.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from kurma_core.errors import HostError
+from kurma_core.linux import namespaces
+from kurma_core.linux.process import boot_id
+from kurma_core.models import Attachment
+from kurma_core.value import frozen, replace
+
+Json = Any
+VERSION = 1
+#: Where a namespace of that kind is pinned, and what it is called.
+PINS: Mapping[str, tuple[str, str]] = {
+    "net": ("/run/netns/kurma-{}", "network namespace"),
+    "user": ("/run/kurma/userns/{}", "user namespace"),
+}
+
+
+def pin_path(kind: str, uuid: str) -> str:
+    """Where that pod's namespace is pinned. :param kind: ``net`` or ``user``."""
+    return PINS[kind][0].format(uuid)
+
+
+@frozen
+class JoinRecord:
+    """:param boot: of the host, when the namespaces were made: they do not outlive it.
+    :param attachments: as they were planned.
+    :param made: inode by kind, of the namespaces that were made. One that is missing may be just being made.
+    """
+
+    uuid: str
+    name: str
+    boot: str
+    attachments: tuple[Attachment, ...]
+    made: Mapping[str, int]
+
+
+class JoinRecords:
+    """The records of one state directory. Cheap to make."""
+
+    def __init__(self, state_dir: str) -> None:
+        self._directory = os.path.join(state_dir, "networks", "pods")
+        # What this process has made, should somebody remove or move the state directory under it.
+        self._own: dict[str, JoinRecord] = {}
+
+    def path(self, uuid: str) -> str:
+        return f"{self._directory}/{uuid}"
+
+    # -- a pod comes and goes --
+
+    def begin(self, uuid: str, name: str, attachments: Iterable[Attachment], kinds: Iterable[str]) -> None:
+        """Puts on record what will be made, and clears its places: of an earlier run's namespaces, and of empty
+        files that are nothing any more (as after a reboot that has not emptied /run).
+
+        :param kinds: of the namespaces to be made.
+        :raises HostError: something else lies there; or the record cannot be written.
+        """
+        wanted = tuple(kinds)
+        if self.read(uuid) is not None:
+            for kind in PINS:
+                self.release(uuid, kind)
+        for kind in wanted:
+            clear(kind, pin_path(kind, uuid))
+        record = JoinRecord(uuid, name, boot_id(), tuple(attachments), {})
+        value = {
+            "version": VERSION,
+            "name": name,
+            "boot": record.boot,
+            "attachments": [attachment.to_json() for attachment in record.attachments],
+        }
+        self._write(uuid, os.O_TRUNC, json.dumps(value))
+        self._own[uuid] = record
+
+    def made(self, uuid: str, kind: str) -> None:
+        """The namespace is made and pinned. :raises HostError: that cannot be recorded."""
+        inode = os.stat(pin_path(kind, uuid)).st_ino
+        record = self._own[uuid]
+        self._own[uuid] = replace(record, made={**record.made, kind: inode})
+        self._write(uuid, os.O_APPEND, f"{kind} {inode}")
+
+    def _write(self, uuid: str, flag: int, line: str) -> None:
+        # Not by way of a second file: a torn record is one whose pod has nothing yet.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | flag
+        path = self.path(uuid)
+        try:
+            try:
+                fd = os.open(path, flags, 0o600)
+            except FileNotFoundError:
+                os.makedirs(self._directory, 0o700, exist_ok=True)
+                fd = os.open(path, flags, 0o600)
+            try:
+                text = line.encode() + b"\n"
+                if os.write(fd, text) != len(text):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise HostError(
+                f"pod {uuid}: cannot write {path}: {error.strerror}", errno=error.errno, path=path, pod=uuid
+            ) from None
+
+    def release(self, uuid: str, kind: str) -> None:
+        """Lets go of the pod's namespace, if this state directory has made it; whatever lies over it goes, too.
+        Repeatable; nothing there is success.
+
+        :raises OSError: it cannot be unmounted.
+        """
+        if self.holds(uuid, kind):
+            namespaces.unpin(pin_path(kind, uuid))
+
+    def forget(self, uuid: str) -> None:
+        """All is undone. Where that cannot be written, the record is found again by who looks for leaks."""
+        self._own.pop(uuid, None)
+        with suppress(OSError):
+            os.unlink(self.path(uuid))
+
+    # -- looking --
+
+    def uuids(self) -> list[str]:
+        """Of every pod that has a record, in no order."""
+        try:
+            return os.listdir(self._directory)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def read(self, uuid: str) -> JoinRecord | None:
+        """None: there is none. One that is torn or damaged tells of nothing."""
+        try:
+            with open(self.path(uuid), "rb") as file:
+                head, *lines = file.read().decode(errors="replace").splitlines() or [""]
+        except OSError:
+            return None
+        made = {}
+        for line in lines:
+            kind, _, inode = line.partition(" ")
+            if kind in PINS and inode.isdecimal():
+                made[kind] = int(inode)
+        try:
+            value = json.loads(head)
+            attachments = tuple(Attachment.from_json(one) for one in value["attachments"])
+            return JoinRecord(uuid, str(value["name"]), str(value["boot"]), attachments, made)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return JoinRecord(uuid, "", "", (), made)
+
+    def holds(self, uuid: str, kind: str) -> bool:
+        """Whether something of ours is at the pod's place for that namespace: the namespace, or the empty file on
+        which it was, or was to be.
+        """
+        record = self.read(uuid) or self._own.get(uuid)
+        if record is None:
+            return False
+        path = pin_path(kind, uuid)
+        try:
+            found = os.lstat(path)
+        except FileNotFoundError:
+            return False
+        inode = record.made.get(kind)
+        this_boot = record.boot == boot_id()
+        if found.st_dev == _device_of_namespaces() and this_boot and inode in (None, found.st_ino):
+            return True
+        on_it = namespaces.mounted_on(path)
+        if not on_it:
+            return _is_empty_file(found)
+        # Something lies over it.
+        return this_boot and f"{kind}:[{inode}]" in on_it
+
+
+def clear(kind: str, path: str) -> None:
+    """Makes room for a pod's namespace: an empty file is nothing any more.
+
+    :raises HostError: something else is there.
+    """
+    what = PINS[kind][1]
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return
+    try:
+        if _is_empty_file(found) and not namespaces.mounted_on(path):
+            os.unlink(path)
+            return
+    except OSError as error:
+        raise HostError(f"cannot make the {what} {path}: {error.strerror}", path=path, errno=error.errno) from None
+    raise HostError(
+        f"cannot make the {what} {path}: something that is not this pod's exists there",
+        hint="does a pod of another state directory have the same UUID? else look, and remove it: umount and rm",
+        path=path,
+        errno=errno.EEXIST,
+    )
+
+
+def _is_empty_file(found: os.stat_result) -> bool:
+    return stat.S_ISREG(found.st_mode) and not found.st_size and found.st_dev != _device_of_namespaces()
+
+
+def _device_of_namespaces() -> int:
+    return os.stat("/proc/self/ns/net").st_dev
