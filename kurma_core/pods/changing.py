@@ -8,11 +8,10 @@ comes after a death finds either the pod as it was, and takes away the rest, or 
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
-from kurma_core.errors import KurmaError, PodStateError, StagerError
+from kurma_core.errors import KurmaError, PodNotFoundError, PodStateError, StagerError
 from kurma_core.pods import memory_request, metadata, recovery, traffic, volumes
 from kurma_core.pods.ending import PodEnder
 from kurma_core.pods.launch import Launch, layers_of, pod_setup, read_attachments
@@ -262,9 +261,10 @@ class PodChanger(PodEnder):
 
     def _collect_one(self, directory: PodDirectory, grace: float, dry_run: bool) -> Iterator[str]:
         yield from super()._collect_one(directory, grace, dry_run)
-        if not os.path.isdir(directory.path):
-            return
-        state = directory.read_state()
+        try:
+            state = directory.read_state()
+        except PodNotFoundError:
+            return  # it is removed, or just being made
         if state["state"] != "running" or state.get("change") is None or directory.apps_locked():
             return
         if not dry_run:

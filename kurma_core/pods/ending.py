@@ -260,8 +260,8 @@ class PodEnder(PodFinder):
             if state["state"] != "preparing":
                 read_document(directory)
         except PodNotFoundError:
-            if directory.owned():
-                return  # it is just being made
+            if directory.owned() or os.path.exists(directory.file("state.json")):
+                return  # it is just being made, or has just been
             raise
         if state["state"] in ("running", "stopping") and not directory.owned():
             yield f"pod {directory.uuid}: runs without an owner: left (kurma stop {directory.uuid[:8]})"

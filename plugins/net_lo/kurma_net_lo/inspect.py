@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import socket
+import struct
 
 _SIOCGIFFLAGS = 0x8913
 _SIOCGIFADDR = 0x8915
@@ -21,6 +22,7 @@ def missing() -> str | None:
         if not flags & _IFF_UP:
             return "lo is down"
         try:
+            # It may have others besides, as that of the metadata service: this one is asked for.
             address = socket.inet_ntoa(_ask(sock, _SIOCGIFADDR)[20:24])
             netmask = socket.inet_ntoa(_ask(sock, _SIOCGIFNETMASK)[20:24])
         except OSError as error:
@@ -33,7 +35,9 @@ def missing() -> str | None:
 
 
 def _ask(sock: socket.socket, request: int) -> bytes:
-    return fcntl.ioctl(sock.fileno(), request, b"lo".ljust(40, b"\0"))
+    """``struct ifreq``: the name, and which of its addresses is meant (the first one, if it lacks that)."""
+    asked = b"lo".ljust(16, b"\0") + struct.pack("=HH4s", socket.AF_INET, 0, socket.inet_aton("127.0.0.1"))
+    return fcntl.ioctl(sock.fileno(), request, asked.ljust(40, b"\0"))
 
 
 def _ipv6_is_right() -> bool:

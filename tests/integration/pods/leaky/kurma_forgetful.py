@@ -1,0 +1,10 @@
+"""The same network, by a plugin that cannot be asked for leaks."""
+
+from kurma_leaky import Forgetful
+
+from kurma_core.hookspecs import Driver, hookimpl
+
+
+@hookimpl
+def kurma_network():
+    return Driver(Forgetful)

@@ -1,0 +1,317 @@
+"""What pods have on the host by networks goes with them, whatever was killed when; what is others' never (W12)."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kurma_core.errors import NetworkError
+from kurma_core.linux import namespaces
+
+pytestmark = pytest.mark.root
+
+KURMA = (sys.executable, "-m", "kurma_core.cli.main")
+LEAKY = Path(__file__).parent / "leaky"
+NETWORKS = {
+    "container_networks": [{"name": "leaky", "plugin": "leaky"}, {"name": "forgetful", "plugin": "forgetful"}],
+    "stop_timeout": 3,
+}
+
+
+def output(*command):
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def host():
+    """All that networks have on the host, as its admin sees it."""
+    return {
+        "links": {link["ifname"]: link.get("ifalias") for link in json.loads(output("ip", "-j", "link"))},
+        "addresses": [(one["ifname"], one["addr_info"]) for one in json.loads(output("ip", "-j", "address"))],
+        "routes": json.loads(output("ip", "-j", "route")),
+        "nftables": output("nft", "list", "ruleset"),
+        "namespaces": sorted(os.listdir("/run/netns")) if os.path.isdir("/run/netns") else [],
+    }
+
+
+@pytest.fixture(autouse=True)
+def plugin(monkeypatch):
+    monkeypatch.syspath_prepend(str(LEAKY))
+    monkeypatch.setenv("PYTHONPATH", str(LEAKY))
+    yield
+    for name in ("kurma_leaky", "kurma_forgetful"):
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def leaky(make_house):
+    """A house whose pods may join ``leaky``, which can be asked for leaks, and ``forgetful``, which cannot."""
+    house = make_house(NETWORKS)
+    output("nft", "add", "table", "inet", "leaky")
+    yield house
+    output("nft", "delete", "table", "inet", "leaky")
+
+
+@pytest.fixture
+def strangers():
+    """Things of others that look like ours: as they were before, afterwards."""
+    uuid = "5e0f4a1c-0000-4000-8000-00000000abcd"
+    for command in (
+        f"ip netns add kurma-{uuid}",
+        "ip netns add others",
+        "ip link add kurma-br7 type bridge",
+        f"ip link add le5e0f4a1c type veth peer name lkpeer netns kurma-{uuid}",
+        "ip address add 10.77.0.1/24 dev kurma-br7",
+        "nft add table inet kurma",
+        f"nft add chain inet kurma leaky-{uuid}",
+    ):
+        output(*command.split())
+    os.makedirs("/run/kurma/userns", exist_ok=True)
+    namespaces.pin("/proc/self/ns/user", f"/run/kurma/userns/{uuid}")
+    before = host()
+    yield
+    assert host() == before
+    assert os.stat(f"/run/kurma/userns/{uuid}").st_ino == os.stat("/proc/self/ns/user").st_ino
+    namespaces.unpin(f"/run/kurma/userns/{uuid}")
+    for command in (
+        "ip link delete le5e0f4a1c",
+        "ip link delete kurma-br7",
+        f"ip netns delete kurma-{uuid}",
+        "ip netns delete others",
+        "nft delete table inet kurma",
+    ):
+        output(*command.split())
+
+
+def addresses(house, driver="leaky"):
+    """That the plugin has given, which exist from the network's first use on."""
+    path = f"{house.state}/plugins/kurma.networks/{driver}/addresses"
+    return os.listdir(path) if os.path.isdir(os.path.dirname(path)) else []
+
+
+def records(house):
+    """UUIDs of the pods that the core has on record."""
+    return os.listdir(f"{house.state}/networks/pods")
+
+
+def left_of(house, uuid):
+    """Of that pod, on the host and on record."""
+    everything = json.dumps(host())
+    places = [path for path in (f"/run/netns/kurma-{uuid}", f"/run/kurma/userns/{uuid}") if os.path.lexists(path)]
+    everything = everything.replace(f"kurma-{uuid}", "")
+    found = [word for word in (f"le{uuid[:8]}", f"fo{uuid[:8]}", f"-{uuid}") if word in everything]
+    return places + found + addresses(house) + addresses(house, "forgetful") + records(house)
+
+
+def dead(house, dies=None, *, net="leaky", faults=(), then=None, **options):
+    """UUID of a pod whose owner was killed somewhere."""
+    if dies is not None:
+        os.environ["KURMA_LEAKY_DIES"] = dies
+    try:
+        run = house.launch(
+            "trap exit TERM; while :; do sleep 0.02; done", net=net, wait=None, faults=faults, **options
+        )
+        if then is not None:
+            run.wait_state("running")
+            run.signal(then)
+        assert run.wait() == -signal.SIGKILL, run.errors
+    finally:
+        os.environ.pop("KURMA_LEAKY_DIES", None)
+    return run.uuid
+
+
+def said(findings):
+    return [(one.leak.kind, one.mended) for one in findings]
+
+
+# --- killed ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("net", ["leaky", "forgetful"])
+@pytest.mark.parametrize(
+    "dies", ["add:0", "add:1", "add:2", "add:3", "delete:0", "delete:1", "delete:2", "delete:3"]
+)
+def test_killed_inside_the_plugin(leaky, strangers, net, dies):
+    uuid = dead(leaky, dies, net=net, then=signal.SIGTERM if dies.startswith("delete") else None, userns="auto")
+    assert left_of(leaky, uuid)
+    assert leaky.client.gc(grace=1000) == (f"pod {uuid}: taken down",)
+    assert left_of(leaky, uuid) == []
+    assert leaky.client.network_check() == []
+
+
+@pytest.mark.parametrize("step", ["user-namespace", "network-namespace", "networks"])
+@pytest.mark.parametrize("when", ["before", "after", "undoing", "undone"])
+def test_killed_at_a_step_and_its_directory_removed(leaky, strangers, when, step):
+    """Nobody but the record outside of it knows that pod."""
+    then = signal.SIGTERM if when.startswith("und") else None
+    uuid = dead(leaky, faults=[[when, step]], then=then, userns="auto", net=["leaky", "forgetful"])
+    name = next(name for name in os.listdir(f"{leaky.state}/pods/names"))
+    shutil.rmtree(leaky.path(uuid))
+    os.unlink(f"{leaky.state}/pods/names/{name}")
+    shutil.rmtree(f"/sys/fs/cgroup/none/{uuid}", ignore_errors=True)
+    before = left_of(leaky, uuid)
+    lines = leaky.client.gc(grace=0, dry_run=True)
+    assert lines
+    assert all(line.endswith(": would be freed") for line in lines)
+    assert left_of(leaky, uuid) == before
+    done = leaky.client.gc(grace=0)
+    assert done == tuple(line.replace("would be freed", "freed") for line in lines)
+    assert not done.failed
+    assert left_of(leaky, uuid) == []
+    assert leaky.client.gc(grace=0) == ()
+    end_cgroups(uuid)
+
+
+def end_cgroups(uuid):
+    from kurma_core.linux.cgroups import CgroupTree
+
+    tree = CgroupTree(f"kurma/{uuid}")
+    tree.kill()
+    tree.remove()
+
+
+def test_another_state_directory_is_a_stranger(leaky, make_house, tmp_path, busybox_image, session_state):
+    """Its pods, living and dead, are its own to look after, though they use the same places."""
+    state = str(tmp_path / "other")
+    other = make_house(NETWORKS, state=state, image=leaky.image)
+    other.client.images.fetch(busybox_image)
+    with other.running(net="leaky", userns="auto") as living:
+        uuid = dead(other, "add:3")
+        shutil.rmtree(other.path(uuid))
+        before = host()
+        assert leaky.client.network_check() == leaky.client.network_check(repair=True) == []
+        assert leaky.client.gc(grace=0) == ()
+        assert host() == before
+        kinds = [one.leak.kind for one in other.client.network_check()]
+        assert sorted(kinds) == ["address", "chain", "interface", "namespace", "record"]
+        assert {one.leak.pod for one in other.client.network_check()} == {uuid}
+        assert all(one.mended for one in other.client.network_check(repair=True))
+        assert other.client.network_check() == []
+        assert addresses(other) == ["10.77.0.2"]
+        assert other.enter(living.uuid, "ip", "link", "show", "eth0")[0] == 0
+        end_cgroups(uuid)
+
+
+# --- check and repair --------------------------------------------------------------------------------------------
+
+
+def test_what_a_running_pod_lacks(leaky, strangers):
+    with leaky.running(net="leaky", userns="auto") as pod, leaky.running(net="leaky") as neighbour:
+        assert leaky.client.network_check() == []
+        inode = os.stat(f"/run/netns/kurma-{pod.uuid}").st_ino
+        output("ip", "netns", "delete", f"kurma-{pod.uuid}")
+        namespaces.unpin(f"/run/kurma/userns/{pod.uuid}")
+        found = leaky.client.network_check()
+        assert [one.leak.what for one in found] == [
+            f"user namespace /run/kurma/userns/{pod.uuid}",
+            f"network namespace /run/netns/kurma-{pod.uuid}",
+        ]
+        assert {one.leak.pod for one in found} == {pod.uuid}
+        assert said(leaky.client.network_check(repair=True)) == [("namespace", True)] * 2
+        assert leaky.client.network_check() == []
+        assert os.stat(f"/run/netns/kurma-{pod.uuid}").st_ino == inode
+        assert "eth0" in output("ip", "netns", "exec", f"kurma-{pod.uuid}", "ip", "link")
+        # Another one in its place is somebody's: told, and left alone.
+        output("ip", "netns", "delete", f"kurma-{pod.uuid}")
+        output("ip", "netns", "add", f"kurma-{pod.uuid}")
+        (one,) = leaky.client.network_check(repair=True)
+        assert (one.leak.why.endswith("is another one"), one.mended) == (True, False)
+        output("ip", "netns", "delete", f"kurma-{pod.uuid}")
+        assert said(leaky.client.network_check(repair=True)) == [("namespace", True)]
+        output("ip", "link", "delete", f"le{pod.uuid[:8]}")
+        for repair in (False, True):
+            (one,) = leaky.client.network_check(repair=repair)
+            assert (one.leak.kind, one.leak.network, one.mended) == ("attachment", "leaky", False)
+            assert one.leak.why == "its cable is gone"
+        assert leaky.client.network_check(["forgetful"]) == []
+        assert seen(leaky, neighbour) == 0
+    assert left_of(leaky, pod.uuid) == []
+
+
+def seen(house, pod):
+    return house.enter(pod.uuid, "ip", "link", "show", "eth0")[0]
+
+
+def test_a_dead_pod_is_told_and_taken_down(leaky, strangers):
+    uuid = dead(leaky, faults=[["after", "networks"]], name="half")
+    (one,) = leaky.client.network_check()
+    assert (one.leak.what, one.leak.pod) == ("pod half", uuid)
+    assert leaky.state_of(uuid)["steps"], "only looked at"
+    assert said(leaky.client.network_check(repair=True)) == [("pod", True)]
+    assert left_of(leaky, uuid) == []
+    assert leaky.client.network_check() == []
+
+
+def test_networks_that_cannot_be_used(make_house):
+    house = make_house(
+        {
+            "container_networks": [
+                {"name": "off", "plugin": "leaky", "broken": True},
+                {"name": "none-such", "plugin": "nonesuch"},
+            ]
+        }
+    )
+    found = {one.leak.network: one.leak.why for one in house.client.network_check()}
+    assert found["off"] == "it is broken on purpose"
+    assert "nonesuch" in found["none-such"]
+    assert [one.leak.network for one in house.client.network_check(["off"], repair=True)] == ["off"]
+    with pytest.raises(NetworkError, match='no network "of"'):
+        house.client.network_check(["of"])
+
+
+def test_the_command(leaky, strangers):
+    def kurma(*words):
+        command = [
+            sys.executable,
+            "-m",
+            "kurma_core.cli.main",
+            "--dir",
+            leaky.state,
+            "--config",
+            leaky.config_file,
+        ]
+        done = subprocess.run([*command, *words], capture_output=True, text=True, timeout=60)
+        return done.returncode, done.stdout, done.stderr
+
+    assert kurma("network", "check") == (0, "", "")
+    uuid = dead(leaky, "add:3")
+    shutil.rmtree(leaky.path(uuid))
+    code, out, err = kurma("network", "check")
+    assert (code, err) == (1, "kurma: something is wrong: kurma network check --repair mends what can be mended\n")
+    assert out.splitlines()[0].split() == ["KIND", "NETWORK", "POD", "WHAT", "PROBLEM"]
+    assert f"interface le{uuid[:8]}" in out
+    code, out, _ = kurma("network", "check", "leaky", "--format", "json")
+    assert code == 1
+    assert {one["kind"] for one in json.loads(out)} == {"interface", "address", "chain"}
+    assert set(json.loads(out)[0]) == {"kind", "network", "pod", "what", "why", "mended"}
+    code, out, err = kurma("network", "check", "--repair")
+    assert (code, err) == (0, "")
+    assert out.splitlines()[0].split()[-1] == "MENDED"
+    assert {line.split()[-1] for line in out.splitlines()[1:]} == {"yes"}
+    assert kurma("network", "check", "--repair", "--format", "json") == (0, "[]\n", "")
+    assert left_of(leaky, uuid) == []
+    end_cgroups(uuid)
+
+
+def test_no_false_leak_beside_pods_that_come_and_go(leaky):
+    """Checks and sweeps all the while: nothing is wrong, and every pod has its network to the end."""
+    script = "ip addr show eth0 | grep -q 10.77 && sleep 0.3 && ip link show eth0"
+    left, running, looks = 8, [], 0
+    with leaky.connect() as client:
+        while left or running:
+            while left and len(running) < 2:
+                left -= 1
+                running.append(leaky.launch(script, net=["leaky", "forgetful"], ephemeral=True, wait=None))
+            assert client.network_check() == []
+            assert client.gc(grace=1000) == ()
+            assert client.network_check(repair=True) == []
+            looks += 1
+            for run in [run for run in running if run.process.poll() is not None]:
+                running.remove(run)
+                assert run.wait() == 0, run.errors
+    assert looks > 4
+    assert addresses(leaky) == addresses(leaky, "forgetful") == records(leaky) == []
