@@ -67,6 +67,7 @@ class NetworkConfig:
 
     :param aci: or ``plugin``: exactly one is set.
     :param container_interface: the interface inside the pod, or a template of it (W5).
+    :param names: pods on it find each other by name (W10).
     :param config: everything else, as it stands in the file: the plugin's.
     """
 
@@ -76,6 +77,7 @@ class NetworkConfig:
     container_interface: str | None = None
     default: bool = False
     optional: bool = False
+    names: bool = True
     config: Mapping[str, Json] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Json]:
@@ -87,6 +89,7 @@ class NetworkConfig:
             "containerInterface": self.container_interface,
             "default": self.default,
             "optional": self.optional,
+            "names": self.names,
         }
         return {name: value for name, value in named.items() if value is not None} | dict(self.config)
 
@@ -432,5 +435,6 @@ def _network(entry: dict[str, Json]) -> NetworkConfig:
         container_interface=rest.pop("containerInterface", None),
         default=rest.pop("default", False),
         optional=rest.pop("optional", False),
+        names=rest.pop("names", True),
         config=rest,
     )

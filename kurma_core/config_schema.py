@@ -308,6 +308,7 @@ _NETWORK = (
     Key("containerInterface", "text", None, "the interface inside the pod, or a template such as `eth{{num}}`"),
     Key("default", "boolean", False, "true: joined by pods that name no network"),
     Key("optional", "boolean", False, "true: a pod starts without it when joining fails"),
+    Key("names", "boolean", True, "false: pods on it do not find each other by name"),
 )
 
 _GRANT = (

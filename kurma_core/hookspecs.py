@@ -430,7 +430,9 @@ class PodSetup:
     :param plans: the isolator plan per app; ``pod_plan`` the pod's.
     :param config: the admin's section for this stager.
     :param dns: ``nameservers``, ``search``, ``options``: lists of strings; None: the app keeps its own file.
-    :param hosts: all lines of ``/etc/hosts``, localhost among them: (address, names).
+    :param hosts: all lines of ``/etc/hosts`` that are the pod's own, localhost among them: (address, names).
+    :param names: lines of other pods belong there, too, and change: the core keeps every hosts file in
+        ``directory/pod/hosts`` up to date with those of ``.names`` there (docs/stager_protocol.md).
     :param volume_links: volume sources may be, or lead over, symbolic links (V1).
     :param userns: the pod's, which its network namespace belongs to, as all other namespaces of its apps must;
         only for a driver with ``user_namespaces``. None: the host's.
@@ -458,6 +460,7 @@ class PodSetup:
     userns: UserNamespace | None = None
     keep: bool = False
     metadata_url: str | None = None
+    names: bool = False
 
 
 @frozen

@@ -506,6 +506,7 @@ class Attachment:
     :param driver: name of the network plugin that serves it.
     :param config: the network's configuration as handed to the plugin; ``del`` gets the same.
     :param capabilities: further capability arguments of CNI (``dns``, ``bandwidth``), by name.
+    :param names: pods on it find each other by name (W10).
     """
 
     network: str
@@ -516,6 +517,7 @@ class Attachment:
     ports: tuple[PortMapping, ...] = ()
     result: NetworkResult | None = None
     capabilities: Mapping[str, Json] = field(default_factory=dict)
+    names: bool = True
 
     def to_json(self) -> dict[str, Json]:
         result = self.result
@@ -527,6 +529,7 @@ class Attachment:
             "request": self.request.to_json(),
             "ports": [port.to_json() for port in self.ports],
             "capabilities": dict(self.capabilities),
+            "names": self.names,
             "addresses": [] if result is None else [a.address for a in result.addresses],
             "result": None
             if result is None
@@ -562,6 +565,7 @@ class Attachment:
             ports=tuple(PortMapping.from_json(port) for port in value["ports"]),
             result=result,
             capabilities=value.get("capabilities", {}),
+            names=value.get("names", True),
         )
 
 

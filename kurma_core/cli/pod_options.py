@@ -341,6 +341,9 @@ def _ports(texts: tuple[str, ...]) -> tuple[PortMapping, ...]:
 def _dns(options: dict[str, Any]) -> dict[str, tuple[str, ...]] | None:
     for address in options["dns"]:
         values.address(address, "--dns")
+    for name in ("dns_search", "dns_opt"):
+        for word in options[name]:
+            values.word(word, f"--{name.replace('_', '-')}")
     if not (options["dns"] or options["dns_search"] or options["dns_opt"]):
         return None
     return {

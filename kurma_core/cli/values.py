@@ -182,6 +182,8 @@ def mode(text: str, option: str) -> str:
 _HOSTNAME_LIMIT = 64
 #: Of a part between dots (RFC 1123).
 _LABEL_LIMIT = 63
+#: Of a domain in which names are looked up (RFC 1035).
+_WORD_LIMIT = 253
 _LETTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-")
 
 
@@ -212,6 +214,12 @@ def hosts_entry(text: str, option: str) -> tuple[str, tuple[str, ...]]:
     if not all(name and not any(letter.isspace() or letter == "#" for letter in name) for name in split):
         raise UsageError(f"{option}: malformed {text!r}", hint=f"write {shape}")
     return found, split
+
+
+def word(text: str, option: str) -> None:
+    """:raises UsageError: it would not stand in a resolv.conf as one word."""
+    if not 0 < len(text) <= _WORD_LIMIT or not text.isprintable() or set(text) & set(" #;"):
+        raise UsageError(f"{option}: malformed {text!r}", hint=f"one word of at most {_WORD_LIMIT} letters each")
 
 
 def address(text: str, option: str) -> None:

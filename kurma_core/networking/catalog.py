@@ -29,6 +29,7 @@ class NetworkInfo:
     :param optional: its failure does not fail the pod.
     :param config: what the driver gets.
     :param problem: why it cannot be used; None: nothing is known to be wrong.
+    :param names: pods on it find each other by name (W10).
     """
 
     name: str
@@ -39,6 +40,7 @@ class NetworkInfo:
     optional: bool
     config: Mapping[str, Json]
     problem: str | None = None
+    names: bool = True
 
     def to_json(self) -> dict[str, Json]:
         return {
@@ -48,6 +50,7 @@ class NetworkInfo:
             "interface": self.interface,
             "default": self.default,
             "optional": self.optional,
+            "names": self.names,
             "config": dict(self.config),
             "problem": self.problem,
         }
@@ -154,6 +157,7 @@ class Catalog:
             optional=entry.optional,
             config={**entry.config, "name": entry.name},
             problem=problem,
+            names=entry.names,
         )
 
     def _built_in(self, name: str, config: Mapping[str, Json]) -> NetworkInfo:

@@ -125,6 +125,7 @@ class Networking:
                 request=request,
                 ports=tuple(ports) if info is publisher else (),
                 capabilities=dict(capabilities or {}),
+                names=info.names,
             )
             for info, request, name in zip(infos, wanted, names, strict=True)
         )

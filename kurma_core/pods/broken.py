@@ -36,6 +36,7 @@ def take_down(services: Services, directory: PodDirectory, *, force: bool) -> No
             )
         tree.kill()
         joined = _attachments(directory) or _recorded(services, uuid)
+        services.names.leave(uuid, joined or None)
         if joined:
             services.networking.delete_all(joined, pod=uuid, pod_name=uuid, namespace=namespace)
         for kind in PINS:

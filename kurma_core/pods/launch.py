@@ -8,7 +8,7 @@ off once it is undone: a process that dies anywhere leaves a list that any other
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,7 +18,8 @@ from kurma_core.hookspecs import AppSetup, PodSetup
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.models import Attachment, needs_powers
 from kurma_core.pods import docker, memory_request, terminals, traffic, volumes
-from kurma_core.pods.dns import pod_dns, pod_hosts
+from kurma_core.pods.dns import pod_dns
+from kurma_core.pods.hosts import findable, pod_hosts
 from kurma_core.pods.space import free_layers, unwritable
 
 if TYPE_CHECKING:
@@ -161,6 +162,11 @@ class Networks:
             namespace=document.network_namespace,
         )
         launch.record(attachments=[one.to_json() for one in launch.attachments])
+        if findable(launch.attachments):
+            try:
+                launch.services.names.join(document, launch.attachments)
+            except OSError as error:
+                raise _host_error("make its name known", launch, error) from None
         if traffic.limits_of(document):
             # It goes with the namespace.
             traffic.hold(document, launch.services.note)
@@ -169,12 +175,21 @@ class Networks:
         document = launch.document
         if document.network_namespace is None:
             return
-        launch.services.networking.delete_all(
-            document.attachments,
-            pod=document.uuid,
-            pod_name=document.name,
-            namespace=document.network_namespace,
-        )
+        try:
+            # First: an address that is free may be another pod's at once.
+            if findable(document.attachments):
+                launch.services.names.leave(document.uuid, document.attachments)
+        except OSError as error:
+            failure = _host_error("take its name back", launch, error)
+            if not unwritable(failure):  # its name goes with its namespace, then
+                raise failure from None
+        finally:
+            launch.services.networking.delete_all(
+                document.attachments,
+                pod=document.uuid,
+                pod_name=document.name,
+                namespace=document.network_namespace,
+            )
 
 
 class Metadata:
@@ -208,7 +223,7 @@ class Stager:
         with launch.services.images.keeping():
             rendered = render_apps(launch)
             launch.metadata_url, told = metadata.settled(launch.services, launch.directory)
-            setup = pod_setup(launch, rendered)
+            setup = pod_setup(launch, rendered, launch.services.note)
             driver.prepare(setup)
             launch.stager = driver.start(setup, launch.stdio)
             launch.record(stager=dict(launch.stager.identity), layers=_in_use(rendered), metadata=told)
@@ -339,8 +354,13 @@ def render_apps(launch: Launch) -> dict[str, RenderedImage]:
     }
 
 
-def pod_setup(launch: Launch, rendered: Mapping[str, RenderedImage]) -> PodSetup:
-    """Everything that the stager's driver is told."""
+def pod_setup(
+    launch: Launch, rendered: Mapping[str, RenderedImage], note: Callable[[str], None] = lambda _: None
+) -> PodSetup:
+    """Everything that the stager's driver is told.
+
+    :param note: told what the user should know of the pod's name servers.
+    """
     services, document = launch.services, launch.document
     manifests: dict[str, Json] = {}
     for image in rendered.values():
@@ -361,7 +381,7 @@ def pod_setup(launch: Launch, rendered: Mapping[str, RenderedImage]) -> PodSetup
         pod_plan=document.pod_plan,
         config=services.stagers.config(document.stager),
         hostname=document.hostname,
-        dns=pod_dns(document, attachments),
+        dns=pod_dns(document, attachments, note),
         hosts=pod_hosts(document, attachments),
         volume_links=document.volume_links,
         userns=None
@@ -369,6 +389,7 @@ def pod_setup(launch: Launch, rendered: Mapping[str, RenderedImage]) -> PodSetup
         else hookspecs.UserNamespace(document.user_namespace, document.ids),
         keep=document.keep,
         metadata_url=launch.metadata_url,
+        names=bool(findable(attachments)),
     )
 
 

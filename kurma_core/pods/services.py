@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kurma_core.networking import Networking
     from kurma_core.networking.joined import JoinRecords
     from kurma_core.pods.id_ranges import IdRanges
+    from kurma_core.pods.names import Names
     from kurma_core.registry import PluginRegistry
     from kurma_core.spawner.client import Spawner
 
@@ -66,6 +67,12 @@ class Services:
         from kurma_core.networking.joined import JoinRecords
 
         return JoinRecords(self.config.state_dir)
+
+    @functools.cached_property
+    def names(self) -> Names:
+        from kurma_core.pods.names import Names
+
+        return Names(self.config.state_dir, self.store.root, self.note)
 
     @functools.cached_property
     def id_ranges(self) -> IdRanges:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 #: The one key of ``stagerConfig`` that Kurma keeps for itself, and the version of what stands there.
 RESERVED_KEY = "kurma.io"
 RESERVED_VERSION = 1
+#: Where a stager finds the hosts files that the core keeps up to date (W10).
+NAMES = "/pod/hosts"
 
 
 def stager_manifest(
@@ -47,6 +49,7 @@ def stager_manifest(
                 "hostname": pod.hostname,
                 "dns": None if pod.dns is None else {key: list(values) for key, values in pod.dns.items()},
                 "hosts": [[address, list(names)] for address, names in pod.hosts],
+                "names": NAMES if pod.names else None,
                 "podPlan": _plan(pod.pod_plan),
                 "keep": pod.keep,
                 "stopTimeout": stop_timeout,

@@ -493,6 +493,7 @@ def test_show(make):
     networking = make(entries("a", default=True, containerInterface="veth+{{shortuuid}}"))
     shown = networking.show("a").to_json()
     assert shown == {"name": "a", "driver": "cni", "source": "configured", "interface": "veth+{{shortuuid}}",
-                     "default": True, "optional": False, "config": {"name": "a"}, "problem": None}  # fmt: skip
+                     "default": True, "optional": False, "names": True,
+                     "config": {"name": "a"}, "problem": None}  # fmt: skip
     with pytest.raises(KurmaError):
         networking.show("b")

@@ -1,12 +1,17 @@
-"""resolv.conf and hosts of a pod."""
+"""resolv.conf of a pod: which source says what, and what of the host's is of use (W10)."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kurma_core.appc.pod import PodManifest
 from kurma_core.models import AddressResult, Attachment, IsolatorPlan, NetworkRequest, NetworkResult
-from kurma_core.pods.dns import parse_resolv_conf, pod_dns, pod_hosts
+from kurma_core.pods.dns import parse_resolv_conf, pod_dns
 from kurma_core.pods.document import PodDocument
 from kurma_core.value import replace
 
@@ -14,6 +19,9 @@ LO = Attachment("lo", "lo", "lo", {}, NetworkRequest("lo"))
 ETH = Attachment(
     "net", "cni", "eth0", {}, NetworkRequest("net"), result=NetworkResult((AddressResult("10.1.2.3/16"),))
 )
+BOTH = replace(ETH, result=NetworkResult((AddressResult("10.1.2.3/16"), AddressResult("fd00::3/64"))))
+LINK = replace(ETH, result=NetworkResult((AddressResult("10.1.2.3/16"), AddressResult("fe80::3/64"))))
+SIX = replace(ETH, result=NetworkResult((AddressResult("fd00::3/64"),)))
 DOCUMENT = PodDocument(
     uuid="u",
     name="n",
@@ -30,38 +38,170 @@ DOCUMENT = PodDocument(
     host_network=False,
     hostname="here",
 )
+HOST = "nameserver 9.9.9.9\nsearch corp.example\noptions ndots:2 trust-ad\n"
 
 
-def host_file(tmp_path: Path, text: str) -> str:
-    path = tmp_path / "resolv.conf"
-    path.write_text(text)
-    return str(path)
+class Asked:
+    """What a pod's resolv.conf says, and what its user was told."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.notes: list[str] = []
+
+    def __call__(
+        self,
+        host: str,
+        *joined: Attachment,
+        said: tuple[Any, ...] | None = None,
+        resolved: str | None = None,
+        host_network: bool = False,
+    ) -> tuple[Any, ...]:
+        self.notes.clear()
+        (self._path / "host").write_text(host)
+        if resolved is not None:
+            (self._path / "resolved").write_text(resolved)
+        keys = ("nameservers", "search", "options")
+        dns = None if said is None else dict(zip(keys, said, strict=True))
+        document = replace(DOCUMENT, dns=dns, host_network=host_network)
+        found = pod_dns(document, joined, self.notes.append, f"{self._path}/host", f"{self._path}/resolved")
+        return tuple(found[key] for key in keys)
 
 
-def test_resolv_conf_is_read_as_resolvers_do() -> None:
-    text = "# c\nnameserver 1.1.1.1 ; x\nsearch a b\noptions ndots:2\nnameserver\ndomain c\n"
-    assert parse_resolv_conf(text) == {"nameservers": ("1.1.1.1",), "search": ("c",), "options": ("ndots:2",)}
+@pytest.fixture
+def ask(tmp_path: Path) -> Asked:
+    return Asked(tmp_path)
 
 
-def test_strength(tmp_path: Path) -> None:
-    """W10: the CNI result, then what the user said, then the host's, then none."""
-    host = host_file(tmp_path, "nameserver 127.0.0.53\nnameserver 9.9.9.9\n")
-    dns = replace(ETH, result=NetworkResult((), nameservers=("10.0.0.1",)))
-    said = replace(DOCUMENT, dns={"nameservers": ("8.8.8.8",), "search": (), "options": ()})
-    assert pod_dns(said, (LO, dns), host)["nameservers"] == ("10.0.0.1",)
-    assert pod_dns(said, (LO, ETH), host)["nameservers"] == ("8.8.8.8",)
-    assert pod_dns(DOCUMENT, (LO, ETH), host)["nameservers"] == ("9.9.9.9",)
-    assert pod_dns(replace(DOCUMENT, attachments=(LO,)), (LO,), host)["nameservers"] == ()
-    shared = replace(DOCUMENT, attachments=(), host_network=True)
-    assert pod_dns(shared, (), host)["nameservers"] == ("127.0.0.53", "9.9.9.9")
-    assert pod_dns(DOCUMENT, (LO, ETH), str(tmp_path / "none"))["nameservers"] == ()
+def named(*servers: str, search: tuple[str, ...] = (), options: tuple[str, ...] = ()) -> Attachment:
+    """A network whose result has DNS."""
+    assert ETH.result is not None
+    return replace(ETH, result=replace(ETH.result, nameservers=servers, search=search, options=options))
 
 
-def test_hosts_has_the_pods_own_name_at_its_addresses() -> None:
-    document = replace(DOCUMENT, hosts=(("10.9.9.9", ("db",)),))
-    assert ("10.1.2.3", ("here",)) in pod_hosts(document, (LO, ETH))
-    assert pod_hosts(document, (LO, ETH))[-1] == ("10.9.9.9", ("db",))
-    assert ("127.0.0.1", ("here",)) in pod_hosts(replace(document, attachments=(LO,)), (LO,))
+@pytest.mark.parametrize(
+    ("text", "servers", "search", "options"),
+    [
+        ("# c\nnameserver 1.1.1.1 ; x\nsearch a b\noptions b\nnameserver\ndomain c\n", "1.1.1.1", "c", "b"),
+        ("\tnameserver\t1.1.1.1\r\nnameserver 2.2.2.2", "1.1.1.1 2.2.2.2", "", ""),
+        ("options a\noptions b c\nsearch x\nsearch y z", "", "y z", "a b c"),
+        ("nonsense\n;nameserver 1.1.1.1\n#search a\nsortlist 1.2.3.4\nNAMESERVER a\nnameserver1", "", "", ""),
+        ("", "", "", ""),
+    ],
+)  # fmt: skip
+def test_resolv_conf_is_read_as_resolvers_do(text: str, servers: str, search: str, options: str) -> None:
+    words = (servers, search, options)
+    expected = dict(
+        zip(("nameservers", "search", "options"), [tuple(word.split()) for word in words], strict=True)
+    )
+    assert parse_resolv_conf(text) == expected
+
+
+WORD = st.text("abcdefghijklmnopqrstuvwxyz0123456789.:-_", min_size=1, max_size=20)
+
+
+@given(st.lists(WORD), st.lists(WORD, max_size=9), st.lists(WORD), st.lists(st.text("ab #;\t", max_size=9)))
+def test_what_is_written_is_read(
+    servers: list[str], search: list[str], options: list[str], odd: list[str]
+) -> None:
+    """Odd lines between, of which none is one of resolv.conf's, change nothing."""
+    from kurma_stager_default.inside.hostfiles import contents
+    from kurma_stager_default.inside.manifest import Pod
+
+    dns = {"nameservers": servers, "search": search, "options": options}
+    document = {"pod": {}, "stagerConfig": {"kurma.io": {"dns": dns}}}
+    text = contents(Pod(document, {}))["/etc/resolv.conf"]
+    lines = [line for pair in zip(text.splitlines(), [*odd, *[""] * 999], strict=False) for line in pair]
+    assert parse_resolv_conf("\n".join(lines)) == {key: tuple(words) for key, words in dns.items()}
+
+
+def test_strength(ask: Asked) -> None:
+    """The networks' results, then what the user said, then the host's, then none."""
+    said = (("8.8.8.8",), ("said",), ("ndots:3",))
+    result = named("10.0.0.1", search=("net",), options=("ndots:1",))
+    assert ask(HOST, LO, result, said=said) == (("10.0.0.1",), ("net",), ("ndots:1",))
+    assert ask.notes == ["--dns is not used: the name servers are those that network net names"]
+    assert ask(HOST, LO, ETH, said=said) == said
+    assert ask(HOST, LO, ETH) == (("9.9.9.9",), ("corp.example",), ("ndots:2", "trust-ad"))
+    assert ask("", LO, ETH) == ((), (), ())
+    assert ask.notes == []
+
+
+def test_each_part_has_its_own_source(ask: Asked) -> None:
+    """A search domain alone leaves the servers as they were; and ``trust-ad`` is of the host's servers."""
+    assert ask(HOST, ETH, said=((), ("said",), ())) == (("9.9.9.9",), ("said",), ("ndots:2", "trust-ad"))
+    assert ask(HOST, ETH, said=(("8.8.8.8",), (), ())) == (("8.8.8.8",), ("corp.example",), ("ndots:2",))
+    assert ask(HOST, ETH, said=((), (), ("rotate",))) == (("9.9.9.9",), ("corp.example",), ("rotate",))
+    assert ask(HOST, ETH, said=((), (".",), ())) == (("9.9.9.9",), (), ("ndots:2", "trust-ad"))
+    assert ask(HOST, named("10.0.0.1"), said=((), ("said",), ())) == (("10.0.0.1",), ("said",), ("ndots:2",))
+    assert ask.notes == []
+
+
+def test_several_networks_name_servers(ask: Asked) -> None:
+    one, two = named("10.0.0.1", search=("a", "b")), named("10.0.0.2", "10.0.0.1", search=("b", "c"))
+    assert ask(HOST, one, two)[:2] == (("10.0.0.1", "10.0.0.2"), ("a", "b", "c"))
+
+
+@pytest.mark.parametrize("stub", ["127.0.0.53", "127.0.0.54"])
+def test_a_resolved_host(ask: Asked, stub: str) -> None:
+    """Its stub answers the host alone; the servers behind it answer pods, too."""
+    host = f"nameserver {stub}\noptions edns0 trust-ad\nsearch ."
+    behind = "nameserver 192.0.2.1\nnameserver 192.0.2.2\nsearch lan.example\n"
+    assert ask(host, ETH, resolved=behind) == (("192.0.2.1", "192.0.2.2"), ("lan.example",), ())
+    assert ask.notes == []
+
+
+def test_another_resolver_of_the_hosts_own_cannot_be_reached(ask: Asked) -> None:
+    """A resolved that runs beside it says nothing of what that one does."""
+    said = "the pod has no name server: the host's (127.0.0.1) cannot be reached from its network; --dns names "
+    assert ask("nameserver 127.0.0.1\n", ETH, resolved="nameserver 192.0.2.1")[0] == ()
+    assert ask.notes == [said + "another one"]
+    assert ask("nameserver 127.0.0.53\n", ETH, resolved="nameserver ::1\n")[0] == ()
+    assert len(ask.notes) == 1
+    assert ask("nameserver 127.0.0.1\nnameserver 9.9.9.9\n", ETH)[0] == ("9.9.9.9",)
+    assert ask.notes == []
+    assert ask("nameserver 127.0.0.1\n", ETH, said=(("8.8.8.8",), (), ()))[0] == ("8.8.8.8",)
+    assert ask.notes == []
+
+
+MANY = "nameserver fe80::1%eth0\nnameserver 2001:db8::1\nnameserver 9.9.9.9\nnameserver ::1\nnameserver fe80::2\n"
+
+
+@pytest.mark.parametrize(
+    ("joined", "servers"),
+    [
+        (ETH, ("9.9.9.9",)),
+        (BOTH, ("2001:db8::1", "9.9.9.9")),
+        (LINK, ("9.9.9.9",)),
+        (SIX, ("2001:db8::1",)),
+    ],
+)
+def test_servers_of_families_that_the_pod_has(ask: Asked, joined: Attachment, servers: tuple[str, ...]) -> None:
+    assert ask(MANY, LO, joined)[0] == servers
+
+
+def test_no_more_than_resolvers_take(ask: Asked) -> None:
+    five = tuple(f"192.0.2.{n}" for n in range(5))
+    text = "".join(f"nameserver {server}\n" for server in (*five[:1], *five))
+    assert ask(text, ETH)[0] == five[:3]
+    assert ask.notes == []
+    assert ask("", ETH, said=(five, (), ()))[0] == five[:3]
+    assert ask.notes == ["resolvers ask no more than 3 name servers: 192.0.2.3, 192.0.2.4 is left out"]
+    domains = tuple(f"d{n}" for n in range(40))
+    assert ask(f"search {' '.join(domains)}\n", ETH)[1] == domains[:32]
+
+
+def test_a_pod_that_reaches_nobody(ask: Asked) -> None:
+    assert ask(HOST, LO) == ((), (), ())
+    assert ask(HOST, LO, said=(("8.8.8.8",), (), ()))[0] == ("8.8.8.8",)
+    assert ask.notes == []
+
+
+def test_the_hosts_network_has_the_hosts_as_it_is(ask: Asked) -> None:
+    text = MANY + "nameserver 127.0.0.53\nsearch a b\noptions trust-ad\n"
+    parsed = parse_resolv_conf(text)
+    assert len(parsed["nameservers"]) == 6
+    assert ask(text, host_network=True) == tuple(parsed.values())
+    assert ask(text, host_network=True, said=((), ("c",), ()))[1:] == (("c",), ("trust-ad",))
 
 
 def test_the_document_survives_the_disk() -> None:

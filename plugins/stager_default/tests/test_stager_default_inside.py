@@ -330,3 +330,23 @@ def test_a_program_that_is_denied_under_a_label_is_told_with_it():
     for code, reason in ((errno.EACCES, "is not executable (mode 0644)"), (errno.ENOENT, "not found")):
         other = ExecuteError(code, reason, "/bin/sh")
         assert labels.explained(other, profile) is other
+
+
+def test_names_that_change_while_a_hosts_file_is_made_are_in_it(tmp_path, monkeypatch):
+    """W10: the core writes ``.names``, then the files that it finds; this one it does not find yet."""
+    (tmp_path / ".names").write_text("10.0.0.1\told\t# kurma\n")
+    rename, names = os.rename, iter(["10.0.0.2\tnew\t# kurma\n", "10.0.0.3\tnewest\t# kurma\n"])
+
+    def late(*args, **options):
+        rename(*args, **options)
+        for text in names:
+            (tmp_path / ".names").write_text(text)
+            return
+
+    monkeypatch.setattr(os, "rename", late)
+    directory = os.open(tmp_path, os.O_RDONLY)
+    os.close(hostfiles._copy(directory, "app", b"127.0.0.1 localhost", (os.getuid(), os.getgid())))
+    os.close(directory)
+    assert (tmp_path / "app").read_text() == "127.0.0.1 localhost\n10.0.0.3\tnewest\t# kurma\n"
+    assert (tmp_path / "app").stat().st_mode & 0o777 == 0o644
+    assert not (tmp_path / ".app.new").exists()

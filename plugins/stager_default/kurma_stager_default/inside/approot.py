@@ -50,7 +50,10 @@ def enter(
         root = _union(pod, app, directory, note, namespace)
         from kurma_stager_default.inside import hostfiles  # not for the supervisor to hold
 
-        hostfiles.write(root, hostfiles.contents(pod), pod.ids.root, [mount.path for mount in app.mounts])
+        hidden = [mount.path for mount in app.mounts]
+        hostfiles.write(root, hostfiles.contents(pod), pod.ids.root, hidden)
+        if pod.names:
+            hostfiles.show_names(root, pod, app, hidden)
         system = sysmounts.mount_all(root, SHM, pod.ids, app.plan, notify)
         if app.make_directory:
             # Before the volumes are there: nothing is ever made in a directory of the host's.

@@ -88,3 +88,7 @@ def _remove(name: str) -> None:
     for file in os.listdir("/pod/logs"):
         if applog.app_of(file) == name:
             os.unlink(f"/pod/logs/{file}")
+    try:  # noqa: SIM105 - contextlib costs every call
+        os.unlink(f"/pod/hosts/{name}")
+    except FileNotFoundError:
+        pass

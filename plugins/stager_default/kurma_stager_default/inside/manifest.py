@@ -162,6 +162,7 @@ class Pod:
         "lifecycle",
         "log_count",
         "log_size",
+        "names",
         "plan",
         "stop_timeout",
         "storage",
@@ -183,6 +184,8 @@ class Pod:
         self.hostname: str = ours.get("hostname") or environment.get("HOSTNAME") or document.get("name") or "pod"
         self.dns: dict[str, list[str]] | None = ours.get("dns")
         self.hosts: list[list[Any]] = ours.get("hosts", [])
+        #: a directory of hosts files that the core keeps up to date; empty: there are no other pods' names
+        self.names: str = ours.get("names") or ""
         self.ids = Ids(ours.get("userns"))
         self.plan = Plan(ours.get("podPlan") or {})
         self.stop_timeout: float = ours.get("stopTimeout", 10)
