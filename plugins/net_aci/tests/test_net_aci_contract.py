@@ -112,9 +112,14 @@ class TestCniInAnImage(ImageContract):
         files = roots.glob("*/rootfs/var/lib/cni/networks/mynet/10.*")
         return [file for file in files if file.read_text().startswith(pod)]
 
+    def assert_nothing_left(self, pod, config):
+        super().assert_nothing_left(pod, config)
+        assert pod not in output("iptables-save", "-t", "nat")
+
     def test_the_result_has_the_documents_shape(self, driver, config, make_pod):
         one = self.context(make_pod(), config)
         result = driver.add(one)
         assert result.raw["ip4"]["gateway"] == "10.208.0.1"
+        assert "10.208." in output("iptables-save", "-t", "nat")
         driver.delete(one)
         assert "10.208." not in output("iptables-save", "-t", "nat")
