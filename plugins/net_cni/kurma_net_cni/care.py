@@ -55,9 +55,10 @@ class Care:
     def mend(self, configs: Sequence[Mapping[str, Json]], pods: Collection[str]) -> list[Leak]:
         """Leaves networks in the name of pods that are gone, and frees what no DEL reaches any more."""
         known = {str(config.get("name")): config for config in configs}
-        for record in self._records.all():
-            if record.pod not in pods:
-                self._leave(record, known.get(record.network))
+        with self._records.lock(alone=True, name="mending"):  # two would take each other's plugins for orphans
+            for record in self._records.all():
+                if record.pod not in pods:
+                    self._leave(record, known.get(record.network))
         if not self.leaks(configs, pods):
             return []
         with self._records.lock(alone=True):  # nobody adds meanwhile: what has no record now has none

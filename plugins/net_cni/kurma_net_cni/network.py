@@ -144,13 +144,13 @@ class CniNetwork:
                 try:
                     result = self._execute("ADD", chain, plugin, context, context.namespace, record.result)
                 except NetworkError as error:
-                    if record.result is None:
-                        self._records.write(replace(record, refused=_reason(error)))
+                    refused = _reason(error) if record.result is None else None
+                    self._records.write(replace(record, refused=refused, joined=True))
                     raise
                 parsed = parse_result(result, chain.name)
                 if not result.get("cniVersion"):  # it is the configuration's then
                     result["cniVersion"] = chain.version
-                record = replace(record, result=result)
+                record = replace(record, result=result, joined=plugin is chain.plugins[-1])
                 self._records.write(record)
         return parsed
 
@@ -167,6 +167,10 @@ class CniNetwork:
                 return  # its programs are not there, and none of them has ever run for this pod
             chain = self._chain(context.attachment.config, known.version if known else "")
             record = known or _record(context, chain.version)
+            if known is not None and (known.leaving or not known.joined):
+                from kurma_net_cni import orphans
+
+                orphans.end(context.pod)
             namespace = context.namespace if is_namespace(context.namespace) else ""
             # The plugins' DEL is thorough only the first time, and while the interface is as they made it.
             thorough = known is not None and not known.leaving and intact(context, known.result)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kurma_core.errors import ConfigError
 from kurma_core.hookspecs import Driver, DriverContext, Network, Option, hookimpl
 
 #: The name under which configurations made for other Kurmas know this plugin (Kurma Network Specification).
@@ -15,6 +16,14 @@ def _create(context: DriverContext) -> Network:
     from kurma_net_cni.network import CniNetwork
     from kurma_net_cni.records import Records
 
+    for key in ("bin_dirs", "config_dirs"):
+        for path in context.config[key]:
+            # Programs of theirs run as root: not from wherever Kurma is called, nor from two places in one word.
+            if not isinstance(path, str) or not path.startswith("/") or ":" in path:
+                raise ConfigError(
+                    f"plugins.networks.cni.config.{key}: {path!r} is no absolute path without colons",
+                    path=f"plugins.networks.cni.config.{key}",
+                )
     return CniNetwork(
         Executor(context.config["bin_dirs"], context.config["timeout"]),
         Records(context.state_dir),

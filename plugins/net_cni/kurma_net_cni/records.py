@@ -24,6 +24,7 @@ class Record:
     """One attachment, from before its ADD until after its DEL.
 
     :param result: of the last plugin of the chain that succeeded; None: none has yet.
+    :param joined: ADD has come to its end, well or not: no plugin of it is at work any more.
     :param leaving: a DEL has begun, and may have got half-way.
     :param left: places in the chain of the plugins whose DEL has succeeded. They are not asked again: they act on
         addresses too, and an address that was given back may be another pod's by then.
@@ -44,6 +45,7 @@ class Record:
     pod_name: str = ""
     namespace: str = ""
     attachment: Json = None
+    joined: bool = False
 
     def context(self, config: Mapping[str, Json] | None = None) -> AttachmentContext | None:
         """What its DEL is to be told; None: that is not known.
@@ -77,6 +79,7 @@ class Records:
             "network": record.network,
             "pod": record.pod,
             "interface": record.interface,
+            "joined": record.joined,
             "leaving": record.leaving,
             "left": list(record.left),
             "refused": record.refused,
@@ -137,11 +140,11 @@ class Records:
         return tuple(sorted(pod for name, pod, _ in self.attachments() if name == network))
 
     @contextmanager
-    def lock(self, *, alone: bool = False) -> Iterator[None]:
+    def lock(self, *, alone: bool = False, name: str = "lock") -> Iterator[None]:
         """Held while plugins run: many at once may add and delete, one alone may take shared things away."""
         try:
             os.makedirs(self.state_dir, 0o700, exist_ok=True)
-            path = os.path.join(self.state_dir, "lock")
+            path = os.path.join(self.state_dir, name)
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
             raise NetworkError(
@@ -168,6 +171,7 @@ def _read(path: str) -> Record | None:
             pod=value["pod"],
             interface=value["interface"],
             result=value["result"],
+            joined=value.get("joined", False),
             leaving=value["leaving"],
             left=tuple(value["left"]),
             refused=value.get("refused"),

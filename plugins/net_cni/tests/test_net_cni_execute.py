@@ -3,15 +3,17 @@
 import json
 import os
 import time
+from contextlib import suppress
 
 import pytest
+from kurma_net_cni import orphans
 from kurma_net_cni.discover import discover
 from kurma_net_cni.execute import Executor
 from kurma_net_cni.network import CniNetwork
 from kurma_net_cni.plugin import kurma_network
 from kurma_net_cni.records import Records
 
-from kurma_core.errors import FormatVersionError, NetworkError
+from kurma_core.errors import ConfigError, FormatVersionError, NetworkError
 from kurma_core.hookspecs import DriverContext
 from kurma_core.linux.programs import ProgramTimeout, run
 from kurma_core.testing.networks import context
@@ -272,6 +274,37 @@ def test_a_program_that_cannot_be_executed(driver, bin_dir):
         driver.add(context("pod", config("one")))
 
 
+@pytest.mark.parametrize("verb", ["ADD", "DEL"])
+def test_killed_while_a_plugin_is_at_work(driver, script, bin_dir, tmp_path, verb):
+    """kill -9 of Kurma: the plugin goes on. Whoever leaves the network for the pod ends it first, lest it makes
+    something after all has been taken away."""
+    script(
+        "one",
+        LOG + f"[ $CNI_COMMAND = {verb} ] && [ ! -e {bin_dir}/seen ] && touch {bin_dir}/seen && sleep 30 && "
+        f"touch {bin_dir}/late; echo '{RESULT}'",
+    )
+    one = context("146d7cef-fbf6-41da-a2f8-eba218597f9c", config("one"))
+    child = os.fork()
+    if child == 0:
+        with suppress(BaseException):
+            driver.add(one)
+            driver.delete(one)
+        os._exit(0)
+    for _ in range(500):
+        if (bin_dir / "seen").exists() and orphans.running(one.pod):
+            break
+        time.sleep(0.02)
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+    assert orphans.running(one.pod)
+    assert [leak.pod for leak in driver.leaks([], ())] == [one.pod]
+    assert list(driver.mend([], ())) == []
+    assert orphans.running(one.pod) == []
+    assert not (bin_dir / "late").exists()
+    assert log(bin_dir)[-1].startswith("DEL one")
+    assert list((tmp_path / "state" / "results").iterdir()) == []
+
+
 # --- records and files -----------------------------------------------------------------------------------------
 
 
@@ -359,6 +392,15 @@ def test_the_defaults_of_its_options_make_a_driver(tmp_path):
     network = driver.create(DriverContext(config=settings, state_dir=str(tmp_path / "cni")))
     network.setup({"name": "n", "type": "bridge", "ipam": {"type": "host-local"}})  # Debian's are found
     assert not (tmp_path / "cni").exists()
+
+
+@pytest.mark.parametrize("key", ["bin_dirs", "config_dirs"])
+@pytest.mark.parametrize("path", ["cni/bin", "", 3, "/opt/a:/opt/b"])
+def test_directories_are_absolute(tmp_path, key, path):
+    driver = kurma_network()
+    settings = {option.name: option.default for option in driver.options} | {key: [path]}
+    with pytest.raises(ConfigError, match=f"cni.config.{key}: .* is no absolute path"):
+        driver.create(DriverContext(config=settings, state_dir=str(tmp_path / "cni")))
 
 
 def test_a_bridge_from_before_has_a_hint(driver, script):

@@ -190,6 +190,7 @@ def refused(joined, config, kernel_has):
     """On a kernel without such links joining fails with one line, and leaves nothing; True: so it was."""
     if kernel_has:
         return False
+    assert "KURMA_TEST_VM" not in os.environ, "Debian's kernel has them"
     with pytest.raises(NetworkError, match=f'cannot join network "{config["name"]}"') as caught:
         joined(config)
     assert "\n" not in caught.value.message
@@ -431,14 +432,59 @@ def test_what_no_record_tells_of(driver, chain, tmp_path):
 # --- addresses by DHCP -----------------------------------------------------------------------------------------
 
 
-def test_dhcp_needs_its_daemon_and_says_so(driver, tmp_path):
-    config = {"name": "d", "cniVersion": "1.0.0", "type": "bridge", "bridge": "kt7", "ipam": {"type": "dhcp"}}
+def dhcp():
+    return {"name": "d", "cniVersion": "1.0.0", "type": "bridge", "bridge": "kt8", "ipam": {"type": "dhcp"}}
+
+
+def test_dhcp_needs_its_daemon_and_says_so(driver):
     with pod_namespace(str(uuid.uuid4())) as path:
-        one = context(path.partition("kurma-")[2], config)
+        one = context(path.partition("kurma-")[2], dhcp())
         with pytest.raises(NetworkError, match=r"error dialing DHCP daemon.* no such file") as caught:
             driver.add(one)
-        assert (
-            caught.value.hint == "addresses by DHCP need CNI's own daemon on this host: `/usr/lib/cni/dhcp daemon`"
-        )
+        hint = "addresses by DHCP need CNI's own daemon on this host: `/usr/lib/cni/dhcp daemon`"
+        assert caught.value.hint == hint
         driver.delete(one)
-    driver.remove(config)
+    driver.remove(dhcp())
+
+
+@pytest.fixture
+def dhcp_server(tmp_path):
+    """CNI's daemon, and on the network's bridge a machine that gives addresses."""
+    with pod_namespace(str(uuid.uuid4())) as path, ExitStack() as stack:
+        there = os.path.basename(path)
+        output("ip", "link", "add", "kt8", "type", "bridge")
+        output("ip", "link", "set", "kt8", "up")
+        stack.callback(output, "ip", "link", "del", "kt8")
+        output("ip", "link", "add", "kserver", "type", "veth", "peer", "name", "ks", "netns", there)
+        stack.callback(output, "ip", "link", "del", "kserver")
+        output("ip", "link", "set", "kserver", "master", "kt8", "up")
+        output("ip", "-n", there, "addr", "add", "10.215.0.1/24", "dev", "ks")
+        output("ip", "-n", there, "link", "set", "ks", "up")
+        (tmp_path / "leases").touch()
+        (tmp_path / "udhcpd.conf").write_text(
+            f"start 10.215.0.50\nend 10.215.0.60\ninterface ks\nlease_file {tmp_path}/leases\n"
+            f"pidfile {tmp_path}/pid\noption subnet 255.255.255.0\noption router 10.215.0.1\n"
+        )
+        server = ["ip", "netns", "exec", there, "busybox", "udhcpd", "-f", str(tmp_path / "udhcpd.conf")]
+        for command in (server, ["/usr/lib/cni/dhcp", "daemon"]):
+            process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+        for _ in range(250):
+            if os.path.exists("/run/cni/dhcp.sock"):
+                break
+            time.sleep(0.02)
+        yield
+    os.unlink("/run/cni/dhcp.sock")
+
+
+def test_dhcp_with_its_daemon(driver, dhcp_server):
+    with pod_namespace(str(uuid.uuid4())) as path:
+        one = context(path.partition("kurma-")[2], dhcp())
+        (address,) = driver.add(one).addresses
+        assert address.address.startswith("10.215.0.")
+        assert address.address.endswith("/24")
+        assert address.gateway == "10.215.0.1"
+        assert address.address in inside(one, "ip", "-o", "addr", "show", "dev", "eth0")
+        driver.delete(one)
+        assert interfaces_in(one.namespace) == ["lo"]

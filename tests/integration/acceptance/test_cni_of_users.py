@@ -41,10 +41,17 @@ class Setting:
             {"name": "free", "plugin": "cni", "cniVersion": "1.0.0", "type": "bridge", "bridge": "free0",
              "ipam": {**ipam, "subnet": "10.222.0.0/24"}},
         ]  # fmt: skip
+        (directory / "net.d").mkdir()
+        for number, name in enumerate(("held", "own", "own")):
+            found = {"name": name, "cniVersion": "0.4.0", "type": "one", "number": number}
+            (directory / "net.d" / f"{number}.conf").write_text(json.dumps(found))
         self.kurma = self.configured(self.networks)
 
     def configured(self, networks: list[dict[str, Any]]) -> Kurma:
-        options = {"bin_dirs": [str(self.bin_dir), "/usr/lib/cni"], "config_dirs": []}
+        options = {
+            "bin_dirs": [str(self.bin_dir), "/usr/lib/cni"],
+            "config_dirs": [str(self._directory / "net.d")],
+        }
         file = self._directory / f"{len(networks)}.json"
         return self._house.configured(
             file, container_networks=networks, plugins={"networks": {"cni": {"config": options}}}
@@ -60,7 +67,7 @@ def setting(kurma: Kurma, tmp_path: Path) -> Iterator[Setting]:
     yield found
     for pod in found.kurma.json("list"):
         found.kurma.out("rm", "--force", pod["uuid"])
-    for network in ("stubs", "held", "free"):
+    for network in ("stubs", "held", "free", "own"):
         found.kurma.out("network", "rm", network)
 
 
@@ -103,10 +110,19 @@ def test_leaving_needs_no_configuration(setting: Setting, background: Start) -> 
     background("lonely", "exec sleep 1000", net="held", by=setting.kurma)
     assert len(setting.reserved("held")) == 1
     bare = setting.configured([])
-    one_line(bare("run", "--rm", "--net", "held", bare.image, "--", "-c", "true"), 'no network "held"')
+    assert bare.json("network", "show", "held")["source"] == "found"
     bare.out("rm", "--force", "lonely")
     assert setting.reserved("held") == []
     assert "veth" not in output("ip", "-o", "link")
+
+
+def test_which_of_several_of_one_name(setting: Setting) -> None:
+    """Kurma's configuration first, then CNI's own files in order."""
+    assert setting.kurma.json("network", "show", "held")["source"] == "configured"
+    shown = setting.kurma.json("network", "show", "own")
+    assert (shown["source"], shown["config"]["number"]) == ("found", 1)
+    assert setting.kurma.run("exit 5", net="own").returncode == 5
+    assert setting.stub.read("ADD")["number"] == 1
 
 
 def test_a_plugin_that_is_not_ready_starts_no_pod(setting: Setting) -> None:
