@@ -100,6 +100,19 @@ def run_bridge(bench: Bench) -> list[Figure]:
     return [Figure("run-bridge", what, "ms", alternate(sides, bench.rounds))]
 
 
+def network_scale(bench: Bench) -> list[Figure]:
+    """A hundred pods' networks, joined ten at a time: the last ten, and the first. Addresses are distinct, or the
+    case fails."""
+    first, last = [], []
+    for _ in range(min(bench.rounds, 5)):
+        words = output([sys.executable, _program("joining.py"), "100"], bench.kurma.environment).split()
+        first.append(float(words[0]))
+        last.append(float(words[-1]))
+    what = "100 pods join the default network ten at a time, in process: the last ten; the first"
+    values = {KURMA: tuple(last), "first ten": tuple(first)}
+    return [Figure("network-scale", what, "ms", values, ("first ten", 1.3))]
+
+
 def launch(bench: Bench) -> list[Figure]:
     """From the launch of a prepared pod, in process, to the app's first instruction: by a stager that is started
     for it, and by one that waits for a pod."""
@@ -307,6 +320,7 @@ def _of_image(pulling: Pulling, name: str, reference: str) -> list[Figure]:
 CASES: Mapping[str, Callable[[Bench], list[Figure]]] = {
     "run-none": run_none,
     "run-bridge": run_bridge,
+    "network-scale": network_scale,
     "launch": launch,
     "stager-start": stager_start,
     "enter": enter,
