@@ -12,6 +12,7 @@ import pytest
 
 from kurma_core.errors import NetworkError
 from kurma_core.linux import namespaces
+from tests.integration.pods.support import alive, shell, until
 
 pytestmark = pytest.mark.root
 
@@ -31,7 +32,13 @@ def host():
     """All that networks have on the host, as its admin sees it."""
     return {
         "links": {link["ifname"]: link.get("ifalias") for link in json.loads(output("ip", "-j", "link"))},
-        "addresses": [(one["ifname"], one["addr_info"]) for one in json.loads(output("ip", "-j", "address"))],
+        "addresses": [
+            (link["ifname"], address["local"])
+            for link in json.loads(output("ip", "-j", "address"))
+            for address in link["addr_info"]
+            # The kernel gives links local ones some time after they are up.
+            if address["scope"] != "link"
+        ],
         "routes": json.loads(output("ip", "-j", "route")),
         "nftables": output("nft", "list", "ruleset"),
         "namespaces": sorted(os.listdir("/run/netns")) if os.path.isdir("/run/netns") else [],
@@ -194,6 +201,35 @@ def test_another_state_directory_is_a_stranger(leaky, make_house, tmp_path, busy
         assert addresses(other) == ["10.77.0.2"]
         assert other.enter(living.uuid, "ip", "link", "show", "eth0")[0] == 0
         end_cgroups(uuid)
+
+
+def test_the_default_network_of_a_pod_that_is_gone(house):
+    """By whatever plugin it is: its address, its cable, its ports and their rules."""
+    with house.running("sleep 1000", net="default") as neighbour:
+        assert house.client.network_check() == []
+        before = host()
+        port = {"name": "web", "hostPort": 8047, "podPort": 80}
+        app = {"app": shell("sleep 1000", ports=[{"name": "web", "port": 80, "protocol": "tcp"}])}
+        run = house.launch({"main": app}, net="default", ports=[port])
+        uuid, pid = run.uuid, house.client.pod(run.uuid).stager_pid
+        run.kill()
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: not alive(pid), "the stager's end")
+        end_cgroups(uuid)
+        shutil.rmtree(house.path(uuid))
+        assert len(host()["links"]) == len(before["links"]) + 1
+        found = house.client.network_check()
+        assert uuid in {one.leak.pod for one in found}
+        assert not house.client.gc(grace=0).failed
+        assert house.client.network_check() == []
+        after = host()
+        # Chains that its network's plugin shares among pods may be new.
+        rules = after.pop("nftables")
+        assert before.pop("nftables") != ""
+        assert [rules.count(word) for word in (uuid, uuid[:8], "8047")] == [0, 0, 0]
+        assert after == before
+        assert house.enter(neighbour.uuid, "ip", "link", "show", "eth0")[0] == 0
+    house.client.network_rm("default")
 
 
 # --- check and repair --------------------------------------------------------------------------------------------

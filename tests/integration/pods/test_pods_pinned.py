@@ -131,7 +131,7 @@ def test_the_place_is_made_right(house, how):
 
 def test_the_place_is_made_once_by_many(tmp_path):
     """Two mounts, one over the other, would hide what is pinned below."""
-    for turn in range(12):
+    for turn in range(60):
         place = f"/run/place-{turn}"
         barrier = threading.Barrier(6)
 
