@@ -243,6 +243,7 @@ def backend(request, monkeypatch, tmp_path):
 def world(backend, shared_world):
     """With each backend; without rules at the beginning."""
     shared_world.notes.clear()
+    shared_world.backend = backend
     yield shared_world
     for network in (shared_world.one, shared_world.two):
         shared_world.do("remove", network)
