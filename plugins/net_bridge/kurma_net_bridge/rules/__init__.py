@@ -5,43 +5,45 @@ Rules are in tables and chains of their own, named by the network's id; nobody e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
-
 from kurma_core.errors import NetworkError
-from kurma_core.models import PortMapping
 from kurma_net_bridge.rules.netfilter import Netfilter
 from kurma_net_bridge.rules.nftables import Nftables
-from kurma_net_bridge.rules.plan import NetworkRules, Published, check_network, published
+from kurma_net_bridge.rules.plan import NetworkRules, check_network, published
 from kurma_net_bridge.rules.tool import find_tool
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from typing import Protocol
+
+    from kurma_core.models import PortMapping
+    from kurma_net_bridge.rules.plan import Published
     from kurma_net_bridge.rules.xtables import Xtables
 
+    class _Backend(Protocol):
+        @property
+        def programs(self) -> tuple[Xtables, ...]: ...
+
+        def ensure(self, netfilter: Netfilter, network: NetworkRules) -> bool: ...
+
+        def publish(
+            self, netfilter: Netfilter, network: NetworkRules, pod: str, wanted: Iterable[Published]
+        ) -> None: ...
+
+        def withdraw(self, netfilter: Netfilter, network: NetworkRules, pod: str) -> tuple[str, ...]: ...
+
+        def remove(self, netfilter: Netfilter, network: NetworkRules) -> None: ...
+
+        def found(self, netfilter: Netfilter) -> Sequence[tuple[str, str, str]]: ...
+
+
 __all__ = ["NetworkRules", "Rules"]
-
-
-class _Backend(Protocol):
-    @property
-    def programs(self) -> tuple[Xtables, ...]: ...
-
-    def ensure(self, netfilter: Netfilter, network: NetworkRules) -> bool: ...
-
-    def publish(
-        self, netfilter: Netfilter, network: NetworkRules, pod: str, wanted: Iterable[Published]
-    ) -> None: ...
-
-    def withdraw(self, netfilter: Netfilter, network: NetworkRules, pod: str) -> tuple[str, ...]: ...
-
-    def remove(self, netfilter: Netfilter, network: NetworkRules) -> None: ...
-
-    def found(self, netfilter: Netfilter) -> Sequence[tuple[str, str, str]]: ...
 
 
 class Rules:
     """Rules in the kernel of the network namespace that the calling thread is in. Nothing is kept between calls,
     so any number of threads and processes may use it at once. nftables are used where there is ``nft``, else
-    iptables (docs/decisions/0022-packet-filter.md).
+    iptables (docs/decisions/0023-packet-filter.md).
 
     :param note: tells the user something in one line.
     """

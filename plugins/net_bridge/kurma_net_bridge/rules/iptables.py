@@ -240,7 +240,8 @@ class Iptables:
             held = [
                 rule for rule in tables.get("nat", {}).get(chain, []) if _pod(comment_of(rule)) == comment(pod)
             ]
-            addresses.update(comment_of(rule).split(",")[6] for rule in held)
+            marks = [comment_of(rule).split(",") for rule in held]
+            addresses.update(mark[6] for mark in marks if mark[3] == "udp")
             return {"nat": [rule.replace("-A", "-D", 1) for rule in held]}
 
         for xtables in self._families.values():

@@ -151,14 +151,14 @@ class Nftables:
             self._do("\n".join(lines) + "\n", failed, network.network)
 
     def withdraw(self, netfilter: Netfilter, network: NetworkRules, pod: str) -> tuple[str, ...]:
-        """The addresses that ports led to. Starts no program where none did."""
+        """The addresses that ports of UDP led to. Starts no program where no port did."""
         mark = comment(pod)
         held = [one for one in elements_of(netfilter, table_of(network)) if one[2] == mark]
         if held:
             lines = [_line("delete", network, place, value) for place, value, _ in held]
             failed = f'network "{network.network}": ports cannot be withdrawn'
             self._do("\n".join(lines) + "\n", failed, network.network)
-        return tuple({value.rpartition(" . ")[0] for _, value, _ in held})
+        return tuple({value.rpartition(" . ")[0] for place, value, _ in held if "udp" in place[1].split(" . ")})
 
     def remove(self, netfilter: Netfilter, network: NetworkRules) -> None:
         """The network's table. None there is success."""

@@ -85,7 +85,8 @@ def test_what_is_somebody_elses_stays_as_it_is(strange):
         strange.do("ensure", network)
     strange.do("publish", strange.one, "pod-a", addresses(strange.a), PORTS)
     strange.do("publish", strange.two, "pod-c", addresses(strange.c), (PortMapping(81, 80),))
-    assert [line for line in before if line not in ruleset(strange.host)] == []
+    now = ruleset(strange.host)
+    assert [line for line in before if line not in now] == []
     found = strange.do("found")
     assert {one[:2] for one in found} == {
         ("1f2e3d4c", ""),
