@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from kurma_core.appc.cni_result import parse_result
@@ -15,7 +15,7 @@ from kurma_core.hookspecs import AttachmentContext, HostTree, Leak
 from kurma_core.linux.process import boot_id
 from kurma_core.models import Attachment, NetworkRequest, NetworkResult
 from kurma_core.value import replace
-from kurma_net_aci import calls, roots
+from kurma_net_aci import calls, helpers, roots
 from kurma_net_aci.inside.job import Report
 from kurma_net_aci.place import VERSION, Joined, Place
 from kurma_net_aci.roots import Root
@@ -218,6 +218,8 @@ class AciNetwork:
             root = roots.find(place, image.id) or self._make_root(place, image, wanted["config"]["aci"])
             roots.check_scripts(root, place.network)
             self._run(place, root, "setup", [], wanted["config"], (lock,))
+            with suppress(OSError):  # a host whose cgroups cannot be written to: helpers stay in the caller's
+                helpers.settle(root.path)
             place.write_setup(wanted)
         except NetworkError as error:
             self._failed[place.network] = (wanted, error)
@@ -305,9 +307,13 @@ class AciNetwork:
 
     @staticmethod
     def _remove_root(place: Place, name: str) -> None:
-        from kurma_net_aci import helpers
-
-        left = helpers.end(roots.path_of(place, name))
+        try:
+            left = helpers.end(roots.path_of(place, name))
+        except OSError as error:
+            raise NetworkError(
+                f'network "{place.network}": cannot remove the cgroup of its helpers: {error.strerror}',
+                network=place.network,
+            ) from error
         if left:
             pids = ", ".join([str(pid) for pid in left])
             raise NetworkError(
