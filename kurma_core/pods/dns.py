@@ -73,7 +73,7 @@ def pod_dns(
     host = _read(host_file)
     if not document.host_network:
         host = _of_use(host, joined, resolved_file, None if found["nameservers"] else note)
-    if found["nameservers"]:
+    if found["nameservers"] or not host["nameservers"]:
         host["options"] = tuple(option for option in host["options"] if option not in _OF_THE_HOST)
     given = {part: found[part] or host[part] for part in PARTS}
     if document.host_network and not document.dns:

@@ -37,7 +37,7 @@ def is_host_name(name: str) -> bool:
 
 def findable(attachments: Collection[Attachment]) -> tuple[Attachment, ...]:
     """Those of a pod's networks on which it finds others, and is found."""
-    return tuple(one for one in attachments if one.names and one.interface not in ("", "lo"))
+    return tuple(one for one in attachments if one.names and one.interface != "lo")
 
 
 def addresses_of(attachment: Attachment) -> list[str]:

@@ -1,7 +1,10 @@
 """Pods that find each other by name, looked up by the resolvers that images have (W10)."""
 
+import contextlib
 import os
 import signal
+import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -36,10 +39,22 @@ def resolvers(tmp_path_factory):
 
 
 @pytest.fixture
-def town(make_house, resolvers):
+def town(make_town):
     """A house whose pods have resolvers, and three networks, ``quiet`` without names."""
+    return make_town()
+
+
+@pytest.fixture
+def make_town(make_house, resolvers):
+    """``make_town(KEY=…)``: the same with more configuration."""
+    with contextlib.ExitStack() as stack:
+        yield lambda **config: stack.enter_context(the_town(make_house, resolvers, config))
+
+
+@contextlib.contextmanager
+def the_town(make_house, resolvers, config):
     networks = [network("one", 1), network("two", 2), network("quiet", 3, names=False)]
-    house = make_house({"stop_timeout": 1, "container_networks": networks})
+    house = make_house({"stop_timeout": 1, "container_networks": networks, **config})
     house.image = house.client.images.fetch(resolvers).id
     # Nobody listens there: what no hosts file knows is soon given up.
     dns = {"nameservers": ("127.0.0.1",), "search": (), "options": ("timeout:1", "attempts:1")}
@@ -113,6 +128,11 @@ def test_the_name_of_a_dead_pod_goes_with_its_teardown(town):
         stager = town.client.pod("dead").stager_pid
         os.kill(run.process.pid, signal.SIGKILL)
         run.process.wait()
+        # As long as it runs without its owner, it is found, and finds who comes.
+        with town.running(name="later", net="one"):
+            assert set(lookup(town, "dead", "later")) == set(addresses(town, "later"))
+            assert lookup(town, "later", "dead")
+        assert "later" not in town.enter("dead", "cat", "/etc/hosts")[1]
         os.kill(stager, signal.SIGKILL)
         until(lambda: town.client.pod("dead").state == "errored")
         assert lookup(town, "first", "dead") == []
@@ -167,7 +187,9 @@ def sleeping():
     return {"exec": ["/bin/sleep", "1000"], "user": "0", "group": "0"}
 
 
-def test_names_in_a_user_namespace(town):
+@pytest.mark.parametrize("storage", ["overlay", "copy"])
+def test_names_in_a_user_namespace(make_town, storage):
+    town = make_town(plugins={"stagers": {"default": {"config": {"graphStorage": storage}}}})
     with (
         town.running(name="first", net="one", userns="auto"),
         town.running(name="second", net="one"),
@@ -218,6 +240,32 @@ def test_other_names_go_where_they_went_before(town):
             assert server.asked
             assert {*server.asked} <= {"outside.example", "short", "short.in.example"}
             server.asked.clear()
+
+
+def test_the_servers_behind_the_stub_of_the_host(town, tmp_path):
+    """systemd-resolved's stub is the host's alone: pods ask whom it asks."""
+    (tmp_path / "stub").write_text("nameserver 127.0.0.53\noptions edns0 trust-ad\nsearch .\n")
+    behind = Path("/run/systemd/resolve/resolv.conf")
+    with contextlib.ExitStack() as stack:
+        world = stack.enter_context(world_around())
+        server = stack.enter_context(NameServer(world.server, SERVER[0], {"outside.example": "192.0.2.77"}))
+        subprocess.run(["mount", "--bind", tmp_path / "stub", "/etc/resolv.conf"], check=True)
+        stack.callback(subprocess.run, ["umount", "/etc/resolv.conf"], check=True)
+        before = behind.read_text() if behind.exists() else None
+        behind.parent.mkdir(parents=True, exist_ok=True)
+        behind.write_text(f"nameserver {SERVER[0]}\n")
+        stack.callback(behind.unlink if before is None else lambda: behind.write_text(before))
+        with town.running(name="first", net="one", dns=None):
+            assert town.enter("first", "cat", "/etc/resolv.conf")[1] == f"nameserver {SERVER[0]}\n"
+            for resolver in LOOKUPS:
+                assert lookup(town, "first", "outside.example", resolver) == ["192.0.2.77"], resolver
+        assert server.asked
+        # Where nothing is known behind it, the user is told.
+        behind.unlink()
+        behind.touch()
+        with town.running(name="second", net="one", dns=None):
+            assert town.enter("second", "cat", "/etc/resolv.conf")[1] == "options edns0\n"
+        assert [note for note in town.notes if "the pod has no name server" in note]
 
 
 def test_many_pods_at_once(town):
