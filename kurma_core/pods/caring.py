@@ -91,8 +91,8 @@ class Caretaker:
                 self._mend_pod(uuid)
             except (KurmaError, OSError) as error:
                 self._services.note(f"pod {uuid}: {error}")
-        if told:
-            care.mend(self._pods, care.drivers_of(networks))
+        # Also where nothing is told: CNI's plugins, by GC, clean up what nobody but they can see.
+        care.mend(self._pods, care.drivers_of(networks))
         if not told and not own:
             return []
         after = [*self._told(care, networks), *self._own(care, networks)]

@@ -358,6 +358,7 @@ class CniNetwork:
                 try:
                     self._executor.execute("GC", plugin["type"], garbage_document(chain, plugin, valid))
                 except NetworkError as error:
+                    self._note(error.message)
                     failures.append(Leak("network", f'network "{chain.name}"', error.message, chain.name))
         return failures
 

@@ -250,11 +250,20 @@ def test_gc_is_told_what_is_to_stay(driver, bin_dir, one):
     assert set(one.environment("GC")) == {"CNI_COMMAND", "CNI_PATH"}
 
 
-def test_gc_goes_on_after_a_failure_and_tells_it(driver, bin_dir, one):
+def test_gc_is_not_told_to_keep_what_could_not_be_left(driver, one):
+    driver.add(context("stays", config("one")))
+    driver.add(context("gone", config("one")))
+    one.fails("DEL", code=100, msg="stuck")
+    assert [leak.pod for leak in driver.mend([config("one")], ["stays"])] == ["gone"]
+    assert one.read("GC")["cni.dev/valid-attachments"] == attachments("stays")
+
+
+def test_gc_goes_on_after_a_failure_and_tells_it(driver, bin_dir, one, notes):
     Stub(bin_dir, "two")
     one.fails("GC", code=100, msg="stuck")
     (left,) = driver.mend([config("one", "two")], ())
     assert (left.network, left.why) == ("n", 'cannot clean up network "n": CNI plugin one failed: stuck')
+    assert notes == [left.why]
     assert calls(bin_dir) == ["GC one", "GC two"]
 
 

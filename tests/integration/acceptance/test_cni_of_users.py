@@ -116,6 +116,19 @@ def test_leaving_needs_no_configuration(setting: Setting, background: Start) -> 
     assert "veth" not in output("ip", "-o", "link")
 
 
+def test_networks_are_checked_and_cleaned_up(setting: Setting, background: Start) -> None:
+    """STATUS tells whether pods could join, GC is told which are there."""
+    background("kept", "exec sleep 1000", net="stubs", by=setting.kurma)
+    kept = setting.kurma.pod("kept")["uuid"]
+    setting.kurma.out("network", "check", "stubs", "--repair")
+    assert setting.stub.read("GC")["cni.dev/valid-attachments"] == [{"containerID": kept, "ifname": "eth0"}]
+    setting.stub.fails("STATUS", code=50, msg="the agent is away")
+    done = setting.kurma("network", "check", "stubs")
+    assert done.returncode != 0
+    assert "the agent is away" in done.stdout + done.stderr
+    setting.stub.succeeds("STATUS")
+
+
 def test_which_of_several_of_one_name(setting: Setting) -> None:
     """Kurma's configuration first, then CNI's own files in order."""
     assert setting.kurma.json("network", "show", "held")["source"] == "configured"
