@@ -16,6 +16,7 @@ mount namespaces), and mark the subclass ``root``::
 
 from __future__ import annotations
 
+import functools
 import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -68,6 +69,14 @@ def _if_nameindex() -> list[tuple[int, str]]:
     import socket
 
     return socket.if_nameindex()
+
+
+def _listen(address: str) -> None:
+    import socket
+
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM) as server:
+        server.bind((address, 0))
+        server.listen()
 
 
 def context(
@@ -155,6 +164,21 @@ class NetworkContract:
             else:
                 assert result is None
             driver.check(one)
+        finally:
+            driver.delete(one)
+
+    def test_the_pod_has_the_address_at_once(
+        self, driver: Network, config: Mapping[str, Any], make_pod: MakePod
+    ) -> None:
+        """What ``add`` tells is so when it returns: an app may listen there."""
+        one = self.context(make_pod(), config)
+        result = driver.add(one)
+        try:
+            for found in result.addresses if result is not None else ():
+                address = found.address.partition("/")[0]
+                in_network_namespace(one.namespace, functools.partial(_listen, address))
+                with pytest.raises(OSError, match="assign requested address"):
+                    _listen(address)  # the host's it is not
         finally:
             driver.delete(one)
 
