@@ -43,7 +43,7 @@ def status(records: NetworkRecords, settings: Settings, rules: Rules) -> None:
             links.find_bridge(netlink, settings, records.id())
     except NetlinkError as error:
         raise refused(settings.name, error) from error
-    rules.found()  # raises where there is no way to filter packets
+    rules.check(network_rules(records.wanted(settings)))
 
 
 def check(

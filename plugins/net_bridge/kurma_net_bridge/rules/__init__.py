@@ -76,6 +76,15 @@ class Rules:
         except OSError as error:
             raise _failed(network, error) from None
 
+    def check(self, network: NetworkRules) -> None:
+        """Changes nothing. :raises NetworkError: there is no way to filter the network's packets on this host."""
+        check_network(network)
+        try:
+            with Netfilter() as netfilter:
+                self._choice(netfilter, network)
+        except OSError as error:
+            raise _failed(network, error) from None
+
     def publish(
         self, network: NetworkRules, pod: str, addresses: tuple[str, ...], ports: tuple[PortMapping, ...]
     ) -> None:
@@ -86,9 +95,15 @@ class Rules:
         :raises NetworkError: the pod lacks an address for a port, or the packet filter refuses.
         """
         from kurma_net_bridge.rules.conntrack import forget_ports
+        from kurma_net_bridge.rules.loopback import loopback_works
 
         check_network(network)
         wanted = published(network, addresses, ports)
+        if any(port.host_ip == "::1" for port in wanted) and not loopback_works():
+            self._note(
+                f'network "{network.network}": ports at [::1] are not reached while bridges hand their frames to '
+                "the packet filter; turn that off: sysctl -w net.bridge.bridge-nf-call-ip6tables=0"
+            )
         try:
             with Netfilter() as netfilter:
                 self._choice(netfilter, network).publish(netfilter, network, pod, wanted)

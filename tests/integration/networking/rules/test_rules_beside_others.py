@@ -257,6 +257,12 @@ def test_a_host_without_any_packet_filter(make_world, monkeypatch, tmp_path):
     with pytest.raises(NetworkError, match="there is no nft, and no iptables and no ip6tables") as caught:
         world.do("ensure", world.one)
     assert "nftables" in caught.value.hint
+    with pytest.raises(NetworkError, match="no way to filter packets"):
+        world.do("check", world.one)
+    # Nothing is there to be taken away.
+    world.do("withdraw", world.one, "pod-a")
+    world.do("remove", world.one)
+    assert world.do("found") == []
 
 
 def test_what_nft_refuses_is_told_in_one_line(make_world, monkeypatch, tmp_path):

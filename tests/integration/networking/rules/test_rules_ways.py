@@ -143,6 +143,25 @@ def test_a_host_address_that_is_named_is_the_only_one(world):
     assert world.host.ask("::1", PORT + 4) is not None
 
 
+def test_where_bridges_hand_frames_to_the_packet_filter(world):
+    """As with Docker and Kubernetes on the host: every way but one, and who asks for that one is told."""
+    world.host.sysctl("net.bridge.bridge-nf-call-ip6tables=1")
+    try:
+        world.do("ensure", world.one)
+        world.do("ensure", world.two)
+        world.do("publish", world.one, "pod-a", addresses(world.a), (PortMapping(PORT, 80),))
+        assert world.notes == []
+        for who, address in WAYS:
+            if address != "::1":
+                assert getattr(world, who).ask(address, PORT)[0] == world.a.name, (who, address)
+        assert world.b.ask(world.a.six, 80) == (world.a.name, world.b.six, 10)
+        assert world.c.ask(world.a.six, 80, timeout=0.3) is None
+        world.do("publish", world.one, "pod-a", addresses(world.a), (PortMapping(PORT, 80, host_ip="::1"),))
+        assert [note.count("bridge-nf-call-ip6tables=0") for note in world.notes] == [1]
+    finally:
+        world.host.sysctl("net.bridge.bridge-nf-call-ip6tables=0")
+
+
 def test_a_network_without_masquerade_is_seen_with_its_own_addresses(world):
     from kurma_core.value import replace
 
