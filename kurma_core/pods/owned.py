@@ -125,7 +125,7 @@ class OwnedPod:
             launch.services.store.delete(launch.directory, launch.document.name)
             raise PodNotFoundError(
                 f"pod {self.uuid}: its directory was removed while it ran; it was taken down",
-                hint="remove pods by kurma rm",
+                hint="remove pods by kurma rm; was the state directory moved? kurma --dir NEW gc records it",
                 pod=self.uuid,
             )
         record = pod_record(launch.directory)

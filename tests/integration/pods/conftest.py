@@ -2,11 +2,15 @@
 
 import functools
 import json
+import sys
+from pathlib import Path
 
 import pytest
 
 from kurma_core.client import Settings, connect
 from tests.integration.pods.support import House, busybox_archive, foreign_stager, image_id
+
+_LEAKY = Path(__file__).parent / "leaky"
 
 
 @pytest.fixture(scope="session")
@@ -40,6 +44,16 @@ def busybox_id(session_state, busybox_image):
 
 def _config_file(state):
     return f"{state}/../kurma.json"
+
+
+@pytest.fixture
+def leaky_plugin(monkeypatch):
+    """The network plugins in ``leaky/`` are installed, here and in processes that the test starts."""
+    monkeypatch.syspath_prepend(str(_LEAKY))
+    monkeypatch.setenv("PYTHONPATH", str(_LEAKY))
+    yield
+    for name in ("kurma_leaky", "kurma_forgetful"):
+        sys.modules.pop(name, None)
 
 
 @pytest.fixture

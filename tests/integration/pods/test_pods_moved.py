@@ -14,9 +14,11 @@ from tests.integration.pods.test_pods_crash import assert_nothing_left
 
 pytestmark = pytest.mark.root
 
+NETWORKS = {"container_networks": [{"name": "leaky", "plugin": "leaky"}]}
 LIVES = "trap exit TERM; echo up; while :; do sleep 0.02; done"
-#: That it is on its network.
+#: That it is on its network: the default one, or ``leaky``.
 REACHES = "ping -c1 -W3 $(ip route | sed -n 's/^default via \\([^ ]*\\).*/\\1/p') >&2"
+JOINED = "ip address show dev eth0 | grep -q 10.77.0"
 
 
 def output(*command):
@@ -29,10 +31,11 @@ def links():
 
 @pytest.fixture
 def own_house(make_house, tmp_path, busybox_image, busybox_id):
-    """``own_house(name)``: a house of a state directory that only this test has."""
+    """``own_house(name, networks)``: a house of a state directory that only this test has."""
 
-    def make(name):
-        config = {"stop_timeout": 3, "userns_pool": {"first": 3200000000, "count": 131072, "size": 65536}}
+    def make(name, networks=None):
+        pool = {"first": 3200000000, "count": 131072, "size": 65536}
+        config = {**(networks or {}), "stop_timeout": 3, "userns_pool": pool}
         house = make_house(config, state=str(tmp_path / name), image=busybox_id)
         house.client.images.fetch(busybox_image)
         return house
@@ -104,3 +107,60 @@ def test_after_a_reboot(own_house):
     assert_nothing_left(uuid)
     house.client.network_rm("default")
     assert links() == before
+
+
+# --- a state directory that is moved -----------------------------------------------------------------------------
+
+
+def test_moved_while_no_pod_runs(own_house, leaky_plugin, tmp_path):
+    house = own_house("old", NETWORKS)
+    before = links()
+    ended, _ = house.run(JOINED, net="leaky")
+    assert ended.exit_code == 0
+    prepared = house.client.prepare(house.request(JOINED, net="leaky", userns="auto"))
+    house.client.close()
+    os.rename(tmp_path / "old", tmp_path / "new")
+    moved = own_house("new", NETWORKS)
+    assert {record.state for record in moved.client.pods()} == {"stopped", "prepared"}
+    with moved.running(LIVES, net="leaky") as other:
+        for pod in (ended, prepared):
+            record, _ = moved.start(pod.uuid)
+            assert (record.exit_code, record.reason) == (0, None)
+            assert address(moved, pod) != address(moved, other)
+    assert moved.client.network_check() == []
+    assert not (tmp_path / "old").exists(), "nothing writes there any more"
+    moved.client.network_rm("leaky")
+    assert links() == before
+    assert output("nft", "list", "ruleset") == ""
+
+
+def test_moved_while_a_pod_runs(own_house, leaky_plugin, tmp_path):
+    """It goes on; its owner takes it down at its end and says why it cannot record that, the next command does."""
+    house = own_house("old", NETWORKS)
+    before = links()
+    run = house.launch(LIVES, net="leaky", userns="auto", name="mover")
+    run.wait_output("up")
+    uuid = run.uuid
+    house.client.close()
+    os.rename(tmp_path / "old", tmp_path / "new")
+    moved = own_house("new", NETWORKS)
+    run.house = moved
+    record = moved.client.pod(uuid)
+    assert (record.state, record.owner) == ("running", run.process.pid)
+    assert moved.enter(uuid, "sh", "-c", JOINED)[0] == 0
+    assert moved.client.network_check() == []
+    os.kill(record.stager_pid, signal.SIGTERM)
+    assert run.wait() == 125
+    assert "its directory was removed while it ran" in run.errors
+    record = moved.client.pod(uuid)
+    assert (record.state, record.exit_code) == ("stopped", 0)
+    assert_nothing_left(uuid)
+    assert moved.client.gc(grace=1000) == ()
+    assert moved.client.network_check() == []
+    again = moved.launch(start=uuid)
+    assert moved.enter(uuid, "sh", "-c", JOINED)[0] == 0
+    moved.client.stop(uuid)
+    again.wait()
+    moved.client.network_rm("leaky")
+    assert links() == before
+    assert output("nft", "list", "ruleset") == ""

@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -14,10 +13,9 @@ from kurma_core.errors import NetworkError
 from kurma_core.linux import namespaces
 from tests.integration.pods.support import alive, shell, until
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.usefixtures("leaky_plugin")]
 
 KURMA = (sys.executable, "-m", "kurma_core.cli.main")
-LEAKY = Path(__file__).parent / "leaky"
 NETWORKS = {
     "container_networks": [{"name": "leaky", "plugin": "leaky"}, {"name": "forgetful", "plugin": "forgetful"}],
     "stop_timeout": 3,
@@ -43,15 +41,6 @@ def host():
         "nftables": output("nft", "list", "ruleset"),
         "namespaces": sorted(os.listdir("/run/netns")) if os.path.isdir("/run/netns") else [],
     }
-
-
-@pytest.fixture(autouse=True)
-def plugin(monkeypatch):
-    monkeypatch.syspath_prepend(str(LEAKY))
-    monkeypatch.setenv("PYTHONPATH", str(LEAKY))
-    yield
-    for name in ("kurma_leaky", "kurma_forgetful"):
-        sys.modules.pop(name, None)
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ runs ip(8) and nft(8), which is for tests only.
 """
 
 import fcntl
-import hashlib
 import json
 import os
 import signal
@@ -31,10 +30,26 @@ class Forgetful:
 
     def __init__(self, context):
         self.directory = context.state_dir
-        self.chain = f"{self.kind}-{hashlib.sha256(self.directory.encode()).hexdigest()[:8]}-"
 
     def setup(self, config):
         os.makedirs(f"{self.directory}/addresses", 0o700, exist_ok=True)
+        own = f"{self.directory}/{os.getpid()}"
+        with open(own, "w") as file:
+            file.write(os.urandom(4).hex())
+        with suppress(FileExistsError):
+            os.link(own, f"{self.directory}/id")
+        os.unlink(own)
+
+    @property
+    def id(self):
+        """Of this state directory, wherever it is moved to."""
+        with suppress(FileNotFoundError), open(f"{self.directory}/id") as file:
+            return file.read()
+        return "none"
+
+    @property
+    def chain(self):
+        return f"{self.kind}-{self.id}-"
 
     def add(self, context):
         self.setup({})
@@ -44,7 +59,7 @@ class Forgetful:
         self.die("add", 1)
         name, inside = f"{self.kind[:2]}{context.pod[:8]}", os.path.basename(context.namespace)
         run("ip", "link", "add", name, "type", "veth", "peer", "name", context.interface, "netns", inside)
-        run("ip", "link", "set", name, "alias", f"{context.pod} of {self.directory}")
+        run("ip", "link", "set", name, "alias", f"{context.pod} of {self.kind} {self.id}")
         self.die("add", 2)
         run("ip", "-n", inside, "address", "add", address, "dev", context.interface)
         run("ip", "-n", inside, "link", "set", context.interface, "up")
@@ -107,7 +122,7 @@ class Forgetful:
         found = []
         for link in json.loads(run("ip", "-j", "link")):
             uuid, _, directory = link.get("ifalias", "").partition(" of ")
-            if directory == self.directory:
+            if directory == f"{self.kind} {self.id}":
                 found.append((link["ifname"], uuid))
         return found
 
