@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import KurmaError, NetworkError
-from kurma_core.networking import builtin
+from kurma_core.networking import builtin, early_default
 from kurma_core.value import frozen, replace
 
 if TYPE_CHECKING:
@@ -96,8 +96,11 @@ class Catalog:
         entry = self._configured.get(name)
         if entry is not None:
             return self._from_entry(entry)
-        if name in (builtin.LO, builtin.DEFAULT):
-            return self._built_in(name, self._default.config(ports=ports) if name == builtin.DEFAULT else {})
+        if name == builtin.DEFAULT:
+            self._default.upgrade(lambda config: self._driver(early_default.DRIVER).remove(config))
+            return self._built_in(name, self._default.config(ports=ports))
+        if name == builtin.LO:
+            return self._built_in(name, {})
         found = self._found()
         if name not in found:
             known = ", ".join([info.name for info in self.all()])
@@ -162,7 +165,7 @@ class Catalog:
 
     def _built_in(self, name: str, config: Mapping[str, Json]) -> NetworkInfo:
         interface = {builtin.LO: builtin.LO, builtin.DEFAULT: DEFAULT_INTERFACE}.get(name, "")
-        driver = builtin.DRIVERS.get(name, "")
+        driver = self._default.driver() if name == builtin.DEFAULT else builtin.DRIVERS.get(name, "")
         is_default = name in self.defaults()
         return NetworkInfo(name, driver, "built-in", interface, is_default, False, {**config, "name": name})
 

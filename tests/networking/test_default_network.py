@@ -4,14 +4,24 @@ import json
 import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
-from ipaddress import IPv4Network
+from ipaddress import IPv4Network, IPv6Network
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kurma_core.errors import FormatVersionError, HostError, NetworkError
-from kurma_core.networking.builtin import DefaultNetwork, candidates, free_subnet, host_networks, parse_fib_trie
+from kurma_core.errors import FormatVersionError, HostError, NetworkError, PluginError
+from kurma_core.networking.builtin import DefaultNetwork
+from kurma_core.networking.subnets import (
+    candidates,
+    free_subnet,
+    free_subnet6,
+    has_ipv6,
+    host_networks,
+    host_networks6,
+    parse_fib_trie,
+    parse_ipv6_route,
+)
 
 TRIE = """Main:
   +-- 0.0.0.0/0 3 0 5
@@ -30,7 +40,7 @@ Id 200:
 
 
 def subnet_of(config):
-    return config["plugins"][0]["ipam"]["ranges"][0][0]["subnet"]
+    return config["subnets"][0]
 
 
 def test_routes_are_read_from_every_table():
@@ -81,10 +91,11 @@ def test_it_is_chosen_anew_when_forgotten(tmp_path):
 
 def test_two_state_directories_do_not_meet(tmp_path):
     configs = [DefaultNetwork(str(tmp_path / name), routes=[]).config() for name in ("a", "b")]
-    bridges = [config["plugins"][0]["bridge"] for config in configs]
+    bridges = [config["bridge"] for config in configs]
     assert len(set(bridges)) == 2
     assert all(bridge.startswith("kurma-") and len(bridge) <= 15 for bridge in bridges)
-    assert len({config["plugins"][0]["ipam"]["dataDir"] for config in configs}) == 2
+    subnets = [subnet for config in configs for subnet in config["subnets"]]
+    assert len(set(subnets)) == len(subnets)
 
 
 def test_the_usual_state_directory_has_the_usual_bridge():
@@ -101,7 +112,7 @@ def test_processes_at_once_choose_the_same(tmp_path):
 
 def test_a_newer_record_is_refused(tmp_path):
     os.mkdir(tmp_path / "networks")
-    (tmp_path / "networks" / "default.json").write_text('{"version": 2}')
+    (tmp_path / "networks" / "default.json").write_text('{"version": 3}')
     with pytest.raises(FormatVersionError):
         DefaultNetwork(str(tmp_path)).config()
 
@@ -113,7 +124,112 @@ def test_a_torn_record_is_named(tmp_path):
         DefaultNetwork(str(tmp_path)).config()
 
 
-def test_a_pod_without_ports_is_spared_the_port_plugin(tmp_path):
+def test_a_record_that_lacks_something_is_named(tmp_path):
+    os.mkdir(tmp_path / "networks")
+    (tmp_path / "networks" / "default.json").write_text('{"version": 2, "bridge": "kurma0"}')
+    with pytest.raises(HostError, match=r"default\.json: subnet, subnet6 is missing"):
+        DefaultNetwork(str(tmp_path)).config()
+
+
+# --- IPv6 ------------------------------------------------------------------------------------------------------
+
+ROUTES6 = """\
+fd001122334400000000000000000000 40 00000000000000000000000000000000 00 00000000000000000000000000000000 00000100 1 0 1 eth0
+00000000000000000000000000000000 00 00000000000000000000000000000000 00 fe800000000000000000000000000001 00000400 1 0 1 eth0
+"""  # noqa: E501
+
+
+def test_ipv6_routes_are_read():
+    assert parse_ipv6_route(ROUTES6.splitlines()) == ["fd00:1122:3344::/64", "::/0"]
+
+
+def test_this_host_has_its_own_ipv6_loopback():
+    assert not has_ipv6() or "::1/128" in host_networks6()
+
+
+@given(st.text("0123456789abcdef", min_size=20, max_size=48), st.integers(8, 64))
+def test_the_ipv6_subnet_is_the_sites_own_and_clashes_with_no_route(digits, length):
+    first = free_subnet6([], digits)
+    assert IPv6Network(first).subnet_of(IPv6Network("fd00::/8"))
+    assert IPv6Network(first).prefixlen == 64
+    wide = IPv6Network(first).supernet(new_prefix=length)
+    second = free_subnet6(["::/0", str(wide)], digits)
+    assert second is None or not IPv6Network(second).overlaps(wide)
+
+
+def test_another_ipv6_subnet_is_found_where_the_first_is_taken():
+    digits = "0123456789abcdef"
+    assert free_subnet6([], digits) == "fd01:2345:6789::/64"
+    assert free_subnet6(["fd01:2345:6789::/48"], digits) == "fd12:3456:789a::/64"
+
+
+def test_where_no_ipv6_subnet_is_free_there_is_ipv4(tmp_path):
+    config = DefaultNetwork(str(tmp_path), routes=[], routes6=["fc00::/7"], ipv6=True).config()
+    assert len(config["subnets"]) == 1
+
+
+def test_ipv6_only_where_the_host_has_it(tmp_path):
+    both = DefaultNetwork(str(tmp_path), routes=[], routes6=[], ipv6=True).config()["subnets"]
+    assert [":" in subnet for subnet in both] == [False, True]
+    assert DefaultNetwork(str(tmp_path), routes=[], routes6=[], ipv6=False).config()["subnets"] == both[:1]
+
+
+# --- a record of the time when CNI's plugins served it ---------------------------------------------------------
+
+
+def early(tmp_path):
+    os.mkdir(tmp_path / "networks")
+    record = {"version": 1, "bridge": "kurma-12345678", "subnet": "10.77.0.0/16"}
+    (tmp_path / "networks" / "default.json").write_text(json.dumps(record))
+    return DefaultNetwork(str(tmp_path), routes=[], routes6=[], ipv6=True)
+
+
+def test_an_early_record_is_cnis(tmp_path):
+    network = early(tmp_path)
+    assert network.driver() == "cni"
+    config = network.config()
+    assert [plugin["type"] for plugin in config["plugins"]] == ["bridge", "portmap", "firewall"]
+    assert config["plugins"][0]["ipam"]["dataDir"] == str(tmp_path / "networks" / "addresses")
+    assert [plugin["type"] for plugin in network.config(ports=False)["plugins"]] == ["bridge", "firewall"]
+
+
+def test_an_early_network_that_nobody_uses_becomes_a_bridge_of_ours(tmp_path):
+    network = early(tmp_path)
+    removed = []
+    network.upgrade(removed.append)
+    assert [config["plugins"][0]["bridge"] for config in removed] == ["kurma-12345678"]
+    assert network.driver() == "bridge"
+    config = network.config()
+    assert (config["bridge"], config["subnets"][0]) == ("kurma-12345678", "10.77.0.0/16")
+    assert IPv6Network(config["subnets"][1]).is_private
+    network.upgrade(removed.append)
+    assert len(removed) == 1
+
+
+def test_an_early_network_stays_while_pods_are_joined(tmp_path):
+    network = early(tmp_path)
+
+    def refuse(_):
+        raise NetworkError("in use")
+
+    network.upgrade(refuse)
+    assert network.driver() == "cni"
+    assert "plugins" in network.config()
+
+
+def test_an_early_network_whose_plugin_is_gone_is_left_behind(tmp_path):
+    network = early(tmp_path)
+
+    def missing(_):
+        raise PluginError("no network plugin cni")
+
+    network.upgrade(missing)
+    assert network.driver() == "bridge"
+
+
+def test_a_new_network_is_not_cnis(tmp_path):
     network = DefaultNetwork(str(tmp_path), routes=[])
-    types = [[plugin["type"] for plugin in network.config(ports=ports)["plugins"]] for ports in (True, False)]
-    assert types == [["bridge", "portmap", "firewall"], ["bridge", "firewall"]]
+    assert network.driver() == "bridge"
+    network.config()
+    network.upgrade(lambda _: pytest.fail("there is nothing of CNI's"))
+    assert network.driver() == "bridge"

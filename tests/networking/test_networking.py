@@ -127,8 +127,8 @@ def summary(attachments):
 
 def test_without_configuration_lo_and_default(make):
     plan = make().plan(None, (), UUID)
-    assert summary(plan) == [("lo", "lo", "lo"), ("default", "cni", "eth0")]
-    assert plan[1].config["plugins"][0]["type"] == "bridge"
+    assert summary(plan) == [("lo", "lo", "lo"), ("default", "bridge", "eth0")]
+    assert plan[1].config["bridge"].startswith("kurma-")
 
 
 def test_the_documents_example(make):

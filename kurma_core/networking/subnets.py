@@ -1,0 +1,132 @@
+"""Private subnets that do not clash with what the host has routes to (W8)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from kurma_core.errors import HostError, NetworkError
+
+if TYPE_CHECKING:
+    from ipaddress import IPv4Network
+
+
+def candidates() -> Iterator[IPv4Network]:
+    """Private subnets, those that others like (10.88.0.0/16 podman's, 172.17.0.0/16 docker's) among the last."""
+    from ipaddress import IPv4Network
+
+    for second in (*range(96, 128), *range(64, 96)):
+        yield IPv4Network(f"10.{second}.0.0/16")
+    for second in range(31, 15, -1):
+        yield IPv4Network(f"172.{second}.0.0/16")
+    for third in range(255, -1, -1):
+        yield IPv4Network(f"192.168.{third}.0/24")
+
+
+def free_subnet(taken: Iterable[str], first: int = 0) -> str:
+    """A private subnet that overlaps none of ``taken``.
+
+    :param taken: networks in CIDR form; 0.0.0.0/0, which overlaps everything, does not count.
+    :param first: where among the candidates of the first kind to begin, so that state directories differ.
+    :raises NetworkError: every candidate overlaps something.
+    """
+    from ipaddress import IPv4Network
+
+    used = [network for text in taken if (network := IPv4Network(text, strict=False)).prefixlen]
+    subnets = list(candidates())
+    large = 64
+    start = first % large
+    for subnet in [*subnets[start:large], *subnets[:start], *subnets[large:]]:
+        if not any(subnet.overlaps(network) for network in used):
+            return str(subnet)
+    raise NetworkError(
+        "no private subnet is free for the default network: the host has routes to all of them",
+        hint='configure a network of the name "default" in kurma.yml',
+        network="default",
+    )
+
+
+def host_networks() -> list[str]:
+    """The IPv4 networks that this host has routes to, in any table, and its name servers."""
+    try:
+        with open("/proc/net/fib_trie", encoding="ascii") as file:
+            found = parse_fib_trie(file)
+    except OSError as error:
+        raise HostError(f"cannot read the host's routes: {error.strerror}", path="/proc/net/fib_trie") from error
+    return found + _nameservers()
+
+
+def parse_fib_trie(lines: Iterable[str]) -> list[str]:
+    """The routes in ``/proc/net/fib_trie``: each ``|-- ADDRESS`` is followed by its ``/LENGTH …`` lines."""
+    found: list[str] = []
+    address = ""
+    for line in lines:
+        words = line.split()
+        if len(words) == 2 and words[0] == "|--":
+            address = words[1]
+        elif words and words[0].startswith("/") and address:
+            found.append(address + words[0])
+    return found
+
+
+def _nameservers() -> list[str]:
+    """Behind a tunnel that comes and goes, a name server's address may be all there is to know of a network."""
+    try:
+        with open("/etc/resolv.conf", encoding="utf-8", errors="replace") as file:
+            words = [line.split() for line in file]
+    except OSError:
+        return []  # no resolver is configured: nothing to avoid
+    from kurma_core.appc.cni_result import address_family
+
+    return [f"{w[1]}/32" for w in words if len(w) > 1 and w[0] == "nameserver" and address_family(w[1]) == 4]
+
+
+# --- IPv6 ------------------------------------------------------------------------------------------------------
+
+
+def free_subnet6(taken: Iterable[str], digits: str) -> str | None:
+    """A subnet of 64 bits for one site alone (RFC 4193) that overlaps none of ``taken``.
+
+    :param taken: networks in CIDR form; ::/0 does not count.
+    :param digits: hexadecimal, of a hash; any ten that stand together make a site.
+    :returns: None: every candidate overlaps something, as where the host has a route for all such sites.
+    """
+    from ipaddress import IPv6Network
+
+    used = [network for text in taken if (network := IPv6Network(text, strict=False)).prefixlen]
+    for start in range(len(digits) - 9):
+        subnet = IPv6Network(((0xFD << 40 | int(digits[start : start + 10], 16)) << 80, 64))
+        if not any(subnet.overlaps(network) for network in used):
+            return str(subnet)
+    return None
+
+
+def host_networks6() -> list[str]:
+    """The IPv6 networks that this host has routes to, in any table; none without IPv6."""
+    try:
+        with open("/proc/net/ipv6_route", encoding="ascii") as file:
+            return parse_ipv6_route(file)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise HostError(f"cannot read the host's routes: {error.strerror}", path="/proc/net/ipv6_route") from error
+
+
+def parse_ipv6_route(lines: Iterable[str]) -> list[str]:
+    """The routes in ``/proc/net/ipv6_route``: destination and prefix length are hexadecimal."""
+    from ipaddress import IPv6Address
+
+    words = [line.split() for line in lines]
+    return [f"{IPv6Address(int(w[0], 16))}/{int(w[1], 16)}" for w in words if len(w) > 1]
+
+
+def has_ipv6() -> bool:
+    """Whether interfaces of this host can have IPv6 addresses."""
+    try:
+        for which in ("all", "default"):
+            with open(f"/proc/sys/net/ipv6/conf/{which}/disable_ipv6", encoding="ascii") as file:
+                if file.read().strip() != "0":
+                    return False
+    except OSError:
+        return False
+    return True
