@@ -1,4 +1,4 @@
-"""The networks that are there without configuration, with Debian's CNI plugins: what pods reach, what is left."""
+"""The networks that are there without configuration: what pods reach, what is left."""
 
 import json
 import os
@@ -31,9 +31,27 @@ def links():
 
 
 def rules():
-    """The rules of both families that anything of CNI has made."""
-    lines = [line for family in ("iptables", "ip6tables") for line in output(f"{family}-save").splitlines()]
-    return [line for line in lines if line[0] in ":-" and "CNI" in line]
+    """What networks have made, with whichever tool: tables of nftables, and rules among those of iptables."""
+    found = []
+    for table in output("nft", "list", "tables").splitlines():
+        if " kurma" in table:
+            found += output("nft", "list", *table.split()).splitlines()
+    for family in ("iptables", "ip6tables"):
+        lines = output(f"{family}-save").splitlines()
+        found += [line for line in lines if line[0] in ":-" and ("kurma" in line.lower() or "CNI" in line)]
+    return found
+
+
+def addresses_of(state_dir, network="default"):
+    """Owners by address, as they are on record."""
+    directory = state_dir / "networks" / network / "addresses"
+    found = [path for path in directory.iterdir() if path.name[0].isdigit() or ":" in path.name]
+    return {path.name: os.readlink(path) for path in found}
+
+
+def plugin_state(tmp_path):
+    """Where the plugin of the network default keeps its state."""
+    return tmp_path / "state" / "plugins" / "kurma.networks" / "bridge"
 
 
 class Pod:
@@ -187,7 +205,7 @@ def test_published_ports(networking, stack, outside):
 @pytest.mark.vm
 def test_nothing_of_a_pod_is_left(networking, stack, tmp_path):
     staying = Pod(networking, stack).join(ports=["8079:80"])
-    bridge = staying.attachments[-1].config["plugins"][0]["bridge"]
+    bridge = staying.attachments[-1].config["bridge"]
     before = links(), rules()
     pod = Pod(networking, stack).join(ports=["8080:80", "8081:81/udp"])
     assert len(links()) == len(before[0]) + 1
@@ -196,15 +214,16 @@ def test_nothing_of_a_pod_is_left(networking, stack, tmp_path):
     assert (links(), rules()) == before
     pod.leave()  # repeatable
     assert (links(), rules()) == before
-    addresses = tmp_path / "state" / "networks" / "addresses" / "default"
-    assert [name for name in os.listdir(addresses) if name[0].isdigit()] == [staying.address]
+    addresses = addresses_of(plugin_state(tmp_path))
+    assert set(addresses.values()) == {f"{staying.uuid}:eth0"}
+    assert staying.address in addresses
     with pytest.raises(NetworkError, match=f"in use by {staying.uuid}"):
         networking.remove("default")
     staying.leave()
     assert bridge in links()
     networking.remove("default")
     assert bridge not in links()
-    assert not addresses.exists()
+    assert os.listdir(plugin_state(tmp_path) / "networks") == []
     networking.remove("default")
 
 
@@ -241,8 +260,7 @@ def test_a_failing_second_network_undoes_the_first(make, stack, tmp_path):
     with pytest.raises(NetworkError, match='network "bare" gave the pod no address'):
         pod.join(["default", "bare"])
     assert interfaces_in(pod.namespace) == ["lo"]
-    addresses = tmp_path / "state" / "networks" / "addresses" / "default"
-    assert [name for name in os.listdir(addresses) if name[0].isdigit()] == []
+    assert addresses_of(plugin_state(tmp_path)) == {}
     assert [line for line in rules() if pod.uuid in line] == []
     pod.join(["default"])  # the pod may still be joined
     pod.leave()
@@ -272,12 +290,15 @@ def test_two_state_directories_do_not_meet(make, stack):
     one, two = Pod(first, stack).join(), Pod(second, stack).join()
     subnets = [ip_interface(pod.attachments[-1].result.addresses[0].address).network for pod in (one, two)]
     assert not subnets[0].overlaps(subnets[1])
-    assert len([name for name in links() if name.startswith("kurma-")]) == 2
+    bridges = {pod.attachments[-1].config["bridge"] for pod in (one, two)}
+    assert len(bridges) == 2
+    assert bridges <= links()
     one.leave()
     first.remove("default")
     with two.inside(serve) as server:
         reaches(server, two.address)
     two.leave()
+    second.remove("default")
     second.remove("default")
     assert rules() == []
 
