@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import subprocess
 import threading
@@ -49,8 +50,17 @@ def output(*command: str) -> str:
 
 def of_pods() -> set[str]:
     """Cables, rules and chains of pods, on this host."""
-    links = {f"link {line.split()[1]}" for line in output("ip", "-o", "link").splitlines() if "veth" in line}
+    links = {
+        f"link {line.split()[1]}"
+        for line in output("ip", "-o", "link").splitlines()
+        if "veth" in line or line.split()[1].startswith("kv")
+    }
     rules = set()
+    for table in output("nft", "list", "tables").splitlines():
+        if " kurma-" in table:
+            # Rules are the network's; what the maps hold are pods' ports.
+            text = output("nft", "list", *table.split())
+            rules |= {f"{table} {uuid}" for uuid in re.findall(UUID, text)}
     for family in ("iptables", "ip6tables"):
         for line in output(f"{family}-save").splitlines():
             if line.startswith(("-A CNI-", ":CNI-")) or "comment" in line or "dport" in line:
@@ -58,6 +68,7 @@ def of_pods() -> set[str]:
     return links | rules
 
 
+UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 #: What CNI's plugins share among all pods, and keep (FORWARD's jump is theirs as well).
 BASE = ("CNI-FORWARD", "CNI-ADMIN", "CNI-HOSTPORT-DNAT", "CNI-HOSTPORT-SETMARK", "CNI-HOSTPORT-MASQ")
 
@@ -70,7 +81,7 @@ def nothing_of_pods(kurma: Kurma) -> Iterator[None]:
     left = {one for one in of_pods() if not any(base in one for base in BASE)}
     assert left == set()
     assert "10.89" not in "".join(of_pods())
-    addresses = kurma.state / "networks" / "addresses" / "default"
+    addresses = kurma.state / "plugins" / "kurma.networks" / "bridge" / "networks" / "default" / "addresses"
     assert not [file.name for file in addresses.glob("*") if _is_address(file.name)]
 
 
@@ -106,9 +117,7 @@ class TestDefault:
             said = fetch(kurma, f"http://{gateway}:{host.getsockname()[1]}/")
             thread.join(5)
         assert said == "from the host\n"
-        assert ip_address(seen[0]) in ip_network(
-            kurma.json("network", "show", "default")["config"]["plugins"][0]["ipam"]["ranges"][0][0]["subnet"]
-        )
+        assert ip_address(seen[0]) in ip_network(kurma.json("network", "show", "default")["config"]["subnets"][0])
 
     def test_a_published_port(self, kurma: Kurma, background: Start) -> None:
         port = free_port()
