@@ -287,7 +287,7 @@ class Care:
             bridge = links.ensure_bridge(netlink, settings, record.id)
             for owner, link in living:
                 if not links.port_is_right(link, settings, bridge):
-                    links.set_port(netlink, settings, owner, bridge.index)
+                    links.restore_port(netlink, settings, owner, bridge)
             rules = network_rules(record)
             self._rules.ensure(rules)
             for owner, _ in living:

@@ -189,16 +189,21 @@ def make_pair(
     set_port(netlink, settings, owner)
 
 
-def set_port(netlink: Netlink, settings: Settings, owner: Owner, master: int | None = None) -> None:
-    """What the bridge's port of a pod is; ``master``: the bridge's index, if it is on none."""
+def set_port(netlink: Netlink, settings: Settings, owner: Owner) -> None:
+    """What a port of the bridge is. It must be one already."""
     netlink.set_link(
         host_end(owner.pod, owner.interface),
         up=True,
-        master=master,
         alias=alias(owner),
         hairpin=settings.hairpin,
         isolated=settings.isolated,
     )
+
+
+def restore_port(netlink: Netlink, settings: Settings, owner: Owner, bridge: Link) -> None:
+    """Puts a pod's interface back on its bridge."""
+    netlink.set_link(host_end(owner.pod, owner.interface), master=bridge.index)
+    set_port(netlink, settings, owner)
 
 
 def port_is_right(link: Link | None, settings: Settings, bridge: Link) -> bool:

@@ -11,7 +11,6 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import FormatVersionError, NetworkError
-from kurma_core.linux.files import replace_file
 from kurma_core.models import PortMapping
 from kurma_core.value import frozen
 from kurma_net_bridge.addresses import Addresses
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 
 Json = Any
 VERSION = 1
+_TEMPORARY = ".tmp"
 _PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
 
 
@@ -103,7 +103,7 @@ class NetworkRecords:
         for path, names in (
             (os.path.join(self.directory, "addresses"), ("lock", "last.4", "last.6", "last.4.new", "last.6.new")),
             (self._ports, ()),
-            (self.directory, ("network.json", "record.lock", "use.lock")),
+            (self.directory, ("network.json", "network.json.tmp", "record.lock", "use.lock")),
         ):
             for name in names:
                 with suppress(OSError):
@@ -132,21 +132,23 @@ class NetworkRecords:
             return None
 
     def publishers(self) -> tuple[str, ...]:
-        """Owners of published ports."""
+        """Owners of published ports, half written ones included."""
         try:
             names = os.listdir(self._ports)
         except FileNotFoundError:
             return ()
-        return tuple(sorted(name for name in names if not name.endswith(".tmp")))
+        return tuple(sorted({name.removesuffix(_TEMPORARY) for name in names}))
 
     def has_published(self, owner: str) -> bool:
         """Also where the record is torn."""
-        return os.path.lexists(os.path.join(self._ports, owner))
+        path = os.path.join(self._ports, owner)
+        return os.path.lexists(path) or os.path.lexists(path + _TEMPORARY)
 
     def withdraw(self, owner: str) -> None:
         """Nothing to withdraw is success."""
-        with suppress(FileNotFoundError):
-            os.unlink(os.path.join(self._ports, owner))
+        for name in (owner, owner + _TEMPORARY):
+            with suppress(FileNotFoundError):
+                os.unlink(os.path.join(self._ports, name))
 
     # -- files --
 
@@ -181,9 +183,15 @@ class NetworkRecords:
             os.close(fd)  # forgotten while we waited
 
     def _write(self, path: str, value: Json) -> None:
+        """By a temporary file of a fixed name, so that the next one replaces what a killed process leaves. There
+        is one writer at a time: whoever has the lock, or joins the pod.
+        """
         try:
             os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
-            replace_file(path, json.dumps(value).encode())
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+            with open(os.open(path + _TEMPORARY, flags, 0o600), "wb") as file:
+                file.write(json.dumps(value).encode())
+            os.rename(path + _TEMPORARY, path)
         except OSError as error:
             raise self._error(path, error) from error
 

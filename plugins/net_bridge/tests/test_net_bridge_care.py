@@ -1,0 +1,260 @@
+"""What pods have left is found, told and freed, and nothing of anybody else's (W12), wherever one is killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import traceback
+import uuid
+
+import pytest
+from kurma_net_bridge.links import host_end
+from kurma_net_bridge.plugin import kurma_network
+
+from kurma_core.errors import NetworkError
+from kurma_core.hookspecs import DriverContext
+from kurma_core.linux.namespaces import unpin
+from kurma_core.linux.netlink import Netlink
+from kurma_core.models import PortMapping
+from kurma_core.testing.networks import context, interfaces_in, pod_namespace
+
+pytestmark = pytest.mark.root
+CONFIG = {"name": "mine", "bridge": "kt0", "subnets": ["10.201.0.0/24", "fd00:201::/64"]}
+PORTS = (PortMapping(20001, 80), PortMapping(20002, 53, "udp"))
+
+
+def output(*command):
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def host():
+    with Netlink() as netlink:
+        links = sorted(link.name for link in netlink.links())
+    return links, output("nft", "list", "ruleset")
+
+
+def make_driver(state_dir):
+    return kurma_network().create(DriverContext(config={}, state_dir=str(state_dir)))
+
+
+@pytest.fixture
+def driver(tmp_path):
+    before = host()
+    driver = make_driver(tmp_path / "bridge")
+    yield driver
+    driver.remove(CONFIG)
+    assert host() == before
+
+
+@pytest.fixture
+def pod():
+    one = str(uuid.uuid4())
+    with pod_namespace(one):
+        yield one
+
+
+def kinds(leaks):
+    return sorted({leak.kind for leak in leaks})
+
+
+def files_of(pod, tmp_path):
+    found = []
+    for directory, _, names in os.walk(tmp_path / "bridge"):
+        for name in names:
+            path = os.path.join(directory, name)
+            if pod in name or (os.path.islink(path) and pod in os.readlink(path)):
+                found.append(path)
+    return found
+
+
+def nothing_is_left(pod, tmp_path):
+    links, rules = host()
+    return host_end(pod, "eth0") not in links and pod not in rules and not files_of(pod, tmp_path)
+
+
+# --- leaks -----------------------------------------------------------------------------------------------------
+
+
+def test_of_a_pod_that_is_there_nothing_is_told(driver, pod):
+    one = context(pod, CONFIG, ports=PORTS)
+    driver.add(one)
+    before = host()
+    assert driver.leaks([CONFIG], [pod]) == []
+    assert driver.mend([CONFIG], [pod]) == []
+    assert host() == before
+    driver.check(one)
+    driver.delete(one)
+    assert driver.leaks([CONFIG], []) == []
+
+
+def test_all_of_a_pod_that_is_gone(driver, pod, tmp_path):
+    """Also where its network is configured no more."""
+    other = str(uuid.uuid4())
+    with pod_namespace(other):
+        one, two = context(pod, CONFIG, ports=PORTS), context(other, CONFIG, ports=(PortMapping(20003, 80),))
+        driver.add(one)
+        driver.add(two)
+        unpin(one.namespace)
+        found = driver.leaks([], [other])
+        assert set(kinds(found)) >= {"address", "record", "rule"}
+        assert {(leak.network, leak.pod) for leak in found} == {("mine", pod)}
+        assert all(leak.why == f"its pod {pod} is gone" for leak in found)
+        assert driver.mend([], [other]) == []
+        assert nothing_is_left(pod, tmp_path)
+        driver.check(two)
+        driver.delete(two)
+
+
+def test_an_interface_whose_record_is_gone(driver, pod, tmp_path):
+    driver.add(context(pod, CONFIG))
+    for path in files_of(pod, tmp_path):
+        os.unlink(path)
+    assert [leak.what for leak in driver.leaks([CONFIG], [])] == [f"interface {host_end(pod, 'eth0')}"]
+    assert driver.mend([CONFIG], []) == []
+    assert nothing_is_left(pod, tmp_path)
+
+
+def test_what_is_a_strangers_is_neither_told_nor_touched(driver, pod, tmp_path):
+    other = make_driver(tmp_path / "other")
+    foreign = {"name": "mine", "bridge": "kt7", "subnets": ["10.207.0.0/24"]}
+    theirs = context(pod, foreign, ports=PORTS)
+    other.add(theirs)
+    for command in (
+        "ip link add kvstranger type veth peer kvstranger2",
+        "ip link add kt9 type bridge",
+        "nft add table inet kurma-like",
+        "nft add chain inet kurma-like guard",
+    ):
+        output(*command.split())
+    addresses = tmp_path / "bridge" / "networks" / "mine" / "addresses"
+    addresses.mkdir(parents=True)
+    (addresses / "10.201.0.7").write_text("a printer")
+    before = host()
+    assert driver.leaks([CONFIG], []) == []
+    assert driver.mend([CONFIG], []) == []
+    assert host() == before
+    assert (addresses / "10.201.0.7").read_text() == "a printer"
+    with pytest.raises(NetworkError, match="in use by something that is not Kurma's"):
+        driver.remove(CONFIG)
+    (addresses / "10.201.0.7").unlink()
+    other.check(theirs)
+    other.delete(theirs)
+    other.remove(foreign)
+    for command in ("ip link del kvstranger", "ip link del kt9", "nft delete table inet kurma-like"):
+        output(*command.split())
+
+
+@pytest.mark.parametrize(
+    ("damage", "kind"),
+    [
+        ("ip link set kt0 down", "bridge"),
+        ("ip addr del 10.201.0.1/24 dev kt0", "bridge"),
+        ("ip link del kt0", "bridge"),
+        ("ip link set {port} nomaster", "interface"),
+        ("ip link set {port} down", "interface"),
+        ("nft flush ruleset", "rule"),
+    ],
+)
+def test_what_is_damaged_is_mended(driver, pod, damage, kind):
+    one = context(pod, CONFIG, ports=PORTS)
+    driver.add(one)
+    output(*damage.format(port=host_end(pod, "eth0")).split())
+    with pytest.raises(NetworkError):
+        driver.check(one)
+    found = driver.leaks([CONFIG], [pod])
+    assert kind in kinds(found)
+    assert driver.mend([CONFIG], [pod]) == []
+    driver.check(one)
+    driver.delete(one)
+
+
+def test_after_a_reboot_nothing_is_to_be_mended(driver, pod, tmp_path):
+    one = context(pod, CONFIG, ports=PORTS)
+    driver.add(one)
+    unpin(one.namespace)
+    with Netlink() as netlink:
+        netlink.delete_link(host_end(pod, "eth0"))  # if the kernel was not quicker
+    output("ip", "link", "del", "kt0")
+    output("nft", "flush", "ruleset")
+    assert driver.leaks([CONFIG], [pod]) == []  # core takes such a pod down
+    assert driver.mend([CONFIG], []) == []
+    assert nothing_is_left(pod, tmp_path)
+
+
+def test_a_network_that_is_configured_no_more(driver, pod):
+    one = context(pod, CONFIG)
+    driver.add(one)
+    assert driver.leaks([], [pod]) == []
+    driver.delete(one)
+    (leak,) = driver.leaks([], [])
+    assert (leak.kind, leak.network, leak.why) == ("network", "mine", "the network is configured no more")
+    assert driver.mend([], []) == []
+    assert "kt0" not in host()[0]
+
+
+# --- killed between any two steps ------------------------------------------------------------------------------
+
+#: What changes the world, or may: a process is killed before each of these calls in turn.
+STEPS = {"send", "sendto", "sendmsg", "symlink", "rename", "unlink", "remove", "rmdir", "mkdir", "fork_exec"}
+
+
+def strike(function, number):
+    """Runs it in a process that is killed before its step of that number. False: it has fewer, and got through."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            done = 0
+
+            def profile(frame, event, called):
+                nonlocal done
+                if event == "c_call" and called.__name__ in STEPS:
+                    done += 1
+                    if done == number:
+                        os.kill(os.getpid(), signal.SIGKILL)
+
+            threading.setprofile(profile)
+            sys.setprofile(profile)
+            function()
+            sys.setprofile(None)
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    status = os.waitpid(child, 0)[1]
+    assert status == 0 or os.WTERMSIG(status) == signal.SIGKILL, status
+    return status != 0
+
+
+@pytest.mark.parametrize("clear", ["delete", "mend"])
+@pytest.mark.parametrize("verb", ["add", "delete"])
+def test_killed_at_each_step(driver, pod, tmp_path, verb, clear):
+    staying = str(uuid.uuid4())
+    with pod_namespace(staying):
+        one, two = context(pod, CONFIG, ports=PORTS), context(staying, CONFIG)
+        if verb == "delete" or clear == "mend":
+            driver.add(two)  # the network is there; else its making is part of what is broken off
+        struck = True
+        steps = 0
+        while struck:
+            if verb == "delete":
+                driver.add(one)
+            steps += 1
+            fresh = make_driver(tmp_path / "bridge")
+            struck = strike(lambda driver=fresh: getattr(driver, verb)(one), steps)
+            if clear == "delete":
+                make_driver(tmp_path / "bridge").delete(one)
+            else:
+                assert driver.mend([CONFIG], [staying]) == []
+            assert nothing_is_left(pod, tmp_path), f"killed before step {steps} of {verb}"
+            assert interfaces_in(one.namespace) == ["lo"]
+        assert steps > (10 if verb == "add" else 5)
+        if verb == "delete" or clear == "mend":
+            driver.check(two)
+            driver.delete(two)
+        # And the network is as good as new.
+        driver.add(one)
+        driver.check(one)
+        driver.delete(one)
