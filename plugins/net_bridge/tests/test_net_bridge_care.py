@@ -219,7 +219,7 @@ def strike(function, number):
             function()
             sys.setprofile(None)
             status = 0
-        except BaseException:
+        except BaseException:  # noqa: BLE001 - the parent sees the status
             traceback.print_exc()
         finally:
             os._exit(status)
