@@ -39,7 +39,8 @@ _IFLA_ADDRESS, _IFLA_NAME, _IFLA_MTU, _IFLA_MASTER, _IFLA_LINKINFO, _IFLA_ALIAS 
 _IFLA_NET_NS_FD = 28
 _KIND, _DATA, _PORT_KIND, _PORT_DATA = 1, 2, 4, 5
 _PEER = 1
-_HAIRPIN, _ISOLATED = 4, 33
+_STATE, _HAIRPIN, _ISOLATED = 1, 4, 33
+_FORWARDING = 3
 _IFA_ADDRESS, _IFA_LOCAL, _IFA_BROADCAST = 1, 2, 4
 _NODAD, _PERMANENT = 0x02, 0x80
 _RTA_DST, _RTA_OIF, _RTA_GATEWAY = 1, 4, 5
@@ -61,9 +62,22 @@ class Link:
     :param kind: ``bridge``, ``veth`` …; "" for a real one. :param mac: six bytes, or none.
     :param master: index of the bridge that it is a port of; 0: of none. :param alias: a note on it.
     :param hairpin: as a bridge's port, it sends back what came from it. :param isolated: from others that are so.
+    :param forwarding: as a bridge's port, it lets pass what comes: some time after its peer is raised.
     """
 
-    __slots__ = ("alias", "hairpin", "index", "isolated", "kind", "mac", "master", "mtu", "name", "up")
+    __slots__ = (
+        "alias",
+        "forwarding",
+        "hairpin",
+        "index",
+        "isolated",
+        "kind",
+        "mac",
+        "master",
+        "mtu",
+        "name",
+        "up",
+    )
 
     def __init__(self, body: bytes) -> None:
         """:param body: of the kernel's message."""
@@ -81,6 +95,7 @@ class Link:
         self.up = bool(flags & _IFF_UP)
         self.master: int = _NUMBER.unpack(attributes[_IFLA_MASTER])[0] if _IFLA_MASTER in attributes else 0
         self.alias = attributes.get(_IFLA_ALIAS, b"").rstrip(b"\0").decode(errors="replace")
+        self.forwarding = port.get(_STATE, b"\0")[0] == _FORWARDING
         self.hairpin = port.get(_HAIRPIN, b"\0") != b"\0"
         self.isolated = port.get(_ISOLATED, b"\0") != b"\0"
 

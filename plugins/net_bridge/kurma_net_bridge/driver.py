@@ -116,7 +116,9 @@ class BridgeNetwork:
                 links.make_pair(netlink, settings, bridge, owner, namespace, mac)
         finally:
             os.close(namespace)
-        return inside(context, lambda: links.furnish(settings, context.interface, addresses))
+        mac = inside(context, lambda: links.furnish(settings, context.interface, addresses))
+        links.wait_for_port(netlink, owner)
+        return mac
 
     def _publish_again(self, netlink: Netlink, records: NetworkRecords, rules: NetworkRules) -> None:
         """Somebody has flushed the rules, and other pods' ports with them; or there were none yet."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import binascii
 import errno
 import os
+import time
 
 from kurma_core.errors import NetworkError
 from kurma_core.linux.netlink import Link, Netlink, NetlinkError
@@ -23,6 +24,8 @@ _MARK = "kurma"
 _BRIDGE_MAC = bytes((0x02, 0x6B))
 #: Locally administered; the rest is of the pod's address, so that neighbours need not forget who had it before.
 _POD_MAC = bytes((0x0A, 0x58))
+#: How long a new port of a bridge is waited for at most, and how often it is looked at; seconds.
+_PORT_SECONDS, _PORT_STEP = 2.0, 0.0005
 
 
 @frozen
@@ -204,6 +207,19 @@ def restore_port(netlink: Netlink, settings: Settings, owner: Owner, bridge: Lin
     """Puts a pod's interface back on its bridge."""
     netlink.set_link(host_end(owner.pod, owner.interface), master=bridge.index)
     set_port(netlink, settings, owner)
+
+
+def wait_for_port(netlink: Netlink, owner: Owner) -> None:
+    """Until the bridge lets pass what the pod sends and gets: else its first packets are lost, and those that ask
+    for a neighbour are sent again after a second only. The kernel's worker does it, mostly at once; there is
+    nothing else to wait for. One that is very late keeps no pod.
+    """
+    end = time.monotonic() + _PORT_SECONDS
+    while time.monotonic() < end:
+        link = netlink.link(host_end(owner.pod, owner.interface))
+        if link is None or link.forwarding:
+            return
+        time.sleep(_PORT_STEP)
 
 
 def port_is_right(link: Link | None, settings: Settings, bridge: Link) -> bool:
