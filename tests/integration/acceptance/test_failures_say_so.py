@@ -183,6 +183,10 @@ class TestRequests:
         assert done.returncode in (2, 125)
 
 
+#: The rest of a configuration in which the network default is CNI's.
+BY_CNI = '"container_networks": [{"name": "default", "plugin": "cni", "type": "bridge"}]}'
+
+
 class TestConfiguration:
     @pytest.mark.parametrize(
         ("text", "said", "hint"),
@@ -193,7 +197,16 @@ class TestConfiguration:
             ('{"stop_timeout": "soon"}', ("stop_timeout", "soon"), None),
             ("{", ("kurma.json",), None),
             ('{"plugins": {"network": {}}}', ("plugins.network",), "networks"),
-            ('{"plugins": {"networks": {"cni": {"config": {"bin_dir": []}}}}}', ("bin_dir",), "bin_dirs"),
+            (
+                '{"plugins": {"networks": {"cni": {"config": {"bin_dir": []}}}}, ' + BY_CNI,
+                ("bin_dir",),
+                "bin_dirs",
+            ),
+            (
+                '{"container_networks": [{"name": "default", "plugin": "bridge", "subnet": "10.9.0.0/24"}]}',
+                ("default", "unknown key subnet"),
+                "did you mean subnets?",
+            ),
         ],
     )
     def test_broken(
@@ -211,11 +224,12 @@ class TestConfiguration:
         one_line(Kurma(kurma.state, tmp_path / "none.yml", kurma.image).run("true"), "none.yml")
 
     def test_missing_cni_program(self, kurma: Kurma, tmp_path: Path) -> None:
-        kurma.out("network", "show", "default")
-        before = kurma.traces()
         (tmp_path / "bin").mkdir()
         cni = {"networks": {"cni": {"config": {"bin_dirs": [str(tmp_path / "bin")]}}}}
-        other = kurma.configured(tmp_path / "k.json", plugins=cni)
+        network = {"name": "default", "plugin": "cni", "type": "bridge"}
+        other = kurma.configured(tmp_path / "k.json", plugins=cni, container_networks=[network])
+        other.run("true", net="default")  # the plugin has a directory from its first use on
+        before = kurma.traces()
         done = other.run("true", net="default")
         one_line(done, "bridge", str(tmp_path / "bin"), hint="containernetworking-plugins")
         assert kurma.traces() == before

@@ -75,7 +75,7 @@ def test_namespaces_outlive_every_app(house, empty):
         one.address.split("/")[0]
         for attachment in house.client.pod(pod.uuid).attachments
         if attachment.interface == "eth0"
-        for one in attachment.result.addresses
+        for one in attachment.result.addresses[:1]  # IPv4
     ]
     seen = []
     for name in ("one", "two", "one"):

@@ -95,18 +95,18 @@ def test_killed_at_each_step_up(house, when, name):
 
 @pytest.mark.parametrize("name", ["networks", "stager"])
 def test_killed_on_a_real_network(house, name):
-    """The address and the veth of a half-made pod are given back."""
+    """The address and the interface of a half-made pod are given back."""
     before = links()
     with beside(house, net="default") as neighbour:
-        (own,) = [link for link in links() if link.startswith("veth")]
+        (own,) = [link for link in links() if link.startswith("kv")]
         run = house.launch("sleep 1000", net="default", faults=[["after", name]], wait=None)
         uuid = run.uuid
         assert_dead(run)
-        assert len([link for link in links() if link.startswith("veth")]) == 2
+        assert len([link for link in links() if link.startswith("kv")]) == 2
         records = {record.uuid: record.state for record in house.client.pods()}
         assert records == {neighbour.uuid: "running", uuid: "errored"}
         assert_nothing_left(uuid)
-        assert [link for link in links() if link.startswith("veth")] == [own]
+        assert [link for link in links() if link.startswith("kv")] == [own]
     house.client.network_rm("default")
     assert links() == before
 

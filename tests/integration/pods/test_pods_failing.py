@@ -42,7 +42,7 @@ def test_a_network_that_cannot_be_joined(make_house):
         assert (record.state, record.reason) == ("errored", caught.value.message)
         assert house.state_of(record)["steps"] == []
         assert not os.path.exists(f"/run/netns/kurma-{record.uuid}")
-    assert not [link for link in links() if link.startswith("veth")]
+    assert not [link for link in links() if link.startswith(("veth", "kv"))]
     for name in ("default", "wrong"):
         house.client.network_rm(name)
     assert links() - before <= {"wrong0"}

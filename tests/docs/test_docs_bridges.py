@@ -1,0 +1,28 @@
+"""The bridge network that docs/networking.md and the plugin's README show is one, and the keys are all there are."""
+
+import re
+from pathlib import Path
+
+import pytest
+from kurma_net_bridge.settings import KEYS, parse_settings
+
+from kurma_core.config import load
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/networking.md").read_text().partition("## Bridges\n")[2].partition("\n## ")[0]
+README = (ROOT / "plugins/net_bridge/README.md").read_text()
+
+
+@pytest.mark.parametrize("text", [PAGE, README], ids=["networking.md", "README.md"])
+def test_the_example_is_a_network(tmp_path, text):
+    (example,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    file = tmp_path / "kurma.yml"
+    file.write_text(example)
+    (entry,) = load(str(file)).container_networks
+    settings = parse_settings({**entry.config, "name": entry.name})
+    assert (entry.plugin, settings.bridge) == ("bridge", "mine0")
+    assert [str(one) for one in settings.subnets] == ["10.90.0.0/24", "fd00:90::/64"]
+
+
+def test_every_key_is_told():
+    assert {"name", *re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)} == set(KEYS)
