@@ -1,4 +1,4 @@
-"""The bridge network that docs/networking.md and the plugin's README show is one, and the keys are all there are."""
+"""The bridge network that docs/networking.md and the plugin's README show is one, and the keys are all told."""
 
 import re
 from pathlib import Path
