@@ -11,6 +11,11 @@ if TYPE_CHECKING:
     from ipaddress import IPv4Network
 
 
+#: Bits of the widest route that is not all the world: 10.0.0.0/8 is a private network.
+_WIDEST = 8
+_WIDEST6 = 7
+
+
 def candidates() -> Iterator[IPv4Network]:
     """Private subnets, those that others like (10.88.0.0/16 podman's, 172.17.0.0/16 docker's) among the last."""
     from ipaddress import IPv4Network
@@ -26,13 +31,15 @@ def candidates() -> Iterator[IPv4Network]:
 def free_subnet(taken: Iterable[str], first: int = 0) -> str:
     """A private subnet that overlaps none of ``taken``.
 
-    :param taken: networks in CIDR form; 0.0.0.0/0, which overlaps everything, does not count.
+    :param taken: networks in CIDR form; what is wider than any private network stands for a default route, as the
+        halves 0.0.0.0/1 and 128.0.0.0/1 of VPNs do, and does not count.
     :param first: where among the candidates of the first kind to begin, so that state directories differ.
     :raises NetworkError: every candidate overlaps something.
     """
     from ipaddress import IPv4Network
 
-    used = [network for text in taken if (network := IPv4Network(text, strict=False)).prefixlen]
+    networks = [IPv4Network(text, strict=False) for text in taken]
+    used = [network for network in networks if network.prefixlen >= _WIDEST]
     subnets = list(candidates())
     large = 64
     start = first % large
@@ -87,13 +94,14 @@ def _nameservers() -> list[str]:
 def free_subnet6(taken: Iterable[str], digits: str) -> str | None:
     """A subnet of 64 bits for one site alone (RFC 4193) that overlaps none of ``taken``.
 
-    :param taken: networks in CIDR form; ::/0 does not count.
+    :param taken: networks in CIDR form; what is wider than fc00::/7, where all such sites are, does not count.
     :param digits: hexadecimal, of a hash; any ten that stand together make a site.
     :returns: None: every candidate overlaps something, as where the host has a route for all such sites.
     """
     from ipaddress import IPv6Network
 
-    used = [network for text in taken if (network := IPv6Network(text, strict=False)).prefixlen]
+    networks = [IPv6Network(text, strict=False) for text in taken]
+    used = [network for network in networks if network.prefixlen >= _WIDEST6]
     for start in range(len(digits) - 9):
         subnet = IPv6Network(((0xFD << 40 | int(digits[start : start + 10], 16)) << 80, 64))
         if not any(subnet.overlaps(network) for network in used):

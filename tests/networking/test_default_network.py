@@ -65,6 +65,16 @@ def test_a_wide_route_excludes_all_within_it():
     assert IPv4Network(free_subnet(["10.0.0.0/8", "172.16.0.0/12"])).overlaps(IPv4Network("192.168.0.0/16"))
 
 
+def test_halves_of_the_world_stand_for_a_default_route():
+    """As VPNs have them; one that is asked for by name within them is still left alone."""
+    halves = ["0.0.0.0/1", "128.0.0.0/1"]
+    assert free_subnet(halves, 7) == free_subnet([], 7)
+    assert not IPv4Network(free_subnet([*halves, "10.0.0.0/8"])).overlaps(IPv4Network("10.0.0.0/8"))
+    digits = "0123456789abcdef"
+    assert free_subnet6(["::/1", "8000::/1", "c000::/3"], digits) == free_subnet6([], digits)
+    assert free_subnet6(["fc00::/7"], digits) is None
+
+
 def test_no_subnet_is_a_clear_error():
     with pytest.raises(NetworkError, match="no private subnet is free"):
         free_subnet(["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"])
