@@ -523,7 +523,7 @@ def test_remove_refuses_while_a_pod_is_joined(images, new_driver, pod, state):
     driver.remove(CONFIG)
 
 
-def test_a_call_costs_little(images, new_driver, pod, capsys):
+def test_a_call_costs_little(images, new_driver, pod):
     """Most of it is the start of the program. Generous: other tests may run beside."""
     images.add("file:///net.aci", FINE)
     driver, one = new_driver(), context(pod, CONFIG)
@@ -533,6 +533,4 @@ def test_a_call_costs_little(images, new_driver, pod, capsys):
         began = time.perf_counter()
         driver.add(one)
         took.append(time.perf_counter() - began)
-    assert min(took) < 0.25
-    with capsys.disabled():
-        print(f"add: {min(took) * 1000:.1f} ms")
+    assert min(took) < 0.4
