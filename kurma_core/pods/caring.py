@@ -277,6 +277,7 @@ class Caretaker:
 
     def _undo(self, record: JoinRecord) -> None:
         uuid = record.uuid
+        self._services.names.leave(uuid, None)
         if record.attachments and record.name:
             self._services.networking.delete_all(
                 record.attachments, pod=uuid, pod_name=record.name, namespace=pin_path("net", uuid)

@@ -2,15 +2,17 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from kurma_core.linux.cgroups import CgroupTree
 from tests.integration.networking.resolvers import LOOKUPS, NameServer, resolver_archive
 from tests.integration.networking.world import SERVER, world_around
-from tests.integration.pods.support import until
+from tests.integration.pods.support import alive, until
 
 pytestmark = pytest.mark.root
 
@@ -144,6 +146,23 @@ def test_the_name_of_a_dead_pod_goes_with_its_teardown(town):
             file.write("nonsense")
         town.client.rm(broken.uuid, force=True)
         assert lookup(town, "first", "broken") == []
+
+
+def test_a_pod_whose_directory_is_gone_is_found_until_it_is_collected(town):
+    with town.running(name="first", net="one"):
+        run = town.launch("sleep 1000", name="lost", net="one")
+        stager = town.client.pod("lost").stager_pid
+        os.kill(run.process.pid, signal.SIGKILL)
+        run.process.wait()
+        os.kill(stager, signal.SIGKILL)
+        until(lambda: not alive(stager))
+        shutil.rmtree(town.path(run))
+        tree = CgroupTree(f"kurma/{run.uuid}")
+        tree.kill()
+        tree.remove()
+        assert lookup(town, "first", "lost")
+        town.client.gc(grace=0)
+        assert lookup(town, "first", "lost") == []
 
 
 def test_names_can_be_turned_off(town):
