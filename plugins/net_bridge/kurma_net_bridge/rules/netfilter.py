@@ -32,6 +32,11 @@ _ATTEMPTS = 16
 # linux/netfilter/nf_tables.h
 _TABLES = 10 << 8
 _GETTABLE, _GETCHAIN, _GETRULE, _GETSETELEM, _GETGEN = 1, 4, 7, 13, 16
+# linux/netfilter/nfnetlink_conntrack.h
+_CONNECTIONS = 1 << 8
+_GETSTATS = 5
+#: By part of the kernel's packet filter, a question that only a kernel without that part refuses.
+_HARMLESS = {_TABLES: (_GETGEN, 0), _CONNECTIONS: (_GETSTATS, _DUMP)}
 _FORWARD_HOOK = 2
 _COMMENT = 0
 
@@ -79,8 +84,12 @@ class Netfilter:
 
     def has_tables(self) -> bool:
         """The kernel has nftables."""
+        return self._has(_TABLES)
+
+    def _has(self, part: int) -> bool:
+        question, flags = _HARMLESS[part]
         try:
-            list(self.ask(_TABLES | _GETGEN, 0, IPV4, b""))
+            list(self.ask(part | question, flags, IPV4, b""))
         except OSError:
             return False
         return True
@@ -126,12 +135,16 @@ class Netfilter:
         return found
 
     def dump(self, kind: int, family: int, body: bytes) -> list[tuple[int, dict[int, bytes]]]:
-        """Family and attributes of each thing that the kernel lists."""
+        """Family and attributes of each thing that the kernel lists; nothing where it lacks that part of it."""
         for _ in range(_ATTEMPTS):
             try:
                 return list(self.ask(kind, _DUMP, family, body))
             except InterruptedError:
                 continue
+            except OSError as error:
+                if error.errno != errno.EINVAL or self._has(kind & ~0xFF):
+                    raise
+                return []
         raise OSError(errno.EINTR, "the packet filter's rules change all the time")
 
     def ask(self, kind: int, flags: int, family: int, body: bytes) -> Iterator[tuple[int, dict[int, bytes]]]:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
+from kurma_net_bridge.rules.netfilter import Netfilter
 
 from kurma_core.models import PortMapping
+
+from .conftest import iptables, only
 
 pytestmark = pytest.mark.root
 
@@ -215,3 +220,38 @@ def test_a_new_pod_gets_what_is_sent_to_its_port_by_udp(world):
     assert client.ask("2001:db8::1", PORT, "udp", source=4000)[0] == world.a.name
     world.do("withdraw", world.one, "pod-b")
     assert client.ask("192.0.2.1", PORT, "udp", source=4000)[0] == world.a.name
+
+
+def test_kernel_without_nftables(shared_world, monkeypatch, tmp_path):
+    """Nor does it list connections: what it lacks is refused, and holds nothing of ours."""
+    world = shared_world
+    only(monkeypatch, tmp_path, "nft", *iptables("legacy"))
+    known = Netfilter.ask
+
+    def ask(self, kind, *rest):
+        if kind >> 8 in (1, 10):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return known(self, kind, *rest)
+
+    monkeypatch.setattr(Netfilter, "ask", ask)
+    world.do("check", world.one)
+    world.do("ensure", world.one)
+    ports = (PortMapping(PORT, 80, "tcp"), PortMapping(PORT, 80, "udp"))
+    world.do("publish", world.one, "pod-a", addresses(world.a), ports)
+    for kind in ("tcp", "udp"):
+        assert world.outside.ask("192.0.2.1", PORT, kind)[0] == world.a.name
+    world.do("withdraw", world.one, "pod-a")
+    assert [one for one in world.do("found") if one[1]] == []
+    world.do("remove", world.one)
+    assert world.do("found") == []
+
+
+def test_what_the_packet_filter_refuses_is_an_error(shared_world):
+    """It has nftables, and the question is wrong."""
+
+    def ask():
+        with Netfilter() as netfilter:
+            netfilter.dump(10 << 8 | 200, 0, b"")
+
+    with pytest.raises(OSError, match="Invalid argument"):
+        shared_world.host.within(ask)
