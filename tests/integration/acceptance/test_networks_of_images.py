@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,8 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
+from kurma_core.testing.webserver import Page, web_server
 from tests.integration.acceptance.command import Kurma, one_line, until
 from tests.integration.acceptance.keys import Key
+from tests.integration.fetching.parts import OciDir, Registry
 
 pytestmark = pytest.mark.root
 EXAMPLES = Path(__file__).parents[3] / "examples" / "networks"
@@ -138,3 +141,53 @@ def test_a_key_that_is_not_listed_is_named(kurma: Kurma, tmp_path: Path) -> None
         assert "kshell9" not in links()
     finally:
         key.close()
+
+
+def test_images_from_a_web_server_and_a_registry(
+    kurma: Kurma, signed: dict[str, str], tmp_path: Path, registry: Registry
+) -> None:
+    """``http://`` and ``docker:///``, as the document has them: pinned, where nothing can be signed (W1, K5)."""
+    rootfs = tmp_path / "rootfs"
+    subprocess.run([EXAMPLES / "shell" / "build", rootfs], check=True)
+    layer = tmp_path / "layer.tar"
+    subprocess.run(["tar", "-C", rootfs, "-cf", layer, "."], check=True)
+    (tmp_path / "layout").mkdir()
+    layout = OciDir(tmp_path / "layout")
+    digest = layout.image("1", [layer.read_bytes()], {})["digest"]
+    registry.push(f"oci:{layout.path}:1", "example/network:1")
+    with web_server() as server:
+        archive = Path(signed["shell"]).read_bytes()
+        server.pages["/network.aci"] = Page(archive)
+        pins = {
+            server.url("/network.aci"): f"sha256:{hashlib.sha256(archive).hexdigest()}",
+            "docker:///example/network:1": digest,
+        }
+        networks = [
+            entry(
+                "shell",
+                "",
+                name=f"shell{number}",
+                aci=aci,
+                bridge=f"kshell{number}",
+                subnet=f"10.21{number}.0.0/24",
+                containerInterface="eth{{num}}",
+            )
+            for number, aci in enumerate(pins)
+        ]
+        values = {"container_networks": networks, "registries": {"mirrors": {"docker.io": [registry.host]}}}
+        without = kurma.configured(tmp_path / "without.json", **values)
+        one_line(without.run("true", net="shell0"), 'network "shell0"', "plain http is not allowed")
+        refused = without.run("true", net="shell1")
+        assert refused.returncode == 125
+        assert 'network "shell1": docker:///example/network:1: runs with host privilege' in refused.stderr
+        assert f"host_image_digests: {{docker:///example/network:1: {digest}}}" in refused.stderr
+        mine = kurma.configured(tmp_path / "mine.json", **values, host_image_digests=pins)
+        try:
+            words = ("--net", "shell0", "--net", "shell1")
+            done = mine("run", "--rm", *words, mine.image, "--", "-c", "ip -o -4 addr | awk '{print $2, $4}'")
+            assert "10.210.0.2/24" in done.stdout, done.stderr
+            assert "10.211.0.2/24" in done.stdout
+        finally:
+            for number in range(2):
+                mine("network", "rm", f"shell{number}")
+                subprocess.run(["ip", "link", "del", f"kshell{number}"], check=False, capture_output=True)

@@ -156,6 +156,43 @@ class TestDefault:
     def test_a_port_that_no_network_can_publish(self, kurma: Kurma) -> None:
         one_line(kurma.run("true", "-p", "8080:80", net="none"), "ports cannot be published", hint="portmap")
 
+    def test_networks_and_ports_of_a_pods_file(self, kurma: Kurma, tmp_path: Path) -> None:
+        """P4, W8, W9: ports by name, with their count, or by number; the command's come before them, or beside."""
+        file = tmp_path / "pod.json"
+        script = "cd /srv/www && httpd -p 80 && httpd -p 81 && echo ready; exec sleep 1000"
+        app = {"exec": ["/bin/sh", "-c", script], "user": "0", "group": "0"}
+        many = {"name": "www", "protocol": "tcp", "port": 80, "count": 2}
+        pod = {
+            "apps": [{"name": "web", "image": kurma.image, "app": {**app, "ports": [many]}}],
+            "networks": ["default:web0"],
+            "ports": [
+                {"name": "www", "hostPort": 18090},
+                {"name": "here", "hostPort": 18095, "podPort": 81, "hostIP": "127.0.0.1"},
+            ],
+        }
+        file.write_text(json.dumps(pod))
+        run = kurma.popen("run", "--name", "whole", "--pod", str(file), "-p", "18097:80")
+        assert run.stdout is not None
+        assert run.stdout.readline() == "ready\n"
+        (network,) = [one for one in kurma.pod("whole")["networks"] if one["network"] != "lo"]
+        assert (network["network"], network["interface"]) == ("default", "web0")
+        gateway = network["result"]["addresses"][0]["gateway"]
+        for host in ("127.0.0.1", gateway):
+            assert [get(host, port) for port in (18090, 18091, 18097)] == [PAGE] * 3
+        assert get("127.0.0.1", 18095) == PAGE
+        with pytest.raises(OSError, match="refused"):
+            get(gateway, 18095)
+        with pytest.raises(OSError, match="refused"):
+            get("127.0.0.1", 18092)
+        one_line(kurma.run("true", "-p", "18091:1", net="default"), "18091/tcp", "pod whole")
+        one_line(kurma("run", "--pod", str(file), "--net", "none"), "ports cannot be published")
+        kurma.out("stop", "whole")
+        run.communicate(timeout=20)
+        file.write_text(json.dumps({**pod, "ports": []}))
+        done = kurma("prepare", "--name", "bare", "--pod", str(file), "--net", "none")
+        assert done.returncode == 0, done.stderr
+        assert [one["network"] for one in kurma.pod("bare")["networks"]] == ["lo"]
+
     def test_an_address_that_was_asked_for(self, kurma: Kurma, background: Start) -> None:
         background("fixed", net="default")
         subnet = ip_network(ip_interface(kurma.pod("fixed")["networks"][-1]["addresses"][0]).network)
