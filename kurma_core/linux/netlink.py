@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _HEADER = struct.Struct("=IHHII")
 _ERROR, _DONE = 2, 3
 _REQUEST, _ACK, _DUMP = 0x1, 0x4, 0x300
-_CREATE_NEW = 0x600
+_CREATE_NEW, _CREATE_MORE = 0x600, 0xC00
 _INTERRUPTED, _CAPPED, _TLVS = 0x10, 0x100, 0x200
 _SOL_NETLINK, _EXT_ACK, _CAP_ACK, _STRICT = 270, 11, 10, 12
 _ERROR_MESSAGE = 1
@@ -43,8 +43,9 @@ _STATE, _HAIRPIN, _ISOLATED = 1, 4, 33
 _FORWARDING = 3
 _IFA_ADDRESS, _IFA_LOCAL, _IFA_BROADCAST = 1, 2, 4
 _NODAD, _PERMANENT = 0x02, 0x80
-_RTA_DST, _RTA_OIF, _RTA_GATEWAY = 1, 4, 5
+_RTA_DST, _RTA_OIF, _RTA_GATEWAY, _RTA_PRIORITY = 1, 4, 5, 6
 _MAIN, _STATIC, _UNIVERSE, _ON_LINK, _UNICAST = 254, 4, 0, 253, 1
+_LOCAL_TABLE, _LOCAL = 255, 2
 _IFF_UP = 0x1
 _FAMILIES = {4: _socket.AF_INET, 6: _socket.AF_INET6}
 _ROOM = 1 << 16
@@ -297,6 +298,15 @@ class Netlink:
             body += _attribute(_RTA_GATEWAY, gateway)
         body += _number(_RTA_OIF, index)
         self._change(f"add a route to {_shown(destination, length)}", _NEWROUTE, _CREATE_NEW, body)
+
+    def add_local_route(self, index: int, address: bytes, metric: int) -> None:
+        """By one interface too, the address is this host's: IPv6's, beside what routes to it there are.
+
+        :param metric: the lower, the sooner it is taken. :raises NetlinkError: EEXIST: there is this very one.
+        """
+        body = _ROUTE.pack(_socket.AF_INET6, 128, 0, 0, _LOCAL_TABLE, _STATIC, _UNIVERSE, _LOCAL, 0)
+        body += _attribute(_RTA_DST, address) + _number(_RTA_OIF, index) + _number(_RTA_PRIORITY, metric)
+        self._change(f"add a route to {_shown(address, 128)}", _NEWROUTE, _CREATE_MORE, body)
 
     def routes(self, index: int) -> list[tuple[bytes, int, bytes | None]]:
         """Destination, prefix length and gateway of each route of the main table by that interface; the

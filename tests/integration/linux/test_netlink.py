@@ -121,6 +121,17 @@ def test_routes(netlink, pair):
     assert caught.value.errno == errno.EEXIST
 
 
+def test_an_address_of_the_host_by_a_second_interface(netlink, pair):
+    netlink.set_link("nlb0", up=True)
+    netlink.add_local_route(pair.index, bytes(15) + b"\x01", 2048)
+    lines = output("ip", "-6", "route", "show", "table", "local").splitlines()
+    assert any(line.startswith("local ::1 dev nlb0") and "metric 2048" in line for line in lines)
+    assert any(line.startswith("local ::1 dev lo") for line in lines)  # that stays
+    with pytest.raises(NetlinkError) as caught:
+        netlink.add_local_route(pair.index, bytes(15) + b"\x01", 2048)
+    assert caught.value.errno == errno.EEXIST
+
+
 def test_the_kernels_own_words(netlink, pair):
     with pytest.raises(NetlinkError, match=r"add a route to 0\.0\.0\.0/0: .*\(Nexthop has invalid gateway\)"):
         netlink.add_route(pair.index, bytes(4), 0, bytes((192, 0, 2, 1)))

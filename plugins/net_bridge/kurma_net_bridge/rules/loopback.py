@@ -10,21 +10,15 @@ the answer names ``::1`` before the kernel looks at it, and is dropped.
 
 from __future__ import annotations
 
-import _socket
 import errno
-import struct
 
-_HEADER = struct.Struct("=IHHII")
-_ROUTE = struct.Struct("=BBBBBBBBI")
-_ATTRIBUTE = struct.Struct("=HH")
-_NEWROUTE = 24
-#: Request, acknowledge, create, append: another network's bridge may have such a route.
-_FLAGS = 0x1 | 0x4 | 0x400 | 0x800
-_LOCAL_TABLE, _STATIC, _LOCAL = 255, 4, 2
-_DESTINATION, _INTERFACE, _PRIORITY = 1, 4, 6
+from kurma_core.linux.netlink import Netlink, NetlinkError
+
 #: Behind the kernel's own route to ::1, by ``lo``.
 _METRIC = 2048
 _LOOPBACK = bytes(15) + b"\1"
+#: It is there already; there is no IPv6 on this host, or on this bridge.
+_EXPECTED = (errno.EEXIST, errno.EOPNOTSUPP, errno.EACCES, errno.ENETDOWN, errno.EINVAL)
 _SWITCH = "/proc/sys/net/bridge/bridge-nf-call-ip6tables"
 
 
@@ -33,23 +27,15 @@ def ensure_loopback_route(bridge: str) -> None:
 
     :raises OSError: there is no such bridge.
     """
-    index = _socket.if_nametoindex(bridge)
-    body = _ROUTE.pack(_socket.AF_INET6, 128, 0, 0, _LOCAL_TABLE, _STATIC, 0, _LOCAL, 0)
-    values = (
-        (_DESTINATION, _LOOPBACK),
-        (_INTERFACE, struct.pack("=I", index)),
-        (_PRIORITY, struct.pack("=I", _METRIC)),
-    )
-    body += b"".join(_ATTRIBUTE.pack(_ATTRIBUTE.size + len(value), kind) + value for kind, value in values)
-    message = _HEADER.pack(_HEADER.size + len(body), _NEWROUTE, _FLAGS, 1, 0) + body
-    sock = _socket.socket(_socket.AF_NETLINK, _socket.SOCK_RAW | _socket.SOCK_CLOEXEC, 0)
-    try:
-        sock.send(message)
-        code = -struct.unpack_from("=i", sock.recv(4096), _HEADER.size)[0]
-    finally:
-        sock.close()
-    if code not in (0, errno.EEXIST, errno.EOPNOTSUPP, errno.EACCES, errno.ENETDOWN, errno.EINVAL):
-        raise OSError(code, "cannot add a route to ::1")
+    with Netlink() as netlink:
+        link = netlink.link(bridge)
+        if link is None:
+            raise OSError(errno.ENODEV, f"there is no bridge {bridge}")
+        try:
+            netlink.add_local_route(link.index, _LOOPBACK, _METRIC)
+        except NetlinkError as error:
+            if error.errno not in _EXPECTED:
+                raise
 
 
 def loopback_works() -> bool:
