@@ -26,7 +26,9 @@ RESOLVED_FILE = "/run/systemd/resolve/resolv.conf"
 _STUBS = ("127.0.0.53", "127.0.0.54")
 #: What resolvers read at most: glibc and musl take three servers. Domains: as many as Kubernetes allows.
 SERVERS, DOMAINS = 3, 32
-_OF_A_LINK = ("169.254.", "fe8", "fe9", "fea", "feb")
+_OF_A_LINK = ("fe8", "fe9", "fea", "feb")
+#: IPv4's of a link. Clouds have their name servers there (169.254.169.254), and a host leads pods to them.
+_OF_A_LINK_V4 = "169.254."
 #: An option that says something of the host's own servers, and of no others.
 _OF_THE_HOST = ("trust-ad",)
 
@@ -124,12 +126,12 @@ def _read(path: str) -> dict[str, tuple[str, ...]]:
 def _families(joined: Iterable[Attachment]) -> set[int]:
     """Of the addresses by which the pod reaches more than its own link."""
     addresses = [a.address.partition("/")[0] for one in joined if one.result for a in one.result.addresses]
-    return {_family(address) for address in addresses} - {0}
+    return {_family(address) for address in addresses if not address.startswith(_OF_A_LINK_V4)} - {0}
 
 
 def _family(address: str) -> int:
     """4 or 6; 0 for what is no address, and for one that means something else in another namespace: of loopback,
-    of a single link, or with a zone."""
+    of a single link of IPv6, or with a zone."""
     return 0 if _is_loopback(address) or address.lower().startswith(_OF_A_LINK) else address_family(address)
 
 

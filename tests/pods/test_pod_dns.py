@@ -21,6 +21,7 @@ ETH = Attachment(
 )
 BOTH = replace(ETH, result=NetworkResult((AddressResult("10.1.2.3/16"), AddressResult("fd00::3/64"))))
 LINK = replace(ETH, result=NetworkResult((AddressResult("10.1.2.3/16"), AddressResult("fe80::3/64"))))
+LINK_V4 = replace(ETH, result=NetworkResult((AddressResult("169.254.3.4/16"), AddressResult("fd00::3/64"))))
 SIX = replace(ETH, result=NetworkResult((AddressResult("fd00::3/64"),)))
 DOCUMENT = PodDocument(
     uuid="u",
@@ -163,6 +164,25 @@ def test_another_resolver_of_the_hosts_own_cannot_be_reached(ask: Asked) -> None
     assert ask.notes == []
 
 
+@pytest.mark.parametrize("own", ["0.0.0.0", "127.3.2.1", "::1", "::", "::ffff:127.0.0.1", "FE80::1", "febf::1"])
+def test_addresses_that_are_the_hosts_alone(ask: Asked, own: str) -> None:
+    assert ask(f"nameserver {own}\nnameserver 9.9.9.9\n", BOTH)[0] == ("9.9.9.9",)
+    assert ask(f"nameserver {own}\n", BOTH)[0] == ()
+    assert len(ask.notes) == 1
+
+
+def test_a_clouds_server_is_reached_by_the_host(ask: Asked) -> None:
+    """Its address is of a link, by its number; the host leads to it as to any other."""
+    assert ask("nameserver 169.254.169.254\n", ETH)[0] == ("169.254.169.254",)
+    assert ask.notes == []
+
+
+def test_a_stub_beside_another_server(ask: Asked) -> None:
+    """The host asks that one as well, and it can be reached: nothing else is looked for."""
+    host = "nameserver 127.0.0.53\nnameserver 9.9.9.9\nsearch corp.example\n"
+    assert ask(host, ETH, resolved="nameserver 192.0.2.1\n")[:2] == (("9.9.9.9",), ("corp.example",))
+
+
 MANY = "nameserver fe80::1%eth0\nnameserver 2001:db8::1\nnameserver 9.9.9.9\nnameserver ::1\nnameserver fe80::2\n"
 
 
@@ -173,6 +193,7 @@ MANY = "nameserver fe80::1%eth0\nnameserver 2001:db8::1\nnameserver 9.9.9.9\nnam
         (BOTH, ("2001:db8::1", "9.9.9.9")),
         (LINK, ("9.9.9.9",)),
         (SIX, ("2001:db8::1",)),
+        (LINK_V4, ("2001:db8::1",)),
     ],
 )
 def test_servers_of_families_that_the_pod_has(ask: Asked, joined: Attachment, servers: tuple[str, ...]) -> None:
@@ -202,6 +223,8 @@ def test_the_hosts_network_has_the_hosts_as_it_is(ask: Asked) -> None:
     assert len(parsed["nameservers"]) == 6
     assert ask(text, host_network=True) == tuple(parsed.values())
     assert ask(text, host_network=True, said=((), ("c",), ()))[1:] == (("c",), ("trust-ad",))
+    five = tuple(f"192.0.2.{n}" for n in range(5))
+    assert ask(text, host_network=True, said=(five, (), ())) == (five[:3], ("a", "b"), ())
 
 
 def test_the_document_survives_the_disk() -> None:

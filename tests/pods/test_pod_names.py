@@ -82,12 +82,18 @@ class Town:
         self.names = Names(str(path), str(path / "pods"), self.notes.append)
         (path / "pods").mkdir()
 
-    def join(self, uuid: str, address: str, *, network: str = "one", name: str = "") -> None:
+    def join(
+        self, uuid: str, address: str, *, network: str = "one", name: str = "", mine: tuple[str, ...] = ()
+    ) -> None:
         namespace = self.path / f"netns-{uuid}"
         namespace.touch()
         (self.path / "pods" / uuid).mkdir(exist_ok=True)
         document: Any = SimpleNamespace(
-            uuid=uuid, name=name or uuid, hostname=name or uuid, hosts=(), network_namespace=str(namespace)
+            uuid=uuid,
+            name=name or uuid,
+            hostname=name or uuid,
+            network_namespace=str(namespace),
+            hosts=(("192.0.2.9", mine),),
         )
         self.names.join(document, (joined(network, address),))
         (self.hosts(uuid) / "main").write_text("127.0.0.1 localhost\n" + self.lines(uuid))
@@ -140,6 +146,14 @@ def test_pods_come_and_go(town: Town) -> None:
     assert town.notes == []
 
 
+def test_names_that_its_user_gave_are_nobody_elses_to_it(town: Town) -> None:
+    town.join("a", "10.0.0.1", mine=("other", "DB"))
+    town.join("db", "10.0.0.2")
+    town.join("c", "10.0.0.3")
+    assert set(town.sees("a")) == {"c"}
+    assert set(town.sees("c")) == {"a", "db"}
+
+
 def test_a_pod_whose_namespace_is_gone_is_found_no_more(town: Town) -> None:
     """After a reboot say: whoever comes next tells the others."""
     for number, uuid in enumerate("abc", 1):
@@ -159,7 +173,9 @@ def test_a_pod_of_which_nothing_can_be_read_any_more(town: Town) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "nonsense", "[]", "{}", '{"version": 2, "pods": {}}', '{"version": 1, "pods": 3}',
+    ["", "nonsense", "[]", "{}",
+     '{"version": 2, "pods": {"x": {"namespace": "/", "name": "x", "networks": {"one": ["10.0.0.7"]}}}}',
+     '{"version": 1, "pods": 3}',
      '{"version": 1, "pods": {"x": 1}}'],
 )  # fmt: skip
 def test_a_record_that_is_nonsense_is_made_anew(town: Town, text: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from kurma_core.linux.cgroups import CgroupTree
 from tests.integration.networking.resolvers import LOOKUPS, NameServer, resolver_archive
-from tests.integration.networking.world import SERVER, world_around
+from tests.integration.networking.world import NEIGHBOUR, SERVER, world_around
 from tests.integration.pods.support import alive, until
 
 pytestmark = pytest.mark.root
@@ -279,6 +279,17 @@ def test_the_servers_behind_the_stub_of_the_host(town, tmp_path):
             for resolver in LOOKUPS:
                 assert lookup(town, "first", "outside.example", resolver) == ["192.0.2.77"], resolver
         assert server.asked
+        # A cloud's has an address of a link, by its number alone.
+        cloud = "169.254.169.254"
+        world.neighbour.ip("address", "add", f"{cloud}/32", "dev", "eth0")
+        world.host.ip("route", "add", cloud, "via", NEIGHBOUR[0])
+        (tmp_path / "stub").write_text(f"nameserver {cloud}\n")
+        with (
+            NameServer(world.neighbour, cloud, {"outside.example": "192.0.2.76"}),
+            town.running(name="clouded", net="one", dns=None),
+        ):
+            assert lookup(town, "clouded", "outside.example") == ["192.0.2.76"]
+        (tmp_path / "stub").write_text("nameserver 127.0.0.53\noptions edns0 trust-ad\nsearch .\n")
         # Where nothing is known behind it, the user is told.
         behind.unlink()
         behind.touch()

@@ -142,6 +142,9 @@ class World:
         self.one = NetworkRules("1f2e3d4c", "one", "kbr1", ("10.201.1.0/24", "fd00:201:1::/64"))
         self.two = NetworkRules("2f2e3d4c", "two", "kbr2", ("10.201.2.0/24", "fd00:201:2::/64"))
         self.places = [self.host, self.outside]
+        # As hosts are that forward nothing yet; a new namespace has its maker's setting.
+        self.host.sysctl("net.ipv4.ip_forward=0")
+        self.host.sysctl("net.ipv6.conf.all.forwarding=0")
         self._cable(self.outside, "up0", "192.0.2.1/24", "2001:db8::1/64")
         for number in (1, 2):
             self.host.ip(f"link add kbr{number} type bridge")
