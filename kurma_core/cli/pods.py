@@ -221,5 +221,5 @@ def _value(one: Any) -> str:
 
 
 def _port(port: Any) -> str:
-    host = f"{port.host_ip}:" if port.host_ip else ""
+    host = f"{f'[{port.host_ip}]' if ':' in port.host_ip else port.host_ip}:" if port.host_ip else ""
     return f"{host}{port.host_port}:{port.pod_port}/{port.protocol}"

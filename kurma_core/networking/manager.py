@@ -96,6 +96,7 @@ class Networking:
         :raises NetworkError: an unknown network, an impossible interface, ports that nothing publishes.
         :raises UsageError: the requests contradict each other.
         """
+        self._check_wishes(requests or ())
         if self.shares_host(requests):
             if ports:
                 self._note("ports are not published: the pod has the host's network, and with it its ports")
@@ -153,6 +154,20 @@ class Networking:
         if builtin.NONE in names and len(names) > 1:
             raise UsageError("the network none goes with no other", network=builtin.NONE)
 
+    @staticmethod
+    def _check_wishes(requests: Sequence[NetworkRequest]) -> None:
+        """What was asked for and cannot be given is an error, never a surprise."""
+        for request in requests:
+            wishes = [request.interface and f"interface {request.interface}", *request.ips, request.mac]
+            for wish in filter(None, wishes):
+                if request.name in (builtin.HOST, builtin.NONE, builtin.LO):
+                    raise UsageError(
+                        f'network "{request.name}" cannot give a pod {wish}: it has neither interface nor address '
+                        "to give",
+                        hint=f"write --net {request.name}, or name another network",
+                        network=request.name,
+                    )
+
     def _publisher(self, infos: Sequence[NetworkInfo]) -> NetworkInfo:
         for info in infos:
             publishes = getattr(self._driver(info.driver), "publishes", None)
@@ -161,7 +176,8 @@ class Networking:
         names = ", ".join([info.name for info in infos]) or builtin.NONE
         raise NetworkError(
             f"ports cannot be published: none of the pod's networks does that ({names})",
-            hint="a CNI network does with the plugin portmap in its chain, and the capability portMappings",
+            hint="the network default does, and others of the plugin bridge; a CNI network with the plugin portmap in "
+            "its chain, and the capability portMappings",
         )
 
     # -- joining and leaving --

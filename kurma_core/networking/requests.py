@@ -21,7 +21,7 @@ def parse_net(text: str) -> NetworkRequest:
     head, *options = text.split(",")
     name, colon, interface = head.partition(":")
     if not name or (colon and not interface):
-        raise _net_error(text, "a name is missing")
+        raise _net_error(text, "the interface is missing" if name else "a name is missing")
     ips: list[str] = []
     mac: str | None = None
     optional = False
@@ -66,6 +66,8 @@ def parse_ports(text: str) -> tuple[PortMapping, ...]:
         host_ip, _, rest = rest[1:].partition("]:")
         if address_family(host_ip) != 6:
             raise _port_error(text, "between brackets stands an IPv6 address")
+    elif rest.count(":") > 2:
+        raise _port_error(text, "an IPv6 address stands in brackets: [::1]:8080:80")
     elif rest.count(":") == 2:
         host_ip, _, rest = rest.partition(":")
         if address_family(host_ip) != 4:

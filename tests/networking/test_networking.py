@@ -176,6 +176,17 @@ def test_host_is_nothing_at_all(make, notes):
     assert "ports are not published" in notes[0]
 
 
+@pytest.mark.parametrize("name", ["host", "none", "lo"])
+@pytest.mark.parametrize(
+    ("wish", "told"),
+    [({"interface": "eth7"}, "interface eth7"), ({"ips": ("10.1.0.7",)}, "10.1.0.7"),
+     ({"mac": "02:00:00:00:00:01"}, "02:00:00:00:00:01")],
+)  # fmt: skip
+def test_what_a_network_without_anything_to_give_is_asked_for_is_refused(make, name, wish, told):
+    with pytest.raises(UsageError, match=f'network "{name}" cannot give a pod {told}'):
+        make().plan([NetworkRequest(name, **wish)], (), UUID)
+
+
 @pytest.mark.parametrize("names", [("host", "default"), ("none", "default"), ("a", "a"), ("host", "host")])
 def test_contradictions_are_refused(make, names):
     with pytest.raises(UsageError):

@@ -32,7 +32,7 @@ def test_networks(text, expected):
     [
         ("", "a name is missing"),
         (":eth0", "a name is missing"),
-        ("a:", "a name is missing"),
+        ("a:", "the interface is missing"),
         ("a,ip=10.1.2", '"10.1.2" is no address'),
         ("a,ip=10.1.2.3/33", '"10.1.2.3/33" is no address'),
         ("a,ip=10.1.2.3\x00", "is no address"),
@@ -81,6 +81,11 @@ def test_a_port_of_the_pod_alone_says_how_to_write_it(text, hint):
         parse_ports(text)
     assert caught.value.hint == f"for the same port on both sides: {hint}"
     parse_ports(hint)
+
+
+def test_an_address_without_brackets_is_shown_with_them():
+    with pytest.raises(UsageError, match=r"an IPv6 address stands in brackets: \[::1\]:8080:80"):
+        parse_ports("::1:8080:80")
 
 
 def test_a_range_has_its_limit():

@@ -16,6 +16,14 @@ _NAME_BYTES = 15
 _MTU_LEAST, _MTU_LEAST_6, _MTU_MOST = 68, 1280, 65535
 #: At least one address for a pod beside the bridge's.
 _LONGEST = {4: 30, 6: 126}
+#: What no bridge can be given without taking it from the host, or to no use.
+_NOBODYS = {
+    "127.0.0.0/8": "loopback",
+    "::1/128": "loopback",
+    "224.0.0.0/4": "multicast",
+    "ff00::/8": "multicast",
+    "fe80::/10": "link-local",
+}
 
 
 @frozen
@@ -114,6 +122,10 @@ def _subnets(network: str, value: Json) -> tuple[Subnet, ...]:
             raise _wrong(
                 network, f"subnets: {each} has bits behind its prefix", "the gateway is the first address"
             )
+        for text, what in _NOBODYS.items():
+            reserved = parse_cidr(text)
+            if reserved is not None and subnet.overlaps(Subnet(*reserved)):
+                raise _wrong(network, f"subnets: {each} is {what}, or holds such addresses ({text})")
         if any(one.family == family for one in subnets):
             raise _wrong(network, f"subnets: {each} is the second of IPv{family}, and one of a family is allowed")
         subnets.append(subnet)

@@ -162,10 +162,15 @@ class CniNetwork:
         with self._records.lock():
             begun = self._records.exists(context)
             known = self._records.read(context)
-            chain = parse_chain(context.attachment.config)
-            if known is None and not self._installed(chain):
-                return  # its programs are not there, and none of them has ever run for this pod
-            chain = self._chain(context.attachment.config, known.version if known else "")
+            try:
+                chain = parse_chain(context.attachment.config)
+                if known is None and not self._installed(chain):
+                    return  # its programs are not there, and none of them has ever run for this pod
+                chain = self._chain(context.attachment.config, known.version if known else "")
+            except NetworkError:
+                if begun:
+                    raise
+                return  # a configuration that is refused before any program runs: there is nothing to leave
             record = known or _record(context, chain.version)
             if known is not None and (known.leaving or not known.joined):
                 from kurma_net_cni import orphans

@@ -325,6 +325,29 @@ def test_what_cannot_be_left_is_told_and_tried_again(driver, one, notes):
     assert list(driver.mend([], ())) == []
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [{"name": "n"}, {"name": "n", "type": 7}, config("one", version="0.3.1", cniVersions=["0.3.1", "0.4.0"])],
+    ids=["nothing-to-run", "no-program", "no-version"],
+)
+def test_a_configuration_that_no_pod_could_join_is_left(driver, bin_dir, wrong):
+    """Else the pod could never be taken down: the configuration is kept with it."""
+    one = Stub(bin_dir, "one", ["0.2.0"])
+    pod = context("p1", wrong)
+    with pytest.raises(NetworkError):
+        driver.setup(wrong)
+    driver.delete(pod)
+    assert not one.was_asked("DEL")
+
+
+def test_a_configuration_that_went_wrong_after_a_pod_has_joined_leaves_nothing_unsaid(driver, one):
+    driver.add(context("p1", config("one", version="1.0.0")))
+    with pytest.raises(NetworkError, match="either type"):
+        driver.delete(context("p1", {"name": "n"}))
+    driver.delete(context("p1", config("one", version="1.0.0")))
+    assert one.was_asked("DEL")
+
+
 def test_a_torn_record_of_a_pod_that_is_gone(driver, one, tmp_path, notes):
     driver.add(context("p1", config("one", version="1.0.0")))
     (record,) = (tmp_path / "state" / "results").iterdir()
