@@ -156,7 +156,7 @@ class Networking:
 
     @staticmethod
     def _check_wishes(requests: Sequence[NetworkRequest]) -> None:
-        """What was asked for and cannot be given is an error, never a surprise."""
+        """:raises UsageError: something is asked of a network that has nothing of the kind to give."""
         for request in requests:
             wishes = [request.interface and f"interface {request.interface}", *request.ips, request.mac]
             for wish in filter(None, wishes):
@@ -176,8 +176,8 @@ class Networking:
         names = ", ".join([info.name for info in infos]) or builtin.NONE
         raise NetworkError(
             f"ports cannot be published: none of the pod's networks does that ({names})",
-            hint="the network default does, and others of the plugin bridge; a CNI network with the plugin portmap in "
-            "its chain, and the capability portMappings",
+            hint="networks of the plugin bridge do, such as default; those of CNI with the plugin portmap "
+            "in the chain, and the capability portMappings",
         )
 
     # -- joining and leaving --
