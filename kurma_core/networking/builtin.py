@@ -4,8 +4,8 @@ A bridge with NAT and private subnets of its own. Bridge and subnets are chosen 
 network is first used, and recorded in ``networks/default.json``: pods that run keep their addresses valid, and two
 state directories on one host do not meet.
 
-Records of version 1 are of a time when CNI's plugins served it. They do so until no pod is joined any more; the
-bridge that comes then has the old one's name and subnet.
+Records of version 1 are of a time when CNI's plugins served it. They do so as long as there are pods
+that were made then; the bridge that comes after has the old one's name and subnet.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class DefaultNetwork:
         return {"name": DEFAULT, "bridge": record["bridge"], "subnets": subnets}
 
     def upgrade(self, remove: Callable[[Mapping[str, Json]], None]) -> None:
-        """Leaves CNI's plugins behind, if they serve it still and no pod is joined by them.
+        """Leaves CNI's plugins behind, if they serve it still and no pod is joined by them, or will be.
 
         :param remove: their :meth:`kurma_core.hookspecs.Network.remove`.
         """
@@ -88,7 +88,7 @@ class DefaultNetwork:
         try:
             remove(early_default.config(DEFAULT, record, self._directory))
         except NetworkError:
-            return  # in use
+            return  # in use, or it will be
         except PluginError:
             pass  # it is not installed any more: nothing that it has made works or is removed by it
         with self._locked():

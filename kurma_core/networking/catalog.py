@@ -10,8 +10,11 @@ from kurma_core.networking import builtin, early_default
 from kurma_core.value import frozen, replace
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from kurma_core.config import Config, NetworkConfig
     from kurma_core.hookspecs import Network
+    from kurma_core.models import Attachment
 
 Json = Any
 #: The interface of a network that says nothing about it.
@@ -68,6 +71,7 @@ class Catalog:
         names: Callable[[], tuple[str, ...]],
         default: builtin.DefaultNetwork,
         note: Callable[[str], None],
+        planned: Callable[[], Iterable[Attachment]] = tuple,
     ) -> None:
         self._configured = {entry.name: entry for entry in config.container_networks}
         self._driver = driver
@@ -76,6 +80,7 @@ class Catalog:
         self._names = names
         self._default = default
         self._note = note
+        self._planned = planned
 
     def defaults(self) -> tuple[str, ...]:
         """Names of the networks that a pod joins that names none; loopback is no matter of choice."""
@@ -97,7 +102,7 @@ class Catalog:
         if entry is not None:
             return self._from_entry(entry)
         if name == builtin.DEFAULT:
-            self._default.upgrade(lambda config: self._driver(early_default.DRIVER).remove(config))
+            self._default.upgrade(self._remove_early)
             return self._built_in(name, self._default.config(ports=ports))
         if name == builtin.LO:
             return self._built_in(name, {})
@@ -122,6 +127,15 @@ class Catalog:
         return tuple(
             {**infos, **{name: info for name, info in self._found().items() if name not in infos}}.values()
         )
+
+    def _remove_early(self, config: Mapping[str, Json]) -> None:
+        """:raises NetworkError: pods are joined to it, or will be when they are started again: beside its bridge's
+        successor they would get addresses that are others' already.
+        """
+        driver = self._driver(early_default.DRIVER)
+        if any((one.network, one.driver) == (builtin.DEFAULT, early_default.DRIVER) for one in self._planned()):
+            raise NetworkError("pods are made for it", network=builtin.DEFAULT)
+        driver.remove(config)
 
     def _checked(self, info: NetworkInfo) -> NetworkInfo:
         """With what keeps it from being used, as far as that shows without a pod."""
