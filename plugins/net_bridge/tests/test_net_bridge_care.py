@@ -41,6 +41,14 @@ def flush():
             output("nft", "delete", *table.split())
 
 
+def flush_maps():
+    """The rules of networks stay, and lead no port to anybody."""
+    for table in output("nft", "list", "tables").splitlines():
+        if " kurma-" in table:
+            for name in ("any4", "any6"):
+                output("nft", "flush", "map", *table.split()[1:], name)
+
+
 def make_driver(state_dir):
     return kurma_network().create(DriverContext(config={}, state_dir=str(state_dir)))
 
@@ -161,6 +169,7 @@ def test_what_is_a_strangers_is_neither_told_nor_touched(driver, pod, tmp_path):
         ("ip link set {port} nomaster", "interface"),
         ("ip link set {port} down", "interface"),
         ("flush", "rule"),
+        ("flush maps", "rule"),
     ],
 )
 def test_what_is_damaged_is_mended(driver, pod, damage, kind):
@@ -168,6 +177,8 @@ def test_what_is_damaged_is_mended(driver, pod, damage, kind):
     driver.add(one)
     if damage == "flush":
         flush()
+    elif damage == "flush maps":
+        flush_maps()
     else:
         output(*damage.format(port=host_end(pod, "eth0")).split())
     with pytest.raises(NetworkError):
@@ -177,6 +188,16 @@ def test_what_is_damaged_is_mended(driver, pod, damage, kind):
     assert driver.mend([CONFIG], [pod]) == []
     driver.check(one)
     driver.delete(one)
+
+
+def test_rules_of_a_network_without_ports_are_made_again(driver, pod):
+    driver.add(context(pod, CONFIG))
+    before = host()
+    flush()
+    assert [leak.what for leak in driver.leaks([CONFIG], [pod])] == ["rules of network mine"]
+    assert driver.mend([CONFIG], [pod]) == []
+    assert host() == before
+    driver.delete(context(pod, CONFIG))
 
 
 def test_after_a_reboot_nothing_is_to_be_mended(driver, pod, tmp_path):

@@ -81,6 +81,17 @@ def test_a_running_pod_with_a_damaged_record(house):
     run = house.launch("sleep 1000", net="default")
     uuid = run.uuid
     run.kill()
+    joined = links()
+    with open(house.path(uuid, "state.json"), "r+") as file:
+        state = file.read()
+        file.seek(0)
+        file.write("!")
+    house.client.gc(grace=0)
+    house.client.network_check(repair=True)
+    assert links() == joined, "what is damaged is not gone"
+    assert os.path.exists(f"/run/netns/kurma-{uuid}")
+    with open(house.path(uuid, "state.json"), "w") as file:
+        file.write(state)
     with open(house.path(uuid, "pod.json"), "w") as file:
         file.write("{")
     assert [record.state for record in house.client.pods()] == ["errored"]
