@@ -100,12 +100,15 @@ def test_it_is_chosen_anew_when_forgotten(tmp_path):
 
 
 def test_two_state_directories_do_not_meet(tmp_path):
-    configs = [DefaultNetwork(str(tmp_path / name), routes=[]).config() for name in ("a", "b")]
+    """Where they begin to look is chance; that they end apart, when they come one after the other, is not."""
+    one = DefaultNetwork(str(tmp_path / "a"), routes=[]).config()
+    others = [DefaultNetwork(str(tmp_path / name), routes=[subnet_of(one)]).config() for name in "bcdefgh"]
+    configs = [one, *others]
     bridges = [config["bridge"] for config in configs]
-    assert len(set(bridges)) == 2
+    assert len(set(bridges)) == len(bridges)
     assert all(bridge.startswith("kurma-") and len(bridge) <= 15 for bridge in bridges)
-    subnets = [subnet for config in configs for subnet in config["subnets"]]
-    assert len(set(subnets)) == len(subnets)
+    assert not {subnet for config in others for subnet in config["subnets"]} & set(one["subnets"])
+    assert len({subnet_of(config) for config in configs}) > 2
 
 
 def test_the_usual_state_directory_has_the_usual_bridge():

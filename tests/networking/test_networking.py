@@ -159,6 +159,20 @@ def test_an_entry_may_take_the_name_default(make):
     assert plan[1].config == {"name": "default", "type": "ptp"}
 
 
+def test_loopback_is_no_default(make):
+    """It is always there: an entry that says so takes no pod's network away."""
+    networks = [{"name": "lo", "plugin": "lo", "default": True}]
+    assert summary(make({"container_networks": networks}).plan(None, (), UUID))[1:] == [
+        ("default", "bridge", "eth0")
+    ]
+
+
+def test_what_the_entry_says_of_names_is_planned(make):
+    value = entries("a", "b")
+    value["container_networks"][1]["names"] = False
+    assert [one.names for one in make(value).plan(requests("a", "b"), (), UUID)] == [True, True, False]
+
+
 def test_order_and_interfaces_are_as_asked_for(make):
     wanted = [NetworkRequest("b"), NetworkRequest("a", "eth0"), NetworkRequest("default", "up{{num}}")]
     plan = make(entries("a", "b")).plan(wanted, (), UUID)
@@ -226,6 +240,11 @@ def test_an_aci_is_an_alias_first_and_then_an_image(make, runs_images):
     plan = networking.plan(requests("alias", "image", "named"), (), UUID)
     assert summary(plan)[1:] == [("alias", "cni", "eth0"), ("image", "aci", ""), ("named", "aci", "veth+146d7cef")]
     assert plan[2].config == {"name": "image", "level": 3, "aci": "docker:///user/plugin-name:tag"}
+    assert plan[3].config == {
+        "name": "named",
+        "aci": "example.com/net",
+        "containerInterface": "veth+{{shortuuid}}",
+    }
     assert "aci" not in plan[1].config
     shown = {info.name: (info.driver, info.interface, info.problem) for info in networking.listing()}
     assert shown["image"] == ("aci", "", None)
@@ -254,6 +273,18 @@ def test_networks_found_by_a_driver(make, driver):
                        "none": "built-in", "podman": "found"}  # fmt: skip
 
 
+def test_a_broken_driver_hides_its_own_networks_alone(make, driver, notes):
+    def broken():
+        raise NetworkError("unreadable")
+
+    driver.discover = broken
+    networking = make(entries("a"))
+    assert "a" in {info.name for info in networking.listing()}
+    assert "network plugin lo: unreadable" in notes
+    with pytest.raises(NetworkError, match='no network "far"'):
+        networking.plan(requests("far"), (), UUID)
+
+
 def test_listing_chooses_no_subnet(make, tmp_path):
     make().listing()
     assert not (tmp_path / "state" / "networks").exists()
@@ -264,6 +295,9 @@ def test_ports_go_to_the_first_network_that_publishes(make, driver):
     port = PortMapping(8080, 80)
     plan = make(entries("a", "b", "c")).plan(requests("a", "b", "c"), (port,), UUID)
     assert [one.ports for one in plan] == [(), (), (port,), ()]
+    driver.publishes = None  # a plugin that says nothing of it is asked to
+    assert [one.ports for one in make(entries("a")).plan(requests("a"), (port,), UUID)] == [(), (port,)]
+    del driver.publishes
     driver.publishing = set()
     for names in (("a", "b"), ("none",)):
         with pytest.raises(NetworkError, match="ports cannot be published"):
@@ -416,6 +450,14 @@ def test_an_optional_network_may_fail(make, driver, notes, where):
     assert notes == ["the pod goes without the optional network a: no"]
 
 
+def test_loopback_is_never_optional(make, driver):
+    """W3: lo is always up, whatever an entry of that name says."""
+    networking = make({"container_networks": [{"name": "lo", "plugin": "lo", "optional": True}]})
+    driver.fail = {"add lo": NetworkError("no")}
+    with pytest.raises(NetworkError, match=r"^no$"):
+        networking.add_all(networking.plan(requests("none"), (), UUID), **POD)
+
+
 @pytest.mark.parametrize("result", [None, NetworkResult(())])
 def test_a_result_without_address_fails(make, driver, result):
     networking = make(entries("a"))
@@ -463,7 +505,7 @@ def test_the_address_asked_for_is_the_one_given(make, ip, good):
 def test_leaving_goes_on_after_a_failure(make, driver):
     networking = make(entries("a", "b"))
     plan = networking.plan(requests("a", "b"), (), UUID)
-    driver.fail = {"delete b": NetworkError("stuck")}
+    driver.fail = {"delete b": NetworkError("stuck"), "delete a": NetworkError("too")}
     with pytest.raises(NetworkError, match="stuck"):
         networking.delete_all(plan, **POD)
     assert driver.calls == ["delete b", "delete a", "delete lo"]
@@ -490,6 +532,15 @@ def test_remove_refuses_what_is_used(make, driver):
     assert driver.calls == ["remove a"]
 
 
+def test_a_network_that_was_removed_is_set_up_again(make, driver):
+    networking = make(entries("a"))
+    plan = networking.plan(requests("a"), (), UUID)
+    networking.add_all(plan, **POD)
+    networking.remove("a")
+    networking.add_all(plan, **POD)
+    assert driver.calls.count("setup a") == 2
+
+
 def test_remove_forgets_the_default_networks_choice(make, driver, tmp_path):
     networking = make()
     networking.remove("default")
@@ -510,6 +561,8 @@ def test_remove_of_nothing(make, name):
 
 def test_show(make):
     networking = make(entries("a", default=True, containerInterface="veth+{{shortuuid}}"))
+    assert make(entries("a", optional=True)).show("a").optional
+    assert [networking.show("default").default, make().show("default").default] == [False, True]
     shown = networking.show("a").to_json()
     assert shown == {"name": "a", "driver": "cni", "source": "configured", "interface": "veth+{{shortuuid}}",
                      "default": True, "optional": False, "names": True,

@@ -11,6 +11,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+from kurma_net_aci.plugin import kurma_network
 
 from kurma_core.errors import NetworkError
 from kurma_core.hookspecs import Leak
@@ -51,9 +52,10 @@ def pod():
 
 def until(condition, patience=10):
     end = time.monotonic() + patience
-    while not condition():
+    while not (found := condition()):
         assert time.monotonic() < end
         time.sleep(0.02)
+    return found
 
 
 def marked(mark):
@@ -66,6 +68,13 @@ def marked(mark):
         except OSError:
             continue
     return found
+
+
+def session_of(pid):
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return 0
 
 
 @pytest.fixture
@@ -81,11 +90,12 @@ def mark():
 
 
 def test_arguments_input_and_surroundings(images, new_driver, pod, state):
-    script = """#!/bin/sh
+    script = r"""#!/bin/sh
 cat >/config
 env >/env
 { pwd; id -u; ls /; for kind in net pid ipc uts; do readlink /proc/self/ns/$kind; done; } >/found
 readlink /proc/self/ns/mnt >/mnt
+{ umask; id -G; sed -n 's/^SigIgn:\t//p' /proc/$$/status; cut -d ' ' -f 6 /proc/$$/stat; echo $$; } >/self
 grep CapEff /proc/self/status >/caps
 ls /proc/self/fd | wc -l >/fds
 [ ! -e "$1" ] || nsenter --net="$1" true || exit 1
@@ -110,8 +120,26 @@ ls /proc/self/fd | wc -l >/fds
     own = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("CapBnd"))
     assert (root / "caps").read_text().split()[1] == own.split()[1]
     assert int((root / "fds").read_text()) == 4  # three, and the one of ls
+    mask, groups, ignored, session, pid = (root / "self").read_text().splitlines()
+    assert (mask, groups, session) == ("0022", "0", pid)
+    assert int(ignored, 16) == 1 << signal.SIGQUIT - 1  # which busybox's shell ignores itself
     driver.delete(one)
     assert (root / "calls").read_text() == f"setup \ndel /run/netns/kurma-{pod} {pod} eth7\n"
+
+
+def test_a_minute_each():
+    assert [(option.name, option.default) for option in kurma_network().options] == [("timeout", 60.0)]
+
+
+def test_a_state_directory_where_nothing_may_be_executed(images, new_driver, pod, tmp_path, calls):
+    (tmp_path / "aci").mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "noexec,nodev,nosuid", "none", tmp_path / "aci"], check=True)
+    try:
+        images.add("file:///net.aci", FINE)
+        assert new_driver().add(context(pod, CONFIG)).addresses
+        assert len(calls()) == 2
+    finally:
+        subprocess.run(["umount", tmp_path / "aci"], check=True)
 
 
 def test_no_interface_argument_where_none_is_configured(images, new_driver, pod, calls):
@@ -202,15 +230,17 @@ def test_what_setup_leaves_stays_sees_new_pods_and_goes_with_the_network(images,
     double = f"( setsid sh -c '{loop}' >/dev/null 2>&1 & ) &\n"
     images.add("file:///net.aci", {**FINE, "setup": f"#!/bin/sh\n{double}"})
     driver = new_driver()
+    # As after a boot: nobody has made a place for namespaces yet.
+    subprocess.run(["umount", "--lazy", "/run/netns"], check=False, capture_output=True)
     driver.setup(CONFIG)
-    until(lambda: marked(mark))
-    helper = min(marked(mark))  # its children have its words until they are something else
+    # Its children have its words until they are something else.
+    (helper,) = until(lambda: [pid for pid in marked(mark) if session_of(pid) == pid])
     late = str(uuid.uuid4())
     with pod_namespace(late):
         one = context(late, CONFIG)
         driver.add(one)
         seen = Path(f"/proc/{helper}/root/seen")
-        until(lambda: f"kurma-{late}" in seen.read_text())
+        until(lambda: seen.exists() and f"kurma-{late}" in seen.read_text())
         driver.delete(one)
     assert helper in marked(mark)
     homes = {line.split(":", 2)[2] for line in Path(f"/proc/{helper}/cgroup").read_text().splitlines()}
