@@ -96,10 +96,15 @@ def find_bridge(netlink: Netlink, settings: Settings, network_id: str) -> Link |
 def ensure_bridge(netlink: Netlink, settings: Settings, network_id: str) -> Link:
     """The bridge as it should be: made, or mended where somebody has changed it. Several may do it at once.
 
-    :raises NetworkError: somebody else's interface has its name.
+    :raises NetworkError: somebody else's interface has its name, or its address.
     """
-    link = find_bridge(netlink, settings, network_id) or _make_bridge(netlink, settings, network_id)
-    missing = _missing_gateways(netlink, settings, link)
+    link = find_bridge(netlink, settings, network_id)
+    missing = list(settings.subnets) if link is None else _missing_gateways(netlink, settings, link)
+    if missing:
+        _refuse_held(netlink, settings, missing)
+    if link is None:
+        link = _make_bridge(netlink, settings, network_id)
+        missing = _missing_gateways(netlink, settings, link)
     if missing and any(one.family == 6 for one in missing):
         _quiet_ipv6(settings.bridge)
     for subnet in missing:
@@ -144,6 +149,23 @@ def _make_bridge(netlink: Netlink, settings: Settings, network_id: str) -> Link:
 def _missing_gateways(netlink: Netlink, settings: Settings, link: Link) -> list[Subnet]:
     there = {(one.value, one.length) for one in netlink.addresses(link.index)}
     return [one for one in settings.subnets if (packed(one.family, one.gateway), one.length) not in there]
+
+
+def _refuse_held(netlink: Netlink, settings: Settings, missing: list[Subnet]) -> None:
+    """An address on two interfaces: neither the network nor what hangs on the other interface would work."""
+    wanted = {packed(one.family, one.gateway): one for one in missing}
+    for link in netlink.links():
+        if link.name == settings.bridge or link.master:
+            continue
+        for address in netlink.addresses(link.index):
+            if address.value in wanted:
+                subnet = wanted[address.value]
+                raise NetworkError(
+                    f'network "{settings.name}": {subnet.text(subnet.gateway)}, the gateway of {subnet}, is an '
+                    f"address of the host's already, on {link.name}",
+                    hint="give it other subnets; `kurma network rm default` has the network default choose again",
+                    network=settings.name,
+                )
 
 
 def _quiet_ipv6(bridge: str) -> None:

@@ -237,6 +237,23 @@ class TestBridge(BridgeContract):
         assert output("ip", "-d", "link", "show", "kt0") == before
         output("ip", "link", "del", "kt0")
 
+    @pytest.mark.parametrize("address", ["10.201.0.1/16", "fd00:201::1/128"])
+    def test_its_address_is_on_no_other_interface(self, driver, config, make_pod, address):
+        """Else neither the pods nor who is reached by that interface could be spoken to."""
+        output("ip", "link", "add", "kt-other", "type", "bridge")
+        try:
+            output("ip", "address", "add", address, "dev", "kt-other")
+            one = self.context(make_pod(), config)
+            with pytest.raises(NetworkError, match=r"the gateway of .*, is an address of .* already, on kt-other"):
+                driver.add(one)
+            assert "kt0" not in host_links()
+            driver.delete(one)
+        finally:
+            output("ip", "link", "delete", "kt-other")
+        driver.add(one)
+        driver.delete(one)
+        driver.remove(config)
+
     def test_it_is_not_removed_with_somebody_on_it(self, driver, config, make_pod):
         one = self.context(make_pod(), config)
         driver.add(one)
