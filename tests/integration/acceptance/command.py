@@ -17,7 +17,11 @@ from typing import Any
 PROGRAM = os.path.join(os.path.dirname(sys.executable), "kurma")
 PATIENCE = 20.0
 #: Files whose coming tells of no pod: locks, and what is chosen once per state directory.
-_QUIET = re.compile(r"(^|/)(lock|[^/]*\.lock)$|^networks(/default\.json|/addresses.*)?$")
+_QUIET = re.compile(
+    r"(^|/)(lock|[^/]*\.lock)$"
+    r"|^networks(/default\.json|/names\.json|/pods)?$"
+    r"|^plugins(/kurma\.networks(/bridge(/networks(/default(/network\.json|/addresses(/last\.[46])?|/ports)?)?)?)?)?$"
+)
 
 
 class Kurma:
