@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from kurma_core.errors import (
     AppNotFoundError,
@@ -256,19 +256,25 @@ class PodEnder(PodFinder):
         if not os.path.isdir(directory.path):
             return
         try:
-            state = directory.read_state()
-            if state["state"] != "preparing":
-                read_document(directory)
+            state = _whole_state(directory)
         except PodNotFoundError:
-            if directory.owned() or os.path.exists(directory.file("state.json")):
-                return  # it is just being made, or has just been
-            raise
+            if directory.owned():
+                return  # it is just being made
+            state = _whole_state(directory)  # unless it has just been
         if state["state"] in ("running", "stopping") and not directory.owned():
             yield f"pod {directory.uuid}: runs without an owner: left (kurma stop {directory.uuid[:8]})"
         if state["state"] in ENDED_STATES and not state.get("steps") and age(state.get("finishedAt")) >= grace:
             if not dry_run:
                 self.remove(directory.uuid)
             yield f"pod {directory.uuid}: {'would be ' if dry_run else ''}removed"
+
+
+def _whole_state(directory: PodDirectory) -> dict[str, Any]:
+    """Of a pod whose document can be read, too, once it should be there."""
+    state = directory.read_state()
+    if state["state"] != "preparing":
+        read_document(directory)
+    return state
 
 
 def _not_removable(document: PodDocument, state: str) -> PodStateError:

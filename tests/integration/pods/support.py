@@ -147,8 +147,16 @@ class House:
         self.client.close()
 
     def kept(self):
-        """What stands in the directory of pods; the place for ids stays once a pod had some."""
-        return sorted(name for name in os.listdir(f"{self.state}/pods") if name != ".ids")
+        """What stands in the directory of pods; the place for ids stays once a pod had some, and so does the lock
+        for ports."""
+        return sorted(name for name in os.listdir(f"{self.state}/pods") if name not in (".ids", ".ports.lock"))
+
+    def names(self):
+        """Names that pods have, those included whose directory somebody removed."""
+        try:
+            return set(os.listdir(f"{self.state}/pods/names"))
+        except FileNotFoundError:  # no pod had one yet
+            return set()
 
     # -- asking --
 

@@ -162,7 +162,7 @@ def test_an_end_that_cannot_be_recorded(house, monkeypatch):
 @pytest.mark.parametrize("end", ["signal", "kill"])
 def test_a_directory_that_somebody_removed(house, end):
     """The owner takes down what it knows, and says what happened."""
-    before = links()
+    before, names = links(), house.names()
     run = house.launch("sleep 1000")
     uuid = run.uuid
     network = house.launch("sleep 1000", net="default")
@@ -177,7 +177,8 @@ def test_a_directory_that_somebody_removed(house, end):
         elif alive(pid):  # it may have ended by itself, with nowhere to write to
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        assert pod.wait() == 125
+        # The signal may also come when all has been done and said, and the process is about to exit.
+        assert pod.wait() in (125, -signal.SIGTERM)
         assert "its directory was removed while it ran" in pod.errors
         assert "Traceback" not in pod.errors
         assert not alive(pid)
@@ -186,7 +187,7 @@ def test_a_directory_that_somebody_removed(house, end):
     assert not [link for link in links() if link.startswith(("veth", "kv"))]
     house.client.network_rm("default")
     assert links() <= before, "its bridge may have been there before"
-    assert os.listdir(f"{house.state}/pods/names") == []
+    assert house.names() <= names
     with pytest.raises(KurmaError):
         house.client.pod(uuid)
 
@@ -195,10 +196,11 @@ def test_a_directory_that_somebody_removed(house, end):
     "moment", ["kurma_core.pods.manager:PodManager.pod", "kurma_core.pods.logs:Following.__init__"]
 )
 def test_a_directory_removed_before_anybody_looks_at_its_logs(house, moment):
+    names = house.names()
     run = house.launch("sleep 1000", faults=[["entering with removal", moment]], wait=None)
     assert (run.wait(), run.errors) == (
         125,
         f"pod {run.uuid}: its directory was removed while it ran; it was taken down\n",
     )
     nothing_left(house, run.uuid)
-    assert os.listdir(f"{house.state}/pods/names") == []
+    assert house.names() <= names

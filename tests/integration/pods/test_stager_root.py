@@ -247,9 +247,9 @@ def test_the_manifest_key_by_key(seen):
         one = own["apps"]["one"]
         assert set(own) == {
             *("version", "uuid", "hostname", "dns", "hosts", "podPlan", "keep", "stopTimeout", "logs", "userns"),
-            "apps",
+            *("apps", "names"),
         }
-        assert (own["keep"], own["userns"]) == (False, None)
+        assert (own["keep"], own["userns"], own["names"]) == (False, None, None)
         assert set(one) == {
             *("mounts", "environment", "stdin", "stdinOpen", "terminal", "makeWorkingDirectory", "stopSignal"),
             "plan",
