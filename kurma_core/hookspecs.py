@@ -719,6 +719,17 @@ class Network(Protocol):
         ...
 
 
+class NetworkConfigChecker(Protocol):
+    """What a :class:`Network` may have besides: a look at a configuration, for ``config check`` and listings."""
+
+    def check_config(self, config: Mapping[str, Json]) -> None:
+        """Looks at the configuration alone: nothing is changed, no program is run, and the host is not asked.
+
+        :raises NetworkError: it is wrong, and why.
+        """
+        ...
+
+
 class NetworkDiscovery(Protocol):
     """What a :class:`Network` may have besides: networks of its own, outside Kurma's configuration."""
 

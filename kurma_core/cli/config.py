@@ -42,15 +42,30 @@ def check(session: Session) -> int:
     """Check the configuration, with the plugins that it names."""
     from kurma_core import config
 
-    problems = config.check(session.client.config, session.client.registry)
+    problems = [*config.check(session.client.config, session.client.registry)]
     for problem in problems:
         problem.message = _placed(problem, session.client.config)
+    problems += _of_networks(session, {problem.data.get("plugin") for problem in problems})
+    for problem in problems:
         session.problem(problem)
     if problems:
         return 125
     files = session.client.config.config_files
     session.line("the configuration is right: " + (", ".join(files) or "no file, all defaults"))
     return 0
+
+
+def _of_networks(session: Session, told: set[Any]) -> Iterator[KurmaError]:
+    """What is wrong with configured networks. :param told: plugins that have been told of."""
+    from kurma_core.errors import ConfigError
+
+    config = session.client.config
+    entries = {entry.name: entry for entry in config.container_networks}
+    for network in session.client.networks.configured() if entries else ():
+        if network.problem is not None and f"kurma.networks/{entries[network.name].plugin}" not in told:
+            key = f"container_networks.{network.name}"
+            origin = config.origins[key]
+            yield ConfigError(f"{origin}: {key}: {network.problem}", file=origin, path=key)
 
 
 def _placed(problem: KurmaError, config: Config) -> str:

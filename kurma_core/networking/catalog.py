@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import KurmaError, NetworkError
-from kurma_core.networking import builtin, early_default
+from kurma_core.networking import builtin, early_default, interfaces
 from kurma_core.value import frozen, replace
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 Json = Any
 #: The interface of a network that says nothing about it.
 DEFAULT_INTERFACE = "eth{{num}}"
+#: To see whether an interface's name can be made of a template.
+_SOME_POD = "146d7cef-fbf6-41da-a2f8-eba218597f9c"
 
 
 @frozen
@@ -114,12 +116,7 @@ class Catalog:
 
     def all(self) -> tuple[NetworkInfo, ...]:
         """Every network: configured, built in, found. One that cannot be used says why, and stops nothing."""
-        infos: dict[str, NetworkInfo] = {}
-        for entry in self._configured.values():
-            try:
-                infos[entry.name] = self._checked(self._from_entry(entry))
-            except KurmaError as error:
-                infos[entry.name] = self._info(entry, "", problem=error.message)
+        infos = {info.name: info for info in self.configured()}
         for name in (builtin.LO, builtin.DEFAULT, builtin.HOST, builtin.NONE):
             if name not in infos:
                 chosen = name == builtin.DEFAULT and self._default.chosen()
@@ -141,10 +138,25 @@ class Catalog:
         """With what keeps it from being used, as far as that shows without a pod."""
         try:
             if info.driver:
-                self._driver(info.driver)
+                driver = self._driver(info.driver)
+                if info.source != "built-in":
+                    interfaces.assign([(info.name, info.interface)], _SOME_POD)
+                    check_config = getattr(driver, "check_config", None)
+                    if check_config is not None:
+                        check_config(info.config)
         except KurmaError as error:
             return replace(info, problem=error.message)
         return info
+
+    def configured(self) -> tuple[NetworkInfo, ...]:
+        """Those of Kurma's configuration. One that cannot be used says why."""
+        found = []
+        for entry in self._configured.values():
+            try:
+                found.append(self._checked(self._from_entry(entry)))
+            except KurmaError as error:
+                found.append(self._info(entry, "", problem=error.message))
+        return tuple(found)
 
     def _from_entry(self, entry: NetworkConfig) -> NetworkInfo:
         driver = entry.plugin or self._resolve_alias(entry.aci or "")

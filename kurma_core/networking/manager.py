@@ -308,6 +308,10 @@ class Networking:
 
     # -- networks themselves --
 
+    def configured(self) -> tuple[NetworkInfo, ...]:
+        """The networks of Kurma's configuration, with what is wrong with each."""
+        return self._catalog.configured()
+
     def listing(self) -> tuple[NetworkInfo, ...]:
         """Every network that a pod may name, for ``network list``."""
         return self._catalog.all()

@@ -605,6 +605,34 @@ def test_config_check_names_isolators_that_nobody_can_be_granted(tmp_path: Path)
     assert kurma("--config", str(file), "config", "check").returncode == 0
 
 
+def test_config_check_looks_at_networks(tmp_path: Path) -> None:
+    """As far as a configuration tells by itself: nothing is asked of the host, nothing made."""
+    file = tmp_path / "kurma.yml"
+    bridge = {"plugin": "bridge", "bridge": "b0", "subnets": ["10.1.0.0/24"]}
+    good = [{"name": "good", **bridge}, {"name": "cni", "plugin": "cni", "type": "no-such-program"}]
+    wrong = [
+        {"name": "a", **bridge, "subnet": "10.1.0.0/24"},
+        {"name": "b", **bridge, "mtu": 10},
+        {"name": "c", "plugin": "cni"},
+        {"name": "d", "aci": "apcera.com/kurma/cni-netplugin", "type": "bridge", "cniVersion": "7"},
+        {"name": "e", **bridge, "containerInterface": "eth{{nmu}}"},
+        {"name": "f", "aci": "file:///f.aci", "containerInterface": "much-too-long-a-name"},
+    ]
+    file.write_text(json.dumps({"container_networks": [*good, *wrong]}))
+    done = kurma("--config", str(file), "--dir", str(tmp_path / "state"), "config", "check")
+    said = [line for line in done.stderr.splitlines() if not line.startswith("  hint: ")]
+    assert done.returncode == 125
+    assert [line.split(": ")[:4] for line in said] == [
+        ["kurma", str(file), f"container_networks.{name}", line.split(": ")[3]]
+        for name, line in zip("abcdef", said, strict=True)
+    ]
+    told = ("unknown key subnet", "mtu", "either type", "cniVersion '7'", "eth{{nmu}}", "impossible interface")
+    assert all(words in line for words, line in zip(told, said, strict=True)), said
+    assert not (tmp_path / "state").exists()
+    file.write_text(json.dumps({"container_networks": good}))
+    assert kurma("--config", str(file), "config", "check").returncode == 0
+
+
 def test_config_check_names_file_and_key_of_plugins_that_are_not_there(tmp_path: Path) -> None:
     file = tmp_path / "kurma.yml"
     network = {"name": "blue", "plugin": "no-net", "container_interface": "eth0"}

@@ -50,6 +50,10 @@ class BridgeNetwork:
         """:raises NetworkError: the configuration is wrong."""
         parse_settings(config)
 
+    def check_config(self, config: Mapping[str, Json]) -> None:
+        """:raises NetworkError: the configuration is wrong."""
+        parse_settings(config)
+
     def publishes(self, config: Mapping[str, Json]) -> bool:
         """Every bridge can lead ports of the host to its pods."""
         return True

@@ -63,6 +63,10 @@ class CniNetwork:
         self._find_programs(chain)
         self._ask_status(chain)
 
+    def check_config(self, config: Mapping[str, Json]) -> None:
+        """:raises NetworkError: the configuration is wrong. Whether its programs are there is not asked."""
+        parse_chain(config)
+
     def status(self, config: Mapping[str, Json]) -> None:
         """:raises NetworkError: as :meth:`setup`, or a plugin does not speak the configuration's version."""
         chain = self._chain(config)
