@@ -56,26 +56,24 @@ class DefaultNetwork:
         self._routes6 = routes6
         self._ipv6 = ipv6
 
-    def driver(self) -> str:
-        """The plugin that serves it."""
-        record = self._read()
-        return early_default.DRIVER if record is not None and _is_early(record) else DRIVERS[DEFAULT]
-
-    def config(self, *, ports: bool = True) -> dict[str, Json]:
-        """Its configuration for :meth:`driver`. Chooses and records it if need be.
+    def served(self, *, ports: bool = True, choose: bool = True) -> tuple[str, dict[str, Json]]:
+        """The plugin that serves it, and its configuration for that plugin.
 
         :param ports: False leaves out what publishes ports, where that is a plugin of its own.
+        :param choose: choose and record it if need be; else the configuration of one never used is empty.
         :raises NetworkError: no subnet is free.
         :raises HostError: the record cannot be read or written.
         :raises FormatVersionError: a newer Kurma wrote the record.
         """
-        record = self._read() or self._choose()
+        record = self._read() or (self._choose() if choose else None)
+        if record is None:
+            return DRIVERS[DEFAULT], {}
         if _is_early(record):
-            return early_default.config(DEFAULT, record, self._directory, ports=ports)
+            return early_default.DRIVER, early_default.config(DEFAULT, record, self._directory, ports=ports)
         subnets = [record["subnet"]]
         if record["subnet6"] is not None and self._has_ipv6():
             subnets.append(record["subnet6"])
-        return {"name": DEFAULT, "bridge": record["bridge"], "subnets": subnets}
+        return DRIVERS[DEFAULT], {"name": DEFAULT, "bridge": record["bridge"], "subnets": subnets}
 
     def upgrade(self, remove: Callable[[Mapping[str, Json]], None]) -> None:
         """Leaves CNI's plugins behind, if they serve it still and no pod is joined by them, or will be.

@@ -105,9 +105,9 @@ class Catalog:
             return self._from_entry(entry)
         if name == builtin.DEFAULT:
             self._default.upgrade(self._remove_early)
-            return self._built_in(name, self._default.config(ports=ports))
+            return self._built_in(name, *self._default.served(ports=ports))
         if name == builtin.LO:
-            return self._built_in(name, {})
+            return self._built_in(name)
         found = self._found()
         if name not in found:
             known = ", ".join([info.name for info in self.all()])
@@ -119,8 +119,8 @@ class Catalog:
         infos = {info.name: info for info in self.configured()}
         for name in (builtin.LO, builtin.DEFAULT, builtin.HOST, builtin.NONE):
             if name not in infos:
-                chosen = name == builtin.DEFAULT and self._default.chosen()
-                infos[name] = self._checked(self._built_in(name, self._default.config() if chosen else {}))
+                served = self._default.served(choose=False) if name == builtin.DEFAULT else ()
+                infos[name] = self._checked(self._built_in(name, *served))
         return tuple(
             {**infos, **{name: info for name, info in self._found().items() if name not in infos}}.values()
         )
@@ -189,11 +189,13 @@ class Catalog:
             names=entry.names,
         )
 
-    def _built_in(self, name: str, config: Mapping[str, Json]) -> NetworkInfo:
+    def _built_in(
+        self, name: str, driver: str | None = None, config: Mapping[str, Json] | None = None
+    ) -> NetworkInfo:
         interface = {builtin.LO: builtin.LO, builtin.DEFAULT: DEFAULT_INTERFACE}.get(name, "")
-        driver = self._default.driver() if name == builtin.DEFAULT else builtin.DRIVERS.get(name, "")
-        is_default = name in self.defaults()
-        return NetworkInfo(name, driver, "built-in", interface, is_default, False, {**config, "name": name})
+        served_by = builtin.DRIVERS.get(name, "") if driver is None else driver
+        told = {**(config or {}), "name": name}
+        return NetworkInfo(name, served_by, "built-in", interface, name in self.defaults(), False, told)
 
     def _found(self) -> dict[str, NetworkInfo]:
         """What drivers find elsewhere, by name; of two with one name, the driver listed first has it."""

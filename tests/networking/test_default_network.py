@@ -81,9 +81,9 @@ def test_no_subnet_is_a_clear_error():
 
 
 def test_it_is_chosen_once_and_recorded(tmp_path):
-    first = DefaultNetwork(str(tmp_path), routes=["192.0.2.0/24"]).config()
+    first = DefaultNetwork(str(tmp_path), routes=["192.0.2.0/24"]).served()[1]
     taken = [subnet_of(first)]
-    assert DefaultNetwork(str(tmp_path), routes=taken).config() == first
+    assert DefaultNetwork(str(tmp_path), routes=taken).served()[1] == first
     record = tmp_path / "networks" / "default.json"
     assert stat.S_IMODE(record.stat().st_mode) == 0o600
     assert json.loads(record.read_text())["subnet"] == taken[0]
@@ -91,18 +91,18 @@ def test_it_is_chosen_once_and_recorded(tmp_path):
 
 def test_it_is_chosen_anew_when_forgotten(tmp_path):
     network = DefaultNetwork(str(tmp_path), routes=[])
-    first = subnet_of(network.config())
+    first = subnet_of(network.served()[1])
     assert network.chosen()
     network.forget()
     network.forget()
     assert not network.chosen()
-    assert subnet_of(DefaultNetwork(str(tmp_path), routes=[first]).config()) != first
+    assert subnet_of(DefaultNetwork(str(tmp_path), routes=[first]).served()[1]) != first
 
 
 def test_two_state_directories_do_not_meet(tmp_path):
     """Where they begin to look is chance; that they end apart, when they come one after the other, is not."""
-    one = DefaultNetwork(str(tmp_path / "a"), routes=[]).config()
-    others = [DefaultNetwork(str(tmp_path / name), routes=[subnet_of(one)]).config() for name in "bcdefgh"]
+    one = DefaultNetwork(str(tmp_path / "a"), routes=[]).served()[1]
+    others = [DefaultNetwork(str(tmp_path / name), routes=[subnet_of(one)]).served()[1] for name in "bcdefgh"]
     configs = [one, *others]
     bridges = [config["bridge"] for config in configs]
     assert len(set(bridges)) == len(bridges)
@@ -119,7 +119,7 @@ def test_processes_at_once_choose_the_same(tmp_path):
     # Each has its own routes, so that each would choose another subnet.
     networks = [DefaultNetwork(str(tmp_path), routes=[f"10.{96 + n}.0.0/16"]) for n in range(8)]
     with ThreadPoolExecutor(8) as pool:
-        configs = list(pool.map(DefaultNetwork.config, networks))
+        configs = [config for _, config in pool.map(DefaultNetwork.served, networks)]
     assert len({subnet_of(config) for config in configs}) == 1
 
 
@@ -127,21 +127,21 @@ def test_a_newer_record_is_refused(tmp_path):
     os.mkdir(tmp_path / "networks")
     (tmp_path / "networks" / "default.json").write_text('{"version": 3}')
     with pytest.raises(FormatVersionError):
-        DefaultNetwork(str(tmp_path)).config()
+        DefaultNetwork(str(tmp_path)).served()
 
 
 def test_a_torn_record_is_named(tmp_path):
     os.mkdir(tmp_path / "networks")
     (tmp_path / "networks" / "default.json").write_text("{")
     with pytest.raises(HostError, match=r"default\.json"):
-        DefaultNetwork(str(tmp_path)).config()
+        DefaultNetwork(str(tmp_path)).served()
 
 
 def test_a_record_that_lacks_something_is_named(tmp_path):
     os.mkdir(tmp_path / "networks")
     (tmp_path / "networks" / "default.json").write_text('{"version": 2, "bridge": "kurma0"}')
     with pytest.raises(HostError, match=r"default\.json: subnet, subnet6 is missing"):
-        DefaultNetwork(str(tmp_path)).config()
+        DefaultNetwork(str(tmp_path)).served()
 
 
 # --- IPv6 ------------------------------------------------------------------------------------------------------
@@ -177,14 +177,14 @@ def test_another_ipv6_subnet_is_found_where_the_first_is_taken():
 
 
 def test_where_no_ipv6_subnet_is_free_there_is_ipv4(tmp_path):
-    config = DefaultNetwork(str(tmp_path), routes=[], routes6=["fc00::/7"], ipv6=True).config()
+    config = DefaultNetwork(str(tmp_path), routes=[], routes6=["fc00::/7"], ipv6=True).served()[1]
     assert len(config["subnets"]) == 1
 
 
 def test_ipv6_only_where_the_host_has_it(tmp_path):
-    both = DefaultNetwork(str(tmp_path), routes=[], routes6=[], ipv6=True).config()["subnets"]
+    both = DefaultNetwork(str(tmp_path), routes=[], routes6=[], ipv6=True).served()[1]["subnets"]
     assert [":" in subnet for subnet in both] == [False, True]
-    assert DefaultNetwork(str(tmp_path), routes=[], routes6=[], ipv6=False).config()["subnets"] == both[:1]
+    assert DefaultNetwork(str(tmp_path), routes=[], routes6=[], ipv6=False).served()[1]["subnets"] == both[:1]
 
 
 # --- a record of the time when CNI's plugins served it ---------------------------------------------------------
@@ -199,11 +199,11 @@ def early(tmp_path):
 
 def test_an_early_record_is_cnis(tmp_path):
     network = early(tmp_path)
-    assert network.driver() == "cni"
-    config = network.config()
+    assert network.served()[0] == "cni"
+    config = network.served()[1]
     assert [plugin["type"] for plugin in config["plugins"]] == ["bridge", "portmap", "firewall"]
     assert config["plugins"][0]["ipam"]["dataDir"] == str(tmp_path / "networks" / "addresses")
-    assert [plugin["type"] for plugin in network.config(ports=False)["plugins"]] == ["bridge", "firewall"]
+    assert [plugin["type"] for plugin in network.served(ports=False)[1]["plugins"]] == ["bridge", "firewall"]
 
 
 def test_an_early_network_that_nobody_uses_becomes_a_bridge_of_ours(tmp_path):
@@ -211,8 +211,8 @@ def test_an_early_network_that_nobody_uses_becomes_a_bridge_of_ours(tmp_path):
     removed = []
     network.upgrade(removed.append)
     assert [config["plugins"][0]["bridge"] for config in removed] == ["kurma-12345678"]
-    assert network.driver() == "bridge"
-    config = network.config()
+    assert network.served()[0] == "bridge"
+    config = network.served()[1]
     assert (config["bridge"], config["subnets"][0]) == ("kurma-12345678", "10.77.0.0/16")
     assert IPv6Network(config["subnets"][1]).is_private
     network.upgrade(removed.append)
@@ -226,8 +226,8 @@ def test_an_early_network_stays_while_pods_are_joined(tmp_path):
         raise NetworkError("in use")
 
     network.upgrade(refuse)
-    assert network.driver() == "cni"
-    assert "plugins" in network.config()
+    assert network.served()[0] == "cni"
+    assert "plugins" in network.served()[1]
 
 
 def test_an_early_network_whose_plugin_is_gone_is_left_behind(tmp_path):
@@ -237,12 +237,12 @@ def test_an_early_network_whose_plugin_is_gone_is_left_behind(tmp_path):
         raise PluginError("no network plugin cni")
 
     network.upgrade(missing)
-    assert network.driver() == "bridge"
+    assert network.served()[0] == "bridge"
 
 
 def test_a_new_network_is_not_cnis(tmp_path):
     network = DefaultNetwork(str(tmp_path), routes=[])
-    assert network.driver() == "bridge"
-    network.config()
+    assert network.served()[0] == "bridge"
+    network.served()
     network.upgrade(lambda _: pytest.fail("there is nothing of CNI's"))
-    assert network.driver() == "bridge"
+    assert network.served()[0] == "bridge"
