@@ -257,6 +257,8 @@ class Care:
         record = records.read()
         owners = {each for each in records.addresses.taken().values() if each.partition(":")[0] == leak.pod}
         owners |= {each for each in records.publishers() if each.partition(":")[0] == leak.pod}
+        for each in owners:
+            records.settle(each)
         if record is not None:
             self._rules.withdraw(network_rules(record), leak.pod)
         with Netlink() as netlink:

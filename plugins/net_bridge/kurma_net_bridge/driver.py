@@ -91,7 +91,8 @@ class BridgeNetwork:
             except NetlinkError as error:
                 raise refused(settings.name, error) from error
             if attachment.ports:
-                self._rules.publish(rules, context.pod, plain, attachment.ports)
+                with records.publishing(owner):
+                    self._rules.publish(rules, context.pod, plain, attachment.ports)
         return _result(settings, context, addresses, mac)
 
     def _join(
@@ -141,6 +142,7 @@ class BridgeNetwork:
         records = self._records(name)
         owner = owner_name(context.pod, context.interface)
         if context.attachment.ports or records.has_published(owner):
+            records.settle(owner)
             self._rules.withdraw(self._rules_of(records, context.attachment.config), context.pod)
         try:
             with Netlink() as netlink:

@@ -122,6 +122,39 @@ class NetworkRecords:
         }
         self._write(os.path.join(self._ports, owner), value)
 
+    @contextmanager
+    def publishing(self, owner: str) -> Iterator[None]:
+        """While programs publish the owner's ports, which are on record. They hold the lock as well, so that one
+        that goes on when this process is killed is waited for, and does not publish what was withdrawn.
+        """
+        fd = self._locked_ports(owner)
+        try:
+            if fd is not None:
+                os.set_inheritable(fd, True)
+            yield
+        finally:
+            if fd is not None:
+                os.close(fd)
+
+    def settle(self, owner: str) -> None:
+        """Waits for programs that still publish the owner's ports."""
+        fd = self._locked_ports(owner)
+        if fd is not None:
+            os.close(fd)
+
+    def _locked_ports(self, owner: str) -> int | None:
+        """None: nothing is on record, so nobody publishes."""
+        try:
+            fd = os.open(os.path.join(self._ports, owner), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            return None
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
     def published(self, owner: str) -> tuple[tuple[str, ...], tuple[PortMapping, ...]] | None:
         """Addresses and ports of an interface of a pod. None: it has published nothing."""
         value = _read(os.path.join(self._ports, owner))

@@ -1,10 +1,12 @@
 """What pods have left is found, told and freed, and nothing of anybody else's (W12), wherever one is killed."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
+import time
 import traceback
 import uuid
 
@@ -289,3 +291,34 @@ def test_killed_at_each_step(driver, pod, tmp_path, verb, clear):
         driver.add(one)
         driver.check(one)
         driver.delete(one)
+
+
+@pytest.mark.parametrize("clear", ["delete", "mend"])
+def test_killed_while_a_program_publishes(driver, pod, tmp_path, monkeypatch, clear):
+    """The program goes on: what is withdrawn meanwhile must not be published after all."""
+    staying = str(uuid.uuid4())
+    with pod_namespace(staying):
+        driver.add(context(staying, CONFIG))
+        slow = tmp_path / "slow" / "nft"
+        slow.parent.mkdir()
+        slow.write_text(f'#!/bin/sh\ntouch {tmp_path}/begun\nsleep 0.5\nexec {shutil.which("nft")} "$@"\n')
+        slow.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{slow.parent}:{os.environ['PATH']}")
+        one = context(pod, CONFIG, ports=PORTS)
+        child = os.fork()
+        if child == 0:
+            make_driver(tmp_path / "bridge").add(one)
+            os._exit(0)
+        end = time.monotonic() + 20
+        while not (tmp_path / "begun").exists():
+            assert time.monotonic() < end
+            time.sleep(0.005)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        if clear == "delete":
+            driver.delete(one)
+        else:
+            assert driver.mend([CONFIG], [staying]) == []
+        time.sleep(0.7)
+        assert nothing_is_left(pod, tmp_path)
+        driver.delete(context(staying, CONFIG))
