@@ -47,7 +47,7 @@ def test_nothing_is_asked_before_the_pod_runs(foreign):
         {"status": tells % "status" + "; echo '{}'", "logs": tells % "logs"},
     )
     run = house.launch("true", wait="starting")
-    until(lambda: house.state_of(run.uuid)["stager"], "a stager")
+    until(lambda: house.state_of(run.uuid).get("stager"), "a stager")
     assert [app.state for app in house.client.pod(run.uuid).apps] == ["created"]
     assert list(house.client.logs(run.uuid)) == []
     assert not CgroupTree(f"kurma/{run.uuid}/callins").exists()
