@@ -144,6 +144,9 @@ class House:
                 # What a test has broken on purpose is removed by it, too.
                 with contextlib.suppress(KurmaError):
                     client.rm(uuid, force=True)
+        # Names of pods whose directory a test has removed.
+        for name in self.names():
+            os.unlink(f"{self.state}/pods/names/{name}")
         self.client.close()
 
     def kept(self):
