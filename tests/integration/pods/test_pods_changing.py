@@ -308,7 +308,8 @@ def test_started_again_from_a_clean_root(house, empty):
     )
     assert house.log(pod, "one") == "ls: /made: No such file or directory\nrun\n"
     house.client.app_stop(pod.uuid, "one", timeout=0)
-    assert app_of(house, pod).state == "killed"
+    # Between the two signals it may find time for its trap.
+    assert app_of(house, pod).state in ("killed", "exited")
 
 
 def test_stop_insists_and_runs_the_handler(house, empty):
