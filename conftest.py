@@ -6,6 +6,8 @@ import signal
 
 import pytest
 
+pytest_plugins = ["tests.parts"]
+
 
 def pytest_configure(config: pytest.Config) -> None:
     _hear_signals()
@@ -19,8 +21,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _hear_signals() -> None:
     """Programs that the tests start hear signals, even where we were started to ignore them (``nohup``, or a
-    script's ``&``). To catch one is enough: a program that is exec'd begins with its default.
+    script's ``&``). To catch one is enough: a program that is exec'd begins with its default. Ctrl-C we hear, too.
     """
-    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
+    for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
