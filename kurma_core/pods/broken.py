@@ -23,6 +23,7 @@ def take_down(services: Services, directory: PodDirectory, *, force: bool) -> No
     :raises KurmaError: something of it cannot be undone.
     """
     from kurma_core.networking.joined import PINS
+    from kurma_core.pods import ports
 
     uuid = directory.uuid
     tree = CgroupTree(f"kurma/{uuid}")
@@ -41,6 +42,7 @@ def take_down(services: Services, directory: PodDirectory, *, force: bool) -> No
             services.networking.delete_all(joined, pod=uuid, pod_name=uuid, namespace=namespace)
         for kind in PINS:
             services.joined.release(uuid, kind)
+        ports.let_go(directory)
         services.joined.forget(uuid)
         tree.remove()
     except OSError as error:

@@ -15,7 +15,7 @@ from kurma_core.errors import KurmaError, PodNotFoundError
 from kurma_core.hookspecs import Leak
 from kurma_core.networking.care import Finding
 from kurma_core.networking.joined import PINS, clear, pin_path
-from kurma_core.pods import recovery
+from kurma_core.pods import ports, recovery
 from kurma_core.pods.launch import read_attachments
 from kurma_core.pods.records import read_document
 
@@ -284,6 +284,7 @@ class Caretaker:
             )
         for kind in PINS:
             self._joined.release(uuid, kind)
+        ports.let_go(self._services.store.directory(uuid))
         self._joined.forget(uuid)
 
 

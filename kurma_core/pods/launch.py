@@ -17,7 +17,7 @@ from kurma_core.errors import HostError, KurmaError, PodDamagedError, PodNotFoun
 from kurma_core.hookspecs import AppSetup, PodSetup
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.models import Attachment, needs_powers
-from kurma_core.pods import docker, memory_request, terminals, traffic, volumes
+from kurma_core.pods import docker, memory_request, ports, terminals, traffic, volumes
 from kurma_core.pods.dns import pod_dns
 from kurma_core.pods.hosts import findable, pod_hosts
 from kurma_core.pods.space import free_layers, unwritable
@@ -318,6 +318,8 @@ def tear_down(launch: Launch) -> list[KurmaError]:
             if not unwritable(error):
                 failures.append(error)
     if not failures:
+        if ports.published(launch.document.attachments):
+            ports.let_go(launch.directory)
         launch.services.joined.forget(launch.document.uuid)
     return failures
 

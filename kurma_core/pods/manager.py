@@ -108,7 +108,7 @@ class PodManager(PodChanger):
         if state["state"] != "prepared":
             executions.keep(directory)
         self._clear_run(directory)
-        with ports.claimed(self.store, document.uuid, ports.published(document.attachments)):
+        with ports.claimed(directory, self.store, document.name, ports.published(document.attachments)):
             directory.change_state(state="starting", owner=os.getpid())
         try:
             pod.start(self.services.config.start_timeout, settled)

@@ -7,22 +7,19 @@ the host itself would be cut off from the world by a pod's port, as silently.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 from typing import TYPE_CHECKING
 
-from kurma_core.errors import HostError, KurmaError, NetworkError
-from kurma_core.pods.records import read_document
+from kurma_core.errors import KurmaError, NetworkError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from kurma_core.models import Attachment, PortMapping
-    from kurma_core.pod_store import PodStore
+    from kurma_core.pod_store import PodDirectory, PodStore
+    from kurma_core.pods.claims import Claim, Claims
     from kurma_core.pods.listeners import Listener
 
-#: States of a pod that holds its ports, or is about to.
-_HOLDING = ("starting", "running", "stopping")
 #: Every address, of either family, of IPv4, of IPv6.
 _ANY = ("", "0.0.0.0", "::")  # noqa: S104 (addresses to compare with, not to bind)
 
@@ -43,11 +40,17 @@ def check_free(
     uuid: str,
     ports: tuple[PortMapping, ...],
     listener: Callable[[str, int, str], Listener | None] = _listener,
+    claims: Claims | None = None,
+    *,
+    sweep: bool = False,
 ) -> None:
-    """Compares the ports with each other, with those of every pod that runs, and with what listens on the host.
+    """Compares the ports with each other, with those of every pod that runs, whatever state directory it is of,
+    and with what listens on the host.
 
     :param uuid: the pod that wants them.
     :param listener: who listens at a protocol, port and address of the host.
+    :param claims: None: those of the host.
+    :param sweep: remove claims that hold no longer; for who holds their lock.
     :raises NetworkError: one is taken; names the pod that has it, or the process.
     """
     for place, port in enumerate(ports):
@@ -66,6 +69,10 @@ def check_free(
                     hint=f"choose another port, or: kurma stop {other[:8]}",
                     pod=other,
                 )
+    for claim in (claims or _of_the_host()).others(store.directory(uuid).path, sweep=sweep):
+        taken = next((port for port in ports if any(_clash(port, theirs) for theirs in claim.ports)), None)
+        if taken is not None:
+            raise _claimed_by(claim, taken)
     for port in ports:
         found = listener(port.protocol, port.host_port, port.host_ip)
         if found is not None:
@@ -76,35 +83,68 @@ def check_free(
             )
 
 
-@contextlib.contextmanager
-def claimed(store: PodStore, uuid: str, ports: tuple[PortMapping, ...]) -> Iterator[None]:
-    """Checks that the ports are free; no other pod can claim any until the block is left, by when this one must be
-    on record as starting.
+def _of_the_host() -> Claims:
+    from kurma_core.pods.claims import Claims
 
+    return Claims()
+
+
+def _claimed_by(claim: Claim, port: PortMapping) -> NetworkError:
+    """Of another state directory; or its own has lost the pod."""
+    command = f"kurma --dir {claim.state_dir}"
+    known = os.path.isdir(claim.directory)
+    pod = f"pod {claim.name} already, of the state directory {claim.state_dir}"
+    return NetworkError(
+        f"port {_text(port)} of the host leads to {pod}",
+        hint=f"choose another port, or: {command} {f'stop {claim.uuid[:8]}' if known else 'gc'}",
+        pod=claim.uuid,
+        path=claim.directory,
+    )
+
+
+@contextlib.contextmanager
+def claimed(
+    directory: PodDirectory,
+    store: PodStore,
+    name: str,
+    ports: tuple[PortMapping, ...],
+    claims: Claims | None = None,
+) -> Iterator[None]:
+    """Checks that the ports are free, and claims them for a pod; no other pod of the host can claim any until the
+    block is left, by when this one must be on record as starting.
+
+    :param directory: of the pod. :param name: the pod's.
     :raises NetworkError: see :func:`check_free`.
     """
     if not ports:
         yield
         return
-    path = f"{store.root}/.ports.lock"
-    try:
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError as error:
-        raise HostError(f"cannot open {path}: {error.strerror}", path=path, errno=error.errno) from None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        check_free(store, uuid, ports)
-        yield
-    finally:
-        os.close(lock)
+    from kurma_core.pods.claims import Claim
+
+    claims = claims or _of_the_host()
+    with claims.locked():
+        check_free(store, directory.uuid, ports, claims=claims, sweep=True)
+        claims.make(Claim(directory.path, name, ports))
+        try:
+            yield
+        except BaseException:
+            claims.drop(directory.path)
+            raise
+
+
+def let_go(directory: PodDirectory) -> None:
+    """The pod is taken down: what it had claimed is free. Repeatable."""
+    _of_the_host().drop(directory.path)
 
 
 def _held(store: PodStore, uuid: str) -> Iterator[tuple[str, PortMapping]]:
     """Name of the pod, and each port that leads to it now. What cannot be read holds nothing."""
+    from kurma_core.pods.claims import holds
+    from kurma_core.pods.records import read_document
+
     directory = store.directory(uuid)
     try:
-        state = directory.read_state()
-        if state["state"] in _HOLDING or state.get("steps"):
+        if holds(directory.read_state()):
             document = read_document(directory)
             for port in published(document.attachments):
                 yield document.name, port

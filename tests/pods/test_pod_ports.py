@@ -1,5 +1,6 @@
 """Which published ports clash (W9)."""
 
+import json
 import os
 import threading
 
@@ -9,6 +10,8 @@ from kurma_core.appc.pod import PodManifest
 from kurma_core.errors import NetworkError
 from kurma_core.models import Attachment, IsolatorPlan, NetworkRequest, PortMapping
 from kurma_core.pod_store import PodStore
+from kurma_core.pods import claims as claiming
+from kurma_core.pods.claims import Claim, Claims
 from kurma_core.pods.document import PodDocument
 from kurma_core.pods.listeners import Listener
 from kurma_core.pods.ports import check_free, claimed
@@ -23,7 +26,12 @@ def nobody(protocol, port, address):
 
 @pytest.fixture
 def store(tmp_path):
-    return PodStore(str(tmp_path))
+    return PodStore(str(tmp_path / "state"))
+
+
+@pytest.fixture
+def claims(tmp_path):
+    return Claims(str(tmp_path / "claims"))
 
 
 @pytest.mark.parametrize(
@@ -121,20 +129,20 @@ def test_a_pod_that_cannot_be_read_holds_nothing(store):
     check_free(store, UUID, (HTTP,), nobody)
 
 
-def test_one_claims_at_a_time(store):
+def test_one_claims_at_a_time(store, claims):
     """Who comes meanwhile sees what the first has put on record."""
     os.makedirs(store.root)
     found = []
 
     def claim():
         try:
-            with claimed(store, UUID, (PortMapping(61234, 80),)):
+            with claimed(store.directory(UUID), store, "late", (PortMapping(61234, 80),), claims):
                 found.append("had it")
         except NetworkError as error:
             found.append(error.message)
 
     other = PortMapping(61234, 81)
-    with claimed(store, "another", (other,)):
+    with claimed(store.directory("another"), store, "first", (other,), claims):
         thread = threading.Thread(target=claim)
         thread.start()
         thread.join(0.2)
@@ -142,6 +150,122 @@ def test_one_claims_at_a_time(store):
         another(store, other, state="starting")
     thread.join(10)
     assert found == ["port 61234/tcp of the host leads to pod web already"]
+
+
+class Elsewhere:
+    """A pod ``web`` of another state directory that has claimed its port, in that state."""
+
+    def __init__(self, tmp_path, claims):
+        self.claims = claims
+        self.state_dir = str(tmp_path / "other")
+        self.store = PodStore(self.state_dir)
+        self.directory = another(self.store, HTTP, state="prepared")
+        with claimed(self.directory, self.store, "web", (HTTP,), claims):
+            self.is_now("starting")
+        (name,) = [name for name in os.listdir(claims._place) if not name.startswith(".")]
+        self.file = f"{claims._place}/{name}"
+
+    def is_now(self, state, steps=()):
+        self.directory.write_state({"state": state, "steps": list(steps)})
+
+    def write(self, **changes):
+        with open(self.file) as file:
+            value = json.load(file)
+        with open(self.file, "w") as file:
+            json.dump({**value, **changes}, file)
+
+
+@pytest.fixture
+def elsewhere(tmp_path, claims):
+    return Elsewhere(tmp_path, claims)
+
+
+def refused(store, claims, port=HTTP, uuid=UUID):
+    """Why a pod of ``store`` may not have that port; None: it may."""
+    try:
+        with claimed(store.directory(uuid), store, "mine", (port,), claims):
+            claims.drop(store.directory(uuid).path)
+    except NetworkError as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize(
+    ("state", "steps", "holds"),
+    [
+        ("starting", (), True),
+        ("running", (), True),
+        ("stopping", (), True),
+        ("errored", ("networks",), True),
+        ("prepared", (), False),
+        ("exited", (), False),
+    ],
+)
+def test_a_pod_of_another_state_directory_is_named(store, claims, elsewhere, state, steps, holds):
+    elsewhere.is_now(state, steps)
+    if not holds:
+        check_free(store, UUID, (HTTP,), nobody, claims)
+        assert os.path.exists(elsewhere.file), "only who has the lock sweeps"
+        assert refused(store, claims) is None
+        assert not os.path.exists(elsewhere.file)
+        return
+    with pytest.raises(NetworkError, match="80/tcp of the host leads to pod web already"):
+        check_free(store, UUID, (HTTP,), nobody, claims)
+    error = refused(store, claims)
+    assert error.message.endswith(f"to pod web already, of the state directory {elsewhere.state_dir}")
+    assert error.hint.endswith(f"kurma --dir {elsewhere.state_dir} stop {elsewhere.directory.uuid[:8]}")
+    assert os.listdir(claims._place).count(os.path.basename(elsewhere.file)) == 1
+    assert refused(store, claims, PortMapping(81, 1)) is None
+    assert refused(elsewhere.store, claims, uuid=elsewhere.directory.uuid) is None, "its own claim"
+
+
+def test_claims_that_hold_nothing(store, claims, elsewhere):
+    for changes in ({"boot": "an earlier one"}, {"ports": 7}):
+        elsewhere.is_now("running")
+        assert refused(store, claims) is not None
+        elsewhere.write(**changes)
+        assert refused(store, claims) is None
+        assert not os.path.exists(elsewhere.file)
+        with claimed(elsewhere.directory, elsewhere.store, "web", (HTTP,), claims):
+            pass
+    for changes in ({"network": 1}, {"version": 2}):
+        elsewhere.write(**changes)
+        assert refused(store, claims) is None
+        assert os.path.exists(elsewhere.file), "of another network namespace, or a newer Kurma: not ours to judge"
+
+
+def test_a_pod_whose_record_is_gone_holds_its_ports_by_its_namespace(store, claims, elsewhere, monkeypatch):
+    elsewhere.is_now("running")
+    os.rename(elsewhere.state_dir, f"{elsewhere.state_dir}-moved")
+    with monkeypatch.context() as patch:
+        patch.setattr(claiming, "pin_path", lambda kind, uuid: f"/proc/self/ns/{kind}")
+        error = refused(store, claims)
+        assert error.hint.endswith(f"kurma --dir {elsewhere.state_dir} gc")
+        moved = PodStore(f"{elsewhere.state_dir}-moved")
+        assert refused(moved, claims, uuid=elsewhere.directory.uuid) is None, "its state directory was moved"
+    assert refused(store, claims) is None
+    assert not os.path.exists(elsewhere.file)
+
+
+def test_a_damaged_record_is_not_for_others_to_judge(store, claims, elsewhere):
+    with open(elsewhere.directory.file("state.json"), "w") as file:
+        file.write("nonsense")
+    assert refused(store, claims) is not None
+
+
+def test_a_claim_goes_with_a_start_that_fails(store, claims):
+    def failing():
+        with claimed(store.directory(UUID), store, "mine", (PortMapping(61234, 80),), claims):
+            raise OSError("full")
+
+    with pytest.raises(OSError, match="full"):
+        failing()
+    assert os.listdir(claims._place) == [".lock"]
+    claims.drop(store.directory(UUID).path)
+    with claims.locked():
+        claims.make(Claim(store.directory(UUID).path, "mine", (HTTP,)))
+    claims.drop(store.directory(UUID).path)
+    assert os.listdir(claims._place) == [".lock"]
 
 
 def test_a_port_that_somebody_listens_on(store):

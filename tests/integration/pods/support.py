@@ -150,9 +150,8 @@ class House:
         self.client.close()
 
     def kept(self):
-        """What stands in the directory of pods; the place for ids stays once a pod had some, and so does the lock
-        for ports."""
-        return sorted(name for name in os.listdir(f"{self.state}/pods") if name not in (".ids", ".ports.lock"))
+        """What stands in the directory of pods; the place for ids stays once a pod had some."""
+        return sorted(name for name in os.listdir(f"{self.state}/pods") if name != ".ids")
 
     def names(self):
         """Names that pods have, those included whose directory somebody removed."""

@@ -192,6 +192,45 @@ def test_another_state_directory_is_a_stranger(leaky, make_house, tmp_path, busy
         end_cgroups(uuid)
 
 
+def test_a_port_that_a_pod_of_another_state_directory_has(house, make_house, tmp_path, busybox_image):
+    """Nothing listens there, and the packet filter of one state directory knows nothing of the other's."""
+    other = make_house({"stop_timeout": 3}, state=str(tmp_path / "other"), image=house.image)
+    other.client.images.fetch(busybox_image)
+    port = {"name": "web", "hostPort": 8046, "podPort": 80}
+    app = {"main": {"app": shell("sleep 1000", ports=[{"name": "web", "port": 80, "protocol": "tcp"}])}}
+    later = house.client.prepare(house.request(app, net="default", name="later", ports=[port]))
+    run = other.launch(app, net="default", name="web", ports=[port])
+    claims = os.listdir("/run/kurma/ports")
+    assert any(name.startswith(run.uuid) for name in claims)
+    before = host()
+    words = f"port 8046/tcp of the host leads to pod web already, of the state directory {other.state}"
+    with pytest.raises(NetworkError) as caught:
+        house.client.prepare(house.request(app, net="default", ports=[port]))
+    assert caught.value.message == words
+    assert caught.value.hint.endswith(f"kurma --dir {other.state} stop {run.uuid[:8]}")
+    with pytest.raises(NetworkError, match="leads to pod web already"):
+        house.start(later.uuid)
+    assert host() == before
+    # Its owner dies: it runs on, and has its port.
+    pid = other.client.pod(run.uuid).stager_pid
+    run.kill()
+    with pytest.raises(NetworkError, match="leads to pod web already"):
+        house.start(later.uuid)
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: not alive(pid), "the stager's end")
+    other.client.gc(grace=1000)
+    assert not any(name.startswith(run.uuid) for name in os.listdir("/run/kurma/ports"))
+    again = house.launch(start=later.uuid)
+    with pytest.raises(NetworkError, match="leads to pod later already"):
+        other.client.prepare(other.request(app, net="default", ports=[port]))
+    again.signal(signal.SIGTERM)
+    again.wait()
+    assert os.listdir("/run/kurma/ports") == [".lock"]
+    house.client.rm(later.uuid)
+    for one in (house, other):
+        one.client.network_rm("default")
+
+
 def test_the_default_network_of_a_pod_that_is_gone(house):
     """By whatever plugin it is: its address, its cable, its ports and their rules."""
     with house.running("sleep 1000", net="default") as neighbour:
