@@ -19,6 +19,7 @@ from kurma_core.errors import (
     PluginError,
     StoreError,
 )
+from kurma_core.linux.lockfile import is_at
 
 if TYPE_CHECKING:
     from typing import BinaryIO, TypeVar
@@ -222,7 +223,7 @@ class Partial:
         path = os.path.join(directory, hashlib.sha256(key.encode(errors="surrogateescape")).hexdigest()[:40])
         waited = False
         while True:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             try:
                 while not _try_lock(descriptor):
                     if not waited:
@@ -232,7 +233,7 @@ class Partial:
                         raise FetchError("given up, for another part of the image failed")
                     time.sleep(_LOCK_POLL)
                 # Whoever held the lock may have finished and removed the file: then this is nobody's.
-                if _same_file(descriptor, path):
+                if is_at(descriptor, path):
                     return cls(path, descriptor, waited)
             except BaseException:
                 os.close(descriptor)
@@ -288,12 +289,3 @@ def _try_lock(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _same_file(descriptor: int, path: str) -> bool:
-    try:
-        found = os.stat(path)
-    except FileNotFoundError:
-        return False
-    mine = os.fstat(descriptor)
-    return (mine.st_dev, mine.st_ino) == (found.st_dev, found.st_ino)

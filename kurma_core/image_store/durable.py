@@ -13,6 +13,7 @@ import stat
 
 from kurma_core.linux.beneath import remove_tree
 from kurma_core.linux.libc import syscall
+from kurma_core.linux.lockfile import is_at
 
 _SYNCFS = {"x86_64": 306, "aarch64": 267, "arm64": 267}
 _SYNC_FILE_RANGE = {"x86_64": 277, "aarch64": 84, "arm64": 84}
@@ -41,7 +42,7 @@ class WorkDirectory:
             except FileNotFoundError:
                 continue  # swept before it could be locked
             fcntl.flock(self._fd, fcntl.LOCK_EX)
-            if same_directory(self.path, self._fd):
+            if is_at(self._fd, self.path):
                 return
             os.close(self._fd)
 
@@ -71,7 +72,7 @@ def try_lock(path: str) -> int | None:
     except BlockingIOError:
         os.close(fd)
         return None
-    if same_directory(path, fd):
+    if is_at(fd, path):
         return fd
     os.close(fd)
     return None
@@ -87,20 +88,10 @@ def share_lock(path: str) -> int | None:
     except FileNotFoundError:
         return None
     fcntl.flock(fd, fcntl.LOCK_SH)
-    if same_directory(path, fd):
+    if is_at(fd, path):
         return fd
     os.close(fd)
     return None
-
-
-def same_directory(path: str, fd: int) -> bool:
-    """Whether ``path`` still names what ``fd`` has open."""
-    try:
-        named = os.lstat(path)
-    except FileNotFoundError:
-        return False
-    opened = os.fstat(fd)
-    return (named.st_dev, named.st_ino) == (opened.st_dev, opened.st_ino)
 
 
 def sync_file_system(fd: int) -> None:

@@ -6,12 +6,10 @@ may have changed since), and that its extracted files are those that were verifi
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from kurma_core.errors import ImageError, ImageNotFoundError, StoreError, TrustError
@@ -20,6 +18,7 @@ from kurma_core.images.decryption import Refusal
 from kurma_core.images.judges import HostJudge
 from kurma_core.images.known import Known, KnownImages
 from kurma_core.linux.clock import timestamp
+from kurma_core.linux.lockfile import locked
 from kurma_core.models import Provenance
 from kurma_core.value import frozen, replace
 
@@ -240,16 +239,8 @@ class HostImages:
         except StoreError:
             self._store.remove(known.image)
 
-    @contextmanager
-    def _lock(self, name: str) -> Iterator[None]:
-        os.makedirs(self._lock_dir, mode=0o700, exist_ok=True)
-        path = os.path.join(self._lock_dir, hashlib.sha256(name.encode()).hexdigest()[:40] + ".lock")
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
+    def _lock(self, name: str) -> locked:
+        return locked(os.path.join(self._lock_dir, hashlib.sha256(name.encode()).hexdigest()[:40] + ".lock"))
 
 
 def _status(path: str) -> str:

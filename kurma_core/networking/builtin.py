@@ -10,7 +10,6 @@ that were made then; the bridge that comes after has the old one's name and subn
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,6 +18,7 @@ from typing import Any
 
 from kurma_core.errors import FormatVersionError, HostError, NetworkError, PluginError
 from kurma_core.linux.files import replace_file
+from kurma_core.linux.lockfile import lock_file
 from kurma_core.networking import early_default
 
 Json = Any
@@ -168,12 +168,10 @@ class DefaultNetwork:
         """The lock of the record, held by this process alone."""
         path = os.path.join(self._directory, "lock")
         try:
-            os.makedirs(self._directory, 0o700, exist_ok=True)
-            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            lock = lock_file(path)
         except OSError as error:
             raise HostError(f"cannot write {path}: {error.strerror}", path=path, errno=error.errno) from error
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
             yield
         except OSError as error:
             raise HostError(f"cannot write {self._record}: {error.strerror}", errno=error.errno) from error

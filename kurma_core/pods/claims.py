@@ -9,13 +9,13 @@ long as the pod's network namespace is pinned. One that holds no longer is remov
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import HostError, KurmaError, PodNotFoundError
 from kurma_core.linux.files import replace_file
+from kurma_core.linux.lockfile import lock_file
 from kurma_core.linux.process import boot_id
 from kurma_core.models import PortMapping
 from kurma_core.networking.joined import pin_path
@@ -66,12 +66,10 @@ class Claims:
         """One at a time on the whole host. :raises HostError: the place cannot be written to."""
         path = f"{self._place}/{_LOCK}"
         try:
-            os.makedirs(self._place, 0o700, exist_ok=True)
-            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            lock = lock_file(path)
         except OSError as error:
             raise HostError(f"cannot open {path}: {error.strerror}", path=path, errno=error.errno) from None
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
             yield
         finally:
             os.close(lock)

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 from typing import TYPE_CHECKING
 
 from kurma_core.errors import HostError, IdRangeError, ManifestError
+from kurma_core.linux.lockfile import lock_file
 from kurma_core.models import USERNS_WORDS, IdRange, userns_word
 
 if TYPE_CHECKING:
@@ -171,8 +171,7 @@ class IdRanges:
         try:
             for place in (self._own, self._host):
                 os.makedirs(place, mode=0o700, exist_ok=True)
-            lock = os.open(f"{self._host}/.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            lock = lock_file(f"{self._host}/.lock")
             yield
         except OSError as error:
             raise HostError(

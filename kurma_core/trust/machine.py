@@ -6,13 +6,13 @@ half. An agent runs only while a key is made or used.
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from kurma_core.errors import TrustError
+from kurma_core.linux.lockfile import lock_file, locked
 from kurma_core.trust import keystore
 
 if TYPE_CHECKING:
@@ -58,13 +58,12 @@ class MachineKey:
         try:
             os.makedirs(self.home, 0o700, exist_ok=True)
             os.chmod(self.home, 0o700)
-            lock = os.open(f"{self.home}/lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            lock = lock_file(f"{self.home}/lock")
         except OSError as error:
             raise TrustError(
                 f"cannot make this machine's key in {self.home}: {error.strerror}", path=self.home
             ) from error
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
             return self.known() or self._make()
         finally:
             os.close(lock)
@@ -120,17 +119,12 @@ class MachineKey:
         from kurma_core.trust.signature import reader
 
         fingerprint = self.fingerprint()
-        lock = os.open(f"{self.home}/lock", os.O_RDWR | os.O_CLOEXEC)
-        try:
-            # One at a time: who is done ends the agent.
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            # An open file, not its path: python-gnupg closes what it opened itself before all of it is read.
-            with self._gpg() as gpg, reader(source) as data:
-                made = gpg.sign_file(
-                    data, keyid=fingerprint, clearsign=False, detach=True, extra_args=["--digest-algo", "SHA512"]
-                )
-        finally:
-            os.close(lock)
+        # One at a time: who is done ends the agent.
+        # An open file, not its path: python-gnupg closes what it opened itself before all of it is read.
+        with locked(f"{self.home}/lock"), self._gpg() as gpg, reader(source) as data:
+            made = gpg.sign_file(
+                data, keyid=fingerprint, clearsign=False, detach=True, extra_args=["--digest-algo", "SHA512"]
+            )
         if not made.data:
             what = source if isinstance(source, str) else "the image"
             raise TrustError(f"gpg cannot sign {what} with this machine's key: {openpgp.reason(made.stderr)}")

@@ -25,8 +25,8 @@ def test_system_calls_and_the_spawners_program_are_light():
 import sys
 sys.path.append({str(Path(kurma_core.__file__).parent.parent)!r})
 from kurma_core.linux import (
-    beneath, birthplace, bpf, capabilities, cgroups, device_program, execute, libc, links, mounts, namespaces,
-    overlay, process, seccomp, socket_lookup,
+    beneath, birthplace, bpf, capabilities, cgroups, device_program, execute, libc, links, lockfile, mounts,
+    namespaces, overlay, process, seccomp, socket_lookup,
 )
 from kurma_core.spawner import server
 print(*sys.modules)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -13,6 +11,7 @@ from typing import Any
 from kurma_core.errors import FormatVersionError, NetworkError
 from kurma_core.linux.beneath import remove_tree
 from kurma_core.linux.files import replace_file
+from kurma_core.linux.lockfile import lock_file
 from kurma_core.models import Attachment
 from kurma_core.value import frozen
 
@@ -73,14 +72,14 @@ class Place:
         """:returns: the descriptor that holds it; whoever inherits that holds it too.
         :raises NetworkError: the state directory cannot be written to.
         """
-        with self._locked(os.path.join(self.path, "lock"), fcntl.LOCK_EX if alone else fcntl.LOCK_SH) as fd:
+        with self._locked(os.path.join(self.path, "lock"), alone=alone) as fd:
             yield fd
 
     @contextmanager
     def lock_if_free(self) -> Iterator[bool]:
         """For one alone; False where anybody holds it."""
         try:
-            with self._locked(os.path.join(self.path, "lock"), fcntl.LOCK_EX | fcntl.LOCK_NB):
+            with self._locked(os.path.join(self.path, "lock"), alone=True, wait=False):
                 yield True
         except _Held:
             yield False
@@ -88,35 +87,20 @@ class Place:
     @contextmanager
     def lock_joined(self, pod: str, interface: str) -> Iterator[int]:
         """The same for one attachment. Goes as a file with its record."""
-        with self._locked(self._file(pod, interface, "lock"), fcntl.LOCK_EX) as fd:
+        with self._locked(self._file(pod, interface, "lock"), alone=True) as fd:
             yield fd
 
     @contextmanager
-    def _locked(self, path: str, how: int) -> Iterator[int]:
-        fd = -1
+    def _locked(self, path: str, *, alone: bool, wait: bool = True) -> Iterator[int]:
+        with self._writing():
+            try:
+                fd = lock_file(path, alone=alone, wait=wait)
+            except BlockingIOError:
+                raise _Held from None
         try:
-            with self._writing():
-                fd = self._open_lock(path)
-                while True:
-                    try:
-                        fcntl.flock(fd, how)
-                    except BlockingIOError:
-                        raise _Held from None
-                    if _is_at(fd, path):
-                        break
-                    os.close(fd)  # taken away by somebody who held it, while we waited
-                    fd = -1
-                    fd = self._open_lock(path)
             yield fd
         finally:
-            if fd >= 0:
-                os.close(fd)
-
-    def _open_lock(self, path: str) -> int:
-        while True:
-            os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
-            with suppress(FileNotFoundError):  # the network was removed in between
-                return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            os.close(fd)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -225,14 +209,3 @@ def _names(directory: str) -> list[str]:
         return sorted(os.listdir(directory))
     except FileNotFoundError:
         return []
-
-
-def _is_at(fd: int, path: str) -> bool:
-    try:
-        there = os.stat(path, follow_symlinks=False)
-    except OSError as error:
-        if error.errno != errno.ENOENT:
-            raise
-        return False
-    here = os.fstat(fd)
-    return (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)

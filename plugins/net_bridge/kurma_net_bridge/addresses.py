@@ -6,16 +6,13 @@ made whole or not at all, and never over another, so that a crash leaves nothing
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
 
 from kurma_core.errors import NetworkError
+from kurma_core.linux.lockfile import lock_file
 from kurma_net_bridge.subnets import Subnet, parse_address, text_of
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 #: In the directory, beside addresses: the lock, and per family the address that was given last.
 _LOCK = "lock"
@@ -183,13 +180,16 @@ class Addresses:
         except OSError as error:
             raise self._error("write", error) from error
 
-    def _locked(self) -> _Lock:
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
         try:
-            os.makedirs(self._directory, 0o700, exist_ok=True)
-            path = os.path.join(self._directory, _LOCK)
-            return _Lock(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+            fd = lock_file(os.path.join(self._directory, _LOCK))
         except OSError as error:
             raise self._error("write", error) from error
+        try:
+            yield
+        finally:
+            os.close(fd)
 
     def _error(self, verb: str, error: OSError) -> NetworkError:
         path = error.filename or self._directory
@@ -204,27 +204,6 @@ class Addresses:
         return NetworkError(
             f'network "{self._network}" cannot give a pod the address {text}: {why}', network=self._network
         )
-
-
-class _Lock:
-    """Held by one thread of one process."""
-
-    __slots__ = ("_fd",)
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-
-    def __enter__(self) -> None:
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX)
-        except BaseException:
-            os.close(self._fd)
-            raise
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        os.close(self._fd)
 
 
 def _free(first: int, last: int, after: int, taken: set[int]) -> int:

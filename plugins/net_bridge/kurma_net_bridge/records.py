@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import FormatVersionError, NetworkError
+from kurma_core.linux.lockfile import lock_file
 from kurma_core.models import PortMapping
 from kurma_core.value import frozen
 from kurma_net_bridge.addresses import Addresses
@@ -189,31 +190,14 @@ class NetworkRecords:
     def lock(self, *, alone: bool = False, name: str = "use") -> Iterator[None]:
         """Many at once may join pods; one alone may take shared things away."""
         path = os.path.join(self.directory, f"{name}.lock")
-        fd = self._locked(path, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        try:
+            fd = lock_file(path, alone=alone)
+        except OSError as error:
+            raise self._error(path, error) from error
         try:
             yield
         finally:
             os.close(fd)
-
-    def _locked(self, path: str, kind: int) -> int:
-        while True:
-            try:
-                os.makedirs(self.directory, 0o700, exist_ok=True)
-                fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            except FileNotFoundError:
-                continue  # forgotten in between
-            except OSError as error:
-                raise self._error(path, error) from error
-            try:
-                fcntl.flock(fd, kind)
-                if os.path.samestat(os.fstat(fd), os.stat(path)):
-                    return fd
-            except FileNotFoundError:
-                pass
-            except BaseException:
-                os.close(fd)
-                raise
-            os.close(fd)  # forgotten while we waited
 
     def _write(self, path: str, value: Json) -> None:
         """By a temporary file of a fixed name, so that the next one replaces what a killed process leaves. There

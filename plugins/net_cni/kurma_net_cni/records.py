@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -12,6 +11,7 @@ from typing import Any
 from kurma_core.errors import FormatVersionError, NetworkError
 from kurma_core.hookspecs import AttachmentContext
 from kurma_core.linux.files import replace_file
+from kurma_core.linux.lockfile import lock_file
 from kurma_core.models import Attachment, NetworkRequest
 from kurma_core.value import frozen, replace
 
@@ -143,15 +143,12 @@ class Records:
     def lock(self, *, alone: bool = False, name: str = "lock") -> Iterator[None]:
         """Held while plugins run: many at once may add and delete, one alone may take shared things away."""
         try:
-            os.makedirs(self.state_dir, 0o700, exist_ok=True)
-            path = os.path.join(self.state_dir, name)
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            fd = lock_file(os.path.join(self.state_dir, name), alone=alone)
         except OSError as error:
             raise NetworkError(
                 f"cannot write to {self.state_dir}: {error.strerror}", path=self.state_dir, errno=error.errno
             ) from error
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
             yield
         finally:
             os.close(fd)
