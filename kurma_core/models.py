@@ -421,9 +421,14 @@ class IsolatorReport:
 # --- networks --------------------------------------------------------------------------------------------------
 
 
+#: Ports of one range at most: each is a rule or more, and CNI's plugins run programs for each.
+MOST_PORTS = 1024
+
+
 @frozen
 class PortMapping:
-    """One port of the host that leads into the pod. ``protocol`` is ``tcp`` or ``udp``; ``host_ip`` "" is any."""
+    """One port of the host that leads into the pod. ``protocol`` is ``tcp``, ``udp`` or ``sctp``; ``host_ip``
+    "" is any."""
 
     host_port: int
     pod_port: int

@@ -12,6 +12,7 @@ from kurma_core.appc.image import App, ImageManifest, Port
 from kurma_core.appc.pod import ExposedPort, Mount, PodApp, PodManifest, RuntimeImage, Volume
 from kurma_core.appc.template import PodTemplate
 from kurma_core.errors import ImageError, ImageNotFoundError, ManifestError, VolumeError
+from kurma_core.models import MOST_PORTS
 from kurma_core.value import frozen, replace
 
 
@@ -337,6 +338,10 @@ def _reify_ports(
         if max(port_out.host_port, first) + count - 1 > 65535:
             raise ManifestError(
                 f"$.ports[{index}].hostPort", f"room for {count} ports", str(max(port_out.host_port, first))
+            )
+        if count > MOST_PORTS:
+            raise ManifestError(
+                f"$.ports[{index}].name", f"a range of at most {MOST_PORTS} ports to publish", str(count)
             )
         exposed.append(replace(port_out, pod_port=first))
         published.extend(

@@ -52,7 +52,11 @@ POD_OPTIONS: tuple[Argument | Option | Rest, ...] = (
         many=True,
     ),
     Option(
-        "publish", "--publish -p", "Lead a port of the host to the pod.", metavar="[IP:]HOST:POD[/udp]", many=True
+        "publish",
+        "--publish -p",
+        "Lead a port of the host to the pod; or a range of ports: 8000-8009:80-89.",
+        metavar="[IP:]HOST:POD[/tcp|udp|sctp]",
+        many=True,
     ),
     Option("dns", "--dns", "A name server.", metavar="ADDRESS", many=True),
     Option("dns_search", "--dns-search", "A domain in which names are looked up.", metavar="DOMAIN", many=True),
@@ -340,10 +344,11 @@ def _ports(texts: tuple[str, ...]) -> tuple[PortMapping, ...]:
 
 def _dns(options: dict[str, Any]) -> dict[str, tuple[str, ...]] | None:
     for address in options["dns"]:
-        values.address(address, "--dns")
-    for name in ("dns_search", "dns_opt"):
-        for word in options[name]:
-            values.word(word, f"--{name.replace('_', '-')}")
+        values.server(address, "--dns")
+    for domain in options["dns_search"]:
+        values.domain(domain, "--dns-search")
+    for word in options["dns_opt"]:
+        values.word(word, "--dns-opt")
     if not (options["dns"] or options["dns_search"] or options["dns_opt"]):
         return None
     return {

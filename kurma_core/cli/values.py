@@ -222,6 +222,26 @@ def word(text: str, option: str) -> None:
         raise UsageError(f"{option}: malformed {text!r}", hint=f"one word of at most {_WORD_LIMIT} letters each")
 
 
+def domain(text: str, option: str) -> None:
+    """A domain in which names are looked up; ``.`` alone is none at all.
+
+    :raises UsageError: no name can be looked up in it.
+    """
+    word(text, option)
+    labels = text.removesuffix(".").split(".")
+    if text != "." and not all(0 < len(label.encode()) <= _LABEL_LIMIT for label in labels):
+        raise UsageError(f"{option}: malformed {text!r}", hint="parts of 1 to 63 letters with dots between")
+
+
+def server(text: str, option: str) -> None:
+    """The address of a name server. :raises UsageError: it is none that a single host could have."""
+    from kurma_core.networking.requests import no_address_of_a_host
+
+    address(text, option)
+    if why := no_address_of_a_host(text):
+        raise UsageError(f"{option}: {why}")
+
+
 def address(text: str, option: str) -> None:
     """:raises UsageError: it is no IP address."""
     from kurma_core.appc.cni_result import address_family

@@ -12,6 +12,7 @@ from kurma_core.hookspecs import AttachmentContext
 from kurma_core.models import Attachment, NetworkRequest, PortMapping
 from kurma_core.networking import builtin, interfaces
 from kurma_core.networking.catalog import Catalog, NetworkInfo
+from kurma_core.networking.requests import no_address_of_a_host
 from kurma_core.value import replace
 
 if TYPE_CHECKING:
@@ -93,12 +94,15 @@ class Networking:
         pod shares the host's namespace. Nothing is changed on the host.
 
         :param requests: None or empty: the networks that are joined by default (W8).
-        :param ports: to be published; they go to the first network that can.
+        :param ports: to be published; they go to the first network that can and is not optional, if there is one.
         :param capabilities: further capability arguments of CNI for every network (``dns``).
         :raises NetworkError: an unknown network, an impossible interface, ports that nothing publishes.
         :raises UsageError: the requests contradict each other.
         """
         self._check_wishes(requests or ())
+        for port in ports:
+            if why := no_address_of_a_host(port.host_ip):
+                raise NetworkError(f"port {port.host_port} of the host cannot be published: {why}", pod=pod_uuid)
         if self.shares_host(requests):
             if ports:
                 self._note("ports are not published: the pod has the host's network, and with it its ports")
@@ -118,7 +122,7 @@ class Networking:
             ],
             pod_uuid,
         )
-        publisher = self._publisher(infos[1:]) if ports else None
+        publisher = self._publisher(infos[1:], wanted[1:]) if ports else None
         return tuple(
             Attachment(
                 network=info.name,
@@ -170,11 +174,16 @@ class Networking:
                         network=request.name,
                     )
 
-    def _publisher(self, infos: Sequence[NetworkInfo]) -> NetworkInfo:
-        for info in infos:
+    def _publisher(self, infos: Sequence[NetworkInfo], requests: Sequence[NetworkRequest]) -> NetworkInfo:
+        first: NetworkInfo | None = None
+        for info, request in zip(infos, requests, strict=True):
             publishes = getattr(self._driver(info.driver), "publishes", None)
             if publishes is None or publishes(info.config):
-                return info
+                if not (request.optional or info.optional):
+                    return info
+                first = first or info
+        if first is not None:
+            return first
         names = ", ".join([info.name for info in infos]) or builtin.NONE
         raise NetworkError(
             f"ports cannot be published: none of the pod's networks does that ({names})",
@@ -237,7 +246,14 @@ class Networking:
                 except KurmaError as error:
                     if not self._optional(attachment):
                         raise
-                    self._note(f"the pod goes without the optional network {attachment.network}: {error.message}")
+                    ports = (
+                        f", and its ports {_listed(attachment.ports)} are not published"
+                        if attachment.ports
+                        else ""
+                    )
+                    self._note(
+                        f"the pod goes without the optional network {attachment.network}{ports}: {error.message}"
+                    )
                 else:
                     done.append(result)
                     joined(result)
@@ -350,6 +366,10 @@ def _context(attachment: Attachment, pod: str, pod_name: str, namespace: str) ->
     if attachment.result is not None:
         attachment = replace(attachment, result=None)
     return AttachmentContext(pod, pod_name, namespace, attachment.interface, attachment)
+
+
+def _listed(ports: Sequence[PortMapping]) -> str:
+    return ", ".join(dict.fromkeys(f"{port.host_port}/{port.protocol}" for port in ports))
 
 
 def _same_address(wanted: str, given: str) -> bool:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from kurma_core.appc.cni_result import address_family, is_cidr
 from kurma_core.errors import UsageError
-from kurma_core.models import NetworkRequest, PortMapping
+from kurma_core.models import MOST_PORTS, NetworkRequest, PortMapping
 
 _HEX = frozenset("0123456789abcdef")
 #: The protocols that can be published.
 PROTOCOLS = ("tcp", "udp", "sctp")
-#: Of one range: each port is a rule or more, and CNI's plugins run programs for each.
-MOST_PORTS = 1024
 
 
 def parse_net(text: str) -> NetworkRequest:
@@ -72,6 +70,8 @@ def parse_ports(text: str) -> tuple[PortMapping, ...]:
         host_ip, _, rest = rest.partition(":")
         if address_family(host_ip) != 4:
             raise _port_error(text, f'"{host_ip}" is no IPv4 address')
+    if why := no_address_of_a_host(host_ip):
+        raise _port_error(text, why)
     host, colon, pod = rest.partition(":")
     if not colon:
         # Which port of the host would be chosen? Nobody could tell beforehand whom a firewall lets in.
@@ -88,6 +88,21 @@ def parse_ports(text: str) -> tuple[PortMapping, ...]:
             hint="a pod that needs more is better off in the host's network: --net host",
         )
     return tuple(PortMapping(h, p, protocol, host_ip) for h, p in zip(host_ports, pod_ports, strict=True))
+
+
+def no_address_of_a_host(address: str) -> str | None:
+    """Why no host can be reached by that address; None: one may have it.
+
+    :param address: "" is any.
+    """
+    import socket
+
+    if not address:
+        return None
+    first = socket.inet_pton(socket.AF_INET6 if ":" in address else socket.AF_INET, address)[0]
+    if first == 0xFF if ":" in address else 224 <= first <= 239:
+        return f"{address} is a multicast address, which no host has for itself"
+    return f"{address} is the address of broadcasts" if address == "255.255.255.255" else None
 
 
 def _range(text: str, ports: str) -> range:
@@ -122,5 +137,5 @@ def _net_error(text: str, why: str) -> UsageError:
 
 
 def _port_error(text: str, why: str, hint: str = "") -> UsageError:
-    usual = "write [IP:]HOST:POD[/udp], e.g. 127.0.0.1:8080:80"
+    usual = "write [IP:]HOST:POD[/tcp|udp|sctp], e.g. 127.0.0.1:8080:80"
     return UsageError(f"malformed port {text!r}: {why}", hint=hint or usual)

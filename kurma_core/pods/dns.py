@@ -74,6 +74,9 @@ def pod_dns(
         found[part] = found[part] or _unique(said.get(part, ()))
     host = _read(host_file)
     if not document.host_network:
+        for server in found["nameservers"] if found["nameservers"] == _unique(said.get("nameservers", ())) else ():
+            if why := _out_of_reach(server, _families(joined)):
+                note(f"--dns {server}: {why}")
         host = _of_use(host, joined, resolved_file, None if found["nameservers"] else note)
     if found["nameservers"] or not host["nameservers"]:
         host["options"] = tuple(option for option in host["options"] if option not in _OF_THE_HOST)
@@ -133,6 +136,17 @@ def _family(address: str) -> int:
     """4 or 6; 0 for what is no address, and for one that means something else in another namespace: of loopback,
     of a single link of IPv6, or with a zone."""
     return 0 if _is_loopback(address) or address.lower().startswith(_OF_A_LINK) else address_family(address)
+
+
+def _out_of_reach(server: str, families: set[int]) -> str | None:
+    """Why a pod with addresses of these families does not reach that name server; None: it may."""
+    if _is_loopback(server):
+        return "that is the pod's own loopback, not the host's: only an app of the pod can answer there"
+    if server.lower().startswith(_OF_A_LINK):
+        return "an address of a single link is not reached without the name of its interface"
+    if families and address_family(server) not in families:
+        return f"the pod has no IPv{address_family(server)} address to reach it from"
+    return None
 
 
 def _is_loopback(address: str) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from kurma_core.appc.types import pod_uuid, sanitize_name
 from kurma_core.errors import (
+    ManifestError,
     PodStateError,
     UsageError,
 )
@@ -68,10 +69,14 @@ class PodManager(PodChanger):
             first = request.template.pod.apps[0].name if request.template.pod.apps else "pod"
             return f"{first[: _NAME_LIMIT - 9]}-{uuid[:8]}"
         name = request.name
-        if len(name) > _NAME_LIMIT or sanitize_name(name) != name:
+        try:
+            nearest = sanitize_name(name)
+        except ManifestError:  # nothing of it could stand in one
+            nearest = ""
+        if len(name) > _NAME_LIMIT or nearest != name:
+            hint = f"at most {_NAME_LIMIT} of a-z, 0-9, and - inside"
             raise UsageError(
-                f"{name!r} is no name for a pod",
-                hint=f"at most {_NAME_LIMIT} of a-z, 0-9, and - inside: {sanitize_name(name)[:_NAME_LIMIT]}",
+                f"{name!r} is no name for a pod", hint=f"{hint}: {nearest[:_NAME_LIMIT]}" if nearest else hint
             )
         if name == "names":
             raise UsageError("a pod cannot be named names")

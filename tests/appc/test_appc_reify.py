@@ -337,6 +337,19 @@ def test_port_range_must_fit():
     assert caught.value.data["path"] == "$.ports[0].hostPort"
 
 
+def test_no_more_ports_are_published_at_once_than_by_hand():
+    """P4, W9"""
+    source = template({"name": "a"}, ports=[{"name": "many", "hostPort": 1}])
+
+    def many(count):
+        return {"a": (ID, image(ports=[{"name": "many", "protocol": "tcp", "port": 1, "count": count}]))}
+
+    assert len(reify(source, many(1024)).ports) == 1024
+    with pytest.raises(ManifestError) as caught:
+        reify(source, many(1025))
+    assert (caught.value.data["path"], caught.value.data["found"]) == ("$.ports[0].name", "1025")
+
+
 def activated(name: str, port: int, protocol: str = "tcp", count: int = 1) -> ImageManifest:
     return image(
         ports=[{"name": name, "protocol": protocol, "port": port, "count": count, "socketActivated": True}]

@@ -260,7 +260,7 @@ def test_networks_ports_and_names(fakes: ModuleType) -> None:
             "127.0.0.1:53:53/udp",
         ),
         *("--hostname", "h", "--hosts-entry", "10.0.0.1=db,db.local", "--hosts-entry", "::1=six"),
-        *("--dns", "9.9.9.9", "--dns", "1.1.1.1", "--dns-search", "a.example", "--dns-opt", "ndots:2", "img"),
+        *("--dns", "9.9.9.9", "--dns", "1.1.1.1", "--dns-search", "a.example.", "--dns-opt", "ndots:2", "img"),
     )
     assert request.networks == (NetworkRequest("default", "eth5", ("10.1.0.9",)), NetworkRequest("back"))
     assert request.ports == (PortMapping(8080, 80), PortMapping(53, 53, "udp", "127.0.0.1"))
@@ -268,7 +268,7 @@ def test_networks_ports_and_names(fakes: ModuleType) -> None:
     assert request.hosts == (("10.0.0.1", ("db", "db.local")), ("::1", ("six",)))
     assert request.dns == {
         "nameservers": ("9.9.9.9", "1.1.1.1"),
-        "search": ("a.example",),
+        "search": ("a.example.",),
         "options": ("ndots:2",),
     }
 
@@ -401,6 +401,13 @@ print([app.name for app in client.calls[0][1][0].template.pod.apps])
         ("--net a: img", "malformed network 'a:'"),
         ("--dns nine img", "'nine' is no address"),
         ("--dns fe80::1%eth0 img", "'fe80::1%eth0' is no address"),
+        ("--dns 224.0.0.251 img", "--dns: 224.0.0.251 is a multicast address"),
+        ("-p 224.0.0.1:80:80 img", "malformed port '224.0.0.1:80:80': 224.0.0.1 is a multicast address"),
+        ("-p [ff02::1]:80:80 img", "malformed port '[ff02::1]:80:80': ff02::1 is a multicast address"),
+        ("-p 255.255.255.255:80:80 img", "255.255.255.255 is the address of broadcasts"),
+        ("--dns-search a..b img", "--dns-search: malformed 'a..b'"),
+        ("--dns-search .a img", "--dns-search: malformed '.a'"),
+        (f"--dns-search {'a' * 64}.b img", "--dns-search: malformed 'aaa"),
         ("--dns-search= img", "--dns-search: malformed ''"),
         ("--dns-search a#b img", "--dns-search: malformed 'a#b'"),
         ("--dns-opt a;b img", "--dns-opt: malformed 'a;b'"),

@@ -450,6 +450,26 @@ def test_an_optional_network_may_fail(make, driver, notes, where):
     assert notes == ["the pod goes without the optional network a: no"]
 
 
+def test_ports_are_not_left_to_an_optional_network(make, driver, notes):
+    """It may fail, and the pod go without it."""
+    networking = make(entries("a", "b", "c"))
+    port = PortMapping(8080, 80)
+    wishes = [NetworkRequest("a", optional=True), NetworkRequest("b"), NetworkRequest("c")]
+    assert {one.network for one in networking.plan(wishes, [port], UUID) if one.ports} == {"b"}
+    optional = make(entries("a", "b", optional=True))
+    plan = optional.plan([NetworkRequest("a"), NetworkRequest("b")], [port], UUID)
+    assert {one.network for one in plan if one.ports} == {"a"}, "better than none"
+    driver.fail["add a"] = NetworkError("no")
+    optional.add_all(plan, **POD)
+    assert notes == ["the pod goes without the optional network a, and its ports 8080/tcp are not published: no"]
+
+
+@pytest.mark.parametrize("address", ["224.0.0.1", "ff02::1"])
+def test_a_port_of_the_manifest_at_no_hosts_address(make, address):
+    with pytest.raises(NetworkError, match=f"port 8080 of the host cannot be published: {address} is a multicast"):
+        make(entries("a")).plan([NetworkRequest("a")], [PortMapping(8080, 80, host_ip=address)], UUID)
+
+
 def test_loopback_is_never_optional(make, driver):
     """W3: lo is always up, whatever an entry of that name says."""
     networking = make({"container_networks": [{"name": "lo", "plugin": "lo", "optional": True}]})

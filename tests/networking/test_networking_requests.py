@@ -88,6 +88,13 @@ def test_an_address_without_brackets_is_shown_with_them():
         parse_ports("::1:8080:80")
 
 
+@pytest.mark.parametrize(
+    "address", ["23.0.0.1", "223.255.0.1", "240.0.0.1", "0.0.0.0", "[ff::1]", "[::]", "[fe80::1]"]
+)
+def test_addresses_that_a_host_may_have(address):
+    assert parse_port(f"{address}:80:81").host_ip == address.strip("[]")
+
+
 def test_a_range_has_its_limit():
     assert len(parse_ports("1-1024:2001-3024")) == 1024
     with pytest.raises(UsageError, match="it has 65535 ports, 1024 are allowed in one range") as caught:

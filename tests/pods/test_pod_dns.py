@@ -200,6 +200,38 @@ def test_servers_of_families_that_the_pod_has(ask: Asked, joined: Attachment, se
     assert ask(MANY, LO, joined)[0] == servers
 
 
+@pytest.mark.parametrize(
+    ("server", "joined", "why"),
+    [
+        (
+            "127.0.0.1",
+            ETH,
+            "that is the pod's own loopback, not the host's: only an app of the pod can answer there",
+        ),
+        ("::1", BOTH, "that is the pod's own loopback, not the host's: only an app of the pod can answer there"),
+        ("fe80::1", BOTH, "an address of a single link is not reached without the name of its interface"),
+        ("fd00::53", ETH, "the pod has no IPv6 address to reach it from"),
+        ("9.9.9.9", SIX, "the pod has no IPv4 address to reach it from"),
+        ("9.9.9.9", ETH, None),
+        ("fd00::53", BOTH, None),
+        ("9.9.9.9", LO, None),
+    ],
+)
+def test_a_server_that_was_asked_for_and_is_out_of_reach(
+    ask: Asked, server: str, joined: Attachment, why: str | None
+) -> None:
+    """It is used: an app of the pod's own may be it. But it is told."""
+    assert ask(HOST, joined, said=((server,), (), ()))[0] == (server,)
+    assert ask.notes == ([f"--dns {server}: {why}"] if why else [])
+    assert ask(HOST, joined, said=((server,), (), ()), host_network=True)[0] == (server,)
+    assert ask.notes == []
+
+
+def test_a_network_may_name_what_it_likes(ask: Asked) -> None:
+    assert ask(HOST, named("127.0.0.1"))[0] == ("127.0.0.1",)
+    assert ask.notes == []
+
+
 def test_no_more_than_resolvers_take(ask: Asked) -> None:
     five = tuple(f"192.0.2.{n}" for n in range(5))
     text = "".join(f"nameserver {server}\n" for server in (*five[:1], *five))

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from kurma_core.appc.image import ImageManifest
+from kurma_core.appc.template import PodTemplate
+from kurma_core.errors import UsageError
 from kurma_core.pods.docker import docker_words, is_docker, stop_signal
-from kurma_core.pods.request import AppOverrides, overridden
+from kurma_core.pods.manager import PodManager
+from kurma_core.pods.request import AppOverrides, PodRequest, overridden
 
 
 def groups_of(user: str) -> tuple[str, tuple[int, ...]]:
@@ -89,3 +94,13 @@ def test_what_a_docker_image_expects() -> None:
     found = [stop_signal(stopping(word)) for word in ("SIGINT", "quit", "9", "SIGRTMIN+3", "0", "x")]
     assert found == [2, 3, 9, 37, 15, 15]
     assert stop_signal(image()) == 15
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("é", "- inside"), ("Éa", "- inside: a"), ("a" * 129, f": {'a' * 128}"), ("-", "- inside")]
+)
+def test_what_cannot_be_a_pods_name(name: str, hint: str) -> None:
+    """Usage, also where nothing like it could be one."""
+    with pytest.raises(UsageError, match="is no name for a pod") as caught:
+        PodManager._name(PodRequest(PodTemplate.parse({"apps": []}), name=name), "u")
+    assert (caught.value.hint or "").endswith(hint)
