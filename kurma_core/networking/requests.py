@@ -127,6 +127,8 @@ def _mac(text: str, value: str) -> str:
         raise _net_error(text, f'"{value}" is no MAC address')
     if int(octets[0], 16) & 1:
         raise _net_error(text, f'"{value}" is a multicast address')
+    if not mac.strip("0:"):
+        raise _net_error(text, f'"{value}" is nobody\'s: all of it is zero')
     return mac
 
 

@@ -38,6 +38,7 @@ def test_networks(text, expected):
         ("a,ip=10.1.2.3\x00", "is no address"),
         ("a,mac=02:00:00:00:00", "is no MAC address"),
         ("a,mac=01:00:00:00:00:00", "is a multicast address"),
+        ("a,mac=00:00:00:00:00:00", "is nobody's: all of it is zero"),
         ("a,ipp=10.1.2.3", 'unknown option "ipp=10.1.2.3"'),
         ("a,ip", 'unknown option "ip"'),
         ("a,optional=perhaps", 'unknown option "optional=perhaps"'),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import KurmaError, NetworkError
@@ -14,8 +15,9 @@ from kurma_net_bridge.addresses import describe, owner_name
 from kurma_net_bridge.driver import network_rules, refused
 from kurma_net_bridge.links import Owner
 from kurma_net_bridge.namespace import inside
-from kurma_net_bridge.records import NetworkRecords, known_networks
+from kurma_net_bridge.records import NetworkRecords, Record, known_networks
 from kurma_net_bridge.settings import Settings, parse_settings
+from kurma_net_bridge.subnets import Subnet, parse_cidr
 
 if TYPE_CHECKING:
     from kurma_net_bridge.rules import NetworkRules, Rules
@@ -76,6 +78,50 @@ def check(
         if not {"", context.pod} <= ours:
             found.append("rules are missing of its ports")
     return found
+
+
+def retire(netlink: Netlink, records: NetworkRecords, settings: Settings, record: Record) -> Record:
+    """Takes the gateways of former subnets off the bridge, but for those that pods still have addresses of.
+
+    :returns: what is on record then.
+    """
+    taken = records.addresses.taken()
+    gone = [each for each in _subnets(record.former) if not _users(settings, each, taken)]
+    if not gone:
+        return record
+    bridge = netlink.link(record.bridge)
+    if bridge is not None and links.is_ours(bridge, record.id):
+        links.take_gateways_off(netlink, bridge, gone)
+    return records.retire(record, [str(each) for each in gone])
+
+
+def _subnets(texts: Iterable[str]) -> list[Subnet]:
+    parsed = [parse_cidr(each) for each in texts]
+    return [Subnet(*each) for each in parsed if each is not None]
+
+
+def _users(
+    settings: Settings, former: Subnet, taken: Mapping[tuple[int, int], str]
+) -> list[tuple[tuple[int, int], str]]:
+    """Addresses that need the gateway of a former subnet, and whose they are."""
+    now = settings.subnet(former.family)
+    found = []
+    for (family, number), owner in sorted(taken.items()):
+        if owner and family == former.family and former.contains(number):
+            served = now is not None and now.contains(number) and now.gateway == former.gateway
+            found += [] if served else [((family, number), owner)]
+    return found
+
+
+def put_back(netlink: Netlink, records: NetworkRecords, settings: Settings, bridge: Link) -> None:
+    """Pods' interfaces onto the bridge, where they are not as they should be."""
+    for owner, link in _living(netlink, records):
+        if not links.port_is_right(link, settings, bridge):
+            try:
+                links.restore_port(netlink, settings, owner, bridge)
+            except NetlinkError as error:
+                if error.errno != errno.ENODEV:  # the pod has left meanwhile
+                    raise
 
 
 def remove_network(records: NetworkRecords, bridge: str, network: NetworkRules, rules: Rules) -> None:
@@ -198,6 +244,7 @@ class Care:
             network_id = records.id()
             with Netlink() as netlink:
                 living = _living(netlink, records)
+                yield from _old_subnets(netlink, settings, records, living)
                 if not living:
                     continue
                 try:
@@ -283,13 +330,13 @@ class Care:
         """Bridge, ports and rules of a network with pods, where somebody has taken them down or flushed them."""
         with records.lock(), Netlink() as netlink:
             living = _living(netlink, records)
+            if not living and not records.wanted(settings).former:
+                return
+            record = retire(netlink, records, settings, records.keep(settings))
             if not living:
                 return
-            record = records.keep(settings)
-            bridge = links.ensure_bridge(netlink, settings, record.id)
-            for owner, link in living:
-                if not links.port_is_right(link, settings, bridge):
-                    links.restore_port(netlink, settings, owner, bridge)
+            bridge, _ = links.ensure_bridge(netlink, settings, record.id)
+            put_back(netlink, records, settings, bridge)
             rules = network_rules(record)
             self._rules.ensure(rules)
             for owner, _ in living:
@@ -308,6 +355,28 @@ def _configured(
         except NetworkError:
             continue
         yield settings, networks[settings.name]
+
+
+def _old_subnets(
+    netlink: Netlink, settings: Settings, records: NetworkRecords, living: Sequence[tuple[Owner, Link]]
+) -> Iterator[Leak]:
+    """What is of subnets that the network had before its configuration was changed."""
+    record = records.wanted(settings)
+    bridge = netlink.link(settings.bridge)
+    names = {owner_name(owner.pod, owner.interface) for owner, _ in living}
+    taken = {address: owner for address, owner in records.addresses.taken().items() if owner in names}
+    for former in _subnets(record.former):
+        why = f"{former} is no subnet of the network any more"
+        users = _users(settings, former, taken)
+        for address, owner in users:
+            pod = owner.partition(":")[0]
+            advice = f"{why}: `kurma restart {pod}` gives its pod another"
+            yield Leak("address", describe(address), advice, settings.name, pod)
+        if users or bridge is None or not links.is_ours(bridge, record.id):
+            continue
+        if links.held_gateways(netlink, bridge, [former]):
+            what = f"address {former.text(former.gateway)} of bridge {settings.bridge}"
+            yield Leak("bridge", what, why, settings.name)
 
 
 def _living(netlink: Netlink, records: NetworkRecords) -> list[tuple[Owner, Link]]:

@@ -73,6 +73,7 @@ class BridgeNetwork:
         """
         attachment = context.attachment
         settings = parse_settings(attachment.config)
+        wanted_mac = _checked_mac(settings.name, attachment.request.mac)
         records = self._records(settings.name)
         owner = owner_name(context.pod, context.interface)
         with records.lock():
@@ -83,11 +84,16 @@ class BridgeNetwork:
                 records.publish(owner, plain, attachment.ports)
             try:
                 with Netlink() as netlink:
-                    bridge = links.ensure_bridge(netlink, settings, record.id)
+                    if record.former:
+                        record = self._retire(netlink, records, settings, record)
+                    bridge, made = links.ensure_bridge(netlink, settings, record.id)
+                    if made:
+                        self._put_back(netlink, records, settings, bridge)
                     rules = network_rules(record)
                     if self._rules.ensure(rules):
                         self._publish_again(netlink, records, rules)
-                    mac = self._join(netlink, context, settings, bridge, records, addresses)
+                    mac = wanted_mac or links.pod_mac(addresses[0])
+                    mac = self._join(netlink, context, settings, bridge, records, addresses, mac)
             except NetlinkError as error:
                 raise refused(settings.name, error) from error
             if attachment.ports:
@@ -103,11 +109,10 @@ class BridgeNetwork:
         bridge: Link,
         records: NetworkRecords,
         addresses: list[tuple[Subnet, int]],
+        mac: bytes,
     ) -> bytes:
         """The pair of interfaces, and what the pod's has. :returns: its MAC."""
         owner = Owner(records.id(), context.pod, context.interface)
-        wanted = context.attachment.request.mac
-        mac = bytes.fromhex(wanted.replace(":", "")) if wanted else links.pod_mac(addresses[0])
         namespace = open_namespace(context)
         try:
             try:
@@ -124,6 +129,20 @@ class BridgeNetwork:
         mac = inside(context, lambda: links.furnish(settings, context.interface, addresses))
         links.wait_for_port(netlink, owner)
         return mac
+
+    @staticmethod
+    def _retire(netlink: Netlink, records: NetworkRecords, settings: Settings, record: Record) -> Record:
+        """The configuration has had other subnets."""
+        from kurma_net_bridge.care import retire
+
+        return retire(netlink, records, settings, record)
+
+    @staticmethod
+    def _put_back(netlink: Netlink, records: NetworkRecords, settings: Settings, bridge: Link) -> None:
+        """The bridge was made anew: pods that were on the one before are off the network until they are on it."""
+        from kurma_net_bridge.care import put_back
+
+        put_back(netlink, records, settings, bridge)
 
     def _publish_again(self, netlink: Netlink, records: NetworkRecords, rules: NetworkRules) -> None:
         """Somebody has flushed the rules, and other pods' ports with them; or there were none yet."""
@@ -215,10 +234,31 @@ def network_rules(record: Record) -> NetworkRules:
         id=record.id,
         network=record.network,
         bridge=record.bridge,
-        subnets=record.subnets,
+        subnets=(*record.subnets, *record.former),
         masquerade=record.masquerade,
         isolated=record.isolated,
+        reaches=record.reaches,
     )
+
+
+def _checked_mac(network: str, text: str | None) -> bytes | None:
+    """None: none is asked for. :raises NetworkError: no interface can have it."""
+    if not text:
+        return None
+    try:
+        mac = bytes.fromhex(text.replace(":", ""))
+    except ValueError:
+        mac = b""
+    why = "it is no MAC address"
+    if len(mac) == 6:
+        why = "it is a multicast address" if mac[0] & 1 else "all of it is zero" if not any(mac) else ""
+    if why:
+        raise NetworkError(
+            f'network "{network}" cannot give a pod the MAC address {text}: {why}',
+            hint="one that nobody else has begins with 02, e.g. 02:00:00:00:00:07",
+            network=network,
+        )
+    return mac
 
 
 def refused(network: str, error: NetlinkError) -> NetworkError:

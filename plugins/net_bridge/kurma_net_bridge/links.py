@@ -9,6 +9,7 @@ import binascii
 import errno
 import os
 import time
+from collections.abc import Iterable
 
 from kurma_core.errors import NetworkError
 from kurma_core.linux.netlink import Link, Netlink, NetlinkError
@@ -93,12 +94,14 @@ def find_bridge(netlink: Netlink, settings: Settings, network_id: str) -> Link |
     return link
 
 
-def ensure_bridge(netlink: Netlink, settings: Settings, network_id: str) -> Link:
+def ensure_bridge(netlink: Netlink, settings: Settings, network_id: str) -> tuple[Link, bool]:
     """The bridge as it should be: made, or mended where somebody has changed it. Several may do it at once.
 
+    :returns: the bridge, and whether there was none.
     :raises NetworkError: somebody else's interface has its name, or its address.
     """
     link = find_bridge(netlink, settings, network_id)
+    made = link is None
     missing = list(settings.subnets) if link is None else _missing_gateways(netlink, settings, link)
     if missing:
         _refuse_held(netlink, settings, missing)
@@ -118,7 +121,23 @@ def ensure_bridge(netlink: Netlink, settings: Settings, network_id: str) -> Link
             mtu=settings.mtu if change_mtu else None,
             alias=alias(Owner(network_id)),
         )
-    return link
+    return link, made
+
+
+def held_gateways(netlink: Netlink, bridge: Link, subnets: Iterable[Subnet]) -> list[Subnet]:
+    """Those whose gateway's address the bridge has."""
+    there = {(one.value, one.length) for one in netlink.addresses(bridge.index)}
+    return [one for one in subnets if (packed(one.family, one.gateway), one.length) in there]
+
+
+def take_gateways_off(netlink: Netlink, bridge: Link, subnets: Iterable[Subnet]) -> None:
+    """Addresses that the bridge has had of subnets that the network has no more."""
+    for subnet in held_gateways(netlink, bridge, subnets):
+        try:
+            netlink.delete_address(bridge.index, packed(subnet.family, subnet.gateway), subnet.length)
+        except NetlinkError as error:
+            if error.errno != errno.EADDRNOTAVAIL:  # another pod's start was faster
+                raise
 
 
 def bridge_problems(netlink: Netlink, settings: Settings, network_id: str, link: Link | None) -> list[str]:
@@ -147,8 +166,8 @@ def _make_bridge(netlink: Netlink, settings: Settings, network_id: str) -> Link:
 
 
 def _missing_gateways(netlink: Netlink, settings: Settings, link: Link) -> list[Subnet]:
-    there = {(one.value, one.length) for one in netlink.addresses(link.index)}
-    return [one for one in settings.subnets if (packed(one.family, one.gateway), one.length) not in there]
+    there = held_gateways(netlink, link, settings.subnets)
+    return [one for one in settings.subnets if one not in there]
 
 
 def _refuse_held(netlink: Netlink, settings: Settings, missing: list[Subnet]) -> None:

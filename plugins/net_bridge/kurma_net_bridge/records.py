@@ -6,14 +6,14 @@ import binascii
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import FormatVersionError, NetworkError
 from kurma_core.linux.lockfile import lock_file
 from kurma_core.models import PortMapping
-from kurma_core.value import frozen
+from kurma_core.value import frozen, replace
 from kurma_net_bridge.addresses import Addresses
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ class Record:
     """What a network was when it was used last.
 
     :param id: eight hex digits, of which the names of its rules are made.
+    :param reaches: bridges of others that its pods may reach.
+    :param former: subnets that it had before its configuration changed, and whose gateways its bridge still has.
     """
 
     id: str
@@ -38,6 +40,8 @@ class Record:
     subnets: tuple[str, ...]
     masquerade: bool
     isolated: bool
+    reaches: tuple[str, ...] = ()
+    former: tuple[str, ...] = ()
 
 
 class NetworkRecords:
@@ -72,14 +76,34 @@ class NetworkRecords:
         """
         record = self.wanted(settings)
         if self.read() != record:
-            with self.lock(alone=True, name="record"):
-                self._write(self._record, {"version": VERSION, **_to_json(record)})
+            self._keep(record)
         return record
 
     def wanted(self, settings: Settings) -> Record:
         """What should be on record."""
         subnets = tuple([str(one) for one in settings.subnets])
-        return Record(self.id(), settings.name, settings.bridge, subnets, settings.masquerade, settings.isolated)
+        held = self.read()
+        earlier = (*held.former, *held.subnets) if held is not None else ()
+        return Record(
+            self.id(),
+            settings.name,
+            settings.bridge,
+            subnets,
+            settings.masquerade,
+            settings.isolated,
+            settings.reaches,
+            tuple([each for each in dict.fromkeys(earlier) if each not in subnets]),
+        )
+
+    def retire(self, record: Record, gone: Collection[str]) -> Record:
+        """Former subnets whose gateways are no more. :returns: what is on record now."""
+        record = replace(record, former=tuple([each for each in record.former if each not in gone]))
+        self._keep(record)
+        return record
+
+    def _keep(self, record: Record) -> None:
+        with self.lock(alone=True, name="record"):
+            self._write(self._record, {"version": VERSION, **_to_json(record)})
 
     def read(self) -> Record | None:
         """None: it was never used, or its record is damaged, which must not keep a pod from being taken down.
@@ -95,6 +119,8 @@ class NetworkRecords:
                 tuple([str(each) for each in value["subnets"]]),
                 bool(value["masquerade"]),
                 bool(value["isolated"]),
+                tuple([str(each) for each in value.get("reaches", ())]),
+                tuple([str(each) for each in value.get("former", ())]),
             )
         except (KeyError, TypeError):
             return None
@@ -244,6 +270,8 @@ def _to_json(record: Record) -> dict[str, Json]:
         "subnets": list(record.subnets),
         "masquerade": record.masquerade,
         "isolated": record.isolated,
+        "reaches": list(record.reaches),
+        "former": list(record.former),
     }
 
 

@@ -10,7 +10,7 @@ from kurma_core.value import frozen
 from kurma_net_bridge.subnets import Subnet, parse_address, parse_cidr, text_of
 
 Json = Any
-KEYS = ("name", "bridge", "subnets", "masquerade", "hairpin", "mtu", "isolated", "routes")
+KEYS = ("name", "bridge", "subnets", "masquerade", "hairpin", "mtu", "isolated", "reaches", "routes")
 _NAME_BYTES = 15
 #: The least that IPv6 works over, and the most that the kernel gives an interface of this kind.
 _MTU_LEAST, _MTU_LEAST_6, _MTU_MOST = 68, 1280, 65535
@@ -56,6 +56,7 @@ class Settings:
     :param hairpin: a pod reaches itself by a port that it has published.
     :param mtu: of the bridge and of the pods' interfaces, bytes; None: the kernel's choice.
     :param isolated: pods of this network do not reach each other.
+    :param reaches: bridges of others, by name, whose containers and machines pods may reach.
     :param routes: None: the default route of each family.
     """
 
@@ -66,6 +67,7 @@ class Settings:
     hairpin: bool = True
     mtu: int | None = None
     isolated: bool = False
+    reaches: tuple[str, ...] = ()
     routes: tuple[Route, ...] | None = None
 
     def subnet(self, family: int) -> Subnet | None:
@@ -92,16 +94,23 @@ def parse_settings(config: Mapping[str, Json]) -> Settings:
         hairpin=_truth(name, config, "hairpin", True),
         mtu=_mtu(name, config.get("mtu"), subnets),
         isolated=_truth(name, config, "isolated", False),
+        reaches=_reaches(name, config.get("reaches", ())),
         routes=_routes(name, config.get("routes"), subnets),
     )
 
 
-def _bridge(network: str, value: Json) -> str:
+def _bridge(network: str, value: Json, key: str = "bridge") -> str:
     if not isinstance(value, str) or not value:
-        raise _wrong(network, "bridge: the name of an interface is wanted", "e.g. `bridge: mynet0`")
+        raise _wrong(network, f"{key}: the name of an interface is wanted", "e.g. `bridge: mynet0`")
     if len(value.encode()) > _NAME_BYTES or value in (".", "..") or any(c in "/:%" or c <= " " for c in value):
-        raise _wrong(network, f"bridge: {value!r} is no interface's name: 1 to 15 bytes, without blanks and / : %")
+        raise _wrong(network, f"{key}: {value!r} is no interface's name: 1 to 15 bytes, without blanks and / : %")
     return value
+
+
+def _reaches(network: str, value: Json) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple):
+        raise _wrong(network, "reaches: a list of bridges is wanted", "e.g. `reaches: [lab0]`")
+    return tuple(sorted({_bridge(network, each, "reaches") for each in value}))
 
 
 def _subnets(network: str, value: Json) -> tuple[Subnet, ...]:

@@ -1,8 +1,10 @@
 """What pods have left is found, told and freed, and nothing of anybody else's (W12), wherever one is killed."""
 
+import itertools
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -18,6 +20,7 @@ from kurma_core.errors import NetworkError
 from kurma_core.hookspecs import DriverContext
 from kurma_core.linux.namespaces import unpin
 from kurma_core.linux.netlink import Netlink
+from kurma_core.linux.netns_thread import in_network_namespace
 from kurma_core.models import PortMapping
 from kurma_core.testing.networks import context, interfaces_in, pod_namespace
 
@@ -224,6 +227,135 @@ def test_a_network_that_is_configured_no_more(driver, pod):
     assert (leak.kind, leak.network, leak.why) == ("network", "mine", "the network is configured no more")
     assert driver.mend([], []) == []
     assert "kt0" not in host()[0]
+
+
+# --- other subnets -----------------------------------------------------------------------------------------------
+
+CHANGED = {**CONFIG, "subnets": ["10.202.0.0/24", "fd00:202::/64"]}
+BEFORE = {"10.201.0.1/24", "fd00:201::1/64"}
+AFTER = {"10.202.0.1/24", "fd00:202::1/64"}
+AGO = "of the network any more"
+
+
+def bridge_addresses():
+    words = output("ip", "-o", "address", "show", "dev", "kt0", "scope", "global").split()
+    return {word for before, word in itertools.pairwise(words) if before in ("inet", "inet6")}
+
+
+def listens(one, address):
+    """As far as the host is asked."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with in_network_namespace(one.namespace, lambda: socket.create_server((address, 80), family=family)):
+        socket.create_connection((address, 80), timeout=3).close()
+
+
+def test_other_subnets_and_no_pod(driver, pod):
+    """The next pod has the bridge put right; a stranger's address on it stays."""
+    one = context(pod, CONFIG)
+    driver.add(one)
+    driver.delete(one)
+    assert bridge_addresses() == BEFORE
+    output("ip", "address", "add", "192.0.2.9/24", "dev", "kt0")
+    result = driver.add(context(pod, CHANGED))
+    assert bridge_addresses() == AFTER | {"192.0.2.9/24"}
+    for address in result.addresses:
+        listens(one, address.address.partition("/")[0])
+    assert driver.leaks([CHANGED], [pod]) == []
+    driver.delete(one)
+    # And back.
+    driver.add(one)
+    assert bridge_addresses() == BEFORE | {"192.0.2.9/24"}
+    driver.delete(one)
+
+
+def test_other_subnets_are_told_and_mended_before_a_pod_comes(driver, pod):
+    one = context(pod, CONFIG)
+    driver.add(one)
+    driver.delete(one)
+    assert driver.leaks([CONFIG], []) == []
+    found = driver.leaks([CHANGED], [])
+    assert [(leak.kind, leak.what, leak.why, leak.network, leak.pod) for leak in found] == [
+        (
+            "bridge",
+            f"address {gateway} of bridge kt0",
+            f"{subnet} is no subnet of the network any more",
+            "mine",
+            "",
+        )
+        for gateway, subnet in (("10.201.0.1", "10.201.0.0/24"), ("fd00:201::1", "fd00:201::/64"))
+    ]
+    assert driver.mend([CHANGED], []) == []
+    assert bridge_addresses() == set()
+    driver.remove(CHANGED)
+    assert driver.leaks([CHANGED], []) == []
+
+
+def test_other_subnets_while_a_pod_is_joined(driver, pod):
+    """It keeps its address, its gateway and the way to the outside, and it is told that it should start again."""
+    other = str(uuid.uuid4())
+    with pod_namespace(other):
+        one, two = context(pod, CONFIG, ports=PORTS), context(other, CHANGED)
+        first = driver.add(one)
+        told = [
+            ("address", "10.201.0.2", "10.201.0.0/24"),
+            ("address", "fd00:201::2", "fd00:201::/64"),
+        ]
+        for _ in range(2):
+            found = [leak for leak in driver.leaks([CHANGED], [pod, other]) if leak.kind == "address"]
+            assert [(leak.kind, leak.what, leak.why.partition(" ")[0]) for leak in found] == told
+            assert {leak.pod for leak in found} == {pod}
+            assert all(f"`kurma restart {pod}`" in leak.why for leak in found)
+            driver.add(two)
+            assert driver.mend([CHANGED], [pod, other]) == found
+            assert bridge_addresses() == BEFORE | AFTER
+            driver.check(one)
+            driver.check(two)
+        for address in first.addresses:
+            listens(one, address.address.partition("/")[0])
+        ruleset = output("nft", "list", "ruleset")
+        for subnet in (*CONFIG["subnets"], *CHANGED["subnets"]):
+            assert f"saddr {subnet} " in ruleset, "what leaves it has the host's address"
+        driver.delete(one)
+        found = driver.leaks([CHANGED], [other])
+        assert {(leak.kind, leak.pod) for leak in found} == {("bridge", "")}
+        assert driver.mend([CHANGED], [other]) == []
+        assert bridge_addresses() == AFTER
+        assert "10.201.0.0" not in output("nft", "list", "ruleset")
+        driver.check(two)
+        driver.delete(two)
+
+
+def test_a_longer_prefix_with_the_same_gateway(driver, pod):
+    """Pods that have an address of it need no other."""
+    other = str(uuid.uuid4())
+    wider = {**CONFIG, "subnets": ["10.201.0.0/16", "fd00:201::/60"]}
+    with pod_namespace(other):
+        one, two = context(pod, CONFIG), context(other, wider)
+        first = driver.add(one)
+        second = driver.add(two)
+        assert bridge_addresses() == {"10.201.0.1/16", "fd00:201::1/60"}
+        assert driver.leaks([wider], [pod, other]) == []
+        for one_of, result in ((one, first), (two, second)):
+            for address in result.addresses:
+                listens(one_of, address.address.partition("/")[0])
+        driver.delete(two)
+        driver.delete(one)
+
+
+def test_killed_while_old_addresses_are_taken_off(driver, pod, tmp_path):
+    one = context(pod, CHANGED)
+    struck, steps = True, 0
+    while struck:
+        driver.add(context(pod, CONFIG))
+        driver.delete(one)
+        assert bridge_addresses() == BEFORE
+        steps += 1
+        fresh = make_driver(tmp_path / "bridge")
+        struck = strike(lambda driver=fresh: driver.add(one), steps)
+        driver.delete(one)
+        assert driver.mend([CHANGED], []) == []
+        assert not bridge_addresses() & BEFORE, f"killed before step {steps}"
+    assert steps > 10
 
 
 # --- killed between any two steps ------------------------------------------------------------------------------

@@ -151,6 +151,27 @@ class TestBridge(BridgeContract):
         assert (link.mac.hex(":"), link.mtu, link.up) == ("02:00:00:00:00:07", 1400, True)
         driver.delete(one)
 
+    @pytest.mark.parametrize(
+        ("mac", "why"),
+        [
+            ("00:00:00:00:00:00", "all of it is zero"),
+            ("01:00:5e:00:00:01", "it is a multicast address"),
+            ("ff:ff:ff:ff:ff:ff", "it is a multicast address"),
+            ("02:00:00:00:07", "it is no MAC address"),
+            ("02:00:00:00:00:0g", "it is no MAC address"),
+        ],
+    )
+    def test_a_mac_that_no_interface_can_have(self, driver, config, make_pod, state_dir, mac, why):
+        """Told before anything is made."""
+        before = host_links()
+        one = context(make_pod(), config, request=NetworkRequest("mine", mac=mac))
+        with pytest.raises(NetworkError) as caught:
+            driver.add(one)
+        assert caught.value.message == f'network "mine" cannot give a pod the MAC address {mac}: {why}'
+        assert host_links() == before
+        assert not os.path.exists(f"{state_dir}/networks")
+        driver.delete(one)
+
     def test_routes_of_the_configuration(self, driver, config, make_pod):
         routes = [{"dst": "198.51.100.0/24"}, {"dst": "2001:db8::/32", "gw": "fd00:201::9"}]
         one = self.context(make_pod(), {**config, "routes": routes})
@@ -209,15 +230,20 @@ class TestBridge(BridgeContract):
         ids=" ".join,
     )
     def test_it_is_mended_by_the_next_pod(self, driver, config, make_pod, damage):
+        """And who was on it already is on it again."""
         one, two = (self.context(make_pod(), config) for _ in range(2))
-        driver.add(one)
+        earlier = plain(driver.add(one))
         driver.check(one)
         output("ip", *damage)
         with pytest.raises(NetworkError, match="bridge kt0 is"):
             driver.check(one)
-        for address in plain(driver.add(two)):
-            with listening(two.namespace, address):
-                assert reaches(address)
+        later = plain(driver.add(two))
+        for asks, asked, addresses in ((one, two, later), (two, one, earlier)):
+            driver.check(asked)
+            for address in addresses:
+                with listening(asked.namespace, address):
+                    assert reaches(address)
+                    assert reaches(address, namespace=asks.namespace)
         driver.delete(two)
         driver.delete(one)
 

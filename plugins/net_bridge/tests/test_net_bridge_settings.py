@@ -17,14 +17,23 @@ def test_the_least_that_is_needed():
     settings = parse_settings({"name": "mine", "bridge": "mine0", "subnets": ["10.90.0.0/24"]})
     assert (settings.bridge, [str(one) for one in settings.subnets]) == ("mine0", ["10.90.0.0/24"])
     assert (settings.masquerade, settings.hairpin, settings.isolated) == (True, True, False)
-    assert (settings.mtu, settings.routes) == (None, None)
+    assert (settings.mtu, settings.routes, settings.reaches) == (None, None, ())
 
 
 def test_all_of_it():
     routes = [{"dst": "10.0.0.0/8"}, {"dst": "::/0", "gw": "fd00:90::7"}]
     settings = parse_settings(
-        {**GOOD, "masquerade": False, "hairpin": False, "isolated": True, "mtu": 1400, "routes": routes}
+        {
+            **GOOD,
+            "masquerade": False,
+            "hairpin": False,
+            "isolated": True,
+            "mtu": 1400,
+            "routes": routes,
+            "reaches": ["b", "a"],
+        }
     )
+    assert settings.reaches == ("a", "b")
     assert (settings.masquerade, settings.hairpin, settings.isolated, settings.mtu) == (False, False, True, 1400)
     assert [str(route) for route in settings.routes] == ["10.0.0.0/8", "::/0"]
     assert settings.routes[0].gateway is None
@@ -58,6 +67,9 @@ def test_all_of_it():
         ({"subnets": ["ff02::/64"]}, "is multicast"),
         ({"subnets": ["fe80::/64"]}, "is link-local"),
         ({"masquerade": "yes"}, "masquerade: true or false is wanted, not 'yes'"),
+        ({"reaches": "lab0"}, "reaches: a list of bridges is wanted"),
+        ({"reaches": [7]}, "reaches: the name of an interface is wanted"),
+        ({"reaches": ["a b"]}, "reaches: 'a b' is no interface's name"),
         ({"mtu": 1279}, "mtu: 1280 to 65535 bytes are wanted, not 1279"),
         ({"mtu": True}, "mtu: 1280 to 65535"),
         ({"mtu": "1500"}, "mtu: 1280 to 65535"),

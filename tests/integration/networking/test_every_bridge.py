@@ -12,7 +12,7 @@ import pytest
 from kurma_core.errors import NetworkError
 from kurma_core.testing.networks import interfaces_in
 from tests.integration.networking.netpods import NetPod, bridged, networking_of, on_host
-from tests.integration.networking.world import HOST, NEIGHBOUR, SERVER
+from tests.integration.networking.world import HOST, NEIGHBOUR, QUICK, SERVER
 
 pytestmark = pytest.mark.root
 KINDS = ["bridge", "cni"]
@@ -111,15 +111,67 @@ def test_networks_are_apart(pod, world):
                 assert one.reaches(out, SERVER[family], 80) == HOST[family]
 
 
-def test_networks_of_two_kinds(pod, kind):
-    """A pod on a bridge of CNI's does not reach one on a native bridge. The other way round, CNI's plugins let in
-    whoever comes from no bridge of theirs, as they let in neighbours."""
-    here, there = pod("one"), pod("other")
-    native, cnis = (here, there) if kind == "bridge" else (there, here)
+def apart(here, there):
+    """Neither reaches the other, by TCP, UDP or ICMP, of either family."""
+    for asks, asked in ((here, there), (there, here)):
+        for family in FAMILIES:
+            address = asked.addresses[family]
+            with asked.listen(80) as server, asked.receive(53, ANY[family]) as datagrams:
+                assert asks.is_cut_off(server, address, 80)
+                assert asks.is_cut_off(datagrams, address, 53)
+            assert not asks.pings(address, QUICK)
+
+
+def test_networks_of_two_kinds(pod, kind, world):
+    """One on a bridge of CNI's, whose chain lets in who comes from no bridge of CNI's, and one on a native one do
+    not reach each other but by published ports."""
+    here, peer = pod("one"), pod("one")
+    there = pod("other", ports=["8080:80"])
+    native = here if kind == "bridge" else there
+    apart(here, there)
     for family in FAMILIES:
-        with native.listen(80) as server, cnis.listen(80) as other:
-            assert cnis.is_cut_off(server, native.addresses[family], 80)
-            native.reaches(other, cnis.addresses[family], 80)
+        assert peer.pings(here.addresses[family])
+        assert native.pings(native.gateways[family])
+        assert native.pings(SERVER[family])
+        with here.listen(80) as ours, there.listen(80) as server, world.server.listen(80) as far:
+            peer.reaches(ours, here.addresses[family], 80)
+            here.reaches(server, HOST[family], 8080)
+            for one in (here, there):
+                assert one.reaches(far, SERVER[family], 80) == HOST[family]
+
+
+@pytest.mark.parametrize("kind", ["bridge"])
+def test_a_network_may_reach_a_bridge_of_others(pod, stack, tmp_path, kind, world):
+    """``reaches``; nobody comes in by that. Without it, the network is apart again from the next pod on."""
+    there = pod("other")
+    apart_again = bridged("bridge", "open", 7, tmp_path)
+    for entry in ({**apart_again, "reaches": ["ktest2"]}, apart_again):
+        networking = networking_of(tmp_path, {"container_networks": [entry]}, "state")
+        stack.callback(networking.remove, "open")
+        here = NetPod(networking, stack)
+        stack.callback(here.leave)
+        here.join("open")
+        for family in FAMILIES:
+            with there.listen(80) as server, here.listen(80) as ours:
+                assert here.is_cut_off(server, there.addresses[family], 80) == (entry is apart_again)
+                assert there.is_cut_off(ours, here.addresses[family], 80)
+
+
+def test_networks_of_two_state_directories(pod, kind, world, stack, tmp_path):
+    """Of the same name; neither knows of the other."""
+    entry = bridged(kind, "one", 7, tmp_path)
+    other = networking_of(tmp_path, {"container_networks": [entry]}, "other-state")
+    stack.callback(other.remove, "one")
+    here = pod("one")
+    there = NetPod(other, stack)
+    there.sysctl("net.ipv6.conf.default.accept_dad", "0")
+    stack.callback(there.leave)
+    there.join("one", ports=["8088:80"])
+    apart(here, there)
+    if kind == "bridge":
+        for family in FAMILIES:
+            with there.listen(80) as server:
+                here.reaches(server, HOST[family], 8088)
 
 
 @pytest.mark.parametrize("protocol", ["tcp", "udp"])

@@ -16,6 +16,7 @@ import contextlib
 import os
 import socket
 import subprocess
+import time
 import uuid
 
 from kurma_core.linux.netns_thread import in_network_namespace
@@ -33,6 +34,11 @@ LENGTHS = (24, 64)
 #: Seconds within which what can be reached answers, and for which what cannot is tried.
 PATIENCE = 5.0
 QUICK = 0.4
+#: Of IPv4 and of IPv6: family, protocol, type of the request and of the reply.
+_ECHO = (
+    (socket.AF_INET, socket.IPPROTO_ICMP, 8, 0),
+    (socket.AF_INET6, socket.IPPROTO_ICMPV6, 128, 129),
+)
 
 
 class Place:
@@ -120,6 +126,30 @@ class Place:
             self.reaches(server, address, port, QUICK)
         except OSError:
             return True
+        return False
+
+    def pings(self, address: str, seconds: float = PATIENCE) -> bool:
+        """Whether an echo comes back from there."""
+        family, protocol, request, reply = _ECHO[":" in address]
+        mark = uuid.uuid4().bytes
+        # Type, code, sum, identifier, sequence; the kernel fills in the sum of IPv6 alone.
+        head = bytes((request, 0, 0, 0)) + mark[:4]
+        total = sum(int.from_bytes((head + mark)[at : at + 2], "big") for at in range(0, 24, 2))
+        while total >> 16:
+            total = (total & 0xFFFF) + (total >> 16)
+        message = head[:2] + (total ^ 0xFFFF).to_bytes(2, "big") + head[4:] + mark
+        end = time.monotonic() + seconds
+        with self.inside(lambda: socket.socket(family, socket.SOCK_RAW, protocol)) as sock:
+            try:
+                sock.sendto(message, (address, 0))
+                while (left := end - time.monotonic()) > 0:
+                    sock.settimeout(left)
+                    heard, where = sock.recvfrom(256)
+                    at = 0 if ":" in address else 20  # behind IPv4's header
+                    if where[0] == address and heard[at] == reply and heard.endswith(mark):
+                        return True
+            except OSError:
+                pass
         return False
 
     @staticmethod

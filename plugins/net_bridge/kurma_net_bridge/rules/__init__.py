@@ -58,6 +58,7 @@ class Rules:
         :returns: it was not there, or not whole: then ports that were published may be gone, too.
         :raises NetworkError: there is no packet filter on this host, or it refuses.
         """
+        from kurma_net_bridge.rules.bridges import with_other_bridges
         from kurma_net_bridge.rules.loopback import ensure_loopback_route
         from kurma_net_bridge.rules.strict import pass_forward, tell_of_drops
         from kurma_net_bridge.rules.sysctls import ensure_sysctls
@@ -67,6 +68,7 @@ class Rules:
         try:
             if 6 in network.families:
                 ensure_loopback_route(network.bridge)
+            network = with_other_bridges(network)
             with Netfilter() as netfilter:
                 backend = self._choice(netfilter, network)
                 made = backend.ensure(netfilter, network)

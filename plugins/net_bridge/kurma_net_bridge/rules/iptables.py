@@ -1,6 +1,7 @@
 """Rules by ``iptables`` and ``ip6tables``, in chains of our own, with one jump from each built-in chain::
 
-    filter  FORWARD -> KURMA-FORWARD -> KURMA-ADMIN (an administrator's), KURMA-ID-TO (what may go to the bridge)
+    filter  FORWARD -> KURMA-FORWARD -> KURMA-ADMIN (an administrator's), KURMA-ID-TO (what may go to the bridge),
+                                        KURMA-ID-FROM (what may go from it)
     nat     PREROUTING, OUTPUT -> KURMA-PUBLISH -> KURMA-ID-PORTS
             POSTROUTING -> KURMA-MASQ -> KURMA-ID-MASQ
     raw     PREROUTING -> KURMA-GUARD
@@ -29,7 +30,7 @@ _FORWARD, _ADMIN, _PUBLISH, _MASQ, _GUARD = (
     "KURMA-MASQ",
     "KURMA-GUARD",
 )
-_OWN = ("TO", "PORTS", "MASQ")
+_OWN = ("TO", "FROM", "PORTS", "MASQ")
 _LOOPBACK = {4: "127.0.0.0/8", 6: "::1/128"}
 _MULTICAST = {4: "224.0.0.0/4", 6: "ff00::/8"}
 #: Table and chain of our own, with the jumps from built-in chains that lead there, as iptables-save writes them.
@@ -64,10 +65,15 @@ def passage_rules(network: NetworkRules, family: int) -> list[Rule]:
 
 def static_rules(network: NetworkRules, family: int) -> list[Rule]:
     """In order, without what tells whose they are."""
-    bridge, to, masquerade = network.bridge, chain_of(network, "TO"), chain_of(network, "MASQ")
+    bridge, to, out = network.bridge, chain_of(network, "TO"), chain_of(network, "FROM")
+    masquerade = chain_of(network, "MASQ")
     rules = [
         ("filter", _FORWARD, f"-o {bridge} -j {to}"),
-        ("filter", _FORWARD, f"-i {bridge} -j ACCEPT"),
+        ("filter", _FORWARD, f"-i {bridge} -j {out}"),
+        ("filter", out, "-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"),
+        ("filter", out, "-m conntrack --ctstate DNAT -j ACCEPT"),
+        *(("filter", out, f"-o {name} -j {_REFUSE[family]}") for name in network.closed),
+        ("filter", out, "-j ACCEPT"),
         ("filter", to, "-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"),
         ("filter", to, "-m conntrack --ctstate DNAT -j ACCEPT"),
     ]

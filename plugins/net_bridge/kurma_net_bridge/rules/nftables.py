@@ -7,6 +7,7 @@
         one4, one6          maps: address . protocol . port   : the same, of ports that name an address of the host
         chain guard         127.0.0.0/8 neither comes from the bridge nor goes there by a stranger's hand
         chain to_pods       what may go to the bridge
+        chain from_pods     what may go from it to another bridge
         chain publish       the maps, asked for what goes to the host; from `prerouting` and `output`
         chain postrouting   masquerade
 
@@ -43,7 +44,7 @@ _BASE = {
     "output": "type nat hook output priority -100; policy accept;",
     "postrouting": "type nat hook postrouting priority 100; policy accept;",
 }
-_OTHERS = ("to_pods", "publish")
+_OTHERS = ("to_pods", "from_pods", "publish")
 _PROTOCOLS = {6: "tcp", 17: "udp", 132: "sctp"}
 _SIZE = {4: 4, 6: 16}
 _FAMILIES = {4: _socket.AF_INET, 6: _socket.AF_INET6}
@@ -63,8 +64,16 @@ def table_of(network: NetworkRules) -> str:
 def static_rules(network: NetworkRules) -> list[tuple[str, str]]:
     """Chain and rule, in order, without what tells whose they are."""
     bridge = f'"{network.bridge}"'
+    # By its kind, so that a bridge that is made after these rules is none that pods reach.
+    other = 'meta oifkind "bridge" '
+    if network.open:
+        other += "oifname != { " + ", ".join(f'"{name}"' for name in network.open) + " } "
     rules = [
         ("forward", f"oifname {bridge} jump to_pods"),
+        ("forward", f"iifname {bridge} {other}jump from_pods"),
+        ("from_pods", "ct state established,related accept"),
+        ("from_pods", "ct status dnat accept"),
+        ("from_pods", "reject with icmpx admin-prohibited"),
         ("to_pods", "ct state established,related accept"),
         ("to_pods", "ct status dnat accept"),
     ]

@@ -30,6 +30,9 @@ class NetworkRules:
     :param subnets: ``10.1.0.0/24``, ``fd00:1::/64``; the host's address there is the bridge's.
     :param masquerade: what leaves the subnets has the host's address.
     :param isolated: the network's pods do not reach each other by the host either.
+    :param reaches: bridges of others that its pods may reach, whatever hangs on them.
+    :param open: bridges of others that its pods reach: those, and what leads to the outside.
+    :param closed: bridges of others on which containers and machines of others are.
     """
 
     id: str
@@ -38,6 +41,9 @@ class NetworkRules:
     subnets: tuple[str, ...]
     masquerade: bool = True
     isolated: bool = False
+    reaches: tuple[str, ...] = ()
+    open: tuple[str, ...] = ()
+    closed: tuple[str, ...] = ()
 
     def subnets_of(self, family: int) -> tuple[str, ...]:
         return tuple(each for each in self.subnets if (6 if ":" in each else 4) == family)
@@ -69,12 +75,17 @@ def check_network(network: NetworkRules) -> None:
         raise NetworkError(
             f'network "{network.network}": {network.id!r} is no id for rules', network=network.network
         )
-    if not network.bridge or not set(network.bridge) <= _NAME or network.bridge.startswith("-"):
+    if not can_be_named(network.bridge):
         raise NetworkError(
             f'network "{network.network}": no rule can be written for an interface {network.bridge!r}',
             hint="give the bridge a name of letters, digits, `_`, `.` and `-`",
             network=network.network,
         )
+
+
+def can_be_named(interface: str) -> bool:
+    """Rules can be written for an interface of this name."""
+    return bool(interface) and set(interface) <= _NAME and not interface.startswith("-")
 
 
 def is_id(text: str) -> bool:
