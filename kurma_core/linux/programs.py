@@ -17,6 +17,8 @@ TIMEOUT = 60.0
 #: Bytes of output that are looked at, and with which a program counts as running wild.
 _OUTPUT_MAX = 4 << 20
 _OUTPUT_WILD = 64 << 20
+#: Of a message that is too long: characters of its beginning; the rest is of its end, where errors are.
+_MESSAGE_MAX, _BEGINNING = 600, 200
 #: Seconds between two looks at how much a slow program has printed by now.
 _LOOK = 0.2
 _SIGKILL, _SIGSTOP = 9, 19
@@ -47,6 +49,26 @@ def search_path() -> str:
     """``PATH`` for programs that run others (``iptables``): the caller's, and where an administrator's are."""
     own = os.environ.get("PATH", "")
     return f"{own}:{DEFAULT_PATH}" if own else DEFAULT_PATH
+
+
+def find_program(name: str) -> str | None:
+    """Path of a program on :func:`search_path`; None: it is not installed."""
+    for directory in search_path().split(":"):
+        path = f"{directory}/{name}"
+        if directory.startswith("/") and os.access(path, os.X_OK) and not os.path.isdir(path):
+            return path
+    return None
+
+
+def one_line(said: bytes | str) -> str:
+    """What a program has printed, for people: printable, one line, of bearable length. It is not trusted with the
+    terminal, nor to be short.
+    """
+    text = said if isinstance(said, str) else said.decode(errors="replace")
+    line = " ".join("".join([char if char.isprintable() else " " for char in text]).split())
+    if len(line) <= _MESSAGE_MAX:
+        return line
+    return f"{line[:_BEGINNING]} … {line[len(line) - (_MESSAGE_MAX - _BEGINNING) :]}"
 
 
 def run(

@@ -13,13 +13,14 @@ from kurma_core.appc.nesting import bounded
 from kurma_core.errors import KurmaError, NetworkError
 from kurma_core.hookspecs import AttachmentContext, HostTree, Leak
 from kurma_core.linux.process import boot_id
+from kurma_core.linux.programs import one_line
 from kurma_core.models import Attachment, NetworkRequest, NetworkResult
 from kurma_core.value import replace
 from kurma_net_aci import calls, helpers, roots
 from kurma_net_aci.inside.job import Report
 from kurma_net_aci.place import VERSION, Joined, Place
 from kurma_net_aci.roots import Root
-from kurma_net_aci.words import one_line, what_happened
+from kurma_net_aci.words import what_happened
 
 Json = Any
 _VERBS = {"setup": "set up", "add": "join", "del": "leave"}

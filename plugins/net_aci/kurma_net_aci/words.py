@@ -1,13 +1,10 @@
-"""What a script has printed, for people: it is not trusted with the terminal, nor to be short."""
+"""What has become of a script, for people."""
 
 from __future__ import annotations
 
+from kurma_core.linux.programs import one_line
 from kurma_net_aci.inside import job
 from kurma_net_aci.inside.job import Report
-
-_MESSAGE_MAX = 600
-#: Of a message that is too long: characters of its beginning; the rest is of its end, where errors are.
-_BEGINNING = 200
 
 
 def what_happened(report: Report, timeout: float) -> str:
@@ -23,12 +20,3 @@ def what_happened(report: Report, timeout: float) -> str:
         return "was killed: its end was asked for"
     how = f"signal {report.number}" if report.how == job.KILLED else f"status {report.number}"
     return f"failed with {how}: {said}" if said else f"failed with {how}, and said nothing"
-
-
-def one_line(data: bytes) -> str:
-    """Printable, one line, of bearable length."""
-    text = data.decode(errors="replace")
-    line = " ".join("".join([char if char.isprintable() else " " for char in text]).split())
-    if len(line) <= _MESSAGE_MAX:
-        return line
-    return f"{line[:_BEGINNING]} … {line[len(line) - (_MESSAGE_MAX - _BEGINNING) :]}"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kurma_net_bridge.rules import NetworkRules, iptables, nftables, plan, xtables
+from kurma_net_bridge.rules import NetworkRules, iptables, nftables, plan
 
 from kurma_core.errors import NetworkError
+from kurma_core.linux.iptables import comment_of, target_of
 from kurma_core.models import PortMapping
 from kurma_core.value import replace
 
@@ -44,11 +45,11 @@ def test_a_rule_of_iptables_tells_by_its_comment_what_it_leads(port, pod):
     for one in plan.published(NETWORK, BOTH, [port]):
         mark = iptables._tell(NETWORK, pod, one)
         line = iptables._line("KURMA-1f2e3d4c-PORTS", mark, one)
-        assert xtables.comment_of(line) == mark
-        assert xtables.comment_of(line.replace(mark, f'"{mark}"')) == mark
+        assert comment_of(line) == mark
+        assert comment_of(line.replace(mark, f'"{mark}"')) == mark
         assert iptables._pod(mark) == pod
         assert iptables._place(mark) == (port.protocol, str(port.host_port), one.host_ip)
-        assert xtables.target_of(line) == "DNAT"
+        assert target_of(line) == "DNAT"
         assert len(mark) < 256
 
 

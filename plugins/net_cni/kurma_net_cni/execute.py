@@ -10,7 +10,7 @@ from typing import Any
 from kurma_core.appc.cni_result import VERSIONS
 from kurma_core.appc.nesting import bounded
 from kurma_core.errors import NetworkError
-from kurma_core.linux.programs import TIMEOUT, Finished, ProgramTimeout, ProgramWild, run, search_path
+from kurma_core.linux.programs import TIMEOUT, Finished, ProgramTimeout, ProgramWild, one_line, run, search_path
 
 Json = Any
 #: What the plugin bridge says of a bridge that an earlier state directory, since deleted, has left.
@@ -21,7 +21,6 @@ DEBIAN_PLUGINS = (
     *("bandwidth", "bridge", "dhcp", "firewall", "host-device", "host-local", "ipvlan", "loopback", "macvlan"),
     *("portmap", "ptp", "sbr", "static", "tuning", "vlan", "vrf"),
 )
-_MESSAGE_MAX = 600
 #: What each verb is for, in the words of an error.
 _VERBS = {
     "ADD": "cannot join network",
@@ -118,7 +117,7 @@ class Executor:
         try:
             return json.loads(bounded(finished.stdout))
         except ValueError:
-            found = _one_line(finished.stdout.decode(errors="replace")) or "nothing"
+            found = one_line(finished.stdout) or "nothing"
             raise NetworkError(
                 f"{about} printed no result but {found[:80]}", network=network, plugin=kind
             ) from None
@@ -170,7 +169,7 @@ class Executor:
                 network=network,
                 plugin=kind,
             )
-        return tuple(_one_line(one) for one in spoken)
+        return tuple(one_line(one) for one in spoken)
 
     def _speaks(self, kind: str, network: str) -> str | None:
         try:
@@ -198,7 +197,7 @@ def _failure(about: str, finished: Finished, network: str, kind: str, path: str)
         daemon = os.path.join(os.path.dirname(path), "dhcp")
         hint = f"addresses by DHCP need CNI's own daemon on this host: `{daemon} daemon`"
     return NetworkError(
-        f"{about} failed: {_one_line(text) or f'it ended with {how} and said nothing'}",
+        f"{about} failed: {one_line(text) or f'it ended with {how} and said nothing'}",
         hint=hint,
         network=network,
         plugin=kind,
@@ -208,9 +207,3 @@ def _failure(about: str, finished: Finished, network: str, kind: str, path: str)
 
 def _code(value: Json) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _one_line(text: str) -> str:
-    """Printable, one line, of bearable length: what a plugin prints is not trusted with the terminal."""
-    line = " ".join("".join([c if c.isprintable() else " " for c in text]).split())
-    return line if len(line) <= _MESSAGE_MAX else line[: _MESSAGE_MAX - 1] + "…"

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
-
 from kurma_core.errors import NetworkError
-from kurma_core.linux.programs import ProgramTimeout, run, search_path
+from kurma_core.linux.iptables import parse_tables, target_of
+from kurma_core.linux.programs import ProgramTimeout, find_program, run, search_path
 
 #: The two families; each is looked after only where its program is installed.
 FAMILIES = ("iptables", "ip6tables")
@@ -20,17 +19,12 @@ class Table:
     def __init__(self, family: str, name: str) -> None:
         self._family = family
         self._name = name
-        self.chains: dict[str, list[str]] = {}
+        self.chains = parse_tables(self._run("save", "-t", name)).get(name, {})
         self._changes: list[str] = []
-        for line in self._run("save", "-t", name).splitlines():
-            if line.startswith(":"):
-                self.chains[line[1:].split(" ", 1)[0]] = []
-            elif line.startswith("-A "):
-                self.chains[line.split(" ", 2)[1]].append(line)
 
     def references(self, chain: str) -> list[str]:
         """The rules that jump to ``chain``."""
-        return [rule for rules in self.chains.values() for rule in rules if _target(rule) == chain]
+        return [rule for rules in self.chains.values() for rule in rules if target_of(rule) == chain]
 
     def drop(self, chain: str) -> None:
         """Takes ``chain`` away, and the jumps to it. To be done by :meth:`commit`; no such chain is success.
@@ -43,8 +37,8 @@ class Table:
         if rules:
             self._changes.append(f"-F {chain}")
         for holder, others in self.chains.items():
-            self._changes += [f"-D {rule.removeprefix('-A ')}" for rule in others if _target(rule) == chain]
-            self.chains[holder] = [rule for rule in others if _target(rule) != chain]
+            self._changes += [f"-D {rule.removeprefix('-A ')}" for rule in others if target_of(rule) == chain]
+            self.chains[holder] = [rule for rule in others if target_of(rule) != chain]
         self._changes.append(f"-X {chain}")
 
     def delete(self, rule: str) -> None:
@@ -64,7 +58,7 @@ class Table:
 
     def _run(self, verb: str, *arguments: str, stdin: str = "") -> str:
         program = f"{self._family}-{verb}"
-        path = shutil.which(program, path=search_path())
+        path = find_program(program)
         if path is None:
             raise NetworkError(f"cannot read packet filter rules: there is no program {program}")
         try:
@@ -81,12 +75,4 @@ class Table:
 
 def families() -> tuple[str, ...]:
     """Those whose programs are installed; where they are not, no CNI plugin can have used them."""
-    return tuple(family for family in FAMILIES if shutil.which(f"{family}-save", path=search_path()))
-
-
-def _target(rule: str) -> str:
-    words = rule.split()
-    for flag in ("-j", "-g"):
-        if flag in words:
-            return words[words.index(flag) + 1]
-    return ""
+    return tuple(family for family in FAMILIES if find_program(f"{family}-save"))

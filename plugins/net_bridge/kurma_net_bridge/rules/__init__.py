@@ -6,10 +6,10 @@ Rules are in tables and chains of their own, named by the network's id; nobody e
 from __future__ import annotations
 
 from kurma_core.errors import NetworkError
+from kurma_core.linux.programs import find_program
 from kurma_net_bridge.rules.netfilter import Netfilter
 from kurma_net_bridge.rules.nftables import Nftables
 from kurma_net_bridge.rules.plan import NetworkRules, check_network, published
-from kurma_net_bridge.rules.tool import find_tool
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class Rules:
         from kurma_net_bridge.rules.iptables import Iptables
         from kurma_net_bridge.rules.xtables import installed
 
-        nft = find_tool("nft")
+        nft = find_program("nft")
         if nft is not None and netfilter.has_tables():
             return Nftables(nft)
         programs = {family: installed(family) for family in network.families}
@@ -172,7 +172,7 @@ def _backends() -> list[_Backend]:
 
     every = [xtables for family in (4, 6) for xtables in installed(family)]
     kinds = [[one for one in every if one.legacy == legacy] for legacy in (False, True)]
-    return [Nftables(find_tool("nft") or "nft"), *(Iptables(kind) for kind in kinds if kind)]
+    return [Nftables(find_program("nft") or "nft"), *(Iptables(kind) for kind in kinds if kind)]
 
 
 def _failed(network: NetworkRules, error: OSError) -> NetworkError:

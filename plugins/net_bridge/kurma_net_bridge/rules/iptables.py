@@ -19,9 +19,10 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Sequence
 
+from kurma_core.linux.iptables import Tables, comment_of, target_of
 from kurma_net_bridge.rules.netfilter import Netfilter
 from kurma_net_bridge.rules.plan import NetworkRules, Published, comment, is_id
-from kurma_net_bridge.rules.xtables import Tables, Xtables, comment_of, target_of
+from kurma_net_bridge.rules.xtables import Xtables
 
 _FORWARD, _ADMIN, _PUBLISH, _MASQ, _GUARD = (
     "KURMA-FORWARD",

@@ -1,4 +1,4 @@
-"""Running ``nft`` and ``iptables``: found, fed, and their refusals told in one line."""
+"""Running ``nft`` and ``iptables``: fed, and their refusals told in one line."""
 
 from __future__ import annotations
 
@@ -6,15 +6,6 @@ import os
 
 from kurma_core.errors import NetworkError
 from kurma_core.linux.programs import ProgramTimeout, run, search_path
-
-
-def find_tool(name: str) -> str | None:
-    """Path of a program, where it is installed."""
-    for directory in search_path().split(":"):
-        path = f"{directory}/{name}"
-        if directory.startswith("/") and os.access(path, os.X_OK):
-            return path
-    return None
 
 
 def run_tool(arguments: list[str], batch: str, failed: str, network: str) -> str:

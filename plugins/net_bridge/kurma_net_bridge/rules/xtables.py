@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 
 from kurma_core.errors import NetworkError
+from kurma_core.linux.iptables import Tables, parse_tables
+from kurma_core.linux.programs import find_program
 from kurma_core.value import frozen
 from kurma_net_bridge.rules.netfilter import IPV4, IPV6, Netfilter
-from kurma_net_bridge.rules.tool import find_tool, run_tool
+from kurma_net_bridge.rules.tool import run_tool
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,9 +22,6 @@ _ATTEMPTS = 4
 _PROGRAM = {4: "iptables", 6: "ip6tables"}
 _PROTOCOL = {4: IPV4, 6: IPV6}
 _LEGACY_TABLES = {4: "/proc/thread-self/net/ip_tables_names", 6: "/proc/thread-self/net/ip6_tables_names"}
-
-#: Rules (``-A CHAIN …``) by table and chain.
-Tables = dict[str, dict[str, list[str]]]
 
 
 @frozen
@@ -64,16 +63,7 @@ class Xtables:
 
     def read(self, failed: str, network: str) -> Tables:
         """Everything. :raises NetworkError: the program fails."""
-        tables: Tables = {}
-        chains: dict[str, list[str]] = {}
-        for line in run_tool([self.save], "", failed, network).splitlines():
-            if line.startswith("*"):
-                chains = tables.setdefault(line[1:].strip(), {})
-            elif line.startswith(":"):
-                chains[line[1:].split(" ", 1)[0]] = []
-            elif line.startswith("-A "):
-                chains.setdefault(line.split(" ", 2)[1], []).append(line)
-        return tables
+        return parse_tables(run_tool([self.save], "", failed, network))
 
     def change(self, changes: Callable[[Tables], dict[str, list[str]]], failed: str, network: str) -> bool:
         """Reads the tables, and does what ``changes`` makes of them, by table: of each table all or nothing, but
@@ -122,25 +112,10 @@ def installed(family: int) -> list[Xtables]:
     found: list[Xtables] = []
     name = _PROGRAM[family]
     for program in (name, f"{name}-legacy", f"{name}-nft"):
-        save, restore = find_tool(f"{program}-save"), find_tool(f"{program}-restore")
+        save, restore = find_program(f"{program}-save"), find_program(f"{program}-restore")
         if save is None or restore is None:
             continue
         legacy = "nft" not in os.path.basename(os.path.realpath(save))
         if all(other.legacy != legacy for other in found):
             found.append(Xtables(family, legacy, save, restore))
     return found
-
-
-def target_of(rule: str) -> str:
-    """The chain or target that a rule jumps to."""
-    words = rule.split()
-    for flag in ("-j", "-g"):
-        if flag in words[:-1]:
-            return words[words.index(flag) + 1]
-    return ""
-
-
-def comment_of(rule: str) -> str:
-    """A rule's comment, where it has one without blanks, as ours are."""
-    words = rule.split()
-    return words[words.index("--comment") + 1].strip('"') if "--comment" in words[:-1] else ""
