@@ -732,6 +732,29 @@ class AppStatus:
             "earlier": [one.to_json() for one in self.earlier],
         }
 
+    @classmethod
+    def from_json(cls, name: str, value: Mapping[str, Json]) -> AppStatus:
+        return cls(
+            name=name,
+            pid=value["pid"],
+            exited=value["exited"],
+            exit_code=value["exitCode"],
+            reason=value["exitReason"],
+            message=value["message"],
+            started_at=value["startedAt"],
+            finished_at=value["finishedAt"],
+            log=value["log"],
+            signal=value["signal"],
+            log_dropped=value["logDropped"],
+            instance=value["instance"],
+            run=value["run"],
+            restarts=value["restarts"],
+            restarting=value["restarting"],
+            ready=value["ready"],
+            status_text=value["statusText"],
+            earlier=tuple(AppExecution.from_json(one) for one in value["earlier"]),
+        )
+
 
 @frozen
 class PodRecord:
@@ -793,6 +816,33 @@ class PodRecord:
             "notes": list(self.notes),
             "manifest": dict(self.manifest),
         }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Json]) -> PodRecord:
+        ids = value["userNamespace"]
+        return cls(
+            uuid=value["uuid"],
+            name=value["name"],
+            state=value["state"],
+            created_at=value["createdAt"],
+            apps=tuple(AppStatus.from_json(name, app) for name, app in value["apps"].items()),
+            images=value["images"],
+            stager=value["stager"],
+            renderer=value["renderer"],
+            attachments=tuple(Attachment.from_json(one) for one in value["networks"]),
+            isolators=tuple(IsolatorReport.from_json(one) for one in value["isolators"]),
+            notes=tuple(value["notes"]),
+            reason=value["reason"],
+            exit_code=value["exitCode"],
+            started_at=value["startedAt"],
+            finished_at=value["finishedAt"],
+            owner=value["owner"],
+            stager_pid=value["stagerPid"],
+            network_namespace=value["networkNamespace"],
+            manifest=value["manifest"],
+            userns=None if ids is None else IdRange.from_json(ids),
+            metadata=value["metadata"],
+        )
 
 
 @frozen

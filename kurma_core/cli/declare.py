@@ -112,6 +112,12 @@ GLOBAL_OPTIONS = (
         "Read FILE, or a directory like /etc/kurma, instead of /etc/kurma (KURMA_CONFIG).",
         metavar="FILE",
     ),
+    Option(
+        "host",
+        "--host",
+        "Go by way of the daemon at ADDR, or of none: local (KURMA_HOST; default: the one that runs, if any).",
+        metavar="ADDR|local",
+    ),
     Option("debug", "--debug", "Show where an error came from."),
     Option("version", "--version", "Print Kurma's version."),
 )

@@ -40,16 +40,17 @@ class Session:
         self._service = service
         self._client: Client | None = None
         self._bar: Bar | None = None
-        for name in ("dir", "config"):
+        for name in ("dir", "config", "host"):
             if globals[name] == "":
                 from kurma_core.errors import UsageError
 
-                raise UsageError(f"--{name}: the path is empty")
+                raise UsageError(f"--{name}: the {'address' if name == 'host' else 'path'} is empty")
         self.debug: bool = globals["debug"]
         self.config_file: str | None = globals["config"] or os.environ.get("KURMA_CONFIG") or None
         environment = os.environ.get("KURMA_DIR") or None
         self.state_dir: str | None = globals["dir"] or environment
         self.state_dir_origin = "command line" if globals["dir"] else "environment"
+        self.host: str | None = globals["host"] or os.environ.get("KURMA_HOST") or None
         #: What --passphrase-file names; set before the client is used.
         self.passphrase_file: str | None = None
         # Taken out: no process that is started from here has any business with it.
@@ -70,17 +71,24 @@ class Session:
         if self._client is None:
             from kurma_core import client
 
-            settings = client.Settings(
-                config_file=self.config_file,
-                state_dir=self.state_dir,
-                state_dir_origin=self.state_dir_origin,
-                debug=self.debug,
-                note=self.note,
-                passphrases=self.passphrases,
-                service=self._service,
-            )
-            self._client = (self._connect or client.connect)(settings)
+            self._client = (self._connect or client.connect)(self.settings)
         return self._client
+
+    @property
+    def settings(self) -> Settings:
+        """What the client is made of."""
+        from kurma_core.client import Settings
+
+        return Settings(
+            config_file=self.config_file,
+            state_dir=self.state_dir,
+            state_dir_origin=self.state_dir_origin,
+            host=self.host,
+            debug=self.debug,
+            note=self.note,
+            passphrases=self.passphrases,
+            service=self._service,
+        )
 
     def passphrases(self) -> UserPassphrases:
         """Where the passphrases of encrypted archives come from."""

@@ -132,6 +132,7 @@ TABLE: dict[str, Entry | Group] = {
             "check": Entry("config", "check", "Check the configuration, with the plugins that it names."),
         },
     ),
+    "daemon": Entry("daemon", "daemon", "Serve the state directory: run the daemon, in the foreground."),
     "info": Entry("system", "info", "Show what this host and this installation are."),
     "version": Entry("system", "version", "Print Kurma's version."),
     "completion": Entry("system", "completion", "Print a shell's completion for kurma."),

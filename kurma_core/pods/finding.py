@@ -71,6 +71,10 @@ class PodFinder:
         directory = self._find(reference)
         return self._record(directory)
 
+    def is_ephemeral(self, uuid: str) -> bool:
+        """Whether it is to be removed once it has ended. :raises PodNotFoundError: it was."""
+        return read_document(self.store.directory(uuid)).ephemeral
+
     def wait(self, reference: str) -> PodRecord:
         """Waits until the pod has ended and its teardown is done.
 

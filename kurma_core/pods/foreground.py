@@ -30,15 +30,18 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class Signals:
     """SIGINT, SIGTERM and SIGHUP: the first one raises :class:`Interrupted` while ``raising`` is set; all others
     only make the descriptor readable. So no teardown is ever interrupted by a second Ctrl-C.
+
+    :param taken: whether there are any: in a thread of a daemon there are none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, taken: bool = True) -> None:
         self.raising = True
+        self._taken = _SIGNALS if taken else ()
         self._read, self._write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._old: dict[int, signal.Handlers | int | Callable[[int, FrameType | None], object] | None] = {}
 
     def __enter__(self) -> Signals:
-        for number in _SIGNALS:
+        for number in self._taken:
             # Who was started with a signal ignored (nohup) goes on ignoring it.
             if signal.getsignal(number) != signal.SIG_IGN:
                 self._old[number] = signal.signal(number, self._came)

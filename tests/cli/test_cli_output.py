@@ -136,7 +136,7 @@ def test_the_bar_never_reaches_the_terminals_edge(width: int) -> None:
 def test_no_bar_is_drawn_where_standard_error_is_no_terminal() -> None:
     program = (
         "from kurma_core.cli.session import Session\n"
-        "print(Session({'dir': None, 'config': None, 'debug': False}).progress())"
+        "print(Session({'dir': None, 'config': None, 'host': None, 'debug': False}).progress())"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "None\n"
@@ -145,7 +145,7 @@ def test_no_bar_is_drawn_where_standard_error_is_no_terminal() -> None:
 def test_a_bar_is_drawn_on_a_terminal() -> None:
     program = (
         "from kurma_core.cli.session import Session\n"
-        "print(Session({'dir': None, 'config': None, 'debug': False}).progress() is not None)"
+        "print(Session({'dir': None, 'config': None, 'host': None, 'debug': False}).progress() is not None)"
     )
     leader, follower = os.openpty()
     try:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from kurma_core.client import Client, Settings, connect
+from kurma_core.client import Settings, connect
+from kurma_core.client.local import LocalClient as Client
 from kurma_core.image_store import build_archive
 from kurma_core.stager_check import layers
 from kurma_core.stager_check.host import CheckServices, Patience, WatchedStager

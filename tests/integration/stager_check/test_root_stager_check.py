@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from kurma_core.client import Client
+from kurma_core.client.local import LocalClient as Client
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.stager_check.lab import Lab, app
 from kurma_core.stager_check.lines import LINES, Line, Report

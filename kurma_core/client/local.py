@@ -1,7 +1,4 @@
-"""The one API that a caller sees: pods, images, networks, stagers, plugins, of one state directory.
-
-Here it works in process. Everything it needs is made when it is first needed.
-"""
+"""The client that works in process. Everything it needs is made when it is first needed."""
 
 from __future__ import annotations
 
@@ -10,14 +7,14 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kurma_core.config import Config, load
 from kurma_core.errors import AppNotFoundError, KurmaError, PodNotFoundError, PrivilegeError
-from kurma_core.value import frozen
 from kurma_core.version import VERSION
 
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from kurma_core.client import Settings
+    from kurma_core.config import Config
     from kurma_core.hookspecs import HostTree, Progress, RunningStager, Stdio
     from kurma_core.image_store import GcReport
     from kurma_core.images import HostImage, ImageManager
@@ -25,59 +22,24 @@ if TYPE_CHECKING:
     from kurma_core.models import LogText, PodRecord
     from kurma_core.networking import Networking
     from kurma_core.networking.care import Finding
+    from kurma_core.pods.foreground import Signals
     from kurma_core.pods.manager import Collected, PodManager
     from kurma_core.pods.request import PodRequest
     from kurma_core.pods.services import Services
     from kurma_core.registry import PluginInfo, PluginRegistry
     from kurma_core.stager_check.lines import Line
-    from kurma_core.trust.encryption import Passphrases
 
 Json = Any
 
 
-def _to_stderr(text: str) -> None:
-    import sys
-
-    print(f"kurma: {text}", file=sys.stderr)
-
-
-@frozen
-class Settings:
-    """:param config_file: None: ``/etc/kurma``.
-    :param state_dir: None: as configured.
-    :param state_dir_origin: ``command line`` or ``environment``.
-    :param note: tells the user something in one line.
-    :param service: a service manager's ``NOTIFY_SOCKET``, which is told of a pod in the foreground.
-    :param passphrases: who knows the passphrases of encrypted archives, asked for when there is one; None: nobody.
-    """
-
-    config_file: str | None = None
-    state_dir: str | None = None
-    state_dir_origin: str = "command line"
-    debug: bool = False
-    note: Callable[[str], None] = _to_stderr
-    passphrases: Callable[[], Passphrases] | None = None
-    service: str | None = None
-
-
-def connect(settings: Settings) -> Client:
-    """A client. Reads the configuration, and nothing else yet.
-
-    :raises ConfigError: the configuration is wrong.
-    """
-    return Client(settings)
-
-
-class Client:
+class LocalClient:
     """Use it as a context manager: leaving it ends what it started for itself (never a pod)."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, config: Config) -> None:
         self.settings = settings
-        self.config: Config = load(
-            settings.config_file, settings.state_dir, state_dir_origin=settings.state_dir_origin
-        )
+        self.config = config
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> LocalClient:
         return self
 
     def __exit__(
@@ -130,6 +92,11 @@ class Client:
         return PodManager(self._services)
 
     @property
+    def manager(self) -> PodManager:
+        """For who owns pods: the daemon."""
+        return self._pods
+
+    @property
     def networks(self) -> Networking:
         return self._services.networking
 
@@ -138,10 +105,9 @@ class Client:
     def prepare(self, request: PodRequest, progress: Progress | None = None) -> PodRecord:
         """Makes a pod that :meth:`start` can start; see :meth:`PodManager.prepare`."""
         self._need_root("prepare a pod")
-        from kurma_core.pods.foreground import Signals
 
         self.registry.check_required()
-        with Signals():
+        with self._signals():
             return self._pods.prepare(request, progress)
 
     def run(
@@ -161,12 +127,11 @@ class Client:
             ephemeral, removed).
         """
         self._need_root("run a pod")
-        from kurma_core.pods.foreground import Signals
 
         # Its start-up goes on while plugins are loaded and images looked for.
         self._services.spawner.open()
         self.registry.check_required()
-        with Signals() as signals:
+        with self._signals() as signals:
             record = self._pods.prepare(request, progress)
             try:
                 prepared(record)
@@ -179,10 +144,9 @@ class Client:
     def start(self, reference: str, stdio: Stdio, output: Callable[[LogText], None]) -> PodRecord:
         """Runs a prepared pod, or an ended one again from a clean copy, in the foreground, to its end."""
         self._need_root("start a pod")
-        from kurma_core.pods.foreground import Signals
 
         self._services.spawner.open()
-        with Signals() as signals:
+        with self._signals() as signals:
             try:
                 return self._foreground(reference, stdio, output, signals)
             finally:
@@ -202,6 +166,11 @@ class Client:
         self._need_root("restart a pod")
         record = self._pods.stop(reference)
         return self.start(record.uuid, stdio, output)
+
+    def _signals(self) -> Signals:
+        from kurma_core.pods.foreground import Signals
+
+        return Signals(taken=self.settings.signals)
 
     def _foreground(
         self, reference: str, stdio: Stdio, output: Callable[[LogText], None], signals: Any
@@ -409,11 +378,10 @@ class Client:
     ) -> PodRecord:
         """A running pod gets an app; see :meth:`PodManager.app_add`."""
         self._need_root("change a pod")
-        from kurma_core.pods.foreground import Signals
 
         self._services.spawner.open()
         self.registry.check_required()
-        with Signals():
+        with self._signals():
             return self._pods.app_add(reference, request, start=start, progress=progress)
 
     def app_start(self, reference: str, app: str) -> PodRecord:
@@ -513,11 +481,10 @@ class Client:
         :raises StagerError: that stager is no image.
         """
         self._need_root("check a stager")
-        from kurma_core.pods.foreground import Signals
         from kurma_core.stager_check.suite import check
 
         self._services.spawner.open()
-        with Signals() as signals:
+        with self._signals() as signals:
             try:
                 return check(self._services, reference, tell).ordered()
             finally:
@@ -569,4 +536,4 @@ class Client:
             raise PrivilegeError(f"cannot {what}: only root can", hint="run it as root, with sudo for instance")
 
 
-__all__ = ["Client", "Settings", "connect"]
+__all__ = ["LocalClient"]

@@ -1,0 +1,63 @@
+"""Frames: what goes both ways on a connection that was an HTTP request for ``Upgrade: kurma-stream/1``.
+
+A frame is one byte that says what it is, four bytes of length (big-endian), and so many bytes.
+
+| kind | from | payload |
+|---|---|---|
+| 0 message | both | a JSON object, its ``is`` says of what sort |
+| 1 input | client | bytes for standard input; empty: there are no more |
+| 2 output | server | bytes of standard output |
+| 3 error | server | bytes of standard error |
+| 4 log | server | texts of the apps' logs: of each its length in four bytes, and ``APP TIME STREAM P|F TEXT`` |
+
+Messages of the client: ``{"is": "resize", "rows": N, "columns": N}``, ``{"is": "stop", "force": bool}``,
+``{"is": "signal", "number": N}``. Of the server: ``{"is": "note", "text": …}``, ``{"is": "progress", …}``,
+``{"is": "prepared", "pod": …}``, ``{"is": "running"}``, and the last one, ``{"is": "result", …}`` or
+``{"is": "error", …}``.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PROTOCOL = "kurma-stream/1"
+MESSAGE, INPUT, OUTPUT, ERROR, LOG = range(5)
+_HEAD = 5
+#: Bytes of one frame's payload.
+LIMIT = 1 << 20
+
+
+class FrameError(Exception):
+    """What came is no frame."""
+
+
+def frame(kind: int, payload: bytes) -> bytes:
+    """:param payload: of at most :data:`LIMIT` bytes."""
+    return bytes((kind,)) + len(payload).to_bytes(4, "big") + payload
+
+
+class FrameReader:
+    """Frames in the bytes that came."""
+
+    def __init__(self, data: bytes = b"") -> None:
+        self._buffer = bytearray(data)
+
+    def feed(self, data: bytes) -> None:
+        self._buffer += data
+
+    def frames(self) -> Iterator[tuple[int, bytes]]:
+        """Kind and payload of all that are whole. :raises FrameError: there is something else."""
+        while len(self._buffer) >= _HEAD:
+            kind, length = self._buffer[0], int.from_bytes(self._buffer[1:_HEAD], "big")
+            if kind > LOG or length > LIMIT:
+                raise FrameError(f"a frame of kind {kind} and {length} bytes")
+            if len(self._buffer) < _HEAD + length:
+                return
+            payload = bytes(self._buffer[_HEAD : _HEAD + length])
+            del self._buffer[: _HEAD + length]
+            yield kind, payload
+
+
+__all__ = ["ERROR", "INPUT", "LIMIT", "LOG", "MESSAGE", "OUTPUT", "PROTOCOL", "FrameError", "FrameReader", "frame"]

@@ -1,0 +1,179 @@
+"""The client that works by way of a running kurmad.
+
+What is none of the daemon's business, as archives in the caller's directory, is done in process as ever: so it is
+made of the client that does all of it there.
+"""
+
+from __future__ import annotations
+
+import json
+from urllib.parse import quote, urlencode
+
+from kurma_core.client import values, wire
+from kurma_core.client.frames import PROTOCOL
+from kurma_core.client.local import LocalClient
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from typing import Any
+
+    from kurma_core.client import Settings
+    from kurma_core.config import Config
+    from kurma_core.hookspecs import Progress, Stdio
+    from kurma_core.models import LogText, PodRecord
+    from kurma_core.pods.request import PodRequest
+
+    Json = Any
+
+_NDJSON = "application/x-ndjson"
+
+
+class RemoteClient(LocalClient):
+    def __init__(self, settings: Settings, config: Config, connection: wire.Connection) -> None:
+        super().__init__(settings, config)
+        self._connection = connection
+
+    def close(self) -> None:
+        self._connection.close()
+        super().close()
+
+    # -- asking --
+
+    def _ask(
+        self,
+        method: str,
+        path: tuple[str, ...],
+        query: Mapping[str, Json] | None = None,
+        body: Json = None,
+        progress: Progress | None = None,
+    ) -> Json:
+        """The operation's value; what the daemon notes on the way is told.
+
+        :param path: its parts behind ``/v1``.
+        :raises KurmaError: what the daemon had; or it has gone.
+        """
+        headers = {"Accept": _NDJSON}
+        data = None
+        if body is not None:
+            data = json.dumps(body, default=dict).encode()
+            headers["Content-Type"] = "application/json"
+        elif method != "GET":
+            data = b""
+        answer = self._connection.request(method, _target(path, query), data, headers)
+        if not answer.headers.get("content-type", "").startswith(_NDJSON):
+            value = json.loads(answer.read())
+            if answer.status >= 400:
+                raise values.error(value["error"])
+            return value
+        value = None
+        for line in answer.lines():
+            message = json.loads(line)
+            if message["is"] == "note":
+                self.settings.note(message["text"])
+            elif message["is"] == "error":
+                raise values.error(message["error"])
+            elif message["is"] == "result":
+                value = message["value"]
+        return value
+
+    # -- pods --
+
+    def prepare(self, request: PodRequest, progress: Progress | None = None) -> PodRecord:
+        from kurma_core.pods import request_json
+
+        return values.pod(self._ask("POST", ("pods",), body=request_json.to_json(request), progress=progress))
+
+    def run(
+        self,
+        request: PodRequest,
+        stdio: Stdio,
+        output: Callable[[LogText], None],
+        progress: Progress | None = None,
+        prepared: Callable[[PodRecord], None] = lambda _: None,
+    ) -> PodRecord:
+        from kurma_core.client.foreground import follow
+        from kurma_core.pods import request_json
+
+        with self._upgraded(("pods", "run"), request_json.to_json(request)) as connection:
+            return follow(connection, self.settings.note, output, prepared)
+
+    def _upgraded(self, path: tuple[str, ...], body: Json) -> wire.Connection:
+        """A connection that speaks frames from here on."""
+        connection = self._connection.again()
+        headers = {"Connection": "Upgrade", "Upgrade": PROTOCOL, "Content-Type": "application/json"}
+        answer = connection.request("POST", _target(path, None), json.dumps(body, default=dict).encode(), headers)
+        if answer.status != 101:
+            failure = values.error(json.loads(answer.read())["error"])
+            connection.close()
+            raise failure
+        return connection
+
+    def pods(self) -> list[PodRecord]:
+        return [values.pod(one) for one in self._ask("GET", ("pods",))]
+
+    def pod(self, reference: str) -> PodRecord:
+        return values.pod(self._ask("GET", ("pods", reference)))
+
+    def status(self, reference: str, *, wait: bool = False) -> PodRecord:
+        return self.wait(reference) if wait else self.pod(reference)
+
+    def wait(self, reference: str) -> PodRecord:
+        return values.pod(self._ask("GET", ("pods", reference, "wait")))
+
+    def logs(
+        self,
+        reference: str,
+        app: str | None = None,
+        *,
+        follow: bool = False,
+        tail: int | None = None,
+        since: int | None = None,
+        stream: str | None = None,
+        instance: int | None = None,
+    ) -> Iterator[LogText]:
+        from kurma_core.models import LogText
+
+        query = {
+            "app": app,
+            "follow": follow,
+            "tail": tail,
+            "since": since,
+            "stream": stream,
+            "instance": instance,
+        }
+        answer = self._connection.request("GET", _target(("pods", reference, "logs"), query))
+        if answer.status >= 400:
+            raise values.error(json.loads(answer.read())["error"])
+        for line in answer.lines():
+            one = json.loads(line)
+            text = one["text"].encode("utf-8", "surrogateescape")
+            yield LogText(one["app"], one["at"], one["stream"], one["partial"], text)
+
+    def stop(self, reference: str, *, timeout: float | None = None, force: bool = False) -> PodRecord:
+        return values.pod(self._ask("POST", ("pods", reference, "stop"), {"timeout": timeout, "force": force}))
+
+    def kill(self, reference: str, signal: int, app: str | None = None) -> None:
+        self._ask("POST", ("pods", reference, "kill"), {"signal": signal, "app": app})
+
+    def rm(self, reference: str, *, force: bool = False) -> None:
+        self._ask("DELETE", ("pods", reference), {"force": force})
+
+    # -- the rest --
+
+    def info(self) -> dict[str, Json]:
+        found: dict[str, Json] = self._ask("GET", ("info",))
+        return found
+
+
+def _target(path: tuple[str, ...], query: Mapping[str, Json] | None) -> str:
+    target = "/v1/" + "/".join(quote(part, safe="") for part in path)
+    given = [(name, _text(value)) for name, value in (query or {}).items() if value not in (None, False)]
+    return f"{target}?{urlencode(given)}" if given else target
+
+
+def _text(value: Json) -> str:
+    return "true" if value is True else str(value)
+
+
+__all__ = ["RemoteClient"]

@@ -1,0 +1,219 @@
+"""HTTP as a client of kurmad needs it (RFC 9112), over a unix socket: requests written, answers read.
+
+Its own, and small: ``http.client`` takes longer to import (it brings the parser of e-mails) than a whole request
+takes. It speaks to kurmad alone, whose answers it need not fear, and refuses what it does not understand.
+"""
+
+from __future__ import annotations
+
+import _socket
+import os
+
+from kurma_core.errors import HostError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+#: Bytes of an answer's status line and headers.
+_HEAD_LIMIT = 65536
+_PIECE = 65536
+_NOBODY = (FileNotFoundError, ConnectionRefusedError)
+
+
+class Response:
+    """An answer whose body is read as it comes.
+
+    :param headers: by name in small letters.
+    """
+
+    def __init__(self, connection: Connection, status: int, headers: Mapping[str, str]) -> None:
+        self.status = status
+        self.headers = headers
+        self._connection = connection
+        self._chunked = headers.get("transfer-encoding", "").lower() == "chunked"
+        length = headers.get("content-length")
+        self._left = int(length) if length is not None else 0
+
+    def read(self) -> bytes:
+        """The rest of the body."""
+        return b"".join(self.pieces())
+
+    def pieces(self) -> Iterator[bytes]:
+        """The body, as it comes.
+
+        :raises HostError: the daemon died before its end.
+        """
+        if self._chunked:
+            yield from self._chunks()
+            return
+        while self._left:
+            piece = self._connection.take(self._left)
+            self._left -= len(piece)
+            yield piece
+
+    def _chunks(self) -> Iterator[bytes]:
+        while True:
+            size = int(self._connection.line().partition(b";")[0], 16)
+            if size == 0:
+                while self._connection.line():
+                    continue
+                self._chunked = False
+                return
+            while size:
+                piece = self._connection.take(size)
+                size -= len(piece)
+                yield piece
+            self._connection.line()
+
+    def lines(self) -> Iterator[bytes]:
+        """The body, line by line, without their ends."""
+        rest = b""
+        for piece in self.pieces():
+            *whole, rest = (rest + piece).split(b"\n")
+            yield from whole
+        if rest:
+            yield rest
+
+
+class Connection:
+    """A connection to the daemon, for one request after the other. Not for several threads."""
+
+    def __init__(self, socket: _socket.socket, path: str) -> None:
+        self.path = path
+        self._socket = socket
+        self._buffer = bytearray()
+
+    @classmethod
+    def open(cls, path: str, *, required: bool = True) -> Connection | None:
+        """:param required: that nobody listens there is an error.
+
+        :returns: None: nobody listens there, or it is not for us.
+        :raises HostError: as the kernel says.
+        """
+        socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
+        try:
+            _connect(socket, path)
+        except OSError as error:
+            socket.close()
+            if not required and isinstance(error, (*_NOBODY, PermissionError, NotADirectoryError)):
+                return None
+            raise HostError(
+                f"cannot reach the daemon at {path}: {error.strerror}",
+                hint="is kurmad running? --host local works without" if isinstance(error, _NOBODY) else None,
+                errno=error.errno,
+                path=path,
+            ) from None
+        return cls(socket, path)
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def again(self) -> Connection:
+        """Another connection to the same daemon. :raises HostError: it is gone."""
+        made = Connection.open(self.path)
+        assert made is not None
+        return made
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def request(
+        self, method: str, target: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> Response:
+        """Sends a request; the answer's head. The body of the answer before was read.
+
+        :param target: path and query, encoded.
+        :raises HostError: the daemon has gone.
+        """
+        lines = [f"{method} {target} HTTP/1.1", "Host: kurmad"]
+        lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
+        if body is not None:
+            lines.append(f"Content-Length: {len(body)}")
+        self.send("\r\n".join([*lines, "", ""]).encode("latin-1") + (body or b""))
+        return self._answer()
+
+    def send(self, data: bytes) -> None:
+        """:raises HostError: the daemon has gone."""
+        try:
+            self._socket.sendall(data)
+        except OSError as error:
+            raise self._gone(error.strerror) from None
+
+    def _answer(self) -> Response:
+        words = self.line().split(b" ", 2)
+        if len(words) < 2 or not words[0].startswith(b"HTTP/1.") or not words[1].isdigit():
+            raise HostError(f"what listens at {self.path} is no kurmad")
+        headers: dict[str, str] = {}
+        while True:
+            line = self.line()
+            if not line:
+                break
+            name, _, value = line.decode("latin-1").partition(":")
+            headers[name.lower()] = value.strip()
+        status = int(words[1])
+        if 100 <= status < 200 and status != 101:
+            return self._answer()
+        return Response(self, status, headers)
+
+    def line(self) -> bytes:
+        """One line, without its end."""
+        while True:
+            end = self._buffer.find(b"\n")
+            if end >= 0:
+                found = bytes(self._buffer[:end])
+                del self._buffer[: end + 1]
+                return found.removesuffix(b"\r")
+            if len(self._buffer) > _HEAD_LIMIT:
+                raise HostError(f"what listens at {self.path} is no kurmad: its answer has no end of line")
+            self._buffer += self._receive()
+
+    def take(self, most: int) -> bytes:
+        """Between one and so many bytes."""
+        if not self._buffer:
+            self._buffer += self._receive()
+        found = bytes(self._buffer[:most])
+        del self._buffer[:most]
+        return found
+
+    def waiting(self) -> bool:
+        """Whether something was received that nobody took yet."""
+        return bool(self._buffer)
+
+    def _receive(self) -> bytes:
+        try:
+            data = self._socket.recv(_PIECE)
+        except ConnectionResetError:
+            data = b""
+        if not data:
+            raise self._gone("it closed the connection")
+        return data
+
+    def _gone(self, why: str | None) -> HostError:
+        return HostError(
+            f"the daemon at {self.path} has gone: {why}",
+            hint="pods go on without it; see: kurma list",
+            path=self.path,
+        )
+
+
+def _connect(socket: _socket.socket, path: str) -> None:
+    """By way of the directory's descriptor: the kernel takes no paths of more than 107 bytes."""
+    if len(os.fsencode(path)) < 100:
+        socket.connect(path)
+        return
+    directory, name = os.path.split(path)
+    fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        socket.connect(f"/proc/self/fd/{fd}/{name}")
+    finally:
+        os.close(fd)
+
+
+__all__ = ["Connection", "Response"]

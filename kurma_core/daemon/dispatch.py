@@ -1,0 +1,185 @@
+"""From a request to its operation, and from what that says to an answer."""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import TYPE_CHECKING, Any
+
+from kurma_core import errors
+from kurma_core.client.frames import PROTOCOL
+from kurma_core.daemon import operations
+from kurma_core.daemon.exchange import NDJSON, Exchange, Gone, TooLargeError
+from kurma_core.daemon.operation import Operation, working
+from kurma_core.daemon.operations import TABLE, Call, Spec, parameters
+
+if TYPE_CHECKING:
+    from kurma_core.daemon.kurmad import Daemon
+
+Json = Any
+_LOG = logging.getLogger("kurmad")
+
+#: The first that fits says it.
+_STATUS: tuple[tuple[type[errors.KurmaError], int], ...] = (
+    (TooLargeError, 413),
+    (errors.PodNotFoundError, 404),
+    (errors.ImageNotFoundError, 404),
+    (errors.AppNotFoundError, 404),
+    (errors.PluginNotFoundError, 404),
+    (errors.UsageError, 400),
+    (errors.ManifestError, 400),
+    (errors.AmbiguousReferenceError, 400),
+    (errors.ConfigError, 400),
+    (errors.PodExistsError, 409),
+    (errors.PodStateError, 409),
+    (errors.PodEndedError, 409),
+    (errors.PowerError, 403),
+    (errors.PrivilegeError, 403),
+    (errors.TrustError, 403),
+)
+
+
+class Dispatcher:
+    """Answers exchanges. The table is complete when this is made."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        self._routes = [(_pattern(spec.path), spec) for spec in TABLE]
+
+    def __call__(self, exchange: Exchange) -> None:
+        """:raises Gone: who asked has gone."""
+        try:
+            spec, path = self._find(exchange)
+        except errors.KurmaError as error:
+            exchange.respond_json(error.data.get("status", 404), error_json(error))  # type: ignore[arg-type]
+            return
+        try:
+            if spec.rights == "full" and exchange.peer.rights != "full":
+                raise errors.PrivilegeError(f"{spec.method} {spec.path} changes things, and you may only look")
+            query = parameters(spec, exchange.query)
+            body = exchange.json() if spec.body is not None else None
+            call = Call(self._daemon, exchange, path, query, body)
+            self._run(spec, call)
+        except Gone:
+            raise
+        except errors.KurmaError as error:
+            if exchange.answered:
+                raise Gone from None
+            exchange.respond_json(status_of(error), error_json(error))
+        except Exception as error:  # noqa: BLE001 (whoever asked is told in one line; the log has the rest)
+            _LOG.exception("%s %s failed", spec.method, exchange.path)
+            if exchange.answered:
+                raise Gone from None
+            exchange.respond_json(500, error_json(internal(error)))
+
+    def _find(self, exchange: Exchange) -> tuple[Spec, dict[str, str]]:
+        allowed = []
+        for pattern, spec in self._routes:
+            match = pattern.fullmatch(exchange.path)
+            if match is None:
+                continue
+            if spec.method == exchange.method or (spec.method == "GET" and exchange.method == "HEAD"):
+                return spec, match.groupdict()
+            allowed.append(spec.method)
+        if allowed:
+            raise errors.UsageError(
+                f"{exchange.path}: takes {', '.join(sorted(set(allowed)))}, and not {exchange.method}", status=405
+            )
+        raise errors.UsageError(
+            f"{exchange.path}: there is nothing there", hint="see /v1/openapi.json", status=404
+        )
+
+    def _run(self, spec: Spec, call: Call) -> None:
+        exchange = call.exchange
+        if spec.kind == "stream":
+            if exchange.headers.get("upgrade", "").lower() != PROTOCOL:
+                raise errors.UsageError(f"{spec.path} is asked for with Upgrade: {PROTOCOL}")
+            from kurma_core.daemon.streams import serve
+
+            serve(spec, call)
+            return
+        if spec.kind == "bytes":
+            with working(Operation(_unheard)):
+                spec.handler(call)
+            return
+        if spec.kind == "lines":
+            with working(Operation(_unheard)):
+                found = spec.handler(call)
+                exchange.begin(NDJSON)
+                for item in found:
+                    exchange.message(item)
+            exchange.end()
+            return
+        if NDJSON in exchange.headers.get("accept", ""):
+            self._told(spec, call)
+            return
+        with working(Operation(_unheard)):
+            value = spec.handler(call)
+        exchange.respond_json(200, value)
+
+    @staticmethod
+    def _told(spec: Spec, call: Call) -> None:
+        """Answers line by line: what is noted on the way, and the result last."""
+        exchange = call.exchange
+        said: list[Json] = []
+
+        def tell(message: Json) -> None:
+            if not exchange.answered:
+                exchange.begin(NDJSON)
+            exchange.message(message)
+
+        try:
+            with working(Operation(tell)):
+                value = spec.handler(call)
+        except errors.KurmaError as error:
+            if not exchange.answered:
+                raise
+            said.append({"is": "error", **error_json(error), "status": status_of(error)})
+        else:
+            said.append({"is": "result", "value": value})
+        for message in said:
+            tell(message)
+        exchange.end()
+
+
+def status_of(error: errors.KurmaError) -> int:
+    for kind, status in _STATUS:
+        if isinstance(error, kind):
+            return status
+    return 500
+
+
+def error_json(error: errors.KurmaError) -> dict[str, Json]:
+    """What went wrong, so that a client can raise it again (:func:`kurma_core.client.values.error`)."""
+    plain = {name: value for name, value in error.data.items() if isinstance(value, str | int | float | bool)}
+    return {
+        "error": {
+            "kind": type(error).__name__,
+            "message": error.message,
+            "hint": error.hint,
+            "exitCode": error.exit_code,
+            "data": plain,
+        }
+    }
+
+
+def internal(error: Exception) -> errors.KurmaError:
+    """A mistake in Kurma or a plugin, as a caller is told of it."""
+    if isinstance(error, OSError):
+        return errors.HostError(f"{error.strerror or error}: {error.filename or ''}".removesuffix(": "))
+    return errors.KurmaError(
+        f"internal error: {type(error).__name__}: {' '.join(str(error).split())}",
+        hint="this is a mistake in Kurma or a plugin; the daemon's log shows where",
+    )
+
+
+def _unheard(message: dict[str, Json]) -> None:
+    if message["is"] == "note":
+        _LOG.info("%s", message["text"])
+
+
+def _pattern(path: str) -> re.Pattern[str]:
+    return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", path))
+
+
+__all__ = ["Dispatcher", "error_json", "internal", "operations", "status_of"]

@@ -1,0 +1,234 @@
+"""One request and its answer, as a handler sees them. The grammar of HTTP is h11's."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from socket import socket as Socket
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import h11
+
+from kurma_core.errors import KurmaError, UsageError
+
+Json = Any
+#: Bytes of a request's line and headers, and of a body that is JSON.
+HEAD_LIMIT, BODY_LIMIT = 16384, 4 << 20
+#: Seconds in which a request's head, or a body that is JSON, must have come; between requests of a connection.
+REQUEST_PATIENCE, IDLE_PATIENCE = 15.0, 120.0
+_PIECE = 65536
+NDJSON = "application/x-ndjson"
+
+
+class Gone(Exception):
+    """Who asked is not there any more, or is not worth waiting for."""
+
+
+class TooLargeError(KurmaError):
+    """A request's body is longer than it may be."""
+
+
+class Peer:
+    """Who is at the other end.
+
+    :param uid: of the process that connected.
+    :param rights: ``full`` or ``read``.
+    """
+
+    def __init__(self, uid: int, pid: int, rights: str) -> None:
+        self.uid = uid
+        self.pid = pid
+        self.rights = rights
+
+
+class Exchange:
+    """:param method: ``GET``. :param path: decoded; :param query: (name, value) as they came."""
+
+    def __init__(self, line: Line, request: h11.Request) -> None:
+        self._line = line
+        self.method = request.method.decode("ascii")
+        target = urlsplit(request.target.decode("ascii"))
+        self.path = unquote(target.path)
+        self.query = parse_qsl(target.query, keep_blank_values=True)
+        self.headers = {name.decode("ascii"): value.decode("latin-1") for name, value in request.headers}
+        self.answered = False
+        self._whole = False
+
+    @property
+    def peer(self) -> Peer:
+        return self._line.peer
+
+    @property
+    def socket(self) -> Socket:
+        return self._line.socket
+
+    # -- what was asked --
+
+    def body(self) -> bytes:
+        """The whole body. :raises TooLargeError: it is longer than :data:`BODY_LIMIT`."""
+        found = bytearray()
+        deadline = time.monotonic() + REQUEST_PATIENCE
+        for piece in self.pieces(deadline):
+            found += piece
+            if len(found) > BODY_LIMIT:
+                raise TooLargeError(f"the request's body is longer than {BODY_LIMIT} bytes")
+        return bytes(found)
+
+    def pieces(self, deadline: float | None = None) -> Iterator[bytes]:
+        """The body as it comes. :raises Gone: it does not come, or not by then."""
+        if self._line.http.they_are_waiting_for_100_continue:
+            self._line.send(h11.InformationalResponse(status_code=100, headers=[]))
+        while not self._whole:
+            event = self._line.next(deadline)
+            if isinstance(event, h11.Data):
+                yield bytes(event.data)
+            elif isinstance(event, h11.EndOfMessage):
+                self._whole = True
+            else:
+                raise Gone
+
+    def json(self) -> Json:
+        """The body; None: there is none. :raises UsageError: it is no JSON."""
+        data = self.body()
+        if not data:
+            return None
+        from kurma_core.appc.nesting import bounded
+
+        try:
+            return json.loads(bounded(data))
+        except ValueError as error:
+            raise UsageError(f"the request's body is no JSON: {error}") from None
+
+    # -- the answer --
+
+    def respond(
+        self, status: int, body: bytes, content_type: str, headers: tuple[tuple[str, str], ...] = ()
+    ) -> None:
+        """A whole answer."""
+        self.answered = True
+        fields = [("Content-Type", content_type), ("Content-Length", str(len(body))), *headers]
+        data = self._line.head(status, fields)
+        if self.method != "HEAD":
+            data += self._line.encoded(h11.Data(data=body))
+        self._line.write(data + self._line.encoded(h11.EndOfMessage()))
+
+    def respond_json(self, status: int, value: Json) -> None:
+        self.respond(
+            status, json.dumps(value, ensure_ascii=False, default=_mapping).encode() + b"\n", "application/json"
+        )
+
+    def begin(self, content_type: str, headers: tuple[tuple[str, str], ...] = ()) -> None:
+        """An answer that comes in pieces, by :meth:`piece`, until :meth:`end`."""
+        self.answered = True
+        self._line.write(self._line.head(200, [("Content-Type", content_type), *headers]))
+
+    def piece(self, data: bytes) -> None:
+        """:raises Gone: nobody reads it."""
+        self._line.write(self._line.encoded(h11.Data(data=data)))
+
+    def message(self, value: Json) -> None:
+        """A line of an answer that is :data:`NDJSON`."""
+        self.piece(json.dumps(value, ensure_ascii=False, default=_mapping).encode() + b"\n")
+
+    def end(self) -> None:
+        self._line.write(self._line.encoded(h11.EndOfMessage()))
+
+    def upgrade(self, protocol: str) -> tuple[Socket, bytes]:
+        """The connection is the caller's from here on, until the exchange is over.
+
+        :returns: the socket, and what came on it already.
+        """
+        self.answered = True
+        for _ in self.pieces(time.monotonic() + REQUEST_PATIENCE):
+            continue  # what of the body nobody has read
+        fields = [("Upgrade", protocol), ("Connection", "Upgrade")]
+        self._line.send(h11.InformationalResponse(status_code=101, headers=fields))
+        self._line.upgraded = True
+        return self._line.socket, self._line.http.trailing_data[0]
+
+
+class Line:
+    """A connection, as the exchanges on it use it."""
+
+    def __init__(self, connected: Socket, peer: Peer) -> None:
+        self.socket = connected
+        self.peer = peer
+        self.http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_LIMIT)
+        self.upgraded = False
+
+    def exchange(self) -> Exchange | None:
+        """The next request; None: there will be none. :raises h11.RemoteProtocolError: what came is no request."""
+        deadline = time.monotonic() + IDLE_PATIENCE
+        try:
+            event = self.next(deadline, first=True)
+        except Gone:
+            return None
+        return Exchange(self, event) if isinstance(event, h11.Request) else None
+
+    def finish(self, exchange: Exchange) -> bool:
+        """After the answer. :returns: whether another request may come."""
+        if not self.upgraded and self.http.their_state is h11.SEND_BODY:
+            self.http.next_event()  # the end of a request that has no body
+        # Else it was broken off, or is to be closed; or there is a body that nobody wanted.
+        if self.upgraded or (self.http.our_state, self.http.their_state) != (h11.DONE, h11.DONE):
+            return False
+        self.http.start_next_cycle()
+        return True
+
+    def next(self, deadline: float | None, *, first: bool = False) -> object:
+        """The next event. :raises Gone: none comes, or not in time.
+
+        :param first: of a request: once something of it has come, it has :data:`REQUEST_PATIENCE`.
+        """
+        begun = False
+        while True:
+            event = self.http.next_event()
+            if event is not h11.NEED_DATA:
+                return event
+            if first and not begun and self.http.trailing_data[0]:
+                begun = True
+                deadline = time.monotonic() + REQUEST_PATIENCE
+            self.http.receive_data(self._receive(deadline))
+            if first and not begun:
+                begun = True
+                deadline = time.monotonic() + REQUEST_PATIENCE
+
+    def _receive(self, deadline: float | None) -> bytes:
+        left = None if deadline is None else deadline - time.monotonic()
+        if left is not None and left <= 0:
+            raise Gone
+        self.socket.settimeout(left)
+        try:
+            data = self.socket.recv(_PIECE)
+        except OSError:  # TimeoutError is one
+            raise Gone from None
+        return data
+
+    def head(self, status: int, fields: list[tuple[str, str]]) -> bytes:
+        return self.encoded(h11.Response(status_code=status, headers=[("Cache-Control", "no-store"), *fields]))
+
+    def encoded(self, event: h11.Event) -> bytes:
+        return self.http.send(event) or b""
+
+    def send(self, event: h11.Event) -> None:
+        self.write(self.encoded(event))
+
+    def write(self, data: bytes) -> None:
+        """:raises Gone: nobody is there to read."""
+        self.socket.settimeout(None)
+        try:
+            self.socket.sendall(data)
+        except OSError:
+            raise Gone from None
+
+
+def _mapping(value: Any) -> Any:
+    """Read-only views are mappings, too."""
+    if hasattr(value, "keys"):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} is nothing that JSON can say")
+
+
+__all__ = ["NDJSON", "Exchange", "Gone", "Line", "Peer", "TooLargeError"]

@@ -1,0 +1,140 @@
+"""The daemon as a whole: takes the state directory, listens, owns pods, ends."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import signal
+import socket
+from typing import TYPE_CHECKING
+
+from kurma_core.client import Settings, connect_here, socket_path
+from kurma_core.config import load
+from kurma_core.daemon import pods, system  # noqa: F401 (they fill the table)
+from kurma_core.daemon.dispatch import Dispatcher
+from kurma_core.daemon.operation import noting
+from kurma_core.daemon.owners import Owners, Running
+from kurma_core.daemon.server import Server
+from kurma_core.errors import HostError, KurmaError
+from kurma_core.hookspecs import Stdio
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kurma_core.client.local import LocalClient
+    from kurma_core.models import PodRecord
+
+_LOG = logging.getLogger("kurmad")
+_GROUP = "kurma"
+
+
+class Daemon:
+    """:param settings: as a command has them; what it notes for nobody in particular goes to the log."""
+
+    def __init__(self, settings: Settings) -> None:
+        config = load(settings.config_file, settings.state_dir, state_dir_origin=settings.state_dir_origin)
+        own = Settings(
+            config_file=settings.config_file,
+            state_dir=settings.state_dir,
+            state_dir_origin=settings.state_dir_origin,
+            host="local",
+            signals=False,
+            debug=settings.debug,
+            note=noting(lambda text: _LOG.info("%s", text)),
+        )
+        self.config = config
+        self.client: LocalClient = connect_here(own, config)
+        self.manager = self.client.manager
+        self.owners = Owners(self.manager, self._ended)
+        self.server = Server(Dispatcher(self))
+        self._lock: int | None = None
+        self._path = socket_path(None, config)
+
+    def launch(self, reference: str, stdio: Stdio | None = None) -> Running:
+        """Starts a pod that the daemon owns.
+
+        :param stdio: None: it has nothing to read, and nobody to write to but its logs.
+        """
+        if stdio is not None:
+            return self.owners.launch(reference, stdio)
+        null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            return self.owners.launch(reference, Stdio(null, null, null))
+        finally:
+            os.close(null)
+
+    def _ended(self, record: PodRecord) -> None:
+        if self.manager.is_ephemeral(record.uuid):
+            self.manager.remove(record.uuid)
+
+    # -- its life --
+
+    def serve(self, ready: Callable[[], None] = lambda: None) -> None:
+        """Until SIGTERM or SIGINT. Pods that run go on.
+
+        :raises HostError: another daemon serves the state directory.
+        """
+        signals = {signal.SIGTERM, signal.SIGINT}
+        signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+        self._take()
+        try:
+            self.server.listen(self._listener())
+            self.owners.start()
+            self.server.start()
+            _LOG.info("serves %s at %s", self.config.state_dir, self._path)
+            ready()
+            signal.sigwait(signals)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        os.unlink(self._path)
+        self.server.close()
+        self.owners.close()
+        self.client.close()
+        if self._lock is not None:
+            os.close(self._lock)
+
+    def _take(self) -> None:
+        os.makedirs(self.config.run_dir, mode=0o755, exist_ok=True)
+        path = f"{self.config.run_dir}/kurmad.lock"
+        self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise HostError(f"a kurmad serves {self.config.state_dir} already", path=path) from None
+
+    def _listener(self) -> socket.socket:
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        directory = os.open(self.config.run_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        name = os.path.basename(self._path)
+        try:
+            # By its descriptor: the kernel takes no paths of more than 107 bytes.
+            place = f"/proc/self/fd/{directory}/{name}"
+            with contextlib.suppress(FileNotFoundError):  # whoever was here before has cleaned up
+                os.unlink(place)
+            before = os.umask(0o177)
+            try:
+                listener.bind(place)
+            finally:
+                os.umask(before)
+            os.chown(place, 0, _group())
+            os.chmod(place, 0o660)
+        finally:
+            os.close(directory)
+        return listener
+
+
+def _group() -> int:
+    """Of those who may use the daemon besides root; root's own where there is no such group."""
+    import grp
+
+    try:
+        return grp.getgrnam(_GROUP).gr_gid
+    except KeyError:
+        return 0
+
+
+__all__ = ["Daemon", "KurmaError"]

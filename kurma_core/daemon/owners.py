@@ -1,0 +1,168 @@
+"""The pods that the daemon owns: it waits for the ends of all their stagers at once, and takes them down."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from kurma_core.errors import KurmaError, PodNotFoundError
+
+if TYPE_CHECKING:
+    from kurma_core.hookspecs import Stdio
+    from kurma_core.models import PodRecord
+    from kurma_core.pods.manager import PodManager
+    from kurma_core.pods.owned import OwnedPod
+
+_LOG = logging.getLogger("kurmad")
+#: Pods that are taken down at a time.
+_AT_ONCE = 4
+
+
+class Running:
+    """A pod that the daemon owns, as whoever looks on sees it.
+
+    :param uuid: the pod's. :param directory: where it is.
+    """
+
+    def __init__(self, pod: OwnedPod) -> None:
+        self.pod = pod
+        self.uuid = pod.uuid
+        self.directory = pod.directory
+        self._ended: Future[PodRecord] = Future()
+        self._lock = threading.Lock()
+        self._readers = 0
+        self._then: Callable[[], None] | None = None
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """What follows the pod's end, as its removal if it is ephemeral, waits until the block is left."""
+        with self._lock:
+            self._readers += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._readers -= 1
+                then = self._then if self._readers == 0 else None
+            if then is not None:
+                then()
+
+    def wait(self, timeout: float | None = None) -> PodRecord:
+        """How it has ended, once it is taken down.
+
+        :raises KurmaError: its teardown is not complete; or its directory was removed.
+        :raises TimeoutError: it has not ended by then.
+        """
+        return self._ended.result(timeout)
+
+    def _end(self, record: PodRecord | None, error: BaseException | None, then: Callable[[], None]) -> None:
+        """:param then: what follows, once nobody reads any more."""
+        with self._lock:
+            self._then = then
+            now = self._readers == 0
+        if error is not None:
+            self._ended.set_exception(error)
+        elif record is not None:
+            self._ended.set_result(record)
+        if now:
+            then()
+
+
+class Owners:
+    """:param ended: told of each pod that has ended, once it is taken down; from any thread."""
+
+    def __init__(self, manager: PodManager, ended: Callable[[PodRecord], None] = lambda record: None) -> None:
+        self._manager = manager
+        self._ended = ended
+        self._lock = threading.Lock()
+        self._pods: dict[int, Running] = {}
+        self._poll = select.epoll()
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._poll.register(self._wake, select.EPOLLIN)
+        self._closing = False
+        self._workers = ThreadPoolExecutor(_AT_ONCE, "teardown")
+        self._thread = threading.Thread(target=self._run, name="owner", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Gives every pod up; those that run go on. What is being taken down is taken down."""
+        self._closing = True
+        os.eventfd_write(self._wake, 1)
+        self._thread.join()
+        self._workers.shutdown()
+        with self._lock:
+            left = list(self._pods.values())
+            self._pods.clear()
+        for running in left:
+            running.pod.close()
+
+    def uuids(self) -> list[str]:
+        """Of the pods that are owned here."""
+        with self._lock:
+            return [running.uuid for running in self._pods.values()]
+
+    def launch(self, reference: str, stdio: Stdio) -> Running:
+        """Starts a pod and owns it.
+
+        :raises KurmaError: see :meth:`PodManager.start`.
+        """
+        return self.take(self._manager.start(reference, stdio))
+
+    def take(self, pod: OwnedPod) -> Running:
+        """Owns a pod that is up."""
+        fd, running = pod.fileno(), Running(pod)
+        with self._lock:
+            self._pods[fd] = running
+        self._poll.register(fd, select.EPOLLIN | select.EPOLLONESHOT)
+        return running
+
+    def running(self, uuid: str) -> Running | None:
+        """None: that pod is not owned here."""
+        with self._lock:
+            return next((running for running in self._pods.values() if running.uuid == uuid), None)
+
+    def _run(self) -> None:
+        while not self._closing:
+            for fd, _ in self._poll.poll():
+                if fd == self._wake:
+                    continue
+                with self._lock:
+                    running = self._pods[fd]
+                self._workers.submit(self._finish, fd, running)
+
+    def _finish(self, fd: int, running: Running) -> None:
+        record, failed = None, None
+        try:
+            record = running.pod.finish()
+        except KurmaError as error:
+            failed = error
+            if not isinstance(error, PodNotFoundError):
+                _LOG.error("%s", error.message)
+        except Exception as error:  # noqa: BLE001 (whoever waits is told of it)
+            failed = KurmaError(f"pod {running.uuid}: its teardown failed: {type(error).__name__}: {error}")
+            _LOG.exception("pod %s: its teardown failed", running.uuid)
+        finally:
+            with self._lock:
+                self._pods.pop(fd, None)
+            self._poll.unregister(fd)
+            running.pod.close()
+        running._end(record, failed, lambda: self._then(record))
+
+    def _then(self, record: PodRecord | None) -> None:
+        if record is None:
+            return
+        try:
+            self._ended(record)
+        except Exception:  # noqa: BLE001 (the daemon goes on)
+            _LOG.exception("pod %s: what was to follow its end failed", record.uuid)
+
+
+__all__ = ["Owners", "Running"]

@@ -1,0 +1,96 @@
+"""Operations on pods."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kurma_core.daemon.foreground import run as run_foreground
+from kurma_core.daemon.operations import Call, Query, operation
+from kurma_core.pods import request_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Json = Any
+_FORCE = Query("force", "flag", "at once, and by force", default=False)
+_TIMEOUT = Query("timeout", "seconds", "how long it has before it is ended by force")
+
+
+@operation("GET", "/v1/pods", "List pods, the oldest first.", rights="read", result="Pods")
+def pods(call: Call) -> Json:
+    return [record.to_json() for record in call.client.pods()]
+
+
+@operation("POST", "/v1/pods", "Prepare a pod.", body="PodRequest", result="Pod")
+def pod_prepare(call: Call) -> Json:
+    return call.client.prepare(request_json.from_json(call.body)).to_json()
+
+
+@operation("GET", "/v1/pods/{pod}", "Show a pod.", rights="read", result="Pod")
+def pod(call: Call) -> Json:
+    return call.client.pod(call.path["pod"]).to_json()
+
+
+@operation("DELETE", "/v1/pods/{pod}", "Remove a pod that does not run.", query=(_FORCE,))
+def pod_remove(call: Call) -> None:
+    call.client.rm(call.path["pod"], force=call.query["force"])
+
+
+@operation("POST", "/v1/pods/{pod}/start", "Start a prepared or ended pod; it runs on by itself.", result="Pod")
+def pod_start(call: Call) -> Json:
+    running = call.daemon.launch(call.path["pod"])
+    return call.client.pod(running.uuid).to_json()
+
+
+@operation("POST", "/v1/pods/{pod}/stop", "Stop a pod.", query=(_FORCE, _TIMEOUT), result="Pod")
+def pod_stop(call: Call) -> Json:
+    force, timeout = call.query["force"], call.query["timeout"]
+    return call.client.stop(call.path["pod"], timeout=timeout, force=force).to_json()
+
+
+@operation(
+    "POST",
+    "/v1/pods/{pod}/kill",
+    "Send a signal to the apps of a pod.",
+    query=(Query("signal", "whole", "its number", default=15), Query("app", "text", "only to that one")),
+)
+def pod_kill(call: Call) -> None:
+    call.client.kill(call.path["pod"], call.query["signal"], call.query["app"])
+
+
+@operation("GET", "/v1/pods/{pod}/wait", "Wait for a pod's end.", rights="read", result="Pod")
+def pod_wait(call: Call) -> Json:
+    return call.client.wait(call.path["pod"]).to_json()
+
+
+@operation(
+    "GET",
+    "/v1/pods/{pod}/logs",
+    "What the apps of a pod have written, a line of JSON for each.",
+    rights="read",
+    kind="lines",
+    query=(
+        Query("app", "text", "only of that one"),
+        Query("follow", "flag", "and what they will write", default=False),
+        Query("tail", "whole", "only the last so many lines of what is there"),
+        Query("since", "whole", "nanoseconds since 1970: only what was written from then on"),
+        Query("stream", "text", "only that one", choices=("stdout", "stderr")),
+        Query("instance", "whole", "of that execution of the app; -1: the one before the last"),
+    ),
+    result="LogLine",
+)
+def pod_logs(call: Call) -> Iterator[Json]:
+    query = dict(call.query)
+    for text in call.client.logs(call.path["pod"], query.pop("app"), **query):
+        yield {
+            "app": text.app,
+            "at": text.at,
+            "stream": text.stream,
+            "partial": text.partial,
+            "text": text.text.decode("utf-8", "surrogateescape"),
+        }
+
+
+@operation("POST", "/v1/pods/run", "Prepare a pod and run it, with its output.", kind="stream", body="PodRequest")
+def pod_run(call: Call) -> Json:
+    return run_foreground(call, request_json.from_json(call.body))

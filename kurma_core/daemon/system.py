@@ -1,0 +1,25 @@
+"""Operations on the daemon itself, and what this host and installation are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kurma_core.daemon.operations import Call, operation
+from kurma_core.version import VERSION
+
+Json = Any
+
+
+@operation("GET", "/healthz", "Whether the daemon is well.", rights="read", result="Health")
+def healthz(call: Call) -> Json:
+    return {"status": "ok", "version": VERSION}
+
+
+@operation("GET", "/v1/info", "What this host and this installation are.", rights="read", result="Info")
+def info(call: Call) -> Json:
+    return call.client.info()
+
+
+@operation("GET", "/v1/version", "Kurma's version.", rights="read", result="Version")
+def version(call: Call) -> Json:
+    return {"version": VERSION}

@@ -1,0 +1,80 @@
+"""A kurmad of its own for a test, on a state directory whose stager and busybox image are there already."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from kurma_core.client import Settings, connect
+from kurma_core.client.wire import Connection
+from tests.integration.pods.conftest import (  # noqa: F401 (fixtures)
+    busybox_id,
+    busybox_image,
+    make_house,
+    session_state,
+)
+
+
+class Kurmad:
+    """A running daemon. :param house: whose state directory it serves."""
+
+    def __init__(self, house, *arguments):
+        self.house = house
+        self.socket = f"{house.state}/run/kurmad.sock"
+        self.log = Path(f"{house.state}/kurmad.log")
+        which = ["--dir", house.state, "--config", house.config_file]
+        self.command = [sys.executable, "-m", "kurma_core.cli.main", *which, "daemon", *arguments]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self.wait_up()
+
+    def wait_up(self):
+        deadline = time.monotonic() + 20
+        while True:
+            connection = Connection.open(self.socket, required=False) if os.path.exists(self.socket) else None
+            if connection is not None:
+                connection.close()
+                return
+            assert self.process.poll() is None, self.log.read_text()
+            assert time.monotonic() < deadline, self.log.read_text()
+            time.sleep(0.02)
+
+    def end(self, number=signal.SIGTERM):
+        """Its exit code."""
+        self.process.send_signal(number)
+        return self.process.wait(20)
+
+
+@pytest.fixture
+def kurmad(make_house):  # noqa: F811
+    """Makes daemons; those that run at the end are ended."""
+    made = []
+
+    def make(*arguments, house=None):
+        daemon = Kurmad(house or make_house(), *arguments)
+        made.append(daemon)
+        return daemon
+
+    yield make
+    for daemon in made:
+        if daemon.process.poll() is None:
+            assert daemon.end() == 0, daemon.log.read_text()
+
+
+@pytest.fixture
+def ask():
+    """A client that goes by way of a daemon."""
+    clients = []
+
+    def make(daemon):
+        client = connect(Settings(daemon.house.config_file, daemon.house.state, host=f"unix:{daemon.socket}"))
+        clients.append(client)
+        return client
+
+    yield make
+    for client in clients:
+        client.close()

@@ -1,0 +1,73 @@
+"""kurmad: pods made through it are its own, and outlive whoever asked for them."""
+
+import json
+import os
+import signal
+import subprocess
+
+import pytest
+
+from kurma_core.client.remote import RemoteClient
+from kurma_core.client.wire import Connection
+from kurma_core.errors import HostError, PodNotFoundError
+from kurma_core.hookspecs import Stdio
+
+pytestmark = pytest.mark.root
+
+
+@pytest.fixture
+def null():
+    fd = os.open("/dev/null", os.O_RDWR)
+    yield Stdio(fd, fd, fd)
+    os.close(fd)
+
+
+def test_a_pod_in_the_foreground_belongs_to_the_daemon(kurmad, ask, null):
+    daemon = kurmad()
+    client, lines, seen = ask(daemon), [], []
+    assert isinstance(client, RemoteClient)
+
+    def prepared(record):
+        seen.append(record)
+
+    request = daemon.house.request("echo hello; echo oops >&2; exit 3")
+    record = client.run(request, null, lines.append, prepared=prepared)
+    assert [(one.stream, one.text) for one in lines] == [("stdout", b"hello"), ("stderr", b"oops")]
+    assert (record.state, record.exit_code) == ("stopped", 3)
+    assert [one.state for one in seen] == ["prepared"]
+    assert client.pod(record.uuid) == daemon.house.client.pod(record.uuid)
+    client.rm(record.uuid)
+    with pytest.raises(PodNotFoundError):
+        client.pod(record.uuid)
+
+
+def test_a_started_pod_runs_on_when_the_daemon_ends(kurmad, ask):
+    daemon = kurmad()
+    record = ask(daemon).prepare(daemon.house.request("while :; do sleep 0.1; done"))
+    connection = Connection.open(daemon.socket)
+    answer = connection.request("POST", f"/v1/pods/{record.uuid}/start", b"")
+    assert answer.status == 200
+    started = json.loads(answer.read())
+    connection.close()
+    assert (started["state"], started["owner"]) == ("running", daemon.process.pid)
+    assert daemon.end() == 0
+    assert not os.path.exists(daemon.socket)
+    assert daemon.house.client.pod(record.uuid).state == "running"
+
+
+def test_there_is_one_daemon_for_a_state_directory(kurmad):
+    daemon = kurmad()
+    second = subprocess.run(daemon.command, capture_output=True, text=True, timeout=20)
+    assert (second.returncode, second.stdout) == (125, "")
+    assert second.stderr.splitlines() == [f"kurma: a kurmad serves {daemon.house.state} already"]
+    assert daemon.process.poll() is None
+    assert os.path.exists(daemon.socket)
+
+
+def test_a_daemon_that_was_killed_is_followed_by_another(kurmad, ask):
+    daemon = kurmad()
+    daemon.end(signal.SIGKILL)
+    assert os.path.exists(daemon.socket)
+    with pytest.raises(HostError, match="cannot reach the daemon"):
+        ask(daemon)
+    assert isinstance(ask(kurmad(house=daemon.house)), RemoteClient)
