@@ -147,13 +147,17 @@ def test_a_network_may_reach_a_bridge_of_others(pod, stack, tmp_path, kind, worl
     apart_again = bridged("bridge", "open", 7, tmp_path)
     for entry in ({**apart_again, "reaches": ["ktest2"]}, apart_again):
         networking = networking_of(tmp_path, {"container_networks": [entry]}, "state")
-        stack.callback(networking.remove, "open")
+        if "reaches" in entry:  # the second time it is the same network
+            stack.callback(networking.remove, "open")
         here = NetPod(networking, stack)
         stack.callback(here.leave)
         here.join("open")
         for family in FAMILIES:
             with there.listen(80) as server, here.listen(80) as ours:
-                assert here.is_cut_off(server, there.addresses[family], 80) == (entry is apart_again)
+                if entry is apart_again:
+                    assert here.is_cut_off(server, there.addresses[family], 80)
+                else:
+                    here.reaches(server, there.addresses[family], 80)
                 assert there.is_cut_off(ours, here.addresses[family], 80)
 
 

@@ -18,7 +18,9 @@ NETWORKS = {"container_networks": [{"name": "leaky", "plugin": "leaky"}]}
 LIVES = "trap exit TERM; echo up; while :; do sleep 0.02; done"
 #: That it is on its network: the default one, or ``leaky``.
 REACHES = "ping -c1 -W3 $(ip route | sed -n 's/^default via \\([^ ]*\\).*/\\1/p') >&2"
-JOINED = "ip address show dev eth0 | grep -q 10.77.0"
+JOINED = {"default": REACHES, "leaky": "ip address show dev eth0 | grep -q 10.77.0"}
+#: The built-in one, and one of a driver that has nothing but its own records to go by.
+EACH = pytest.mark.parametrize("net", JOINED)
 
 
 def output(*command):
@@ -112,33 +114,55 @@ def test_after_a_reboot(own_house):
 # --- a state directory that is moved -----------------------------------------------------------------------------
 
 
-def test_moved_while_no_pod_runs(own_house, leaky_plugin, tmp_path):
+def bridge_of(before):
+    """Names, addresses and MACs of the bridges that are there and were not before."""
+    found = json.loads(output("ip", "-j", "address", "show", "type", "bridge"))
+    return {
+        (one["ifname"], one["address"], each["local"], each["prefixlen"])
+        for one in found
+        for each in one["addr_info"]
+        if one["ifname"] not in before and each["scope"] == "global"
+    }
+
+
+def nothing_is_left(net, before):
+    assert links() == before
+    ruleset = output("nft", "list", "ruleset")
+    assert "leaky" not in ruleset
+    assert net == "leaky" or "kurma-" not in ruleset
+
+
+@EACH
+def test_moved_while_no_pod_runs(own_house, leaky_plugin, tmp_path, net):
     house = own_house("old", NETWORKS)
     before = links()
-    ended, _ = house.run(JOINED, net="leaky")
+    ended, _ = house.run(JOINED[net], net=net)
     assert ended.exit_code == 0
-    prepared = house.client.prepare(house.request(JOINED, net="leaky", userns="auto"))
+    bridge = bridge_of(before)
+    prepared = house.client.prepare(house.request(JOINED[net], net=net, userns="auto"))
     house.client.close()
     os.rename(tmp_path / "old", tmp_path / "new")
     moved = own_house("new", NETWORKS)
     assert {record.state for record in moved.client.pods()} == {"stopped", "prepared"}
-    with moved.running(LIVES, net="leaky") as other:
+    with moved.running(LIVES, net=net) as other:
+        assert bridge_of(before) == bridge
+        assert net == "leaky" or len(bridge) == 2, "of both families"
         for pod in (ended, prepared):
             record, _ = moved.start(pod.uuid)
             assert (record.exit_code, record.reason) == (0, None)
             assert address(moved, pod) != address(moved, other)
     assert moved.client.network_check() == []
     assert not (tmp_path / "old").exists(), "nothing writes there any more"
-    moved.client.network_rm("leaky")
-    assert links() == before
-    assert "leaky" not in output("nft", "list", "ruleset")
+    moved.client.network_rm(net)
+    nothing_is_left(net, before)
 
 
-def test_moved_while_a_pod_runs(own_house, leaky_plugin, tmp_path):
+@EACH
+def test_moved_while_a_pod_runs(own_house, leaky_plugin, tmp_path, net):
     """It goes on; its owner takes it down at its end and says why it cannot record that, the next command does."""
     house = own_house("old", NETWORKS)
     before = links()
-    run = house.launch(LIVES, net="leaky", userns="auto", name="mover")
+    run = house.launch(LIVES, net=net, userns="auto", name="mover")
     run.wait_output("up")
     uuid = run.uuid
     house.client.close()
@@ -147,7 +171,7 @@ def test_moved_while_a_pod_runs(own_house, leaky_plugin, tmp_path):
     run.house = moved
     record = moved.client.pod(uuid)
     assert (record.state, record.owner) == ("running", run.process.pid)
-    assert moved.enter(uuid, "sh", "-c", JOINED)[0] == 0
+    assert moved.enter(uuid, "sh", "-c", JOINED[net])[0] == 0
     assert moved.client.network_check() == []
     os.kill(record.stager_pid, signal.SIGTERM)
     assert run.wait() == 125
@@ -158,9 +182,8 @@ def test_moved_while_a_pod_runs(own_house, leaky_plugin, tmp_path):
     assert moved.client.gc(grace=1000) == ()
     assert moved.client.network_check() == []
     again = moved.launch(start=uuid)
-    assert moved.enter(uuid, "sh", "-c", JOINED)[0] == 0
+    assert moved.enter(uuid, "sh", "-c", JOINED[net])[0] == 0
     moved.client.stop(uuid)
     again.wait()
-    moved.client.network_rm("leaky")
-    assert links() == before
-    assert "leaky" not in output("nft", "list", "ruleset")
+    moved.client.network_rm(net)
+    nothing_is_left(net, before)

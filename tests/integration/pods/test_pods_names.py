@@ -17,7 +17,14 @@ from tests.integration.pods.support import alive, until
 pytestmark = pytest.mark.root
 
 
-def network(name, number, **more):
+#: Which plugin serves the networks.
+KINDS = pytest.mark.parametrize("town", ["cni", "bridge"], indirect=True)
+
+
+def network(kind, name, number, **more):
+    subnets = [f"10.77.{number}.0/24", f"fd77:0:0:{number}::/64"]
+    if kind == "bridge":
+        return {"name": name, "plugin": "bridge", "bridge": f"names{number}", "subnets": subnets, **more}
     return {
         "name": name,
         "plugin": "cni",
@@ -28,7 +35,7 @@ def network(name, number, **more):
         "ipMasq": True,
         "ipam": {
             "type": "host-local",
-            "ranges": [[{"subnet": f"10.77.{number}.0/24"}], [{"subnet": f"fd77:0:0:{number}::/64"}]],
+            "ranges": [[{"subnet": subnet}] for subnet in subnets],
             "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}],
         },
         **more,
@@ -41,21 +48,21 @@ def resolvers(tmp_path_factory):
 
 
 @pytest.fixture
-def town(make_town):
+def town(make_town, request):
     """A house whose pods have resolvers, and three networks, ``quiet`` without names."""
-    return make_town()
+    return make_town(getattr(request, "param", "cni"))
 
 
 @pytest.fixture
 def make_town(make_house, resolvers):
-    """``make_town(KEY=…)``: the same with more configuration."""
+    """``make_town(KIND, KEY=…)``: the same with more configuration."""
     with contextlib.ExitStack() as stack:
-        yield lambda **config: stack.enter_context(the_town(make_house, resolvers, config))
+        yield lambda kind="cni", **config: stack.enter_context(the_town(make_house, resolvers, kind, config))
 
 
 @contextlib.contextmanager
-def the_town(make_house, resolvers, config):
-    networks = [network("one", 1), network("two", 2), network("quiet", 3, names=False)]
+def the_town(make_house, resolvers, kind, config):
+    networks = [network(kind, "one", 1), network(kind, "two", 2), network(kind, "quiet", 3, names=False)]
     house = make_house({"stop_timeout": 1, "container_networks": networks, **config})
     house.image = house.client.images.fetch(resolvers).id
     # Nobody listens there: what no hosts file knows is soon given up.
@@ -81,6 +88,7 @@ def lookup(house, pod, name, resolver="musl"):
     return house.enter(pod, "sh", "-c", LOOKUPS[resolver].format(name=name))[1].split()
 
 
+@KINDS
 def test_pods_find_each_other_as_they_come_and_go(town):
     """By every resolver, in both directions, also from an app that was there first; if they share a network."""
     with town.running(name="first", net=["one"]), town.running(name="alone", net=["two"]):
@@ -106,6 +114,7 @@ def test_pods_find_each_other_as_they_come_and_go(town):
         assert town.enter("first", "grep", "-c", "kurma", "/etc/hosts")[1].strip() == "0"
 
 
+@KINDS
 def test_a_restart_brings_a_new_address(town):
     with town.running(name="first", net="one"):
         town.launch("sleep 1000", name="moving", net="one")
