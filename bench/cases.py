@@ -91,13 +91,26 @@ def run_none(bench: Bench) -> list[Figure]:
 
 
 def run_bridge(bench: Bench) -> list[Figure]:
-    """The whole command, on each one's default bridge."""
+    """The whole command, on each one's default bridge; and what the bridge adds to the same without a network. All
+    four take turns, and what is subtracted is of the same round."""
+    true = ["/bin/true"]
     sides = {
-        KURMA: bench.of_kurma(bench.kurma.run(command=["/bin/true"])),
-        "podman": bench.of_podman(bench.podman.run("--network", "podman", command=["/bin/true"])),
+        KURMA: bench.of_kurma(bench.kurma.run(command=true)),
+        f"{KURMA} none": bench.of_kurma(bench.kurma.run("--net", "none", command=true)),
+        "podman": bench.of_podman(bench.podman.run("--network", "podman", command=true)),
+        "podman none": bench.of_podman(bench.podman.run("--network", "none", command=true)),
+    }
+    values = alternate(sides, bench.rounds)
+    added = {
+        side: tuple(bridge - none for bridge, none in zip(values[side], values[f"{side} none"], strict=True))
+        for side in (KURMA, "podman")
     }
     what = "`run --rm` on the default bridge, `/bin/true`: the whole command"
-    return [Figure("run-bridge", what, "ms", alternate(sides, bench.rounds))]
+    setup = "what the default bridge adds to `run --rm`: the whole command with it, less without"
+    return [
+        Figure("run-bridge", what, "ms", {side: values[side] for side in added}),
+        Figure("network-setup", setup, "ms", added, ("podman", 0.5)),
+    ]
 
 
 def network_scale(bench: Bench) -> list[Figure]:

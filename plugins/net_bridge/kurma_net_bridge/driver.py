@@ -164,8 +164,7 @@ class BridgeNetwork:
             records.settle(owner)
             self._rules.withdraw(self._rules_of(records, context.attachment.config), context.pod)
         try:
-            with Netlink() as netlink:
-                netlink.delete_link(links.host_end(context.pod, context.interface))
+            links.remove_pair(links.host_end(context.pod, context.interface))
         except NetlinkError as error:
             raise refused(name, error) from error
         if os.path.isdir(records.directory):

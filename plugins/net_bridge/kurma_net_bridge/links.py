@@ -5,6 +5,7 @@ Functions that take a :class:`Netlink` raise :class:`NetlinkError` where the ker
 
 from __future__ import annotations
 
+import _thread
 import binascii
 import errno
 import os
@@ -25,6 +26,8 @@ _MARK = "kurma"
 _BRIDGE_MAC = bytes((0x02, 0x6B))
 #: Locally administered; the rest is of the pod's address, so that neighbours need not forget who had it before.
 _POD_MAC = bytes((0x0A, 0x58))
+#: How often one that is being removed is looked for; seconds.
+_GONE_STEP = 0.0005
 #: How long a new port of a bridge is waited for at most, and how often it is looked at; seconds.
 _PORT_SECONDS, _PORT_STEP = 2.0, 0.0005
 
@@ -261,6 +264,41 @@ def wait_for_port(netlink: Netlink, owner: Owner) -> None:
         if link is None or link.forwarding:
             return
         time.sleep(_PORT_STEP)
+
+
+def remove_pair(name: str) -> None:
+    """A pod's interface and its peer ``name``, on the host, are gone after this; none there is success.
+
+    They are gone within a millisecond, from the bridge and from both namespaces, and their names may be taken
+    again. The kernel lets whoever removed them wait for 10 to 30 ms more, until nobody reads what it had of them
+    (``rcu_barrier``): a thread does that, beside the rest of the pod's end. A process that ends waits for it.
+
+    :raises NetlinkError: the kernel refuses.
+    """
+    failures: list[BaseException] = []
+    done = _thread.allocate_lock()
+    done.acquire()
+    removing, looking = Netlink(), Netlink()
+
+    def remove() -> None:
+        try:
+            with removing:
+                removing.delete_link(name)
+        except BaseException as error:  # noqa: BLE001 - raised again, in the caller's thread
+            failures.append(error)
+        finally:
+            done.release()
+
+    with looking:
+        try:
+            _thread.start_new_thread(remove, ())
+        except RuntimeError:  # no more threads: it takes longer, then
+            remove()
+        while not done.acquire(timeout=_GONE_STEP):
+            if looking.link(name) is None:
+                return
+    if failures:
+        raise failures[0]
 
 
 def port_is_right(link: Link | None, settings: Settings, bridge: Link) -> bool:

@@ -147,12 +147,12 @@ class Rules:
 
     def _choice(self, netfilter: Netfilter, network: NetworkRules) -> _Backend:
         """What makes rules. :raises NetworkError: there is nothing."""
-        from kurma_net_bridge.rules.iptables import Iptables
-        from kurma_net_bridge.rules.xtables import installed
-
         nft = find_program("nft")
         if nft is not None and netfilter.has_tables():
             return Nftables(nft)
+        from kurma_net_bridge.rules.iptables import Iptables
+        from kurma_net_bridge.rules.xtables import installed
+
         programs = {family: installed(family) for family in network.families}
         missing = ["iptables" if family == 4 else "ip6tables" for family, found in programs.items() if not found]
         if not missing:
