@@ -226,7 +226,8 @@ def only(monkeypatch, tmp_path, *names):
         found = shutil.which(target or name)
         assert found, each
         (directory / name).symlink_to(found)
-    monkeypatch.setattr("kurma_net_bridge.rules.tool.search_path", lambda: str(directory))
+    for module in ("kurma_core.linux.programs", "kurma_net_bridge.rules.tool"):
+        monkeypatch.setattr(f"{module}.search_path", lambda: str(directory))
 
 
 def iptables(flavour):
