@@ -12,20 +12,32 @@ import errno
 import os
 import struct
 
+from kurma_core.linux.netlink_message import (
+    ACK,
+    DONE,
+    DUMP,
+    ERROR,
+    HEADER,
+    INTERRUPTED,
+    REQUEST,
+    attribute,
+    integer,
+    message,
+    nest,
+    parse_attributes,
+    split,
+    string,
+)
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # linux/netlink.h
-_HEADER = struct.Struct("=IHHII")
-_ERROR, _DONE = 2, 3
-_REQUEST, _ACK, _DUMP = 0x1, 0x4, 0x300
 _CREATE_NEW, _CREATE_MORE = 0x600, 0xC00
-_INTERRUPTED, _CAPPED, _TLVS = 0x10, 0x100, 0x200
+_TLVS = 0x200
 _SOL_NETLINK, _EXT_ACK, _CAP_ACK, _STRICT = 270, 11, 10, 12
 _ERROR_MESSAGE = 1
-_TYPE_MASK = 0x3FFF
-_NESTED = 0x8000
 # linux/rtnetlink.h, if_link.h, if_addr.h, veth.h
 _NEWLINK, _DELLINK, _GETLINK = 16, 17, 18
 _NEWADDR, _DELADDR, _GETADDR = 20, 21, 22
@@ -33,7 +45,6 @@ _NEWROUTE, _DELROUTE, _GETROUTE = 24, 25, 26
 _LINK = struct.Struct("=BxHiII")
 _ADDRESS = struct.Struct("=BBBBI")
 _ROUTE = struct.Struct("=BBBBBBBBI")
-_ATTRIBUTE = struct.Struct("=HH")
 _NUMBER = struct.Struct("=I")
 _IFLA_ADDRESS, _IFLA_NAME, _IFLA_MTU, _IFLA_MASTER, _IFLA_LINKINFO, _IFLA_ALIAS = 1, 3, 4, 10, 18, 20
 _IFLA_NET_NS_FD = 28
@@ -83,11 +94,11 @@ class Link:
     def __init__(self, body: bytes) -> None:
         """:param body: of the kernel's message."""
         _, _, index, flags, _ = _LINK.unpack_from(body)
-        attributes = _attributes(body, _LINK.size)
-        info = _attributes(attributes.get(_IFLA_LINKINFO, b""), 0)
+        attributes = parse_attributes(body, _LINK.size)
+        info = parse_attributes(attributes.get(_IFLA_LINKINFO, b""), 0)
         port = {}
         if info.get(_PORT_KIND, b"").rstrip(b"\0") == b"bridge":
-            port = _attributes(info.get(_PORT_DATA, b""), 0)
+            port = parse_attributes(info.get(_PORT_DATA, b""), 0)
         self.index: int = index
         self.name = os.fsdecode(attributes[_IFLA_NAME].rstrip(b"\0"))
         self.kind = info.get(_KIND, b"").rstrip(b"\0").decode()
@@ -148,7 +159,7 @@ class Netlink:
 
     def link(self, name: str) -> Link | None:
         """The interface of that name, other names of it included. None: there is none."""
-        body = _LINK.pack(0, 0, 0, 0, 0) + _text(_IFLA_NAME, name)
+        body = _LINK.pack(0, 0, 0, 0, 0) + string(_IFLA_NAME, name)
         try:
             answers = list(self._ask(f"find interface {name}", _GETLINK, 0, body))
         except NetlinkError as error:
@@ -161,19 +172,19 @@ class Netlink:
         """Every interface, or those that are ports of a bridge, or of a kind."""
         body = _LINK.pack(0, 0, 0, 0, 0)
         if master:
-            body += _number(_IFLA_MASTER, master)
+            body += integer(_IFLA_MASTER, master)
         if kind:
-            body += _nest(_IFLA_LINKINFO, _text(_KIND, kind))
+            body += nest(_IFLA_LINKINFO, string(_KIND, kind))
         found = [Link(one) for one in self._list("list interfaces", _GETLINK, body)]
         return [one for one in found if (not master or one.master == master) and (not kind or one.kind == kind)]
 
     def add_bridge(self, name: str, *, mac: bytes, mtu: int | None = None) -> None:
         """A bridge, down yet. Its MAC stays what it is as ports come and go."""
-        body = _LINK.pack(0, 0, 0, 0, 0) + _text(_IFLA_NAME, name) + _attribute(_IFLA_ADDRESS, mac)
+        body = _LINK.pack(0, 0, 0, 0, 0) + string(_IFLA_NAME, name) + attribute(_IFLA_ADDRESS, mac)
         if mtu is not None:
-            body += _number(_IFLA_MTU, mtu)
+            body += integer(_IFLA_MTU, mtu)
         self._change(
-            f"make bridge {name}", _NEWLINK, _CREATE_NEW, body + _nest(_IFLA_LINKINFO, _text(_KIND, "bridge"))
+            f"make bridge {name}", _NEWLINK, _CREATE_NEW, body + nest(_IFLA_LINKINFO, string(_KIND, "bridge"))
         )
 
     def add_veth(
@@ -192,15 +203,15 @@ class Netlink:
         :param namespace: descriptor of the peer's network namespace. :param mac: the peer's; None: any.
         :param mtu: of both. :param master: index of the bridge that the one here is a port of.
         """
-        size = b"" if mtu is None else _number(_IFLA_MTU, mtu)
-        other = _LINK.pack(0, 0, 0, 0, 0) + _text(_IFLA_NAME, peer) + size
+        size = b"" if mtu is None else integer(_IFLA_MTU, mtu)
+        other = _LINK.pack(0, 0, 0, 0, 0) + string(_IFLA_NAME, peer) + size
         if mac is not None:
-            other += _attribute(_IFLA_ADDRESS, mac)
-        other += _number(_IFLA_NET_NS_FD, namespace)
-        body = _LINK.pack(0, 0, 0, _IFF_UP, _IFF_UP) + _text(_IFLA_NAME, name) + size
+            other += attribute(_IFLA_ADDRESS, mac)
+        other += integer(_IFLA_NET_NS_FD, namespace)
+        body = _LINK.pack(0, 0, 0, _IFF_UP, _IFF_UP) + string(_IFLA_NAME, name) + size
         if master:
-            body += _number(_IFLA_MASTER, master)
-        body += _nest(_IFLA_LINKINFO, _text(_KIND, "veth") + _nest(_DATA, _nest(_PEER, other)))
+            body += integer(_IFLA_MASTER, master)
+        body += nest(_IFLA_LINKINFO, string(_KIND, "veth") + nest(_DATA, nest(_PEER, other)))
         self._change(f"make interface {name} with {peer} in the other namespace", _NEWLINK, _CREATE_NEW, body)
 
     def set_link(
@@ -221,24 +232,24 @@ class Netlink:
         :param hairpin: and ``isolated``: of a bridge's port, which it must be already.
         """
         change = 0 if up is None else _IFF_UP
-        body = _LINK.pack(0, 0, 0, _IFF_UP if up else 0, change) + _text(_IFLA_NAME, name)
+        body = _LINK.pack(0, 0, 0, _IFF_UP if up else 0, change) + string(_IFLA_NAME, name)
         if mac is not None:
-            body += _attribute(_IFLA_ADDRESS, mac)
+            body += attribute(_IFLA_ADDRESS, mac)
         if mtu is not None:
-            body += _number(_IFLA_MTU, mtu)
+            body += integer(_IFLA_MTU, mtu)
         if master is not None:
-            body += _number(_IFLA_MASTER, master)
+            body += integer(_IFLA_MASTER, master)
         if alias is not None:
-            body += _attribute(_IFLA_ALIAS, alias.encode())
-        port = b"" if hairpin is None else _attribute(_HAIRPIN, bytes((hairpin,)))
-        port += b"" if isolated is None else _attribute(_ISOLATED, bytes((isolated,)))
+            body += attribute(_IFLA_ALIAS, alias.encode())
+        port = b"" if hairpin is None else attribute(_HAIRPIN, bytes((hairpin,)))
+        port += b"" if isolated is None else attribute(_ISOLATED, bytes((isolated,)))
         if port:
-            body += _nest(_IFLA_LINKINFO, _text(_PORT_KIND, "bridge") + _nest(_PORT_DATA, port))
+            body += nest(_IFLA_LINKINFO, string(_PORT_KIND, "bridge") + nest(_PORT_DATA, port))
         self._change(f"change interface {name}", _NEWLINK, 0, body)
 
     def delete_link(self, name: str) -> bool:
         """False: there is none. A pair goes whole, whatever namespace its other end is in."""
-        body = _LINK.pack(0, 0, 0, 0, 0) + _text(_IFLA_NAME, name)
+        body = _LINK.pack(0, 0, 0, 0, 0) + string(_IFLA_NAME, name)
         try:
             self._change(f"remove interface {name}", _DELLINK, 0, body)
         except NetlinkError as error:
@@ -256,7 +267,7 @@ class Netlink:
         for answer in self._list("list addresses", _GETADDR, body):
             _, length, _, _, holder = _ADDRESS.unpack_from(answer)
             if holder == index:
-                attributes = _attributes(answer, _ADDRESS.size)
+                attributes = parse_attributes(answer, _ADDRESS.size)
                 found.append(Address(attributes.get(_IFA_LOCAL) or attributes[_IFA_ADDRESS], length))
         return found
 
@@ -268,7 +279,7 @@ class Netlink:
         body = self._address(index, address, length)
         if len(address) == 4 and length < 31:
             rest = (1 << (32 - length)) - 1
-            body += _attribute(_IFA_BROADCAST, (int.from_bytes(address, "big") | rest).to_bytes(4, "big"))
+            body += attribute(_IFA_BROADCAST, (int.from_bytes(address, "big") | rest).to_bytes(4, "big"))
         self._change(f"add address {_shown(address, length)}", _NEWADDR, _CREATE_NEW, body)
 
     def delete_address(self, index: int, address: bytes, length: int) -> None:
@@ -281,7 +292,7 @@ class Netlink:
         family = _FAMILIES[4 if len(address) == 4 else 6]
         flags = _PERMANENT | (_NODAD if len(address) == 16 else 0)
         head = _ADDRESS.pack(family, length, flags, _UNIVERSE, index)
-        return head + _attribute(_IFA_LOCAL, address) + _attribute(_IFA_ADDRESS, address)
+        return head + attribute(_IFA_LOCAL, address) + attribute(_IFA_ADDRESS, address)
 
     def add_route(self, index: int, destination: bytes, length: int, gateway: bytes | None = None) -> None:
         """By one interface, in the main table.
@@ -293,10 +304,10 @@ class Netlink:
         family = _FAMILIES[4 if len(destination) == 4 else 6]
         body = _ROUTE.pack(family, length, 0, 0, _MAIN, _STATIC, scope, _UNICAST, 0)
         if length:
-            body += _attribute(_RTA_DST, destination)
+            body += attribute(_RTA_DST, destination)
         if gateway is not None:
-            body += _attribute(_RTA_GATEWAY, gateway)
-        body += _number(_RTA_OIF, index)
+            body += attribute(_RTA_GATEWAY, gateway)
+        body += integer(_RTA_OIF, index)
         self._change(f"add a route to {_shown(destination, length)}", _NEWROUTE, _CREATE_NEW, body)
 
     def add_local_route(self, index: int, address: bytes, metric: int) -> None:
@@ -305,7 +316,7 @@ class Netlink:
         :param metric: the lower, the sooner it is taken. :raises NetlinkError: EEXIST: there is this very one.
         """
         body = _ROUTE.pack(_socket.AF_INET6, 128, 0, 0, _LOCAL_TABLE, _STATIC, _UNIVERSE, _LOCAL, 0)
-        body += _attribute(_RTA_DST, address) + _number(_RTA_OIF, index) + _number(_RTA_PRIORITY, metric)
+        body += attribute(_RTA_DST, address) + integer(_RTA_OIF, index) + integer(_RTA_PRIORITY, metric)
         self._change(f"add a route to {_shown(address, 128)}", _NEWROUTE, _CREATE_MORE, body)
 
     def routes(self, index: int) -> list[tuple[bytes, int, bytes | None]]:
@@ -317,7 +328,7 @@ class Netlink:
             body = _ROUTE.pack(family, 0, 0, 0, 0, 0, 0, 0, 0)
             for answer in self._list("list routes", _GETROUTE, body):
                 _, length, _, _, table, _, _, _, _ = _ROUTE.unpack_from(answer)
-                attributes = _attributes(answer, _ROUTE.size)
+                attributes = parse_attributes(answer, _ROUTE.size)
                 out = attributes.get(_RTA_OIF)
                 if table == _MAIN and out is not None and _NUMBER.unpack(out)[0] == index:
                     found.append((attributes.get(_RTA_DST, bytes(size)), length, attributes.get(_RTA_GATEWAY)))
@@ -326,13 +337,13 @@ class Netlink:
     # -- messages --
 
     def _change(self, what: str, kind: int, flags: int, body: bytes) -> None:
-        for _ in self._ask(what, kind, flags | _ACK, body):
+        for _ in self._ask(what, kind, flags | ACK, body):
             pass
 
     def _list(self, what: str, kind: int, body: bytes) -> list[bytes]:
         for _ in range(_ATTEMPTS):
             try:
-                return list(self._ask(what, kind, _DUMP, body))
+                return list(self._ask(what, kind, DUMP, body))
             except NetlinkError as error:
                 if error.errno != errno.EINTR:
                     raise
@@ -341,31 +352,22 @@ class Netlink:
     def _ask(self, what: str, kind: int, flags: int, body: bytes) -> Iterator[bytes]:
         """Bodies of the kernel's answers."""
         self._number += 1
-        self._socket.send(_HEADER.pack(_HEADER.size + len(body), kind, flags | _REQUEST, self._number, 0) + body)
+        self._socket.send(message(kind, flags | REQUEST, self._number, body))
         changed = False
         while True:
             data = self._socket.recv(_ROOM)
-            for start, end, kind, given, number in _messages(data):
+            for start, end, kind, given, number in split(data):
                 if number != self._number:
                     continue  # of a listing that was given up
-                changed = changed or bool(given & _INTERRUPTED)
-                if kind in (_ERROR, _DONE):
+                changed = changed or bool(given & INTERRUPTED)
+                if kind in (ERROR, DONE):
                     _check(what, data[start:end], given, kind)
                     if changed:
                         raise NetlinkError(errno.EINTR, f"cannot {what}: it has changed in between")
                     return
                 yield data[start:end]
-                if not flags & (_DUMP | _ACK):
+                if not flags & (DUMP | ACK):
                     return
-
-
-def _messages(data: bytes) -> Iterator[tuple[int, int, int, int, int]]:
-    """Begin and end of each body, its type, flags and number."""
-    at = 0
-    while at + _HEADER.size <= len(data):
-        length, kind, flags, number, _ = _HEADER.unpack_from(data, at)
-        yield at + _HEADER.size, at + length, kind, flags, number
-        at += length + 3 & ~3
 
 
 def _check(what: str, body: bytes, flags: int, kind: int) -> None:
@@ -375,40 +377,13 @@ def _check(what: str, body: bytes, flags: int, kind: int) -> None:
         return
     reason = ""
     if flags & _TLVS:
-        at = 4 if kind == _DONE else 4 + _HEADER.size
-        reason = _attributes(body, at).get(_ERROR_MESSAGE, b"").rstrip(b"\0").decode(errors="replace")
+        at = 4 if kind == DONE else 4 + HEADER.size
+        reason = parse_attributes(body, at).get(_ERROR_MESSAGE, b"").rstrip(b"\0").decode(errors="replace")
     text = os.strerror(code)
     raise NetlinkError(code, f"cannot {what}: {text}" + (f" ({reason.rstrip('.')})" if reason else ""))
 
 
 _LITTLE = struct.pack("=H", 1) == b"\1\0"
-
-
-def _attributes(body: bytes, at: int) -> dict[int, bytes]:
-    found = {}
-    while at + _ATTRIBUTE.size <= len(body):
-        length, kind = _ATTRIBUTE.unpack_from(body, at)
-        if length < _ATTRIBUTE.size:
-            break
-        found[kind & _TYPE_MASK] = body[at + _ATTRIBUTE.size : at + length]
-        at += length + 3 & ~3
-    return found
-
-
-def _attribute(kind: int, value: bytes) -> bytes:
-    return _ATTRIBUTE.pack(_ATTRIBUTE.size + len(value), kind) + value + bytes(-len(value) % 4)
-
-
-def _nest(kind: int, value: bytes) -> bytes:
-    return _attribute(kind | _NESTED, value)
-
-
-def _text(kind: int, value: str) -> bytes:
-    return _attribute(kind, os.fsencode(value) + b"\0")
-
-
-def _number(kind: int, value: int) -> bytes:
-    return _attribute(kind, _NUMBER.pack(value))
 
 
 def _shown(address: bytes, length: int) -> str:

@@ -26,7 +26,7 @@ import sys
 sys.path.append({str(Path(kurma_core.__file__).parent.parent)!r})
 from kurma_core.linux import (
     beneath, birthplace, bpf, capabilities, cgroups, device_program, execute, libc, links, lockfile, mounts,
-    namespaces, overlay, process, seccomp, socket_lookup,
+    namespaces, netlink, overlay, process, seccomp, socket_lookup,
 )
 from kurma_core.spawner import server
 print(*sys.modules)

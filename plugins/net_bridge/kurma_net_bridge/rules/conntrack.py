@@ -12,7 +12,8 @@ import _socket
 import sys
 from collections.abc import Callable, Iterable
 
-from kurma_net_bridge.rules.netfilter import Netfilter, attribute, attributes, nest
+from kurma_core.linux.netlink_message import attribute, nest, parse_attributes
+from kurma_net_bridge.rules.netfilter import Netfilter
 from kurma_net_bridge.rules.plan import Published
 
 # linux/netfilter/nfnetlink_conntrack.h
@@ -81,8 +82,8 @@ def _forget(netfilter: Netfilter, family: int, asked: bytes, which: Callable[[Tu
 
 
 def _address(one: Tuple, direction: int, kind: int) -> bytes:
-    return attributes(attributes(one.get(direction, b"")).get(_TUPLE_IP, b"")).get(kind, b"")
+    return parse_attributes(parse_attributes(one.get(direction, b"")).get(_TUPLE_IP, b"")).get(kind, b"")
 
 
 def _protocol(one: Tuple, direction: int) -> Tuple:
-    return attributes(attributes(one.get(direction, b"")).get(_TUPLE_PROTOCOL, b""))
+    return parse_attributes(parse_attributes(one.get(direction, b"")).get(_TUPLE_PROTOCOL, b""))

@@ -11,6 +11,19 @@ import errno
 import os
 import struct
 
+from kurma_core.linux.netlink_message import (
+    ACK,
+    DONE,
+    DUMP,
+    ERROR,
+    INTERRUPTED,
+    REQUEST,
+    each_attribute,
+    message,
+    parse_attributes,
+    split,
+    string,
+)
 from kurma_core.value import frozen
 
 TYPE_CHECKING = False
@@ -19,14 +32,7 @@ if TYPE_CHECKING:
 
 # linux/netlink.h, linux/netfilter/nfnetlink.h
 _NETLINK_NETFILTER = 12
-_HEADER = struct.Struct("=IHHII")
 _GENERAL = struct.Struct(">BBH")
-_ATTRIBUTE = struct.Struct("=HH")
-_ERROR, _DONE = 2, 3
-_REQUEST, _ACK, _DUMP = 0x1, 0x4, 0x300
-_INTERRUPTED = 0x10
-_NESTED = 0x8000
-_TYPE_MASK = 0x3FFF
 _ROOM = 1 << 18
 _ATTEMPTS = 16
 # linux/netfilter/nf_tables.h
@@ -36,7 +42,7 @@ _GETTABLE, _GETCHAIN, _GETRULE, _GETSETELEM, _GETGEN = 1, 4, 7, 13, 16
 _CONNECTIONS = 1 << 8
 _GETSTATS = 5
 #: By part of the kernel's packet filter, a question that only a kernel without that part refuses.
-_HARMLESS = {_TABLES: (_GETGEN, 0), _CONNECTIONS: (_GETSTATS, _DUMP)}
+_HARMLESS = {_TABLES: (_GETGEN, 0), _CONNECTIONS: (_GETSTATS, DUMP)}
 _FORWARD_HOOK = 2
 _COMMENT = 0
 
@@ -102,7 +108,7 @@ class Netfilter:
         """Of a family, or of every one."""
         found = []
         for held, one in self.dump(_TABLES | _GETCHAIN, family, b""):
-            hook = attributes(one.get(4, b"")).get(1, b"")
+            hook = parse_attributes(one.get(4, b"")).get(1, b"")
             forward = bool(hook) and int.from_bytes(hook, "big") == _FORWARD_HOOK and held in (INET, IPV4, IPV6)
             drops = 5 in one and int.from_bytes(one[5], "big") == 0
             found.append(Chain(held, _text(one.get(1, b"")), _text(one.get(3, b"")), forward, forward and drops))
@@ -125,10 +131,10 @@ class Netfilter:
         found = []
         try:
             for _, one in self.dump(_TABLES | _GETSETELEM, family, string(1, table) + string(2, name)):
-                for item in _each(one.get(3, b"")):
-                    element = attributes(item)
-                    key = attributes(element.get(1, b"")).get(1, b"")
-                    value = attributes(element.get(2, b"")).get(1, b"")
+                for _, item in each_attribute(one.get(3, b"")):
+                    element = parse_attributes(item)
+                    key = parse_attributes(element.get(1, b"")).get(1, b"")
+                    value = parse_attributes(element.get(2, b"")).get(1, b"")
                     found.append((key, value, _comment(element.get(6, b""))))
         except FileNotFoundError:
             return []
@@ -138,7 +144,7 @@ class Netfilter:
         """Family and attributes of each thing that the kernel lists; nothing where it lacks that part of it."""
         for _ in range(_ATTEMPTS):
             try:
-                return list(self.ask(kind, _DUMP, family, body))
+                return list(self.ask(kind, DUMP, family, body))
             except InterruptedError:
                 continue
             except OSError as error:
@@ -150,67 +156,25 @@ class Netfilter:
     def ask(self, kind: int, flags: int, family: int, body: bytes) -> Iterator[tuple[int, dict[int, bytes]]]:
         """Sends one message; family and attributes of each answer. What acknowledges only gives none."""
         self._number += 1
-        message = _GENERAL.pack(family, 0, 0) + body
-        if not flags & _DUMP:
-            flags |= _ACK
-        self._socket.send(
-            _HEADER.pack(_HEADER.size + len(message), kind, flags | _REQUEST, self._number, 0) + message
-        )
+        if not flags & DUMP:
+            flags |= ACK
+        asked = _GENERAL.pack(family, 0, 0) + body
+        self._socket.send(message(kind, flags | REQUEST, self._number, asked))
         changed = False
         while True:
             data = self._socket.recv(_ROOM)
-            at = 0
-            while at + _HEADER.size <= len(data):
-                length, kind, given, number, _ = _HEADER.unpack_from(data, at)
-                start, end = at + _HEADER.size, at + length
-                at += length + 3 & ~3
+            for start, end, kind, given, number in split(data):
                 if number != self._number:
                     continue
-                changed = changed or bool(given & _INTERRUPTED)
-                if kind in (_ERROR, _DONE):
+                changed = changed or bool(given & INTERRUPTED)
+                if kind in (ERROR, DONE):
                     code = -struct.unpack_from("=i", data, start)[0] if end - start >= 4 else 0
                     if code:
                         raise OSError(code, os.strerror(code))
                     if changed:
                         raise InterruptedError(errno.EINTR, os.strerror(errno.EINTR))
                     return
-                yield data[start], attributes(data[start + _GENERAL.size : end])
-
-
-def attributes(data: bytes) -> dict[int, bytes]:
-    """Values by number."""
-    found = {}
-    at = 0
-    while at + _ATTRIBUTE.size <= len(data):
-        length, kind = _ATTRIBUTE.unpack_from(data, at)
-        if length < _ATTRIBUTE.size:
-            break
-        found[kind & _TYPE_MASK] = data[at + _ATTRIBUTE.size : at + length]
-        at += length + 3 & ~3
-    return found
-
-
-def _each(data: bytes) -> Iterator[bytes]:
-    """The items of a list, which all have one number."""
-    at = 0
-    while at + _ATTRIBUTE.size <= len(data):
-        length, _ = _ATTRIBUTE.unpack_from(data, at)
-        if length < _ATTRIBUTE.size:
-            break
-        yield data[at + _ATTRIBUTE.size : at + length]
-        at += length + 3 & ~3
-
-
-def attribute(kind: int, value: bytes) -> bytes:
-    return _ATTRIBUTE.pack(_ATTRIBUTE.size + len(value), kind) + value + bytes(-len(value) % 4)
-
-
-def nest(kind: int, value: bytes) -> bytes:
-    return attribute(kind | _NESTED, value)
-
-
-def string(kind: int, value: str) -> bytes:
-    return attribute(kind, value.encode() + b"\0")
+                yield data[start], parse_attributes(data[start + _GENERAL.size : end])
 
 
 def _text(value: bytes) -> str:
