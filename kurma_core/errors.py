@@ -28,9 +28,16 @@ class KurmaError(Exception):
         return self.message
 
 
-class Interrupted(BaseException):
-    """A signal asked us to end; what was being made is undone on the way out. It is no failure, so no
-    :class:`KurmaError`.
+class Cancelled(BaseException):
+    """The operation was given up (:mod:`kurma_core.cancellation`); what was being made is undone on the way out.
+    No failure, so no :class:`KurmaError`: nobody tries elsewhere, or passes over it."""
+
+    def __init__(self, message: str = "given up") -> None:
+        super().__init__(message)
+
+
+class Interrupted(Cancelled):
+    """A signal asked us to end.
 
     :param number: the signal's.
     """

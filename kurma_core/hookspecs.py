@@ -167,7 +167,8 @@ class RemoteBlob(Protocol):
 
     def open(self, offset: int = 0) -> BinaryIO:
         """A reader from ``offset`` on. It retries broken connections itself, as far as that is sensible. Its
-        ``close`` may be called while another thread waits in its ``read``, to end that.
+        ``close`` may be called while another thread waits in its ``read``, to end that: so an operation that is
+        cancelled ends (:mod:`kurma_core.cancellation`).
 
         :raises FetchError: in one of its kinds, from here and from ``read``.
         """
@@ -269,7 +270,12 @@ class FetchRequest:
 
 
 class Fetcher(Protocol):
-    """Turns a locator of its scheme into something that the core can read. It stores and verifies nothing."""
+    """Turns a locator of its scheme into something that the core can read. It stores and verifies nothing.
+
+    ``resolve``, ``RemoteArchive.signature`` and ``RemoteBlob.open`` are called in threads of their own, in the
+    operation of who asks. When that is cancelled, what waits inside of ``cancellation.current().waking(…)`` is
+    woken; a call that knows nothing of it is left to itself after :data:`kurma_core.cancellation.GRACE` seconds.
+    """
 
     def resolve(self, locator: str, request: FetchRequest) -> RemoteArchive | RemoteLayers:
         """Finds the image. May talk to the network; reads no image bytes.

@@ -11,12 +11,13 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from kurma_core.cancellation import abandoning
 from kurma_core.errors import FetchDigestError, FetchError, KurmaError, StoreError
 from kurma_core.fetching.download import Download, Partial, broken
 from kurma_core.fetching.locator import NAMED, Locator, host_platform, parse_locator
+from kurma_core.value import replace
 
 if TYPE_CHECKING:
-    from kurma_core.fetching.cancellation import Cancellation
     from kurma_core.hookspecs import (
         Fetcher,
         FetchRequest,
@@ -57,19 +58,24 @@ class Fetching:
         return parse_locator(text, self._schemes())
 
     def resolve(self, locator: Locator | str, request: FetchRequest) -> RemoteArchive | RemoteLayers:
-        """Asks the fetcher of the locator's scheme.
+        """Asks the fetcher of the locator's scheme. One that does not answer is left to itself when the operation
+        is cancelled.
 
         :raises FetchError: in one of its kinds. :raises PluginNotFoundError: no fetcher serves the scheme.
         :raises PluginError: the fetcher failed in a way of its own, or returned something else.
         """
         found = self.parse(locator) if isinstance(locator, str) else locator
         fetcher = self._driver_for(found)
-        remote: object = _asked(fetcher, lambda: fetcher.resolve(found.text, request), found.text)
+        local = found.scheme == "file"  # it waits for nobody
+        remote: object = _asked(fetcher, lambda: fetcher.resolve(found.text, request), found.text, here=local)
         from kurma_core.hookspecs import RemoteArchive, RemoteLayers
 
         wanted = RemoteArchive if found.scheme == NAMED else RemoteArchive | RemoteLayers
         if not isinstance(remote, wanted):
             raise broken(fetcher, f"returned for {found.text}: {remote!r}, which is no image")
+        if isinstance(remote, RemoteArchive) and not local:
+            find = remote.signature
+            return replace(remote, signature=lambda: abandoning(find))
         return remote
 
     def public_keys(self, name: str, request: FetchRequest) -> tuple[PublicKey, ...]:
@@ -110,7 +116,6 @@ class Fetching:
         *,
         progress: Progress | None = None,
         keep: bool = True,
-        cancelled: Cancellation | None = None,
     ) -> Iterator[Download]:
         """Reads a blob. Nothing is asked of the source before the first ``read``.
 
@@ -118,13 +123,15 @@ class Fetching:
         says that a look into the store may make reading needless.
 
         :param what: for people: what is read.
-        :param keep: a partial file is kept, if the blob can be resumed at all; not for files of this machine.
+        :param keep: a partial file is kept, if the blob can be resumed at all; not for files of this machine,
+            which nobody waits for either.
         :raises FetchError: from here and from ``read``; :raises FetchDigestError: at the last byte.
+        :raises Cancelled: likewise; what came is kept as after any break.
         """
         partial = None
         if keep and blob.key is not None:
-            partial = Partial.lock(self._partial_dir, blob.key, lambda: self._wait_note(what), cancelled)
-        download = Download(blob, what, progress, partial, cancelled)
+            partial = Partial.lock(self._partial_dir, blob.key, lambda: self._wait_note(what))
+        download = Download(blob, what, progress, partial, patient=keep)
         try:
             yield download
         except BaseException as error:
@@ -136,9 +143,10 @@ class Fetching:
         self.note(f"{what}: waiting for another fetch of the same")
 
 
-def _asked(fetcher: Fetcher, ask: Callable[[], object], what: str) -> object:
+def _asked(fetcher: Fetcher, ask: Callable[[], object], what: str, *, here: bool = False) -> object:
+    """:param here: in this thread."""
     try:
-        return ask()
+        return ask() if here else abandoning(ask)
     except (KurmaError, OSError):
         raise
     except Exception as error:  # a plugin may raise anything; it must not pass for a fault of the core

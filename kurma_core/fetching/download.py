@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import hashlib
 import io
 import os
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from kurma_core.cancellation import abandoning, check, current, pause
 from kurma_core.errors import (
     FetchDigestError,
     FetchError,
@@ -24,7 +25,6 @@ from kurma_core.linux.lockfile import is_at
 if TYPE_CHECKING:
     from typing import BinaryIO, TypeVar
 
-    from kurma_core.fetching.cancellation import Cancellation
     from kurma_core.hookspecs import Progress, RemoteBlob
 
     T = TypeVar("T")
@@ -38,6 +38,8 @@ class Download(io.RawIOBase):
 
     At the end digest and size are checked: the last ``read`` raises where they differ, so a reader that goes to
     the end never takes wrong bytes for good; one that stops earlier calls :meth:`finish` before it trusts them.
+
+    :param patient: the source may have to be waited for.
     """
 
     def __init__(
@@ -46,14 +48,15 @@ class Download(io.RawIOBase):
         what: str,
         progress: Progress | None,
         partial: Partial | None,
-        cancelled: Cancellation | None,
+        *,
+        patient: bool = True,
     ) -> None:
         self.waited = partial is not None and partial.waited
         self._blob = blob
         self._what = what
         self._progress = progress
         self._partial = partial
-        self._cancelled = cancelled
+        self._patient = patient
         self._source: BinaryIO | None = None
         self._started = False
         self._replay = 0
@@ -70,12 +73,12 @@ class Download(io.RawIOBase):
         return True
 
     def read(self, size: int = -1) -> bytes:
-        """:raises FetchError: :raises StoreError: the partial file cannot be written."""
+        """:raises FetchError: :raises StoreError: the partial file cannot be written. :raises Cancelled:"""
         if size is None or size < 0:
             return b"".join(iter(lambda: self.read(CHUNK), b""))
         if self._ended or not size:
             return b""
-        self._go_on()
+        check()
         if not self._started:
             self._start()
         data = self._next(size)
@@ -136,12 +139,12 @@ class Download(io.RawIOBase):
                 self._replay = 0
         if size is None or self._replay < size or not size:
             try:
-                self._source = self._ask(lambda: self._blob.open(self._replay))
+                self._source = self._opened(self._replay)
             except FetchTruncatedError as error:
                 if not self._replay or not error.data.get("changed"):
                     raise
                 self._replay = 0
-                self._source = self._ask(lambda: self._blob.open(0))
+                self._source = self._opened(0)
         if self._partial is not None and not self._replay:
             self._partial.truncate()
         if self._progress is not None:
@@ -162,24 +165,15 @@ class Download(io.RawIOBase):
             self._partial.append(data)
         return data
 
-    def _read(self, source: BinaryIO, size: int) -> bytes:
-        if self._cancelled is None:
-            return self._ask(lambda: source.read(size))
-        try:
-            with self._cancelled.reading(source):
-                self._go_on()
-                data = self._ask(lambda: source.read(size))
-        except KurmaError:
-            self._go_on()  # a source that was closed in the middle fails in whatever way
-            raise
-        if not data:
-            self._go_on()
-        return data
+    def _opened(self, offset: int) -> BinaryIO:
+        """A source that does not answer is left to itself when the operation is cancelled."""
+        if not self._patient:
+            return self._ask(lambda: self._blob.open(offset))
+        return self._ask(lambda: abandoning(lambda: self._blob.open(offset), lambda source: source.close()))
 
-    def _go_on(self) -> None:
-        """:raises FetchError: it was given up."""
-        if self._cancelled is not None and self._cancelled.is_set():
-            raise FetchError(f"{self._what}: given up, for another part of the image failed")
+    def _read(self, source: BinaryIO, size: int) -> bytes:
+        with current().waking(lambda: _close(source)):
+            return self._ask(lambda: source.read(size))
 
     def _ask(self, source: Callable[[], T]) -> T:
         """What the plugin's part answers. It may raise anything: it must not pass for a fault of the core.
@@ -217,8 +211,11 @@ class Partial:
         self.waited = waited
 
     @classmethod
-    def lock(cls, directory: str, key: str, note: Callable[[], None], cancelled: Cancellation | None) -> Partial:
-        """Waits until nobody else writes it. Polls, for a thread that blocks in flock could not be cancelled."""
+    def lock(cls, directory: str, key: str, note: Callable[[], None]) -> Partial:
+        """Waits until nobody else writes it. Polls, for nothing wakes a thread that waits in flock.
+
+        :raises Cancelled: meanwhile.
+        """
         os.makedirs(directory, mode=0o700, exist_ok=True)
         path = os.path.join(directory, hashlib.sha256(key.encode(errors="surrogateescape")).hexdigest()[:40])
         waited = False
@@ -229,9 +226,7 @@ class Partial:
                     if not waited:
                         note()
                     waited = True
-                    if cancelled is not None and cancelled.is_set():
-                        raise FetchError("given up, for another part of the image failed")
-                    time.sleep(_LOCK_POLL)
+                    pause(_LOCK_POLL)
                 # Whoever held the lock may have finished and removed the file: then this is nobody's.
                 if is_at(descriptor, path):
                     return cls(path, descriptor, waited)
@@ -281,6 +276,17 @@ def broken(part: object, what: str) -> PluginError:
     """:param part: an object of the plugin at fault."""
     plugin = type(part).__module__.partition(".")[0]
     return PluginError(" ".join(f"fetcher {plugin} {what}".split()), plugin=plugin)
+
+
+def _close(source: BinaryIO) -> None:
+    """Ends another thread's ``read``. In a thread of its own: a plugin's ``close`` may wait for that very end."""
+    from threading import Thread
+
+    def close() -> None:
+        with contextlib.suppress(Exception):
+            source.close()
+
+    Thread(target=close, name="kurma-close", daemon=True).start()
 
 
 def _try_lock(descriptor: int) -> bool:

@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 
+from kurma_core.cancellation import check
 from kurma_core.errors import ArchiveError
 from kurma_core.image_store import attributes
 from kurma_core.image_store.entry import BLOCK, CHARACTER, DIRECTORY, FIFO, FILE, HARDLINK, SYMLINK, Entry, show
@@ -157,5 +158,6 @@ def _content(fd: int, size: int) -> Iterator[bytes]:
         piece = os.read(fd, min(left, _PIECE))
         if not piece:
             return
+        check()
         left -= len(piece)
         yield piece

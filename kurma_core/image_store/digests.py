@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+from kurma_core.cancellation import check
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hashlib import _Hash
@@ -25,6 +27,7 @@ def file_digest(fd: int) -> str:
     digest = content_hash()
     offset = 0
     while piece := os.pread(fd, _GRAIN, offset):
+        check()
         digest.update(piece)
         offset += len(piece)
     return digest.hexdigest()
@@ -42,6 +45,7 @@ def sparse_digest(fd: int, size: int) -> str:
     digest.update(b"%d\n" % size)
     at = 0
     while at < size:
+        check()
         try:
             at = os.lseek(fd, at, os.SEEK_DATA) // _GRAIN * _GRAIN
         except OSError as error:

@@ -11,6 +11,7 @@ import fcntl
 import os
 import stat
 
+from kurma_core.cancellation import lock
 from kurma_core.linux.beneath import remove_tree
 from kurma_core.linux.libc import syscall
 from kurma_core.linux.lockfile import is_at
@@ -87,7 +88,11 @@ def share_lock(path: str) -> int | None:
         fd = os.open(path, _DIRECTORY)
     except FileNotFoundError:
         return None
-    fcntl.flock(fd, fcntl.LOCK_SH)
+    try:
+        lock(fd, fcntl.LOCK_SH)
+    except BaseException:
+        os.close(fd)
+        raise
     if is_at(fd, path):
         return fd
     os.close(fd)

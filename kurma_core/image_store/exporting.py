@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from kurma_core.cancellation import check
 from kurma_core.errors import StoreError
 from kurma_core.hookspecs import ImageLayer
 from kurma_core.image_store.builder import add_file, add_manifest
@@ -58,6 +59,7 @@ def _write_layered(write: Callable[[bytes], object], manifest: bytes, layers: Se
         add_manifest(writer, manifest)
         first: dict[tuple[int, int], bytes] = {}
         for file in merged(layers):
+            check()
             path = b"rootfs/" + file.path if file.path else b"rootfs"
             add_file(writer, path, file.parent, file.name, file.status, first)
         writer.close()
@@ -73,6 +75,7 @@ def _unpack(archive: str, out: BinaryIO) -> str:
     digest = hashlib.sha512()
     with guard("cannot read an archive of the image store"):
         for piece in unpacked(archive):
+            check()
             digest.update(piece)
             out.write(piece)
     return f"sha512-{digest.hexdigest()}"

@@ -20,6 +20,7 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
+from kurma_core.cancellation import lock
 from kurma_core.errors import ImageNotFoundError, ManifestError, PrivilegeError, StoreError
 from kurma_core.hookspecs import ImageLayer
 from kurma_core.image_store import documents
@@ -321,7 +322,7 @@ class ImageStore:
 
         fd = os.open(self.path("lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
+            lock(fd, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
             yield
         finally:
             os.close(fd)

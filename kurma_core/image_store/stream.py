@@ -11,6 +11,7 @@ from contextlib import closing
 from queue import Empty, Queue, SimpleQueue
 from threading import Thread
 
+from kurma_core.cancellation import check
 from kurma_core.errors import ArchiveError, HostileArchiveError
 from kurma_core.image_store.compression import decoder, detect
 from kurma_core.image_store.limits import Limits
@@ -135,7 +136,8 @@ class ArchiveStream:
             self._at = len(self._piece)
 
     def _next(self) -> bool:
-        """Get one more piece; False at the end."""
+        """Get one more piece; False at the end. :raises Cancelled: the operation was cancelled."""
+        check()
         if self._ended:
             return False
         if self._thread is None:

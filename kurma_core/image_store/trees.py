@@ -6,6 +6,8 @@ import os
 import stat
 from collections.abc import Iterator
 
+from kurma_core.cancellation import check
+
 DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -16,7 +18,7 @@ def walk(root: int) -> Iterator[tuple[bytes, int, bytes, os.stat_result]]:
 
     :returns: path beneath the root, descriptor of the directory that it is in, its name there, its status. The
         root itself comes first, with an empty path and the name ``.``.
-    :raises OSError: as the kernel says.
+    :raises OSError: as the kernel says. :raises Cancelled: the operation was cancelled.
     """
     yield b"", root, b".", os.fstat(root)
     # One descriptor per level. The store's limits keep trees shallow enough for that.
@@ -29,6 +31,7 @@ def walk(root: int) -> Iterator[tuple[bytes, int, bytes, os.stat_result]]:
                 os.close(fd)
                 stack.pop()
                 continue
+            check()
             status = os.lstat(name, dir_fd=fd)
             path = prefix + name
             yield path, fd, name, status

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from kurma_core import cancellation
 from kurma_core.errors import ImageError, ImageNotFoundError, StoreError, TrustError
 from kurma_core.images.acquisition import Acquisition
 from kurma_core.images.decryption import Refusal
@@ -240,7 +241,8 @@ class HostImages:
             self._store.remove(known.image)
 
     def _lock(self, name: str) -> locked:
-        return locked(os.path.join(self._lock_dir, hashlib.sha256(name.encode()).hexdigest()[:40] + ".lock"))
+        file = hashlib.sha256(name.encode()).hexdigest()[:40] + ".lock"
+        return locked(os.path.join(self._lock_dir, file), flock=cancellation.lock)
 
 
 def _status(path: str) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextvars import copy_context
 from typing import TYPE_CHECKING, BinaryIO, cast
 
+from kurma_core.cancellation import Cancellation, current, governing
 from kurma_core.errors import ArchiveError, FetchError
-from kurma_core.fetching.cancellation import Cancellation
 from kurma_core.image_store.documents import layer_key
 
 if TYPE_CHECKING:
@@ -28,23 +29,26 @@ def fetch_layers(
 
     :returns: keys of all layers, lowest first.
     :raises FetchError: :raises ArchiveError: :raises StoreError: the first that failed.
+    :raises Cancelled: as :func:`kurma_core.cancellation.check`.
     """
     missing = {layer.diff_id: layer for layer in remote.layers if not store.has_layer(layer.diff_id)}
     if missing:
         shared = SharedProgress(progress, remote.locator, list(missing.values()))
-        cancelled = Cancellation()
         keep = remote.transport != "file"
-        with ThreadPoolExecutor(min(_PARALLEL, len(missing)), "kurma-layer") as pool, shared:
+        with (
+            ThreadPoolExecutor(min(_PARALLEL, len(missing)), "kurma-layer") as pool,
+            shared,
+            current().part() as part,  # those that are left end at once, wherever they wait; on Ctrl-C too
+        ):
             futures: list[Future[None]] = [
-                pool.submit(_fetch, store, fetching, layer, shared, cancelled, keep) for layer in missing.values()
+                pool.submit(copy_context().run, _fetch, store, fetching, layer, shared, part, keep)
+                for layer in missing.values()
             ]
             try:
                 done, _ = wait(futures, return_when=FIRST_EXCEPTION)
                 for future in done:
                     future.result()
             finally:
-                # The others end at once, also where they wait for bytes; on Ctrl-C too.
-                cancelled.set()
                 for future in futures:
                     future.cancel()
     return tuple(layer_key(layer.diff_id) for layer in remote.layers)
@@ -55,20 +59,22 @@ def _fetch(
     fetching: Fetching,
     layer: RemoteLayer,
     shared: SharedProgress,
-    cancelled: Cancellation,
+    part: Cancellation,
     keep: bool,
 ) -> None:
-    """One layer, from the first place that gives it; what one gave before it failed, the next is not asked for."""
+    """One layer, from the first place that gives it; what one gave before it failed, the next is not asked for.
+
+    :param part: what this thread works for.
+    """
     progress = shared.part()
-    for blob in (layer.blob, *layer.others)[:-1]:
-        try:
-            return _fetch_from(blob, store, fetching, layer, progress, cancelled, keep)
-        except FetchError as error:
-            if cancelled.is_set():
-                raise
-            fetching.note(f"{error}; asking elsewhere")
-    last = (layer.blob, *layer.others)[-1]
-    return _fetch_from(last, store, fetching, layer, progress, cancelled, keep)
+    with governing(part):
+        for blob in (layer.blob, *layer.others)[:-1]:
+            try:
+                return _fetch_from(blob, store, fetching, layer, progress, keep)
+            except FetchError as error:
+                fetching.note(f"{error}; asking elsewhere")
+        last = (layer.blob, *layer.others)[-1]
+        return _fetch_from(last, store, fetching, layer, progress, keep)
 
 
 def _fetch_from(
@@ -77,11 +83,10 @@ def _fetch_from(
     fetching: Fetching,
     layer: RemoteLayer,
     progress: Progress,
-    cancelled: Cancellation,
     keep: bool,
 ) -> None:
     what = f"layer {(blob.digest or layer.diff_id).partition(':')[2][:12]}"
-    with fetching.download(blob, what, progress=progress, keep=keep, cancelled=cancelled) as download:
+    with fetching.download(blob, what, progress=progress, keep=keep) as download:
         if download.waited and store.has_layer(layer.diff_id):
             return
         try:

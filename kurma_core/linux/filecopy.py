@@ -12,7 +12,7 @@ import stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _THIS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -20,17 +20,26 @@ _FICLONE = 0x40049409
 # The file system (or the pair of them) cannot do it that way; the next way is tried.
 _CANNOT = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.EPERM, errno.ETXTBSY)
 _PIECE = 1 << 20
+#: Bytes that the kernel copies at a time: somebody may want an end.
+_STRETCH = 64 << 20
 # The system gives these to every file by its own rules; they can be set, but not taken away.
 _STAYS = ("security.selinux", "security.SMACK64")
+
+
+def go_on() -> None:
+    """Nobody wants an end."""
 
 
 class Copies:
     """Copies into one tree. Names that share a file in a source share one in the tree as well."""
 
-    __slots__ = ("clone", "made", "splice", "top")
+    __slots__ = ("check", "clone", "made", "splice", "top")
 
-    def __init__(self, top: int) -> None:
-        """:param top: the tree's top directory; stays the caller's."""
+    def __init__(self, top: int, check: Callable[[], object] = go_on) -> None:
+        """:param top: the tree's top directory; stays the caller's.
+        :param check: called again and again; what it raises ends the work.
+        """
+        self.check = check
         self.top = top
         self.clone = True
         self.splice = True
@@ -58,7 +67,7 @@ class Copies:
         self._create(source, target, name, status)
         try:
             self._fill(source, target, name, status)
-        except OSError:
+        except BaseException:
             os.unlink(name, dir_fd=target)
             raise
         if shared is not None:
@@ -145,7 +154,8 @@ class Copies:
                 raise
             end = min(os.lseek(reader, start, os.SEEK_HOLE), size)
             while start < end:
-                count = self._copy_piece(reader, writer, start, end - start)
+                self.check()
+                count = self._copy_piece(reader, writer, start, min(end - start, _STRETCH))
                 if not count:
                     raise OSError(errno.EIO, "the file became shorter while it was copied")
                 start += count

@@ -6,16 +6,23 @@ import errno
 import fcntl
 import os
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 #: How often a directory is made again that others remove at the same time.
 _ATTEMPTS = 100
 
 
-def lock_file(path: str, *, alone: bool = True, wait: bool = True) -> int:
+def lock_file(
+    path: str, *, alone: bool = True, wait: bool = True, flock: Callable[[int, int], object] = fcntl.flock
+) -> int:
     """Locks a file, which is made where it is not there, its directory too, both root's alone.
 
     Who holds it alone may remove it, or its whole directory: whoever waits locks a new file at its place then.
 
     :param alone: nobody else has it; False: it is shared with others who do not want it alone.
+    :param flock: waits, where that may be given up, as by :func:`kurma_core.cancellation.lock`.
     :returns: the descriptor that holds it, until it and all copies that children have inherited are closed.
     :raises BlockingIOError: ``wait`` is False and somebody else has it.
     :raises OSError: it cannot be made.
@@ -24,7 +31,7 @@ def lock_file(path: str, *, alone: bool = True, wait: bool = True) -> int:
     while True:
         fd = _open(path)
         try:
-            fcntl.flock(fd, how)
+            flock(fd, how)
             if is_at(fd, path):
                 return fd
         except BaseException:
@@ -36,14 +43,17 @@ def lock_file(path: str, *, alone: bool = True, wait: bool = True) -> int:
 class locked:
     """:func:`lock_file` for a ``with`` statement."""
 
-    __slots__ = ("_alone", "_fd", "_path")
+    __slots__ = ("_alone", "_fd", "_flock", "_path")
 
-    def __init__(self, path: str, *, alone: bool = True) -> None:
+    def __init__(
+        self, path: str, *, alone: bool = True, flock: Callable[[int, int], object] = fcntl.flock
+    ) -> None:
         self._path = path
         self._alone = alone
+        self._flock = flock
 
     def __enter__(self) -> int:
-        self._fd = lock_file(self._path, alone=self._alone)
+        self._fd = lock_file(self._path, alone=self._alone, flock=self._flock)
         return self._fd
 
     def __exit__(self, *_: object) -> None:

@@ -17,7 +17,7 @@ from kurma_core.linux.beneath import remove_tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
     from typing import Protocol
 
     class Filter(Protocol):
@@ -57,7 +57,9 @@ _NO_LINK = (errno.EMLINK, errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOS
 _MOST_ROOT_NAMES = 128
 
 
-def merge(target: str, steps: Iterable[Step], *, copy: bool = False) -> None:
+def merge(
+    target: str, steps: Iterable[Step], *, copy: bool = False, check: Callable[[], object] = filecopy.go_on
+) -> None:
     """Lay the steps' directories over ``target``, in order (N2).
 
     What comes later replaces what is there; only a directory on a directory joins with it, and has the later one's
@@ -66,12 +68,13 @@ def merge(target: str, steps: Iterable[Step], *, copy: bool = False) -> None:
     :param target: an empty directory. What no step says anything about looks plain: ours, 0755, of the year 1970.
     :param copy: make files of its own, sharing their blocks where the file system can; else hard links, and
         copies only where no link can be made.
+    :param check: called again and again; what it raises ends the work.
     :raises OSError: with the path, as the kernel says.
     """
     top = os.open(target, _DIRECTORY)
     try:
         _plain_directory(top)
-        copies = filecopy.Copies(top)
+        copies = filecopy.Copies(top, check)
         fresh = True
         for step in steps:
             copies.next_source()
@@ -179,6 +182,7 @@ class _Laying:
             directories = [name for name in directories if prefix + name in self.filter.directories]
             files = [name for name in files if prefix + name in self.filter.paths]
         for name in files:
+            self.copies.check()
             self._lay_file(name)
         return directories
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kurma_core import hookspecs
+from kurma_core.cancellation import shielded
 from kurma_core.errors import HostError, KurmaError, PodDamagedError, PodNotFoundError, StagerError
 from kurma_core.hookspecs import AppSetup, PodSetup
 from kurma_core.linux.cgroups import CgroupTree
@@ -302,7 +303,8 @@ def tear_down(launch: Launch) -> list[KurmaError]:
         if step.name not in on_record:
             continue
         try:
-            step.undo(launch)
+            with shielded():
+                step.undo(launch)
         except KurmaError as error:
             failures.append(error)
             # What did not die in that time is not waited for a second time.

@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from threading import Thread
 from typing import IO, BinaryIO, Protocol, cast
 
+from kurma_core.cancellation import current
 from kurma_core.errors import DecryptionError, HostError, UsageError
 from kurma_core.trust import openpgp
 
@@ -149,7 +150,8 @@ def _fits(head: bytes, passphrase: bytes) -> bool:
         with suppress(BrokenPipeError):
             gpg.stdin.write(head)
             gpg.close_input()
-        gpg.process.wait()
+        with current().waking(gpg.process.kill):
+            gpg.process.wait()
         return not _is_wrong(gpg.words())
 
 

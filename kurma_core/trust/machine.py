@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from kurma_core import cancellation
 from kurma_core.errors import TrustError
 from kurma_core.linux.lockfile import lock_file, locked
 from kurma_core.trust import keystore
@@ -58,7 +59,7 @@ class MachineKey:
         try:
             os.makedirs(self.home, 0o700, exist_ok=True)
             os.chmod(self.home, 0o700)
-            lock = lock_file(f"{self.home}/lock")
+            lock = lock_file(f"{self.home}/lock", flock=cancellation.lock)
         except OSError as error:
             raise TrustError(
                 f"cannot make this machine's key in {self.home}: {error.strerror}", path=self.home
@@ -121,7 +122,7 @@ class MachineKey:
         fingerprint = self.fingerprint()
         # One at a time: who is done ends the agent.
         # An open file, not its path: python-gnupg closes what it opened itself before all of it is read.
-        with locked(f"{self.home}/lock"), self._gpg() as gpg, reader(source) as data:
+        with locked(f"{self.home}/lock", flock=cancellation.lock), self._gpg() as gpg, reader(source) as data:
             made = gpg.sign_file(
                 data, keyid=fingerprint, clearsign=False, detach=True, extra_args=["--digest-algo", "SHA512"]
             )

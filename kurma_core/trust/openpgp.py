@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kurma_core.cancellation import current
 from kurma_core.errors import HostError, TrustError
 
 if TYPE_CHECKING:
@@ -148,9 +149,10 @@ def _checked(home: str, signature: bytes, source: str | Iterable[bytes]) -> str:
         )
         try:
             resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (_LARGEST_STATUS, _LARGEST_STATUS))
-            if process.stdin is not None and not isinstance(source, str):
-                feed(process, source)
-            process.wait()
+            with current().waking(process.kill):
+                if process.stdin is not None and not isinstance(source, str):
+                    feed(process, source)
+                process.wait()
         finally:
             if process.poll() is None:  # the stream failed
                 process.kill()

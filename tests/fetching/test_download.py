@@ -14,9 +14,9 @@ from typing import BinaryIO
 
 import pytest
 
-from kurma_core.errors import FetchDigestError, FetchError, FetchTruncatedError, StoreError
+from kurma_core.cancellation import Cancellation, governing
+from kurma_core.errors import Cancelled, FetchDigestError, FetchError, FetchTruncatedError, StoreError
 from kurma_core.fetching import Fetching
-from kurma_core.fetching.cancellation import Cancellation
 from kurma_core.hookspecs import Fetcher
 
 CONTENT = bytes(range(250)) * 4000
@@ -197,22 +197,27 @@ def test_who_asks_meanwhile_waits(fetching: Fetching) -> None:
 
 
 def test_waiting_can_be_given_up(fetching: Fetching) -> None:
-    cancelled = Cancellation()
+    operation = Cancellation()
+    waits = threading.Event()
+    fetching.note = lambda text: waits.set()
     caught: list[BaseException] = []
 
     def second() -> None:
-        try:
-            with fetching.download(Blob(), "blob", cancelled=cancelled):
-                pass
-        except FetchError as error:
-            caught.append(error)
+        with governing(operation):
+            try:
+                with fetching.download(Blob(), "blob"):
+                    pass
+            except Cancelled as error:
+                caught.append(error)
 
-    with fetching.download(Blob(), "blob"):
+    with fetching.download(Blob(), "blob") as first:
         thread = threading.Thread(target=second)
         thread.start()
-        cancelled.set()
-        thread.join(5)
+        assert waits.wait(5)
+        operation.cancel()
+        thread.join(1)
         assert not thread.is_alive()
+        assert first.read() == CONTENT, "who had it is not concerned"
     assert len(caught) == 1
 
 

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import time
 
+from kurma_core.cancellation import current
 from kurma_core.errors import FetchUnauthorizedError
 
 #: Seconds that a helper may take.
@@ -58,8 +59,9 @@ def _run(program: str, server: str, named_in: str, timeout: float) -> tuple[int,
         raise _failed(program, named_in, f"it cannot be executed: {error.strerror}") from None
     try:
         end = time.monotonic() + timeout
-        out, err = _said(process, server.encode(), end)
-        _await(process, end)
+        with current().waking(lambda: os.killpg(process.pid, signal.SIGKILL)):
+            out, err = _said(process, server.encode(), end)
+            _await(process, end)
     except TimeoutError:
         raise _failed(program, named_in, f"no answer in {timeout:.0f} seconds") from None
     except OverflowError:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 
 from kurma_fetch_http.local import open_regular
 
+from kurma_core.cancellation import check
 from kurma_core.errors import FetchError, FetchNotFoundError, FetchTruncatedError
 from kurma_core.value import frozen
 from kurma_fetch_docker.remembered import Remembered, Table, identity
@@ -104,6 +105,7 @@ def _table(unpack: _Unpack) -> Table:
         os.lseek(number, 0, os.SEEK_SET)
         with os.fdopen(os.dup(number), "rb") as reader, tarfile.open(fileobj=reader, mode="r:") as tar:
             for count, member in enumerate(tar):
+                check()
                 if count > _MEMBERS:
                     raise FetchError(f"{unpack.path}: holds more than {_MEMBERS} files", url=unpack.path)
                 name = posixpath.normpath(member.name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, BinaryIO, cast
 
+from kurma_core.cancellation import check
 from kurma_core.errors import FetchError
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def unpacked(file: BinaryIO, path: str, state_dir: str) -> int:
     try:
         with opener(file) as source, tempfile.TemporaryFile(dir=state_dir) as copy:
             while data := source.read(_PIECE):
+                check()
                 size += len(data)
                 if size > most:
                     raise FetchError(f"{path}: unpacks to more than {_MOST_RATIO} times its size", url=path)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import io
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 import urllib3
 
+from kurma_core.cancellation import current
 from kurma_core.errors import FetchError, FetchTimeoutError, FetchTruncatedError
 from kurma_fetch_http import faults
 from kurma_fetch_http.transport import Transport, backoff, shown
@@ -51,7 +51,7 @@ class ResumingReader(io.RawIOBase):
         self._sleep = sleep
         self._offset = offset
         self._failures = 0
-        self._ended = threading.Event()
+        self._ended = False
         self._answer = first if first is not None else open_at(offset)
 
     def readable(self) -> bool:
@@ -79,7 +79,7 @@ class ResumingReader(io.RawIOBase):
 
     def close(self) -> None:
         if not self.closed:
-            self._ended.set()
+            self._ended = True
             # Whoever waits in a read in another thread wakes.
             with contextlib.suppress(ValueError, RuntimeError, OSError):
                 self._answer.shutdown()
@@ -93,7 +93,8 @@ class ResumingReader(io.RawIOBase):
         if self._size is not None and self._offset >= self._size:
             return b""
         try:
-            data = self._answer.read(size, decode_content=False)
+            with current().waking(self._answer.shutdown):
+                data = self._answer.read(size, decode_content=False)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise faults.translated(error, self._url) from error
         if not data and size and self._size is not None:
@@ -105,7 +106,7 @@ class ResumingReader(io.RawIOBase):
     def _resume(self, error: FetchError) -> None:
         """Asks again from where the body broke; ``error`` is raised when that was done often enough."""
         if (
-            self._ended.is_set()
+            self._given_up()
             or self._failures >= self._retries
             or not isinstance(error, (FetchTruncatedError, FetchTimeoutError))
         ):
@@ -114,9 +115,13 @@ class ResumingReader(io.RawIOBase):
         self._sleep(backoff(self._failures))
         self._failures += 1
         self._answer = self._open_at(self._offset)
-        if self._ended.is_set():
+        if self._given_up():
             self._answer.close()
             raise error
+
+    def _given_up(self) -> bool:
+        """Another thread has closed it, perhaps just now."""
+        return self._ended
 
 
 def buffered(reader: ResumingReader) -> BinaryIO:
@@ -162,7 +167,8 @@ def positioned(answer: BaseHTTPResponse, url: str, offset: int, validator: str |
     left = offset
     while left:
         try:
-            data = answer.read(min(left, _SKIP), decode_content=False)
+            with current().waking(answer.shutdown):
+                data = answer.read(min(left, _SKIP), decode_content=False)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise faults.translated(error, shown(url)) from error
         if not data:

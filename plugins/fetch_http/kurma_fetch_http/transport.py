@@ -15,6 +15,7 @@ from urllib.parse import urljoin, urlsplit, urlunsplit
 
 import urllib3
 
+from kurma_core.cancellation import pause
 from kurma_core.errors import (
     FetchError,
     FetchNotFoundError,
@@ -49,7 +50,8 @@ _DISCARDING = 2.0
 
 
 class Transport:
-    """HTTP requests with one set of options. Safe to use from several threads.
+    """HTTP requests with one set of options. Safe to use from several threads. Whatever is waited for ends with
+    :class:`kurma_core.errors.Cancelled` when the operation (:func:`kurma_core.cancellation.current`) is cancelled.
 
     :param timeout: seconds, for the connection and for each read; the head of an answer has twice that in all.
     :param retries: how often a broken connection or a 5xx or 429 answer is tried again.
@@ -71,7 +73,7 @@ class Transport:
         ca_file: str = "",
         insecure: Collection[str] = (),
         credentials: Credentials | None = None,
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], None] = pause,
         note: Callable[[str], None] = lambda text: None,
         plain: Callable[[str], bool] = lambda host: False,
         direct: Callable[[str], bool] = lambda host: False,
@@ -164,20 +166,20 @@ class Transport:
             except FetchError as error:
                 if last or not faults.is_passing(error):
                     raise
-                pause = backoff(attempt)
+                wait = backoff(attempt)
             else:
                 wanted = answer.status in _GOOD or answer.status in _REDIRECT or answer.status in accept
-                pause = _retry_after(answer, attempt)
+                wait = _retry_after(answer, attempt)
                 if wanted:
                     return answer
-                if last or answer.status not in _AGAIN or waited + pause > LONGEST_WAIT:
-                    _refuse(answer, url, pause)
+                if last or answer.status not in _AGAIN or waited + wait > LONGEST_WAIT:
+                    _refuse(answer, url, wait)
                 discard(answer)
-                if pause >= _TOLD_WAIT:
+                if wait >= _TOLD_WAIT:
                     why = "too many requests" if answer.status == 429 else f"status {answer.status}"
-                    self._note(f"{urlsplit(url).netloc}: {why}: trying again in {pause:.0f} s")
-            waited += pause
-            self.sleep(pause)
+                    self._note(f"{urlsplit(url).netloc}: {why}: trying again in {wait:.0f} s")
+            waited += wait
+            self.sleep(wait)
         raise AssertionError("the last attempt returns or raises")
 
     def _once(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> BaseHTTPResponse:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from kurma_core import cancellation
 from kurma_core.appc import layering
 from kurma_core.hookspecs import Driver, hookimpl
 from kurma_core.linux import tree
@@ -31,7 +32,7 @@ class CopyRenderer:
 
 
 def _copy(target: str, steps: Sequence[layering.Step]) -> None:
-    tree.merge(target, steps, copy=True)
+    tree.merge(target, steps, copy=True, check=cancellation.check)
 
 
 def _create(_: DriverContext) -> Renderer:

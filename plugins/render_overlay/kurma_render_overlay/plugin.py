@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kurma_core import cancellation
 from kurma_core.appc import layering
 from kurma_core.errors import ConfigError
 from kurma_core.hookspecs import Driver, Option, hookimpl
@@ -16,6 +17,8 @@ from kurma_core.linux import tree
 from kurma_core.models import RenderedLayer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kurma_core.hookspecs import DriverContext, ImageNode, RenderCache, Renderer
 
 #: A stager that passes ``/layers/sha512-…`` names to mount(2) fits 25 of them into the kernel's one page.
@@ -39,7 +42,11 @@ class OverlayRenderer:
         what = layering.applications(image)
         if len(what) <= self.most_layers and layering.stackable(what):
             return tuple(RenderedLayer(one.image, one.layers[0].path) for one in reversed(what))
-        return (layering.merged("links", what, cache.tree, tree.merge),)
+        return (layering.merged("links", what, cache.tree, _link),)
+
+
+def _link(target: str, steps: Sequence[layering.Step]) -> None:
+    tree.merge(target, steps, check=cancellation.check)
 
 
 def _create(context: DriverContext) -> Renderer:

@@ -1,0 +1,253 @@
+"""Operations that can be given up: by Ctrl-C, or, in a process that does many things at once, one of them alone.
+
+An operation is a :class:`Cancellation`. A thread works for it inside of :func:`governing`; what waits there asks
+:func:`current` for it, so that nobody hands it on from call to call. To threads that it starts an operation gives
+itself by hand. ``cancel``, from any thread, ends what waits, wherever that is; what was begun is undone on the way
+out, as after any other exception.
+"""
+
+from __future__ import annotations
+
+from _thread import allocate_lock
+from contextvars import ContextVar, copy_context
+
+from kurma_core.errors import Cancelled
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+    from typing import TypeVar
+
+    T = TypeVar("T")
+
+#: Seconds for which a call that knows nothing of this is waited for, once its operation is cancelled.
+GRACE = 0.3
+#: Seconds between two tries to lock a file: nothing wakes flock(2).
+_LOCK_POLL = 0.05
+
+
+class Cancellation:
+    """One operation, or a part of one. Safe to use from several threads."""
+
+    __slots__ = ("_wakers", "cancelled")
+
+    def __init__(self) -> None:
+        self.cancelled = False
+        # Changed and copied in single steps, without a lock: a signal may come in between, and cancel.
+        self._wakers: dict[object, Callable[[], object]] = {}
+
+    def cancel(self) -> None:
+        """Ends it, now and for good: what waits in it wakes, and raises :class:`Cancelled`."""
+        self.cancelled = True
+        for wake in self._wakers.copy().values():
+            try:  # noqa: SIM105 - contextlib is heavy
+                wake()
+            except Exception:  # noqa: BLE001, S110 - it has just ended, or is a plugin's, which may raise anything
+                pass
+
+    def check(self) -> None:
+        """For loops: it costs next to nothing. :raises Cancelled: it was cancelled."""
+        if self.cancelled:
+            raise Cancelled
+
+    def waking(self, wake: Callable[[], object]) -> _Waking:
+        """For a ``with`` statement around what waits.
+
+        :param wake: ends the wait; called from another thread, it must not wait itself, and may come late. However
+            the wait has ended then, :class:`Cancelled` is raised at the end of the block.
+        """
+        return _Waking(self, wake)
+
+    def part(self) -> _Part:
+        """A part of it, for a ``with`` statement: cancelled with the whole, or alone, and at the latest at the end
+        of the block, so that nothing that works for it is left behind."""
+        return _Part(self)
+
+    def pause(self, seconds: float) -> None:
+        """Waits that long. :raises Cancelled: meanwhile, or before."""
+        gate = allocate_lock()
+        gate.acquire()
+        with self.waking(gate.release):
+            gate.acquire(timeout=max(seconds, 0.0))
+
+
+class _Waking:
+    __slots__ = ("_operation", "_wake")
+
+    def __init__(self, operation: Cancellation, wake: Callable[[], object]) -> None:
+        self._operation = operation
+        self._wake = wake
+
+    def __enter__(self) -> None:
+        # In this order: who cancels in between is either seen here, or sees us.
+        self._operation._wakers[self] = self._wake
+        if self._operation.cancelled:
+            self._forget()
+            raise Cancelled
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._forget()
+        if self._operation.cancelled and (error is None or isinstance(error, Exception)):
+            raise Cancelled from error
+
+    def _forget(self) -> None:
+        self._operation._wakers.pop(self, None)
+
+
+class _Part:
+    __slots__ = ("_part", "_waking")
+
+    def __init__(self, whole: Cancellation) -> None:
+        self._part = Cancellation()
+        self._waking = whole.waking(self._part.cancel)
+
+    def __enter__(self) -> Cancellation:
+        self._waking.__enter__()
+        return self._part
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._part.cancel()
+        self._waking.__exit__(kind, error, trace)
+
+
+class governing:
+    """For a ``with`` statement: what this thread does inside is done for the operation. The innermost counts."""
+
+    __slots__ = ("_operation", "_token")
+
+    def __init__(self, operation: Cancellation) -> None:
+        self._operation = operation
+
+    def __enter__(self) -> Cancellation:
+        self._token = _CURRENT.set(self._operation)
+        return self._operation
+
+    def __exit__(self, *_: object) -> None:
+        _CURRENT.reset(self._token)
+
+
+#: Outside of all :func:`governing`: one that nobody cancels.
+_NOBODYS = Cancellation()
+_CURRENT: ContextVar[Cancellation] = ContextVar("kurma_operation", default=_NOBODYS)
+
+
+def shielded() -> governing:
+    """For a ``with`` statement around what undoes: it is done whether the operation was cancelled or not."""
+    return governing(_NOBODYS)
+
+
+def current() -> Cancellation:
+    """The operation that this thread works for."""
+    return _CURRENT.get()
+
+
+def check() -> None:
+    """:raises Cancelled: the operation that this thread works for was cancelled."""
+    _CURRENT.get().check()
+
+
+def pause(seconds: float) -> None:
+    """Waits that long. :raises Cancelled: as :func:`check`."""
+    _CURRENT.get().pause(seconds)
+
+
+def lock(fd: int, how: int) -> None:
+    """``flock(2)``, which waits for other processes and threads.
+
+    :param how: ``LOCK_EX`` or ``LOCK_SH``.
+    :raises Cancelled: as :func:`check`. :raises OSError: as the kernel says.
+    """
+    from fcntl import LOCK_NB, flock
+
+    while True:
+        try:
+            return flock(fd, how | LOCK_NB)
+        except BlockingIOError:
+            pause(_LOCK_POLL)
+
+
+def abandoning(call: Callable[[], T], dispose: Callable[[T], object] | None = None, grace: float = GRACE) -> T:
+    """What ``call`` returns or raises. It runs in a thread of its own, for it may wait long and know nothing of
+    operations: a plugin's part, or the C library's.
+
+    :param dispose: gets what it returns when nobody wants that any more.
+    :param grace: seconds that it has when the operation is cancelled; after that it is left to itself.
+    :raises Cancelled: as :func:`check`.
+    """
+    operation = current()
+    with operation.part() as part:
+        running = _Running(call, dispose, part)
+        try:
+            with operation.waking(running.stir):
+                running.wait()
+        except BaseException:
+            part.cancel()
+            running.leave(grace)
+            raise
+        return running.result()  # type: ignore[return-value]
+
+
+class _Running:
+    """A call in a thread of its own."""
+
+    def __init__(self, call: Callable[[], T], dispose: Callable[[T], object] | None, part: Cancellation) -> None:
+        from threading import Thread
+
+        self._call = call
+        self._dispose = dispose
+        self._stirred, self._over, self._deciding = allocate_lock(), allocate_lock(), allocate_lock()
+        self._stirred.acquire()
+        self._over.acquire()
+        self._left = False
+        self._ended = False
+        self._value: object = None
+        self._error: BaseException | None = None
+        context = copy_context()
+        context.run(_CURRENT.set, part)
+        # A daemon: a process that ends does not wait for it.
+        Thread(target=context.run, args=(self._work,), name="kurma-call", daemon=True).start()
+
+    def wait(self) -> None:
+        """Until it has ended, or somebody stirs."""
+        self._stirred.acquire()
+
+    def stir(self) -> None:
+        try:  # noqa: SIM105 - contextlib is heavy
+            self._stirred.release()
+        except RuntimeError:
+            pass  # somebody did already
+
+    def leave(self, grace: float) -> None:
+        """Nobody wants its result any more. It has ``grace`` seconds to end."""
+        self._over.acquire(timeout=grace)
+        with self._deciding:
+            self._left = True
+            ended = self._ended
+        if ended:
+            self._throw_away()
+
+    def result(self) -> object:
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def _work(self) -> None:
+        try:
+            self._value = self._call()
+        except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
+            self._error = error
+        with self._deciding:
+            self._ended = True
+            left = self._left
+        if left:
+            self._throw_away()
+        self._over.release()
+        self.stir()
+
+    def _throw_away(self) -> None:
+        if self._error is None and self._dispose is not None:
+            try:  # noqa: SIM105 - contextlib is heavy
+                self._dispose(self._value)  # type: ignore[arg-type]
+            except Exception:  # noqa: BLE001, S110 - there is nobody left to be told
+                pass
