@@ -95,8 +95,8 @@ class DefaultNetwork:
                 self._write({"bridge": again["bridge"], "subnet": again["subnet"], "subnet6": self._subnet6()})
 
     def chosen(self) -> bool:
-        """Whether it has ever been used."""
-        return self._read() is not None
+        """Whether it has ever been used. What cannot be read was written once."""
+        return os.path.lexists(self._record)
 
     def forget(self) -> None:
         """Drops the choice; the next use chooses anew. Nothing to drop is success."""
@@ -111,7 +111,11 @@ class DefaultNetwork:
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            raise HostError(f"cannot read {self._record}: {error}", path=self._record) from error
+            raise HostError(
+                f"cannot read {self._record}: {error}",
+                hint="without that file, the next pod on the network chooses bridge and subnet anew",
+                path=self._record,
+            ) from error
         version = record.get("version") if isinstance(record, dict) else None
         if not isinstance(version, int) or version > VERSION:
             raise FormatVersionError(f"{self._record} has version {version}, this Kurma knows {VERSION}")

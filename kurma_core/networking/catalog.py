@@ -119,11 +119,18 @@ class Catalog:
         infos = {info.name: info for info in self.configured()}
         for name in (builtin.LO, builtin.DEFAULT, builtin.HOST, builtin.NONE):
             if name not in infos:
-                served = self._default.served(choose=False) if name == builtin.DEFAULT else ()
-                infos[name] = self._checked(self._built_in(name, *served))
+                infos[name] = (
+                    self._default_info() if name == builtin.DEFAULT else self._checked(self._built_in(name))
+                )
         return tuple(
             {**infos, **{name: info for name, info in self._found().items() if name not in infos}}.values()
         )
+
+    def _default_info(self) -> NetworkInfo:
+        try:
+            return self._checked(self._built_in(builtin.DEFAULT, *self._default.served(choose=False)))
+        except KurmaError as error:  # its record is damaged, or a newer Kurma's
+            return replace(self._built_in(builtin.DEFAULT), problem=error.message)
 
     def _remove_early(self, config: Mapping[str, Json]) -> None:
         """:raises NetworkError: pods are joined to it, or will be when they are started again: beside its bridge's

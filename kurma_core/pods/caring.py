@@ -74,7 +74,8 @@ class Caretaker:
         for name in networks:
             self._services.networking.show(name)
         care = self._services.networking.care()
-        return [Finding(leak) for leak in (*self._told(care, networks), *self._own(care, networks))]
+        told = self._told(care, networks)
+        return [Finding(leak) for leak in (*told, *self._own(care, networks, told))]
 
     def mend(self, networks: Collection[str] = ()) -> list[Finding]:
         """Mends what :meth:`check` tells, as far as it can be.
@@ -85,7 +86,8 @@ class Caretaker:
         for name in networks:
             self._services.networking.show(name)
         care = self._services.networking.care()
-        told, own = self._told(care, networks), self._own(care, networks)
+        told = self._told(care, networks)
+        own = self._own(care, networks, told)
         for uuid in dict.fromkeys(leak.pod for leak in own if leak.pod):
             try:
                 self._mend_pod(uuid)
@@ -95,7 +97,8 @@ class Caretaker:
         care.mend(self._pods, care.drivers_of(networks))
         if not told and not own:
             return []
-        after = [*self._told(care, networks), *self._own(care, networks)]
+        still = self._told(care, networks)
+        after = [*still, *self._own(care, networks, still)]
         left = {_key(leak) for leak in after}
         mended = [Finding(leak, mended=True) for leak in (*told, *own) if _key(leak) not in left]
         return [*mended, *map(Finding, after)]
@@ -128,13 +131,18 @@ class Caretaker:
         found = care.leaks(self._pods, care.drivers_of(networks))
         return [leak for leak in found if not networks or leak.network in networks or leak.kind == "plugin"]
 
-    def _own(self, care: DriverCare, networks: Collection[str]) -> list[Leak]:
-        """What the core sees by itself, and networks that cannot be used."""
+    def _own(self, care: DriverCare, networks: Collection[str], told: Collection[Leak]) -> list[Leak]:
+        """What the core sees by itself, and networks that cannot be used.
+
+        :param told: by drivers; what follows from it is not told a second time.
+        """
         found = [] if networks else self._stale_records()
-        found += care.unusable(networks)
+        said = {(leak.network, leak.why) for leak in told}
+        found += [leak for leak in care.unusable(networks) if (leak.network, leak.why) not in said]
+        faults = {(leak.network, leak.pod) for leak in told if leak.network}
         for uuid in self._services.store.uuids():
             try:
-                found += self._look_at(self._services.store.directory(uuid), networks)
+                found += self._look_at(self._services.store.directory(uuid), networks, faults)
             except KurmaError:
                 continue  # gone meanwhile; or damaged, which `kurma list` tells
         return found
@@ -154,8 +162,13 @@ class Caretaker:
             found.append(Leak("record", f"record {self._joined.path(uuid)}", why, pod=uuid))
         return found
 
-    def _look_at(self, directory: PodDirectory, networks: Collection[str]) -> list[Leak]:
-        """One pod on record: it is dead, or lives and lacks something."""
+    def _look_at(
+        self, directory: PodDirectory, networks: Collection[str], faults: Collection[tuple[str, str]]
+    ) -> list[Leak]:
+        """One pod on record: it is dead, or lives and lacks something.
+
+        :param faults: network and pod of what is known already; no pod: it is the network's own.
+        """
         state = directory.read_state()
         if state["state"] == "preparing" or (state["state"] not in _LIVE and not state.get("steps")):
             return []
@@ -174,7 +187,7 @@ class Caretaker:
             if state["state"] != "running":
                 return []
             found = [] if networks else self._namespaces(document)
-            found = found or self._attachments(document, state, networks)
+            found = found or self._attachments(document, state, networks, faults)
             # What was missing of one that has gone since is right so.
             running = stager.alive() and directory.read_state()["state"] == "running"
             return found if running else []
@@ -201,7 +214,11 @@ class Caretaker:
         return found
 
     def _attachments(
-        self, document: PodDocument, state: dict[str, object], networks: Collection[str]
+        self,
+        document: PodDocument,
+        state: dict[str, object],
+        networks: Collection[str],
+        faults: Collection[tuple[str, str]],
     ) -> list[Leak]:
         if document.network_namespace is None:
             return []
@@ -209,6 +226,8 @@ class Caretaker:
         for one in read_attachments(state):
             if networks and one.network not in networks:
                 continue
+            if (one.network, "") in faults or (one.network, document.uuid) in faults:
+                continue  # it would say the same in other words; what else is wrong is told once that is mended
             try:
                 self._services.networking.check(
                     one, pod=document.uuid, pod_name=document.name, namespace=document.network_namespace
@@ -267,10 +286,12 @@ class Caretaker:
             if uuid in self._pods or (lock is None and os.path.isdir(directory.path)):
                 return  # it is just being started again
             self._undo(record)
+            if lock is None:
+                _remove_empty_cgroup(uuid)
         except KurmaError as error:
             self._services.note(f"pod {uuid}: {error.message}")
         except OSError as error:
-            self._services.note(f"pod {uuid}: cannot free its namespaces: {error}")
+            self._services.note(f"pod {uuid}: cannot free its namespaces or its cgroup: {error}")
         finally:
             if lock is not None:
                 os.close(lock)
@@ -286,6 +307,15 @@ class Caretaker:
             self._joined.release(uuid, kind)
         ports.let_go(self._services.store.directory(uuid))
         self._joined.forget(uuid)
+
+
+def _remove_empty_cgroup(uuid: str) -> None:
+    """Of a pod whose directory is gone. Processes in it are left alone: someone may still own them."""
+    from kurma_core.linux.cgroups import CgroupTree
+
+    tree = CgroupTree(f"kurma/{uuid}")
+    if not tree.pids():
+        tree.remove()
 
 
 def _key(leak: Leak) -> tuple[str, str, str, str]:

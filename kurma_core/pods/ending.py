@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from kurma_core.linux.cgroups import CgroupTree
     from kurma_core.pod_store import PodDirectory
     from kurma_core.pods.document import PodDocument
+    from kurma_core.pods.services import Services
 
 #: Seconds that an owner has for its teardown once the stager has ended.
 _TEARDOWN_PATIENCE = 60.0
@@ -248,10 +249,10 @@ class PodEnder(PodFinder):
         from kurma_core.pods.times import age
 
         if recovery.needs_recovery(directory):
-            if dry_run:
-                yield f"pod {directory.uuid}: its owner has died: would be taken down if it has ended"
+            if dry_run and not _lives(self.services, directory):
+                yield f"pod {directory.uuid}: its owner has died: would be taken down"
                 return
-            if recovery.recover(self.services, directory, self.events):
+            if not dry_run and recovery.recover(self.services, directory, self.events):
                 yield f"pod {directory.uuid}: taken down"
         if not os.path.isdir(directory.path):
             return
@@ -267,6 +268,20 @@ class PodEnder(PodFinder):
             if not dry_run:
                 self.remove(directory.uuid)
             yield f"pod {directory.uuid}: {'would be ' if dry_run else ''}removed"
+
+
+def _lives(services: Services, directory: PodDirectory) -> bool:
+    """Whether a pod without an owner runs on, and is left to."""
+    try:
+        if directory.read_state()["state"] not in ("running", "stopping"):
+            return False
+    except PodNotFoundError:
+        return False  # half-made
+    stager = recovery.find_stager(services, directory)
+    if stager is None:
+        return False
+    stager.close()
+    return True
 
 
 def _whole_state(directory: PodDirectory) -> dict[str, Any]:

@@ -35,15 +35,23 @@ class AciNetwork:
 
     :param host_image: finds and verifies an image that runs with host privilege (K5).
     :param timeout: seconds that each script may take.
+    :param note: tells the user something in one line.
     :param daemon: this process is a daemon: its start has every network set up anew.
     """
 
     def __init__(
-        self, state_dir: str, host_image: Callable[[str], HostTree], timeout: float, *, daemon: bool = False
+        self,
+        state_dir: str,
+        host_image: Callable[[str], HostTree],
+        timeout: float,
+        note: Callable[[str], None],
+        *,
+        daemon: bool = False,
     ) -> None:
         self._state_dir = state_dir
         self._host_image = host_image
         self._timeout = timeout
+        self._note = note
         self._daemon = daemon
         #: Of this process: by network, what was set up, and what could not be, with the reason.
         self._set_up: dict[str, Mapping[str, Json]] = {}
@@ -105,8 +113,9 @@ class AciNetwork:
         pod, interface = context.pod, context.interface
         if not place.knows(pod, interface):
             return
-        if self._root_of(place, pod, interface) is None:
-            self.setup(context.attachment.config)  # its root was lost: another one is better than none
+        if self._root_of(place, pod, interface) is None and not self._replaced(context):
+            place.forget(pod, interface)
+            return
         with place.lock() as lock, place.lock_joined(pod, interface) as own_lock:
             if place.knows(pod, interface):
                 root = self._root_of(place, pod, interface)
@@ -122,6 +131,18 @@ class AciNetwork:
                 self._call(place, root, "del", joined, (lock, own_lock))
             place.forget(pod, interface)
         self._sweep(place)
+
+    def _replaced(self, context: AttachmentContext) -> bool:
+        """Whether there is another root for one that was lost: it is better than none. Where the image cannot be
+        had or verified any more, nothing can be run, and the pod is not kept for it.
+        """
+        try:
+            self.setup(context.attachment.config)
+        except KurmaError as error:
+            made = f"what {roots.script_path('add')} has made on the host stays"
+            self._note(f"pod {context.pod}: {made}: its root was lost, and {error.message}")
+            return False
+        return True
 
     def check(self, context: AttachmentContext) -> None:
         """What can be told of a network that only its scripts know: that the pod is joined, and that its interface

@@ -8,7 +8,8 @@ from kurma_core.hookspecs import Driver, DriverContext, Network, Option, hookimp
 def _create(context: DriverContext) -> Network:
     from kurma_net_aci.network import AciNetwork
 
-    return AciNetwork(context.state_dir, context.host_image, context.config["timeout"], daemon=context.daemon)
+    timeout = context.config["timeout"]
+    return AciNetwork(context.state_dir, context.host_image, timeout, context.note, daemon=context.daemon)
 
 
 @hookimpl

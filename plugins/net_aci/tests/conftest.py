@@ -22,6 +22,7 @@ class Images:
         self._directory = directory
         self._trees = {}
         self.asked = []
+        self.refused = None
 
     def add(self, locator, scripts, environment=()):
         """An image of busybox with these scripts, by name; replaces the one of that locator."""
@@ -50,6 +51,8 @@ class Images:
 
     def __call__(self, locator):
         self.asked.append(locator)
+        if self.refused is not None:
+            raise self.refused
         return self._trees[locator]
 
 
@@ -63,10 +66,14 @@ def images(tmp_path):
 def new_driver(tmp_path, images):
     """A driver as each new process makes one."""
 
-    def make(timeout=60.0, daemon=False):
+    def make(timeout=60.0, daemon=False, note=print):
         return kurma_network().create(
             DriverContext(
-                config={"timeout": timeout}, state_dir=str(tmp_path / "aci"), host_image=images, daemon=daemon
+                config={"timeout": timeout},
+                state_dir=str(tmp_path / "aci"),
+                host_image=images,
+                daemon=daemon,
+                note=note,
             )
         )
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from kurma_net_aci.plugin import kurma_network
 
-from kurma_core.errors import NetworkError
+from kurma_core.errors import NetworkError, TrustError
 from kurma_core.hookspecs import Leak
 from kurma_core.linux.namespaces import unpin
 from kurma_core.testing.networks import context, pod_namespace
@@ -435,6 +435,23 @@ def test_a_root_that_was_lost_is_made_anew(images, new_driver, pod, state, calls
     subprocess.run(["rm", "-r", state / "roots"], check=True)
     new_driver().delete(one)
     assert calls() == ["setup ", f"del /run/netns/kurma-{pod} {pod} eth0"]
+
+
+def test_a_pod_leaves_also_if_its_root_was_lost_and_its_image_is_refused(images, new_driver, pod, state):
+    """Nothing may be run then, and nobody keeps the pod for it."""
+    images.add("file:///net.aci", FINE)
+    one = context(pod, CONFIG)
+    new_driver().add(one)
+    subprocess.run(["rm", "-r", state / "roots"], check=True)
+    images.refused = TrustError("nothing vouches for it")
+    notes = []
+    driver = new_driver(note=notes.append)
+    driver.delete(one)
+    driver.delete(one)
+    left = f"pod {pod}: what /opt/network/add has made on the host stays: its root was lost, and "
+    assert notes == [left + 'network "net": nothing vouches for it']
+    assert list(state.glob("joined/*")) == []
+    assert list(state.glob("roots/*")) == []
 
 
 def test_a_torn_record_keeps_nothing_from_leaving(images, new_driver, pod, state, calls):

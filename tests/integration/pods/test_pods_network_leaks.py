@@ -9,8 +9,9 @@ import sys
 
 import pytest
 
-from kurma_core.errors import NetworkError
+from kurma_core.errors import HostError, NetworkError
 from kurma_core.linux import namespaces
+from kurma_core.linux.cgroups import CgroupTree
 from tests.integration.pods.support import alive, shell, until
 
 pytestmark = [pytest.mark.root, pytest.mark.usefixtures("leaky_plugin")]
@@ -162,9 +163,63 @@ def test_killed_at_a_step_and_its_directory_removed(leaky, strangers, when, step
     end_cgroups(uuid)
 
 
-def end_cgroups(uuid):
-    from kurma_core.linux.cgroups import CgroupTree
+def test_the_cgroup_of_a_pod_whose_directory_is_gone(leaky, strangers):
+    uuid = dead(leaky, faults=[["after", "networks"]], name="gone")
+    shutil.rmtree(leaky.path(uuid))
+    os.unlink(f"{leaky.state}/pods/names/gone")
+    tree = CgroupTree(f"kurma/{uuid}")
+    assert tree.exists()
+    assert not leaky.client.gc(grace=0).failed
+    assert not tree.exists()
 
+
+def test_a_pod_that_runs_without_an_owner_is_told_as_that(house):
+    run = house.launch("sleep 1000")
+    run.kill()
+    said = f"pod {run.uuid}: runs without an owner: left (kurma stop {run.uuid[:8]})"
+    assert said in house.client.gc(grace=1000, dry_run=True)
+    assert said in house.client.gc(grace=1000)
+    os.kill(house.client.pod(run.uuid).stager_pid, signal.SIGKILL)
+    lines = (f"pod {run.uuid}: its owner has died: would be taken down", f"pod {run.uuid}: taken down")
+    until(lambda: lines[0] in house.client.gc(grace=1000, dry_run=True), "the stager's end")
+    assert lines[1] in house.client.gc(grace=1000)
+
+
+def test_a_fault_of_the_network_is_told_once(house):
+    """And not of each of its pods again."""
+    try:
+        with house.running(net="default"):
+            (bridge,) = [name for name in host()["links"] if name.startswith("kurma-")]
+            for command, kind in (("ip link set {} down", "bridge"), ("nft flush ruleset", "rule")):
+                output(*command.format(bridge).split())
+                found = house.client.network_check()
+                assert {one.leak.kind for one in found} == {kind}
+                words = [(one.leak.what, one.leak.why) for one in found]
+                assert len(set(words)) == len(words)
+                assert all(one.mended for one in house.client.network_check(repair=True))
+                assert house.client.network_check() == []
+    finally:
+        house.client.network_rm("default")
+
+
+def test_the_damaged_record_of_the_default_network(house):
+    """It is told of that network, and hides nothing of the others; with it removed, all is as before."""
+    with house.running(net="none"):
+        with open(f"{house.state}/networks/default.json", "w") as file:
+            file.write("{")
+        (found,) = house.client.network_check()
+        assert (found.leak.kind, found.leak.network) == ("network", "default")
+        assert found.leak.why.startswith(f"cannot read {house.state}/networks/default.json")
+        assert {one.name: one.problem for one in house.client.networks.listing()}["default"] == found.leak.why
+        assert house.client.gc(grace=1000) == ()
+        with pytest.raises(HostError) as caught:
+            house.client.prepare(house.request("true", net="default"))
+        assert caught.value.hint.startswith("without that file")
+        os.unlink(f"{house.state}/networks/default.json")
+        assert house.client.network_check() == []
+
+
+def end_cgroups(uuid):
     tree = CgroupTree(f"kurma/{uuid}")
     tree.kill()
     tree.remove()
