@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kurma_core.appc.pod import PodManifest
 from kurma_core.models import AddressResult, Attachment, IsolatorPlan, NetworkRequest, NetworkResult
 from kurma_core.pods.dns import parse_resolv_conf, pod_dns
 from kurma_core.pods.document import PodDocument
 from kurma_core.value import replace
+from tests.pods.documents import pod_document
 
 LO = Attachment("lo", "lo", "lo", {}, NetworkRequest("lo"))
 ETH = Attachment(
@@ -23,22 +23,7 @@ BOTH = replace(ETH, result=NetworkResult((AddressResult("10.1.2.3/16"), AddressR
 LINK = replace(ETH, result=NetworkResult((AddressResult("10.1.2.3/16"), AddressResult("fe80::3/64"))))
 LINK_V4 = replace(ETH, result=NetworkResult((AddressResult("169.254.3.4/16"), AddressResult("fd00::3/64"))))
 SIX = replace(ETH, result=NetworkResult((AddressResult("fd00::3/64"),)))
-DOCUMENT = PodDocument(
-    uuid="u",
-    name="n",
-    created_at="t",
-    manifest=PodManifest(apps=()),
-    mounts={},
-    plans={},
-    pod_plan=IsolatorPlan(),
-    isolators=(),
-    notes=(),
-    stager="s",
-    renderer="r",
-    attachments=(LO, ETH),
-    host_network=False,
-    hostname="here",
-)
+DOCUMENT = pod_document(attachments=(LO, ETH))
 HOST = "nameserver 9.9.9.9\nsearch corp.example\noptions ndots:2 trust-ad\n"
 
 

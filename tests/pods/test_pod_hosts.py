@@ -10,34 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kurma_core.appc.pod import PodManifest
-from kurma_core.models import AddressResult, Attachment, IsolatorPlan, NetworkRequest, NetworkResult
+from kurma_core.models import AddressResult, Attachment, NetworkRequest, NetworkResult
 from kurma_core.pods import hosts
-from kurma_core.pods.document import PodDocument
 from kurma_core.value import replace
+from tests.pods.documents import pod_document
 
 LO = Attachment("lo", "lo", "lo", {}, NetworkRequest("lo"))
 ETH = Attachment(
     "net", "cni", "eth0", {}, NetworkRequest("net"), result=NetworkResult((AddressResult("10.1.2.3/16"),))
 )
 QUIET = replace(ETH, names=False)
-DOCUMENT = PodDocument(
-    uuid="u",
-    name="n",
-    created_at="t",
-    manifest=PodManifest(apps=()),
-    mounts={},
-    plans={},
-    pod_plan=IsolatorPlan(),
-    isolators=(),
-    notes=(),
-    stager="s",
-    renderer="r",
-    attachments=(LO, ETH),
-    host_network=False,
-    hostname="here",
-    hosts=(("10.9.9.9", ("db",)),),
-)
+DOCUMENT = pod_document(attachments=(LO, ETH), hosts=(("10.9.9.9", ("db",)),))
 
 
 def test_the_pods_own_name_is_at_its_addresses() -> None:

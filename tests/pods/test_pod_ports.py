@@ -6,15 +6,14 @@ import threading
 
 import pytest
 
-from kurma_core.appc.pod import PodManifest
 from kurma_core.errors import NetworkError
-from kurma_core.models import Attachment, IsolatorPlan, NetworkRequest, PortMapping
+from kurma_core.models import Attachment, NetworkRequest, PortMapping
 from kurma_core.pod_store import PodStore
 from kurma_core.pods import claims as claiming
 from kurma_core.pods.claims import Claim, Claims
-from kurma_core.pods.document import PodDocument
 from kurma_core.pods.listeners import Listener
 from kurma_core.pods.ports import check_free, claimed
+from tests.pods.documents import pod_document
 
 UUID = "aaaa0000-0000-4000-8000-000000000001"
 HTTP = PortMapping(80, 8080)
@@ -74,25 +73,10 @@ def another(store, *ports, state, steps=()):
     """A pod called ``web`` that has these ports, in that state; its directory."""
     uuid = "bbbb0000-0000-4000-8000-000000000002"
     network = Attachment("net", "bridge", "eth0", {}, NetworkRequest("net"), ports=ports)
-    document = PodDocument(
-        uuid=uuid,
-        name="web",
-        created_at="t",
-        manifest=PodManifest(apps=()),
-        mounts={},
-        plans={},
-        pod_plan=IsolatorPlan(),
-        isolators=(),
-        notes=(),
-        stager="s",
-        renderer="r",
-        attachments=(network,),
-        host_network=False,
-        hostname="web",
-    )
+    pod = pod_document(uuid=uuid, name="web", attachments=(network,), hostname="web")
     directory, lock = store.create(uuid, "web")
     os.close(lock)
-    directory.write_pod(document.to_json())
+    directory.write_pod(pod.to_json())
     directory.write_state({"state": state, "steps": list(steps)})
     return directory
 
