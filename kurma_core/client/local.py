@@ -91,6 +91,17 @@ class LocalClient:
 
         return PodManager(self._services)
 
+    def warm(self) -> None:
+        """Makes now what is otherwise made when first needed. From then on, threads may share this client."""
+        for place, names in (
+            (self, ("_pods",)),
+            (self.images, ("keys", "files", "removal")),
+            (self._services, ("networking", "joined", "names", "id_ranges", "metadata")),
+        ):
+            for name in names:
+                getattr(place, name)
+        self._services.spawner.open()
+
     @property
     def manager(self) -> PodManager:
         """For who owns pods: the daemon."""

@@ -80,6 +80,7 @@ class Daemon:
         signal.pthread_sigmask(signal.SIG_BLOCK, signals)
         self._take()
         try:
+            self.client.warm()
             self.server.listen(self._listener())
             self.owners.start()
             self.server.start()
@@ -90,7 +91,8 @@ class Daemon:
             self.close()
 
     def close(self) -> None:
-        os.unlink(self._path)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._path)
         self.server.close()
         self.owners.close()
         self.client.close()

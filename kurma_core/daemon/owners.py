@@ -96,7 +96,8 @@ class Owners:
         """Gives every pod up; those that run go on. What is being taken down is taken down."""
         self._closing = True
         os.eventfd_write(self._wake, 1)
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
         self._workers.shutdown()
         with self._lock:
             left = list(self._pods.values())

@@ -376,7 +376,7 @@ class ImageManager:
 
         record = self.get(reference)
         self.store.verify(record.id, deep=True)
-        wanted = self._removal.trees_of({record.id})
+        wanted = self.removal.trees_of({record.id})
         there = [tree for tree in sorted(wanted) if os.path.isdir(self.store.path("trees", tree))]
         for tree in there:
             self.store.verify(tree, deep=True)
@@ -428,17 +428,17 @@ class ImageManager:
         :raises ImageError: a pod uses it, or a command does just now. :raises ImageNotFoundError:
         """
         came = self._by_locator(reference)
-        return self._removal.remove(reference if came is None else came.id, used, dry_run=dry_run)
+        return self.removal.remove(reference if came is None else came.id, used, dry_run=dry_run)
 
     def gc(self, used: Used, grace: float, dry_run: bool = False) -> GcReport:
         """Removes images that nothing has used for ``grace`` seconds, trees, leftovers, unfinished downloads (S3).
 
         :param used: IDs of the images that pods name.
         """
-        return self._removal.gc(used, grace, dry_run)
+        return self.removal.gc(used, grace, dry_run)
 
     @functools.cached_property
-    def _removal(self) -> Removal:
+    def removal(self) -> Removal:
         from kurma_core.images.removal import Removal
 
         # What a pod depends on may differ by the relaxations that it was run with.

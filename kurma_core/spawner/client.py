@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _socket
+import _thread
 import os
 import sys
 from collections.abc import Sequence
@@ -36,13 +37,15 @@ class Spawner:
 
     A process with threads or an event loop must not fork Python code; the program has neither, and holds none of
     the caller's descriptors and locks. It is started at the first request, and again if it has died; its death
-    harms nothing that it started. For one thread at a time. Needs root.
+    harms nothing that it started. Threads ask it one after the other. Needs root.
     """
 
     def __init__(self, interpreter: str | None = None) -> None:
         self._interpreter = interpreter or getattr(sys, "_base_executable", "") or sys.executable
         self._socket: _socket.socket | None = None
         self._pid = 0
+        # Around a question and its answer, and starting and ending the program.
+        self._lock = _thread.RLock()
 
     def __enter__(self) -> Self:
         return self
@@ -54,8 +57,11 @@ class Spawner:
 
     def open(self) -> None:
         """Start the program now, so that the first request need not wait for it. Nothing if it is there."""
-        if self._socket is not None:
-            return
+        with self._lock:
+            if self._socket is None:
+                self._start_program()
+
+    def _start_program(self) -> None:
         ours, theirs = _socketpair()
         try:
             # Standard error stays the caller's, for what should never happen; the program closes all the rest.
@@ -79,6 +85,10 @@ class Spawner:
 
     def close(self) -> None:
         """Let the program end, and wait for it. May be repeated."""
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
         if self._socket is not None:
             try:  # noqa: SIM105 - as light as the rest
                 # A copy of the descriptor in a forked process of the caller's must not keep the program waiting.
@@ -186,6 +196,10 @@ class Spawner:
         return answer, received
 
     def _ask(self, message: dict[str, object], fds: list[int]) -> tuple[dict[str, object], list[int]]:
+        with self._lock:
+            return self._asked(message, fds)
+
+    def _asked(self, message: dict[str, object], fds: list[int]) -> tuple[dict[str, object], list[int]]:
         for attempt in range(2):
             fresh = self._socket is None
             self.open()
