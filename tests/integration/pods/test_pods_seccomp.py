@@ -172,7 +172,7 @@ def test_a_call_without_an_errno_is_deadly_and_it_is_told(house):
 
 
 def test_busybox_runs_under_what_docker_and_rkt_allow(house):
-    script = "mkdir /tmp/a; ls / >/dev/null; (sleep 0.01 | cat) && umount /proc; echo $?"
+    script = "exec 2>&1; mkdir /tmp/a; ls / >/dev/null; (sleep 0.01 | cat) && umount /proc; echo $?"
     for wildcard in ("@docker/default-whitelist", "@rkt/default-whitelist"):
         record, output = run(house, filtered(script, RETAIN, [wildcard], "EXDEV"))
         assert record.exit_code == 0
