@@ -4,10 +4,13 @@ import json
 import os
 import socket
 import subprocess
+import threading
+import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from kurma_net_bridge import links
 from kurma_net_bridge.links import host_end
 from kurma_net_bridge.plugin import kurma_network
 
@@ -337,11 +340,67 @@ class TestBridge(BridgeContract):
             netlink.delete_link(host_end(one.pod, "eth0"))  # if the kernel was not quicker
         output("ip", "link", "del", "kt0")
         flush()
-        driver.delete(one)
-        self.assert_nothing_left(one.pod, config)
+        # Who comes first makes the rules anew, and leads no port to a pod that is no more.
         two = self.context(make_pod(), config)
         driver.add(two)
+        assert one.pod not in rules()
+        driver.delete(one)
+        self.assert_nothing_left(one.pod, config)
         driver.delete(two)
+
+    def test_ports_that_nobody_tells_of(self, driver, config, make_pod):
+        """What is on record is withdrawn."""
+        one = context(make_pod(), config, ports=(PortMapping(20001, 80),))
+        driver.add(one)
+        assert one.pod in rules()
+        driver.delete(context(one.pod, config))
+        self.assert_nothing_left(one.pod, config)
+
+    def test_no_descriptor_is_left(self, driver, config, make_pod):
+        pod = make_pod()
+        contexts = [context(pod, config, ports=ports) for ports in ((), (PortMapping(20001, 80),))]
+        opened = []
+        for one in (*contexts, *contexts):
+            driver.add(one)
+            driver.add(one)  # as after one that was broken off
+            driver.delete(one)
+            opened.append(len(os.listdir("/proc/self/fd")))
+        assert len(set(opened[1:])) == 1
+
+    def test_the_first_packet_arrives(self, driver, config, make_pod, monkeypatch):
+        """The bridge lets pass what the pod sends when it has joined, however late the kernel is."""
+        one = self.context(make_pod(), config)
+        real = links.furnish
+
+        def late(*arguments):
+            mac = real(*arguments)
+            with Netlink() as netlink:
+                netlink.set_link("eth0", up=False)
+            raising.start()
+            return mac
+
+        def raise_it():
+            time.sleep(0.2)
+            with Netlink() as netlink:
+                netlink.set_link("eth0", up=True)
+
+        raising = threading.Thread(target=lambda: in_network_namespace(one.namespace, raise_it))
+        monkeypatch.setattr(links, "furnish", late)
+        driver.add(one)
+        with Netlink() as netlink:
+            assert netlink.link(host_end(one.pod, "eth0")).forwarding
+        raising.join()
+        driver.delete(one)
+
+    @pytest.mark.parametrize("wanted", [True, False])
+    def test_what_the_rules_are_told(self, driver, config, make_pod, wanted):
+        config = {**config, "masquerade": wanted, "isolated": not wanted}
+        one = self.context(make_pod(), config)
+        driver.add(one)
+        ruleset = rules()
+        assert ('oifname != "kt0" ip saddr 10.201.0.0/24' in ruleset) == wanted
+        assert ('iifname "kt0" accept' in ruleset) == wanted
+        driver.delete(one)
 
     def test_an_app_that_administers_the_network_renames_its_interface(self, driver, config, make_pod):
         one = self.context(make_pod(), config)
