@@ -162,3 +162,12 @@ def test_many_processes_at_once(tmp_path):
             found = [*apart.get(60), *(one.result() for one in here)]
     every = [address for part in found for (address,) in part]
     assert len(every) == len(set(every)) == 150
+
+
+def test_the_only_free_one_lies_before_the_last_given(addresses):
+    given_first = [take(addresses, f"pod{n}:eth0")[0] for n in range(13)]
+    for n in (0, 1):
+        addresses.free(f"pod{n}:eth0")
+    assert [take(addresses, f"new{n}:eth0") for n in (0, 1)] == [[one] for one in given_first[:2]]
+    addresses.free("new0:eth0")
+    assert take(addresses, "late:eth0") == given_first[:1]

@@ -135,6 +135,17 @@ def test_an_interface_whose_record_is_gone(driver, pod, tmp_path):
     assert nothing_is_left(pod, tmp_path)
 
 
+def test_an_interface_whose_maker_was_killed_before_it_said_whose_it_is(driver, pod):
+    driver.add(context(pod, CONFIG))
+    name = host_end(pod, "eth0")
+    output("ip", "link", "set", name, "alias", "")
+    found = [leak for leak in driver.leaks([CONFIG], []) if leak.kind == "interface"]
+    assert [(leak.what, leak.pod) for leak in found] == [(f"interface {name}", pod)]
+    assert driver.leaks([CONFIG], [pod]) == []
+    assert driver.mend([CONFIG], []) == []
+    assert name not in host()[0]
+
+
 def test_what_is_a_strangers_is_neither_told_nor_touched(driver, pod, tmp_path):
     other = make_driver(tmp_path / "other")
     foreign = {"name": "mine", "bridge": "kt7", "subnets": ["10.207.0.0/24"]}
@@ -173,6 +184,8 @@ def test_what_is_a_strangers_is_neither_told_nor_touched(driver, pod, tmp_path):
         ("ip link del kt0", "bridge"),
         ("ip link set {port} nomaster", "interface"),
         ("ip link set {port} down", "interface"),
+        ("ip link set {port} type bridge_slave hairpin off", "interface"),
+        ("ip link set {port} type bridge_slave isolated on", "interface"),
         ("flush", "rule"),
         ("flush maps", "rule"),
     ],
@@ -288,6 +301,23 @@ def test_other_subnets_are_told_and_mended_before_a_pod_comes(driver, pod):
     assert bridge_addresses() == set()
     driver.remove(CHANGED)
     assert driver.leaks([CHANGED], []) == []
+
+
+def test_other_subnets_and_a_strangers_bridge_in_place_of_ours(driver, pod):
+    """Its addresses are its own, also one that ours had."""
+    one = context(pod, CONFIG)
+    driver.add(one)
+    driver.delete(one)
+    output("ip", "link", "del", "kt0")
+    output("ip", "link", "add", "kt0", "type", "bridge")
+    output("ip", "address", "add", "10.201.0.1/24", "dev", "kt0")
+    with pytest.raises(NetworkError, match="there is an interface kt0 already"):
+        driver.add(context(pod, CHANGED))
+    assert [leak.what for leak in driver.leaks([CHANGED], [pod]) if leak.kind == "bridge"] == []
+    driver.mend([CHANGED], [pod])
+    assert bridge_addresses() == {"10.201.0.1/24"}
+    driver.delete(one)
+    output("ip", "link", "del", "kt0")
 
 
 def test_other_subnets_while_a_pod_is_joined(driver, pod):

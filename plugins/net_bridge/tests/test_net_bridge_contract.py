@@ -13,6 +13,7 @@ import pytest
 from kurma_net_bridge import links
 from kurma_net_bridge.links import host_end
 from kurma_net_bridge.plugin import kurma_network
+from kurma_net_bridge.records import NetworkRecords
 
 from kurma_core.errors import NetworkError
 from kurma_core.hookspecs import DriverContext
@@ -122,6 +123,9 @@ class TestBridge(BridgeContract):
                 (gateway, 8080), family=socket.AF_INET6 if ":" in address else socket.AF_INET
             ):
                 assert reaches(gateway, 8080, one.namespace)
+        for key in ("accept_dad", "accept_ra"):
+            with open(f"/proc/sys/net/ipv6/conf/kt0/{key}") as file:
+                assert file.read() == "0\n", key
         driver.delete(one)
 
     def test_pods_reach_each_other(self, driver, config, make_pod):
@@ -141,6 +145,10 @@ class TestBridge(BridgeContract):
             with listening(two.namespace, address):
                 assert reaches(address)  # the host does
                 assert not reaches(address, namespace=one.namespace, expected=False)
+        # Whether bridges hand their frames to the packet filter or not.
+        with Netlink() as netlink:
+            assert netlink.link(host_end(one.pod, "eth0")).isolated
+            assert netlink.link(host_end(two.pod, "eth0")).isolated
         driver.delete(one)
         driver.delete(two)
 
@@ -174,6 +182,32 @@ class TestBridge(BridgeContract):
         assert host_links() == before
         assert not os.path.exists(f"{state_dir}/networks")
         driver.delete(one)
+
+    def test_the_mtu_of_a_bridge_that_is_there(self, driver, config, make_pod):
+        one, two = (self.context(make_pod(), {**config, "mtu": 1400}) for _ in range(2))
+        driver.add(one)
+        output("ip", "link", "set", "kt0", "mtu", "1300")
+        driver.add(two)
+        with Netlink() as netlink:
+            assert netlink.link("kt0").mtu == 1400
+        driver.delete(two)
+        driver.delete(one)
+
+    def test_a_record_of_ports_that_was_half_written(self, driver, config, make_pod, state_dir):
+        """By a process that was killed: it is told as its pod's, and goes with it."""
+        one = self.context(make_pod(), config)
+        driver.add(one)
+        torn = f"{state_dir}/networks/mine/ports/{one.pod}:eth0.tmp"
+        os.makedirs(os.path.dirname(torn))
+        with open(torn, "w") as file:
+            file.write("{")
+        records = NetworkRecords(state_dir, "mine")
+        assert records.has_published(f"{one.pod}:eth0")
+        assert records.publishers() == (f"{one.pod}:eth0",)
+        found = driver.leaks([config], [])
+        assert f"published ports of {one.pod}:eth0" in [leak.what for leak in found]
+        driver.delete(one)
+        assert not os.path.exists(torn)
 
     def test_routes_of_the_configuration(self, driver, config, make_pod):
         routes = [{"dst": "198.51.100.0/24"}, {"dst": "2001:db8::/32", "gw": "fd00:201::9"}]
@@ -249,6 +283,33 @@ class TestBridge(BridgeContract):
                     assert reaches(address, namespace=asks.namespace)
         driver.delete(two)
         driver.delete(one)
+
+    def test_a_pod_that_leaves_while_the_bridge_is_made_again(self, driver, config, make_pod, monkeypatch):
+        """It keeps nobody from joining."""
+        one, two, three = (self.context(make_pod(), config) for _ in range(3))
+        driver.add(one)
+        driver.add(two)
+        output("ip", "link", "del", "kt0")
+        real = links.restore_port
+
+        def leaves_first(netlink, settings, owner, bridge):
+            if owner.pod == one.pod:
+                netlink.delete_link(host_end(one.pod, "eth0"))
+            real(netlink, settings, owner, bridge)
+
+        monkeypatch.setattr(links, "restore_port", leaves_first)
+        driver.add(three)
+        for here in (two, three):
+            driver.check(here)
+            driver.delete(here)
+        driver.delete(one)
+
+    def test_a_host_without_ipv6(self, driver, config, monkeypatch):
+        driver.status(config)
+        monkeypatch.setattr(os.path, "exists", lambda path: path != "/proc/net/if_inet6")
+        with pytest.raises(NetworkError, match=r"this host has no IPv6, which fd00:201::/64 needs"):
+            driver.status(config)
+        driver.status({**config, "subnets": ["10.201.0.0/24"]})
 
     @pytest.mark.parametrize(
         "kind", [["type", "bridge"], ["type", "veth", "peer", "kt1"]], ids=lambda kind: kind[1]
