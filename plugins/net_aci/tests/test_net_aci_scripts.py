@@ -127,6 +127,38 @@ ls /proc/self/fd | wc -l >/fds
     assert (root / "calls").read_text() == f"setup \ndel /run/netns/kurma-{pod} {pod} eth7\n"
 
 
+def test_a_ctrl_c_and_what_kurma_ignores_are_not_the_scripts(images, new_driver, pod, state):
+    """What runs a script is in a session of its own, and hears the signals that end it."""
+    script = f"""#!/bin/sh
+{{ cut -d ' ' -f 6 /proc/$PPID/stat; sed -n 's/^SigIgn:\t//p' /proc/$PPID/status; }} >/parent
+echo '{RESULT}'
+"""
+    images.add("file:///net.aci", {**FINE, "add": script})
+    ours = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, signal.SIG_IGN) for number in ours]
+    try:
+        new_driver().add(context(pod, CONFIG))
+    finally:
+        for number, handler in zip(ours, before, strict=True):
+            signal.signal(number, handler)
+    (found,) = state.glob("roots/*/rootfs/parent")
+    session, ignored = found.read_text().split()
+    assert int(session) not in (0, os.getsid(0))
+    assert [number for number in ours if int(ignored, 16) >> number - 1 & 1] == []
+
+
+def test_a_pod_that_is_half_left_is_not_joined(images, new_driver, pod):
+    images.add("file:///net.aci", {**FINE, "del": "#!/bin/sh\nexit 9\n"})
+    one = context(pod, {**CONFIG, "containerInterface": ""}, "")
+    driver = new_driver()
+    driver.add(one)
+    driver.check(one)
+    with pytest.raises(NetworkError, match="status 9"):
+        driver.delete(one)
+    with pytest.raises(NetworkError, match="is not joined"):
+        driver.check(one)
+
+
 def test_a_minute_each():
     assert [(option.name, option.default) for option in kurma_network().options] == [("timeout", 60.0)]
 

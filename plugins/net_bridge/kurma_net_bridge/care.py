@@ -301,13 +301,13 @@ class Care:
 
     def _free(self, records: NetworkRecords, leak: Leak) -> None:
         """Whatever a pod that is gone has left in a network: rules, then interfaces, then what is on record."""
-        record = records.read()
+        # Where it is torn, the rules are found by the network's id alone.
+        record = records.read() or Record(records.id(), records.network, "torn", (), False, False)
         owners = {each for each in records.addresses.taken().values() if each.partition(":")[0] == leak.pod}
         owners |= {each for each in records.publishers() if each.partition(":")[0] == leak.pod}
         for each in owners:
             records.settle(each)
-        if record is not None:
-            self._rules.withdraw(network_rules(record), leak.pod)
+        self._rules.withdraw(network_rules(record), leak.pod)
         with Netlink() as netlink:
             for link in netlink.links(kind="veth"):
                 owner = links.owner_of(link)

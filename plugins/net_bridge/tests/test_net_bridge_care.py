@@ -126,6 +126,16 @@ def test_all_of_a_pod_that_is_gone(driver, pod, tmp_path):
         driver.delete(two)
 
 
+def test_a_torn_record_of_the_network_keeps_no_rules(driver, pod, tmp_path):
+    """Nor where the network is configured no more."""
+    driver.add(context(pod, CONFIG, ports=PORTS))
+    (record,) = (tmp_path / "bridge").glob("networks/*/network.json")
+    record.write_text("{")
+    assert "rule" in kinds(driver.leaks([], []))
+    assert driver.mend([], []) == []
+    assert nothing_is_left(pod, tmp_path)
+
+
 def test_an_interface_whose_record_is_gone(driver, pod, tmp_path):
     driver.add(context(pod, CONFIG))
     for path in files_of(pod, tmp_path):

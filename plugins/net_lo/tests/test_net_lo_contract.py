@@ -51,6 +51,21 @@ class TestLoopback(NetworkContract):
         with pytest.raises(NetworkError, match="lacks ::1/128"):
             driver.check(one)
 
+    @pytest.mark.parametrize(
+        ("wrong", "right", "said"),
+        [("127.0.0.1/16", "127.0.0.1/8", "netmask 255.255.0.0"), ("::1/64", "::1/128", "lacks ::1/128")],
+    )
+    def test_check_looks_at_the_length_of_the_prefix(self, driver, config, make_pod, wrong, right, said):
+        import subprocess
+
+        one = self.context(make_pod(), config)
+        driver.add(one)
+        for verb, address in (("del", right), ("add", wrong)):
+            run = ["ip", "-n", f"kurma-{one.pod}", "address", verb, address, "dev", "lo"]
+            subprocess.run(run, check=True)
+        with pytest.raises(NetworkError, match=said):
+            driver.check(one)
+
     def test_the_error_names_the_namespace(self, driver, config):
         with pytest.raises(NetworkError, match="No such file or directory: /run/netns/kurma-nobody"):
             driver.add(self.context("nobody", config))

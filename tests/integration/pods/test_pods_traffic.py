@@ -3,6 +3,7 @@
 import contextlib
 import os
 import socket
+import subprocess
 
 import pytest
 
@@ -71,6 +72,58 @@ def test_apps_limits_come_and_go_with_them(house):
         assert is_held(received(house, pod), 3 * RATE)
         house.client.app_rm(pod.uuid, "less")
         assert received(house, pod) > 20 * RATE
+
+
+HELD = {
+    "name": "held",
+    "plugin": "cni",
+    "cniVersion": "0.4.0",
+    "plugins": [
+        {"type": "ptp", "ipam": {"type": "host-local", "subnet": "10.96.0.0/24"}},
+        {"type": "bandwidth", "capabilities": {"bandwidth": True}},
+    ],
+}
+
+
+def own_limits(uuid):
+    """Directions in which the pod's interface is held inside its namespace, and so by Kurma itself."""
+
+    def seen(*command):
+        run = ["ip", "netns", "exec", f"kurma-{uuid}", *command]
+        return subprocess.run(run, check=True, capture_output=True, text=True).stdout
+
+    out = {"out"} if " tbf " in seen("tc", "qdisc", "show", "dev", "eth0") else set()
+    return out | ({"in"} if "kurma-in" in seen("ip", "-o", "link") else set())
+
+
+def test_only_what_is_stricter_is_done_beside_cnis_bandwidth(make_house):
+    """Nothing is held twice, and nothing is forgotten for what the network holds."""
+    house = make_house({"stop_timeout": 3, "container_networks": [HELD]})
+    with house.running({"main": "sleep 1000"}, net="held", isolators=bandwidth("3M")) as pod:
+        assert given(house, pod) == {"ingressRate", "egressRate"}
+        assert own_limits(pod.uuid) == set()
+        for limit, directions in (("1M", {"in", "out"}), ("5M", set())):
+            app = shell("sleep 1000", isolators=bandwidth(limit))
+            house.client.app_add(pod.uuid, house.request({"other": app}))
+            assert own_limits(pod.uuid) == directions
+            house.client.app_rm(pod.uuid, "other")
+            assert own_limits(pod.uuid) == set()
+    write = [{"name": "kurma.io/network-write-bandwidth", "value": {"device": "eth0", "limit": "3M"}}]
+    read = [{"name": "kurma.io/network-read-bandwidth", "value": {"device": "eth0", "limit": "9M"}}]
+    with house.running({"main": "sleep 1000"}, net="held", isolators=write) as pod:
+        assert given(house, pod) == {"egressRate"}
+        house.client.app_add(pod.uuid, house.request({"other": shell("sleep 1000", isolators=read)}))
+        assert own_limits(pod.uuid) == {"in"}
+    apps = {"main": shell("sleep 1000", isolators=bandwidth("1M")), "other": "sleep 1000"}
+    with house.running(apps, net="held") as pod:
+        assert given(house, pod) == set(), "an app's limit goes with it, and CNI's stays"
+        assert own_limits(pod.uuid) == {"in", "out"}
+
+
+def given(house, pod):
+    """Rates that the network was given to hold the pod to."""
+    (attachment,) = [one for one in house.state_of(pod)["attachments"] if one["network"] == "held"]
+    return {key for key in attachment["capabilities"].get("bandwidth", {}) if key.endswith("Rate")}
 
 
 def test_a_pod_without_a_network_and_one_of_the_hosts(house):
