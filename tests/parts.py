@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+#: For how many tests one marked slow counts.
+_SLOW = 4
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Takes ``--part``."""
@@ -20,22 +23,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.option.part is None:
         return
     number, count = config.option.part
-    mine = parts(Counter(item.path for item in items), count)[number - 1]
+    weights = Counter[Path]()
+    for item in items:
+        weights[item.path] += _SLOW if item.get_closest_marker("slow") else 1
+    mine = parts(weights, count)[number - 1]
     config.hook.pytest_deselected(items=[item for item in items if item.path not in mine])
     items[:] = [item for item in items if item.path in mine]
 
 
 def parts(files: Mapping[Path, int], count: int) -> list[set[Path]]:
-    """Files in parts of about as many tests each; each file in one of them, the same one every time.
+    """Files in parts of about as many tests of each directory, which take about as long as each other. Each file
+    is in one part, the same one every time.
 
     :param files: and how many tests each holds.
     """
     split: list[set[Path]] = [set() for _ in range(count)]
     sizes = [0] * count
-    for path in sorted(files, key=lambda path: (-files[path], path)):
-        place = sizes.index(min(sizes))
+    here = Counter[tuple[Path, int]]()
+    for path in sorted(files, key=lambda path: (path.parent, -files[path], path)):
+        place = min(range(count), key=lambda number: (here[path.parent, number], sizes[number]))
         split[place].add(path)
         sizes[place] += files[path]
+        here[path.parent, place] += files[path]
     return split
 
 

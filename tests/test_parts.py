@@ -12,7 +12,7 @@ from hypothesis import strategies as some
 
 from tests.parts import parts
 
-FILES = some.dictionaries(some.text("abcd", min_size=1).map(Path), some.integers(1, 90), max_size=40)
+FILES = some.dictionaries(some.text("ab/", min_size=1).map(Path), some.integers(1, 90), max_size=40)
 
 
 @given(FILES, some.integers(1, 5))
@@ -21,8 +21,10 @@ def test_each_file_is_in_one_part(files: dict[Path, int], count: int) -> None:
     assert len(split) == count
     assert sorted(path for part in split for path in part) == sorted(files)
     assert split == parts(dict(reversed(files.items())), count)
-    sizes = [sum(files[path] for path in part) for part in split]
-    assert max(sizes) - min(sizes) <= max(files.values(), default=0)
+    for directory in {path.parent for path in files}:
+        here = {path: size for path, size in files.items() if path.parent == directory}
+        sizes = [sum(here[path] for path in part if path in here) for part in split]
+        assert max(sizes) - min(sizes) <= max(here.values())
 
 
 def collected(*args: str) -> list[str]:
