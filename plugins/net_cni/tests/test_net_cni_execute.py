@@ -164,6 +164,8 @@ def test_delete_goes_on_after_a_failure_and_can_be_repeated(driver, script, bin_
     driver.add(one)
     with pytest.raises(NetworkError, match='cannot leave network "n": CNI plugin two failed: broken'):
         driver.delete(one)
+    with pytest.raises(NetworkError, match="pod pod is not joined"):
+        driver.check(one)
     assert [" ".join(line.split()[:2]) for line in log(bin_dir)[3:]] == [
         "DEL one",
         "DEL two",
