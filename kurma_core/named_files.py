@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 import stat
+from _thread import get_native_id
 
 from kurma_core.errors import ArchiveError, HostError, ManifestError, StoreError, UsageError
 
@@ -121,7 +122,7 @@ class written:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._temporary = f"{path}.{os.getpid()}.tmp"
+        self._temporary = f"{path}.{get_native_id()}.tmp"
 
     def __enter__(self) -> BinaryIO:
         writable(self._path)

@@ -21,6 +21,7 @@ import json
 import os
 import struct
 import time
+from _thread import get_native_id
 from collections.abc import Collection, Iterator
 from typing import Any
 
@@ -229,7 +230,7 @@ class PodStore:
         :returns: the directory, and the owner lock: nobody ever sees the pod without its owner.
         :raises PodExistsError: the UUID (G11) or the name is taken.
         """
-        new = f"{self.root}/{_UNFINISHED}{uuid}.{os.getpid()}"
+        new = f"{self.root}/{_UNFINISHED}{uuid}.{get_native_id()}"
         path = f"{self.root}/{uuid}"
         lock: int | None = None
         try:
@@ -383,7 +384,7 @@ class PodStore:
 
         :raises HostError: something in it cannot be removed (a mount left in it, say).
         """
-        gone = f"{_UNFINISHED}{pod.uuid}.{os.getpid()}"
+        gone = f"{_UNFINISHED}{pod.uuid}.{get_native_id()}"
         try:
             with _opened(pod.path) as directory:
                 for entry in os.listdir(directory):

@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 
 from kurma_core.cancellation import lock
 from kurma_core.errors import ImageNotFoundError, ManifestError, PrivilegeError, StoreError
@@ -59,6 +60,7 @@ class ImageStore:
         self.step = step
         self.holds = Holds(self)
         self._held: dict[str, int] = {}
+        self._held_here: ContextVar[dict[str, int] | None] = ContextVar("kurma_held_layers", default=None)
 
     # --- putting in ----------------------------------------------------------------------------------------------
 
@@ -79,8 +81,8 @@ class ImageStore:
         return stage(self, stream, decrypt)
 
     def has_layer(self, diff_id: str) -> bool:
-        """Whether the layer is extracted already. If so it stays at least until this process ends, or has made
-        an image of it.
+        """Whether the layer is extracted already. If so it stays at least until an image was made of it, or the
+        block of :meth:`holding_layers` is left, or else this process ends.
 
         :param diff_id: ``sha256:`` and 64 hex digits over its uncompressed tar.
         """
@@ -298,22 +300,43 @@ class ImageStore:
             raise documents.not_found(image_id) from error
 
     def hold_layer(self, key: str) -> bool:
-        """Keep the layer from being removed for as long as this process lives; False: it is not there."""
-        if key in self._held:
+        """Keep the layer from being removed until :meth:`release_layers`, at the latest until the end of
+        :meth:`holding_layers`; outside of that, for as long as this process lives. False: it is not there."""
+        held = self._holding
+        if key in held:
             return True
         fd = share_lock(self.path("layers", key))
         if fd is None:
             return False
-        if self._held.setdefault(key, fd) != fd:
+        if held.setdefault(key, fd) != fd:
             os.close(fd)  # another thread was faster
         return True
 
     def release_layers(self, keys: Collection[str]) -> None:
         """An image has them now."""
+        held = self._holding
         for key in keys:
-            fd = self._held.pop(key, None)
+            fd = held.pop(key, None)
             if fd is not None:
                 os.close(fd)
+
+    @property
+    def _holding(self) -> dict[str, int]:
+        here = self._held_here.get()
+        return self._held if here is None else here
+
+    @contextmanager
+    def holding_layers(self) -> Iterator[None]:
+        """What is held inside, by this thread and those that work in a copy of its context, is held apart from
+        what others hold, and let go of at the end, whether an image was made of it or not."""
+        held: dict[str, int] = {}
+        token = self._held_here.set(held)
+        try:
+            yield
+        finally:
+            self._held_here.reset(token)
+            while held:
+                os.close(held.popitem()[1])
 
     @contextmanager
     def locked(self, *, exclusive: bool = False) -> Iterator[None]:

@@ -139,15 +139,16 @@ class ImageManager:
         policy = self._policy(insecure)
         acquisition = self._acquisition(policy, progress)
         found = self._fetching.parse(locator)
-        record = acquisition.get(found, _checked_pull(pull))
-        try:
-            with self._holds.keeping(used=False):  # it is fetched, not used
+        checked = _checked_pull(pull)
+        with self._holds.keeping(used=False):  # it is fetched, not used
+            record = self._holds.found(found.text, lambda: acquisition.get(found, checked))
+            try:
                 self._complete(record, policy, acquisition, pull)
-        except FetchError as error:
-            if found.scheme != "file" or isinstance(error, FetchDigestError):
-                raise
-            # What it needs may be the next file to come; whoever uses it is told again.
-            self._note(f"{found.text}: is in the store, but cannot be used yet: {error.message}")
+            except FetchError as error:
+                if found.scheme != "file" or isinstance(error, FetchDigestError):
+                    raise
+                # What it needs may be the next file to come; whoever uses it is told again.
+                self._note(f"{found.text}: is in the store, but cannot be used yet: {error.message}")
         return record
 
     def resolve(

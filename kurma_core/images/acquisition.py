@@ -150,13 +150,14 @@ class Acquisition:
         from kurma_core.images.layer_fetch import fetch_layers
 
         voucher = self.judge.layers(remote)
-        try:
-            keys = fetch_layers(self.store, self.fetching, remote, self.progress)
-        except ArchiveError as error:
-            error.message = f"{remote.locator}: {error.message}"
-            raise
-        manifest = complete_groups(remote.manifest, [self.store.layer(key) for key in keys])
-        return self.store.add_layered(manifest, keys, self._provenance(remote, voucher))
+        with self.store.holding_layers():
+            try:
+                keys = fetch_layers(self.store, self.fetching, remote, self.progress)
+            except ArchiveError as error:
+                error.message = f"{remote.locator}: {error.message}"
+                raise
+            manifest = complete_groups(remote.manifest, [self.store.layer(key) for key in keys])
+            return self.store.add_layered(manifest, keys, self._provenance(remote, voucher))
 
     def _provenance(
         self, remote: RemoteArchive | RemoteLayers, voucher: Voucher, *, encrypted: bool = False

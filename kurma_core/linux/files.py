@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from _thread import get_native_id
 
 _WRITABLE_BY_OTHERS = 0o022
 
@@ -15,13 +16,13 @@ def others_may_write(status: os.stat_result) -> bool:
 def replace_file(path: str, content: bytes, mode: int = 0o600) -> None:
     """Writes ``path`` by way of a temporary file beside it and a rename.
 
-    A crash leaves the old file, and at worst a ``.PID.tmp`` beside it, which the next writer with that PID
-    replaces. Not synced: a power cut may lose the newest version, never tear one (the rename is ordered behind
-    the data on the file systems in use).
+    A crash leaves the old file, and at worst a ``.TID.tmp`` beside it (the thread's number), which the next writer
+    with that number replaces. Not synced: a power cut may lose the newest version, never tear one (the rename is
+    ordered behind the data on the file systems in use).
 
     :raises OSError: a full disk, a missing directory; the old file is as it was.
     """
-    temporary = f"{path}.{os.getpid()}.tmp"
+    temporary = f"{path}.{get_native_id()}.tmp"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
     try:
         view = memoryview(content)

@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from threading import get_native_id
 
 from kurma_core.value import frozen
 
@@ -76,7 +77,7 @@ class Remembered:
         }
         with contextlib.suppress(OSError):
             os.makedirs(self._directory, mode=0o700, exist_ok=True)
-            temporary = f"{self._path}.{os.getpid()}"
+            temporary = f"{self._path}.{get_native_id()}"
             with open(temporary, "w", encoding="ascii", opener=_private) as file:
                 json.dump(content, file)
             os.replace(temporary, self._path)
