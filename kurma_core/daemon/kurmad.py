@@ -16,6 +16,7 @@ from kurma_core.daemon import pods, system  # noqa: F401 (they fill the table)
 from kurma_core.daemon.dispatch import Dispatcher
 from kurma_core.daemon.operation import noting
 from kurma_core.daemon.owners import Owners, Running
+from kurma_core.daemon.recovery import Recovery
 from kurma_core.daemon.server import Server
 from kurma_core.errors import HostError, KurmaError
 from kurma_core.hookspecs import Stdio
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from kurma_core.client.local import LocalClient
     from kurma_core.models import PodRecord
+    from kurma_core.pods.manager import PodManager
 
 _LOG = logging.getLogger("kurmad")
 _GROUP = "kurma"
@@ -46,11 +48,15 @@ class Daemon:
         )
         self.config = config
         self.client: LocalClient = connect_here(own, config)
-        self.manager = self.client.manager
-        self.owners = Owners(self.manager, self._ended)
+        self.owners = Owners(lambda: self.manager, self._ended)
+        self.recovery = Recovery(lambda: self.manager, self.owners)
         self.server = Server(Dispatcher(self))
         self._lock: int | None = None
         self._path = socket_path(None, config)
+
+    @property
+    def manager(self) -> PodManager:
+        return self.client.manager
 
     def launch(self, reference: str, stdio: Stdio | None = None) -> Running:
         """Starts a pod that the daemon owns.
@@ -84,6 +90,7 @@ class Daemon:
             self.server.listen(self._listener())
             self.owners.start()
             self.server.start()
+            self.recovery.start()
             _LOG.info("serves %s at %s", self.config.state_dir, self._path)
             ready()
             signal.sigwait(signals)
@@ -94,6 +101,7 @@ class Daemon:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._path)
         self.server.close()
+        self.recovery.close()
         self.owners.close()
         self.client.close()
         if self._lock is not None:

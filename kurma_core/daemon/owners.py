@@ -75,9 +75,13 @@ class Running:
 
 
 class Owners:
-    """:param ended: told of each pod that has ended, once it is taken down; from any thread."""
+    """:param manager: asked for the pod manager at each start: there is another one after a reload.
+    :param ended: told of each pod that has ended, once it is taken down; from any thread.
+    """
 
-    def __init__(self, manager: PodManager, ended: Callable[[PodRecord], None] = lambda record: None) -> None:
+    def __init__(
+        self, manager: Callable[[], PodManager], ended: Callable[[PodRecord], None] = lambda record: None
+    ) -> None:
         self._manager = manager
         self._ended = ended
         self._lock = threading.Lock()
@@ -115,7 +119,7 @@ class Owners:
 
         :raises KurmaError: see :meth:`PodManager.start`.
         """
-        return self.take(self._manager.start(reference, stdio))
+        return self.take(self._manager().start(reference, stdio))
 
     def take(self, pod: OwnedPod) -> Running:
         """Owns a pod that is up."""

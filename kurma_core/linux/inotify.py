@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import struct
 import sys
 
 from kurma_core.linux import libc
 
 IN_MODIFY = 0x2
 IN_CLOSE_WRITE = 0x8
+IN_MOVED_FROM = 0x40
 IN_MOVED_TO = 0x80
 IN_CREATE = 0x100
+#: Events were lost; a watch is no more, since what it watched is gone.
+IN_Q_OVERFLOW, IN_IGNORED = 0x4000, 0x8000
 
 _NUMBERS = {"x86_64": (294, 254, 255), "aarch64": (26, 27, 28), "arm64": (26, 27, 28)}
 
@@ -35,8 +39,15 @@ class Watch:
             os.close(self.fd)
             raise
 
-    def add(self, path: str, mask: int) -> None:
-        self._watches.add(libc.syscall(self._add, self.fd, os.fsencode(path) + b"\0", mask, path=path))
+    def add(self, path: str, mask: int) -> int:
+        """:returns: the watch's number, as :meth:`events` tells it."""
+        number = libc.syscall(self._add, self.fd, os.fsencode(path) + b"\0", mask, path=path)
+        self._watches.add(number)
+        return number
+
+    def numbers(self) -> tuple[int, ...]:
+        """Of all its watches."""
+        return tuple(self._watches)
 
     def fileno(self) -> int:
         return self.fd
@@ -53,6 +64,23 @@ class Watch:
         except BlockingIOError:
             pass
         return kinds
+
+    def events(self) -> list[tuple[int, int, str]]:
+        """Those that are waiting, without waiting for any: (number of the watch, kinds, name)."""
+        found = []
+        try:
+            data = os.read(self.fd, 65536)
+        except BlockingIOError:
+            return []
+        at = 0
+        while at < len(data):
+            number, kinds, _, length = struct.unpack_from("iIII", data, at)
+            name = data[at + 16 : at + 16 + length].rstrip(b"\0")
+            found.append((number, kinds, os.fsdecode(name)))
+            if kinds & IN_IGNORED:
+                self._watches.discard(number)
+            at += 16 + length
+        return found
 
     def forget(self) -> None:
         """Watches nothing any more, for who has yet something else to do before :meth:`close`: the kernel takes

@@ -29,7 +29,10 @@ def holders(pipe: int, pids: Iterable[int]) -> Iterator[Holder]:
 
     :param pipe: a descriptor of ours of either end.
     """
-    name = f"pipe:[{os.fstat(pipe).st_ino}]"
+    return _holders(f"pipe:[{os.fstat(pipe).st_ino}]", pids)
+
+
+def _holders(name: str, pids: Iterable[int]) -> Iterator[Holder]:
     for pid in pids:
         try:
             for number in sorted(map(int, os.listdir(f"/proc/{pid}/fd"))):
@@ -38,6 +41,11 @@ def holders(pipe: int, pids: Iterable[int]) -> Iterator[Holder]:
                     break
         except OSError:
             continue
+
+
+def is_held(inode: int, pids: Iterable[int]) -> bool:
+    """Whether one of these processes holds an end of the pipe of that inode."""
+    return any(True for _ in _holders(f"pipe:[{inode}]", pids))
 
 
 def _link(path: str) -> str:

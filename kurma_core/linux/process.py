@@ -27,6 +27,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 _CLOSE_RANGE_CLOEXEC = 4
 _LARGEST_FD = 0xFFFFFFFF
 _P_PIDFD = 3
+# Seconds that the parent of an ended process has to wait for it; init, of one whose own parent has died.
+_REAPING = 2.0
 # How often, and after how many seconds each time, an ended child is asked for that its tracer has not let go of.
 _TRACED_TURNS, _TRACED_TURN = 100, 0.02
 # _IOWR(0xFF, 11, struct pidfd_info) with the structure's first published size
@@ -182,15 +184,25 @@ def exit_status(pidfd: int) -> int | None:
 def _exit_of_stranger(pidfd: int) -> int | None:
     import fcntl
 
-    info = bytearray(_PIDFD_INFO_SIZE)
-    info[0:8] = libc.words(_PIDFD_INFO_EXIT)
-    try:
-        fcntl.ioctl(pidfd, _PIDFD_GET_INFO, info)
-    except OSError:
-        return None  # older kernels; or it has not been reaped yet
-    if not int.from_bytes(info[0:8], "little") & _PIDFD_INFO_EXIT:
-        return None
-    return os.waitstatus_to_exitcode(int.from_bytes(info[60:64], "little", signed=True))
+    for reaped in (False, True):
+        info = bytearray(_PIDFD_INFO_SIZE)
+        info[0:8] = libc.words(_PIDFD_INFO_EXIT)
+        try:
+            fcntl.ioctl(pidfd, _PIDFD_GET_INFO, info)
+        except OSError:
+            return None  # older kernels
+        if int.from_bytes(info[0:8], "little") & _PIDFD_INFO_EXIT:
+            return os.waitstatus_to_exitcode(int.from_bytes(info[60:64], "little", signed=True))
+        if reaped or not wait_pidfd(pidfd, 0) or not _wait_reaped(pidfd):
+            return None
+    return None
+
+
+def _wait_reaped(pidfd: int) -> bool:
+    """Of a process that has ended, and whose parent has yet to hear of it: only then the kernel tells how."""
+    poll = select.poll()
+    poll.register(pidfd, 0)  # POLLHUP alone
+    return bool(poll.poll(_REAPING * 1000))
 
 
 def clone(flags: int = 0, cgroup: int = -1) -> tuple[int, int]:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kurma_core.pods.services import Services
 
 #: Seconds to wait for the owner lock, where nobody should hold it for long.
-_LOCK_PATIENCE = 2.0
+LOCK_PATIENCE = 2.0
 #: Seconds until a dead pod that somebody owns is looked at again.
 _LOOK_AGAIN = 1.0
 
@@ -149,7 +149,7 @@ class PodFinder:
     @staticmethod
     def _own(directory: PodDirectory) -> int:
         """The owner lock. Who only looks after what is dead, as any command does, soon lets go of it."""
-        lock = directory.try_own(_LOCK_PATIENCE)
+        lock = directory.try_own(LOCK_PATIENCE)
         if lock is None:
             raise PodStateError(f"pod {directory.uuid}: another process is at work on it", pod=directory.uuid)
         return lock

@@ -15,9 +15,10 @@ from kurma_core.errors import (
 )
 from kurma_core.linux.clock import timestamp
 from kurma_core.models import ENDED_STATES, PodRecord
-from kurma_core.pods import executions, ports
+from kurma_core.pods import executions, ports, recovery
 from kurma_core.pods.changing import APPS_PATIENCE, PodChanger
 from kurma_core.pods.ending import Collected
+from kurma_core.pods.finding import LOCK_PATIENCE
 from kurma_core.pods.launch import Launch
 from kurma_core.pods.owned import OwnedPod
 from kurma_core.pods.records import pod_record, read_document
@@ -97,6 +98,35 @@ class PodManager(PodChanger):
             with directory.apps_lock(APPS_PATIENCE):
                 self._check_power(read_document(directory))
                 return self._start(directory, lock, stdio, settled)
+        except BaseException:
+            os.close(lock)
+            raise
+
+    def adopt(self, uuid: str) -> OwnedPod | None:
+        """Owns a pod whose owner has died; what is dead is taken down, and what is half-made undone.
+
+        :returns: None: it does not run, or has an owner that lives.
+        :raises PodNotFoundError: it was half-made, or is ephemeral and was taken down: it is gone.
+        :raises KurmaError: its record cannot be read; or it could not be taken down, which is on record.
+        """
+        directory = self.store.directory(uuid)
+        lock = directory.try_own(LOCK_PATIENCE)
+        if lock is None:
+            return None
+        try:
+            while True:
+                recovery.take_down(self.services, directory, self.events)
+                if directory.read_state()["state"] not in ("running", "stopping"):
+                    os.close(lock)
+                    return None
+                stager = recovery.find_stager(self.services, directory)
+                if stager is not None:  # else it has ended just now
+                    break
+            try:
+                return OwnedPod.adopted(self.services, directory, stager, lock, self.events)
+            except BaseException:
+                stager.close()
+                raise
         except BaseException:
             os.close(lock)
             raise

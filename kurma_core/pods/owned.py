@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kurma_core.errors import HostError, KurmaError, PodDamagedError, PodError, PodNotFoundError
 from kurma_core.linux.clock import timestamp
-from kurma_core.pods.launch import Launch, bring_up, tear_down
+from kurma_core.pods.launch import Launch, bring_up, read_attachments, tear_down
 from kurma_core.pods.records import conclusion, pod_record, read_document
 from kurma_core.pods.space import unwritable
 from kurma_core.staging.aci import last_output
@@ -18,8 +18,10 @@ from kurma_core.value import replace
 if TYPE_CHECKING:
     from kurma_core.hookspecs import RunningStager
     from kurma_core.models import PodRecord
+    from kurma_core.pod_store import PodDirectory
     from kurma_core.pods.document import PodDocument
     from kurma_core.pods.events import Events
+    from kurma_core.pods.services import Services
 
 
 class OwnedPod:
@@ -34,6 +36,30 @@ class OwnedPod:
         self._events = events
         self._over = False
         self._unrecorded: KurmaError | None = None
+
+    @classmethod
+    def adopted(
+        cls, services: Services, directory: PodDirectory, stager: RunningStager, lock: int, events: Events
+    ) -> OwnedPod:
+        """A pod that runs, and whose owner has died: this process owns it from now on, and serves its metadata as
+        that has done.
+
+        :param stager: found again; closed by :meth:`close`.
+        :raises KurmaError: its record cannot be read, or written.
+        """
+        from kurma_core.pods import metadata
+
+        document = read_document(directory)
+        attachments = read_attachments(directory.read_state())
+        launch = Launch(services, directory, document, attachments=attachments, stager=stager)
+        launch.record(owner=os.getpid())
+        try:
+            metadata.take_up(services, directory, document)
+        except PodNotFoundError:
+            pass  # an earlier Kurma has started it, and it has none
+        except KurmaError as error:
+            services.note(f"pod {document.name} goes on without its metadata service: {error.message}")
+        return cls(launch, lock, events)
 
     @property
     def uuid(self) -> str:

@@ -74,6 +74,10 @@ def take_down(services: Services, directory: PodDirectory, events: Events) -> bo
     stager = find_stager(services, directory)
     launch = Launch(services, directory, document)
     if stager is not None:
+        if state["state"] == "starting" and getattr(stager, "has_come_up", lambda: False)():
+            # Only its owner has not come to say so.
+            state = directory.change_state(only_in=("starting",), state="running")
+            events.tell("running", document)
         if state["state"] != "starting":
             stager.close()
             return False

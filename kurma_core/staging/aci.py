@@ -219,7 +219,10 @@ class AciStager:
         )
 
     def attach_to(self, directory: str, identity: Mapping[str, Any]) -> StagerProcess | None:
-        return find_again(identity, lambda: last_output(directory))
+        def members() -> list[int]:
+            return CgroupTree(_call_record(directory)["cgroup"]).pids()
+
+        return find_again(identity, lambda: last_output(directory), members)
 
     def status(self, directory: str, running: RunningStager | None) -> Mapping[str, AppStatus]:
         found = records.read_status_file(directory)

@@ -29,6 +29,7 @@ class StagerProcess:
     :param image: ID of the image that it runs from.
     :param members: gives the PIDs of all that is of its pod, to look for who holds descriptor 4.
     :param unready: gives the apps that have not said that they are ready, and are to.
+    :param pipe: inode of the pipe that ``ready`` is an end of, from the record of one that is found again.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class StagerProcess:
         image: str | None = None,
         members: Callable[[], Iterable[int]] = tuple,
         unready: Callable[[], list[str]] = list,
+        pipe: int | None = None,
     ) -> None:
         self._identity = identity
         self._pidfd = pidfd
@@ -48,6 +50,7 @@ class StagerProcess:
         self._image = image
         self._members = members
         self._unready = unready
+        self._pipe = pipe if ready is None else os.fstat(ready).st_ino
         self._status: int | None = None
 
     @property
@@ -56,8 +59,11 @@ class StagerProcess:
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """With the ID of the stager's image, which stays in the store while the pod is up (S3)."""
+        """With the ID of the stager's image, which stays in the store while the pod is up (S3); and the inode of
+        the pipe by which it tells that the pod runs (G3)."""
         known = self._identity.to_json()
+        if self._pipe is not None:
+            known["pipe"] = self._pipe
         return known if self._image is None else {**known, "image": self._image}
 
     def fileno(self) -> int:
@@ -77,6 +83,13 @@ class StagerProcess:
             code = process.exit_status(self._pidfd)
             self._status = code if code is None or code >= 0 else 128 - code
         return self._status
+
+    def has_come_up(self) -> bool:
+        """Of one that was found again, and whose starter has died before it was told: whether nobody in the pod
+        holds descriptor 4 any more, which says that the pod runs (G3)."""
+        from kurma_core.linux.pipes import is_held
+
+        return self._pipe is not None and self.alive() and not is_held(self._pipe, {self.pid, *self._members()})
 
     def wait_running(self, timeout: float) -> bool:
         """Descriptor 4 closed = running; closed by the stager's end = ran and ended, or failed (G3)."""
@@ -174,11 +187,20 @@ def _listed(names: list[str]) -> str:
     return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def find_again(identity: Mapping[str, Any], last_output: Callable[[], str]) -> StagerProcess | None:
+def find_again(
+    identity: Mapping[str, Any],
+    last_output: Callable[[], str],
+    members: Callable[[], Iterable[int]] = tuple,
+) -> StagerProcess | None:
     """The stager of that identity, or None: it has ended, or the record is damaged."""
     try:
         known = process.ProcessIdentity.from_json(dict(identity))
     except ValueError:
         return None
     fd = known.open()
-    return None if fd is None else StagerProcess(known, fd, None, last_output, identity.get("image"))
+    if fd is None:
+        return None
+    pipe, image = identity.get("pipe"), identity.get("image")
+    return StagerProcess(
+        known, fd, None, last_output, image, members, pipe=pipe if isinstance(pipe, int) else None
+    )

@@ -14,6 +14,7 @@ from kurma_core.client.wire import Connection
 from tests.integration.pods.conftest import (  # noqa: F401 (fixtures)
     busybox_id,
     busybox_image,
+    foreign,
     make_house,
     session_state,
 )

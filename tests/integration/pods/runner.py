@@ -113,7 +113,7 @@ def main():
             file.write(uuid)
         os.rename(request["told"] + ".new", request["told"])
 
-    with connect(Settings(request["config"], request["state"])) as client:
+    with connect(Settings(request["config"], request["state"], host=request["host"])) as client:
         try:
             if request["start"] is not None:
                 tell(client.pod(request["start"]).uuid)

@@ -240,12 +240,14 @@ class House:
         stdout=None,
         stdin=None,
         wait="running",
+        host="local",
         **options,
     ):
         """Runs a pod in the foreground of a process of its own.
 
         :param start, restart: reference of a pod to be started (again), instead of a new one.
         :param faults, prelude: see ``runner.py``.
+        :param host: None: by way of the daemon, if one serves the state directory.
         :param wait: the state to wait for; None: none.
         """
         if isinstance(apps, str):
@@ -255,6 +257,7 @@ class House:
         request = {
             "config": self.config_file,
             "state": self.state,
+            "host": host,
             "template": template,
             "start": start or restart,
             "again": restart is not None,

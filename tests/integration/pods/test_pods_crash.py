@@ -116,9 +116,6 @@ def test_killed_on_a_real_network(house, name):
     [
         pytest.param(["entering", "kurma_core.pods.launch:Launch.record#8"], id="stager-not-recorded"),
         pytest.param(["leaving", "kurma_core.staging.aci:AciStager.start"], id="stager-started"),
-        pytest.param(
-            ["leaving", "kurma_core.staging.process:StagerProcess.wait_running"], id="running-not-recorded"
-        ),
     ],
 )
 def test_killed_around_the_stagers_start(house, fault):
@@ -129,6 +126,18 @@ def test_killed_around_the_stagers_start(house, fault):
     (record,) = house.client.pods()
     assert (record.uuid, record.state) == (uuid, "errored")
     assert left_of(uuid) == []
+
+
+def test_killed_before_it_has_recorded_that_the_pod_runs(house):
+    """The pod has come up, which the stager has told by closing descriptor 4: whoever comes by records that."""
+    fault = ["leaving", "kurma_core.staging.process:StagerProcess.wait_running"]
+    run = house.launch("sleep 1000", faults=[fault], wait=None)
+    assert_dead(run)
+    assert house.state_of(run.uuid)["state"] == "starting"
+    (record,) = house.client.pods()
+    assert (record.uuid, record.state, record.apps[0].state) == (run.uuid, "running", "running")
+    assert house.client.stop(run.uuid).state in ("stopped", "errored")
+    assert_nothing_left(run.uuid)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,230 @@
+"""A daemon that comes after another one, or after foreground commands that were killed: it owns what lives."""
+
+import contextlib
+import json
+import os
+import signal
+import time
+
+import pytest
+
+from kurma_core.client.wire import Connection
+from kurma_core.errors import PodNotFoundError
+from tests.integration.pods.support import alive, until
+from tests.integration.pods.test_pods_crash import assert_nothing_left
+
+pytestmark = pytest.mark.root
+
+TICKS = "i=0; while :; do i=$((i+1)); echo $i; sleep 0.05; done"
+ENDS = "trap 'exit {}' USR1; echo up; while :; do sleep 0.02; done"
+SIGNS = 'wget -q -O - --post-data="content=hello" "$AC_METADATA_URL/acMetadata/v1/pod/hmac/sign"'
+
+
+def started(daemon, apps, **options):
+    """A pod that the daemon owns."""
+    record = daemon.house.client.prepare(daemon.house.request(apps, **options))
+    connection = Connection.open(daemon.socket)
+    answer = connection.request("POST", f"/v1/pods/{record.uuid}/start", b"")
+    value = json.loads(answer.read())
+    assert answer.status == 200, value
+    connection.close()
+    return record.uuid
+
+
+def owner(house, uuid):
+    return house.state_of(uuid).get("owner")
+
+
+def test_a_living_pod_is_adopted(kurmad, ask):
+    first = kurmad()
+    house = first.house
+    uuid = started(first, {"main": "trap 'echo bye; exit 4' TERM; " + TICKS}, net="default")
+    until(lambda: "2\n" in house.log(house.client.pod(uuid)), "ticks")
+
+    def sign():
+        return house.enter(uuid, "sh", "-c", SIGNS)
+
+    before = house.client.pod(uuid)
+    token = house.enter(uuid, "sh", "-c", "echo $AC_METADATA_URL")
+    signature = sign()
+    assert signature[0] == 0
+    first.end(signal.SIGKILL)
+    assert owner(house, uuid) == first.process.pid
+    assert house.client.pod(uuid).owner is None
+    assert sign()[0] != 0, "nobody serves its metadata"
+    seen = house.log(house.client.pod(uuid))
+    second = kurmad(house=house)
+    until(lambda: owner(house, uuid) == second.process.pid, "the adoption")
+    now = ask(second).pod(uuid)
+    assert (now.owner, now.stager_pid, now.apps[0].pid) == (
+        second.process.pid,
+        before.stager_pid,
+        before.apps[0].pid,
+    )
+    assert house.enter(uuid, "sh", "-c", "echo $AC_METADATA_URL") == token
+    assert sign() == signature, "the same key"
+    until(lambda: len(house.log(now)) > len(seen) + 10, "more ticks")
+    added = ask(second)
+    house.client.app_add(uuid, house.request({"other": "sleep 1000"}, net=None), start=True)
+    assert [app.name for app in added.pod(uuid).apps] == ["main", "other"]
+    house.client.app_rm(uuid, "other", force=True)
+    record = ask(second).stop(uuid)
+    assert (record.state, record.exit_code) == ("stopped", 4)
+    lines = house.log(record).split()
+    assert lines == [*map(str, range(1, len(lines))), "bye"], "nothing is lost, nothing twice"
+    assert_nothing_left(uuid)
+    house.client.network_rm("default")
+
+
+def test_ends_that_nobody_saw_are_known(kurmad, ask):
+    first = kurmad()
+    house = first.house
+    ends = {code: started(first, ENDS.format(code)) for code in (0, 3, 77)}
+    gone = started(first, ENDS.format(0), ephemeral=True)
+    for uuid in (*ends.values(), gone):
+        until(lambda uuid=uuid: "up" in house.log(house.client.pod(uuid)), "the trap")
+    apps = [house.client.pod(uuid).apps[0].pid for uuid in (*ends.values(), gone)]
+    first.end(signal.SIGKILL)
+    for pid in apps:
+        os.kill(pid, signal.SIGUSR1)
+    stagers = [house.state_of(uuid)["stager"]["pid"] for uuid in (*ends.values(), gone)]
+    until(lambda: not any(map(alive, stagers)), "their ends")
+    # Nobody has come by since.
+    assert {house.state_of(uuid)["state"] for uuid in ends.values()} == {"running"}
+    second = kurmad(house=house)
+    for code, uuid in ends.items():
+        until(lambda uuid=uuid: house.state_of(uuid)["state"] == "stopped", "its being taken down")
+        assert house.state_of(uuid)["exitCode"] == code
+        assert_nothing_left(uuid)
+    until(lambda: not os.path.exists(house.path(gone)), "the ephemeral one's removal")
+    with pytest.raises(PodNotFoundError):
+        ask(second).pod(gone)
+
+
+@pytest.mark.parametrize("wait", ["up", "not yet"])
+def test_a_pod_that_was_starting(kurmad, foreign, wait):
+    """Its starter dies before it has recorded that it runs: it is kept if it came up, and undone if not."""
+    closes = "exec 4>&-; echo up > /pod/up;" if wait == "up" else ""
+    house = foreign(f"trap 'exit 0' TERM; {closes} while :; do sleep 0.02; done")
+    faults = [] if wait == "not yet" else [["leaving", "kurma_core.staging.process:StagerProcess.wait_running"]]
+    run = house.launch("true", wait=None, faults=faults)
+    if wait == "up":
+        assert run.wait() == -signal.SIGKILL
+    else:
+        until(lambda: house.state_of(run.uuid).get("stager"), "the stager")
+        run.kill()
+    state = house.state_of(run.uuid)
+    assert state["state"] == "starting"
+    daemon = kurmad(house=house)
+    if wait == "up":
+        until(lambda: owner(house, run.uuid) == daemon.process.pid, "the adoption")
+        assert house.state_of(run.uuid)["state"] == "running"
+        assert alive(state["stager"]["pid"])
+        house.client.stop(run.uuid)
+        assert house.state_of(run.uuid)["state"] == "stopped"
+    else:
+        until(lambda: house.state_of(run.uuid)["state"] == "errored", "its being undone")
+        assert house.state_of(run.uuid)["reason"] == "its owner died while it started"
+        assert not alive(state["stager"]["pid"])
+    assert_nothing_left(run.uuid)
+
+
+def test_pods_of_other_processes(kurmad, ask):
+    """They are watched, without asking: the daemon takes over when their owner dies."""
+    daemon = kurmad()
+    house = daemon.house
+    run = house.launch(TICKS)
+    time.sleep(0.5)
+    assert owner(house, run.uuid) == run.process.pid, "its owner lives"
+    assert ask(daemon).pod(run.uuid).state == "running"
+    run.kill()
+    until(lambda: owner(house, run.uuid) == daemon.process.pid, "the adoption")
+    assert ask(daemon).stop(run.uuid).state == "stopped"
+    # One whose owner lives is stopped by way of the daemon, too, and taken down by its owner.
+    other = house.launch("trap 'exit 5' TERM; echo up; while :; do sleep 0.02; done")
+    other.wait_output("up")
+    assert ask(daemon).stop(other.uuid).exit_code == 5
+    assert other.wait() == 5
+    # Killed while it starts, and dead with its owner.
+    third = house.launch("sleep 1000")
+    pid = house.state_of(third.uuid)["stager"]["pid"]
+    third.signal(signal.SIGSTOP)
+    os.kill(pid, signal.SIGKILL)
+    third.kill()
+    until(lambda: house.state_of(third.uuid)["state"] == "errored", "its being taken down")
+    for uuid in (run.uuid, other.uuid, third.uuid):
+        assert_nothing_left(uuid)
+    prepared = house.client.prepare(house.request("true"))
+    assert ask(daemon).pod(prepared.uuid).state == "prepared"
+    again = house.launch(start=prepared.uuid, wait=None, faults=[["before", "stager"]])
+    again.wait()
+    until(lambda: house.state_of(prepared)["state"] == "errored", "the half-made one's being undone")
+    assert_nothing_left(prepared.uuid)
+
+
+def wakeups(pid):
+    """Times that the threads of a process have been given the processor, by name."""
+    found = {}
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with contextlib.suppress(FileNotFoundError), open(f"/proc/{pid}/task/{task}/status") as file:
+            fields = dict(line.split(":", 1) for line in file)
+            found[task] = int(fields["voluntary_ctxt_switches"])
+    return found
+
+
+def test_nothing_polls(kurmad):
+    daemon = kurmad()
+    house = daemon.house
+    uuid = started(daemon, "sleep 1000")
+    run = house.launch("sleep 1000")
+    time.sleep(1)
+    before = wakeups(daemon.process.pid)
+    time.sleep(2)
+    after = wakeups(daemon.process.pid)
+    assert {task: after[task] - count for task, count in before.items() if after.get(task, 0) != count} == {}
+    house.client.stop(uuid)
+    house.client.stop(run.uuid)
+    run.wait()
+
+
+def descriptors(pid):
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def test_records_of_a_newer_version_are_left_alone(kurmad):
+    first = kurmad()
+    house = first.house
+    new, old = started(first, "sleep 1000"), started(first, "sleep 1000")
+    first.end(signal.SIGKILL)
+    state = house.state_of(new)
+    with open(house.path(new, "state.json"), "w") as file:
+        json.dump({**state, "version": 99}, file)
+    second = kurmad(house=house)
+    until(lambda: owner(house, old) == second.process.pid, "the adoption of the other")
+    until(lambda: "state.json was written by a newer version of kurma" in second.log.read_text(), "the log")
+    assert house.state_of(new)["owner"] == first.process.pid
+    assert alive(state["stager"]["pid"])
+    with open(house.path(new, "state.json"), "w") as file:
+        json.dump(state, file)
+
+
+def test_descriptors_do_not_grow(kurmad):
+    """Of the daemon, over pods of its own and of others that come and go."""
+    daemon = kurmad()
+    house = daemon.house
+
+    def life():
+        uuid = started(daemon, "sleep 0.1")
+        run = house.launch("sleep 1000")
+        run.kill()
+        until(lambda: owner(house, run.uuid) == daemon.process.pid, "the adoption")
+        house.client.rm(run.uuid, force=True)
+        until(lambda: house.state_of(uuid)["state"] == "stopped", "its end")
+        house.client.rm(uuid)
+
+    life()
+    time.sleep(0.5)
+    before = descriptors(daemon.process.pid)
+    for _ in range(3):
+        life()
+    until(lambda: descriptors(daemon.process.pid) <= before, "descriptors being let go of", 3)
