@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import socket
 
 import pytest
 from kurma_net_bridge.rules.netfilter import Netfilter
@@ -177,6 +178,40 @@ def test_a_network_without_masquerade_is_seen_with_its_own_addresses(world):
     # It is made anew when it is wanted otherwise.
     assert world.do("ensure", world.one)
     assert world.a.ask("192.0.2.2", 80) == (world.outside.name, "192.0.2.1", 10)
+
+
+def test_ports_of_other_machines_are_theirs(world):
+    """Also of the number that a pod has published: for the host, for pods, and for who goes by the host."""
+    world.do("ensure", world.one)
+    world.do("ensure", world.two)
+    ports = (PortMapping(80, 80, "tcp"), PortMapping(80, 80, "udp"))
+    world.do("publish", world.one, "pod-a", addresses(world.a), ports)
+    for kind in ("tcp", "udp"):
+        for address, host in (("192.0.2.2", "192.0.2.1"), ("2001:db8::2", "2001:db8::1")):
+            assert world.outside.ask(host, 80, kind)[0] == world.a.name
+            for asks in (world.host, world.a, world.c):
+                assert asks.ask(address, 80, kind)[0] == world.outside.name, (asks.name, address, kind)
+
+
+def test_nobody_speaks_from_a_loopback_address(backend, make_world):
+    """Not even where the host's own settings would let him."""
+    world = make_world()
+    world.do("ensure", world.one)
+    world.host.sysctl("net.ipv4.conf.kbr1.accept_local=1")
+    world.b.within(_let_loopback_out)
+    with world.host.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        server.bind(("10.201.1.1", 90))
+        server.settimeout(0.4)
+        for source, heard in ((world.b.four, True), ("127.0.0.1", False)):
+            with world.b.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+                client.bind((source, 0))
+                client.sendto(b"x", ("10.201.1.1", 90))
+                try:
+                    assert server.recvfrom(8)[1][0] == source
+                    arrived = True
+                except TimeoutError:
+                    arrived = False
+            assert arrived == heard, source
 
 
 def test_pods_of_an_isolated_network_do_not_reach_each_other_by_the_host(world):
