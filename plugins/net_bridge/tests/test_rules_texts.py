@@ -63,6 +63,11 @@ def test_a_comment_is_one_plain_word_whatever_the_name(name):
     assert set(mark) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-@: ")
 
 
+def test_no_port_leads_to_a_link_local_address():
+    found = plan.published(NETWORK, ("fe80::1/64", "feb0::1", "fd00:1::2/64"), [PortMapping(80, 80)])
+    assert [one.address for one in found] == ["fd00:1::2"]
+
+
 def test_a_port_without_an_address_for_it_is_refused():
     with pytest.raises(NetworkError, match=r"port 80/tcp cannot be published on ::1: the pod has no IPv6 address"):
         plan.published(NETWORK, ("10.1.0.2",), [PortMapping(80, 80, host_ip="::1")])

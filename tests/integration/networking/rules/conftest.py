@@ -151,6 +151,7 @@ class World:
             self.host.ip(f"addr add 10.201.{number}.1/24 dev kbr{number}")
             self.host.ip(f"addr add fd00:201:{number}::1/64 dev kbr{number} nodad")
             self.host.ip(f"link set kbr{number} up")
+            self.host.run("ip", "link", "set", f"kbr{number}", "alias", f"kurma {number}f2e3d4c")
         self.a = self._pod(f"{name}-a", 1, 2)
         self.b = self._pod(f"{name}-b", 1, 3)
         self.c = self._pod(f"{name}-c", 2, 2)

@@ -180,6 +180,17 @@ def test_a_network_without_masquerade_is_seen_with_its_own_addresses(world):
     assert world.a.ask("192.0.2.2", 80) == (world.outside.name, "192.0.2.1", 10)
 
 
+def test_who_hears_routers_goes_on(make_world):
+    """A host that forwards would hear them no more. A pod is no router of its."""
+    world = make_world()
+    where = "/proc/sys/net/ipv6/conf/{}/accept_ra"
+    for name in ("up0", "kbr1"):
+        world.host.sysctl(f"net.ipv6.conf.{name}.accept_ra=1")
+    world.do("ensure", world.one)
+    heard = {name: world.host.run("cat", where.format(name)).strip() for name in ("up0", "kbr1")}
+    assert heard == {"up0": "2", "kbr1": "0"}
+
+
 def test_ports_of_other_machines_are_theirs(world):
     """Also of the number that a pod has published: for the host, for pods, and for who goes by the host."""
     world.do("ensure", world.one)
