@@ -8,6 +8,7 @@ import sys
 PROGRAM = """
 import sys
 # What a run has loaded anyway, before it comes to isolators.
+import kurma_core.pods.manager
 import kurma_core.pods.prepare
 import kurma_core.registry
 from kurma_core.config import load
