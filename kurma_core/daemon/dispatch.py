@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from kurma_core import errors
+from kurma_core.cancellation import Cancellation, governing
 from kurma_core.client.frames import PROTOCOL
 from kurma_core.daemon import operations
 from kurma_core.daemon.exchange import NDJSON, Exchange, Gone, TooLargeError
@@ -113,12 +116,31 @@ class Dispatcher:
         if NDJSON in exchange.headers.get("accept", ""):
             self._told(spec, call)
             return
-        with working(Operation(_unheard)):
+        with working(Operation(_unheard)), self._while_asked(spec, call):
             value = spec.handler(call)
         exchange.respond_json(200, value)
 
-    @staticmethod
-    def _told(spec: Spec, call: Call) -> None:
+    @contextlib.contextmanager
+    def _while_asked(self, spec: Spec, call: Call) -> Iterator[None]:
+        """What may be given up is cancelled if who asked goes away, and nothing of anybody else's.
+
+        :raises Gone: it was.
+        """
+        if not spec.given_up:
+            yield
+            return
+        server = self._daemon.server
+        cancellation = Cancellation()
+        server.when_gone(call.exchange, cancellation.cancel)
+        try:
+            with governing(cancellation):
+                yield
+        except errors.Cancelled:
+            raise Gone from None
+        finally:
+            server.unwatch(call.exchange)
+
+    def _told(self, spec: Spec, call: Call) -> None:
         """Answers line by line: what is noted on the way, and the result last."""
         exchange = call.exchange
         said: list[Json] = []
@@ -129,7 +151,7 @@ class Dispatcher:
             exchange.message(message)
 
         try:
-            with working(Operation(tell)):
+            with working(Operation(tell)), self._while_asked(spec, call):
                 value = spec.handler(call)
         except errors.KurmaError as error:
             if not exchange.answered:

@@ -45,6 +45,7 @@ class Spec:
         NDJSON.
     :param body: name of the schema of the request's body; None: it has none.
     :param result: name of the schema of the answer.
+    :param given_up: it is cancelled when who asked for it goes away; else it is done to its end.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Spec:
     query: tuple[Query, ...] = ()
     body: str | None = None
     result: str | None = None
+    given_up: bool = False
 
 
 class Call:
@@ -96,11 +98,13 @@ def operation(
     query: tuple[Query, ...] = (),
     body: str | None = None,
     result: str | None = None,
+    given_up: bool = False,
 ) -> Callable[[Callable[[Call], Json]], Callable[[Call], Json]]:
     """Puts the function below it into the table."""
 
     def declare(handler: Callable[[Call], Json]) -> Callable[[Call], Json]:
-        TABLE.append(Spec(handler.__name__, method, path, summary, handler, rights, kind, query, body, result))
+        name = handler.__name__
+        TABLE.append(Spec(name, method, path, summary, handler, rights, kind, query, body, result, given_up))
         return handler
 
     return declare

@@ -21,7 +21,7 @@ def pods(call: Call) -> Json:
     return [record.to_json() for record in call.client.pods()]
 
 
-@operation("POST", "/v1/pods", "Prepare a pod.", body="PodRequest", result="Pod")
+@operation("POST", "/v1/pods", "Prepare a pod.", body="PodRequest", result="Pod", given_up=True)
 def pod_prepare(call: Call) -> Json:
     return call.client.prepare(request_json.from_json(call.body)).to_json()
 

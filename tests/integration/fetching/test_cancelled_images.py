@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import signal
@@ -263,4 +264,5 @@ def test_many_threads_share_a_state_directory(way: Front, machine: MakeMachine) 
     here.images.gc((), 0.0)
     assert left(here) == []
     assert here.partials() == []
-    until(lambda: len(os.listdir("/proc/self/fd")) <= descriptors + 4)
+    gc.collect()  # connections that were kept for more go with who kept them
+    until(lambda: len(os.listdir("/proc/self/fd")) <= descriptors)
