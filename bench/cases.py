@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import oci
@@ -127,58 +128,79 @@ def network_scale(bench: Bench) -> list[Figure]:
 
 
 def launch(bench: Bench) -> list[Figure]:
-    """From the launch of a prepared pod, in process, to the app's first instruction: by a stager that is started
-    for it, and by one that waits for a pod."""
+    """To the app's first instruction, in a process that stays: from the launch of a prepared pod, and from its
+    being asked for; by a stager that is started for it, and by one that waits for a pod."""
     out = f"{bench.work}/out"
     os.mkdir(out)
     os.mkfifo(f"{out}/first")
     command = ["/bin/sh", "-c", "echo >/out/first"]
     first, plain = bench.runc.bundle(command, {"/out": out}), bench.runc.bundle(["/bin/true"], {})
-    helper = [sys.executable, _program("launching.py"), bench.kurma.image, out, "1"]
     fifo = os.open(f"{out}/first", os.O_RDWR | os.O_NONBLOCK)
+    asked: dict[str, list[float]] = {}
 
-    def arrival(argv: Sequence[str], environment: Mapping[str, str]) -> tuple[float, float]:
-        """When the command (or, as it says, its launch) began, and when the app wrote."""
+    def arrival(process: subprocess.Popen[str]) -> float:
+        """When the app wrote."""
+        ended = os.pidfd_open(process.pid)
+        ready = select.select([fifo, ended], [], [], 60)[0]
+        came = time.perf_counter()
+        os.close(ended)
+        if fifo not in ready:
+            process.kill()
+            raise BenchError("the app has not come up")
+        os.read(fifo, 64)
+        return came
+
+    def by_runc() -> float:
         begun = time.perf_counter()
-        with subprocess.Popen(argv, env=dict(environment), stdout=subprocess.PIPE, text=True) as process:
-            ended = os.pidfd_open(process.pid)
-            ready = select.select([fifo, ended], [], [], 60)[0]
-            came = time.perf_counter()
-            os.close(ended)
-            if fifo not in ready:
-                process.kill()
-                raise BenchError(f"{argv[0]}: the app has not come up")
-            os.read(fifo, 64)
-            said = process.communicate(timeout=60)[0]
-        return (float(said) if said.strip() else begun), came
+        with subprocess.Popen(bench.runc.run(first), env=dict(bench.runc.environment), text=True) as process:
+            return (arrival(process) - begun) * 1000
 
-    def taken(argv: Sequence[str], environment: Mapping[str, str]) -> float:
-        begun, came = arrival(argv, environment)
-        return (came - begun) * 1000
+    def by_kurma(process: subprocess.Popen[str], name: str) -> float:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        print("go", file=process.stdin, flush=True)
+        came = arrival(process)
+        request, begun = process.stdout.readline().split()
+        asked.setdefault(name, []).append((came - float(request)) * 1000)
+        return (came - float(begun)) * 1000
 
-    waiting = "of a stager that waits"
+    waiting, whole = "of a stager that waits", "runc run, all of it"
     try:
-        sides = {
-            KURMA: lambda: taken(helper, bench.kurma.environment),
-            waiting: lambda: taken([*helper, "waiting"], bench.kurma.environment),
-            "runc run, to the same": lambda: taken(bench.runc.run(first), bench.runc.environment),
-            "runc run, all of it": lambda: run(bench.runc.run(plain), bench.runc.environment) * 1000,
-        }
-        values = alternate(sides, bench.rounds)
+        with _launching(bench, out) as one, _launching(bench, out, "waiting") as other:
+            sides = {
+                KURMA: lambda: by_kurma(one, KURMA),
+                waiting: lambda: by_kurma(other, waiting),
+                "runc run, to the same": by_runc,
+                whole: lambda: run(bench.runc.run(plain), bench.runc.environment) * 1000,
+            }
+            values = alternate(sides, bench.rounds)
     finally:
         os.close(fifo)
-    what = "launch of a prepared pod, in process, no network, to the app's first instruction"
-    of_peers = {side: values[side] for side in values if side.startswith("runc")}
+    peers = {side: values[side] for side in values if side.startswith("runc")}
+
+    def figure(name: str, what: str, taken: Sequence[float], most: float) -> Figure:
+        return Figure(name, what, "ms", {KURMA: tuple(taken[-bench.rounds :]), **peers}, (whole, most))
+
+    what = "a prepared pod is launched, in process, no network, to the app's first instruction"
     return [
-        Figure("launch", what, "ms", {KURMA: values[KURMA], **of_peers}, ("runc run, all of it", 2.0)),
-        Figure(
-            "launch-waiting",
-            "the same, by a stager that waits for a pod",
-            "ms",
-            {KURMA: values[waiting], **of_peers},
-            ("runc run, all of it", 0.6),
-        ),
+        figure("launch", what, values[KURMA], 2.0),
+        figure("launch-waiting", "the same, by a stager that waits for a pod", values[waiting], 0.6),
+        figure("call", "a pod is asked for, in process, to the app's first instruction", asked[KURMA], 2.0),
+        figure("call-waiting", "the same, by a stager that waits for a pod", asked[waiting], 0.6),
     ]
+
+
+@contextlib.contextmanager
+def _launching(bench: Bench, out: str, *how: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that starts a pod for each line that it is given."""
+    argv = [sys.executable, _program("launching.py"), bench.kurma.image, out, *how]
+    with subprocess.Popen(
+        argv, env=dict(bench.kurma.environment), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        yield process
+        process.communicate(timeout=60)
+    if process.returncode:
+        raise BenchError(f"launching.py ended with {process.returncode}")
 
 
 def stager_start(bench: Bench) -> list[Figure]:

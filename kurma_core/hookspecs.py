@@ -24,11 +24,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO, Generic, Protocol, TypeVar
 
-import pluggy
-
 from kurma_core.value import field, frozen
 
 if TYPE_CHECKING:
+    import pluggy
+
     from kurma_core.appc.image import ImageManifest
     from kurma_core.appc.pod import PodManifest
     from kurma_core.models import (
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
         RenderedLayer,
     )
 
+    hookimpl: pluggy.HookimplMarker
+
 PROJECT = "kurma"
-hookspec = pluggy.HookspecMarker(PROJECT)
-hookimpl = pluggy.HookimplMarker(PROJECT)
 
 GROUPS: Mapping[str, str] = {
     "kurma.fetchers": "kurma_fetcher",
@@ -53,6 +53,18 @@ GROUPS: Mapping[str, str] = {
     "kurma.isolators": "kurma_isolator",
     "kurma.observers": "kurma_pod_event",
 }
+
+
+def __getattr__(name: str) -> object:
+    """``hookimpl``, for plugins. Whoever only passes these values on has no use for pluggy, which takes as long to
+    load as the interpreter."""
+    if name != "hookimpl":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import pluggy
+
+    found = globals()[name] = pluggy.HookimplMarker(PROJECT)
+    return found
+
 
 Json = Any
 D = TypeVar("D", covariant=True)
@@ -962,27 +974,21 @@ class NamespaceIsolator(Protocol):
 class Hooks:
     """The hook specifications. ``docs/plugin_hooks.md`` documents each; a test compares the signatures."""
 
-    @hookspec
     def kurma_fetcher(self) -> Driver[Fetcher]:  # type: ignore[empty-body]
         """A source of images, under the locator scheme that is the entry point's name."""
 
-    @hookspec
     def kurma_renderer(self) -> Driver[Renderer]:  # type: ignore[empty-body]
         """A way of turning image graphs into directories."""
 
-    @hookspec
     def kurma_stager(self) -> Driver[Stager] | Driver[StagerImageSource]:  # type: ignore[empty-body]
         """A stager."""
 
-    @hookspec
     def kurma_network(self) -> Driver[Network]:  # type: ignore[empty-body]
         """A kind of network."""
 
-    @hookspec
     def kurma_isolator(self) -> Driver[Isolator]:  # type: ignore[empty-body]
         """A compiler of isolators."""
 
-    @hookspec
     def kurma_pod_event(self, event: PodEvent) -> None:
         """Told of every change of a pod's state, after it is on disk. An exception is noted and goes no further;
         it should return quickly, for the pod waits for it."""

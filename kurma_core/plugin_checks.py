@@ -37,6 +37,9 @@ PROTOCOLS: Mapping[str, tuple[type, ...]] = {
     "kurma.isolators": (specs.Isolator,),
 }
 
+for _name in specs.GROUPS.values():
+    pluggy.HookspecMarker(specs.PROJECT)(getattr(specs.Hooks, _name))
+
 
 def hook(group: str, name: str, module: object) -> Callable[..., Any]:
     """The plugin's hook of that group, checked by pluggy.

@@ -79,6 +79,13 @@ class PodDirectory:
             raise self._damaged("state.json", "it names no state")
         return value
 
+    def read_steps(self) -> list[str]:
+        """The steps on record; none where there is no record yet."""
+        try:
+            return list(self.read_state().get("steps") or ())
+        except PodNotFoundError:
+            return []
+
     def write_state(self, value: dict[str, Json]) -> None:
         self._write("state.json", value)
 
@@ -121,8 +128,11 @@ class PodDirectory:
 
     def _write(self, name: str, value: dict[str, Json]) -> None:
         try:
-            text = json.dumps({"version": VERSION, **value}, indent=1)
-            replace_file(self.file(name), text.encode() + b"\n")
+            # A line for each key: to be read by people, and written by the fast half of the encoder.
+            lines = [
+                f"{json.dumps(key)}: {json.dumps(part)}" for key, part in {"version": VERSION, **value}.items()
+            ]
+            replace_file(self.file(name), ("{\n " + ",\n ".join(lines) + "\n}\n").encode())
         except OSError as error:
             raise HostError(
                 f"pod {self.uuid}: cannot write {name}: {os.strerror(error.errno or 0)}",
@@ -224,23 +234,51 @@ class PodStore:
         self.root = f"{state_dir}/pods"
         self.names = f"{self.root}/names"
 
+    def reserve(self, uuid: str) -> tuple[PodDirectory, int]:
+        """A directory for a pod to come, which nobody sees as one.
+
+        :returns: it, and its owner lock.
+        :raises HostError: it cannot be made.
+        """
+        path = f"{self.root}/{_UNFINISHED}{uuid}.{get_native_id()}"
+        lock: int | None = None
+        try:
+            os.makedirs(self.names, mode=0o700, exist_ok=True)
+            os.mkdir(path, 0o700)
+            lock = PodDirectory(path).try_own()
+            assert lock is not None
+        except OSError as error:
+            self._discard(path, lock)
+            raise HostError(
+                f"cannot make {path}: {os.strerror(error.errno or 0)}", errno=error.errno, path=path
+            ) from None
+        except BaseException:
+            self._discard(path, lock)
+            raise
+        return PodDirectory(path), lock
+
     def create(self, uuid: str, name: str) -> tuple[PodDirectory, int]:
         """Makes the pod's directory and reserves its name.
 
         :returns: the directory, and the owner lock: nobody ever sees the pod without its owner.
         :raises PodExistsError: the UUID (G11) or the name is taken.
         """
-        new = f"{self.root}/{_UNFINISHED}{uuid}.{get_native_id()}"
-        path = f"{self.root}/{uuid}"
-        lock: int | None = None
+        new, lock = self.reserve(uuid)
         try:
-            os.makedirs(self.names, mode=0o700, exist_ok=True)
-            os.mkdir(new, 0o700)
-            lock = PodDirectory(new).try_own()
-            assert lock is not None
-            os.rename(new, path)
+            return self.publish(new, uuid, name), lock
+        except BaseException:
+            self._discard(new.path, lock)
+            raise
+
+    def publish(self, reserved: PodDirectory, uuid: str, name: str) -> PodDirectory:
+        """Makes a pod's directory of what :meth:`reserve` has made, with all that is in it, and reserves its name.
+
+        :raises PodExistsError: the UUID (G11) or the name is taken; the directory is as it was.
+        """
+        path = f"{self.root}/{uuid}"
+        try:
+            os.rename(reserved.path, path)
         except OSError as error:
-            self._discard(new, lock)
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
                 raise PodExistsError(
                     f"cannot make pod {uuid}: a pod with this UUID exists", hint=f"kurma rm {uuid}", pod=uuid
@@ -248,15 +286,25 @@ class PodStore:
             raise HostError(
                 f"cannot make {path}: {os.strerror(error.errno or 0)}", errno=error.errno, path=path
             ) from None
-        except BaseException:
-            self._discard(new, lock)
-            raise
         try:
             self._reserve(name, uuid)
         except BaseException:
-            self._discard(path, lock)
+            os.rename(path, reserved.path)
             raise
-        return PodDirectory(path), lock
+        return PodDirectory(path)
+
+    def reserved(self) -> dict[str, PodDirectory]:
+        """By UUID, what :meth:`reserve` has made and no pod has taken over, whether its owner lives or not."""
+        found = {}
+        with contextlib.suppress(FileNotFoundError):
+            for name in os.listdir(self.root):
+                if name.startswith(_UNFINISHED):
+                    found[name.removeprefix(_UNFINISHED).partition(".")[0]] = PodDirectory(f"{self.root}/{name}")
+        return found
+
+    def discard(self, reserved: PodDirectory) -> None:
+        """Removes what :meth:`reserve` has made. The caller holds its lock."""
+        self._discard(reserved.path, None)
 
     def _discard(self, path: str, lock: int | None) -> None:
         """Removes a directory that did not become a pod, or is none any more."""

@@ -283,26 +283,31 @@ class ImageManager:
 
     # --- images with host privilege ------------------------------------------------------------------------------
 
-    def host_image(self, locator: str, *, pull: str = "new") -> HostImage:
+    def host_image(self, locator: str, *, pull: str = "new", files: bool = True) -> HostImage:
         """A stager's or network plugin's image, by locator (K5): signed by a key that ``trusted_host_keys`` lists,
         or of the digest that ``host_image_digests`` pins. Both are checked at each use, and the files too.
 
+        :param files: False: it runs already, from files that were looked at then.
         :raises TrustError: neither is so. :raises StoreError: a file was changed since. :raises FetchError: …
         """
         found = self._fetching.parse(locator)
         pins = self._config.host_image_digests
         pinned = pins.get(locator) or pins.get(found.text)
-        return self._host.by_locator(found, _checked_pull(pull), self._acquisition(self._policy(()), None), pinned)
+        acquisition = self._acquisition(self._policy(()), None)
+        return self._host.by_locator(found, _checked_pull(pull), acquisition, pinned, files=files)
 
-    def host_image_from_source(self, name: str, source: StagerImageSource, *, rebuild: bool = False) -> HostImage:
+    def host_image_from_source(
+        self, name: str, source: StagerImageSource, *, rebuild: bool = False, files: bool = True
+    ) -> HostImage:
         """A stager's image that a plugin builds: built and signed with this machine's key once for each
         fingerprint of the source, then checked at each use (H1).
 
         :param rebuild: build it although it is there.
+        :param files: False: it runs already, from files that were looked at then.
         :raises TrustError: ``trusted_host_keys`` leaves this machine's key out.
         :raises StoreError: a file was changed since. :raises StagerError: it cannot be built.
         """
-        return self._host.by_source(name, source, rebuild=rebuild)
+        return self._host.by_source(name, source, rebuild=rebuild, files=files)
 
     # --- looking -------------------------------------------------------------------------------------------------
 

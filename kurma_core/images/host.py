@@ -71,8 +71,11 @@ class HostImages:
 
     # --- by locator ----------------------------------------------------------------------------------------------
 
-    def by_locator(self, locator: Locator, pull: str, acquisition: Acquisition, pinned: str | None) -> HostImage:
+    def by_locator(
+        self, locator: Locator, pull: str, acquisition: Acquisition, pinned: str | None, *, files: bool = True
+    ) -> HostImage:
         """:param acquisition: how it is fetched; its judge is replaced.
+        :param files: look at its files, too.
         :raises TrustError: nothing that counts vouches for it. :raises StoreError: it was changed in the store.
         :raises FetchError: …
         """
@@ -88,22 +91,23 @@ class HostImages:
                 None,
             )
             remedy = f"kurma image fetch {locator.text}"
-            return self._use(record, None if pinned is not None else fingerprint, remedy)
+            return self._use(record, None if pinned is not None else fingerprint, remedy, files=files)
 
     # --- built here ----------------------------------------------------------------------------------------------
 
-    def by_source(self, name: str, source: StagerImageSource, *, rebuild: bool) -> HostImage:
+    def by_source(self, name: str, source: StagerImageSource, *, rebuild: bool, files: bool = True) -> HostImage:
         """The image that the source builds, built once for each of its fingerprints, and signed with this
         machine's key.
 
         :param rebuild: build it although it is there.
+        :param files: look at its files, too.
         :raises TrustError: ``trusted_host_keys`` leaves this machine's key out.
         :raises StoreError: it was changed in the store. :raises StagerError: it cannot be built.
         """
         locator = f"built:{name}"
         with self._holds.keeping():
             record = self._holds.found(locator, lambda: self._have_built(locator, name, source, rebuild))
-            return self._use(record, self._built_by(record, locator), f"kurma stager build {name}")
+            return self._use(record, self._built_by(record, locator), f"kurma stager build {name}", files=files)
 
     def _have_built(self, locator: str, name: str, source: StagerImageSource, rebuild: bool) -> ImageRecord:
         wanted = source.fingerprint()
@@ -176,13 +180,14 @@ class HostImages:
 
     # --- at each use ---------------------------------------------------------------------------------------------
 
-    def _use(self, record: ImageRecord, fingerprint: str | None, remedy: str) -> HostImage:
+    def _use(self, record: ImageRecord, fingerprint: str | None, remedy: str, *, files: bool) -> HostImage:
         manifest = self._store.manifest(record.id)
         if manifest.dependencies:
             raise ImageError(
                 f"{record.name}: an image that runs with host privilege must not depend on others", image=record.id
             )
-        self._check_files(record, remedy)
+        if files:
+            self._check_files(record, remedy)
         layers = self._store.layers(record.id)
         path = layers[0].path
         if len(layers) > 1:

@@ -12,7 +12,7 @@ import errno
 import json
 import os
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -63,28 +63,44 @@ class JoinRecords:
 
     # -- a pod comes and goes --
 
-    def begin(self, uuid: str, name: str, attachments: Iterable[Attachment], kinds: Iterable[str]) -> None:
+    def begin(
+        self,
+        uuid: str,
+        name: str,
+        attachments: Iterable[Attachment],
+        kinds: Iterable[str],
+        *,
+        kept: Collection[str] = (),
+    ) -> Collection[str]:
         """Puts on record what will be made, and clears its places: of an earlier run's namespaces, and of empty
         files that are nothing any more (as after a reboot that has not emptied /run).
 
         :param kinds: of the namespaces to be made.
+        :param kept: those of them that this process has made already, for this pod to come, and that stay.
+        :returns: which of them are there still: the others are to be made.
         :raises HostError: something else lies there; or the record cannot be written.
         """
         wanted = tuple(kinds)
-        if self.read(uuid) is not None:
-            for kind in PINS:
+        own = self._own.get(uuid)
+        made = {} if own is None else {kind: own.made[kind] for kind in kept if _is_there(own, kind)}
+        if made.keys() != PINS.keys() and self.read(uuid) is not None:
+            for kind in PINS.keys() - made.keys():
                 self.release(uuid, kind)
         for kind in wanted:
-            clear(kind, pin_path(kind, uuid))
-        record = JoinRecord(uuid, name, boot_id(), tuple(attachments), {})
+            if kind not in made:
+                clear(kind, pin_path(kind, uuid))
+        record = JoinRecord(uuid, name, boot_id(), tuple(attachments), made)
         value = {
             "version": VERSION,
             "name": name,
             "boot": record.boot,
             "attachments": [attachment.to_json() for attachment in record.attachments],
         }
-        self._write(uuid, os.O_TRUNC, json.dumps(value))
+        lines = [json.dumps(value), *(f"{kind} {inode}" for kind, inode in made.items())]
+        # Over what says that they are made, which is shorter: no death in between makes them a stranger's.
+        self._write(uuid, 0 if made else os.O_TRUNC, "\n".join(lines))
         self._own[uuid] = record
+        return tuple(made)
 
     def made(self, uuid: str, kind: str) -> None:
         """The namespace is made and pinned. :raises HostError: that cannot be recorded."""
@@ -178,6 +194,15 @@ class JoinRecords:
             return _is_empty_file(found)
         # Something lies over it.
         return this_boot and f"{kind}:[{inode}]" in on_it
+
+
+def _is_there(record: JoinRecord, kind: str) -> bool:
+    """Whether the namespace that this process has made is pinned in its place."""
+    try:
+        found = os.lstat(pin_path(kind, record.uuid))
+    except OSError:
+        return False
+    return found.st_dev == _device_of_namespaces() and found.st_ino == record.made.get(kind)
 
 
 def clear(kind: str, path: str) -> None:

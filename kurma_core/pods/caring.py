@@ -154,6 +154,9 @@ class Caretaker:
             # A pod is joined before it is on record here, and until it no longer is.
             if uuid in self._pods or self._joined.read(uuid) is None or uuid in self._pods:
                 continue
+            waits = self._services.store.reserved().get(uuid)
+            if (waits is not None and waits.owned()) or uuid in self._pods:
+                continue  # of a pod to come, or one that has just come
             gone = not os.path.isdir(self._services.store.directory(uuid).path)
             why = f"its pod {uuid} {'is gone' if gone else 'has ended'}"
             for kind, (_, name) in PINS.items():

@@ -225,6 +225,8 @@ class PodEnder(PodFinder):
 
         :returns: a line for each thing done, or that would be done, or was left.
         """
+        from kurma_core.pods import readied
+
         said: list[str] = []
         failed = False
         for uuid in self.store.uuids():
@@ -238,6 +240,7 @@ class PodEnder(PodFinder):
                 hint = f" (kurma rm --force {uuid})" if isinstance(error, _UNREADABLE) else ""
                 said.append(f"pod {uuid}: left: {error.message.removeprefix(f'pod {uuid}: ')}{hint}")
         if not dry_run:
+            readied.sweep(self.services, min(grace, _HALF_MADE_GRACE))
             self.store.sweep(min(grace, _HALF_MADE_GRACE))
         for finding in self.caretaker.of_gone_pods(dry_run=dry_run):
             what = "would be freed" if dry_run else "freed" if finding.mended else "left"

@@ -1,14 +1,14 @@
 """The steps by which a prepared pod is started, each with its undo (ARCHITECTURE: "Every start step has a
 repeatable teardown").
 
-A step's name is on disk before the step is done. Teardown undoes what is on disk, in reverse, and takes each name
-off once it is undone: a process that dies anywhere leaves a list that any other can finish.
+The steps' names are on disk before the first is done. Teardown undoes what is on disk, in reverse, and takes each
+name off once it is undone: a process that dies anywhere leaves a list that any other can finish.
 """
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -28,9 +28,12 @@ if TYPE_CHECKING:
     from kurma_core.models import RenderedImage, RenderedLayer
     from kurma_core.pod_store import PodDirectory
     from kurma_core.pods.document import PodDocument
+    from kurma_core.pods.readied import Readied
     from kurma_core.pods.services import Services
 
 Json = Any
+#: Those of a pod's steps that are done for one to come.
+READIED = ("cgroup", "network-namespace")
 #: Seconds until a killed process is given up.
 _KILL_PATIENCE = 10.0
 #: Seconds for what was not to be killed before: it hangs in the kernel, and goes when that lets go of it.
@@ -47,6 +50,10 @@ class Launch:
     stdio: Stdio | None = None
     attachments: tuple[Attachment, ...] = ()
     stager: RunningStager | None = None
+    #: what was made before the pod was known
+    readied: Readied | None = None
+    #: which namespaces, by their kind, were made before
+    kept: Collection[str] = ()
     #: of the pod's metadata service; holds its token
     metadata_url: str | None = field(default=None, repr=False)
     #: seconds until what does not die is given up
@@ -86,7 +93,8 @@ class Cgroup:
 
     def do(self, launch: Launch) -> None:
         try:
-            CgroupTree(launch.document.cgroup).create()
+            if launch.readied is None:
+                CgroupTree(launch.document.cgroup).create()
             if memory_request.requested(launch.document):
                 memory_request.keep(launch.document)
         except OSError as error:
@@ -94,6 +102,8 @@ class Cgroup:
 
     def undo(self, launch: Launch) -> None:
         tree = CgroupTree(launch.document.cgroup)
+        if launch.readied is not None:
+            launch.readied.waiting.discard()  # nothing, once it is the pod's
         try:
             tree.kill(launch.patience)
             tree.remove()
@@ -137,7 +147,7 @@ class NetworkNamespace:
 
     def do(self, launch: Launch) -> None:
         path = launch.document.network_namespace
-        if path is not None:
+        if path is not None and "net" not in launch.kept:
             launch.services.spawner.make_namespace(path, userns=launch.document.user_namespace)
             launch.services.joined.made(launch.document.uuid, "net")
 
@@ -154,15 +164,12 @@ class Networks:
         document = launch.document
         if document.network_namespace is None:
             return
-        # On disk before any is joined: `del` gets the same arguments, also after a death half-way.
-        launch.record(attachments=[one.to_json() for one in document.attachments])
         launch.attachments = launch.services.networking.add_all(
             document.attachments,
             pod=document.uuid,
             pod_name=document.name,
             namespace=document.network_namespace,
         )
-        launch.record(attachments=[one.to_json() for one in launch.attachments])
         if findable(launch.attachments):
             try:
                 launch.services.names.join(document, launch.attachments)
@@ -226,8 +233,13 @@ class Stager:
             launch.metadata_url, told = metadata.settled(launch.services, launch.directory)
             setup = pod_setup(launch, rendered, launch.services.note)
             driver.prepare(setup)
-            launch.stager = driver.start(setup, launch.stdio)
-            launch.record(stager=dict(launch.stager.identity), layers=_in_use(rendered), metadata=told)
+            launch.stager = _handed_over(launch, driver, setup) or driver.start(setup, launch.stdio)
+            launch.record(
+                stager=dict(launch.stager.identity),
+                layers=_in_use(rendered),
+                metadata=told,
+                attachments=[one.to_json() for one in launch.attachments],
+            )
 
     def undo(self, launch: Launch) -> None:
         driver = launch.services.stagers.of_pod(launch.document.stager)
@@ -240,6 +252,17 @@ class Stager:
             launch.stager.signal(signal.SIGKILL)
             launch.stager.wait(launch.patience)
         free_layers(launch.directory.path)
+
+
+def _handed_over(launch: Launch, driver: Any, setup: PodSetup) -> RunningStager | None:
+    """The stager that has waited for the pod; None: there is none, or it is of no use."""
+    if launch.readied is None:
+        return None
+    try:
+        stager: RunningStager = driver.hand_over(launch.readied.waiting, setup)
+    except (StagerError, HostError):
+        return None  # who starts one for the pod is told what is wrong with that
+    return stager
 
 
 def _need_powers(driver: object, name: str) -> None:
@@ -280,11 +303,16 @@ def bring_up(launch: Launch) -> None:
     kinds = {"user": document.user_namespace, "net": document.network_namespace}
     if any(kinds.values()):
         wanted = [kind for kind, path in kinds.items() if path is not None]
-        launch.services.joined.begin(document.uuid, document.name, document.attachments, wanted)
-    done: list[str] = []
+        launch.kept = launch.services.joined.begin(
+            document.uuid,
+            document.name,
+            document.attachments,
+            wanted,
+            kept=() if launch.readied is None else ("net",),
+        )
+    # Of networks, what `del` gets as well after a death half-way.
+    launch.record(steps=[step.name for step in STEPS], attachments=[one.to_json() for one in document.attachments])
     for step in STEPS:
-        done.append(step.name)
-        launch.record(steps=done)
         step.do(launch)
 
 

@@ -19,7 +19,7 @@ from kurma_core.pods import executions, ports, recovery
 from kurma_core.pods.changing import APPS_PATIENCE, PodChanger
 from kurma_core.pods.ending import Collected
 from kurma_core.pods.finding import LOCK_PATIENCE
-from kurma_core.pods.launch import Launch
+from kurma_core.pods.launch import READIED, Launch, tear_down
 from kurma_core.pods.owned import OwnedPod
 from kurma_core.pods.records import pod_record, read_document
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from kurma_core.hookspecs import Progress, Stdio
     from kurma_core.pod_store import PodDirectory
     from kurma_core.pods.document import PodDocument
+    from kurma_core.pods.readied import Readied
     from kurma_core.pods.request import PodRequest
 
 _NAME_LIMIT = 128
@@ -37,30 +38,49 @@ _NAME_LIMIT = 128
 class PodManager(PodChanger):
     """Makes pods and starts them; what else can be done with them it inherits."""
 
-    def prepare(self, request: PodRequest, progress: Progress | None = None) -> PodRecord:
+    def prepare(
+        self, request: PodRequest, progress: Progress | None = None, readied: Readied | None = None
+    ) -> PodRecord:
         """Makes a pod that can be started. What fails leaves nothing behind.
 
+        :param readied: what there is for a pod to come. It becomes this pod, and is to be given to :meth:`start`,
+            too; where it does not fit, it is discarded, and the pod is as any other.
         :raises KurmaError: see :func:`kurma_core.pods.prepare.pod_document`.
         :raises PodExistsError: its UUID or name is taken.
         """
         from kurma_core.pods.prepare import pod_document
 
+        if readied is not None and request.uuid is not None:
+            readied.discard()
+            readied = None
         uuid = str(uuids.uuid4()) if request.uuid is None else pod_uuid(request.uuid)
+        if readied is not None:
+            uuid = readied.uuid
         name = self._name(request, uuid)
         created_at = timestamp()
-        directory, lock = self.store.create(uuid, name)
+        if readied is None:
+            directory, lock = self.store.create(uuid, name)
+        else:
+            directory, lock = readied.become(name), readied.lock
         try:
             with self.services.images.keeping():
                 document = pod_document(request, uuid, name, created_at, self.services, progress)
-                directory.write_state({"state": "preparing", "steps": []})
+                if readied is not None and not readied.fits(document):
+                    lock, readied = readied.withdraw(), None
+                if readied is None:
+                    directory.write_state({"state": "preparing", "steps": []})
                 directory.write_pod(document.to_json())
-            directory.write_state({"state": "prepared", "steps": []})
+            directory.write_state({"state": "prepared", "steps": [] if readied is None else list(READIED)})
             record = pod_record(directory)
         except BaseException:
+            if readied is not None:
+                lock = readied.withdraw()
             self.store.delete(directory, name)
             raise
         finally:
-            os.close(lock)
+            # What is readied is owned from its making to its start.
+            if readied is None or readied.lock < 0:
+                os.close(lock)
         self.events.tell("prepared", document)
         return record
 
@@ -83,13 +103,22 @@ class PodManager(PodChanger):
             raise UsageError("a pod cannot be named names")
         return name
 
-    def start(self, reference: str, stdio: Stdio, settled: Callable[[], None] = lambda: None) -> OwnedPod:
+    def start(
+        self,
+        reference: str,
+        stdio: Stdio,
+        settled: Callable[[], None] = lambda: None,
+        readied: Readied | None = None,
+    ) -> OwnedPod:
         """Starts a prepared or ended pod from a clean copy; this process owns it from now on.
 
         :param settled: called once it is up, or on its way down: then nothing may interrupt this process any more.
+        :param readied: what the pod was prepared with, if it has taken that over.
         :raises PodStateError: it runs already, or is owned by another process.
         :raises KurmaError: it did not come up; all is undone and recorded.
         """
+        if readied is not None and readied.uuid == reference and readied.lock >= 0:
+            return self._start_readied(readied, stdio, settled)
         directory = self._find(reference)
         self._startable(read_document(directory), directory.read_state())
         lock = self._own(directory)
@@ -99,6 +128,25 @@ class PodManager(PodChanger):
                 self._check_power(read_document(directory))
                 return self._start(directory, lock, stdio, settled)
         except BaseException:
+            os.close(lock)
+            raise
+
+    def _start_readied(self, readied: Readied, stdio: Stdio, settled: Callable[[], None]) -> OwnedPod:
+        """Nobody else has had it in hand since it was prepared."""
+        directory, lock = readied.directory, readied.taken()
+        try:
+            document = read_document(directory)
+            launch = Launch(self.services, directory, document, stdio, readied=readied)
+            pod = OwnedPod(launch, lock, self.events)
+            try:
+                self._check_power(document)
+                self._claim(pod, directory, document)
+            except BaseException:
+                tear_down(launch)  # it is as any other that was prepared
+                raise
+            return self._bring_up(pod, settled)
+        except BaseException:
+            readied.waiting.discard()  # where nobody has come to that
             os.close(lock)
             raise
 
@@ -143,8 +191,15 @@ class PodManager(PodChanger):
         if state["state"] != "prepared":
             executions.keep(directory)
         self._clear_run(directory)
+        self._claim(pod, directory, document)
+        return self._bring_up(pod, settled)
+
+    def _claim(self, pod: OwnedPod, directory: PodDirectory, document: PodDocument) -> None:
+        """It is about to start, which keeps its ports for it."""
         with ports.claimed(directory, self.store, document.name, ports.published(document.attachments)):
-            directory.change_state(state="starting", owner=os.getpid())
+            pod.claim()
+
+    def _bring_up(self, pod: OwnedPod, settled: Callable[[], None]) -> OwnedPod:
         try:
             pod.start(self.services.config.start_timeout, settled)
         except BaseException:

@@ -85,15 +85,9 @@ class OwnedPod:
         assert self._launch.stager is not None
         return self._launch.stager
 
-    def start(self, timeout: float, settled: Callable[[], None]) -> None:
-        """Brings the pod up and waits until it runs. When that fails, all is undone and recorded as errored.
-
-        :param timeout: seconds the stager has to report the pod as running.
-        :param settled: called once the pod is up, or on its way down: from here on nothing may interrupt us.
-        :raises KurmaError: why it did not come up.
-        """
-        launch = self._launch
-        launch.record(
+    def claim(self) -> None:
+        """Records that it starts. :raises HostError: that cannot be recorded."""
+        self._launch.record(
             state="starting",
             owner=os.getpid(),
             reason=None,
@@ -107,6 +101,16 @@ class OwnedPod:
             apps=None,
             change=None,
         )
+
+    def start(self, timeout: float, settled: Callable[[], None]) -> None:
+        """Brings the pod up, which :meth:`claim` has recorded, and waits until it runs. When that fails, all is
+        undone and recorded as errored.
+
+        :param timeout: seconds the stager has to report the pod as running.
+        :param settled: called once the pod is up, or on its way down: from here on nothing may interrupt us.
+        :raises KurmaError: why it did not come up.
+        """
+        launch = self._launch
         self._events.tell("starting", launch.document)
         try:
             try:

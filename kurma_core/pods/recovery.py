@@ -65,7 +65,11 @@ def take_down(services: Services, directory: PodDirectory, events: Events) -> bo
         hang in the kernel, as they did the last time.
     """
     if _half_made(directory):
-        # Nothing outside its directory was made.
+        if directory.read_steps():
+            # One that was begun before it was known what pod it would be (see readied).
+            from kurma_core.pods import readied
+
+            readied.undo(services, directory.uuid)
         services.store.delete(directory, services.store.name_of(directory.uuid))
         return True
     document, state = read_document(directory), directory.read_state()

@@ -100,19 +100,21 @@ class Stagers:
             return ""
         return "" if manifest.annotation("kurma.io/stager/isolators") == "true" else why
 
-    def image(self, name: str, *, rebuild: bool = False) -> HostImage:
+    def image(self, name: str, *, rebuild: bool = False, files: bool = True) -> HostImage:
         """The image of a stager that is one: built or fetched if need be, verified.
 
         :param rebuild: build (or fetch) it anew.
+        :param files: look at its files, too.
         :raises StagerError: this stager is no image.
         """
         section = self._config.stagers.get(name)
         if section is not None and section.image is not None:
-            return self._images().host_image(section.image, pull="always" if rebuild else "new")
+            return self._images().host_image(section.image, pull="always" if rebuild else "new", files=files)
         driver = self._load(name)
         if not hasattr(driver, "fingerprint"):
             raise StagerError(f"stager {name} is no image: its plugin runs pods by itself")
-        return self._images().host_image_from_source(name, cast("StagerImageSource", driver), rebuild=rebuild)
+        source = cast("StagerImageSource", driver)
+        return self._images().host_image_from_source(name, source, rebuild=rebuild, files=files)
 
     def _driver_name(self, name: str) -> str:
         section = self._config.stagers.get(name)
@@ -137,8 +139,8 @@ class Stagers:
         from kurma_core.staging.aci import AciStager, StagerTimes
         from kurma_core.staging.starting import StagerImage
 
-        def verified() -> StagerImage:
-            image = self.image(name)
+        def verified(*, files: bool = True) -> StagerImage:
+            image = self.image(name, files=files)
             return StagerImage(image.id, image.path, image.manifest)
 
         times = StagerTimes(self._config.stop_timeout, self._config.log.size, self._config.log.count)

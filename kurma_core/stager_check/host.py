@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, cast
 
@@ -16,7 +15,7 @@ from kurma_core.pods.services import Services
 from kurma_core.pods.stagers import Stagers
 from kurma_core.stager_check import layers
 from kurma_core.stager_check.probe import ADDRESS
-from kurma_core.staging.aci import AciStager
+from kurma_core.staging.aci import AciStager, ImageSource
 from kurma_core.staging.process import StagerProcess
 from kurma_core.value import frozen, replace
 
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from kurma_core.spawner.client import Spawner
     from kurma_core.stager_check.layers import ProbeImage
     from kurma_core.staging.aci import StagerTimes
-    from kurma_core.staging.starting import StagerImage
 
 
 #: Seconds for which a stager must wait for its pod.
@@ -66,9 +64,7 @@ class WatchedStager(AciStager):
     """The stager that is checked. It dies with the check, and before it starts, the check listens in its pod's
     network namespace."""
 
-    def __init__(
-        self, name: str, image: Callable[[], StagerImage], spawner: Spawner, version: str, times: StagerTimes
-    ) -> None:
+    def __init__(self, name: str, image: ImageSource, spawner: Spawner, version: str, times: StagerTimes) -> None:
         super().__init__(name, image, cast("Starter", _Tethering(spawner)), version, times)
         self.listeners: dict[str, socket.socket] = {}
         #: Start stagers before they are told of their pods.
@@ -83,7 +79,9 @@ class WatchedStager(AciStager):
         """As if its pod were not known yet. :raises StagerError: it does not wait for it."""
         from kurma_core.staging.waiting import WaitingPlace
 
-        waiting = self.start_waiting(WaitingPlace(f"{pod.directory}/pod", pod.cgroup, pod.network_namespace))
+        waiting = self.start_waiting(
+            WaitingPlace(f"{pod.directory}/stager", pod.cgroup, pod.network_namespace, own=pod.directory)
+        )
         try:
             if wait_pidfd(waiting.fileno(), _EARLY):
                 raise StagerError("it has ended, where it should wait for the byte on descriptor 5")

@@ -56,7 +56,7 @@ def _driver(services: Services, verified: Callable[[], HostImage], patience: Pat
     from kurma_core.staging.aci import StagerTimes
     from kurma_core.staging.starting import StagerImage
 
-    def use() -> StagerImage:
+    def use(*, files: bool = True) -> StagerImage:  # looked at each time
         found = verified()
         return StagerImage(found.id, found.path, found.manifest)
 

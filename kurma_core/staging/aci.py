@@ -11,7 +11,7 @@ import os
 import signal
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kurma_core.errors import HostError, StagerError
 from kurma_core.hookspecs import Stdio
@@ -22,7 +22,7 @@ from kurma_core.staging import apps, records
 from kurma_core.staging.callin import CallIn
 from kurma_core.staging.document import stager_manifest
 from kurma_core.staging.process import StagerProcess, find_again
-from kurma_core.staging.root import of_volume, pod_parts, stager_root
+from kurma_core.staging.root import of_volume, places_of_pod, pod_parts, stager_root
 from kurma_core.staging.starting import StagerImage, begin
 from kurma_core.value import frozen
 
@@ -61,11 +61,16 @@ class StagerTimes:
     change: float = 30.0
 
 
-class AciStager:
-    """Implements :class:`kurma_core.hookspecs.Stager` for stagers that are images.
+class ImageSource(Protocol):
+    """Gives the image of a stager, verified; asked at every start."""
 
-    :param image: gives the image, verified; asked at every start.
-    """
+    def __call__(self, *, files: bool = True) -> StagerImage:
+        """:param files: False: it runs already; what vouches for it is looked at, its files were before."""
+        ...
+
+
+class AciStager:
+    """Implements :class:`kurma_core.hookspecs.Stager` for stagers that are images."""
 
     #: It does, for images that say so.
     user_namespaces = True
@@ -74,7 +79,7 @@ class AciStager:
     def __init__(
         self,
         name: str,
-        image: Callable[[], StagerImage],
+        image: ImageSource,
         spawner: Starter,
         version: str,
         times: StagerTimes,
@@ -146,7 +151,7 @@ class AciStager:
         """
         try:
             why_not = waiting.why_not(pod)
-            image = self._image()
+            image = self._image(files=False)
             if why_not is None and image.id != waiting.image:
                 why_not = "its image is not the stager's any more"
             self._check_powers(pod, lambda: image)
@@ -155,7 +160,9 @@ class AciStager:
             manifest = self._record(pod, image)
             os.rename(waiting.output, f"{pod.directory}/stager/output")
             waiting.move_to(pod.cgroup)
-            operations = pod_parts(pod, manifest, CgroupTree(pod.cgroup))
+            operations = pod_parts(pod, manifest)
+            if not waiting.place.own:
+                operations[:0] = places_of_pod(pod.directory, CgroupTree(pod.cgroup))
             try:
                 self.spawner.bind_into(waiting.pid, operations, pidfd=waiting.pidfd)
             except HostError as error:
@@ -196,14 +203,13 @@ class AciStager:
 
     @staticmethod
     def _running(pod: PodSetup, identity: ProcessIdentity, pidfd: int, ready: int, image: str) -> StagerProcess:
-        members = CgroupTree(pod.cgroup).pids
         return StagerProcess(
             identity,
             pidfd,
             ready,
             lambda: last_output(pod.directory),
             image,
-            members,
+            lambda: CgroupTree(pod.cgroup).pids(),
             lambda: records.unready(pod.directory),
         )
 

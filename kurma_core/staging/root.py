@@ -39,7 +39,8 @@ def stager_root(image: str, pod: PodSetup, manifest: bytes, tree: CgroupTree) ->
     """:param image: the stager image's tree, shared by all its pods and never written to.
     :param manifest: the stager manifest.
     """
-    return RootPlan((*waiting_root(image).operations, *pod_parts(pod, manifest, tree)))
+    places = places_of_pod(pod.directory, tree)
+    return RootPlan((*waiting_root(image).operations, *places, *pod_parts(pod, manifest)))
 
 
 def waiting_root(image: str) -> RootPlan:
@@ -58,14 +59,20 @@ def waiting_root(image: str) -> RootPlan:
     )
 
 
-def pod_parts(pod: PodSetup, manifest: bytes, tree: CgroupTree) -> list[Operation]:
-    """What is one pod's own, for a root that is made or one that is lived in already."""
+def places_of_pod(directory: str, tree: CgroupTree) -> list[Operation]:
+    """Where a stager writes of its pod, and the pod's cgroup: what there can be before it is known what it runs.
+
+    :param directory: the pod's, which has a ``pod``. :param tree: made already.
+    """
+    return [Bind(f"{directory}/pod", "/pod", recursive=False), *cgroups(tree)]
+
+
+def pod_parts(pod: PodSetup, manifest: bytes) -> list[Operation]:
+    """What is one pod's own besides, for a root that is made or one that is lived in already."""
     return [
-        Bind(f"{pod.directory}/pod", "/pod", recursive=False),
         *layer_binds(layer for app in pod.apps for layer in app.layers),
         *volume_mounts(pod.volumes, links=pod.volume_links),
         *([] if pod.userns is None else [Bind(pod.userns.path, USER_NAMESPACE)]),
-        *cgroups(tree),
         File("/manifest", manifest, 0o600),
     ]
 

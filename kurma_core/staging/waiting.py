@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 from kurma_core.errors import StagerError
 from kurma_core.linux import process
 from kurma_core.linux.cgroups import CgroupTree
-from kurma_core.staging.root import waiting_root
+from kurma_core.spawn_plan import RootPlan
+from kurma_core.staging.root import places_of_pod, waiting_root
 from kurma_core.staging.starting import OWN_CGROUP, Begun, StagerImage, begin
-from kurma_core.value import frozen
+from kurma_core.value import frozen, replace
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs import PodSetup
-    from kurma_core.spawn_plan import Starter
+    from kurma_core.spawn_plan import Operation, Starter
 
 #: Seconds until a killed stager is given up.
 _KILL_PATIENCE = 10.0
@@ -37,11 +38,14 @@ class WaitingPlace:
     :param cgroup: relative to the root of each hierarchy. A pod of another one costs the kernel a move, some ten
         milliseconds, so this had better be the cgroup of the pod to come.
     :param network_namespace: path of the one that its pod will have; None: the host's.
+    :param own: directory of the pod to come, which has its ``pod`` and may be renamed, and whose cgroup this is:
+        the stager sees both from its start. Empty: it sees neither before its pod is known.
     """
 
     directory: str
     cgroup: str
     network_namespace: str | None
+    own: str = ""
 
 
 class WaitingStager:
@@ -63,6 +67,10 @@ class WaitingStager:
     def output(self) -> str:
         """The file to which it prints."""
         return f"{self.place.directory}/output"
+
+    def printed_to(self, directory: str) -> None:
+        """The directory for what it prints was renamed."""
+        self.place = replace(self.place, directory=directory)
 
     def fileno(self) -> int:
         """Polls readable once it has ended."""
@@ -137,13 +145,17 @@ def start_waiting(spawner: Starter, name: str, image: StagerImage, place: Waitin
         spawner,
         name,
         image,
-        root=waiting_root(image.path),
+        root=RootPlan((*waiting_root(image.path).operations, *_own_parts(place))),
         network_namespace=place.network_namespace,
         cgroup=place.cgroup,
         output=f"{place.directory}/output",
         waits=True,
     )
     return WaitingStager(image, place, begun)
+
+
+def _own_parts(place: WaitingPlace) -> list[Operation]:
+    return places_of_pod(place.own, CgroupTree(place.cgroup)) if place.own else []
 
 
 def _same_namespace(pid: int, path: str | None) -> bool:

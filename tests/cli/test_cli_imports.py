@@ -45,6 +45,24 @@ def test_version_imports_no_client(tmp_path: Path) -> None:
     assert not {"kurma_core.client", "kurma_core.models", "dataclasses", "typing", "re", "enum"} & found
 
 
+@pytest.mark.root
+def test_a_pod_is_asked_for_without_what_runs_it(tmp_path: Path) -> None:
+    """Until the client is there, which may be a daemon's: what reads a command line runs no pod."""
+    program = """
+import sys
+from kurma_core.cli.main import main
+def connect(settings):
+    print(*sys.modules)
+    sys.exit(0)
+main(["run", "--rm", "--net", "none", "-p", "80:80", "example.com/image", "--exec", "/bin/true"], connect=connect)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    found = set(done.stdout.split())
+    assert "kurma_core.networking.requests" in found
+    heavy = {"pluggy", "inspect", "dataclasses", "json", "socket", "kurma_core.registry", "kurma_core.hookspecs"}
+    assert not (HEAVY | heavy | {"kurma_core.networking.manager", "kurma_core.pods.manager"}) & found
+
+
 def test_config_show_without_files_imports_nothing_heavy(tmp_path: Path) -> None:
     assert not HEAVY & modules(tmp_path, "config", "show")
 

@@ -268,7 +268,7 @@ def pods(stager_tree: StagerImage, busybox_root: str, tmp_path: Any) -> Iterator
                 dns=dns,
                 hosts=hosts,
             )
-            stager = AciStager("default", lambda: stager_image, spawner, "test", times or StagerTimes(stop=3))
+            stager = AciStager("default", lambda **_: stager_image, spawner, "test", times or StagerTimes(stop=3))
             stager.prepare(setup)
             pod = TestPod(stager, setup, stdin, begin)
             made.append(pod)

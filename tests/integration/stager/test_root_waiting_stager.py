@@ -107,7 +107,7 @@ def place(tmp_path):
 def engine(stager_tree):
     """An engine that has no pod yet."""
     with Spawner() as spawner:
-        yield AciStager("default", lambda: stager_tree, spawner, "test", StagerTimes(stop=3))
+        yield AciStager("default", lambda **_: stager_tree, spawner, "test", StagerTimes(stop=3))
 
 
 def handing(place, seen=None, between=None):
@@ -300,7 +300,7 @@ def test_who_cannot_be_handed_over(pods, place, stager_tree):
     current = [stager_tree]
 
     def begin(stager, setup):
-        stager._image = lambda: current[0]
+        stager._image = lambda **_: current[0]
         silent = ImageManifest.parse({**stager_tree.manifest.to_json(), "annotations": []})
         current[0] = replace(stager_tree, manifest=silent)
         with pytest.raises(StagerError, match="does not wait for its pod"):

@@ -145,14 +145,14 @@ class Conversation:
 class Control:
     """The listening socket. :attr:`verbs` is filled by whoever can do something."""
 
-    __slots__ = ("_clients", "_listener", "_loop", "on_end", "verbs")
+    __slots__ = ("_clients", "_listener", "loop", "on_end", "verbs")
 
     def __init__(self, loop: Loop, path: str = PATH) -> None:
         """:raises OSError: there is one already, or the place cannot be written to."""
         self.verbs: dict[str, Verb] = {}
         #: called once a conversation has ended
         self.on_end: Callable[[], None] | None = None
-        self._loop = loop
+        self.loop = loop
         self._clients: dict[_socket.socket, Conversation] = {}
         os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
         kind = _socket.SOCK_SEQPACKET | _socket.SOCK_CLOEXEC | _socket.SOCK_NONBLOCK
@@ -171,23 +171,23 @@ class Control:
         os.set_blocking(number, False)
         conversation = Conversation(self, socket)
         self._clients[socket] = conversation
-        self._loop.watch(number, lambda _, events: conversation.receive(events))
+        self.loop.watch(number, lambda _, events: conversation.receive(events))
         if len(self._clients) >= _CLIENTS:
-            self._loop.unwatch(fd)
+            self.loop.unwatch(fd)
 
     def forget(self, socket: _socket.socket) -> None:
         """A conversation has ended."""
-        self._loop.unwatch(socket.fileno())
+        self.loop.unwatch(socket.fileno())
         self._clients.pop(socket, None)
         socket.close()
-        self._loop.watch(self._listener.fileno(), self._accept)
+        self.loop.watch(self._listener.fileno(), self._accept)
         if self.on_end is not None:
             self.on_end()
 
     def close(self) -> None:
         """Nobody is heard any more; who was in the middle of something sees the end."""
-        self._loop.unwatch(self._listener.fileno())
+        self.loop.unwatch(self._listener.fileno())
         for conversation in list(self._clients.values()):
             conversation.end()
-        self._loop.unwatch(self._listener.fileno())
+        self.loop.unwatch(self._listener.fileno())
         self._listener.close()

@@ -62,6 +62,28 @@ def close(layout: Layout, more: list[str] | None) -> str:
     return _LACKS.format("this host has no cgroups")
 
 
+def close_anew(layout: Layout, more: list[str] | None) -> str:
+    """What :func:`close` has closed, with other devices; comes before any cgroup is made below, too.
+
+    :raises OSError: v1's controller refuses.
+    """
+    v1, v2 = _directory(layout, 1), _directory(layout, 2)
+    if v1 is not None:
+        if more is None:
+            _write(f"{v1}/devices.allow", "a")
+            return _OPEN
+        return close(layout, more)
+    if v2 is not None:
+        from kurma_core.linux import device_program
+
+        try:
+            device_program.replace(v2, None if more is None else (*sysmounts.ALLOWED, *more))
+        except OSError as error:
+            return _LACKS.format(error.strerror)
+        return _OPEN if more is None else _HOLDS.format("a program of the cgroup")
+    return close(layout, more)
+
+
 def narrow(tree: CgroupTree, plan: Plan, wall: list[str] | None) -> None:
     """Closes an app's own cgroup to what its pod's allows for others.
 

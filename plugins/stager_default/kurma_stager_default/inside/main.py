@@ -10,8 +10,19 @@ import gc
 import os
 
 from kurma_core.linux import landlock, memory, mounts, namespaces, process, seccomp
-from kurma_stager_default.inside import approot, become, devicewall, init, manifest, podgroups, supervisor, userns
+from kurma_stager_default.inside import (
+    approot,
+    become,
+    control,
+    devicewall,
+    init,
+    manifest,
+    podgroups,
+    supervisor,
+    userns,
+)
 from kurma_stager_default.inside.errors import SetupError
+from kurma_stager_default.inside.loop import Loop
 
 #: The descriptor whose closing says that the pod runs (G3).
 RUNNING = 4
@@ -27,10 +38,14 @@ def main() -> int:
         os.set_inheritable(RUNNING, False)
         become.step_back()
         house = _House(userns.find())
-        if waits and not _told_to_go():
-            house.end()
-            return 0
-        return _serve(house)
+        ahead = None
+        if waits:
+            if _sees_its_pod():
+                ahead = _Ahead([])
+            if not _told_to_go():
+                house.end()
+                return 0
+        return _serve(house, ahead)
     except Exception as error:  # noqa: BLE001 - whatever it is, its last word is what the user is shown
         reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else error
         _complain(str(reason))
@@ -50,12 +65,25 @@ def _load_what_is_wanted() -> None:
         from kurma_stager_default.inside import readiness  # noqa: F401
 
 
+def _load_for_apps() -> None:
+    """What only a child needs on its way to being an app: here, where nobody waits for it."""
+    import fcntl  # noqa: F401
+
+    from kurma_core.linux import overlay, places, unexecutable, userdb  # noqa: F401
+    from kurma_stager_default.inside import hostfiles  # noqa: F401
+
+
 def _is_open(fd: int) -> bool:
     try:
         os.fstat(fd)
     except OSError:
         return False
     return True
+
+
+def _sees_its_pod() -> bool:
+    """Whether the pod's directory and its cgroup are there, though nobody knows yet what it runs."""
+    return os.stat("/pod").st_dev != os.stat("/").st_dev
 
 
 def _told_to_go() -> bool:
@@ -89,7 +117,10 @@ class _House:
         for directory in (approot.PLACE, approot.SHM):
             os.makedirs(directory, 0o755, exist_ok=True)
         _shared_memory(approot.SHM)
-        _load_what_is_wanted()
+        if _is_open(GO):
+            _load_for_apps()
+        else:
+            _load_what_is_wanted()
         # PID 1 is a copy of this process. What neither of the two writes to again is there once: so now, when all
         # is loaded, and with the collector's marks out of the way.
         gc.freeze()
@@ -123,24 +154,55 @@ class _House:
         init.end(self.first)
 
 
-def _serve(house: _House) -> int:
+class _Ahead:
+    """What is the same for nearly every pod, once the places are there that are this pod's own: a stager that
+    waits has it before the word.
+
+    :param wall: which devices apps are given; see :func:`devicewall.rules`.
+    """
+
+    def __init__(self, wall: list[str] | None) -> None:
+        self.groups = podgroups.PodGroups()
+        self.groups.make_way()
+        self.groups.wall = wall
+        #: what holds, in words for the user
+        self.devices = devicewall.close(self.groups.layout, wall)
+        for directory, mode in (("/pod/logs", 0o755), ("/pod/apps", 0o700)):
+            os.makedirs(directory, mode, exist_ok=True)
+        self.control = control.Control(Loop())
+
+    def give(self, wall: list[str] | None) -> None:
+        """Apps are given other devices. :raises OSError: the kernel refuses."""
+        if wall != self.groups.wall:
+            self.groups.wall = wall
+            self.devices = devicewall.close_anew(self.groups.layout, wall)
+
+
+def _serve(house: _House, ahead: _Ahead | None) -> int:
     pod = manifest.load()
     house.share(pod.plan.namespaces)
-    groups = podgroups.PodGroups()
-    groups.make_way()
+    wall = devicewall.rules(app.plan for app in pod.apps)
+    if ahead is None:
+        ahead = _Ahead(wall)
+    else:
+        ahead.give(wall)
+    groups = ahead.groups
     groups.apply_pod(pod.plan)
-    groups.wall = devicewall.rules(app.plan for app in pod.apps)
-    devices = devicewall.close(groups.layout, groups.wall)
     if pod.plan.namespaces.get("uts") == "host":
         pod.hostname = os.uname().nodename
     else:
         namespaces.set_hostname(pod.hostname)
     _sysctls(pod.plan.sysctls, pod.ids)
-    for directory, mode in (("/pod/logs", 0o755), ("/pod/apps", 0o700)):
-        os.makedirs(directory, mode, exist_ok=True)
     os.chown(approot.SHM, *pod.ids.root)
     serving = supervisor.Supervisor(
-        pod, groups, RUNNING, house.first, house.requests, _take_stdin(pod), _notes(pod, devices)
+        pod,
+        groups,
+        ahead.control,
+        RUNNING,
+        house.first,
+        house.requests,
+        _take_stdin(pod),
+        _notes(pod, ahead.devices),
     )
     house.await_ready()
     code = serving.run()

@@ -15,7 +15,6 @@ from kurma_stager_default.inside import child, podgroups, signals, smalljson, st
 from kurma_stager_default.inside.apprun import WAITING, AppRun
 from kurma_stager_default.inside.control import Control, Conversation
 from kurma_stager_default.inside.lifecycle import Lifecycle
-from kurma_stager_default.inside.loop import Loop
 from kurma_stager_default.inside.manifest import Pod
 from kurma_stager_default.inside.rest import Rest
 
@@ -29,7 +28,8 @@ _STATUS_PAUSE = 5.0
 
 
 class Supervisor:
-    """:param running: the descriptor whose closing says that the pod runs.
+    """:param control: nobody has been heard by it yet.
+    :param running: the descriptor whose closing says that the pod runs.
     :param init: PID of the pod's PID 1; ``requests`` becomes readable when it is asked to end.
     :param stdin: for the app that wants it; -1: none.
     """
@@ -38,6 +38,7 @@ class Supervisor:
         self,
         pod: Pod,
         groups: podgroups.PodGroups,
+        control: Control,
         running: int,
         init: int,
         requests: int,
@@ -59,11 +60,11 @@ class Supervisor:
         self.changed = True
         #: why status.json is not up to date
         self.unsaved: str | None = None
-        self.loop = Loop()
+        self.loop = control.loop
         self.life = Lifecycle(self, pod, stdin)
         self._readers: list[Conversation] = []
         self._rest = Rest(self.loop)
-        self.control = Control(self.loop)
+        self.control = control
         self.control.on_end = self.worked
         self.control.verbs["status"] = self._tell_status
         self.control.verbs["follow"] = self._take_reader

@@ -1,0 +1,193 @@
+"""Pods to come: what does not depend on which pod it will be is made before anybody asks for one (G10).
+
+A UUID, and what has its name: a cgroup, a network namespace, and in them a stager that waits. It is on record
+from before it is made, as what pods have is, in a directory that no listing shows; a pod that is made of it goes
+on with that record. Whoever holds one holds its lock. If he dies, the stager ends by itself, and the rest is
+nobody's: :func:`sweep`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid as uuids
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, cast
+
+from kurma_core.errors import HostError, KurmaError, PodNotFoundError, StagerError
+from kurma_core.linux.cgroups import CgroupTree
+from kurma_core.networking.joined import pin_path
+from kurma_core.pods.launch import READIED
+from kurma_core.staging.waiting import WaitingPlace
+
+if TYPE_CHECKING:
+    from kurma_core.pod_store import PodDirectory
+    from kurma_core.pods.document import PodDocument
+    from kurma_core.pods.services import Services
+    from kurma_core.staging.waiting import WaitingStager
+
+
+class Readied:
+    """What one pod to come has already. It is for one pod: taken over by it, or discarded.
+
+    :param stager: its name.
+    :param directory: the pod's own to be; ``lock`` is its owner lock.
+    """
+
+    def __init__(
+        self,
+        services: Services,
+        uuid: str,
+        stager: str,
+        directory: PodDirectory,
+        lock: int,
+        waiting: WaitingStager,
+    ) -> None:
+        self.uuid = uuid
+        self.stager = stager
+        self.directory = directory
+        self.lock = lock
+        self.waiting = waiting
+        self._services = services
+
+    def fileno(self) -> int:
+        """Polls readable once its stager has ended: then it is of no use."""
+        return self.waiting.fileno()
+
+    def alive(self) -> bool:
+        return self.waiting.alive()
+
+    def fits(self, document: PodDocument) -> bool:
+        """Whether that pod, which has its UUID, can be made of it."""
+        return (
+            document.stager == self.stager
+            and document.network_namespace is not None
+            and document.user_namespace is None
+            and document.interactive is None
+            and self.alive()
+        )
+
+    def become(self, name: str) -> PodDirectory:
+        """The pod's directory, from now on one that everybody sees.
+
+        :raises PodExistsError: the UUID or the name is taken. It is discarded, as after any other failure.
+        """
+        try:
+            self.directory = self._services.store.publish(self.directory, self.uuid, name)
+        except BaseException:
+            self.discard()
+            raise
+        self.waiting.printed_to(self.directory.file("stager"))
+        return self.directory
+
+    def withdraw(self) -> int:
+        """Ends the stager, and undoes all but the directory. :returns: the lock, the caller's now.
+
+        :raises HostError: something is left, and on record.
+        """
+        self.waiting.discard()
+        undo(self._services, self.uuid)
+        return self.taken()
+
+    def taken(self) -> int:
+        """The pod has taken all over. :returns: the lock, the caller's now."""
+        lock, self.lock = self.lock, -1
+        return lock
+
+    def discard(self) -> None:
+        """Ends the stager, and undoes the rest, of a pod that has not come. Repeatable; nothing where it has.
+
+        :raises HostError: something is left; it is on record, for :func:`sweep`.
+        """
+        if self.lock < 0:
+            return
+        try:
+            self.waiting.discard()
+            undo(self._services, self.uuid)
+            self._services.store.discard(self.directory)
+        finally:
+            os.close(self.taken())
+
+
+def ready(services: Services, stager: str) -> Readied:
+    """Makes one, whose stager may still be on its way to where it waits.
+
+    :raises StagerError: that stager does not wait for its pod.
+    :raises KurmaError: it could not be made; nothing of it is left.
+    """
+    driver: Any = services.stagers.get(stager)
+    if not hasattr(driver, "start_waiting"):
+        raise StagerError(f"stager {stager} does not wait for its pod: its plugin runs pods by itself")
+    uuid = str(uuids.uuid4())
+    directory, lock = services.store.reserve(uuid)
+    try:
+        directory.write_state({"state": "preparing", "steps": list(READIED)})
+        path, cgroup = pin_path("net", uuid), f"kurma/{uuid}"
+        services.joined.begin(uuid, "", (), ("net",))
+        try:
+            CgroupTree(cgroup).create()
+        except OSError as error:
+            raise _host_error("make the cgroup", uuid, error) from None
+        services.spawner.make_namespace(path)
+        services.joined.made(uuid, "net")
+        for name in ("pod", "stager"):
+            os.mkdir(directory.file(name), 0o700)
+        waiting = driver.start_waiting(WaitingPlace(directory.file("stager"), cgroup, path, own=directory.path))
+    except BaseException:
+        # What cannot be undone stays on record.
+        with suppress(KurmaError):
+            undo(services, uuid)
+        services.store.discard(directory)
+        os.close(lock)
+        raise
+    return Readied(services, uuid, stager, directory, lock, cast("WaitingStager", waiting))
+
+
+def undo(services: Services, uuid: str) -> None:
+    """Takes away all but the directory, of one whose stager has ended or is to. Repeatable.
+
+    :raises HostError: something of it is left.
+    """
+    try:
+        tree = CgroupTree(f"kurma/{uuid}")
+        tree.kill()
+        services.joined.release(uuid, "net")
+        services.joined.forget(uuid)
+        tree.remove()
+    except OSError as error:
+        raise _host_error("undo what was made", uuid, error) from None
+
+
+def sweep(services: Services, grace: float) -> None:
+    """Takes away those that dead processes have left. What cannot be taken away stays for the next time.
+
+    :param grace: seconds for which its directory must have lain there.
+    """
+    for uuid, directory in services.store.reserved().items():
+        try:
+            if time.time() - os.stat(directory.path).st_ctime < grace:
+                continue
+            # One that was removed, or a pod that was hardly begun, has none.
+            directory.read_state()
+            lock = directory.try_own()
+        except (OSError, KurmaError):
+            continue
+        if lock is None:
+            continue
+        try:
+            with suppress(PodNotFoundError):
+                undo(services, uuid)
+                services.store.discard(directory)
+        except KurmaError as error:
+            services.note(error.message)
+        finally:
+            os.close(lock)
+
+
+def _host_error(what: str, uuid: str, error: OSError) -> HostError:
+    return HostError(
+        f"cannot {what} for pod {uuid}, which is to come: {error.filename or ''}: {error.strerror or error}",
+        errno=error.errno,
+        path=error.filename,
+        pod=uuid,
+    )

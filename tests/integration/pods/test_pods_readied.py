@@ -1,0 +1,260 @@
+"""Pods made of what was there before anybody asked for them: UUID, cgroup, network namespace, a stager that waits
+(G10)."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from kurma_core.appc.template import PodTemplate
+from kurma_core.errors import ImageError, StagerError, VolumeError
+from kurma_core.hookspecs import Stdio
+from kurma_core.linux.cgroups import CgroupTree
+from kurma_core.models import NetworkRequest
+from kurma_core.pods.readied import ready
+from tests.integration.pods.support import alive, until
+
+pytestmark = pytest.mark.root
+
+#: Holds one, says which, and stays; or dies when it calls the function that the last word names.
+_HOLDER = """
+import os, sys, time
+from kurma_core.client import Settings, connect
+from kurma_core.linux.cgroups import CgroupTree
+from kurma_core.networking.joined import JoinRecords
+from kurma_core.pods.readied import ready
+from kurma_core.spawner.client import Spawner
+from kurma_core.staging.aci import AciStager
+
+with connect(Settings(sys.argv[1], sys.argv[2], note=print)) as client:
+    for place in (CgroupTree, JoinRecords, Spawner, AciStager):
+        name = sys.argv[3].partition(" ")[0]
+        if name in vars(place) and (place is not AciStager or name == "start_waiting"):
+            function = getattr(place, name)
+            def die(*words, **named):
+                if sys.argv[3].endswith(" done"):
+                    function(*words, **named)
+                os._exit(9)
+            setattr(place, name, die)
+    found = ready(client._services, "default")
+    print(found.uuid, found.waiting.pid, flush=True)
+    time.sleep(1000)
+"""
+
+
+@pytest.fixture
+def make(house):
+    """``make()``: one that is held here; what no pod has taken over is discarded."""
+    made = []
+
+    def make():
+        made.append(ready(house.client._services, "default"))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.discard()
+
+
+def left(house, uuid):
+    """What there is of it on the host."""
+    found = [path for path in CgroupTree(f"kurma/{uuid}").directories() if os.path.exists(path)]
+    places = (f"/run/netns/kurma-{uuid}", f"{house.state}/networks/pods/{uuid}")
+    found += [path for path in places if os.path.lexists(path)]
+    return found + [name for name in os.listdir(f"{house.state}/pods") if uuid in name]
+
+
+def begin(house, readied, apps="sleep 1000", **options):
+    """The pod made of it, and the record of it as it was prepared."""
+    pods = house.client._pods
+    record = pods.prepare(house.request(apps, **options), readied=readied)
+    null = os.open("/dev/null", os.O_RDWR)
+    try:
+        return pods.start(record.uuid, Stdio(null, null, null), readied=readied), record
+    finally:
+        os.close(null)
+
+
+def finish(pod):
+    pod.stop(force=True)
+    pod.finish()
+    pod.close()
+
+
+def test_a_pod_takes_over_what_there_is(house, make):
+    """The stager, the namespace and the cgroup are those that were there; it runs, and goes as any other."""
+    readied = make()
+    stager, namespace = readied.waiting.pid, os.stat(f"/run/netns/kurma-{readied.uuid}").st_ino
+    pod, record = begin(house, readied, "cat /proc/self/cgroup; readlink /proc/self/ns/net; exec sleep 1000")
+    assert (record.uuid, pod.stager.pid) == (readied.uuid, stager)
+    until(lambda: "net:[" in house.log(record), "its output")
+    log = house.log(record)
+    assert f"net:[{namespace}]" in log
+    members = CgroupTree(f"kurma/{record.uuid}").pids()
+    assert stager in members
+    assert len(members) >= 3
+    assert house.client.pod(record.uuid).state == "running"
+    readied.discard()  # the pod's by now: nothing
+    assert alive(stager)
+    finish(pod)
+    house.client.rm(record.uuid)
+    assert left(house, record.uuid) == []
+
+
+def test_it_can_be_started_again(house, make):
+    pod, record = begin(house, make(), "echo once")
+    pod.finish()
+    pod.close()
+    again, output = house.start(record.uuid)
+    assert (again.exit_code, output) == (0, "once\n")
+
+
+def test_nobody_sees_it(house, make):
+    """No listing, no look for leaks, and no collection of garbage, while its holder lives."""
+    readied = make()
+    assert readied.uuid not in house.uuids()
+    assert readied.uuid not in [record.uuid for record in house.client.pods()]
+    other = house.connect()
+    with other:
+        assert not [one for one in other.network_check() if one.leak.pod == readied.uuid]
+        said = other.gc(grace=0)
+        assert not [line for line in said if readied.uuid in line]
+    assert readied.alive()
+    pod = begin(house, readied)[0]
+    with house.connect() as other:
+        assert not [line for line in other.gc(grace=0) if readied.uuid in line]
+    assert pod.stager.alive()
+    finish(pod)
+
+
+def test_a_pod_that_was_prepared_of_it_is_left_alone_until_it_is_started(house, make):
+    readied = make()
+    record = house.client._pods.prepare(house.request("exec sleep 1000"), readied=readied)
+    with house.connect() as other:
+        assert other.pod(record.uuid).state == "prepared"
+        assert not [line for line in other.gc(grace=3600) if readied.uuid in line]
+        assert not [one for one in other.network_check() if one.leak.pod == readied.uuid]
+    assert readied.alive()
+    null = os.open("/dev/null", os.O_RDWR)
+    pod = house.client._pods.start(record.uuid, Stdio(null, null, null), readied=readied)
+    os.close(null)
+    assert pod.stager.pid == readied.waiting.pid
+    finish(pod)
+
+
+@pytest.mark.parametrize("why", ["host network", "standard input", "user namespace", "an UUID of its own"])
+def test_a_pod_that_it_does_not_fit_is_made_without(house, make, why):
+    readied = make()
+    options = {
+        "host network": {"networks": (NetworkRequest("host"),)},
+        "standard input": {"interactive": "main"},
+        "user namespace": {"userns": "auto"},
+        "an UUID of its own": {"uuid": "12345678-1234-4234-8234-123456789abc"},
+    }[why]
+    pod, record = begin(house, readied, "exec sleep 1000", **options)
+    assert pod.stager.pid != readied.waiting.pid
+    assert not alive(readied.waiting.pid)
+    assert (record.uuid == readied.uuid) == (why != "an UUID of its own")
+    finish(pod)
+    house.client.rm(record.uuid)
+    assert left(house, record.uuid) == left(house, readied.uuid) == []
+
+
+def test_a_stager_that_dies_in_between_is_replaced(house, make):
+    """After the pod was prepared of it: it gets another one, in the namespace and the cgroup that are there."""
+    readied = make()
+    record = house.client._pods.prepare(house.request("exec sleep 1000"), readied=readied)
+    namespace = os.stat(f"/run/netns/kurma-{readied.uuid}").st_ino
+    os.kill(readied.waiting.pid, signal.SIGKILL)
+    null = os.open("/dev/null", os.O_RDWR)
+    pod = house.client._pods.start(record.uuid, Stdio(null, null, null), readied=readied)
+    os.close(null)
+    assert pod.stager.pid != readied.waiting.pid
+    assert os.stat(f"/proc/{pod.stager.pid}/ns/net").st_ino == namespace
+    finish(pod)
+
+
+def test_a_pod_that_cannot_be_made_leaves_nothing(house, make):
+    readied = make()
+    missing = PodTemplate.parse({"apps": [{"name": "main", "image": "sha512-" + "0" * 128}]})
+    with pytest.raises(ImageError):
+        house.client._pods.prepare(house.request(None, template=missing.to_json()), readied=readied)
+    assert left(house, readied.uuid) == []
+    assert not alive(readied.waiting.pid)
+
+
+def test_a_pod_that_does_not_come_up_is_taken_down(house, make, tmp_path):
+    """Its volume's source goes after it was prepared: as with any pod, the record of it stays."""
+    readied = make()
+    source = tmp_path / "source"
+    source.mkdir()
+    volumes = [{"name": "v", "kind": "host", "source": str(source)}]
+    app = {"exec": ["/bin/true"], "user": "0", "group": "0"}
+    request = house.request({"main": {"app": app, "mounts": [{"volume": "v", "path": "/v"}]}}, volumes=volumes)
+    record = house.client._pods.prepare(request, readied=readied)
+    source.rmdir()
+    with pytest.raises(VolumeError):
+        house.client._pods.start(record.uuid, Stdio(0, 1, 2), readied=readied)
+    assert not alive(readied.waiting.pid)
+    assert house.state_of(record)["state"] == "errored"
+    assert house.state_of(record)["steps"] == []
+    house.client.rm(record.uuid)
+    assert left(house, record.uuid) == []
+
+
+def test_one_that_is_discarded_leaves_nothing(house):
+    readied = ready(house.client._services, "default")
+    assert len(left(house, readied.uuid)) > 3
+    readied.discard()
+    readied.discard()
+    assert left(house, readied.uuid) == []
+    assert not alive(readied.waiting.pid)
+
+
+def test_a_stager_that_does_not_wait_is_not_readied(make_house, tmp_path):
+    house = make_house({"stagers": {"other": {"driver": "nobody"}}})
+    with pytest.raises(StagerError):
+        ready(house.client._services, "other")
+
+
+def _hold(house, word="-"):
+    return subprocess.Popen(
+        [sys.executable, "-c", _HOLDER, house.config_file, house.state, word], stdout=subprocess.PIPE, text=True
+    )
+
+
+def test_one_whose_holder_was_killed_goes(house):
+    """The stager by itself; the rest with the next collection of garbage."""
+    with _hold(house) as holder:
+        uuid, pid = holder.stdout.readline().split()
+        assert len(left(house, uuid)) > 3
+        with house.connect() as other:
+            other.gc(grace=0)
+        assert len(left(house, uuid)) > 3, "its holder lives"
+        holder.kill()
+    until(lambda: not alive(int(pid)), "the stager's end")
+    house.client.gc(grace=0)
+    assert left(house, uuid) == []
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        f"{name}{when}"
+        for name in ("begin", "create", "make_namespace", "made", "start_waiting")
+        for when in ("", " done")
+    ],
+)
+def test_one_whose_making_was_killed_goes(house, where):
+    before = set(os.listdir(f"{house.state}/pods"))
+    with _hold(house, where) as holder:
+        assert holder.wait(20) == 9
+    (name,) = set(os.listdir(f"{house.state}/pods")) - before
+    uuid = name.removeprefix(".half-").partition(".")[0]
+    with contextlib.suppress(FileNotFoundError):
+        until(lambda: CgroupTree(f"kurma/{uuid}").pids() == [], "the stager's end")
+    house.client.gc(grace=0)
+    assert left(house, uuid) == []
