@@ -268,7 +268,8 @@ def test_stager_and_owner_killed(house):
 
 
 def test_two_clean_up_at_once(house):
-    runs = [house.launch("sleep 1000", faults=[["after", "stager"]], wait=None) for _ in range(2)]
+    fault = ["leaving", "kurma_core.staging.aci:AciStager.start"]
+    runs = [house.launch("sleep 1000", faults=[fault], wait=None) for _ in range(2)]
     for run in runs:
         assert_dead(run)
     children = []
