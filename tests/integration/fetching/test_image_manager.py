@@ -393,7 +393,7 @@ def test_a_sweep_says_before_what_it_then_does(here: Machine, tmp_path: Path) ->
 def test_a_download_that_is_going_on_is_not_swept(here: Machine, server: WebServer) -> None:
     from kurma_core.fetching.download import Partial
 
-    partial = Partial.lock(str(here.state / "images" / "partial"), "key", lambda: None, None)
+    partial = Partial.lock(str(here.state / "images" / "partial"), "key", lambda: None)
     partial.append(b"half")
     here.images.store.prepare()
     assert here.images.gc([], 0).removed == ()
