@@ -768,6 +768,7 @@ class PodRecord:
     :param userns: ids of the host that its user namespace has; None: it has none of its own.
     :param metadata: where its metadata service is, in its network namespace: ``address``, ``port``, and
         ``tokenFile``, which holds what its URL needs besides. None: it does not run.
+    :param restart: ``policy``; ``count``: how often it was started again by that; ``next``: when it will be.
     """
 
     uuid: str
@@ -791,6 +792,7 @@ class PodRecord:
     manifest: Mapping[str, Json] = field(default_factory=dict)
     userns: IdRange | None = None
     metadata: Mapping[str, Json] | None = None
+    restart: Mapping[str, Json] = field(default_factory=lambda: {"policy": "never", "count": 0, "next": None})
 
     def to_json(self) -> dict[str, Json]:
         return {
@@ -809,6 +811,7 @@ class PodRecord:
             "networkNamespace": self.network_namespace,
             "userNamespace": None if self.userns is None else self.userns.to_json(),
             "metadata": None if self.metadata is None else dict(self.metadata),
+            "restart": dict(self.restart),
             "apps": {app.name: app.to_json() for app in self.apps},
             "images": dict(self.images),
             "networks": [attachment.to_json() for attachment in self.attachments],
@@ -842,6 +845,7 @@ class PodRecord:
             manifest=value["manifest"],
             userns=None if ids is None else IdRange.from_json(ids),
             metadata=value["metadata"],
+            restart=value["restart"],
         )
 
 

@@ -72,6 +72,7 @@ class PluginRegistry:
     """:param config: whose ``plugins`` section enables, requires and configures.
     :param note: tells the user something in one line.
     :param host_image: what drivers get images by (:class:`DriverContext`).
+    :param daemon: what drivers are told of this process (:class:`DriverContext`).
     """
 
     def __init__(
@@ -79,10 +80,12 @@ class PluginRegistry:
         config: Config,
         note: Callable[[str], None] = lambda text: None,
         host_image: Callable[[str], HostTree] | None = None,
+        daemon: bool = False,
     ) -> None:
         self._config = config
         self._note = note
         self._host_image = host_image
+        self._daemon = daemon
         self._entries: Mapping[str, tuple[EntryPoint, ...]] | None = None
         self._plugins: dict[tuple[str, str], _Plugin] = {}
         self._told: set[tuple[str, str]] = set()
@@ -320,6 +323,7 @@ class PluginRegistry:
             registries=self._config.registries.to_json(),
             auth_dir=self._config.auth_dir,
             note=self._note,
+            daemon=self._daemon,
             **images,
         )
         plugin.driver = plugin_checks.made(group, plugin.declared, context)

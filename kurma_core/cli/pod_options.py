@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     Json = Any
 
+#: What ``--restart`` says: :data:`kurma_core.pods.restarts.POLICY`.
+RESTART = "kurma.io/pod/restart"
+
 #: What ``run`` and ``prepare`` take, in the order of their help.
 POD_OPTIONS: tuple[Argument | Option | Rest, ...] = (
     Argument("image", "IMAGE", "Address, path, name, or ID of the image; left out with --pod.", required=False),
@@ -69,6 +72,12 @@ POD_OPTIONS: tuple[Argument | Option | Rest, ...] = (
     Option("exec", "--exec", "Run this program in place of the image's command.", metavar="PATH"),
     Option("read_only", "--read-only", "Make the app's root read-only."),
     Option("annotation", "--annotation", "Annotate the pod.", metavar="NAME=VALUE", many=True),
+    Option(
+        "restart",
+        "--restart",
+        "Have kurmad start the pod again when it has ended.",
+        choices=("never", "on-failure", "always"),
+    ),
     *isolator_options.OPTIONS,
     *isolator_options.OF_THE_POD,
     Option("strict_isolators", "--strict-isolators", "Fail if an isolator cannot be enforced."),
@@ -153,8 +162,15 @@ def pod_request(options: dict[str, Any], note: Callable[[str], None], *, ephemer
     document = _document(options["image"], options["pod"], note)
     app = _the_app(document, options)
     volume_options.add(document, app, options)
-    if options["annotation"]:
-        pairs = [values.pair(text, "--annotation") for text in options["annotation"]]
+    pairs = [values.pair(text, "--annotation") for text in options["annotation"]]
+    if options["restart"] is not None:
+        pairs = [*(pair for pair in pairs if pair[0] != RESTART), (RESTART, options["restart"])]
+        own = document.get("annotations")
+        if isinstance(own, list):
+            document["annotations"] = [
+                one for one in own if not (isinstance(one, dict) and one.get("name") == RESTART)
+            ]
+    if pairs:
         document.setdefault("annotations", []).extend({"name": name, "value": value} for name, value in pairs)
     with naming("standard input" if options["pod"] == "-" else options["pod"]):
         template = PodTemplate.parse(document, warn=note)

@@ -139,6 +139,7 @@ def _page(record: PodRecord) -> Iterator[str]:
             ("network namespace", record.network_namespace),
             ("user namespace", _ids(record)),
             ("metadata service", _metadata(record)),
+            ("restart", _restart(record)),
         ]
     )
     yield from ("", *table(record.apps, [_APP_COLUMNS[0], ("IMAGE", _image_of(record)), *_APP_COLUMNS[1:]]))
@@ -160,6 +161,13 @@ def _page(record: PodRecord) -> Iterator[str]:
 def _ids(record: PodRecord) -> str | None:
     ids = record.userns
     return None if ids is None else f"{ids} (ids 0 to {ids.count - 1} are the host's {ids.first} to {ids.last})"
+
+
+def _restart(record: PodRecord) -> str | None:
+    policy, count, at = (record.restart[key] for key in ("policy", "count", "next"))
+    if policy == "never" and not count and at is None:
+        return None
+    return f"{policy}; {count} so far" + (f"; the next at {at}" if at is not None else "")
 
 
 def _metadata(record: PodRecord) -> str | None:

@@ -37,6 +37,7 @@ class Settings:
     :param host: ``local``: in process; ``unix:PATH`` or a path: by way of the daemon that listens there; None: of
         the daemon that serves the state directory, if one does, else in process.
     :param note: tells the user something in one line.
+    :param daemon: this process serves many commands.
     :param signals: whether SIGINT, SIGTERM and SIGHUP are for what is done here: not in a daemon's threads.
     :param service: a service manager's ``NOTIFY_SOCKET``, which is told of a pod in the foreground.
     :param passphrases: who knows the passphrases of encrypted archives, asked for when there is one; None: nobody.
@@ -51,6 +52,7 @@ class Settings:
     passphrases: Callable[[], Passphrases] | None = None
     service: str | None = None
     signals: bool = True
+    daemon: bool = False
 
 
 def connect(settings: Settings) -> Client:

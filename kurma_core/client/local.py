@@ -57,7 +57,7 @@ class LocalClient:
     def registry(self) -> PluginRegistry:
         from kurma_core.registry import PluginRegistry
 
-        return PluginRegistry(self.config, self.settings.note, self._host_image)
+        return PluginRegistry(self.config, self.settings.note, self._host_image, self.settings.daemon)
 
     def _host_image(self, locator: str) -> HostTree:
         from kurma_core.hookspecs import HostTree

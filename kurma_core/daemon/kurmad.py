@@ -17,6 +17,7 @@ from kurma_core.daemon.dispatch import Dispatcher
 from kurma_core.daemon.operation import noting
 from kurma_core.daemon.owners import Owners, Running
 from kurma_core.daemon.recovery import Recovery
+from kurma_core.daemon.restarts import Restarts
 from kurma_core.daemon.server import Server
 from kurma_core.errors import HostError, KurmaError
 from kurma_core.hookspecs import Stdio
@@ -43,13 +44,15 @@ class Daemon:
             state_dir_origin=settings.state_dir_origin,
             host="local",
             signals=False,
+            daemon=True,
             debug=settings.debug,
             note=noting(lambda text: _LOG.info("%s", text)),
         )
         self.config = config
         self.client: LocalClient = connect_here(own, config)
         self.owners = Owners(lambda: self.manager, self._ended)
-        self.recovery = Recovery(lambda: self.manager, self.owners)
+        self.restarts = Restarts(lambda: self.manager, lambda uuid: self.launch(uuid, again=True))
+        self.recovery = Recovery(lambda: self.manager, self.owners, self.restarts.look)
         self.server = Server(Dispatcher(self))
         self._lock: int | None = None
         self._path = socket_path(None, config)
@@ -58,22 +61,29 @@ class Daemon:
     def manager(self) -> PodManager:
         return self.client.manager
 
-    def launch(self, reference: str, stdio: Stdio | None = None) -> Running:
+    def launch(self, reference: str, stdio: Stdio | None = None, *, again: bool = False) -> Running:
         """Starts a pod that the daemon owns.
 
         :param stdio: None: it has nothing to read, and nobody to write to but its logs.
+        :param again: by its policy.
         """
-        if stdio is not None:
-            return self.owners.launch(reference, stdio)
-        null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+        null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC) if stdio is None else -1
         try:
-            return self.owners.launch(reference, Stdio(null, null, null))
+            return self.owners.launch(reference, stdio or Stdio(null, null, null), again=again)
+        except KurmaError:
+            if not again:
+                with contextlib.suppress(KurmaError):  # there is no such pod, say
+                    self.restarts.look(self.manager.store.find(reference).uuid)
+            raise
         finally:
-            os.close(null)
+            if null >= 0:
+                os.close(null)
 
     def _ended(self, record: PodRecord) -> None:
         if self.manager.is_ephemeral(record.uuid):
             self.manager.remove(record.uuid)
+        else:
+            self.restarts.look(record.uuid)
 
     # -- its life --
 
@@ -102,6 +112,7 @@ class Daemon:
             os.unlink(self._path)
         self.server.close()
         self.recovery.close()
+        self.restarts.close()
         self.owners.close()
         self.client.close()
         if self._lock is not None:

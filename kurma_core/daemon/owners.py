@@ -114,12 +114,13 @@ class Owners:
         with self._lock:
             return [running.uuid for running in self._pods.values()]
 
-    def launch(self, reference: str, stdio: Stdio) -> Running:
+    def launch(self, reference: str, stdio: Stdio, *, again: bool = False) -> Running:
         """Starts a pod and owns it.
 
+        :param again: see :meth:`PodManager.start`.
         :raises KurmaError: see :meth:`PodManager.start`.
         """
-        return self.take(self._manager().start(reference, stdio))
+        return self.take(self._manager().start(reference, stdio, again=again))
 
     def take(self, pod: OwnedPod) -> Running:
         """Owns a pod that is up."""

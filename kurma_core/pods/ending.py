@@ -18,7 +18,7 @@ from kurma_core.errors import (
     PodStateError,
 )
 from kurma_core.models import ENDED_STATES, PodRecord
-from kurma_core.pods import recovery
+from kurma_core.pods import recovery, restarts
 from kurma_core.pods.apps import the_app
 from kurma_core.pods.finding import PodFinder
 from kurma_core.pods.records import pod_record, read_document
@@ -59,13 +59,25 @@ class Collected(tuple[str, ...]):
 class PodEnder(PodFinder):
     """Stopping, signalling, removing pods, and collecting what is left of dead ones."""
 
-    def stop(self, reference: str, *, timeout: float | None = None, force: bool = False) -> PodRecord:
-        """Stops a running pod and waits until its teardown is done. One that has ended is left as it is.
+    def stop(
+        self,
+        reference: str,
+        *,
+        timeout: float | None = None,
+        force: bool = False,
+        cause: str = restarts.STOPPED,
+    ) -> PodRecord:
+        """Stops a running pod and waits until its teardown is done. One that has ended is left as it is, and is
+        not started again by its policy.
 
         :param timeout: seconds until it is ended by force; None: what the configuration gives apps, and some.
+        :param cause: why: see :func:`kurma_core.pods.restarts.wanted`.
         :raises PodStateError: it is only being prepared or started; or it does not end.
         """
         directory = self._find(reference)
+        # First, so that no policy starts it again. A full disk must not keep a pod running.
+        with contextlib.suppress(HostError):
+            directory.change_state(only_in=("starting", "running", "stopping", *ENDED_STATES), cause=cause)
         state = directory.read_state()["state"]
         if state in ENDED_STATES or state == "prepared":
             return self._record(directory)

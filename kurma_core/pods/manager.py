@@ -15,7 +15,7 @@ from kurma_core.errors import (
 )
 from kurma_core.linux.clock import timestamp
 from kurma_core.models import ENDED_STATES, PodRecord
-from kurma_core.pods import executions, ports, recovery
+from kurma_core.pods import executions, ports, recovery, restarts
 from kurma_core.pods.changing import APPS_PATIENCE, PodChanger
 from kurma_core.pods.ending import Collected
 from kurma_core.pods.finding import LOCK_PATIENCE
@@ -109,12 +109,15 @@ class PodManager(PodChanger):
         stdio: Stdio,
         settled: Callable[[], None] = lambda: None,
         readied: Readied | None = None,
+        *,
+        again: bool = False,
     ) -> OwnedPod:
         """Starts a prepared or ended pod from a clean copy; this process owns it from now on.
 
         :param settled: called once it is up, or on its way down: then nothing may interrupt this process any more.
         :param readied: what the pod was prepared with, if it has taken that over.
-        :raises PodStateError: it runs already, or is owned by another process.
+        :param again: by its policy, not because somebody wants it to be.
+        :raises PodStateError: it runs already, or is owned by another process; or is not to be started again.
         :raises KurmaError: it did not come up; all is undone and recorded.
         """
         if readied is not None and readied.uuid == reference and readied.lock >= 0:
@@ -126,7 +129,7 @@ class PodManager(PodChanger):
             # Whoever changes its apps, of the run before, comes to an end first.
             with directory.apps_lock(APPS_PATIENCE):
                 self._check_power(read_document(directory))
-                return self._start(directory, lock, stdio, settled)
+                return self._start(directory, lock, stdio, settled, again)
         except BaseException:
             os.close(lock)
             raise
@@ -179,7 +182,9 @@ class PodManager(PodChanger):
             os.close(lock)
             raise
 
-    def _start(self, directory: PodDirectory, lock: int, stdio: Stdio, settled: Callable[[], None]) -> OwnedPod:
+    def _start(
+        self, directory: PodDirectory, lock: int, stdio: Stdio, settled: Callable[[], None], again: bool
+    ) -> OwnedPod:
         document = read_document(directory)
         pod = OwnedPod(Launch(self.services, directory, document, stdio), lock, self.events)
         state = directory.read_state()
@@ -191,13 +196,15 @@ class PodManager(PodChanger):
         if state["state"] != "prepared":
             executions.keep(directory)
         self._clear_run(directory)
-        self._claim(pod, directory, document)
+        self._claim(pod, directory, document, again=again)
         return self._bring_up(pod, settled)
 
-    def _claim(self, pod: OwnedPod, directory: PodDirectory, document: PodDocument) -> None:
+    def _claim(
+        self, pod: OwnedPod, directory: PodDirectory, document: PodDocument, *, again: bool = False
+    ) -> None:
         """It is about to start, which keeps its ports for it."""
         with ports.claimed(directory, self.store, document.name, ports.published(document.attachments)):
-            pod.claim()
+            pod.claim(again=again)
 
     def _bring_up(self, pod: OwnedPod, settled: Callable[[], None]) -> OwnedPod:
         try:
@@ -206,6 +213,10 @@ class PodManager(PodChanger):
             pod.release()
             raise
         return pod
+
+    def to_restart(self, document: PodDocument, state: Mapping[str, object]) -> bool:
+        """Whether that pod is over, and its policy asks for it again."""
+        return restarts.wanted(document, state, self.services.images.manifest)
 
     def _check_power(self, document: PodDocument) -> None:
         """:raises PowerError: what was granted to an image when the pod was made is granted no longer (X6)."""

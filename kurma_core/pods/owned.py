@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
-from kurma_core.errors import HostError, KurmaError, PodDamagedError, PodError, PodNotFoundError
+from kurma_core.errors import HostError, KurmaError, PodDamagedError, PodError, PodNotFoundError, PodStateError
 from kurma_core.linux.clock import timestamp
+from kurma_core.linux.process import boot_id
+from kurma_core.pods import restarts
 from kurma_core.pods.launch import Launch, bring_up, read_attachments, tear_down
 from kurma_core.pods.records import conclusion, pod_record, read_document
 from kurma_core.pods.space import unwritable
@@ -85,22 +87,41 @@ class OwnedPod:
         assert self._launch.stager is not None
         return self._launch.stager
 
-    def claim(self) -> None:
-        """Records that it starts. :raises HostError: that cannot be recorded."""
-        self._launch.record(
-            state="starting",
-            owner=os.getpid(),
-            reason=None,
-            exitCode=None,
-            startedAt=timestamp(),
-            finishedAt=None,
-            stager=None,
-            attachments=[],
-            metadata=None,
-            notes=[],
-            apps=None,
-            change=None,
-        )
+    def claim(self, *, again: bool = False) -> None:
+        """Records that it starts.
+
+        :param again: by its policy, not because somebody wants it to be.
+        :raises PodStateError: it was stopped meanwhile, and is not to be started again.
+        :raises HostError: that cannot be recorded.
+        """
+        with self._launch.directory.op_lock():
+            # By one hold of the lock: who stops it now, and finds that it is over, is heeded.
+            state = self._launch.directory.read_state()
+            if again and state.get("cause") == restarts.STOPPED:
+                raise PodStateError(
+                    f"pod {self._launch.document.name} is not to be started again: it was stopped", pod=self.uuid
+                )
+            self._launch.directory.write_state({**state, **self._beginning(state, again)})
+
+    @staticmethod
+    def _beginning(state: Mapping[str, Any], again: bool) -> dict[str, Any]:
+        return {
+            "state": "starting",
+            "owner": os.getpid(),
+            "reason": None,
+            "exitCode": None,
+            "startedAt": timestamp(),
+            "finishedAt": None,
+            "stager": None,
+            "attachments": [],
+            "metadata": None,
+            "notes": [],
+            "apps": None,
+            "change": None,
+            "boot": boot_id(),
+            "cause": None,
+            "restart": restarts.begun(state, again=again),
+        }
 
     def start(self, timeout: float, settled: Callable[[], None]) -> None:
         """Brings the pod up, which :meth:`claim` has recorded, and waits until it runs. When that fails, all is
@@ -134,6 +155,9 @@ class OwnedPod:
 
     def stop(self, *, force: bool) -> None:
         """Asks the stager to end the pod; does not wait."""
+        # First, so that it is not started again; see below.
+        with contextlib.suppress(HostError, PodNotFoundError, PodDamagedError):
+            self._launch.directory.change_state(only_in=("starting", "running"), cause=restarts.STOPPED)
         driver = self._launch.services.stagers.of_pod(self._launch.document.stager)
         driver.stop(self.directory, self.stager, force=force)
         # Neither a full disk nor a record that somebody removed must keep a pod running.

@@ -15,7 +15,7 @@ from kurma_core.hookspecs import MountSetup
 from kurma_core.isolation import scopes
 from kurma_core.models import NetworkRequest, PortMapping
 from kurma_core.networking import parse_net
-from kurma_core.pods import isolators, namespaces, ports, terminals, traffic, volumes
+from kurma_core.pods import isolators, namespaces, ports, restarts, terminals, traffic, volumes
 from kurma_core.pods.document import PodDocument
 from kurma_core.pods.request import overridden, with_isolators
 from kurma_core.value import replace
@@ -56,6 +56,7 @@ def pod_document(
     request = _placed(request, drivers)
     resolved = _images(request, services, progress)
     template, reified = _reified(request, resolved, services)
+    restarts.check(reified.pod, ephemeral=request.ephemeral)
     idle = _told(services, idle_volumes(request.template, reified, resolved))
     links = request.allow_volume_links
     dangers = _told(services, volumes.look_at(reified.pod.volumes, services.config.state_dir, links))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import KurmaError, ManifestError, PodDamagedError
 from kurma_core.models import AppStatus, PodRecord
-from kurma_core.pods import executions, metadata
+from kurma_core.pods import executions, metadata, restarts
 from kurma_core.pods.document import PodDocument
 from kurma_core.pods.launch import read_attachments
 from kurma_core.staging.records import exit_code, parse_apps, read_status_file
@@ -64,6 +64,7 @@ def pod_record(
         notes=(*document.notes, *stager_notes(directory, state), *(metadata.notes_of(state) if live else ())),
         manifest=document.manifest.to_json(),
         metadata=metadata.told_of(directory, state) if live else None,
+        restart=restarts.told(document, state),
     )
 
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import HostError, KurmaError, PodNotFoundError
 from kurma_core.linux.clock import timestamp
+from kurma_core.linux.process import boot_id
+from kurma_core.pods import restarts
 from kurma_core.pods.launch import Launch, ends_now, tear_down
 from kurma_core.pods.records import conclusion, read_document
 from kurma_core.pods.space import unwritable
@@ -76,6 +78,7 @@ def take_down(services: Services, directory: PodDirectory, events: Events) -> bo
     if state["state"] not in _LIVE and not state.get("steps"):
         return False
     stager = find_stager(services, directory)
+    rebooted = state["state"] in _LIVE and _of_another_boot(state)
     launch = Launch(services, directory, document)
     if stager is not None:
         if state["state"] == "starting" and getattr(stager, "has_come_up", lambda: False)():
@@ -91,13 +94,18 @@ def take_down(services: Services, directory: PodDirectory, events: Events) -> bo
         stager.close()
         end: dict[str, Any] = {"state": "errored", "reason": "its owner died while it started", "exitCode": 125}
     elif state["state"] == "starting":
-        end = {"state": "errored", "reason": "its owner died while it started", "exitCode": 125}
+        reason = "the host was rebooted while it started" if rebooted else "its owner died while it started"
+        end = {"state": "errored", "reason": reason, "exitCode": 125}
     elif state["state"] in _LIVE:
         driver = services.stagers.of_pod(document.stager)
         end = conclusion(directory, document, driver, None, last_output(directory.path))
+        if rebooted and end["state"] == "errored":
+            end["reason"] = "the host was rebooted while it ran"
     else:
         ends_now(launch)
         end = {"state": state["state"], "reason": state.get("reason"), "exitCode": state.get("exitCode")}
+    if rebooted and state.get("cause") != restarts.STOPPED:
+        end["cause"] = restarts.REBOOTED
     failures = tear_down(launch)
     if failures:
         end = {**end, "state": "errored", "reason": f"teardown is not complete: {failures[0].message}"}
@@ -116,6 +124,12 @@ def take_down(services: Services, directory: PodDirectory, events: Events) -> bo
     elif unrecorded is not None:
         raise unrecorded
     return True
+
+
+def _of_another_boot(state: dict[str, Any]) -> bool:
+    """Whether the host was booted since. A pod that an earlier Kurma has started tells by its stager alone."""
+    boot = (state.get("stager") or {}).get("bootId") or state.get("boot")
+    return boot is not None and boot != boot_id()
 
 
 def _half_made(directory: PodDirectory) -> bool:

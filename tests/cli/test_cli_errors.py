@@ -133,7 +133,7 @@ def test_words_of_other_engines_are_translated(
         ("run --privileged img", "os/linux/privileged=true"),
         ("run --cap-drop all img", "os/linux/capabilities-retain-set={"),
         ("run --entrypoint /bin/ls img", "--exec"),
-        ("run --restart always img", "kurma.io/restart"),
+        ("app add web --restart always img", "kurma.io/restart"),
         ("app add web --cap-add SYS_ADMIN img", "--caps-retain"),
     ],
 )

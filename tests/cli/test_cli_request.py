@@ -600,3 +600,16 @@ def test_a_pod_s_file_that_is_not_there(
         assert main(["run", "--pod", str(path)], connect=client.connect) == 125
         assert capsys.readouterr().err == f"kurma: {path}: cannot be read: {why}\n"
     assert client.calls == []
+
+
+@pytest.mark.parametrize("command", ["run", "prepare"])
+def test_a_restart_policy(fakes: ModuleType, tmp_path: Path, command: str) -> None:
+    """It is over what the pod's file says."""
+    request = request_of(fakes, "--restart", "on-failure", "img", command=command)
+    assert request.template.pod.annotation("kurma.io/pod/restart") == "on-failure"
+    file = tmp_path / "pod.json"
+    pod = {"apps": [{"name": "a", "image": "img"}]}
+    file.write_text(json.dumps({**pod, "annotations": [{"name": "kurma.io/pod/restart", "value": "never"}]}))
+    request = request_of(fakes, "--pod", str(file), "--restart", "always", command=command)
+    assert request.template.pod.annotation("kurma.io/pod/restart") == "always"
+    assert request_of(fakes, "img", command=command).template.pod.annotation("kurma.io/pod/restart") is None

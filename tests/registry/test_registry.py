@@ -60,6 +60,7 @@ def test_what_a_driver_is_made_with(install, registry, network, tmp_path):
     assert not os.path.exists(context.state_dir)
     assert context.registries == {"insecure": ["localhost"], "mirrors": {}}
     assert context.auth_dir == "/auth"
+    assert context.daemon is False
     context.note("hello")
     assert plugins.told == ["hello"]
 

@@ -93,7 +93,7 @@ def test_after_a_reboot(own_house):
     said = house.client.gc(grace=1000)
     assert f"pod {uuid}: taken down" in said
     record = house.client.pod(uuid)
-    assert (record.state, record.reason) == ("errored", "the stager ended, and nobody saw how")
+    assert (record.state, record.reason) == ("errored", "the host was rebooted while it ran")
     assert not os.path.exists(f"/run/kurma/userns/{uuid}")
     assert "lo" in output("ip", "netns", "exec", f"kurma-{uuid}", "ip", "link"), "a stranger's, since the reboot"
     output("ip", "netns", "delete", f"kurma-{uuid}")

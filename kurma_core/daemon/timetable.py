@@ -1,0 +1,85 @@
+"""What is to be done later, each thing at its time. While there is nothing, nobody wakes."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+_LOG = logging.getLogger("kurmad")
+
+
+class Timetable:
+    """:param name: of its threads. :param at_once: things that are done at a time."""
+
+    def __init__(self, name: str, at_once: int) -> None:
+        self._name = name
+        self._changed = threading.Condition()
+        self._times: list[tuple[float, int, str]] = []
+        #: By key: which entry counts, and what is to be done.
+        self._entries: dict[str, tuple[int, Callable[[], None]]] = {}
+        self._numbers = itertools.count()
+        self._workers = ThreadPoolExecutor(at_once, name)
+        self._thread: threading.Thread | None = None
+        self._closing = False
+
+    def at(self, key: str, delay: float, do: Callable[[], None]) -> None:
+        """Has something done; what was to be done by that key before is not.
+
+        :param delay: seconds until then.
+        """
+        with self._changed:
+            if self._closing:
+                return
+            number = next(self._numbers)
+            self._entries[key] = number, do
+            heapq.heappush(self._times, (time.monotonic() + max(0.0, delay), number, key))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
+            else:
+                self._changed.notify()
+
+    def cancel(self, key: str) -> None:
+        """May be repeated; what has begun goes on."""
+        with self._changed:
+            self._entries.pop(key, None)
+
+    def waits(self, key: str) -> bool:
+        """Whether something is to be done by that key."""
+        with self._changed:
+            return key in self._entries
+
+    def close(self) -> None:
+        """Nothing more is begun; what has begun comes to its end."""
+        with self._changed:
+            self._closing = True
+            self._entries.clear()
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join()
+        self._workers.shutdown(cancel_futures=True)
+
+    def _run(self) -> None:
+        with self._changed:
+            while not self._closing:
+                now = time.monotonic()
+                while self._times and self._times[0][0] <= now:
+                    _, number, key = heapq.heappop(self._times)
+                    if self._entries.get(key, (None,))[0] == number:
+                        self._workers.submit(self._do, self._entries.pop(key)[1])
+                self._changed.wait(self._times[0][0] - now if self._times else None)
+
+    @staticmethod
+    def _do(do: Callable[[], None]) -> None:
+        try:
+            do()
+        except Exception:  # noqa: BLE001 (the daemon goes on)
+            _LOG.exception("a mistake in kurmad")
+
+
+__all__ = ["Timetable"]

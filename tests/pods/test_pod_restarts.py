@@ -1,0 +1,134 @@
+"""When a pod is started again by its policy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kurma_core.appc.image import ImageManifest, NameValue
+from kurma_core.appc.pod import PodManifest
+from kurma_core.errors import ImageNotFoundError, UsageError
+from kurma_core.pods import restarts
+from tests.pods.documents import pod_document
+
+IMAGE = "sha512-" + "a" * 128
+
+
+def manifest(policy: str | None = None, *, app: str | None = None, apps: str | None = None) -> PodManifest:
+    """:param app: what the app says; ``apps``: what the pod says of its apps."""
+    said = [(restarts.POLICY, policy), ("kurma.io/restart", apps)]
+    value: dict[str, Any] = {
+        "acKind": "PodManifest",
+        "acVersion": "0.8.11",
+        "apps": [{"name": "a", "image": {"id": IMAGE}}],
+        "annotations": [{"name": name, "value": text} for name, text in said if text is not None],
+    }
+    if app is not None:
+        value["apps"][0]["annotations"] = [{"name": "kurma.io/restart", "value": app}]
+    return PodManifest.parse(value)
+
+
+def image(policy: str | None = None) -> ImageManifest:
+    annotations = () if policy is None else (NameValue("kurma.io/restart", policy),)
+    return ImageManifest(name="example.com/a", annotations=annotations)
+
+
+def wanted(manifest: PodManifest, *, of_image: str | None = None, ephemeral: bool = False, **state: Any) -> bool:
+    document = pod_document(manifest=manifest, ephemeral=ephemeral)
+    return restarts.wanted(document, {"state": "stopped", "exitCode": 0, **state}, lambda _: image(of_image))
+
+
+@pytest.mark.parametrize(
+    ("policy", "by_itself", "failed", "errored"),
+    [
+        (None, False, False, False),
+        ("never", False, False, False),
+        ("on-failure", False, True, True),
+        ("always", True, True, True),
+    ],
+)
+def test_policies(policy: str | None, by_itself: bool, failed: bool, errored: bool) -> None:
+    pod = manifest(policy, app="always")
+    assert wanted(pod) == by_itself
+    assert wanted(pod, exitCode=3) == failed
+    assert wanted(pod, state="errored") == errored
+    for cause in (restarts.REBOOTED, restarts.SHUT_DOWN):
+        assert wanted(pod, state="errored", cause=cause) == (policy != "never"), "its app implies it"
+    assert not wanted(pod, exitCode=3, cause=restarts.STOPPED)
+    assert not wanted(pod, exitCode=3, ephemeral=True)
+    for state in ("preparing", "prepared", "starting", "running", "stopping"):
+        assert not wanted(pod, state=state, exitCode=3)
+
+
+@pytest.mark.parametrize(
+    ("app", "apps", "of_image", "then"),
+    [
+        (None, None, None, False),
+        ("on-failure", None, None, True),
+        (None, "always", None, True),
+        (None, None, "always", True),
+        ("never", "always", "always", False),
+        (None, "never", "always", False),
+    ],
+)
+def test_apps_imply_it_for_a_reboot(app: str | None, apps: str | None, of_image: str | None, then: bool) -> None:
+    pod = manifest(app=app, apps=apps)
+    assert wanted(pod, of_image=of_image, state="errored", cause=restarts.REBOOTED) == then
+    assert not wanted(pod, of_image=of_image, state="errored")
+
+
+def test_an_image_that_is_lost_implies_nothing() -> None:
+    def lost(image_id: str) -> ImageManifest:
+        raise ImageNotFoundError(f"no image {image_id}")
+
+    state = {"state": "errored", "cause": restarts.REBOOTED}
+    assert not restarts.wanted(pod_document(manifest=manifest()), state, lost)
+
+
+def test_pauses_grow_to_a_limit_and_begin_anew_after_a_long_run() -> None:
+    state: dict[str, Any] = {
+        "state": "stopped",
+        "startedAt": "2026-01-01T00:00:00.000000Z",
+        "finishedAt": "2026-01-01T00:00:02.000000Z",
+    }
+    found = []
+    for _ in range(11):
+        delay, tries = restarts.pause(state, failed=False)
+        found.append(delay)
+        state["restart"] = restarts.planned(state, 1e9, tries)
+        assert restarts.next_of(state) == 1e9
+        state["restart"] = restarts.begun(state, again=True)
+        assert restarts.next_of(state) is None
+    assert found == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
+    assert restarts.count_of(state) == 11
+    state["finishedAt"] = "2026-01-01T00:00:10.000000Z"
+    assert restarts.pause(state, failed=False) == (1, 1)
+    assert restarts.pause(state, failed=True) == (300, 12), "what failed was a start"
+    assert restarts.begun(state, again=False) is None
+
+
+def test_what_is_told() -> None:
+    document = pod_document(manifest=manifest("always"))
+    state: dict[str, Any] = {"state": "stopped", "restart": {"count": 2, "tries": 3, "next": "soon"}}
+    assert restarts.told(document, state) == {"policy": "always", "count": 2, "next": "soon"}
+    assert restarts.told(document, {**state, "cause": restarts.STOPPED})["next"] is None
+    assert restarts.told(document, {**state, "state": "running"})["next"] is None
+    assert restarts.told(pod_document(), {"state": "prepared"}) == {"policy": "never", "count": 0, "next": None}
+
+
+def test_nonsense_in_the_record_is_none() -> None:
+    state = {"state": "stopped", "restart": {"count": "x", "next": "y"}, "startedAt": 5, "finishedAt": None}
+    assert (restarts.count_of(state), restarts.next_of(state)) == (0, None)
+    assert restarts.pause(state, failed=False) == (1, 1)
+    assert restarts.count_of({"state": "stopped", "restart": 5}) == 0
+
+
+def test_what_cannot_be_meant() -> None:
+    with pytest.raises(UsageError, match="is 'sometimes'") as caught:
+        restarts.check(manifest("sometimes"), ephemeral=False)
+    assert caught.value.hint == "it is never, on-failure, always"
+    with pytest.raises(UsageError, match="removed once it has ended"):
+        restarts.check(manifest("always"), ephemeral=True)
+    restarts.check(manifest("never"), ephemeral=True)
+    restarts.check(manifest("on-failure"), ephemeral=False)
