@@ -7,6 +7,7 @@ import logging
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from kurma_core import errors
 from kurma_core.cancellation import Cancellation, governing
@@ -54,7 +55,7 @@ class Dispatcher:
         try:
             spec, path = self._find(exchange)
         except errors.KurmaError as error:
-            exchange.respond_json(error.data.get("status", 404), error_json(error))  # type: ignore[arg-type]
+            exchange.respond_json(error.data.get("status", 400), error_json(error))  # type: ignore[arg-type]
             return
         try:
             if spec.rights == "full" and exchange.peer.rights != "full":
@@ -78,15 +79,16 @@ class Dispatcher:
     def _find(self, exchange: Exchange) -> tuple[Spec, dict[str, str]]:
         allowed = []
         for pattern, spec in self._routes:
-            match = pattern.fullmatch(exchange.path)
+            match = pattern.fullmatch(exchange.raw_path)
             if match is None:
                 continue
             if spec.method == exchange.method or (spec.method == "GET" and exchange.method == "HEAD"):
-                return spec, match.groupdict()
+                return spec, {name: _decoded(text) for name, text in match.groupdict().items()}
             allowed.append(spec.method)
         if allowed:
+            methods = ", ".join(sorted(set(allowed)))
             raise errors.UsageError(
-                f"{exchange.path}: takes {', '.join(sorted(set(allowed)))}, and not {exchange.method}", status=405
+                f"{exchange.path}: takes {methods}, and not {exchange.method}", status=405, allow=methods
             )
         raise errors.UsageError(
             f"{exchange.path}: there is nothing there", hint="see /v1/openapi.json", status=404
@@ -198,6 +200,17 @@ def internal(error: Exception) -> errors.KurmaError:
 def _unheard(message: dict[str, Json]) -> None:
     if message["is"] == "note":
         _LOG.info("%s", message["text"])
+
+
+def _decoded(text: str) -> str:
+    """A part of a path. :raises UsageError: no name of anything has such in it."""
+    try:
+        found = unquote(text, errors="strict")
+    except UnicodeDecodeError:
+        raise errors.UsageError(f"{text!r} in the path is no UTF-8") from None
+    if "\0" in found:
+        raise errors.UsageError("a part of the path has a zero byte in it")
+    return found
 
 
 def _pattern(path: str) -> re.Pattern[str]:

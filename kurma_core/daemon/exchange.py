@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from socket import socket as Socket
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 import h11
 
@@ -49,9 +49,10 @@ class Exchange:
     def __init__(self, line: Line, request: h11.Request) -> None:
         self._line = line
         self.method = request.method.decode("ascii")
-        target = urlsplit(request.target.decode("ascii"))
-        self.path = unquote(target.path)
-        self.query = parse_qsl(target.query, keep_blank_values=True)
+        #: As it came: in its parts, a slash may stand encoded.
+        self.raw_path, _, query = request.target.decode("ascii").partition("?")
+        self.path = unquote(self.raw_path)
+        self.query = parse_qsl(query, keep_blank_values=True)
         self.headers = {name.decode("ascii"): value.decode("latin-1") for name, value in request.headers}
         self.answered = False
         self._whole = False
@@ -115,9 +116,7 @@ class Exchange:
         self._line.write(data + self._line.encoded(h11.EndOfMessage()))
 
     def respond_json(self, status: int, value: Json) -> None:
-        self.respond(
-            status, json.dumps(value, ensure_ascii=False, default=_mapping).encode() + b"\n", "application/json"
-        )
+        self.respond(status, json_line(value), "application/json")
 
     def begin(self, content_type: str, headers: tuple[tuple[str, str], ...] = ()) -> None:
         """An answer that comes in pieces, by :meth:`piece`, until :meth:`end`."""
@@ -130,7 +129,7 @@ class Exchange:
 
     def message(self, value: Json) -> None:
         """A line of an answer that is :data:`NDJSON`."""
-        self.piece(json.dumps(value, ensure_ascii=False, default=_mapping).encode() + b"\n")
+        self.piece(json_line(value))
 
     def end(self) -> None:
         self._line.write(self._line.encoded(h11.EndOfMessage()))
@@ -224,6 +223,15 @@ class Line:
             raise Gone from None
 
 
+def json_line(value: Json) -> bytes:
+    """A value as JSON, in one line with its end."""
+    try:
+        return json.dumps(value, ensure_ascii=False, default=_mapping).encode() + b"\n"
+    except UnicodeEncodeError:
+        # Half a surrogate pair, as stands for a byte that is no UTF-8.
+        return json.dumps(value, default=_mapping).encode() + b"\n"
+
+
 def _mapping(value: Any) -> Any:
     """Read-only views are mappings, too."""
     if hasattr(value, "keys"):
@@ -231,4 +239,4 @@ def _mapping(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is nothing that JSON can say")
 
 
-__all__ = ["NDJSON", "Exchange", "Gone", "Line", "Peer", "TooLargeError"]
+__all__ = ["NDJSON", "Exchange", "Gone", "Line", "Peer", "TooLargeError", "json_line"]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from kurma_core.client import Settings, connect_here, socket_path
 from kurma_core.config import load
-from kurma_core.daemon import pods, system  # noqa: F401 (they fill the table)
+from kurma_core.daemon import openapi, pods, system  # noqa: F401 (they fill the table)
 from kurma_core.daemon.dispatch import Dispatcher
 from kurma_core.daemon.operation import noting
 from kurma_core.daemon.owners import Owners, Running

@@ -43,8 +43,12 @@ class Spec:
     :param kind: ``json``: the handler's value is the answer; ``stream``: it speaks frames on an upgraded
         connection (:mod:`kurma_core.client.frames`); ``bytes``: it answers by itself; ``lines``: what it yields is
         NDJSON.
-    :param body: name of the schema of the request's body; None: it has none.
-    :param result: name of the schema of the answer.
+    :param body: name of the schema (:mod:`kurma_core.daemon.schemas`) of the request's body; None: it has none
+        that is JSON.
+    :param body_needed: the body may not be left out.
+    :param takes: content type of a body that is no JSON, and that the handler reads by itself.
+    :param result: name of the schema of the answer, of each line of one of kind ``lines``; None: it is null.
+    :param gives: content types of an answer of kind ``bytes``.
     :param given_up: it is cancelled when who asked for it goes away; else it is done to its end.
     """
 
@@ -59,6 +63,9 @@ class Spec:
     body: str | None = None
     result: str | None = None
     given_up: bool = False
+    body_needed: bool = True
+    takes: str | None = None
+    gives: tuple[str, ...] = ("application/octet-stream",)
 
 
 class Call:
@@ -99,12 +106,15 @@ def operation(
     body: str | None = None,
     result: str | None = None,
     given_up: bool = False,
+    body_needed: bool = True,
+    takes: str | None = None,
+    gives: tuple[str, ...] = ("application/octet-stream",),
 ) -> Callable[[Callable[[Call], Json]], Callable[[Call], Json]]:
     """Puts the function below it into the table."""
 
     def declare(handler: Callable[[Call], Json]) -> Callable[[Call], Json]:
-        name = handler.__name__
-        TABLE.append(Spec(name, method, path, summary, handler, rights, kind, query, body, result, given_up))
+        shape = (rights, kind, query, body, result, given_up, body_needed, takes, gives)
+        TABLE.append(Spec(handler.__name__, method, path, summary, handler, *shape))
         return handler
 
     return declare
