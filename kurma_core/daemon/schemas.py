@@ -139,6 +139,7 @@ _PODS: dict[str, Json] = {
         networkNamespace=_maybe(TEXT),
         userNamespace=_maybe(_object(first=WHOLE, count=WHOLE)),
         metadata=_maybe(_object(address=TEXT, port=WHOLE, tokenFile=TEXT)),
+        restart=_object(policy=_word("never", "on-failure", "always"), count=WHOLE, next=_maybe(TIME)),
         apps=_by_name(_ref("AppStatus")),
         images=_by_name(TEXT),
         networks=_list(_ref("Attachment")),
