@@ -95,11 +95,11 @@ def no_address_of_a_host(address: str) -> str | None:
 
     :param address: "" is any.
     """
-    import socket
-
     if not address:
         return None
-    first = socket.inet_pton(socket.AF_INET6 if ":" in address else socket.AF_INET, address)[0]
+    import _socket  # the light half of it
+
+    first = _socket.inet_pton(_socket.AF_INET6 if ":" in address else _socket.AF_INET, address)[0]
     if first == 0xFF if ":" in address else 224 <= first <= 239:
         return f"{address} is a multicast address, which no host has for itself"
     return f"{address} is the address of broadcasts" if address == "255.255.255.255" else None
