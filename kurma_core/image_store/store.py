@@ -47,6 +47,24 @@ def _no_step(name: str) -> None:
     """The usual seam: nobody waits at any step."""
 
 
+#: Manifests that were read, by what stands in them: what a process has parsed once it does not parse again.
+_known: dict[bytes, ImageManifest] = {}
+_MOST_KNOWN = 64
+
+
+def _parsed(text: bytes) -> ImageManifest:
+    """:raises ManifestError: it is none."""
+    found = _known.get(text)
+    if found is None:
+        from kurma_core.appc.image import ImageManifest
+
+        found = ImageManifest.parse(text)
+        if len(_known) >= _MOST_KNOWN:
+            _known.clear()
+        _known[text] = found
+    return found
+
+
 class ImageStore:
     """The store in the directory ``root``, made when something is first put in.
 
@@ -170,11 +188,9 @@ class ImageStore:
 
     def manifest(self, image_id: str) -> ImageManifest:
         """:raises ImageNotFoundError: it is not in the store. :raises StoreError: it is damaged."""
-        from kurma_core.appc.image import ImageManifest
-
         text = self.manifest_bytes(image_id)
         try:
-            return ImageManifest.parse(text)
+            return _parsed(text)
         except ManifestError as error:
             path = self.path("images", image_id, "manifest")
             raise StoreError(

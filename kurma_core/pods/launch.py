@@ -297,6 +297,14 @@ def ends_now(launch: Launch) -> None:
         raise _host_error("end its processes", launch, error) from None
 
 
+def planned_steps(launch: Launch) -> dict[str, Json]:
+    """What goes on record before any step is done; of networks, what `del` gets as well after a death half-way."""
+    return {
+        "steps": [step.name for step in STEPS],
+        "attachments": [one.to_json() for one in launch.document.attachments],
+    }
+
+
 def bring_up(launch: Launch) -> None:
     """Does all steps. On failure nothing is undone here: the caller tears down."""
     document = launch.document
@@ -310,8 +318,8 @@ def bring_up(launch: Launch) -> None:
             wanted,
             kept=() if launch.readied is None else ("net",),
         )
-    # Of networks, what `del` gets as well after a death half-way.
-    launch.record(steps=[step.name for step in STEPS], attachments=[one.to_json() for one in document.attachments])
+    if launch.readied is None:
+        launch.record(**planned_steps(launch))
     for step in STEPS:
         step.do(launch)
 

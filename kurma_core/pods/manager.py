@@ -21,7 +21,7 @@ from kurma_core.pods.ending import Collected
 from kurma_core.pods.finding import LOCK_PATIENCE
 from kurma_core.pods.launch import READIED, Launch, tear_down
 from kurma_core.pods.owned import OwnedPod
-from kurma_core.pods.records import pod_record, read_document
+from kurma_core.pods.records import read_document, record_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -70,8 +70,9 @@ class PodManager(PodChanger):
                 if readied is None:
                     directory.write_state({"state": "preparing", "steps": []})
                 directory.write_pod(document.to_json())
-            directory.write_state({"state": "prepared", "steps": [] if readied is None else list(READIED)})
-            record = pod_record(directory)
+            state = {"state": "prepared", "steps": [] if readied is None else list(READIED)}
+            directory.write_state(state)
+            record = record_of(directory, document, state)
         except BaseException:
             if readied is not None:
                 lock = readied.withdraw()

@@ -11,7 +11,7 @@ from kurma_core.errors import HostError, KurmaError, PodDamagedError, PodError, 
 from kurma_core.linux.clock import timestamp
 from kurma_core.linux.process import boot_id
 from kurma_core.pods import restarts
-from kurma_core.pods.launch import Launch, bring_up, read_attachments, tear_down
+from kurma_core.pods.launch import Launch, bring_up, planned_steps, read_attachments, tear_down
 from kurma_core.pods.records import conclusion, pod_record, read_document
 from kurma_core.pods.space import unwritable
 from kurma_core.staging.aci import last_output
@@ -101,7 +101,9 @@ class OwnedPod:
                 raise PodStateError(
                     f"pod {self._launch.document.name} is not to be started again: it was stopped", pod=self.uuid
                 )
-            self._launch.directory.write_state({**state, **self._beginning(state, again)})
+            # What was readied has its places already: nothing that the steps undo can be another's.
+            steps = {} if self._launch.readied is None else planned_steps(self._launch)
+            self._launch.directory.write_state({**state, **self._beginning(state, again), **steps})
 
     @staticmethod
     def _beginning(state: Mapping[str, Any], again: bool) -> dict[str, Any]:

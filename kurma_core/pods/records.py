@@ -37,8 +37,17 @@ def pod_record(
     directory: PodDirectory, stager: Stager | None = None, running: RunningStager | None = None
 ) -> PodRecord:
     """:param stager: asked for the apps' status; None: only what stands on disk is told."""
-    document = read_document(directory)
-    state = directory.read_state()
+    return record_of(directory, read_document(directory), directory.read_state(), stager, running)
+
+
+def record_of(
+    directory: PodDirectory,
+    document: PodDocument,
+    state: Mapping[str, Json],
+    stager: Stager | None = None,
+    running: RunningStager | None = None,
+) -> PodRecord:
+    """As :func:`pod_record`, for who knows already what its records say."""
     apps = app_statuses(directory, document, state, stager, running)
     stager_identity = state.get("stager") or {}
     live = state["state"] in ("starting", "running", "stopping")

@@ -1,7 +1,7 @@
 """The spawner's loop: one request, one answer. One thread, no lock, next to no memory; it ends with its client.
 
-Every request is carried out in a process of its own, since namespaces are joined for good. That process reports on
-a pipe which its exec closes: its start time first, then, if so, the failure.
+What is started, and namespaces that are made, have a process of their own, since such are joined for good. That
+process reports on a pipe which its exec closes: its start time first, then, if so, the failure.
 """
 
 from __future__ import annotations
@@ -207,14 +207,6 @@ def _read_report(read_end: int) -> tuple[int, dict[str, object] | None]:
     return int.from_bytes(report[:8], "little"), failure
 
 
-def _do(run: Callable[[], None]) -> Answer:
-    """Carry out something in a process of its own that ends with it."""
-    _, pidfd, report = _fork(0, run)
-    os.close(pidfd)
-    _, failure = _read_report(report)
-    return failure or {}, []
-
-
 def _make_user_namespace(request: Request, _fds: list[int]) -> Answer:
     def make() -> None:
         child.step("unshare", "user namespace", namespaces.unshare, namespaces.CLONE_NEWUSER)
@@ -271,38 +263,76 @@ def _make_namespace(
 def _bind_into(request: Request, fds: list[int]) -> Answer:
     """Carry out mount operations in the root of a running process."""
     pidfd, root_fd = _hold(request, fds)
-
-    def run() -> None:
-        prepared: list[tuple[dict[str, Any], int | None]] = []
+    prepared: list[tuple[dict[str, Any], int | None]] = []
+    try:
         for operation in request["operations"]:
             mount_fd = child.step(operation["kind"], root.subject(operation), _prepare, operation)
             prepared.append((operation, mount_fd))
-        child.step("join", f"process {request['pid']}", namespaces.setns, pidfd, namespaces.CLONE_NEWNS)
-        os.umask(0o022)
-        for operation, mount_fd in prepared:
-            child.step(operation["kind"], root.subject(operation), root.place, operation, mount_fd, root_fd)
-
-    try:
-        return _do(run)
+        prepared.reverse()
+        with _mounts_of(pidfd, request["pid"]):
+            while prepared:
+                operation, mount_fd = prepared.pop()
+                child.step(operation["kind"], root.subject(operation), root.place, operation, mount_fd, root_fd)
     finally:
+        for _, mount_fd in prepared:
+            if mount_fd is not None:
+                os.close(mount_fd)
         os.close(root_fd)
         os.close(pidfd)
+    return {}, []
+
+
+class _mounts_of:
+    """``with _mounts_of(pidfd, pid):`` runs the block in that process's mount namespace.
+
+    Here and in no process of its own, which would take longer than what is done there; this one has one thread,
+    and it is sure to come back or to end.
+    """
+
+    __slots__ = ("_home", "_pid", "_pidfd", "_root", "_umask")
+
+    def __init__(self, pidfd: int, pid: int) -> None:
+        self._pidfd = pidfd
+        self._pid = pid
+
+    def __enter__(self) -> None:
+        self._home = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self._root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                child.step("join", f"process {self._pid}", namespaces.setns, self._pidfd, namespaces.CLONE_NEWNS)
+            except BaseException:
+                os.close(self._root)
+                raise
+        except BaseException:
+            os.close(self._home)
+            raise
+        self._umask = os.umask(0o022)
+
+    def __exit__(self, *_: object) -> None:
+        os.umask(self._umask)
+        try:
+            namespaces.setns(self._home, namespaces.CLONE_NEWNS)
+            # Joining leads to the namespace's own root, which may not be ours.
+            os.fchdir(self._root)
+            os.chroot(".")
+        except BaseException:  # noqa: BLE001 - nothing may be done in the wrong place: the client starts another one
+            os._exit(1)
+        os.close(self._root)
+        os.close(self._home)
 
 
 def _unbind_from(request: Request, fds: list[int]) -> Answer:
     """Take mounts away again from the root of a running process."""
     pidfd, root_fd = _hold(request, fds)
-
-    def run() -> None:
-        child.step("join", f"process {request['pid']}", namespaces.setns, pidfd, namespaces.CLONE_NEWNS)
-        for target in request["targets"]:
-            child.step("unmount", target, root.unplace, target, root_fd)
-
     try:
-        return _do(run)
+        with _mounts_of(pidfd, request["pid"]):
+            for target in request["targets"]:
+                child.step("unmount", target, root.unplace, target, root_fd)
     finally:
         os.close(root_fd)
         os.close(pidfd)
+    return {}, []
 
 
 def _prepare(operation: dict[str, Any]) -> int | None:

@@ -62,6 +62,11 @@ _NO = program.error(errno.EPERM)
 _MISSING = program.error(errno.ENOSYS)
 
 
+#: By what capabilities leave, profiles that were compiled before.
+_compiled: dict[frozenset[str], bytes] = {}
+_MOST = 64
+
+
 def refused(capabilities: Collection[str]) -> list[str]:
     """Names of the calls that are refused whatever they are given, to an app with these capabilities."""
     names = REFUSED.split()
@@ -102,7 +107,13 @@ def profile(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
     if numbers is None:
         return unknown_machine()
     held = granted(host)
-    return Compiled(IsolatorPlan(seccomp=compile_profile(numbers, held)))
+    # Of this machine, there are few; assembling one takes longer than all else of an app's isolators.
+    found = _compiled.get(held)
+    if found is None:
+        if len(_compiled) >= _MOST:
+            _compiled.clear()
+        found = _compiled[held] = compile_profile(numbers, held)
+    return Compiled(IsolatorPlan(seccomp=found))
 
 
 def granted(host: IsolatorHost) -> frozenset[str]:
