@@ -62,8 +62,8 @@ _NO = program.error(errno.EPERM)
 _MISSING = program.error(errno.ENOSYS)
 
 
-#: By what capabilities leave, profiles that were compiled before.
-_compiled: dict[frozenset[str], bytes] = {}
+#: Profiles that were compiled before, by machine and capabilities.
+_compiled: dict[tuple[str, frozenset[str]], bytes] = {}
 _MOST = 64
 
 
@@ -107,12 +107,13 @@ def profile(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
     if numbers is None:
         return unknown_machine()
     held = granted(host)
-    # Of this machine, there are few; assembling one takes longer than all else of an app's isolators.
-    found = _compiled.get(held)
+    # There are few, and assembling one takes longer than all else of an app's isolators.
+    key = machine(), held
+    found = _compiled.get(key)
     if found is None:
         if len(_compiled) >= _MOST:
             _compiled.clear()
-        found = _compiled[held] = compile_profile(numbers, held)
+        found = _compiled[key] = compile_profile(numbers, held)
     return Compiled(IsolatorPlan(seccomp=found))
 
 
