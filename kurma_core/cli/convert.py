@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from kurma_core.appc.image import ImageManifest
     from kurma_core.appc.template import PodTemplate
     from kurma_core.cli.session import Session
-    from kurma_core.models import ImageRecord
 
 
 @command(
@@ -88,11 +87,11 @@ def _holds_json(file: str) -> bool:
 def _of_image(session: Session, what: str) -> ImageManifest:
     from kurma_core.appc.image import ImageManifest
 
-    images = session.client.images
-    file = what if os.path.isfile(what) else images.files.path(what)
+    client = session.client
+    file = what if os.path.isfile(what) else client.archive_path(what)
     if file is not None:
-        return images.files.inspect(file).contents.manifest
-    return ImageManifest.parse(images.cat_manifest(images.get(what).id))
+        return client.images.files.inspect(file).contents.manifest
+    return ImageManifest.parse(client.image_manifest(what))
 
 
 def _of_document(session: Session, file: str) -> ImageManifest:
@@ -127,18 +126,18 @@ def _completed(session: Session, template: PodTemplate) -> PodTemplate:
     from kurma_core.appc.pod import RuntimeImage
     from kurma_core.value import replace
 
-    images = session.client.images
+    client = session.client
     manifests: dict[str, ImageManifest] = {}
     apps = []
     for app in template.pod.apps:
         try:
-            record: ImageRecord = images.get(str(app.image.id))
+            record = client.image(str(app.image.id)).record
         except ImageNotFoundError:
             session.note(
                 f"app {app.name}: image {app.image.id} is not in the store; run --pod will look for it by its name"
             )
             apps.append(app)
             continue
-        manifest = manifests[app.name] = ImageManifest.parse(images.cat_manifest(record.id))
+        manifest = manifests[app.name] = ImageManifest.parse(client.image_manifest(record.id))
         apps.append(replace(app, image=RuntimeImage(record.id, manifest.name, manifest.labels)))
     return with_images(replace(template, pod=replace(template.pod, apps=tuple(apps))), manifests)

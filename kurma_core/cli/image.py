@@ -67,10 +67,10 @@ def fetch(
     """
     session.passphrase_file = passphrase_file
     insecure = values.insecure(insecure_options)
-    images = session.client.images
+    client = session.client
 
     def one(locator: str) -> None:
-        session.line(images.fetch(locator, pull=pull, insecure=insecure, progress=session.progress()).id)
+        session.line(client.image_fetch(locator, pull=pull, insecure=insecure, progress=session.progress()).id)
 
     return session.each(locators, one)
 
@@ -94,26 +94,25 @@ def list_(session: Session, *, sort: str, quiet: bool, format: str, no_legend: b
     """
     from kurma_core.cli.output import ago, size
 
-    listed, damaged = session.client.images.scan()
+    listing = session.client.images_list()
+    listed = listing.images
     if sort in _ORDERS:
-        listed = tuple(sorted(listed, key=_ORDERS[sort], reverse=True))
+        listed = tuple(sorted(listed, key=lambda image: _ORDERS[sort](image.record), reverse=True))
     columns: list[Column] = [
-        ("ID", lambda image: image.id[:20]),
-        ("NAME", lambda image: image.name),
-        ("VERSION", lambda image: image.version or ""),
-        ("SIZE", lambda image: size(image.size)),
-        ("TRUST", session.client.images.trust),
-        ("FETCHED", lambda image: ago(image.fetched_at)),
-        ("LAST USED", lambda image: ago(image.last_used) or "never"),
+        ("ID", lambda image: image.record.id[:20]),
+        ("NAME", lambda image: image.record.name),
+        ("VERSION", lambda image: image.record.version or ""),
+        ("SIZE", lambda image: size(image.record.size)),
+        ("TRUST", lambda image: image.trust),
+        ("FETCHED", lambda image: ago(image.record.fetched_at)),
+        ("LAST USED", lambda image: ago(image.record.last_used) or "never"),
     ]
     if quiet:
         for image in listed:
-            session.line(image.id)
-    elif format == "table":
-        session.listing(format, listed, columns, no_legend=no_legend)
+            session.line(image.record.id)
     else:
-        session.listing(format, [_as_json(session, image) for image in listed], columns, no_legend=no_legend)
-    for error in damaged:
+        session.listing(format, listed, columns, no_legend=no_legend)
+    for error in listing.damaged:
         session.problem(error)
 
 
@@ -126,22 +125,15 @@ def show(session: Session, *, image: str, passphrase_file: str | None, format: s
     from kurma_core.cli.image_page import archive_page, page, trust_words
 
     session.passphrase_file = passphrase_file
-    images = session.client.images
-    file = images.files.path(image)
+    client = session.client
+    file = client.archive_path(image)
     if file is not None:
-        facts = images.files.inspect(file)
-        session.show(format, facts.to_json(), lambda: archive_page(facts))
+        archive = client.images.files.inspect(file)
+        session.show(format, archive.to_json(), lambda: archive_page(archive))
         return
-    record = images.get(image)
-    manifest = images.manifest(record.id)
-    value = {**_as_json(session, record), "manifest": manifest.to_json()}
-    words = trust_words(value["trust"], record, images.lapse(record))
-    session.show(format, value, lambda: page(record, manifest, words))
-
-
-def _as_json(session: Session, record: ImageRecord) -> dict[str, Any]:
-    """With the trust of today."""
-    return {**record.to_json(), "trust": session.client.images.trust(record)}
+    facts = client.image(image)
+    words = trust_words(facts.trust, facts.record, facts.lapse)
+    session.show(format, facts.to_json(), lambda: page(facts.record, facts.manifest, words))
 
 
 @command(
@@ -155,12 +147,12 @@ def cat_manifest(session: Session, *, image: str, original: bool, passphrase_fil
     Of an early image (0.1.0) it is the late form that Kurma made of it.
     """
     session.passphrase_file = passphrase_file
-    images = session.client.images
-    file = images.files.path(image)
+    client = session.client
+    file = client.archive_path(image)
     if file is None:
-        document = images.cat_manifest(images.get(image).id, original=original)
+        document = client.image_manifest(image, original=original)
     else:
-        contents = images.files.inspect(file).contents
+        contents = client.images.files.inspect(file).contents
         document = (b"".join(contents.originals.values()) if original else b"") or contents.manifest_bytes
     session.write("stdout", document, flush=True)
 
@@ -177,7 +169,7 @@ def extract(session: Session, *, image: str, directory: str, passphrase_file: st
     Owners, modes, times and attributes are the image's. What it depends on is not in it; render shows the whole.
     """
     session.passphrase_file = passphrase_file
-    session.line(session.client.images.extract(image, directory))
+    session.line(session.client.image_extract(image, directory))
 
 
 @command(_IMAGE, Argument("file", "FILE", "Where to; it is replaced if it exists."), root=True)
@@ -186,8 +178,7 @@ def export(session: Session, *, image: str, file: str) -> None:
 
     The archive is uncompressed, and has the image's ID as its digest.
     """
-    images = session.client.images
-    images.export(images.get(image).id, file)
+    session.client.image_export(image, file)
 
 
 @command(
@@ -199,12 +190,8 @@ def export(session: Session, *, image: str, file: str) -> None:
 )
 def render(session: Session, *, image: str, renderer: str | None, verify: bool, format: str) -> None:
     """Render an image, and print its directories, top first."""
-    images = session.client.images
-    rendered = images.render(images.get(image).id, renderer, verify=verify)
-    layers = [{"id": layer.id, "path": layer.path} for layer in rendered.layers]
-    session.show(
-        format, {"id": rendered.id, "layers": layers}, lambda: "\n".join(layer["path"] for layer in layers)
-    )
+    rendered = session.client.image_render(image, renderer, verify=verify)
+    session.show(format, rendered.to_json(), lambda: "\n".join(layer.path for layer in rendered.layers))
 
 
 @command(

@@ -63,27 +63,27 @@ def verify(
     from kurma_core.cli.output import facts, to_second
 
     session.passphrase_file = passphrase_file
-    images = session.client.images
-    path = images.files.path(image)
+    client = session.client
+    path = client.archive_path(image)
     if signature is not None and path is None:
         if not os.path.isfile(image):
             hint = "an image of the store is verified without it; a file is named by its path: ./FILE"
             raise UsageError(f"--signature goes with a file, and {image} is none", hint=hint)
         path = image
     if path is not None:
-        found = images.files.check_signature(path, signature)
+        found = client.images.files.check_signature(path, signature)
         signer = [("signer", found.fingerprint), *(("user", user) for user in found.users)]
         about = [("id", found.id), ("name", found.name), ("signature", found.signature), ("over", found.over)]
         value = {**found.to_json(), "trust": "signed", "trees": 0}
         session.show(format, value, lambda: facts([*about, *signer]))
         return
-    verified = images.verify(image)
+    verified = client.image_verify(image)
     record = verified.record
     pairs = [
         ("id", record.id),
         ("name", record.name),
         ("files", "as extracted" + (f", in rendered trees too ({verified.trees})" if verified.trees else "")),
-        ("trust", trust_words(verified.trust, record, images.lapse(record))),
+        ("trust", trust_words(verified.trust, record, verified.lapse)),
     ]
     for one in record.provenance:
         key = f", by {one.fingerprint}" if one.fingerprint else ""

@@ -31,7 +31,7 @@ _MENDED: Column = ("MENDED", lambda one: "yes" if one.mended else "no")
 @command(FORMAT, NO_LEGEND)
 def list_(session: Session, *, format: str, no_legend: bool) -> None:
     """List networks."""
-    session.listing(format, session.client.networks.listing(), _COLUMNS, no_legend=no_legend)
+    session.listing(format, session.client.networks_list(), _COLUMNS, no_legend=no_legend)
 
 
 @command(Argument("name", "NAME", "The network."), FORMAT)
@@ -39,7 +39,7 @@ def show(session: Session, *, name: str, format: str) -> None:
     """Show everything that is known of a network."""
     from kurma_core.cli.output import facts, json_text
 
-    network = session.client.networks.show(name)
+    network = session.client.network(name)
 
     def page() -> str:
         return facts(

@@ -65,7 +65,7 @@ def add(
     where = scope or "all images"
     chosen = _chosen(session, keys, wanted, yes, where)
     for key in chosen:
-        change = session.client.images.keys.add(key, scope)
+        change = session.client.trust_add(key, scope)
         session.line(f"{key.fingerprint}: {_DONE[change.action]} for {where} ({change.path})")
         if key.state == "revoked":
             session.note(f"{key.fingerprint} was revoked: nothing that it signed is accepted any more")
@@ -89,7 +89,7 @@ def list_(session: Session, *, format: str, no_legend: bool) -> None:
 
     Keys in host.d sign nothing by being there: kurma.yml lists them in trusted_host_keys.
     """
-    keys = session.client.images.keys.list()
+    keys = session.client.trust_list()
     session.listing(format, keys, _COLUMNS, no_legend=no_legend)
     if format == "table":
         for key in keys:
@@ -126,7 +126,7 @@ def rm(session: Session, *, fingerprint: str, prefix: str | None, root: bool, dr
     Images that came in by its signature are not taken for verified ones any more.
     """
     scope = _scope(prefix, root)
-    change = session.client.images.keys.remove(fingerprint, scope, dry_run=dry_run)
+    change = session.client.trust_rm(fingerprint, scope, dry_run=dry_run)
     word = f"would be {_DONE[change.action]}" if dry_run else _DONE[change.action]
     session.line(f"{change.fingerprint}: {word} for {scope or 'all images'} ({change.path})")
     for other, path in change.still:
@@ -161,16 +161,16 @@ def _fingerprint(text: str) -> str:
 
 
 def _find(session: Session, source: str | None, scope: str | None, insecure: frozenset[str]) -> tuple[Key, ...]:
-    keys = session.client.images.keys
+    client = session.client
     if source == "-":
         import sys
 
-        return keys.parse(sys.stdin.buffer.read((1 << 20) + 1), "standard input")
+        return client.trust_parse(sys.stdin.buffer.read((1 << 20) + 1), "standard input")
     if source is not None:
-        return keys.read(source, insecure)
+        return client.trust_read(source, insecure)
     if scope is None:
         raise UsageError("no key is named, and --root has no name to look for one by", hint="name its file")
-    return keys.discover(scope, insecure)
+    return client.trust_discover(scope, insecure)
 
 
 def _described(key: Key) -> str:

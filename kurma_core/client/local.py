@@ -7,109 +7,29 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kurma_core.errors import AppNotFoundError, KurmaError, PodNotFoundError, PrivilegeError
+from kurma_core.client.images import ImageCalls
+from kurma_core.client.trust import TrustCalls
+from kurma_core.errors import AppNotFoundError, KurmaError, PodNotFoundError
 from kurma_core.version import VERSION
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
-    from kurma_core.client import Settings
-    from kurma_core.config import Config
-    from kurma_core.hookspecs import HostTree, Progress, RunningStager, Stdio
-    from kurma_core.image_store import GcReport
-    from kurma_core.images import HostImage, ImageManager
+    from kurma_core.hookspecs import Progress, RunningStager, Stdio
+    from kurma_core.images import HostImage
     from kurma_core.isolator_list import IsolatorInfo
     from kurma_core.models import LogText, PodRecord
-    from kurma_core.networking import Networking
+    from kurma_core.networking import NetworkInfo
     from kurma_core.networking.care import Finding
     from kurma_core.pods.foreground import Signals
-    from kurma_core.pods.manager import Collected, PodManager
+    from kurma_core.pods.manager import Collected
     from kurma_core.pods.request import PodRequest
-    from kurma_core.pods.services import Services
-    from kurma_core.registry import PluginInfo, PluginRegistry
+    from kurma_core.registry import PluginInfo
     from kurma_core.stager_check.lines import Line
 
 Json = Any
 
 
-class LocalClient:
+class LocalClient(ImageCalls, TrustCalls):
     """Use it as a context manager: leaving it ends what it started for itself (never a pod)."""
-
-    def __init__(self, settings: Settings, config: Config) -> None:
-        self.settings = settings
-        self.config = config
-
-    def __enter__(self) -> LocalClient:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        if "_services" in self.__dict__:
-            self._services.close()
-
-    # -- rooms --
-
-    @functools.cached_property
-    def registry(self) -> PluginRegistry:
-        from kurma_core.registry import PluginRegistry
-
-        return PluginRegistry(self.config, self.settings.note, self._host_image, self.settings.daemon)
-
-    def _host_image(self, locator: str) -> HostTree:
-        from kurma_core.hookspecs import HostTree
-
-        image = self.images.host_image(locator)
-        return HostTree(image.id, image.path, image.manifest)
-
-    @functools.cached_property
-    def images(self) -> ImageManager:
-        """The images of this state directory. Removal goes by :meth:`image_rm` and :meth:`image_gc`."""
-        from kurma_core.images import make_image_manager
-
-        self._check_state_directory()
-        return make_image_manager(self.config, self.registry, self.settings.note, self.settings.passphrases)
-
-    @functools.cached_property
-    def _services(self) -> Services:
-        from kurma_core.pods.services import Services
-
-        self._check_state_directory()
-        return Services(self.config, self.registry, lambda: self.images, self.settings.note)
-
-    def _check_state_directory(self) -> None:
-        from kurma_core import state_directory
-
-        state_directory.check(self.config.state_dir, self.config.origins.get("state_dir", "default"))
-
-    @functools.cached_property
-    def _pods(self) -> PodManager:
-        from kurma_core.pods.manager import PodManager
-
-        return PodManager(self._services)
-
-    def warm(self) -> None:
-        """Makes now what is otherwise made when first needed. From then on, threads may share this client."""
-        for place, names in (
-            (self, ("_pods",)),
-            (self.images, ("keys", "files", "removal")),
-            (self._services, ("networking", "joined", "names", "id_ranges", "metadata")),
-        ):
-            for name in names:
-                getattr(place, name)
-        self._services.spawner.open()
-
-    @property
-    def manager(self) -> PodManager:
-        """For who owns pods: the daemon."""
-        return self._pods
-
-    @property
-    def networks(self) -> Networking:
-        return self._services.networking
 
     # -- pods --
 
@@ -429,15 +349,13 @@ class LocalClient:
 
     # -- the rest --
 
-    def image_rm(self, reference: str, *, dry_run: bool = False) -> GcReport:
-        """:raises ImageError: a pod uses it."""
-        self._need_root("remove an image")
-        return self.images.remove(reference, self._pods.used_images, dry_run=dry_run)
+    def networks_list(self) -> list[NetworkInfo]:
+        """Every network that a pod may name."""
+        return list(self.networks.listing())
 
-    def image_gc(self, *, grace: float, dry_run: bool = False) -> GcReport:
-        """What :meth:`ImageManager.gc` returns; images that pods name are kept."""
-        self._need_root("collect images")
-        return self.images.gc(self._pods.used_images, grace, dry_run)
+    def network(self, name: str) -> NetworkInfo:
+        """:raises NetworkError: there is none of that name."""
+        return self.networks.show(name)
 
     def network_rm(self, name: str) -> None:
         """Removes what the network shares among pods.
@@ -540,11 +458,6 @@ class LocalClient:
                 )
             },
         }
-
-    @staticmethod
-    def _need_root(what: str) -> None:
-        if os.geteuid() != 0:
-            raise PrivilegeError(f"cannot {what}: only root can", hint="run it as root, with sudo for instance")
 
 
 __all__ = ["LocalClient"]

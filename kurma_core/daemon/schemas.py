@@ -239,7 +239,7 @@ _IMAGES: dict[str, Json] = {
         ),
     ),
     "Images": _list(_ref("Image")),
-    "ImagePage": _and("Image", manifest=OBJECT),
+    "ImagePage": _and("Image", lapse=_maybe(_word("unknown", "revoked")), manifest=OBJECT),
     "ImageSigned": _object(
         file=_maybe(TEXT),
         id=TEXT,

@@ -6,7 +6,7 @@ import functools
 import os
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 from kurma_core.errors import (
     FetchDigestError,
@@ -149,6 +149,36 @@ class ImageManager:
                     raise
                 # What it needs may be the next file to come; whoever uses it is told again.
                 self._note(f"{found.text}: is in the store, but cannot be used yet: {error.message}")
+        return record
+
+    def upload(
+        self,
+        stream: BinaryIO,
+        name: str,
+        *,
+        signature: bytes | None = None,
+        insecure: Collection[str] = frozenset(),
+        progress: Progress | None = None,
+    ) -> ImageRecord:
+        """Brings an archive into the store that somebody hands over, as :meth:`fetch` does with a file.
+
+        :param stream: seekable.
+        :param name: what to call it: a file's name; its provenance is ``upload:NAME``.
+        :param signature: detached, over the archive as it comes.
+        """
+        from kurma_core.images.uploads import uploaded
+
+        policy = self._policy(insecure)
+        acquisition = self._acquisition(policy, progress)
+        with self._holds.keeping(used=False):
+            locator, archive = uploaded(stream, name, signature)
+            record = self._holds.found(locator.text, lambda: acquisition.take(locator, archive))
+            try:
+                self._complete(record, policy, acquisition, "new")
+            except FetchDigestError:
+                raise
+            except FetchError as error:
+                self._note(f"{locator.text}: is in the store, but cannot be used yet: {error.message}")
         return record
 
     def resolve(
@@ -386,7 +416,7 @@ class ImageManager:
         there = [tree for tree in sorted(wanted) if os.path.isdir(self.store.path("trees", tree))]
         for tree in there:
             self.store.verify(tree, deep=True)
-        return Verified(record, self.trust(record), len(there))
+        return Verified(record, self.trust(record), len(there), self.lapse(record))
 
     def trust(self, record: ImageRecord) -> str:
         """The strongest word that vouches for an image now: a signature by a key that was revoked, or is not

@@ -75,6 +75,14 @@ class Acquisition:
             )
         return self._fetch(locator, known, expected)
 
+    def take(self, locator: Locator, archive: RemoteArchive) -> ImageRecord:
+        """The image in an archive that was handed over: there is no source that could be asked again.
+
+        :raises TrustError: :raises ArchiveError: …
+        """
+        tell_relaxations(self.insecure, locator.text, self.note)
+        return self._archive(locator, archive, Expectation.of(locator))
+
     def is_known(self, locator: Locator) -> bool:
         """Whether the locator has given an image before."""
         return self.known.get(locator.text, self._platform) is not None

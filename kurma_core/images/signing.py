@@ -61,11 +61,13 @@ class Verified:
 
     :param trust: the word that vouches for it now; :attr:`ImageRecord.trust` is what did when it came in.
     :param trees: how many trees that were rendered from it were checked too.
+    :param lapse: as of :meth:`ImageManager.lapse`.
     """
 
     record: ImageRecord
     trust: str
     trees: int
+    lapse: str | None = None
 
     def to_json(self) -> dict[str, Json]:
         """As :meth:`SignedFile.to_json`, for what is no file."""

@@ -25,27 +25,27 @@ UUID = "6733c088-a507-4694-aabf-edbe4fc5266f"
 ID = "sha512-" + "ab" * 64
 
 
-class Images:
-    """A store that holds one image, under one early ID."""
+class Client:
+    """Of a store that holds one image, under one early ID."""
 
     def __init__(self, early_id: str, manifest: ImageManifest) -> None:
         self._early_id = early_id
         self._manifest = manifest
+        self.images = SimpleNamespace(files=self)
 
-    def get(self, reference: str) -> Any:
-        if reference != self._early_id:
-            raise ImageNotFoundError(f"the store holds no image {reference}")
-        return SimpleNamespace(id=ID)
+    def close(self) -> None:
+        return
 
-    @property
-    def files(self) -> Images:
-        return self
-
-    def path(self, reference: str) -> str | None:
+    def archive_path(self, reference: str) -> str | None:
         return reference if reference.startswith("/") else None
 
-    def cat_manifest(self, image_id: str) -> bytes:
-        assert image_id == ID
+    def image(self, reference: str) -> Any:
+        if reference not in (self._early_id, ID):
+            raise ImageNotFoundError(f"the store holds no image {reference}")
+        return SimpleNamespace(record=SimpleNamespace(id=ID))
+
+    def image_manifest(self, reference: str) -> bytes:
+        self.image(reference)
         return json.dumps(self._manifest.to_json()).encode()
 
     def inspect(self, path: str) -> Any:
@@ -66,8 +66,7 @@ def write(directory: Path, name: str, document: object) -> str:
 
 @pytest.fixture
 def client() -> Any:
-    store = Images(POD["apps"][1]["imageID"], convert_image(APP, FILESET))
-    return SimpleNamespace(images=store, close=lambda: None)
+    return Client(POD["apps"][1]["imageID"], convert_image(APP, FILESET))
 
 
 def test_convert_prints_the_late_form_of_a_manifest_file(tmp_path, capsys):

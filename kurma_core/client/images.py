@@ -1,0 +1,128 @@
+"""What can be done with images, in process."""
+
+from __future__ import annotations
+
+from kurma_core.client.rooms import Rooms
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from kurma_core.client.image_values import ImageFacts, ImageListing, Rendered
+    from kurma_core.hookspecs import Progress
+    from kurma_core.image_store import GcReport
+    from kurma_core.images.signing import Verified
+    from kurma_core.models import ImageRecord
+
+
+class ImageCalls(Rooms):
+    def image_fetch(
+        self,
+        locator: str,
+        *,
+        pull: str = "new",
+        insecure: Collection[str] = frozenset(),
+        progress: Progress | None = None,
+    ) -> ImageRecord:
+        """See :meth:`ImageManager.fetch`."""
+        return self.images.fetch(locator, pull=pull, insecure=insecure, progress=progress)
+
+    def image_upload(
+        self,
+        path: str,
+        *,
+        signature: str | None = None,
+        insecure: Collection[str] = frozenset(),
+        progress: Progress | None = None,
+    ) -> ImageRecord:
+        """Brings an archive of the caller's into the store, which need not be able to read where it lies; see
+        :meth:`ImageManager.upload`.
+
+        :param signature: the file of its detached signature; None: none goes with it.
+        :raises HostError: a file cannot be read. :raises TrustError: :raises ArchiveError: :raises FetchError: …
+        """
+        import os
+
+        from kurma_core.named_files import opened
+
+        signed = None if signature is None else _signature(signature)
+        with opened(path) as stream:
+            return self.images.upload(
+                stream, os.path.basename(path), signature=signed, insecure=insecure, progress=progress
+            )
+
+    def images_list(self) -> ImageListing:
+        """The images of the store, and what is wrong with those that are damaged."""
+        from kurma_core.client.image_values import ImageListing, ListedImage
+
+        found, damaged = self.images.scan()
+        return ImageListing(tuple(ListedImage(one, self.images.trust(one)) for one in found), damaged)
+
+    def image(self, reference: str) -> ImageFacts:
+        """:param reference: its ID or the beginning of that, its name, the address it came by.
+
+        :raises ImageNotFoundError: :raises AmbiguousReferenceError:
+        """
+        from kurma_core.client.image_values import ImageFacts
+
+        record = self.images.get(reference)
+        return ImageFacts(
+            record, self.images.trust(record), self.images.lapse(record), self.images.manifest(record.id)
+        )
+
+    def image_manifest(self, reference: str, *, original: bool = False) -> bytes:
+        """See :meth:`ImageManager.cat_manifest`. :param reference: as for :meth:`image`."""
+        return self.images.cat_manifest(self.images.get(reference).id, original=original)
+
+    def image_export(self, reference: str, path: str) -> None:
+        """Writes the image's archive, uncompressed, to a file of the caller's: whole, or not at all.
+
+        :raises ImageNotFoundError: :raises StoreError: :raises HostError: the file cannot be written.
+        """
+        self.images.export(self.images.get(reference).id, path)
+
+    def image_extract(self, reference: str, target: str) -> str:
+        """See :meth:`ImageManager.extract`; the image's ID."""
+        return self.images.extract(reference, target)
+
+    def image_render(self, reference: str, renderer: str | None = None, *, verify: bool = False) -> Rendered:
+        """See :meth:`ImageManager.render`."""
+        from kurma_core.client.image_values import Rendered
+
+        found = self.images.render(self.images.get(reference).id, renderer, verify=verify)
+        return Rendered(found.id, found.layers)
+
+    def image_verify(self, reference: str) -> Verified:
+        """See :meth:`ImageManager.verify`."""
+        return self.images.verify(reference)
+
+    def image_rm(self, reference: str, *, dry_run: bool = False) -> GcReport:
+        """:raises ImageError: a pod uses it."""
+        self._need_root("remove an image")
+        return self.images.remove(reference, self._pods.used_images, dry_run=dry_run)
+
+    def image_gc(self, *, grace: float, dry_run: bool = False) -> GcReport:
+        """What :meth:`ImageManager.gc` returns; images that pods name are kept."""
+        self._need_root("collect images")
+        return self.images.gc(self._pods.used_images, grace, dry_run)
+
+    def archive_path(self, reference: str) -> str | None:
+        """The path, if that is an archive file of the caller's, and no image of the store."""
+        from kurma_core.errors import UsageError
+        from kurma_core.fetching import parse_locator
+        from kurma_core.images.archives import path_of
+
+        try:
+            locator = parse_locator(reference, ("file",))
+        except UsageError:
+            return None  # which the store says in its own words
+        return path_of(locator) if locator.scheme == "file" else None
+
+
+def _signature(path: str) -> bytes:
+    from kurma_core.named_files import content
+
+    return content(path, largest=1 << 20)
+
+
+__all__ = ["ImageCalls"]

@@ -1,0 +1,127 @@
+"""What a client is made of: the registry, the images, the pods of one state directory, each made when needed."""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import TYPE_CHECKING
+
+from kurma_core.errors import PrivilegeError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from kurma_core.client import Settings
+    from kurma_core.config import Config
+    from kurma_core.hookspecs import HostTree
+    from kurma_core.images import ImageManager
+    from kurma_core.networking import Networking
+    from kurma_core.pods.manager import PodManager
+    from kurma_core.pods.services import Services
+    from kurma_core.registry import PluginRegistry
+
+
+class Rooms:
+    #: Whether a daemon does what is asked, which has powers that this process may lack.
+    remote = False
+
+    def __init__(self, settings: Settings, config: Config) -> None:
+        self.settings = settings
+        self.config = config
+        #: The socket of a daemon that would do it, and that we may not use.
+        self.refused: str | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if "_services" in self.__dict__:
+            self._services.close()
+
+    # -- rooms --
+
+    @functools.cached_property
+    def registry(self) -> PluginRegistry:
+        from kurma_core.registry import PluginRegistry
+
+        return PluginRegistry(self.config, self.settings.note, self._host_image, self.settings.daemon)
+
+    def _host_image(self, locator: str) -> HostTree:
+        from kurma_core.hookspecs import HostTree
+
+        image = self.images.host_image(locator)
+        return HostTree(image.id, image.path, image.manifest)
+
+    @functools.cached_property
+    def images(self) -> ImageManager:
+        """The images of this state directory. Removal goes by :meth:`image_rm` and :meth:`image_gc`."""
+        from kurma_core.images import make_image_manager
+
+        self._check_state_directory()
+        return make_image_manager(self.config, self.registry, self.settings.note, self.settings.passphrases)
+
+    @functools.cached_property
+    def _services(self) -> Services:
+        from kurma_core.pods.services import Services
+
+        self._check_state_directory()
+        return Services(self.config, self.registry, lambda: self.images, self.settings.note)
+
+    def _check_state_directory(self) -> None:
+        from kurma_core import state_directory
+
+        state_directory.check(self.config.state_dir, self.config.origins.get("state_dir", "default"))
+
+    @functools.cached_property
+    def _pods(self) -> PodManager:
+        from kurma_core.pods.manager import PodManager
+
+        return PodManager(self._services)
+
+    def warm(self) -> None:
+        """Makes now what is otherwise made when first needed. From then on, threads may share this client."""
+        for place, names in (
+            (self, ("_pods",)),
+            (self.images, ("keys", "files", "removal")),
+            (self._services, ("networking", "joined", "names", "id_ranges", "metadata")),
+        ):
+            for name in names:
+                getattr(place, name)
+        self._services.spawner.open()
+
+    @property
+    def manager(self) -> PodManager:
+        """For who owns pods: the daemon."""
+        return self._pods
+
+    @property
+    def networks(self) -> Networking:
+        return self._services.networking
+
+    def _need_root(self, what: str) -> None:
+        """:raises PrivilegeError: we are not root."""
+        if os.geteuid() != 0:
+            raise PrivilegeError(f"cannot {what}: only root can", hint=self.way_to_power())
+
+    def way_to_power(self) -> str:
+        """What somebody can do who is not root."""
+        found = "run it as root, with sudo for instance"
+        if self.refused is None:
+            return found
+        import grp
+
+        try:
+            gid = os.stat(self.refused).st_gid
+            name = grp.getgrgid(gid).gr_name if gid else ""
+        except (OSError, KeyError):
+            name = ""
+        return f"{found}; or by way of its daemon, as a member of the group {name}" if name else found
+
+
+__all__ = ["Rooms"]
