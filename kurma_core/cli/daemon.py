@@ -2,22 +2,72 @@
 
 from __future__ import annotations
 
-from kurma_core.cli.declare import command
+from kurma_core.cli.declare import Option, command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from kurma_core.cli.session import Session
+    from kurma_core.client import Settings
 
 
-@command(root=True)
-def daemon(session: Session) -> None:
+@command(
+    Option(
+        "log_format",
+        "--log-format",
+        "How each line of the log is written.",
+        choices=("plain", "json"),
+        default="plain",
+    ),
+    Option(
+        "log_level",
+        "--log-level",
+        "The least that is told of.",
+        choices=("debug", "info", "warning", "error"),
+        default="info",
+    ),
+    Option("log_file", "--log-file", "Log to FILE, which is turned over at 4 MiB.", metavar="FILE"),
+    Option("idle_timeout", "--idle-timeout", "End after TIME with nothing to do.", metavar="TIME"),
+    root=True,
+)
+def daemon(
+    session: Session, *, log_format: str, log_level: str, log_file: str | None, idle_timeout: str | None
+) -> None:
     """Serve the state directory: run the daemon, in the foreground.
 
-    Commands that concern this state directory then go by way of it. SIGTERM ends it; pods that run go on.
+    Commands that concern this state directory then go by way of it. SIGTERM ends it; pods that run go on. It logs
+    to standard error. kurmad is the same.
     """
-    import logging
+    import os
 
-    from kurma_core.daemon.kurmad import Daemon
+    from kurma_core.cli.values import seconds
+    from kurma_core.daemon import log
+    from kurma_core.daemon.starting import answering
 
-    logging.basicConfig(level=logging.INFO, format="kurmad: %(message)s")
-    Daemon(session.settings).serve()
+    with answering(os.environ) as ready:
+        idle = None if idle_timeout is None else seconds(idle_timeout, "--idle-timeout")
+        log.set_up(log_level, log_format, os.environ, log_file)
+        settings = _settled(session.settings)
+        os.umask(0o022)
+        os.chdir("/")
+
+        from kurma_core.daemon.kurmad import Daemon
+
+        Daemon(settings).serve(ready, idle)
+
+
+def _settled(settings: Settings) -> Settings:
+    """With paths that mean the same wherever we are."""
+    import os
+
+    from kurma_core.client import Settings
+
+    def absolute(path: str | None) -> str | None:
+        return None if path is None else os.path.abspath(path)
+
+    return Settings(
+        config_file=absolute(settings.config_file),
+        state_dir=absolute(settings.state_dir),
+        state_dir_origin=settings.state_dir_origin,
+        debug=settings.debug,
+        service=settings.service,
+    )

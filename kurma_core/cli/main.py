@@ -10,11 +10,12 @@ from kurma_core.cli.session import OutputClosed, Session
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from kurma_core.cli.parse import Call
     from kurma_core.cli.session import Connect
     from kurma_core.errors import KurmaError
+    from kurma_core.linux.service_manager import Service
 
 #: Kurma failed (exit codes 126 and 127 are of commands that were to be run, 2 of usage errors).
 FAILED = 125
@@ -23,15 +24,21 @@ INTERRUPTED = 130
 NOBODY_READS = 141
 
 
-def main(words: Sequence[str] | None = None, *, connect: Connect | None = None) -> int:
+def main(
+    words: Sequence[str] | None = None,
+    *,
+    connect: Connect | None = None,
+    program: Callable[[Sequence[str]], Sequence[str]] = lambda words: words,
+) -> int:
     """Runs one command line; its exit code.
 
     :param words: without the program's name; None: the process's own.
     :param connect: makes the client; None: :func:`kurma_core.client.connect`.
+    :param program: what the process's own words are as words of ``kurma``.
     """
     ours = words is None
     if words is None:
-        words = sys.argv[1:]
+        words = program(sys.argv[1:])
         _fill_standard_descriptors()
         _open_standard_streams()
         # Whatever the caller's umask says: the state directory is refused where others may write it.
@@ -97,7 +104,7 @@ def _read_and_run(words: Sequence[str], runner: _Runner) -> int:
 class _Runner:
     """Runs a call that was understood. ``debug`` is known once one was."""
 
-    def __init__(self, connect: Connect | None, service: str | None = None) -> None:
+    def __init__(self, connect: Connect | None, service: Service | None = None) -> None:
         self._connect = connect
         self._service = service
         self.debug = False

@@ -6,8 +6,20 @@ import _signal  # type: ignore[import-not-found]
 
 def main() -> int:
     """See :func:`kurma_core.cli.main.main`, which takes the signals over."""
-    if _signal.getsignal(_signal.SIGINT) == _signal.default_int_handler:
-        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+    _end_in_silence()
     from kurma_core.cli.main import main as run
 
     return run()
+
+
+def kurmad() -> int:
+    """See :mod:`kurma_core.cli.kurmad`."""
+    _end_in_silence()
+    from kurma_core.cli.kurmad import main as run
+
+    return run()
+
+
+def _end_in_silence() -> None:
+    if _signal.getsignal(_signal.SIGINT) == _signal.default_int_handler:
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from kurma_core.client import Client, Settings
     from kurma_core.errors import KurmaError
     from kurma_core.hookspecs import Stdio
+    from kurma_core.linux.service_manager import Service
 
     Connect = Callable[[Settings], Client]
 
@@ -29,15 +30,15 @@ class Session:
 
     :param globals: the options that stand before the command.
     :param connect: None: :func:`kurma_core.client.connect`.
-    :param service: where a service manager wants to be told that a pod runs.
+    :param service: what a service manager has given to this process.
     :raises UsageError: an empty path among the options.
     """
 
     def __init__(
-        self, globals: Mapping[str, Any], connect: Connect | None = None, service: str | None = None
+        self, globals: Mapping[str, Any], connect: Connect | None = None, service: Service | None = None
     ) -> None:
         self._connect = connect
-        self._service = service
+        self.service = service
         self._client: Client | None = None
         self._bar: Bar | None = None
         for name in ("dir", "config", "host"):
@@ -75,6 +76,19 @@ class Session:
         return self._client
 
     @property
+    def daemon(self) -> Client:
+        """The client, for what outlives this command: it goes by way of the daemon, which is started if need be.
+        Ask for it before :attr:`client`.
+
+        :raises KurmaError: as :func:`kurma_core.client.connect`.
+        """
+        if self._client is None and self._connect is None:
+            from kurma_core import client
+
+            self._client = client.connect(self.settings, start=True)
+        return self.client
+
+    @property
     def settings(self) -> Settings:
         """What the client is made of."""
         from kurma_core.client import Settings
@@ -87,7 +101,7 @@ class Session:
             debug=self.debug,
             note=self.note,
             passphrases=self.passphrases,
-            service=self._service,
+            service=self.service.notify if self.service is not None else None,
         )
 
     def passphrases(self) -> UserPassphrases:

@@ -55,21 +55,37 @@ class Settings:
     daemon: bool = False
 
 
-def connect(settings: Settings) -> Client:
+def connect(settings: Settings, *, start: bool = False) -> Client:
     """A client: use it as a context manager.
 
+    :param start: it has to go by way of a daemon, for it asks for what outlives this process; where none serves
+        the state directory one is started, in the background, and ends when it has had nothing to do for a while.
     :raises ConfigError: the configuration is wrong.
-    :raises HostError: nobody listens at ``settings.host``.
+    :raises HostError: nobody listens at ``settings.host``; or the daemon does not start.
+    :raises PrivilegeError: a daemon is to be started, and only root can.
+    :raises UsageError: there is to be a daemon, and ``settings.host`` wants none.
     """
     config = load(settings.config_file, settings.state_dir, state_dir_origin=settings.state_dir_origin)
     if settings.host != LOCAL:
         from kurma_core.client.wire import Connection
 
-        connection = Connection.open(socket_path(settings.host, config), required=settings.host is not None)
+        path = socket_path(settings.host, config)
+        connection = Connection.open(path, required=settings.host is not None)
+        if connection is None and start:
+            from kurma_core.client.starting import started
+
+            connection = started(settings, config, path)
         if connection is not None:
             from kurma_core.client.remote import RemoteClient
 
             return RemoteClient(settings, config, connection)
+    elif start:
+        from kurma_core.errors import UsageError
+
+        raise UsageError(
+            "what outlives its command belongs to a daemon, and --host local goes by way of none",
+            hint="leave --host away: a kurmad is started if none runs",
+        )
     return connect_here(settings, config)
 
 

@@ -14,6 +14,7 @@ from kurma_core.cancellation import Cancellation, governing
 from kurma_core.client.frames import PROTOCOL
 from kurma_core.daemon import operations
 from kurma_core.daemon.exchange import NDJSON, Exchange, Gone, TooLargeError
+from kurma_core.daemon.log import about
 from kurma_core.daemon.operation import Operation, working
 from kurma_core.daemon.operations import TABLE, Call, Spec, parameters
 
@@ -63,7 +64,8 @@ class Dispatcher:
             query = parameters(spec, exchange.query)
             body = exchange.json() if spec.body is not None else None
             call = Call(self._daemon, exchange, path, query, body)
-            self._run(spec, call)
+            with about(request=f"{exchange.method} {exchange.path}", **path):
+                self._run(spec, call)
         except Gone:
             raise
         except errors.KurmaError as error:

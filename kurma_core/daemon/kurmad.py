@@ -11,9 +11,11 @@ import socket
 from typing import TYPE_CHECKING
 
 from kurma_core.client import Settings, connect_here, socket_path
+from kurma_core.client.starting import LOCK as START_LOCK
 from kurma_core.config import load
 from kurma_core.daemon import openapi, pods, system  # noqa: F401 (they fill the table)
 from kurma_core.daemon.dispatch import Dispatcher
+from kurma_core.daemon.idle import Idle
 from kurma_core.daemon.operation import noting
 from kurma_core.daemon.owners import Owners, Running
 from kurma_core.daemon.recovery import Recovery
@@ -55,6 +57,7 @@ class Daemon:
         self.recovery = Recovery(lambda: self.manager, self.owners, self.restarts.look)
         self.server = Server(Dispatcher(self))
         self._lock: int | None = None
+        self._idle: Idle | None = None
         self._path = socket_path(None, config)
 
     @property
@@ -87,15 +90,19 @@ class Daemon:
 
     # -- its life --
 
-    def serve(self, ready: Callable[[], None] = lambda: None) -> None:
+    def serve(self, ready: Callable[[], None] = lambda: None, idle: float | None = None) -> None:
         """Until SIGTERM or SIGINT. Pods that run go on.
 
-        :raises HostError: another daemon serves the state directory.
+        :param ready: called once requests are answered.
+        :param idle: seconds after which it ends by itself, if it has nothing to do for so long.
+        :raises HostError: another daemon serves the state directory; or it cannot be served.
         """
         signals = {signal.SIGTERM, signal.SIGINT}
         signal.pthread_sigmask(signal.SIG_BLOCK, signals)
         self._take()
         try:
+            if idle is not None:
+                self._end_after(idle)
             self.client.warm()
             self.server.listen(self._listener())
             self.owners.start()
@@ -104,8 +111,26 @@ class Daemon:
             _LOG.info("serves %s at %s", self.config.state_dir, self._path)
             ready()
             signal.sigwait(signals)
+            _LOG.info("ends; pods that run go on")
+            # A second one ends it at once, with all the rest left to whoever comes next.
+            for number in signals:
+                signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
         finally:
             self.close()
+
+    def _end_after(self, seconds: float) -> None:
+        def end() -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        lock = f"{self.config.run_dir}/{START_LOCK}"
+        self._idle = Idle(seconds, self._has_work, lock, self._listener, end)
+        self.server.end_when(self._idle)
+        self.owners.one_less = self.server.stir
+
+    def _has_work(self) -> bool:
+        """Besides connections: what somebody has to be there for."""
+        return bool(self.owners.uuids()) or not self.recovery.done.is_set()
 
     def close(self) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -117,6 +142,9 @@ class Daemon:
         self.client.close()
         if self._lock is not None:
             os.close(self._lock)
+            self._lock = None
+        if self._idle is not None:
+            self._idle.close()
 
     def _take(self) -> None:
         os.makedirs(self.config.run_dir, mode=0o755, exist_ok=True)

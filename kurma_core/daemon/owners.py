@@ -84,6 +84,8 @@ class Owners:
     ) -> None:
         self._manager = manager
         self._ended = ended
+        #: Called, from any thread, when a pod is owned no more.
+        self.one_less: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
         self._pods: dict[int, Running] = {}
         self._poll = select.epoll()
@@ -151,16 +153,17 @@ class Owners:
         except KurmaError as error:
             failed = error
             if not isinstance(error, PodNotFoundError):
-                _LOG.error("%s", error.message)
+                _LOG.error("%s", error.message, extra={"pod": running.uuid})
         except Exception as error:  # noqa: BLE001 (whoever waits is told of it)
             failed = KurmaError(f"pod {running.uuid}: its teardown failed: {type(error).__name__}: {error}")
-            _LOG.exception("pod %s: its teardown failed", running.uuid)
+            _LOG.exception("pod %s: its teardown failed", running.uuid, extra={"pod": running.uuid})
         finally:
             with self._lock:
                 self._pods.pop(fd, None)
             self._poll.unregister(fd)
             running.pod.close()
         running._end(record, failed, lambda: self._then(record))
+        self.one_less()
 
     def _then(self, record: PodRecord | None) -> None:
         if record is None:

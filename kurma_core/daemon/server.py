@@ -9,10 +9,14 @@ import socket
 import struct
 import threading
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import h11
 
 from kurma_core.daemon.exchange import Exchange, Gone, Line, Peer
+
+if TYPE_CHECKING:
+    from kurma_core.daemon.idle import Idle
 
 _LOG = logging.getLogger("kurmad")
 #: Connections at a time.
@@ -27,6 +31,8 @@ class Server:
         self._handle = handle
         self._most = most
         self._listeners: dict[int, tuple[socket.socket, str]] = {}
+        #: Listeners that a service manager has lent.
+        self._lent: set[int] = set()
         self._lines: set[Line] = set()
         self._lock = threading.Lock()
         self._poll = select.epoll()
@@ -35,6 +41,7 @@ class Server:
         self._watched: dict[int, Callable[[], None]] = {}
         self._closing = False
         self._thread: threading.Thread | None = None
+        self._idle: Idle | None = None
 
     @property
     def connections(self) -> int:
@@ -46,6 +53,35 @@ class Server:
         listener.listen(_BACKLOG)
         self._listeners[listener.fileno()] = listener, rights
         self._poll.register(listener, select.EPOLLIN)
+
+    def listen_to(self, listener: socket.socket) -> None:
+        """As :meth:`listen`, to a socket that a service manager has made, and goes on listening to when we end."""
+        self._lent.add(listener.fileno())
+        self.listen(listener)
+
+    def shut(self) -> bool | None:
+        """Nobody can connect from here on. Those who have are accepted. For the accepting thread alone.
+
+        :returns: None: nothing was shut, for no socket is ours.
+        """
+        mine = [(fd, *found) for fd, found in self._listeners.items() if fd not in self._lent]
+        for fd, listener, rights in mine:
+            _shut(listener)
+            while self._accept(listener, rights):
+                continue
+            self._poll.unregister(fd)
+            del self._listeners[fd]
+            listener.close()
+        return True if mine else None
+
+    def end_when(self, idle: Idle) -> None:
+        """Before :meth:`start`."""
+        self._idle = idle
+
+    def stir(self) -> None:
+        """Has the accepting thread look again whether there is anything to do."""
+        if self._idle is not None:
+            os.eventfd_write(self._wake, 1)
 
     def start(self) -> None:
         self._thread = threading.Thread(target=self._run, name="accept", daemon=True)
@@ -77,9 +113,12 @@ class Server:
                 self._poll.unregister(fd)
 
     def _run(self) -> None:
+        idle = self._idle
         while not self._closing:
-            for fd, _ in self._poll.poll():
+            for fd, _ in self._poll.poll(None if idle is None else idle.remaining(self)):
                 if fd == self._wake:
+                    if not self._closing:
+                        os.eventfd_read(self._wake)
                     continue
                 if fd in self._listeners:
                     self._accept(*self._listeners[fd])
@@ -88,22 +127,28 @@ class Server:
                     tell = self._watched.get(fd)
                 if tell is not None:
                     tell()
+            if idle is not None and not self._closing and idle.look(self):
+                return
 
-    def _accept(self, listener: socket.socket, rights: str) -> None:
+    def _accept(self, listener: socket.socket, rights: str) -> bool:
+        """:returns: whether somebody was there."""
         try:
             connected, _ = listener.accept()
         except OSError:
-            return
+            return False
+        if self._idle is not None:
+            self._idle.touch()
         if len(self._lines) >= self._most:
             _LOG.warning("a connection was refused: there are %d", self._most)
             connected.close()
-            return
+            return True
         credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         pid, uid, _ = struct.unpack("3i", credentials)
         line = Line(connected, Peer(uid, pid, rights))
         with self._lock:
             self._lines.add(line)
         threading.Thread(target=self._serve, args=(line,), name=f"connection of {pid}", daemon=True).start()
+        return True
 
     def _serve(self, line: Line) -> None:
         try:
@@ -123,7 +168,10 @@ class Server:
         finally:
             with self._lock:
                 self._lines.discard(line)
+                last = not self._lines
             line.socket.close()
+            if last:
+                self.stir()
 
 
 def _refuse(line: Line, error: h11.RemoteProtocolError) -> None:

@@ -13,21 +13,45 @@ _MOST = 1024
 _OURS = ("NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "WATCHDOG_USEC", "WATCHDOG_PID")
 
 
-def take(environment: MutableMapping[str, str]) -> str | None:
-    """Takes it out of the environment: nothing that this process starts has any business with it. Sockets that
-    were handed over are closed at each exec.
+class Service:
+    """What a service manager has given to this process.
 
-    :returns: where to say that we are ready; None: nobody asks.
+    :param notify: where to say that we are ready; None: nobody asks.
+    :param sockets: descriptors that it hands over, which we own now.
+    :param watchdog: seconds within which it wants to hear that we are well, each time; None: it does not.
     """
+
+    __slots__ = ("notify", "sockets", "watchdog")
+
+    def __init__(
+        self, notify: str | None = None, sockets: tuple[int, ...] = (), watchdog: float | None = None
+    ) -> None:
+        self.notify = notify
+        self.sockets = sockets
+        self.watchdog = watchdog
+
+
+def take(environment: MutableMapping[str, str]) -> Service:
+    """Takes it out of the environment: nothing that this process starts has any business with it. Sockets that
+    were handed over are closed at each exec."""
     found = {name: environment.pop(name, "") for name in _OURS}
+    sockets = []
     count = found["LISTEN_FDS"]
-    if found["LISTEN_PID"] == str(os.getpid()) and count.isascii() and count.isdigit():
+    if found["LISTEN_PID"] == str(os.getpid()) and _is_number(count):
         for fd in range(_FIRST, _FIRST + min(int(count[:6]), _MOST)):
             try:
                 os.set_inheritable(fd, False)
             except OSError:
                 continue  # there are fewer than was said
-    return found["NOTIFY_SOCKET"] or None
+            sockets.append(fd)
+    watchdog = None
+    if found["WATCHDOG_PID"] in ("", str(os.getpid())) and _is_number(found["WATCHDOG_USEC"]):
+        watchdog = int(found["WATCHDOG_USEC"][:18]) / 1e6 or None
+    return Service(found["NOTIFY_SOCKET"] or None, tuple(sockets), watchdog)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()
 
 
 def tell(address: str, text: str) -> None:

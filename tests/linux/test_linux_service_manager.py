@@ -18,9 +18,20 @@ def test_all_of_it_is_taken_out():
         "WATCHDOG_PID": "1",
         "PATH": "/bin",
     }
-    assert service_manager.take(environment) == "/run/x"
+    found = service_manager.take(environment)
+    assert (found.notify, found.sockets, found.watchdog) == ("/run/x", (), None)  # the rest is another process's
     assert environment == {"PATH": "/bin"}
-    assert service_manager.take(environment) is None
+    found = service_manager.take(environment)
+    assert (found.notify, found.sockets, found.watchdog) == (None, (), None)
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [("30000000", 30.0), ("1500000", 1.5), ("0", None), ("", None), ("-5", None), ("x", None), ("\u00b2", None)],
+)
+def test_the_watchdog(given, found):
+    for pid in ("", str(os.getpid())):
+        assert service_manager.take({"WATCHDOG_USEC": given, "WATCHDOG_PID": pid}).watchdog == found
 
 
 @pytest.mark.parametrize("count", ["2", "100000", "9" * 5000])
@@ -30,8 +41,9 @@ def test_sockets_of_ours_are_not_inherited(monkeypatch, count):
     for pid in (str(os.getpid() + 1), str(os.getpid())):
         for fd in (first, second):
             os.set_inheritable(fd, True)
-        service_manager.take({"LISTEN_FDS": count, "LISTEN_PID": pid})
+        sockets = service_manager.take({"LISTEN_FDS": count, "LISTEN_PID": pid}).sockets
         ours = pid == str(os.getpid())
+        assert (first in sockets) is ours
         assert os.get_inheritable(first) is not ours
     assert not (os.get_inheritable(second) and second - first == 1)
     os.close(first)
@@ -40,7 +52,7 @@ def test_sockets_of_ours_are_not_inherited(monkeypatch, count):
 
 @pytest.mark.parametrize("count", ["", "-1", "x", "\u00b2"])
 def test_a_count_that_is_none(count):
-    assert service_manager.take({"LISTEN_FDS": count, "LISTEN_PID": str(os.getpid())}) is None
+    assert service_manager.take({"LISTEN_FDS": count, "LISTEN_PID": str(os.getpid())}).sockets == ()
 
 
 def test_telling(tmp_path):

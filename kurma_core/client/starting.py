@@ -1,0 +1,142 @@
+"""Starting the daemon of a state directory, for what outlives the command that asks for it.
+
+Commands that want one at the same time take turns, by a lock: the first starts it and waits until it answers, or
+says why it does not; the others find it there. A daemon that is about to end for want of work takes the same lock
+(:mod:`kurma_core.daemon.idle`), so nobody is left with one that goes away.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from kurma_core.client.wire import Connection
+from kurma_core.errors import HostError, PrivilegeError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from kurma_core.client import Settings
+    from kurma_core.config import Config
+
+#: Held by who starts the daemon, and by one that ends because nobody needs it; in the run directory.
+LOCK = "kurmad.start"
+LOG = "kurmad.log"
+#: In the environment of a daemon that is started so: the descriptor that it says it is ready on, or why it is not.
+READY = "KURMAD_READY_FD"
+#: What it ends after, with nothing to do.
+IDLE = "60s"
+_READY_FD = 3
+_PROGRAM = "from kurma_core.cli.program import kurmad; import sys; sys.exit(kurmad())"
+#: SIGHUP, SIGINT, SIGQUIT, SIGPIPE, SIGTERM, SIGCHLD, whatever the caller ignores (nohup does).
+_SIGNALS = (1, 2, 3, 13, 15, 17)
+#: What of the caller's environment is the daemon's business: where programs, proxies and certificates are.
+_KEPT = ("HOME", "LANG", "LANGUAGE", "PATH", "SSL_CERT_DIR", "SSL_CERT_FILE", "TMPDIR", "TZ")
+_KEPT_BEGINNINGS = ("LC_", "PYTHON", "XDG_")
+_KEPT_ENDS = ("_proxy", "_PROXY")
+
+
+def started(settings: Settings, config: Config, path: str) -> Connection:
+    """A connection to the daemon of this state directory, which is started unless somebody else just did.
+
+    :param path: where it listens.
+    :raises PrivilegeError: we may not start it.
+    :raises KurmaError: what kept it from starting.
+    """
+    if os.geteuid() != 0:
+        raise PrivilegeError(
+            f"no kurmad serves {config.state_dir} for you, and only root can start it",
+            hint="run it as root, with sudo for instance; or have root start kurmad",
+        )
+    from kurma_core.linux.lockfile import locked
+
+    _make(config.run_dir)
+    try:
+        with locked(f"{config.run_dir}/{LOCK}"):
+            connection = Connection.open(path, required=False)
+            if connection is not None:
+                return connection
+            _start(settings, config)
+            connection = Connection.open(path)
+    except OSError as error:
+        raise _cannot(config, str(error.strerror), error) from None
+    assert connection is not None
+    return connection
+
+
+def _make(run_dir: str) -> None:
+    try:
+        os.makedirs(run_dir, mode=0o755, exist_ok=True)
+    except OSError as error:
+        raise HostError(
+            f"cannot make the run directory {run_dir}: {error.strerror}",
+            hint="`run_dir` in kurma.yml names it",
+            errno=error.errno,
+            path=run_dir,
+        ) from None
+
+
+def _start(settings: Settings, config: Config) -> None:
+    """Returns once it answers."""
+    log = f"{config.run_dir}/{LOG}"
+    words = ["--log-file", log, "--idle-timeout", IDLE]
+    if settings.state_dir is not None:
+        words = ["--dir", os.path.abspath(settings.state_dir), *words]
+    if settings.config_file is not None:
+        words = ["--config", os.path.abspath(settings.config_file), *words]
+    ours, theirs = os.pipe2(os.O_CLOEXEC)
+    try:
+        with open(ours, "rb") as answer:
+            try:
+                _spawn(words, theirs, log)
+            finally:
+                os.close(theirs)
+            said = answer.read()
+    except OSError as error:
+        raise _cannot(config, str(error.strerror), error) from None
+    _understand(said, config, log)
+
+
+def _spawn(words: list[str], ready: int, log: str) -> None:
+    """In a session of its own, with nothing of ours but the descriptor that it is to answer on."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+    # In this order: the copy of the log to 2 is made while 3 may still be a descriptor of ours.
+    actions = [
+        (os.POSIX_SPAWN_DUP2, ready, _READY_FD),
+        (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDWR, 0),
+        (os.POSIX_SPAWN_DUP2, 0, 1),
+        (os.POSIX_SPAWN_OPEN, 2, log, flags, 0o600),
+    ]
+    # -P: what lies in the caller's directory is no module of ours.
+    argv = [sys.executable, "-P", "-c", _PROGRAM, *words]
+    environment = {**{name: value for name, value in os.environ.items() if _is_kept(name)}, READY: str(_READY_FD)}
+    pid = os.posix_spawn(
+        argv[0], argv, environment, file_actions=actions, setsid=True, setsigmask=(), setsigdef=_SIGNALS
+    )
+    try:  # noqa: SIM105 - as light as the rest
+        os.waitpid(pid, 0)  # it leaves a child behind, which is the daemon
+    except ChildProcessError:
+        pass  # the caller reaps all its children, or ignores SIGCHLD
+
+
+def _is_kept(name: str) -> bool:
+    return name in _KEPT or name.startswith(_KEPT_BEGINNINGS) or name.endswith(_KEPT_ENDS)
+
+
+def _understand(said: bytes, config: Config, log: str) -> None:
+    """:raises KurmaError: it has not come up."""
+    import json
+
+    try:
+        answer = json.loads(said)
+    except ValueError:
+        raise HostError(
+            f"kurmad for {config.state_dir} ended before it was ready", hint=f"its log: {log}", path=log
+        ) from None
+    if "error" in answer:
+        from kurma_core.client import values
+
+        raise values.error(answer["error"])
+
+
+def _cannot(config: Config, why: str, error: OSError) -> HostError:
+    return HostError(f"cannot start kurmad for {config.state_dir}: {why}", errno=error.errno, path=error.filename)

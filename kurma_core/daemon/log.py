@@ -1,0 +1,135 @@
+"""What the daemon says: one line for each thing, for people, for the journal, or as JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from typing import Any
+
+from kurma_core.linux.clock import timestamp
+
+LEVELS = ("debug", "info", "warning", "error")
+FORMATS = ("plain", "json")
+#: Bytes of a log file at which it is turned over; the one before it is kept.
+SIZE = 4 << 20
+#: The journal's priorities (sd-daemon(3)).
+_PRIORITIES = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
+_ABOUT: ContextVar[dict[str, str]] = ContextVar("kurmad_log", default={})  # noqa: B039 (never changed, only replaced)
+
+
+@contextmanager
+def about(**fields: str) -> Iterator[None]:
+    """What this thread says inside is about that: the fields stand in the lines of JSON."""
+    token = _ABOUT.set({**_ABOUT.get(), **fields})
+    try:
+        yield
+    finally:
+        _ABOUT.reset(token)
+
+
+def set_up(level: str, format: str, environment: MutableMapping[str, str], file: str | None = None) -> None:
+    """From here on what the daemon says goes to standard error, or to ``file``, which standard output and standard
+    error then are, too: nothing that is said by whom else gets lost.
+
+    :param environment: of which ``JOURNAL_STREAM`` is taken out: who we start is not connected to it.
+    :raises OSError: the file cannot be opened.
+    """
+    journal = environment.pop("JOURNAL_STREAM", "")
+    handler: logging.Handler = _Stderr() if file is None else LogFile(file)
+    to_journal = file is None and _is(2, journal)
+    handler.setFormatter(Json() if format == "json" else Plain(priorities=to_journal))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    logging.raiseExceptions = False
+
+
+def _is(fd: int, journal: str) -> bool:
+    """Whether that is the stream that the variable tells of: device and inode."""
+    status = os.fstat(fd)
+    return journal == f"{status.st_dev}:{status.st_ino}"
+
+
+class Plain(logging.Formatter):
+    """``TIME kurmad: text``; for the journal, which has times of its own, ``<PRIORITY>text``, on every line."""
+
+    def __init__(self, *, priorities: bool) -> None:
+        super().__init__()
+        self._priorities = priorities
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = record.getMessage()
+        if record.exc_info:
+            text += "\n" + self.formatException(record.exc_info)
+        if self._priorities:
+            priority = _PRIORITIES.get(record.levelno, 6)
+            return "\n".join(f"<{priority}>{line}" for line in text.splitlines())
+        level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
+        return f"{timestamp(record.created)} kurmad: {level}{text}"
+
+
+class Json(logging.Formatter):
+    """An object on each line: ``time``, ``level``, ``message``, and what it is about: ``pod``, ``request``, …"""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields: dict[str, Any] = {
+            "time": timestamp(record.created),
+            "level": record.levelname.lower(),
+            "message": record.getMessage(),
+            **_ABOUT.get(),
+        }
+        pod = getattr(record, "pod", None)
+        if pod is not None:
+            fields["pod"] = pod
+        if record.exc_info:
+            fields["trace"] = self.formatException(record.exc_info)
+        return json.dumps(fields, ensure_ascii=False)
+
+
+class _Handler(logging.Handler):
+    """Writes whole lines to descriptor 2: with one call each, so that lines of several threads and programs do not
+    mix. That nobody reads any more is no failure of what was to be told."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(OSError):
+            self._write((self.format(record) + "\n").encode("utf-8", "backslashreplace"))
+
+    def _write(self, line: bytes) -> None:
+        os.write(2, line)
+
+
+class _Stderr(_Handler):
+    pass
+
+
+class LogFile(_Handler):
+    """A file that is turned over when it is full: ``FILE.1`` is the one before it."""
+
+    def __init__(self, path: str, size: int = SIZE) -> None:
+        super().__init__()
+        self._path = os.path.abspath(path)
+        self._limit = size
+        self._open()
+
+    def _open(self) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        fd = os.open(self._path, flags, 0o600)
+        sys.stdout.flush()
+        os.dup2(fd, 1)
+        os.dup2(fd, 2)
+        os.close(fd)
+        self._size = os.fstat(2).st_size
+
+    def _write(self, line: bytes) -> None:
+        if self._size + len(line) > self._limit:
+            os.rename(self._path, f"{self._path}.1")
+            self._open()
+        self._size += os.write(2, line)
+
+
+__all__ = ["FORMATS", "LEVELS", "SIZE", "Json", "LogFile", "Plain", "about", "set_up"]

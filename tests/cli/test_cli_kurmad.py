@@ -1,0 +1,45 @@
+"""``kurmad`` is ``kurma daemon``, with the options of both."""
+
+import pytest
+
+from kurma_core.cli.kurmad import sorted_words
+from kurma_core.cli.parse import parse
+
+
+@pytest.mark.parametrize(
+    ("words", "same"),
+    [
+        ([], ["daemon"]),
+        (["--help"], ["daemon", "--help"]),
+        (["--version"], ["--version", "daemon"]),
+        (["--dir", "/d"], ["--dir", "/d", "daemon"]),
+        (["--log-format", "json", "--dir=/d"], ["--dir=/d", "daemon", "--log-format", "json"]),
+        (
+            ["--idle-timeout", "5s", "--config", "/c", "--debug"],
+            ["--config", "/c", "--debug", "daemon", "--idle-timeout", "5s"],
+        ),
+        (["--dir"], ["--dir", "daemon"]),
+        (["more"], ["daemon", "more"]),
+    ],
+)
+def test_the_same_in_any_order(words, same):
+    assert sorted_words(words) == same
+
+
+def test_every_option_arrives():
+    words = [
+        "--log-level",
+        "debug",
+        "--dir",
+        "/d",
+        "--log-file",
+        "/l",
+        "--log-format=json",
+        "--idle-timeout",
+        "1m",
+    ]
+    call = parse(sorted_words(words))
+    assert call is not None
+    assert call.path == ("daemon",)
+    assert call.globals["dir"] == "/d"
+    assert call.values == {"log_level": "debug", "log_file": "/l", "log_format": "json", "idle_timeout": "1m"}

@@ -1,0 +1,101 @@
+"""The daemon's log: for people, for the journal, for programs."""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+
+import pytest
+
+from kurma_core.daemon import log
+
+SAYS = """
+import logging, os, sys
+from kurma_core.daemon import log
+status = os.fstat(2)
+environment = {"JOURNAL_STREAM": sys.argv[3] or f"{status.st_dev}:{status.st_ino}"}
+log.set_up(sys.argv[1], sys.argv[2], environment, sys.argv[4] or None)
+assert not environment
+logger = logging.getLogger("kurmad")
+logger.debug("a detail")
+with log.about(request="GET /v1/pods"):
+    logger.info("words \\udcff")
+logger.error("pod %s: oh", "u", extra={"pod": "u"})
+try:
+    raise ValueError("x")
+except ValueError:
+    logger.exception("a mistake")
+"""
+
+
+def said(level="info", format="plain", journal="1:1", file=""):
+    command = [sys.executable, "-c", SAYS, level, format, journal, file]
+    done = subprocess.run(command, capture_output=True, check=True)
+    assert done.stdout == b""
+    return done.stderr.decode().splitlines()
+
+
+def test_for_people():
+    lines = said()
+    assert [line.split(" ", 1)[1] for line in lines[:3]] == [
+        "kurmad: words \\udcff",
+        "kurmad: error: pod u: oh",
+        "kurmad: error: a mistake",
+    ]
+    assert lines[0].split()[0].endswith("Z")
+    assert lines[-1] == "ValueError: x"
+    assert any("a detail" in line for line in said("debug"))
+    assert not any("words" in line for line in said("warning"))
+
+
+def test_for_the_journal():
+    """Each line has its priority: the lines of a trace, too."""
+    lines = said(journal="")
+    assert lines[:3] == ["<6>words \\udcff", "<3>pod u: oh", "<3>a mistake"]
+    assert all(line.startswith("<3>") for line in lines[2:])
+
+
+def test_for_programs():
+    first, second, third = map(json.loads, said(format="json"))
+    assert (first["level"], first["request"]) == ("info", "GET /v1/pods")
+    assert first["time"].endswith("Z")
+    assert {name: second[name] for name in ("level", "message", "pod")} == {
+        "level": "error",
+        "message": "pod u: oh",
+        "pod": "u",
+    }
+    assert "request" not in second
+    assert third["trace"].endswith("ValueError: x")
+
+
+def test_a_file_is_standard_error_and_is_turned_over(tmp_path, monkeypatch):
+    path = tmp_path / "log"
+    script = SAYS.replace(
+        "logger = ",
+        'log.SIZE = 0; logging.getLogger().handlers[0]._limit = 1000; os.write(2, b"others\\n"); logger = ',
+    ).replace('logger.debug("a detail")', '[logger.info("x" * 100) for _ in range(20)]')
+    subprocess.run([sys.executable, "-c", script, "info", "plain", "1:1", str(path)], check=True)
+    assert path.stat().st_size <= 1000
+    older = tmp_path / "log.1"
+    assert 800 <= older.stat().st_size <= 1000
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["log", "log.1"]
+    assert path.stat().st_mode & 0o777 == 0o600
+    again = said(file=str(path))  # what stands there already counts
+    assert again == []
+    assert "others" not in path.read_text()
+
+
+def test_nobody_reads_any_more():
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-c", SAYS + "\nprint('lives')", "info", "plain", "1:1", ""]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=write)
+    os.close(write)
+    assert (done.returncode, done.stdout) == (0, b"lives\n")
+
+
+def test_levels_are_those_of_logging():
+    assert [logging.getLevelName(level.upper()) for level in log.LEVELS] == [10, 20, 30, 40]
+    with pytest.raises(OSError, match="No such file"):
+        log.LogFile("/nowhere/log")

@@ -1,0 +1,188 @@
+"""A daemon that is started for a pod that outlives its command, and that ends when nobody needs it any more."""
+
+import contextlib
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+
+import pytest
+
+from kurma_core.client import Settings, connect, starting
+from kurma_core.client.remote import RemoteClient
+from kurma_core.errors import HostError, KurmaError, PrivilegeError, UsageError
+from kurma_core.linux.lockfile import locked
+from tests.integration.pods.support import alive, until
+
+pytestmark = pytest.mark.root
+#: A pod that outlives this process; its UUID and its owner's PID are printed.
+DETACHED = """
+import json, sys
+from kurma_core.appc.template import PodTemplate
+from kurma_core.client import Settings, connect
+from kurma_core.pods.request import PodRequest
+config, state, template = sys.argv[1:]
+with connect(Settings(config, state), start=True) as client:
+    record = client.prepare(PodRequest(PodTemplate.parse(json.loads(template))))
+    record = client._ask("POST", ("pods", record.uuid, "start"))
+    print(record["uuid"], record["owner"], record["state"])
+"""
+
+
+class Starter:
+    """Starts daemons by asking for them, and knows which there are."""
+
+    def __init__(self, house):
+        self.house = house
+        self.run = f"{house.state}/run"
+
+    def connect(self, **settings):
+        return connect(Settings(self.house.config_file, self.house.state, **settings), start=True)
+
+    def begin(self, script="sleep 1000"):
+        """A process that asks for a pod that runs on."""
+        words = [self.house.config_file, self.house.state, json.dumps(self.house.template({"main": script}))]
+        command = [sys.executable, "-c", DETACHED, *words]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def daemons(self):
+        """PIDs of the daemons that run for this state directory."""
+        found = []
+        for pid in filter(str.isdecimal, os.listdir("/proc")):
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline") as file:
+                words = file.read().split("\0")
+                if starting._PROGRAM in words and self.house.state in words and alive(int(pid)):
+                    found.append(int(pid))
+        return found
+
+    def end(self):
+        for pid in self.daemons():
+            os.kill(pid, signal.SIGTERM)
+        until(lambda: not self.daemons(), "the end of the daemons")
+
+
+@pytest.fixture
+def starter(make_house):
+    starter = Starter(make_house({"stop_timeout": 1}))
+    yield starter
+    starter.end()
+
+
+def test_twenty_at_once_get_one_daemon_and_twenty_pods(starter):
+    asking = [starter.begin() for _ in range(20)]
+    answers = [process.communicate(timeout=90) for process in asking]
+    assert [error for _, error in answers if error] == []
+    said = [out.split() for out, _ in answers]
+    assert [process.returncode for process in asking] == [0] * 20
+    assert {state for _, _, state in said} == {"running"}
+    assert len({uuid for uuid, _, _ in said}) == 20
+    (daemon,) = starter.daemons()
+    assert {int(owner) for _, owner, _ in said} == {daemon}
+
+
+def test_the_daemon_has_nothing_of_its_caller(starter, tmp_path, monkeypatch):
+    """Neither terminal nor descriptors, directory, umask, ignored signals or secrets."""
+    read, write = os.pipe()
+    os.set_inheritable(write, True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KURMA_PASSPHRASE", "a secret")
+    monkeypatch.setenv("https_proxy", "http://proxy.example")
+    before = os.umask(0o077)
+    ignored = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with starter.connect() as client:
+            assert isinstance(client, RemoteClient)
+            assert client.pods() is not None
+    finally:
+        signal.signal(signal.SIGHUP, ignored)
+        os.umask(before)
+    os.close(write)
+    assert os.read(read, 1) == b""  # nobody has its other end
+    os.close(read)
+    (pid,) = starter.daemons()
+    assert os.getsid(pid) not in (pid, os.getsid(0))
+    with pytest.raises(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)
+    assert os.readlink(f"/proc/{pid}/cwd") == "/"
+    links = [os.readlink(f"/proc/{pid}/fd/{number}") for number in range(3)]
+    assert links == ["/dev/null", f"{starter.run}/kurmad.log", f"{starter.run}/kurmad.log"]
+    with open(f"/proc/{pid}/environ") as file:
+        environment = dict(pair.split("=", 1) for pair in file.read().split("\0") if pair)
+    assert "KURMA_PASSPHRASE" not in environment
+    assert environment["https_proxy"] == "http://proxy.example"
+    with open(f"/proc/{pid}/status") as file:
+        fields = dict(line.split(":\t", 1) for line in file.read().splitlines() if ":\t" in line)
+    assert fields["Umask"] == "0022"
+    assert not int(fields["SigIgn"], 16) & 1
+    assert stat.S_IMODE(os.stat(f"{starter.run}/kurmad.log").st_mode) == 0o600
+    with open(f"{starter.run}/kurmad.log") as file:
+        assert f"kurmad: serves {starter.house.state} at" in file.read()
+
+
+def test_who_cannot_be_served_is_told_why(starter, monkeypatch):
+    with pytest.raises(UsageError, match="--host local goes by way of none"):
+        starter.connect(host="local")
+    with pytest.raises(HostError, match=r"cannot reach the daemon at /nowhere/kurmad\.sock"):
+        starter.connect(host="unix:/nowhere/kurmad.sock")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "geteuid", lambda: 1000)
+        with pytest.raises(PrivilegeError, match=f"no kurmad serves {starter.house.state} for you"):
+            starter.connect()
+    assert starter.daemons() == []
+
+
+def test_what_keeps_it_from_starting_is_the_callers_error(starter, monkeypatch):
+    # Somebody has the lock of a daemon, and does not listen.
+    with locked(f"{starter.run}/kurmad.lock"), pytest.raises(HostError) as caught:
+        starter.connect()
+    assert str(caught.value) == f"a kurmad serves {starter.house.state} already"
+    # What ends it before it can say anything.
+    monkeypatch.setattr(starting, "_PROGRAM", "import os; print('oh dear', file=open(2, 'w')); os._exit(1)")
+    with pytest.raises(HostError, match="ended before it was ready") as caught:
+        starter.connect()
+    assert caught.value.hint == f"its log: {starter.run}/kurmad.log"
+    with open(f"{starter.run}/kurmad.log") as file:
+        assert file.read().endswith("oh dear\n")
+
+
+def test_it_ends_when_it_has_had_nothing_to_do(starter, kurmad):
+    daemon = kurmad("--idle-timeout", "0.5", house=starter.house)
+    with connect(Settings(starter.house.config_file, starter.house.state)) as client:
+        assert isinstance(client, RemoteClient)
+        time.sleep(1)  # somebody is connected
+        record = client.prepare(starter.house.request("trap 'exit 3' TERM; while :; do sleep 0.1; done"))
+        client._ask("POST", ("pods", record.uuid, "start"))
+    time.sleep(1)  # it owns a pod
+    assert daemon.process.poll() is None
+    with connect(Settings(starter.house.config_file, starter.house.state)) as client:
+        client.stop(record.uuid)
+    assert daemon.process.wait(5) == 0
+    assert not os.path.exists(daemon.socket)
+    assert "ends: nothing to do for 0.5 seconds" in daemon.log.read_text()
+    assert starter.house.client.pod(record.uuid).exit_code == 3
+
+
+def test_nobody_meets_a_daemon_that_ends(starter, monkeypatch):
+    """Daemons that end as soon as they can, and callers that come all the time: each is served."""
+    monkeypatch.setattr(starting, "IDLE", "0.01s")
+    seen = set()
+    deadline = time.monotonic() + 5
+    for number in range(1000):
+        with starter.connect() as client:
+            client._ask("GET", ("version",))
+            seen.update(starter.daemons())
+        time.sleep((number % 20) / 1000)
+        if time.monotonic() > deadline:
+            break
+    assert len(seen) > 3, "the daemons did not end meanwhile"
+
+
+def test_a_daemon_that_cannot_be_started_for_want_of_a_place(make_house, tmp_path):
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "run").write_text("")
+    settings = Settings(make_house().config_file, str(tmp_path / "state"))
+    with pytest.raises(KurmaError, match=f"cannot make the run directory {tmp_path}/state/run: File exists"):
+        connect(settings, start=True)
