@@ -487,12 +487,15 @@ class Stdio:
 
     :param terminal: ``stdin`` is a person's terminal, lent for the time of the call: it may be switched to raw
         mode, and is put back as it was. Signals that the caller gets are for the callee.
+    :param signals: a descriptor from which numbers of signals come, a byte each, for a call-in that is waited for:
+        its caller is in another process. At its end the call-in is asked to end, by SIGTERM. -1: there is none.
     """
 
     stdin: int
     stdout: int
     stderr: int
     terminal: bool = False
+    signals: int = -1
 
 
 class RunningStager(Protocol):

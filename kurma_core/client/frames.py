@@ -11,9 +11,14 @@ A frame is one byte that says what it is, four bytes of length (big-endian), and
 | 4 log | server | texts of the apps' logs: of each its length in four bytes, and ``APP TIME STREAM P|F TEXT`` |
 
 Messages of the client: ``{"is": "resize", "rows": N, "columns": N}``, ``{"is": "stop", "force": bool}``,
-``{"is": "signal", "number": N}``. Of the server: ``{"is": "note", "text": …}``, ``{"is": "progress", …}``,
-``{"is": "prepared", "pod": …}``, ``{"is": "running"}``, and the last one, ``{"is": "result", …}`` or
+``{"is": "signal", "number": N}``; ``{"is": "stdio", "terminal": bool}``, the first one of who lends descriptors,
+which come with it; ``{"is": "go"}``, after "prepared", of who has asked for it.
+
+Of the server: ``{"is": "note", "text": …}``, ``{"is": "progress", …}``, ``{"is": "prepared", "pod": …}``,
+``{"is": "running", "name": …}``, ``{"is": "taken", "bytes": N}``, and the last one, ``{"is": "result", …}`` or
 ``{"is": "error", …}``.
+
+Of input, a client sends at most :data:`WINDOW` bytes that it was not told to be taken.
 """
 
 from __future__ import annotations
@@ -27,6 +32,8 @@ MESSAGE, INPUT, OUTPUT, ERROR, LOG = range(5)
 _HEAD = 5
 #: Bytes of one frame's payload.
 LIMIT = 1 << 20
+#: Bytes of input that may be under way.
+WINDOW = 1 << 18
 
 
 class FrameError(Exception):
@@ -47,6 +54,11 @@ class FrameReader:
     def feed(self, data: bytes) -> None:
         self._buffer += data
 
+    @property
+    def inside(self) -> bool:
+        """Whether the last frame is not whole yet."""
+        return bool(self._buffer)
+
     def frames(self) -> Iterator[tuple[int, bytes]]:
         """Kind and payload of all that are whole. :raises FrameError: there is something else."""
         while len(self._buffer) >= _HEAD:
@@ -60,4 +72,16 @@ class FrameReader:
             yield kind, payload
 
 
-__all__ = ["ERROR", "INPUT", "LIMIT", "LOG", "MESSAGE", "OUTPUT", "PROTOCOL", "FrameError", "FrameReader", "frame"]
+__all__ = [
+    "ERROR",
+    "INPUT",
+    "LIMIT",
+    "LOG",
+    "MESSAGE",
+    "OUTPUT",
+    "PROTOCOL",
+    "WINDOW",
+    "FrameError",
+    "FrameReader",
+    "frame",
+]

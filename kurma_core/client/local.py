@@ -135,6 +135,10 @@ class LocalClient(ImageCalls, TrustCalls):
 
             service_manager.tell(self.settings.service, text)
 
+    def log_files(self, reference: str) -> list[tuple[str, str]]:
+        """The logs of a pod's apps: (app, name of the file)."""
+        return self._logs_of(self._pods.pod(reference))
+
     @staticmethod
     def _logs_of(record: PodRecord, app: str | None = None) -> list[tuple[str, str]]:
         if app is not None:

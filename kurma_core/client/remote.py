@@ -6,6 +6,7 @@ made of the client that does all of it there.
 
 from __future__ import annotations
 
+import functools
 import json
 from urllib.parse import quote, urlencode
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from kurma_core.client import Settings
+    from kurma_core.client.foreground import Stream
     from kurma_core.config import Config
     from kurma_core.hookspecs import Progress, Stdio
     from kurma_core.models import LogText, PodRecord
@@ -92,22 +94,134 @@ class RemoteClient(LocalClient):
         progress: Progress | None = None,
         prepared: Callable[[PodRecord], None] = lambda _: None,
     ) -> PodRecord:
-        from kurma_core.client.foreground import follow
         from kurma_core.pods import request_json
 
-        with self._upgraded(("pods", "run"), request_json.to_json(request)) as connection:
-            return follow(connection, self.settings.note, output, prepared)
+        typed = request.terminal is not None and request.interactive == request.terminal
+        body = request_json.to_json(request)
+        return self._in_front(("pods", "run"), stdio, output, {"hold": True}, body, typed=typed, prepared=prepared)
 
-    def _upgraded(self, path: tuple[str, ...], body: Json) -> wire.Connection:
-        """A connection that speaks frames from here on."""
+    def start(self, reference: str, stdio: Stdio, output: Callable[[LogText], None]) -> PodRecord:
+        return self._in_front(("pods", reference, "foreground"), stdio, output)
+
+    def restart(self, reference: str, stdio: Stdio, output: Callable[[LogText], None]) -> PodRecord:
+        return self.start(self.stop(reference).uuid, stdio, output)
+
+    def _in_front(
+        self,
+        path: tuple[str, ...],
+        stdio: Stdio,
+        output: Callable[[LogText], None],
+        query: Mapping[str, Json] | None = None,
+        body: Json = None,
+        *,
+        typed: bool = False,
+        prepared: Callable[[PodRecord], None] = lambda _: None,
+    ) -> PodRecord:
+        """A pod that the daemon runs and that is shown here, to its end."""
+        from kurma_core.client.foreground import OF_TERMINALS, Lent, Shower
+        from kurma_core.pods.foreground import Signals
+
+        def tell(message: Json) -> None:
+            if message["is"] == "prepared":
+                prepared(values.pod(message["pod"]))
+                stream.say(**{"is": "go"})
+            elif message["is"] == "running":
+                shower.runs = True
+                self._tell_service(f"READY=1\nSTATUS=pod {message['name']} runs")
+
+        also = OF_TERMINALS if stdio.terminal else ()
+        with Lent(stdio, typed=typed), Signals(taken=self.settings.signals, also=also) as signals:
+            signals.settle()
+            with self._stream(path, stdio, tell, query, body) as stream:
+                shower = Shower(
+                    stream, signals, output, stdio.stdout, functools.partial(self._tell_service, "STOPPING=1")
+                )
+                return values.pod(shower.follow())
+
+    def enter(
+        self,
+        reference: str,
+        app: str | None,
+        command: tuple[str, ...],
+        stdio: Stdio,
+        *,
+        user: str | None = None,
+        group: str | None = None,
+        environment: tuple[tuple[str, str], ...] = (),
+        working_directory: str | None = None,
+        terminal: bool = False,
+    ) -> int:
+        from kurma_core.client.foreground import Lent, call_in
+
+        body = {
+            "app": app,
+            "exec": list(command),
+            "user": user,
+            "group": group,
+            "environment": [{"name": name, "value": value} for name, value in environment],
+            "workingDirectory": working_directory,
+            "tty": terminal,
+        }
+        with (
+            Lent(stdio, typed=terminal),
+            self._stream(("pods", reference, "enter"), stdio, body=body) as stream,
+        ):
+            return call_in(stream, stdio)
+
+    def attach(
+        self,
+        reference: str,
+        app: str | None,
+        stdio: Stdio,
+        *,
+        stdin: bool = True,
+        detach_keys: str | None = None,
+    ) -> int:
+        from kurma_core.client.foreground import Lent, call_in
+
+        query = {"app": app, "stdin": str(stdin).lower(), "detachKeys": detach_keys}
+        with (
+            Lent(stdio, typed=stdin),
+            self._stream(("pods", reference, "attach"), stdio, query=query) as stream,
+        ):
+            return call_in(stream, stdio)
+
+    def _stream(
+        self,
+        path: tuple[str, ...],
+        stdio: Stdio,
+        tell: Callable[[Json], None] = lambda message: None,
+        query: Mapping[str, Json] | None = None,
+        body: Json = None,
+    ) -> Stream:
+        """A connection that speaks frames from here on, with our descriptors lent.
+
+        :param tell: gets the messages that are none of all operations.
+        """
+        from kurma_core.client.foreground import Stream
+
+        def told(message: Json) -> None:
+            if message["is"] == "note":
+                self.settings.note(message["text"])
+            else:
+                tell(message)
+
         connection = self._connection.again()
-        headers = {"Connection": "Upgrade", "Upgrade": PROTOCOL, "Content-Type": "application/json"}
-        answer = connection.request("POST", _target(path, None), json.dumps(body, default=dict).encode(), headers)
-        if answer.status != 101:
-            failure = values.error(json.loads(answer.read())["error"])
+        headers = {"Connection": "Upgrade", "Upgrade": PROTOCOL}
+        data = b""
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+            data = json.dumps(body, default=dict).encode()
+        try:
+            answer = connection.request("POST", _target(path, {**(query or {}), "stdio": "lent"}), data, headers)
+            if answer.status != 101:
+                raise values.error(json.loads(answer.read())["error"])
+            stream = Stream(connection, told)
+            stream.lend(stdio)
+        except BaseException:
             connection.close()
-            raise failure
-        return connection
+            raise
+        return stream
 
     def pods(self) -> list[PodRecord]:
         return [values.pod(one) for one in self._ask("GET", ("pods",))]
@@ -168,7 +282,9 @@ class RemoteClient(LocalClient):
 
 def _target(path: tuple[str, ...], query: Mapping[str, Json] | None) -> str:
     target = "/v1/" + "/".join(quote(part, safe="") for part in path)
-    given = [(name, _text(value)) for name, value in (query or {}).items() if value not in (None, False)]
+    given = [
+        (name, _text(value)) for name, value in (query or {}).items() if value is not None and value is not False
+    ]
     return f"{target}?{urlencode(given)}" if given else target
 
 

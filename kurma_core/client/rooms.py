@@ -96,6 +96,11 @@ class Rooms:
         self._services.spawner.open()
 
     @property
+    def services(self) -> Services:
+        """For who owns pods: the daemon."""
+        return self._services
+
+    @property
     def manager(self) -> PodManager:
         """For who owns pods: the daemon."""
         return self._pods

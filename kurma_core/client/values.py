@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     Json = Any
 
 
+def failure(value: Mapping[str, Json]) -> BaseException:
+    """As :func:`error`; what was given up on the way is no error."""
+    return errors.Cancelled(value["message"]) if value["kind"] == "Cancelled" else error(value)
+
+
 def error(value: Mapping[str, Json]) -> errors.KurmaError:
     """The error that the daemon had; one that this Kurma does not know is a plain :class:`KurmaError`.
 
@@ -32,4 +37,4 @@ def pod(value: Mapping[str, Json]) -> PodRecord:
     return PodRecord.from_json(value)
 
 
-__all__ = ["error", "pod"]
+__all__ = ["error", "failure", "pod"]

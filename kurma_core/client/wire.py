@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import _socket
 import os
+import sys
 
 from kurma_core.errors import HostError
 
@@ -139,9 +140,16 @@ class Connection:
         self.send("\r\n".join([*lines, "", ""]).encode("latin-1") + (body or b""))
         return self._answer()
 
-    def send(self, data: bytes) -> None:
-        """:raises HostError: the daemon has gone."""
+    def send(self, data: bytes, fds: tuple[int, ...] = ()) -> None:
+        """:param fds: descriptors that the daemon gets with its first bytes.
+
+        :raises HostError: the daemon has gone.
+        """
         try:
+            if fds:
+                numbers = b"".join([fd.to_bytes(4, sys.byteorder) for fd in fds])
+                sent = self._socket.sendmsg([data], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, numbers)])
+                data = data[sent:]
             self._socket.sendall(data)
         except OSError as error:
             raise self._gone(error.strerror) from None

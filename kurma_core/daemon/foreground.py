@@ -3,113 +3,190 @@ written, and what comes from there stops it. Whoever has gone away is not missed
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
+import select
 import threading
 from typing import TYPE_CHECKING, Any
 
-from kurma_core.client.frames import INPUT, LOG, MESSAGE
+from kurma_core.client.frames import LOG, FrameError
+from kurma_core.daemon.callers import Caller
 from kurma_core.daemon.exchange import Gone
-from kurma_core.hookspecs import Stdio
+from kurma_core.errors import KurmaError
+from kurma_core.pods.logs import Following, LogReader
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from kurma_core.daemon.operations import Call
     from kurma_core.daemon.owners import Running
-    from kurma_core.daemon.streams import Stream
+    from kurma_core.hookspecs import CallInProcess
     from kurma_core.models import LogText
     from kurma_core.pods.request import PodRequest
 
 Json = Any
-_BATCH = 65536
+_BATCH = 1 << 17
+#: Bytes of one text in a frame.
+_LONGEST = 1 << 19
 
 
 def run(call: Call, request: PodRequest) -> Json:
     """Prepares and runs it; how it has ended."""
-    stream = call.stream
-    assert stream is not None
-    record = call.client.prepare(request)
-    stream.tell({"is": "prepared", "pod": record.to_json()})
-    return start(call, record.uuid)
+    front = _Front(call)
+    with Caller(call, shown=False, left=front.left, told=front.told) as caller:
+        record = call.client.prepare(request)
+        try:
+            front.tell_prepared(record.to_json())
+            return front.run(record.uuid, caller)
+        finally:
+            if request.ephemeral and not front.up:
+                _remove(call, record.uuid)
 
 
 def start(call: Call, reference: str) -> Json:
     """Runs a prepared pod, or an ended one again; how it has ended."""
-    stream = call.stream
-    assert stream is not None
-    null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-    stdin = _Input()
-    try:
-        running = call.daemon.launch(reference, Stdio(stdin.read, null, null))
-    finally:
-        os.close(null)
-        stdin.started()
-    with running.reading():
-        ears = _Ears(call, running, stdin)
-        stream.heard = ears.hear
-        stream.start()
-        stream.tell({"is": "running"})
-        _send_logs(stream, call.client.logs(running.uuid, follow=True))
-        record = running.wait()
-    return record.to_json()
+    front = _Front(call)
+    with Caller(call, shown=False, left=front.left, told=front.told) as caller:
+        return front.run(reference, caller)
 
 
-def _send_logs(stream: Stream, texts: Any) -> None:
-    """:raises Gone: nobody reads them."""
-    batch = bytearray()
-    for text in texts:
-        batch += _line(text)
-        stream.send(LOG, bytes(batch))
-        batch.clear()
+def _remove(call: Call, uuid: str) -> None:
+    """An ephemeral pod that has never run."""
+    from kurma_core.cancellation import shielded
+
+    with shielded(), contextlib.suppress(KurmaError):
+        call.client.rm(uuid)
 
 
-def _line(text: LogText) -> bytes:
-    head = f"{text.app} {text.at} {text.stream} {'P' if text.partial else 'F'} ".encode()
-    return len(head + text.text).to_bytes(4, "big") + head + text.text
+class _Front:
+    """One pod in somebody's foreground."""
 
-
-class _Input:
-    """A pipe to the app's standard input."""
-
-    def __init__(self) -> None:
-        self.read, self._write = os.pipe2(os.O_CLOEXEC)
-        self._lock = threading.Lock()
-
-    def started(self) -> None:
-        """The reading end is the app's by now."""
-        os.close(self.read)
-
-    def feed(self, data: bytes) -> None:
-        """:param data: empty: there is no more."""
-        with self._lock:
-            if self._write < 0:
-                return
-            try:
-                if data:
-                    os.write(self._write, data)
-                    return
-            except BrokenPipeError:
-                pass  # the app reads no more
-            os.close(self._write)
-            self._write = -1
-
-
-class _Ears:
-    """What the client says while the pod runs."""
-
-    def __init__(self, call: Call, running: Running, stdin: _Input) -> None:
+    def __init__(self, call: Call) -> None:
+        assert call.stream is not None
         self._call = call
-        self._running = running
-        self._stdin = stdin
+        self._stream = call.stream
+        self._go = threading.Event()
+        self._lock = threading.Lock()
+        self._running: Running | None = None
+        self._ended = -1
 
-    def hear(self, kind: int, payload: bytes) -> None:
-        if kind == INPUT:
-            self._stdin.feed(payload)
-        elif kind == MESSAGE and payload:
-            message = json.loads(payload)
-            if message.get("is") == "stop":
-                self._running.pod.stop(force=bool(message.get("force")))
-        elif kind == MESSAGE:
-            self._stdin.feed(b"")
+    @property
+    def up(self) -> bool:
+        """Whether the pod is the daemon's."""
+        return self._running is not None
+
+    def tell_prepared(self, pod: Json) -> None:
+        """Waits for the client's word, if it wants to be waited for."""
+        self._stream.tell({"is": "prepared", "pod": pod})
+        if self._call.query.get("hold"):
+            with self._call.cancellation.waking(self._go.set):
+                self._go.wait()
+
+    def run(self, reference: str, caller: Caller) -> Json:
+        with contextlib.ExitStack() as stack:
+            running = self._call.daemon.launch(
+                reference, caller.stdio, lambda running: self._is_up(running, caller, stack)
+            )
+            caller.started()
+            self._stream.tell({"is": "running", "name": running.pod.name})
+            self._send_logs(running)
+            return running.wait().to_json()
+
+    def _is_up(self, running: Running, caller: Caller, stack: contextlib.ExitStack) -> None:
+        """The pod is up, and nobody has heard of its end yet."""
+        stack.enter_context(running.reading())
+        self._ended = os.dup(running.pod.fileno())
+        stack.callback(os.close, self._ended)
+        with self._lock:
+            self._running = running
+            if self._call.cancellation.cancelled:  # that moment too late to be given up
+                running.stop(force=False)
+        app = running.pod.typed_into
+        if app is not None:
+            from kurma_core.pods.attach import type_into
+
+            typing = type_into(self._call.client.services, running.pod, app, caller.stdio)
+            if typing is not None:
+                stack.enter_context(_typing(typing, caller))
+
+    def left(self) -> None:
+        """The client has gone: what has come up goes on, what has not is given up."""
+        with self._lock:
+            if self._running is None:
+                self._call.cancellation.cancel()
+
+    def told(self, message: dict[str, Json]) -> None:
+        if message["is"] == "go":
+            self._go.set()
+        elif message["is"] == "stop":
+            with self._lock:
+                if self._running is None:
+                    self._call.cancellation.cancel()
+                else:
+                    self._running.stop(force=message.get("force") is True)
+        else:
+            raise FrameError(f"a message {message['is']!r:.40}, which nobody understands")
+
+    def _send_logs(self, running: Running) -> None:
+        """:raises Gone: nobody reads them."""
+        apps = self._call.client.log_files(running.uuid)
+        with LogReader(running.directory, apps, newcomers=True) as reader, Following(reader) as following:
+            poll = select.poll()
+            poll.register(following, select.POLLIN)
+            poll.register(self._ended, select.POLLIN)
+            gone = self._stream.watch(poll)
+            ready: list[int] = []
+            while self._ended not in ready:
+                self._send(reader.present())
+                ready = [fd for fd, _ in poll.poll()]
+                if gone in ready:
+                    raise Gone
+                following.more()
+            following.over()
+            self._send(reader.rest())
+
+    def _send(self, texts: Iterable[LogText]) -> None:
+        batch, size = [], 0
+        for text in texts:
+            for piece in _pieces(text):
+                batch.append(piece)
+                size += len(piece)
+            if size > _BATCH:
+                self._stream.send(LOG, b"".join(batch))
+                batch, size = [], 0
+        if batch:
+            self._stream.send(LOG, b"".join(batch))
 
 
-__all__ = ["Gone", "run", "start"]
+@contextlib.contextmanager
+def _typing(call: CallInProcess, caller: Caller) -> Iterator[None]:
+    """What is typed goes to the app, and signals to what carries it there, until the block is left."""
+
+    def wait() -> None:
+        with contextlib.suppress(KurmaError):
+            call.wait()
+
+    thread = threading.Thread(target=wait, name="typing", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        caller.hang_up()
+        thread.join()
+
+
+def _pieces(text: LogText) -> Iterator[bytes]:
+    """As they stand in a frame: what is long, in parts."""
+    rest, partial = text.text, text.partial
+    while len(rest) > _LONGEST:
+        yield _piece(text, True, rest[:_LONGEST])
+        rest = rest[_LONGEST:]
+    yield _piece(text, partial, rest)
+
+
+def _piece(text: LogText, partial: bool, data: bytes) -> bytes:
+    head = f"{text.app} {text.at} {text.stream} {'P' if partial else 'F'} ".encode()
+    return (len(head) + len(data)).to_bytes(4, "big") + head + data
+
+
+__all__ = ["run", "start"]

@@ -64,15 +64,23 @@ class Daemon:
     def manager(self) -> PodManager:
         return self.client.manager
 
-    def launch(self, reference: str, stdio: Stdio | None = None, *, again: bool = False) -> Running:
+    def launch(
+        self,
+        reference: str,
+        stdio: Stdio | None = None,
+        up: Callable[[Running], None] = lambda running: None,
+        *,
+        again: bool = False,
+    ) -> Running:
         """Starts a pod that the daemon owns.
 
         :param stdio: None: it has nothing to read, and nobody to write to but its logs.
+        :param up: see :meth:`Owners.launch`.
         :param again: by its policy.
         """
         null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC) if stdio is None else -1
         try:
-            return self.owners.launch(reference, stdio or Stdio(null, null, null), again=again)
+            return self.owners.launch(reference, stdio or Stdio(null, null, null), up, again=again)
         except KurmaError:
             if not again:
                 with contextlib.suppress(KurmaError):  # there is no such pod, say

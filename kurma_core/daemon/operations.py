@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from kurma_core.cancellation import Cancellation
 from kurma_core.errors import UsageError
 from kurma_core.value import frozen
 
@@ -86,6 +87,8 @@ class Call:
         self.body = body
         #: of an operation of kind ``stream``
         self.stream: Stream | None = None
+        #: cancelled: what is done for this is given up
+        self.cancellation = Cancellation()
 
     @property
     def client(self) -> LocalClient:

@@ -37,6 +37,7 @@ class Running:
         self._ended: Future[PodRecord] = Future()
         self._lock = threading.Lock()
         self._readers = 0
+        self._over = False
         self._then: Callable[[], None] | None = None
 
     @contextlib.contextmanager
@@ -52,6 +53,17 @@ class Running:
                 then = self._then if self._readers == 0 else None
             if then is not None:
                 then()
+
+    def stop(self, *, force: bool) -> None:
+        """Asks the pod to end; does not wait. Nothing happens if it has."""
+        with self._lock:
+            if not self._over:
+                self.pod.stop(force=force)
+
+    def _close(self) -> None:
+        with self._lock:
+            self._over = True
+            self.pod.close()
 
     def wait(self, timeout: float | None = None) -> PodRecord:
         """How it has ended, once it is taken down.
@@ -109,27 +121,38 @@ class Owners:
             left = list(self._pods.values())
             self._pods.clear()
         for running in left:
-            running.pod.close()
+            running._close()
 
     def uuids(self) -> list[str]:
         """Of the pods that are owned here."""
         with self._lock:
             return [running.uuid for running in self._pods.values()]
 
-    def launch(self, reference: str, stdio: Stdio, *, again: bool = False) -> Running:
+    def launch(
+        self,
+        reference: str,
+        stdio: Stdio,
+        up: Callable[[Running], None] = lambda running: None,
+        *,
+        again: bool = False,
+    ) -> Running:
         """Starts a pod and owns it.
 
+        :param up: called once the pod is up, and before anybody looks whether it has ended.
         :param again: see :meth:`PodManager.start`.
         :raises KurmaError: see :meth:`PodManager.start`.
         """
-        return self.take(self._manager().start(reference, stdio, again=again))
+        return self.take(self._manager().start(reference, stdio, again=again), up)
 
-    def take(self, pod: OwnedPod) -> Running:
+    def take(self, pod: OwnedPod, up: Callable[[Running], None] = lambda running: None) -> Running:
         """Owns a pod that is up."""
         fd, running = pod.fileno(), Running(pod)
-        with self._lock:
-            self._pods[fd] = running
-        self._poll.register(fd, select.EPOLLIN | select.EPOLLONESHOT)
+        try:
+            up(running)
+        finally:
+            with self._lock:
+                self._pods[fd] = running
+            self._poll.register(fd, select.EPOLLIN | select.EPOLLONESHOT)
         return running
 
     def running(self, uuid: str) -> Running | None:
@@ -161,7 +184,7 @@ class Owners:
             with self._lock:
                 self._pods.pop(fd, None)
             self._poll.unregister(fd)
-            running.pod.close()
+            running._close()
         running._end(record, failed, lambda: self._then(record))
         self.one_less()
 

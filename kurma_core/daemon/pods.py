@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kurma_core.daemon.foreground import run as run_foreground
+from kurma_core.daemon import foreground, inside
+from kurma_core.daemon.callers import STDIO, Caller
 from kurma_core.daemon.operations import Call, Query, operation
 from kurma_core.pods import request_json
 
@@ -91,6 +92,67 @@ def pod_logs(call: Call) -> Iterator[Json]:
         }
 
 
-@operation("POST", "/v1/pods/run", "Prepare a pod and run it, with its output.", kind="stream", body="PodRequest")
+@operation(
+    "POST",
+    "/v1/pods/run",
+    "Prepare a pod and run it, with its output.",
+    kind="stream",
+    query=(
+        *STDIO,
+        Query("hold", "flag", "wait for the client's word before it is started", default=False),
+    ),
+    body="PodRequest",
+    result="Pod",
+)
 def pod_run(call: Call) -> Json:
-    return run_foreground(call, request_json.from_json(call.body))
+    return foreground.run(call, request_json.from_json(call.body))
+
+
+@operation(
+    "POST",
+    "/v1/pods/{pod}/foreground",
+    "Start a prepared or ended pod, with its output.",
+    kind="stream",
+    query=STDIO,
+    result="Pod",
+)
+def pod_foreground(call: Call) -> Json:
+    return foreground.start(call, call.path["pod"])
+
+
+@operation(
+    "POST",
+    "/v1/pods/{pod}/enter",
+    "Run a command in an app of a running pod.",
+    kind="stream",
+    query=STDIO,
+    body="Command",
+    result="Exit",
+)
+def pod_enter(call: Call) -> Json:
+    command = inside.command(call.body)
+    with Caller(call) as caller:
+        code = call.client.enter(call.path["pod"], stdio=caller.stdio, **command)
+    return {"exitCode": code}
+
+
+@operation(
+    "POST",
+    "/v1/pods/{pod}/attach",
+    "Join a running app: its output from now on, and its standard input.",
+    kind="stream",
+    query=(
+        *STDIO,
+        Query("app", "text", "which; it may be left out where the pod has one"),
+        Query("stdin", "flag", "what is typed goes to the app", default=True),
+        Query("detachKeys", "text", "ctrl-p,ctrl-q; empty: none"),
+    ),
+    result="Exit",
+)
+def pod_attach(call: Call) -> Json:
+    query = call.query
+    with Caller(call) as caller:
+        code = call.client.attach(
+            call.path["pod"], query["app"], caller.stdio, stdin=query["stdin"], detach_keys=query["detachKeys"]
+        )
+    return {"exitCode": code}

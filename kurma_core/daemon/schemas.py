@@ -214,6 +214,17 @@ _PODS: dict[str, Json] = {
 _TRUST = _word("built", "signed", "digest", "local", "unverified")
 
 _IMAGES: dict[str, Json] = {
+    "Command": _wish(
+        "exec",
+        exec=_list(TEXT),
+        app=TEXT,
+        user=TEXT,
+        group=TEXT,
+        environment=_list(_wish("name", "value", name=TEXT, value=TEXT)),
+        workingDirectory=TEXT,
+        tty=FLAG,
+    ),
+    "Exit": _object(exitCode=WHOLE),
     "Image": _object(
         id=TEXT,
         earlyId=_maybe(TEXT),

@@ -4,29 +4,38 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
+import select
 import socket
 import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kurma_core.client.frames import LIMIT, MESSAGE, PROTOCOL, FrameError, FrameReader, frame
-from kurma_core.daemon.exchange import Gone
+from kurma_core.appc.nesting import bounded
+from kurma_core.cancellation import governing
+from kurma_core.client.frames import INPUT, LIMIT, MESSAGE, PROTOCOL, FrameError, FrameReader, frame
+from kurma_core.daemon.exchange import REQUEST_PATIENCE, Gone
 from kurma_core.daemon.operation import Operation, working
-from kurma_core.errors import KurmaError
+from kurma_core.errors import Cancelled, KurmaError, UsageError
 
 if TYPE_CHECKING:
     from kurma_core.daemon.operations import Call, Spec
 
 Json = Any
+_LOG = logging.getLogger("kurmad")
+Hear = Callable[[int, Any], None]
 _PIECE = 65536
+#: Descriptors that a client lends.
+_LENT = 3
 
 
 class Stream:
     """What a handler says to its client, and hears of it.
 
-    One thread reads what comes and calls :attr:`heard`; any thread may send. :attr:`gone` is readable once the
-    client has gone, or has said what is no frame.
+    One thread reads what comes and calls who listens; any thread may send. Whoever says what is no frame, or half
+    of one, is told so and cut off: it is gone then, as one that goes by itself.
     """
 
     def __init__(self, connected: socket.socket, first: bytes) -> None:
@@ -34,19 +43,60 @@ class Stream:
         self._reader = FrameReader(first)
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._read, name="stream", daemon=True)
-        self._gone = os.eventfd(0, os.EFD_CLOEXEC)
-        #: Called for each frame that comes: kind and payload; with ``(MESSAGE, b"")`` once the client has gone.
-        self.heard: Callable[[int, bytes], None] = lambda kind, payload: None
+        self._heard: Hear = lambda kind, value: None
+        self._left: Callable[[], None] = lambda: None
 
-    def start(self) -> None:
-        """Begins to read what the client says."""
-        connected = self._socket
-        connected.settimeout(None)
+    def lent(self) -> tuple[tuple[int, int, int], bool]:
+        """The three descriptors that the client lends, closed by the callee; and whether the first is a person's
+        terminal. Before :meth:`listen`.
+
+        :raises UsageError: something else came. :raises Gone: nothing did.
+        """
+        fds: list[int] = []
+        try:
+            found = self._first(fds)
+            terminal = found is not None and found[0] == MESSAGE and _message(found[1])
+            if not terminal or terminal["is"] != "stdio" or len(fds) != _LENT or self._reader.inside:
+                raise UsageError(
+                    "three descriptors are to come with the first message, and did not",
+                    hint="they pass through unix sockets alone; stdio=frames does without",
+                )
+        except FrameError as error:
+            _close(fds)
+            raise UsageError(f"the stream is broken: {error}") from None
+        except BaseException:
+            _close(fds)
+            raise
+        return (fds[0], fds[1], fds[2]), bool(terminal.get("terminal"))
+
+    def _first(self, fds: list[int]) -> tuple[int, bytes] | None:
+        deadline = time.monotonic() + REQUEST_PATIENCE
+        while True:
+            for found in self._reader.frames():
+                return found
+            self._wait(deadline)
+            space = socket.CMSG_SPACE(4 * (_LENT + 1))
+            data, ancillary, _, _ = self._socket.recvmsg(_PIECE, space, socket.MSG_CMSG_CLOEXEC)
+            for level, kind, content in ancillary:
+                if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                    fds += memoryview(content[: len(content) // 4 * 4]).cast("i")
+            if not data:
+                raise Gone
+            self._reader.feed(data)
+
+    def listen(self, heard: Hear, left: Callable[[], None]) -> None:
+        """Begins to hear what the client says, in another thread.
+
+        :param heard: called for each frame: its kind, and bytes, or the JSON of a message; may raise FrameError.
+        :param left: called once the client has gone.
+        """
+        self._heard, self._left = heard, left
         self._thread.start()
 
-    def fileno(self) -> int:
-        """Readable once the client has gone."""
-        return self._gone
+    def watch(self, poll: select.poll) -> int:
+        """Has that poll wake once the client has gone. :returns: by which descriptor."""
+        poll.register(self._socket, select.POLLRDHUP)
+        return self._socket.fileno()
 
     def send(self, kind: int, payload: bytes) -> None:
         """:raises Gone: nobody reads it."""
@@ -67,44 +117,98 @@ class Stream:
             self._socket.shutdown(socket.SHUT_RDWR)
         if self._thread.ident is not None:
             self._thread.join()
-        os.close(self._gone)
+
+    # -- what comes --
 
     def _read(self) -> None:
         try:
-            while True:
-                for kind, payload in self._reader.frames():
-                    self.heard(kind, payload)
-                data = self._socket.recv(_PIECE)
-                if not data:
-                    break
-                self._reader.feed(data)
-        except (OSError, FrameError):
+            self._hear_all()
+        except FrameError as error:
+            from kurma_core.daemon.dispatch import error_json
+
+            with contextlib.suppress(Gone):
+                self.tell({"is": "error", **error_json(UsageError(f"the stream is broken: {error}"))})
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+        except (OSError, Gone):
             pass
-        os.eventfd_write(self._gone, 1)
-        self.heard(MESSAGE, b"")
+        self._left()
+
+    def _hear_all(self) -> None:
+        deadline: float | None = None
+        while True:
+            for kind, payload in self._reader.frames():
+                deadline = None
+                if kind == INPUT:
+                    self._heard(kind, payload)
+                elif kind == MESSAGE:
+                    self._heard(kind, _message(payload))
+                else:
+                    raise FrameError(f"a client sends no frames of kind {kind}")
+            if not self._reader.inside:
+                deadline = None
+            elif deadline is None:
+                deadline = time.monotonic() + REQUEST_PATIENCE
+            self._wait(deadline)
+            data = self._socket.recv(_PIECE)
+            if not data:
+                return
+            self._reader.feed(data)
+
+    def _wait(self, deadline: float | None) -> None:
+        """Until something comes. :raises FrameError: nothing has by then."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        if not poll.poll(None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000):
+            raise FrameError("the rest of a frame does not come")
+
+
+def _message(payload: bytes) -> dict[str, Json]:
+    """:raises FrameError: it is none."""
+    try:
+        value = json.loads(bounded(payload))
+    except ValueError as error:
+        raise FrameError(f"a message that is no JSON: {error}") from None
+    if not isinstance(value, dict) or not isinstance(value.get("is"), str):
+        raise FrameError("a message that does not say what it is")
+    return value
+
+
+def _close(fds: list[int]) -> None:
+    for fd in fds:
+        os.close(fd)
 
 
 def serve(spec: Spec, call: Call) -> None:
-    """Runs the handler; what it returns, or raises, is the last message."""
-    from kurma_core.daemon.dispatch import error_json, internal
-
-    stream = call.stream = Stream(*call.exchange.upgrade(PROTOCOL))
+    """Runs the handler; what it returns, or raises, is the last message. ``call.cancellation`` gives it up."""
+    connected, first = call.exchange.upgrade(PROTOCOL)
+    connected.settimeout(None)
+    stream = call.stream = Stream(connected, first)
     try:
-        try:
-            with working(Operation(stream.tell)):
-                value = spec.handler(call)
-            stream.tell({"is": "result", "value": value})
-        except KurmaError as error:
-            stream.tell({"is": "error", **error_json(error)})
-        except Gone:
-            raise
-        except Exception as error:
-            stream.tell({"is": "error", **error_json(internal(error))})
-            raise
+        with working(Operation(stream.tell)), governing(call.cancellation):
+            last = _last(spec, call)
+        stream.tell(last)
     except Gone:
         return
     finally:
         stream.close()
+
+
+def _last(spec: Spec, call: Call) -> dict[str, Json]:
+    """:raises Gone: nobody waits for it."""
+    from kurma_core.daemon.dispatch import error_json, internal
+
+    try:
+        return {"is": "result", "value": spec.handler(call)}
+    except KurmaError as error:
+        return {"is": "error", **error_json(error)}
+    except Gone:
+        raise
+    except Cancelled:
+        return {"is": "error", "error": {"kind": "Cancelled", "message": "given up", "exitCode": 130}}
+    except Exception as error:  # noqa: BLE001 (whoever asked is told in one line; the log has the rest)
+        _LOG.exception("%s %s failed", spec.method, call.exchange.path)
+        return {"is": "error", **error_json(internal(error))}
 
 
 __all__ = ["Stream", "serve"]

@@ -115,6 +115,18 @@ class Held:
         except termios.error as error:
             raise OSError(*error.args) from None
 
+    def wait_front(self) -> None:
+        """In the background, this process stops here until it is in front, as a shell has it.
+
+        :raises OSError: the terminal has gone.
+        """
+        import termios
+
+        try:
+            termios.tcsetattr(self._fd, termios.TCSANOW, self._saved)
+        except termios.error as error:
+            raise OSError(*error.args) from None
+
     def restore(self) -> None:
         """As it was found; also from the background. Nothing happens if it is so already, or has gone."""
         import termios

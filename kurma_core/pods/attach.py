@@ -53,7 +53,7 @@ def type_into(services: Services, pod: OwnedPod, app: str, stdio: Stdio) -> Call
         # There is no leaving here: this command is the pod's own.
         arguments = (app, "--no-output", "--detach-keys", "")
         # What it has to say (the app may have ended just now) is said by others.
-        lent = Stdio(stdio.stdin, told, null, terminal=stdio.terminal)
+        lent = Stdio(stdio.stdin, told, null, terminal=stdio.terminal, signals=stdio.signals)
         started: CallInProcess = begin(pod.directory, pod.stager, "attach", arguments, lent)
         os.close(told)
         told = -1

@@ -17,6 +17,11 @@ from kurma_core.errors import Interrupted
 from kurma_core.pods.logs import Following, LogReader
 
 if TYPE_CHECKING:
+    from typing import Protocol
+
+    class CanStop(Protocol):
+        def stop(self, *, force: bool) -> None: ...
+
     from types import FrameType, TracebackType
 
     from kurma_core.models import LogText, PodRecord
@@ -32,11 +37,12 @@ class Signals:
     only make the descriptor readable. So no teardown is ever interrupted by a second Ctrl-C.
 
     :param taken: whether there are any: in a thread of a daemon there are none.
+    :param also: others, that never raise.
     """
 
-    def __init__(self, *, taken: bool = True) -> None:
+    def __init__(self, *, taken: bool = True, also: tuple[int, ...] = ()) -> None:
         self.raising = True
-        self._taken = _SIGNALS if taken else ()
+        self._taken = (*_SIGNALS, *also) if taken else ()
         self._read, self._write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._old: dict[int, signal.Handlers | int | Callable[[int, FrameType | None], object] | None] = {}
 
@@ -56,7 +62,7 @@ class Signals:
         os.close(self._write)
 
     def _came(self, number: int, _: FrameType | None) -> None:
-        if self.raising:
+        if self.raising and number in _SIGNALS:
             self.raising = False
             raise Interrupted(number)
         try:
@@ -71,12 +77,12 @@ class Signals:
     def fileno(self) -> int:
         return self._read
 
-    def take(self) -> int:
-        """How many came since the last time."""
+    def numbers(self) -> bytes:
+        """Those that came since the last time."""
         try:
-            return len(os.read(self._read, 64))
+            return os.read(self._read, 64)
         except BlockingIOError:
-            return 0
+            return b""
 
 
 def run_to_end(
@@ -97,12 +103,12 @@ def run_to_end(
     :param ending: called once, when the pod is asked to stop or has ended.
     """
     with LogReader(pod.directory, apps, newcomers=True) as reader, Following(reader) as following:
-        shown = _Shown(output)
-        stops = _Stops(pod, signals, ending)
+        shown = Shown(output)
+        stops = Stops(pod, signals, ending)
         poll = select.poll()
         for each in (following, signals, pod):
             poll.register(each, select.POLLIN)
-        if _has_reader(stdout):
+        if has_reader(stdout):
             poll.register(stdout, 0)
         ready: list[int] = []
         while pod.fileno() not in ready:
@@ -122,7 +128,7 @@ def run_to_end(
         return pod.finish()
 
 
-def _show(lines: Iterator[LogText], shown: _Shown, stops: _Stops) -> None:
+def _show(lines: Iterator[LogText], shown: Shown, stops: Stops) -> None:
     """Shows lines while somebody reads; an app that never stops writing can be stopped all the same."""
     if shown.closed():
         return
@@ -135,7 +141,7 @@ def _show(lines: Iterator[LogText], shown: _Shown, stops: _Stops) -> None:
     shown.flush()
 
 
-def _has_reader(fd: int) -> bool:
+def has_reader(fd: int) -> bool:
     try:
         mode = os.fstat(fd).st_mode
     except OSError:
@@ -143,10 +149,10 @@ def _has_reader(fd: int) -> bool:
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
 
 
-class _Stops:
+class Stops:
     """Asks the pod to stop once for the first signal, and by force for the second."""
 
-    def __init__(self, pod: OwnedPod, signals: Signals, ending: Callable[[], None]) -> None:
+    def __init__(self, pod: CanStop, signals: Signals, ending: Callable[[], None]) -> None:
         self._pod = pod
         self._ending = ending
         self._ends = False
@@ -154,7 +160,7 @@ class _Stops:
         self.asked = 0
 
     def look(self) -> None:
-        for _ in range(self._signals.take()):
+        for _ in self._signals.numbers():
             self.ask()
 
     def end(self) -> None:
@@ -168,7 +174,7 @@ class _Stops:
         self.asked += 1
 
 
-class _Shown:
+class Shown:
     """Output until nobody reads it any more."""
 
     def __init__(self, output: Callable[[LogText], None]) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kurma_core import hookspecs
-from kurma_core.cancellation import shielded
+from kurma_core.cancellation import check, shielded
 from kurma_core.errors import HostError, KurmaError, PodDamagedError, PodNotFoundError, StagerError
 from kurma_core.hookspecs import AppSetup, PodSetup
 from kurma_core.linux.cgroups import CgroupTree
@@ -321,6 +321,7 @@ def bring_up(launch: Launch) -> None:
     if launch.readied is None:
         launch.record(**planned_steps(launch))
     for step in STEPS:
+        check()
         step.do(launch)
 
 

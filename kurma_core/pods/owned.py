@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from kurma_core.cancellation import current, shielded
 from kurma_core.errors import HostError, KurmaError, PodDamagedError, PodError, PodNotFoundError, PodStateError
 from kurma_core.linux.clock import timestamp
 from kurma_core.linux.process import boot_id
@@ -66,6 +68,10 @@ class OwnedPod:
     @property
     def uuid(self) -> str:
         return self._launch.document.uuid
+
+    @property
+    def name(self) -> str:
+        return self._launch.document.name
 
     @property
     def directory(self) -> str:
@@ -138,7 +144,8 @@ class OwnedPod:
         try:
             try:
                 bring_up(launch)
-                running = self.stager.wait_running(timeout)
+                with current().waking(lambda: self.stager.signal(signal.SIGKILL)):
+                    running = self.stager.wait_running(timeout)
                 if running:
                     # Not if somebody stops it already.
                     launch.directory.change_state(only_in=("starting",), state="running")
@@ -146,7 +153,8 @@ class OwnedPod:
                 settled()
         except BaseException as error:
             reason = error.message if isinstance(error, KurmaError) else str(error) or type(error).__name__
-            self._end({"state": "errored", "reason": reason, "exitCode": 125})
+            with shielded():
+                self._end({"state": "errored", "reason": reason, "exitCode": 125})
             raise
         if running:
             self._events.tell("running", launch.document)

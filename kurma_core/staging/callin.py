@@ -76,6 +76,7 @@ class CallIn:
     ) -> None:
         self._document_timeout = document_timeout
         self._terminal = _lent(stdio)  # as it is before anybody changes it
+        self._signals = stdio.signals
         self._ended = False
         self._verb = os.path.basename(argv[0])
         home = CgroupTree(f"{cgroup}/callins")
@@ -163,12 +164,32 @@ class CallIn:
             if self._ours is not None:
                 self._hand_over(self._ours)
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if not process.wait_pidfd(self._process.pidfd, left):
+            if not self._wait_ended(left):
                 raise StagerError(f"the stager's call-in {self._verb!r} did not answer within {timeout:g} s")
             return process.exit_status(self._process.pidfd)
         except BaseException:
             self._kill()
             raise
+
+    def _wait_ended(self, timeout: float | None) -> bool:
+        """Whether it has ended by then. Signals that come for it meanwhile are passed on."""
+        if self._signals < 0:
+            return process.wait_pidfd(self._process.pidfd, timeout)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        poll = select.poll()
+        poll.register(self._process.pidfd, select.POLLIN)
+        poll.register(self._signals, select.POLLIN)
+        while True:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
+            ready = [fd for fd, _ in poll.poll(left)]
+            if self._process.pidfd in ready or not ready:
+                return bool(ready)
+            numbers = os.read(self._signals, 64)
+            if not numbers:  # who asked for it has gone
+                poll.unregister(self._signals)
+                numbers = bytes([signal.SIGTERM])
+            for number in numbers:
+                self._signal(number)
 
     def answer(self, output: int, limit: int, timeout: float) -> tuple[bytes, int]:
         """What it prints, and its exit code; for a call-in without a document.

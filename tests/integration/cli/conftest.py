@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ class Command:
             "KURMA_DIR": str(directory / "state"),
             "KURMA_CONFIG": str(directory / "kurma.json"),
         }
+        self.directory = directory
         self.image = image
 
     def __call__(self, *words: str, **more: Any) -> subprocess.CompletedProcess[str]:
@@ -68,13 +70,41 @@ def kurma_command(tmp_path_factory: pytest.TempPathFactory) -> Command:
     return command
 
 
+@pytest.fixture(scope="session")
+def kurmad_command(kurma_command: Command, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
+    """The same, on a state directory of its own that a kurmad serves."""
+    directory = tmp_path_factory.mktemp("kurmad-cli")
+    command = Command(directory, kurma_command.image)
+    command.out("stager", "build", "default")
+    with open(f"{directory}/kurmad.log", "wb") as log:
+        daemon = subprocess.Popen([*KURMA, "daemon"], env=command.environment, stderr=log)
+    deadline = time.monotonic() + 20
+    while not os.path.exists(f"{directory}/state/run/kurmad.sock"):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    yield command
+    daemon.terminate()
+    assert daemon.wait(20) == 0
+
+
 @pytest.fixture
-def kurma(kurma_command: Command) -> Iterator[Command]:
-    """The same; whatever pods a test leaves are removed."""
-    yield kurma_command
-    pods = kurma_command.out("list", "--no-legend").split("\n")
+def way(request: pytest.FixtureRequest) -> str:
+    """How commands work: ``here``, in process, or ``kurmad``, by way of a daemon (see ``both_ways``)."""
+    return str(getattr(request, "param", "here"))
+
+
+#: A mark of tests that are run in process and by way of a daemon.
+both_ways = pytest.mark.parametrize("way", ["here", "kurmad"], indirect=True)
+
+
+@pytest.fixture
+def kurma(kurma_command: Command, kurmad_command: Command, way: str) -> Iterator[Command]:
+    """A command; whatever pods a test leaves are removed."""
+    command = kurmad_command if way == "kurmad" else kurma_command
+    yield command
+    pods = command.out("list", "--no-legend").split("\n")
     for line in filter(None, pods):
-        kurma_command("rm", "--force", line.split()[0])
+        command("rm", "--force", line.split()[0])
 
 
 @pytest.fixture

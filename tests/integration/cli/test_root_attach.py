@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.cli.conftest import KURMA
+from tests.integration.cli.callins import call_ins
+from tests.integration.cli.conftest import KURMA, both_ways
 from tests.integration.cli.person import PATIENCE, Person
 
 pytestmark = pytest.mark.root
@@ -78,16 +79,16 @@ def attached(begin: Any) -> Callable[..., subprocess.Popen[bytes]]:
 def _watches(client: int) -> bool:
     """Whether a call-in below it follows the log."""
     try:
-        with open(f"/proc/{client}/task/{client}/children") as file:
-            for child in file.read().split():
-                for fd in os.listdir(f"/proc/{child}/fd"):
-                    if "inotify" in os.readlink(f"/proc/{child}/fd/{fd}"):
-                        return True
+        for call_in in call_ins(client):
+            for fd in os.listdir(f"/proc/{call_in}/fd"):
+                if "inotify" in os.readlink(f"/proc/{call_in}/fd/{fd}"):
+                    return True
     except OSError:
         pass
     return False
 
 
+@both_ways
 def test_run_with_a_terminal(kurma: Any, at_terminal: Any) -> None:
     """The app has a terminal of the right size from its first moment on; it is its console; Ctrl-C is its own."""
     script = (
@@ -126,6 +127,7 @@ def test_a_terminal_in_a_user_namespace(kurma: Any, at_terminal: Any) -> None:
     assert person.settings() == person.before
 
 
+@both_ways
 def test_run_with_a_terminal_is_resized_and_stopped(kurma: Any, at_terminal: Any) -> None:
     script = "trap 'stty size' WINCH; trap 'echo bye; exit 4' TERM; echo ready; while :; do sleep 0.05; done"
     person = at_terminal(*run_words(kurma, "sized", "-it", script=script))
@@ -139,6 +141,7 @@ def test_run_with_a_terminal_is_resized_and_stopped(kurma: Any, at_terminal: Any
     assert person.settings() == person.before
 
 
+@both_ways
 def test_the_foreground_killed_leaves_pod_and_terminal_as_they_should_be(kurma: Any, at_terminal: Any) -> None:
     person = at_terminal(
         *run_words(kurma, "left", "-it", script="echo ready; while read x; do echo got $x; done; exit 3")
@@ -164,6 +167,7 @@ def test_a_terminal_without_input(kurma: Any) -> None:
     assert (done.returncode, done.stdout) == (0, "terminal\n")
 
 
+@both_ways
 def test_a_terminal_without_a_person(kurma: Any) -> None:
     done = kurma(*run_words(kurma, "piped", "--rm", "-it", script="stty -echo; cat; exit 6"), input="one\ntwo\n")
     assert done.returncode == 6
@@ -171,6 +175,7 @@ def test_a_terminal_without_a_person(kurma: Any) -> None:
     assert "standard input is no terminal" in done.stderr
 
 
+@both_ways
 def test_attach_and_detach(kurma: Any, at_terminal: Any) -> None:
     """Several at once see all from then on; keys of one's own; the app and the others notice no leaving."""
     script = 'echo early; while read x; do echo "<$x>"; stty size; done'
@@ -242,6 +247,7 @@ def test_the_pods_end_while_many_are_at_it(kurma: Any, at_terminal: Any, how: st
     assert all(person.settings() == person.before for person in (first, *others))
 
 
+@both_ways
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_signals_end_an_attach_and_not_the_app(kurma: Any, at_terminal: Any, attached: Any, number: int) -> None:
     first = at_terminal(*run_words(kurma, "kept", "-it", script="echo ready; read x; echo got $x"))
@@ -267,6 +273,7 @@ def test_signals_end_an_attach_and_not_the_app(kurma: Any, at_terminal: Any, att
     assert job.returncode == 0
 
 
+@both_ways
 def test_input_of_several_ends_with_the_last(kurma: Any, begin: Any, attached: Any) -> None:
     """As with podman. Who just leaves ends nothing."""
     process = begin(*run_words(kurma, "fed", "-i", script="echo ready; exec cat"))
@@ -299,6 +306,7 @@ def test_input_of_several_ends_with_the_last(kurma: Any, begin: Any, attached: A
         assert out.endswith(b"from one\nfrom two\n"), out
 
 
+@both_ways
 def test_a_megabyte_into_an_app_and_out_of_it(kurma: Any) -> None:
     """An app that reads slowly is waited for; all of it comes through."""
     data = os.urandom(1 << 20)
@@ -309,6 +317,7 @@ def test_a_megabyte_into_an_app_and_out_of_it(kurma: Any) -> None:
     assert (process.returncode, process.stdout) == (0, data)
 
 
+@both_ways
 def test_streams_and_the_exit_code(kurma: Any, begin: Any, attached: Any) -> None:
     """Also of who has not read it all by the time that the app, and the pod with it, ends."""
     script = "trap 'seq 1 50000; echo err >&2; exit 42' USR1; echo up; while :; do sleep 0.05; done"
@@ -324,6 +333,7 @@ def test_streams_and_the_exit_code(kurma: Any, begin: Any, attached: Any) -> Non
     assert process.wait(PATIENCE) == 42
 
 
+@both_ways
 def test_a_flood_reaches_who_reads_and_is_not_held_up_by_who_does_not(
     kurma: Any, begin: Any, attached: Any
 ) -> None:

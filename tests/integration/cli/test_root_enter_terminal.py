@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.integration.cli.callins import call_ins
 from tests.integration.cli.conftest import KURMA
 from tests.integration.cli.person import PATIENCE, Person
 
@@ -159,13 +160,8 @@ def test_a_resize_that_only_the_client_is_told_of(kurma_command: Any, pod: str, 
 
 
 def _callin(client: int) -> int:
-    with open(f"/proc/{client}/task/{client}/children") as file:
-        children = [int(word) for word in file.read().split()]
-    for child in children:
-        with open(f"/proc/{child}/cmdline", "rb") as file:
-            if b"/opt/stager/" in file.read():
-                return child
-    raise AssertionError(f"none of {children} is a call-in")
+    (found,) = call_ins(client)
+    return found
 
 
 def test_a_megabyte_pasted_comes_through_whole(kurma_command: Any, pod: str, at_terminal: Any) -> None:

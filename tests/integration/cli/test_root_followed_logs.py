@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.integration.cli.conftest import both_ways
+
 pytestmark = pytest.mark.root
 
 LINES = 200_000
@@ -23,6 +25,7 @@ def small_logs(kurma: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> A
     return kurma
 
 
+@both_ways
 @pytest.mark.parametrize("how", ["run", "logs"])
 def test_a_reader_that_was_stopped_reads_on(small_logs: Any, tmp_path: Path, how: str) -> None:
     """Eight megabytes went by while it stood still, and the log keeps an eighth of one."""
