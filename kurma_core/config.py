@@ -143,6 +143,19 @@ class GrantConfig:
 
 
 @frozen
+class InitialPodConfig:
+    """A pod that a daemon keeps running.
+
+    :param name: the pod's, and what the entry is known by; of an entry that is a locator, None.
+    :param template: as :meth:`kurma_core.appc.template.PodTemplate.parse` reads it.
+    """
+
+    name: str | None
+    key: str
+    template: Mapping[str, Json]
+
+
+@frozen
 class Config:
     """The effective configuration.
 
@@ -174,6 +187,8 @@ class Config:
     trusted_host_keys: tuple[str, ...]
     host_image_digests: Mapping[str, str]
     grants: Mapping[str, GrantConfig]
+    initial_pods: tuple[InitialPodConfig, ...]
+    prefetch_images: tuple[str, ...]
     registries: RegistriesConfig
     limits: LimitsConfig
     userns: str
@@ -381,6 +396,8 @@ def _config(values: dict[str, Json], origins: dict[str, str], directory: str, fi
         trusted_host_keys=tuple(values["trusted_host_keys"]),
         host_image_digests=MappingProxyType(values["host_image_digests"]),
         grants=MappingProxyType({name: _grant(name, item, origins) for name, item in values["grants"].items()}),
+        initial_pods=_initial_pods(values["initial_pods"], origins),
+        prefetch_images=tuple(values["prefetch_images"]),
         registries=RegistriesConfig(
             insecure=tuple(registries["insecure"]),
             mirrors=MappingProxyType({name: tuple(hosts) for name, hosts in registries["mirrors"].items()}),
@@ -424,6 +441,42 @@ def _grant(name: str, section: dict[str, Json], origins: dict[str, str]) -> Gran
     if section["signers"] and not section["images"]:
         where.key("signers").fail("a digest needs no signer", hint="leave it out, or name `images` instead")
     return GrantConfig(**{key: tuple(section[key]) for key in ("images", "signers", "digests", "isolators")})
+
+
+def _initial_pods(entries: list[Json], origins: Mapping[str, str]) -> tuple[InitialPodConfig, ...]:
+    found: dict[str, InitialPodConfig] = {}
+    for index, entry in enumerate(entries):
+        where = Where(origins["initial_pods"], "initial_pods").item(index)
+        pod = _initial_pod(entry, where)
+        if pod.key in found:
+            where.fail(f"{pod.key} stands there twice")
+        found[pod.key] = pod
+    return tuple(found.values())
+
+
+def _initial_pod(entry: Json, where: Where) -> InitialPodConfig:
+    from kurma_core.appc.template import PodTemplate, app_name
+    from kurma_core.appc.types import sanitize_name
+    from kurma_core.errors import ManifestError
+
+    if isinstance(entry, str):
+        return InitialPodConfig(None, entry, {"apps": [{"name": app_name(entry), "image": entry}]})
+    template = dict(entry)
+    name = template.pop("name")
+    try:
+        fits = sanitize_name(name) == name and len(name) <= 128 and name != "names"
+    except ManifestError:
+        fits = False
+    if not fits:
+        where.key("name").fail(f"{name!r} is no name for a pod", hint="at most 128 of a-z, 0-9, and - inside")
+    unknown: list[str] = []
+    try:
+        PodTemplate.parse(template, warn=unknown.append)
+    except ManifestError as error:
+        where.fail(error.message, hint=error.hint)
+    if unknown:
+        where.fail(unknown[0])
+    return InitialPodConfig(name, name, template)
 
 
 def _network(entry: dict[str, Json]) -> NetworkConfig:

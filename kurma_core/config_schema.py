@@ -241,6 +241,16 @@ def _userns(value: Json) -> str:
     return userns_word(_text(value))
 
 
+def _initial_pod(value: Json) -> Json:
+    """A locator, or a pod template with a name; what the template says is looked at when it is known where it
+    stands."""
+    if isinstance(value, str):
+        return _text(value)
+    if not isinstance(_mapping(value).get("name"), str):
+        raise ValueError(value)
+    return value
+
+
 _A_HOST = "host[:port], without https:// or a path"
 _hosts = _list_of(_A_HOST, _host)
 _texts = _list_of("text", _text)
@@ -279,6 +289,10 @@ SHAPES: Mapping[str, tuple[str, Callable[[Json], Json]]] = {
     "image digests": (
         "a list of image IDs (sha512-…) or registry digests (sha256:…), whole and in lower case",
         _list_of("an image's whole ID (sha512-…) or registry digest (sha256:…) in lower case", _digest),
+    ),
+    "initial pods": (
+        "a list of images' locators and pod templates",
+        _list_of("an image's locator, or a pod template with a name", _initial_pod),
     ),
     "user namespace": ("none, auto, or UID:COUNT with a UID from 1 on", _userns),
     "mapping": ("a mapping", _mapping),
@@ -414,6 +428,13 @@ SCHEMA: tuple[Key, ...] = (
         ),
     ),
     Key("container_networks", "list of named", [], "networks that pods may join", keys=_NETWORK, extra=True),
+    Key(
+        "initial_pods",
+        "initial pods",
+        [],
+        "pods that kurmad keeps running: locators of images, and pod templates with a `name`",
+    ),
+    Key("prefetch_images", "texts", [], "locators of images that kurmad fetches, in the background"),
     Key(
         "plugins",
         "section",

@@ -11,6 +11,7 @@ from kurma_core.appc import types
 from kurma_core.appc._reader import Reader, put
 from kurma_core.appc.image import AC_VERSION, decode, read_kind
 from kurma_core.appc.pod import PodManifest, RuntimeImage, read_pod
+from kurma_core.errors import ManifestError
 from kurma_core.value import frozen
 
 TYPE_CHECKING = False
@@ -81,3 +82,15 @@ def locator_of(image: RuntimeImage) -> str:
     version = "".join(f":{label.value}" for label in image.labels if label.name == "version")
     others = "".join(f",{label.name}={label.value}" for label in image.labels if label.name != "version")
     return f"{image.name}{version}{others}"
+
+
+def app_name(image: str) -> str:
+    """A name for the app of a one-app pod: the last part of the image's, without version and suffix."""
+    if image.startswith(("sha512-", "sha256-")):
+        return "app"
+    last = image.split("?")[0].split(",")[0].rstrip("/").split("/")[-1].split("@")[0]
+    last = last.split(":")[0] or last.rpartition(":")[2]
+    try:
+        return types.sanitize_name(last.removesuffix(".aci"))[:40].rstrip("-")
+    except ManifestError:
+        return "app"

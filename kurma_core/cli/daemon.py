@@ -27,15 +27,22 @@ if TYPE_CHECKING:
     ),
     Option("log_file", "--log-file", "Log to FILE, which is turned over at 4 MiB.", metavar="FILE"),
     Option("idle_timeout", "--idle-timeout", "End after TIME with nothing to do.", metavar="TIME"),
+    Option("stop_pods", "--stop-pods", "Stop its pods when it ends."),
     root=True,
 )
 def daemon(
-    session: Session, *, log_format: str, log_level: str, log_file: str | None, idle_timeout: str | None
+    session: Session,
+    *,
+    log_format: str,
+    log_level: str,
+    log_file: str | None,
+    idle_timeout: str | None,
+    stop_pods: bool,
 ) -> None:
     """Serve the state directory: run the daemon, in the foreground.
 
-    Commands that concern this state directory then go by way of it. SIGTERM ends it; pods that run go on. It logs
-    to standard error. kurmad is the same.
+    Commands that concern this state directory then go by way of it. SIGTERM ends it; pods that run go on. SIGHUP
+    has it read the configuration again. It logs to standard error. kurmad is the same.
     """
     import os
 
@@ -52,7 +59,7 @@ def daemon(
 
         from kurma_core.daemon.kurmad import Daemon
 
-        Daemon(settings).serve(ready, idle)
+        Daemon(settings, stop_pods=stop_pods).serve(ready, idle)
 
 
 def _settled(settings: Settings) -> Settings:

@@ -211,7 +211,7 @@ def app_request(options: dict[str, Any], note: Callable[[str], None]) -> PodRequ
     :param options: values of :func:`app_options` by name.
     :raises UsageError: they are malformed, or contradict each other.
     """
-    from kurma_core.appc.template import PodTemplate
+    from kurma_core.appc.template import PodTemplate, app_name
     from kurma_core.appc.types import ac_name
     from kurma_core.errors import ManifestError
     from kurma_core.pods.request import PodRequest
@@ -257,6 +257,8 @@ def _document(image: str | None, file: str | None, note: Callable[[str], None]) 
         what = "neither an image nor a pod is given" if image is None else "both an image and --pod are given"
         raise UsageError(what, hint="name an IMAGE, or a file with --pod FILE")
     if image is not None:
+        from kurma_core.appc.template import app_name
+
         return {"apps": [{"name": app_name(image), "image": image}]}
     assert file is not None
     document = pod_file.read(file)
@@ -270,21 +272,6 @@ def _document(image: str | None, file: str | None, note: Callable[[str], None]) 
     if not all(isinstance(app, dict) and isinstance(app.get("name"), str) for app in apps):
         raise UsageError(f"{file} is no pod: an app has no name")
     return document
-
-
-def app_name(image: str) -> str:
-    """A name for the app of a one-app pod: the last part of the image's, without version and suffix."""
-    from kurma_core.appc.types import sanitize_name
-    from kurma_core.errors import ManifestError
-
-    if image.startswith(("sha512-", "sha256-")):
-        return "app"
-    last = image.split("?")[0].split(",")[0].rstrip("/").split("/")[-1].split("@")[0]
-    last = last.split(":")[0] or last.rpartition(":")[2]
-    try:
-        return sanitize_name(last.removesuffix(".aci"))[:40].rstrip("-")
-    except ManifestError:
-        return "app"
 
 
 def _the_app(document: dict[str, Json], options: dict[str, Any]) -> dict[str, Json] | None:

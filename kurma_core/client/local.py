@@ -13,6 +13,7 @@ from kurma_core.errors import AppNotFoundError, KurmaError, PodNotFoundError
 from kurma_core.version import VERSION
 
 if TYPE_CHECKING:
+    from kurma_core.config import Config
     from kurma_core.hookspecs import Progress, RunningStager, Stdio
     from kurma_core.images import HostImage
     from kurma_core.isolator_list import IsolatorInfo
@@ -30,6 +31,14 @@ Json = Any
 
 class LocalClient(ImageCalls, TrustCalls):
     """Use it as a context manager: leaving it ends what it started for itself (never a pod)."""
+
+    def successor(self, config: Config) -> LocalClient:
+        """A client of the same state directory by another configuration, used and closed in place of this one.
+        What runs goes on with what it has: spawner and metadata service are the same.
+        """
+        client = LocalClient(self.settings, config)
+        client._services.share(self._services)
+        return client
 
     # -- pods --
 
@@ -450,6 +459,7 @@ class LocalClient(ImageCalls, TrustCalls):
             "renderer": self.config.renderer,
             "stager": self.config.stager,
             "pods": len(self._services.store.uuids()) if os.geteuid() == 0 else None,
+            "daemon": None,
             "plugins": {
                 group: list(self.registry.names(group))
                 for group in (

@@ -16,9 +16,11 @@ from kurma_core.config import load
 from kurma_core.daemon import openapi, pods, system  # noqa: F401 (they fill the table)
 from kurma_core.daemon.dispatch import Dispatcher
 from kurma_core.daemon.idle import Idle
+from kurma_core.daemon.initial import Initial
 from kurma_core.daemon.operation import noting
 from kurma_core.daemon.owners import Owners, Running
 from kurma_core.daemon.recovery import Recovery
+from kurma_core.daemon.reload import changed, with_fixed
 from kurma_core.daemon.restarts import Restarts
 from kurma_core.daemon.server import Server
 from kurma_core.errors import HostError, KurmaError
@@ -28,18 +30,25 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kurma_core.client.local import LocalClient
+    from kurma_core.config import Config
     from kurma_core.models import PodRecord
     from kurma_core.pods.manager import PodManager
 
 _LOG = logging.getLogger("kurmad")
 _GROUP = "kurma"
+#: Seconds that pods have at the daemon's end, besides what their apps and their handlers may take.
+_STOPPING = 5.0
 
 
 class Daemon:
-    """:param settings: as a command has them; what it notes for nobody in particular goes to the log."""
+    """:param settings: as a command has them; what it notes for nobody in particular goes to the log.
+    :param stop_pods: its pods are stopped when it ends.
+    """
 
-    def __init__(self, settings: Settings) -> None:
-        config = load(settings.config_file, settings.state_dir, state_dir_origin=settings.state_dir_origin)
+    def __init__(self, settings: Settings, *, stop_pods: bool = False) -> None:
+        self._settings = settings
+        self._stop_pods = stop_pods
+        config = self._load()
         own = Settings(
             config_file=settings.config_file,
             state_dir=settings.state_dir,
@@ -55,6 +64,7 @@ class Daemon:
         self.owners = Owners(lambda: self.manager, self._ended)
         self.restarts = Restarts(lambda: self.manager, lambda uuid: self.launch(uuid, again=True))
         self.recovery = Recovery(lambda: self.manager, self.owners, self.restarts.look)
+        self.initial = Initial(self, self.recovery.done)
         self.server = Server(Dispatcher(self))
         self._lock: int | None = None
         self._idle: Idle | None = None
@@ -99,14 +109,15 @@ class Daemon:
     # -- its life --
 
     def serve(self, ready: Callable[[], None] = lambda: None, idle: float | None = None) -> None:
-        """Until SIGTERM or SIGINT. Pods that run go on.
+        """Until SIGTERM or SIGINT. Pods that run go on, unless they are to be stopped. SIGHUP has the
+        configuration read again.
 
         :param ready: called once requests are answered.
         :param idle: seconds after which it ends by itself, if it has nothing to do for so long.
         :raises HostError: another daemon serves the state directory; or it cannot be served.
         """
         signals = {signal.SIGTERM, signal.SIGINT}
-        signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {*signals, signal.SIGHUP})
         self._take()
         try:
             if idle is not None:
@@ -116,10 +127,12 @@ class Daemon:
             self.owners.start()
             self.server.start()
             self.recovery.start()
+            self.initial.reconcile()
             _LOG.info("serves %s at %s", self.config.state_dir, self._path)
             ready()
-            signal.sigwait(signals)
-            _LOG.info("ends; pods that run go on")
+            while signal.sigwait({*signals, signal.SIGHUP}) == signal.SIGHUP:
+                self.reload()
+            _LOG.info("ends; %s", "its pods are stopped" if self._stop_pods else "pods that run go on")
             # A second one ends it at once, with all the rest left to whoever comes next.
             for number in signals:
                 signal.signal(number, signal.SIG_DFL)
@@ -134,18 +147,26 @@ class Daemon:
         lock = f"{self.config.run_dir}/{START_LOCK}"
         self._idle = Idle(seconds, self._has_work, lock, self._listener, end)
         self.server.end_when(self._idle)
-        self.owners.one_less = self.server.stir
+        self.owners.one_less = self.restarts.one_less = self.initial.one_less = self.server.stir
 
     def _has_work(self) -> bool:
         """Besides connections: what somebody has to be there for."""
-        return bool(self.owners.uuids()) or not self.recovery.done.is_set()
+        return (
+            bool(self.owners.uuids())
+            or not self.recovery.done.is_set()
+            or self.restarts.waiting()
+            or self.initial.waiting()
+        )
 
     def close(self) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._path)
         self.server.close()
         self.recovery.close()
+        self.initial.close()
         self.restarts.close()
+        if self._stop_pods:
+            self.owners.stop_all(2 * self.config.stop_timeout + _STOPPING)
         self.owners.close()
         self.client.close()
         if self._lock is not None:
@@ -153,6 +174,31 @@ class Daemon:
             self._lock = None
         if self._idle is not None:
             self._idle.close()
+
+    def reload(self) -> None:
+        """Reads the configuration again. What is wrong with it is told, and changes nothing."""
+        try:
+            config = self._load()
+        except KurmaError as error:
+            _LOG.error("the configuration is as it was: %s", error.message)
+            return
+        taken, fixed = changed(self.config, config)
+        for key in fixed:
+            _LOG.warning("%s stays %s until kurmad is started again", key, self.config.values[key])
+        new = f"new: {', '.join(taken)}" if taken else "nothing that takes effect is new"
+        _LOG.info("the configuration was read again: %s", new)
+        if taken:
+            self.config = with_fixed(self.config, config)
+            # Pods that run keep what they were started with.
+            client = self.client.successor(self.config)
+            client.warm()
+            self.client = client
+        # In any case: images that initial pods name may be others by now.
+        self.initial.reconcile()
+
+    def _load(self) -> Config:
+        settings = self._settings
+        return load(settings.config_file, settings.state_dir, state_dir_origin=settings.state_dir_origin)
 
     def _take(self) -> None:
         os.makedirs(self.config.run_dir, mode=0o755, exist_ok=True)

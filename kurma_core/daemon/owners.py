@@ -7,11 +7,13 @@ import logging
 import os
 import select
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from kurma_core.errors import KurmaError, PodNotFoundError
+from kurma_core.pods import restarts
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs import Stdio
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("kurmad")
 #: Pods that are taken down at a time.
 _AT_ONCE = 4
+#: Seconds for what is ended by force at the daemon's end.
+_BY_FORCE = 10.0
 
 
 class Running:
@@ -122,6 +126,24 @@ class Owners:
             self._pods.clear()
         for running in left:
             running._close()
+
+    def stop_all(self, patience: float) -> None:
+        """Stops every pod that is owned here, all at once, and waits for their ends.
+
+        :param patience: seconds until they are ended by force.
+        """
+        for force, seconds in ((False, patience), (True, _BY_FORCE)):
+            deadline = time.monotonic() + seconds
+            with self._lock:
+                left = list(self._pods.values())
+            for running in left:
+                try:
+                    running.pod.stop(force=force, cause=restarts.SHUT_DOWN)
+                except (KurmaError, OSError) as error:
+                    _LOG.error("pod %s cannot be stopped: %s", running.uuid, error)
+            for running in left:
+                with contextlib.suppress(KurmaError, TimeoutError):  # told when it happened; or tried by force
+                    running.wait(max(0.0, deadline - time.monotonic()))
 
     def uuids(self) -> list[str]:
         """Of the pods that are owned here."""

@@ -34,6 +34,19 @@ class Restarts:
         self._start = start
         self._times = Timetable("restart", _AT_ONCE)
 
+    def waiting(self) -> bool:
+        """Whether something is still to be done."""
+        return self._times.waiting()
+
+    @property
+    def one_less(self) -> Callable[[], None]:
+        """Called, from any thread, when something was done."""
+        return self._times.one_less
+
+    @one_less.setter
+    def one_less(self, tell: Callable[[], None]) -> None:
+        self._times.one_less = tell
+
     def close(self) -> None:
         self._times.close()
 

@@ -30,6 +30,17 @@ def _maybe(schema: Json) -> Json:
     return {**schema, "type": [schema["type"], "null"]}
 
 
+def _aim(kind: str) -> Json:
+    """Of what the configuration has the daemon see to; ``kind`` is what it is when it is there."""
+    return _object(
+        name=TEXT,
+        **{kind: _maybe(TEXT)},
+        state=_word("waiting", "present", "failed"),
+        error=_maybe(TEXT),
+        next=_maybe(TEXT),
+    )
+
+
 def _word(*words: str) -> Json:
     return {"type": "string", "enum": list(words)}
 
@@ -335,6 +346,14 @@ _HOST: dict[str, Json] = {
         renderer=TEXT,
         stager=TEXT,
         pods=_maybe(WHOLE),
+        daemon=_maybe(
+            _object(
+                pid=WHOLE,
+                recovered=FLAG,
+                initialPods=_list(_aim("pod")),
+                prefetchImages=_list(_aim("image")),
+            )
+        ),
         plugins=_by_name(_list(TEXT)),
     ),
     "Version": _object(version=TEXT),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from kurma_core.daemon.operations import Call, operation
@@ -17,7 +18,8 @@ def healthz(call: Call) -> Json:
 
 @operation("GET", "/v1/info", "What this host and this installation are.", rights="read", result="Info")
 def info(call: Call) -> Json:
-    return call.client.info()
+    daemon = {"pid": os.getpid(), "recovered": call.daemon.recovery.done.is_set(), **call.daemon.initial.to_json()}
+    return {**call.client.info(), "daemon": daemon}
 
 
 @operation("GET", "/v1/version", "Kurma's version.", rights="read", result="Version")

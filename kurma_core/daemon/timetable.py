@@ -26,6 +26,10 @@ class Timetable:
         self._workers = ThreadPoolExecutor(at_once, name)
         self._thread: threading.Thread | None = None
         self._closing = False
+        #: How many are being done.
+        self._busy = 0
+        #: Called, from any thread, when something was done.
+        self.one_less: Callable[[], None] = lambda: None
 
     def at(self, key: str, delay: float, do: Callable[[], None]) -> None:
         """Has something done; what was to be done by that key before is not.
@@ -49,10 +53,10 @@ class Timetable:
         with self._changed:
             self._entries.pop(key, None)
 
-    def waits(self, key: str) -> bool:
-        """Whether something is to be done by that key."""
+    def waiting(self) -> bool:
+        """Whether something is to be done, or is being done."""
         with self._changed:
-            return key in self._entries
+            return bool(self._entries) or self._busy > 0
 
     def close(self) -> None:
         """Nothing more is begun; what has begun comes to its end."""
@@ -71,15 +75,19 @@ class Timetable:
                 while self._times and self._times[0][0] <= now:
                     _, number, key = heapq.heappop(self._times)
                     if self._entries.get(key, (None,))[0] == number:
+                        self._busy += 1
                         self._workers.submit(self._do, self._entries.pop(key)[1])
                 self._changed.wait(self._times[0][0] - now if self._times else None)
 
-    @staticmethod
-    def _do(do: Callable[[], None]) -> None:
+    def _do(self, do: Callable[[], None]) -> None:
         try:
             do()
         except Exception:  # noqa: BLE001 (the daemon goes on)
             _LOG.exception("a mistake in kurmad")
+        finally:
+            with self._changed:
+                self._busy -= 1
+            self.one_less()
 
 
 __all__ = ["Timetable"]

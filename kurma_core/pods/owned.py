@@ -163,11 +163,14 @@ class OwnedPod:
         """Polls readable once the stager has ended."""
         return self.stager.fileno()
 
-    def stop(self, *, force: bool) -> None:
-        """Asks the stager to end the pod; does not wait."""
+    def stop(self, *, force: bool, cause: str = restarts.STOPPED) -> None:
+        """Asks the stager to end the pod; does not wait.
+
+        :param cause: why: see :func:`kurma_core.pods.restarts.wanted`.
+        """
         # First, so that it is not started again; see below.
         with contextlib.suppress(HostError, PodNotFoundError, PodDamagedError):
-            self._launch.directory.change_state(only_in=("starting", "running"), cause=restarts.STOPPED)
+            self._launch.directory.change_state(only_in=("starting", "running"), cause=cause)
         driver = self._launch.services.stagers.of_pod(self._launch.document.stager)
         driver.stop(self.directory, self.stager, force=force)
         # Neither a full disk nor a record that somebody removed must keep a pod running.

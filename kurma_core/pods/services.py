@@ -107,6 +107,10 @@ class Services:
 
         return MetadataService()
 
+    def share(self, other: Services) -> None:
+        """Works with the spawner and the metadata service of others, which are closed with these."""
+        self.__dict__.update(spawner=other.spawner, metadata=other.metadata)
+
     def forget_metadata(self, uuid: str) -> None:
         """This process serves that pod no more, if ever it did."""
         if "metadata" in self.__dict__:

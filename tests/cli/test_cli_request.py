@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from kurma_core.appc.template import app_name
 from kurma_core.cli.declare import Option
 from kurma_core.cli.main import main
-from kurma_core.cli.pod_options import POD_OPTIONS, app_name
+from kurma_core.cli.pod_options import POD_OPTIONS
 from kurma_core.models import IsolatorReport, NetworkRequest, PortMapping
 from kurma_core.pods.request import AppOverrides, PodRequest
 

@@ -42,6 +42,18 @@ def test_an_unknown_key_names_the_nearest(tmp_path, text, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("initial_pods: web", "initial_pods: expected a list of images' locators and pod templates, found 'web'"),
+        ("initial_pods: [5]", "initial_pods[0]: expected an image's locator, or a pod template with a name"),
+        (
+            "initial_pods: [{apps: []}]",
+            "initial_pods[0]: expected an image's locator, or a pod template with a name",
+        ),
+        ("initial_pods: [{name: A B, apps: []}]", "initial_pods[0].name: 'A B' is no name for a pod"),
+        ("initial_pods: [{name: names, apps: []}]", "initial_pods[0].name: 'names' is no name for a pod"),
+        ("initial_pods: [{name: web}]", "initial_pods[0]: invalid manifest: $.apps: expected a list of apps"),
+        ("initial_pods: [{name: web, apps: [], ap: 1}]", "initial_pods[0]: "),
+        ("initial_pods: [a/b, c, a/b]", "initial_pods[2]: a/b stands there twice"),
+        ("prefetch_images: [5]", "prefetch_images[0]: expected text, found the number 5"),
         ("userns: always", "userns: expected none, auto, or UID:COUNT with a UID from 1 on, found 'always'"),
         ("userns: '0:100'", "userns: expected none, auto, or UID:COUNT"),
         ("userns_pool: {first: 0}", "userns_pool.first: expected a whole number from 1 on"),

@@ -65,6 +65,17 @@ def test_what_a_driver_is_made_with(install, registry, network, tmp_path):
     assert plugins.told == ["hello"]
 
 
+def test_drivers_of_a_daemon_are_told_so(install, network, tmp_path):
+    from kurma_core.client import Settings
+    from kurma_core.daemon.kurmad import Daemon
+
+    install("kurma-test", {"one": network})
+    (tmp_path / "kurma.json").write_text("{}")
+    daemon = Daemon(Settings(str(tmp_path / "kurma.json"), str(tmp_path / "state")))
+    assert daemon.client.registry.driver(NETWORKS, "one").context.daemon is True
+    assert daemon.client.successor(daemon.config).registry.driver(NETWORKS, "one").context.daemon is True
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [

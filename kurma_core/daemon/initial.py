@@ -1,0 +1,242 @@
+"""What the configuration wants to be there: initial pods, and images that are fetched beforehand.
+
+A pod that was made for an entry of ``initial_pods`` says so by an annotation. It is replaced where the entry says
+something else by now, or where its images are others; and removed once its entry is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from kurma_core.cancellation import Cancellation, governing
+from kurma_core.daemon.timetable import Timetable
+from kurma_core.errors import Cancelled, KurmaError, PodNotFoundError
+from kurma_core.linux.clock import timestamp
+from kurma_core.models import ENDED_STATES
+from kurma_core.pods import restarts
+from kurma_core.pods.records import read_document
+
+if TYPE_CHECKING:
+    from kurma_core.appc.template import PodTemplate
+    from kurma_core.config import Config, InitialPodConfig
+    from kurma_core.daemon.kurmad import Daemon
+    from kurma_core.pods.document import PodDocument
+    from kurma_core.pods.request import PodRequest
+
+Json = Any
+_LOG = logging.getLogger("kurmad")
+#: Annotations of pods that were made for an entry: what it is known by, and a digest of what it says.
+ENTRY, VERSION = "kurma.io/daemon/initial-pod", "kurma.io/daemon/initial-version"
+#: Seconds: the first pause after a failure, and the longest.
+_FIRST, _LONGEST = 1.0, 300.0
+_AT_ONCE = 2
+
+
+class Initial:
+    """:param daemon: whose pods they are. :param ready: set once what there was before is known."""
+
+    def __init__(self, daemon: Daemon, ready: threading.Event) -> None:
+        self._daemon = daemon
+        self._ready = ready
+        self._times = Timetable("initial", _AT_ONCE)
+        self._cancellation = Cancellation()
+        self._lock = threading.Lock()
+        self._pods: dict[str, _Aim] = {}
+        self._images: dict[str, _Aim] = {}
+
+    def reconcile(self) -> None:
+        """Begins to make true what the configuration says, in the background."""
+        config: Config = self._daemon.config
+        pods = {pod.key: pod for pod in config.initial_pods}
+        with self._lock:
+            gone = {f"pod {key}" for key in self._pods} | {f"image {key}" for key in self._images}
+            self._pods = {key: self._pods.get(key) or _Aim(key) for key in pods}
+            self._images = {key: self._images.get(key) or _Aim(key) for key in config.prefetch_images}
+            aims = [(self._pods[key], pod) for key, pod in pods.items()]
+            images = list(self._images.values())
+        for what in gone:
+            self._times.cancel(what)
+        self._begin("pods", _Aim("pods"), self._remove_others)
+        for aim, pod in aims:
+            self._begin(f"pod {aim.key}", aim, functools.partial(self._have, aim, pod))
+        for aim in images:
+            self._begin(f"image {aim.key}", aim, functools.partial(self._fetch, aim))
+
+    def waiting(self) -> bool:
+        """Whether something is still to be done."""
+        return self._times.waiting()
+
+    @property
+    def one_less(self) -> Callable[[], None]:
+        """Called, from any thread, when something was done."""
+        return self._times.one_less
+
+    @one_less.setter
+    def one_less(self, tell: Callable[[], None]) -> None:
+        self._times.one_less = tell
+
+    def close(self) -> None:
+        """What is being fetched is given up."""
+        self._cancellation.cancel()
+        self._times.close()
+
+    def to_json(self) -> dict[str, Json]:
+        """How it stands, for people."""
+        with self._lock:
+            return {
+                "initialPods": [aim.to_json("pod") for aim in self._pods.values()],
+                "prefetchImages": [aim.to_json("image") for aim in self._images.values()],
+            }
+
+    # -- doing, and doing again --
+
+    def _begin(self, what: str, aim: _Aim, do: Callable[[], None]) -> None:
+        aim.tries = 0
+        self._times.at(what, 0, lambda: self._attempt(what, aim, do))
+
+    def _attempt(self, what: str, aim: _Aim, do: Callable[[], None]) -> None:
+        self._ready.wait()
+        if self._cancellation.cancelled:
+            return
+        try:
+            # One at a time: two reloads may follow each other closely.
+            with aim.lock, governing(self._cancellation):
+                do()
+        except Cancelled:
+            return
+        except KurmaError as error:
+            self._failed(what, aim, error, do)
+        else:
+            aim.state, aim.error, aim.next = "present", None, None
+
+    def _failed(self, what: str, aim: _Aim, error: KurmaError, do: Callable[[], None]) -> None:
+        delay = min(_LONGEST, _FIRST * 2 ** min(aim.tries, 20))
+        aim.tries += 1
+        aim.state, aim.error, aim.next = "failed", error.message, timestamp(time.time() + delay)
+        _LOG.error("%s: %s; tried again in %g s", f"initial {what}", error.message, delay)
+        self._times.at(what, delay, lambda: self._attempt(what, aim, do))
+
+    # -- pods --
+
+    def _fetch(self, aim: _Aim) -> None:
+        aim.found = self._daemon.client.images.fetch(aim.key).id
+
+    def _have(self, aim: _Aim, entry: InitialPodConfig) -> None:
+        """:raises KurmaError: it cannot be had, for now."""
+        from kurma_core.appc.template import PodTemplate
+
+        if entry not in self._daemon.config.initial_pods:
+            return
+        template = PodTemplate.parse(_marked(entry))
+        current = None
+        for uuid, document in self._made():
+            if document.manifest.annotation(ENTRY) != entry.key:
+                continue
+            if current is None and self._is_right(document, template):
+                current = uuid
+            else:
+                _LOG.info("initial pod %s is replaced: it, or an image of it, has changed", document.name)
+                self._remove(uuid)
+        if current is None:
+            current = self._daemon.client.prepare(_request(entry, template)).uuid
+        aim.found = current
+        state = self._daemon.manager.store.directory(current).read_state()["state"]
+        if state == "prepared":
+            self._daemon.launch(current)
+        elif state in ENDED_STATES:
+            self._daemon.restarts.look(current)
+        if entry not in self._daemon.config.initial_pods:
+            # It was taken out, or is another one, while this one was made.
+            self.reconcile()
+
+    def _is_right(self, document: PodDocument, template: PodTemplate) -> bool:
+        """:raises KurmaError: an image of it cannot be had: better the pod that there is than none."""
+        if document.manifest.annotation(VERSION) != template.pod.annotation(VERSION):
+            # Before the old one goes.
+            self._image_ids(template)
+            return False
+        return document.images == self._image_ids(template)
+
+    def _image_ids(self, template: PodTemplate) -> dict[str, str]:
+        images = self._daemon.client.images
+        return {app.name: images.of_app(app.image).id for app in template.pod.apps}
+
+    def _made(self) -> list[tuple[str, PodDocument]]:
+        """Pods that were made for an entry, whether there still is one."""
+        store = self._daemon.manager.store
+        found = []
+        for uuid in store.uuids():
+            try:
+                document = read_document(store.directory(uuid))
+            except KurmaError:
+                continue  # half-made, damaged, or of a newer version
+            if document.manifest.annotation(ENTRY) is not None:
+                found.append((uuid, document))
+        return found
+
+    def _remove_others(self) -> None:
+        """:raises KurmaError: one cannot be removed."""
+        keys = {pod.key for pod in self._daemon.config.initial_pods}
+        for uuid, document in self._made():
+            if document.manifest.annotation(ENTRY) in keys:
+                continue
+            _LOG.info("initial pod %s is removed: its entry is gone", document.name)
+            self._remove(uuid)
+
+    def _remove(self, uuid: str) -> None:
+        with contextlib.suppress(PodNotFoundError):  # somebody else has removed it
+            self._daemon.manager.stop(uuid)
+            self._daemon.manager.remove(uuid)
+
+
+class _Aim:
+    """What is to be had, and how that stands.
+
+    :param key: an entry's, or an image's locator.
+    """
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.state = "waiting"
+        self.error: str | None = None
+        self.next: str | None = None
+        self.found: str | None = None
+        self.tries = 0
+        self.lock = threading.Lock()
+
+    def to_json(self, kind: str) -> dict[str, Json]:
+        return {
+            "name": self.key,
+            kind: self.found,
+            "state": self.state,
+            "error": self.error,
+            "next": self.next,
+        }
+
+
+def _marked(entry: InitialPodConfig) -> dict[str, Json]:
+    """The entry's template, with the annotations that say what it was made for; and that it is to be kept, unless
+    it says otherwise."""
+    digest = hashlib.sha256(json.dumps(entry.template, sort_keys=True).encode()).hexdigest()
+    annotations = list(entry.template.get("annotations") or [])
+    if not any(one["name"] == restarts.POLICY for one in annotations):
+        annotations.append({"name": restarts.POLICY, "value": "always"})
+    annotations += [{"name": ENTRY, "value": entry.key}, {"name": VERSION, "value": digest}]
+    return {**entry.template, "annotations": annotations}
+
+
+def _request(entry: InitialPodConfig, template: PodTemplate) -> PodRequest:
+    from kurma_core.pods.request import PodRequest
+
+    return PodRequest(template, uuid=template.uuid, name=entry.name)
+
+
+__all__ = ["ENTRY", "VERSION", "Initial"]

@@ -1,0 +1,203 @@
+"""What the configuration has kurmad do by itself: initial pods, images fetched beforehand; reload, and the end."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from kurma_core.daemon.initial import ENTRY
+from tests.integration.daemon.test_root_adoption import started
+from tests.integration.pods.support import archive, busybox_root, image_id, shell, until
+from tests.integration.pods.test_pods_crash import assert_nothing_left
+
+pytestmark = pytest.mark.root
+
+SLEEP = "trap 'exit 0' TERM; while :; do sleep 0.02; done"
+
+
+def web(house, script=SLEEP, **more):
+    return {"name": "web", **house.template({"main": script}, **more)}
+
+
+def configure(house, **config):
+    path = Path(house.config_file)
+    path.write_text(json.dumps({"stop_timeout": 1, **config}))
+
+
+def hang_up(daemon, **config):
+    """Has it read another configuration; once it has."""
+    configure(daemon.house, **config)
+    count = daemon.log.read_text().count("the configuration was read again")
+    daemon.process.send_signal(signal.SIGHUP)
+    until(lambda: daemon.log.read_text().count("the configuration was read again") > count, "the reload")
+
+
+def made(house):
+    """State and UUID of the pods that were made for entries, by what those are known by."""
+    found = {}
+    for record in house.client.pods():
+        for one in record.manifest.get("annotations", ()):
+            if one["name"] == ENTRY:
+                assert one["value"] not in found
+                found[one["value"]] = record.state, record.uuid
+    return found
+
+
+def run(house, *names):
+    """Once just these pods run: their UUIDs."""
+    until(
+        lambda: {name: state for name, (state, _) in made(house).items()} == dict.fromkeys(names, "running"), names
+    )
+    return tuple(made(house)[name][1] for name in names)
+
+
+def sleeper(path, text="one"):
+    root = busybox_root(f"{path}.root", {"etc/which": text})
+    return archive(root, str(path), "example.com/sleeper", app=shell(SLEEP))
+
+
+def test_initial_pods(kurmad, make_house, ask, tmp_path):
+    house = make_house()
+    image = sleeper(tmp_path / "sleeper.aci")
+    configure(house, initial_pods=[image, web(house)])
+    daemon = kurmad(house=house)
+    first, named = run(house, image, "web")
+    assert house.client.pod("web").uuid == named
+    assert house.client.pod("web").restart["policy"] == "always"
+    told = ask(daemon).info()["daemon"]
+    until(
+        lambda: {one["state"] for one in ask(daemon).info()["daemon"]["initialPods"]} == {"present"}, "both told"
+    )
+    assert {one["name"] for one in told["initialPods"]} == {image, "web"}
+    # It ends, and is started again.
+    os.kill(house.client.pod("web").apps[0].pid, signal.SIGKILL)
+    until(lambda: house.client.pod("web").restart["count"] == 1, "its being started again")
+    assert run(house, image, "web") == (first, named)
+    # Another daemon, and the same configuration again: nothing changes.
+    daemon.end(signal.SIGKILL)
+    daemon = kurmad(house=house)
+    until(lambda: ask(daemon).info()["daemon"]["recovered"], "the recovery")
+    hang_up(daemon, initial_pods=[image, web(house)])
+    time.sleep(0.5)
+    assert run(house, image, "web") == (first, named)
+    # A template that has changed, and an image.
+    hang_up(daemon, initial_pods=[image, web(house, f"echo new; {SLEEP}")])
+    until(lambda: made(house).get("web", ("", named))[1] != named, "its being replaced")
+    same, named = run(house, image, "web")
+    assert same == first
+    until(lambda: house.log(house.client.pod("web")) == "new\n", "the new one's word")
+    sleeper(tmp_path / "sleeper.aci", "two")
+    hang_up(daemon, initial_pods=[image, web(house, f"echo new; {SLEEP}")])
+    until(lambda: made(house).get(image, ("", first))[1] != first, "its being replaced")
+    second, same = run(house, image, "web")
+    assert same == named
+    assert house.enter(second, "cat", "/etc/which")[1] == "two"
+    # One that somebody has stopped stays stopped.
+    house.client.stop("web")
+    hang_up(daemon, initial_pods=[image, web(house, f"echo new; {SLEEP}")])
+    time.sleep(1.5)
+    assert made(house)["web"] == ("stopped", named)
+    # What is taken out goes.
+    mine = started(daemon, SLEEP)
+    hang_up(daemon, initial_pods=[])
+    until(lambda: made(house) == {}, "their removal")
+    assert house.uuids() == [mine]
+    for uuid in (first, second, named):
+        assert_nothing_left(uuid)
+
+
+def test_what_fails_is_tried_again_and_told(kurmad, make_house, ask, tmp_path):
+    house = make_house()
+    image, other = tmp_path / "sleeper.aci", tmp_path / "other.aci"
+    configure(house, initial_pods=[str(image)], prefetch_images=[str(other)])
+    daemon = kurmad(house=house)
+
+    def told():
+        found = ask(daemon).info()["daemon"]
+        return found["initialPods"][0], found["prefetchImages"][0]
+
+    until(lambda: {one["state"] for one in told()} == {"failed"}, "the failure")
+    pod, fetched = told()
+    assert (pod["pod"], fetched["image"]) == (None, None)
+    assert f"{image}" in pod["error"]
+    assert pod["next"] > "2"
+    assert f"initial pod {image}: " in daemon.log.read_text()
+    assert f"initial image {other}: " in daemon.log.read_text()
+    # While it waits, it is taken out: nothing more is heard of it.
+    hang_up(daemon, initial_pods=[], prefetch_images=[str(other)])
+    sleeper(image)
+    sleeper(other, "other")
+    until(lambda: ask(daemon).info()["daemon"]["prefetchImages"][0]["state"] == "present", "the image")
+    assert ask(daemon).info()["daemon"]["prefetchImages"][0]["image"] == image_id(other)
+    assert image_id(other) in [one.id for one in house.client.images.list()]
+    assert made(house) == {}
+    hang_up(daemon, initial_pods=[str(image)])
+    run(house, str(image))
+    until(lambda: ask(daemon).info()["daemon"]["initialPods"][0]["error"] is None, "what is told")
+    hang_up(daemon)
+    until(lambda: made(house) == {}, "its removal")
+
+
+def test_reload(kurmad, make_house, ask):
+    house = make_house()
+    configure(house, initial_pods=[web(house)])
+    daemon = kurmad(house=house)
+    (uuid,) = run(house, "web")
+    token = house.enter(uuid, "sh", "-c", "wget -q -O - $AC_METADATA_URL/acMetadata/v1/pod/uuid")
+    assert token[1] == uuid
+    hang_up(daemon, initial_pods=[web(house)], start_timeout=5, log={"size": "1Mi"})
+    assert "the configuration was read again: new: start_timeout, log" in daemon.log.read_text()
+    # What is wrong changes nothing.
+    Path(house.config_file).write_text('{"initial_pods": [{"name": "No Name", "apps": []}]}')
+    daemon.process.send_signal(signal.SIGHUP)
+    said = "initial_pods[0].name: 'No Name' is no name for a pod"
+    until(
+        lambda: f"the configuration is as it was: {house.config_file}: {said}" in daemon.log.read_text(), "the log"
+    )
+    configure(house)
+    # The pod that was started before has its metadata, and a new one has, too.
+    other = started(daemon, SLEEP)
+    for one in (uuid, other):
+        asked = "wget -q -O - $AC_METADATA_URL/acMetadata/v1/pod/uuid"
+        assert house.enter(one, "sh", "-c", asked)[1] == one
+    assert ask(daemon).stop(uuid).state == "stopped"
+    assert ask(daemon).stop(other).state == "stopped"
+    house.client.rm(uuid)
+
+
+def test_networks_are_reloaded(kurmad, make_house, ask):
+    house = make_house()
+    daemon = kurmad(house=house)
+    hang_up(daemon, container_networks=[{"name": "mine", "aci": "kurma.io/bridge"}])
+    assert "container_networks" in daemon.log.read_text()
+    record = ask(daemon).prepare(house.request("true", net="mine"))
+    assert "mine" in [one.network for one in record.attachments]
+
+
+def test_the_end_stops_pods_if_it_is_to(kurmad, make_house):
+    house = make_house({"stop_timeout": 0.5})
+    daemon = kurmad("--stop-pods", house=house)
+    orderly = started(daemon, f"trap 'echo bye; exit 3' TERM; echo up; {SLEEP.partition(';')[2]}")
+    stubborn = started(daemon, "trap '' TERM; echo up; while :; do sleep 0.02; done")
+    wanted = started(daemon, SLEEP, annotations=[{"name": "kurma.io/pod/restart", "value": "on-failure"}])
+    theirs = house.launch(SLEEP)
+    for uuid in (orderly, stubborn):
+        until(lambda uuid=uuid: "up" in house.log(house.client.pod(uuid)), "the trap")
+    begun = time.monotonic()
+    assert daemon.end() == 0
+    assert time.monotonic() - begun < 8
+    ended = {uuid: house.state_of(uuid) for uuid in (orderly, stubborn, wanted)}
+    assert [state["state"] for state in ended.values()] == ["stopped"] * 3
+    assert (ended[orderly]["exitCode"], ended[stubborn]["exitCode"]) == (3, 137)
+    assert house.state_of(theirs.uuid)["state"] == "running", "it is its own command's"
+    for uuid in ended:
+        assert_nothing_left(uuid)
+    second = kurmad(house=house)
+    until(lambda: house.state_of(wanted)["state"] == "running", "its being started again")
+    assert second.process.poll() is None
+    assert {house.state_of(uuid)["state"] for uuid in (orderly, stubborn)} == {"stopped"}
+    house.client.stop(theirs.uuid)
+    theirs.wait()
