@@ -853,7 +853,8 @@ class PodRecord:
 class PodEvent:
     """Something that happened to a pod, told to observers.
 
-    :param kind: ``prepared``, ``starting``, ``running``, ``stopping``, ``stopped``, ``errored`` or ``removed``.
+    :param kind: ``prepared``, ``starting``, ``running``, ``stopping``, ``stopped``, ``errored``, ``adopted`` (by
+        a daemon, for its owner has died), ``restarting`` (by its policy) or ``removed``.
     :param at: RFC 3339, UTC.
     """
 

@@ -102,6 +102,15 @@ class PodDirectory:
                 self.write_state(state)
             return state
 
+    def move_to(self, state: str, *, only_in: Collection[str]) -> bool:
+        """Replaces the state under the op lock. :returns: whether it was one of those."""
+        with self.op_lock():
+            value = self.read_state()
+            if value["state"] not in only_in:
+                return False
+            self.write_state({**value, "state": state})
+            return True
+
     def _read(self, name: str) -> dict[str, Json]:
         try:
             with open(self.file(name), "rb") as stream:

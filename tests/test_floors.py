@@ -32,7 +32,7 @@ FLOORS = {
     2: {"registry", "entry_points", "plugin_checks", "testing"},
     3: {
         *("fetching", "trust", "image_store", "rendering", "isolation", "isolator_list"),
-        *("networking", "staging", "spawner", "metadata", "pod_store"),
+        *("networking", "staging", "spawner", "metadata", "pod_store", "journal"),
     },
     4: {"images"},
     5: {"pods"},

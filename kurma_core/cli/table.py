@@ -39,6 +39,7 @@ TABLE: dict[str, Entry | Group] = {
     "wait": Entry("pods", "wait", "Wait for a pod's end, and exit with its exit code."),
     "cat-manifest": Entry("pods", "cat_manifest", "Print a pod's manifest, as it runs."),
     "logs": Entry("logs", "logs", "Print what the apps of a pod have written."),
+    "events": Entry("events", "events", "Print what happens to pods and images, as it happens."),
     "enter": Entry("enter", "enter", "Run a command inside an app of a running pod."),
     "exec": Entry("enter", "enter", "Run a command inside an app of a running pod."),
     "attach": Entry("attach", "attach", "Join an app of a running pod: its output, and its standard input."),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.client.images import ImageCalls
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kurma_core.hookspecs import Progress, RunningStager, Stdio
     from kurma_core.images import HostImage
     from kurma_core.isolator_list import IsolatorInfo
+    from kurma_core.journal import Event, Journal
     from kurma_core.models import LogText, PodRecord
     from kurma_core.networking import NetworkInfo
     from kurma_core.networking.care import Finding
@@ -262,6 +263,33 @@ class LocalClient(ImageCalls, TrustCalls):
         path = self._services.store.directory(record.uuid).path
         for name in names:
             yield from called_logs(driver, path, stager, arguments(name, **options))
+
+    @property
+    def journal(self) -> Journal:
+        return self._services.journal
+
+    def events(
+        self,
+        since: int | None = None,
+        *,
+        follow: bool = False,
+        pod: str | None = None,
+        subjects: Collection[str] = (),
+        kinds: Collection[str] = (),
+    ) -> Iterator[Event]:
+        """What has happened in the state directory, whoever did it.
+
+        :param since: only events behind that number; None: those that come from now on.
+        :param follow: and those that come.
+        :param pod: only of pods of that name, UUID or beginning of one.
+        :param subjects: only of such: see :data:`kurma_core.journal.SUBJECTS`.
+        :param kinds: only such: see :data:`kurma_core.journal.KINDS`.
+        """
+        self._need_root("see what happens")
+        from kurma_core.client import happenings
+
+        found = happenings.read(self.journal, since, follow=follow)
+        return filter(happenings.wanted(pod, subjects, kinds), found)
 
     def enter(
         self,

@@ -16,13 +16,14 @@ from kurma_core.client.local import LocalClient
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
     from typing import Any
 
     from kurma_core.client import Settings
     from kurma_core.client.foreground import Stream
     from kurma_core.config import Config
     from kurma_core.hookspecs import Progress, Stdio
+    from kurma_core.journal import Event
     from kurma_core.models import LogText, PodRecord
     from kurma_core.pods.request import PodRequest
 
@@ -263,6 +264,30 @@ class RemoteClient(LocalClient):
             one = json.loads(line)
             text = one["text"].encode("utf-8", "surrogateescape")
             yield LogText(one["app"], one["at"], one["stream"], one["partial"], text)
+
+    def events(
+        self,
+        since: int | None = None,
+        *,
+        follow: bool = False,
+        pod: str | None = None,
+        subjects: Collection[str] = (),
+        kinds: Collection[str] = (),
+    ) -> Iterator[Event]:
+        if since is None and not follow:
+            return
+        from kurma_core.journal import Event
+
+        given = [("since", since), ("pod", pod), *(("subject", one) for one in subjects)]
+        given += [("kind", one) for one in kinds] + ([("follow", "true")] if follow else [])
+        target = "/v1/events?" + urlencode([pair for pair in given if pair[1] is not None])
+        # A connection of its own: while it lasts, this client may be asked for something else.
+        with self._connection.again() as connection:
+            answer = connection.request("GET", target)
+            if answer.status >= 400:
+                raise values.error(json.loads(answer.read())["error"])
+            for line in answer.lines():
+                yield Event.from_json(json.loads(line))
 
     def stop(self, reference: str, *, timeout: float | None = None, force: bool = False) -> PodRecord:
         return values.pod(self._ask("POST", ("pods", reference, "stop"), {"timeout": timeout, "force": force}))

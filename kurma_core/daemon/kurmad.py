@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from kurma_core.client import Settings, connect_here, socket_path
 from kurma_core.client.starting import LOCK as START_LOCK
 from kurma_core.config import load
-from kurma_core.daemon import openapi, pods, system  # noqa: F401 (they fill the table)
+from kurma_core.daemon import events, openapi, pods, system  # noqa: F401 (they fill the table)
 from kurma_core.daemon.dispatch import Dispatcher
 from kurma_core.daemon.idle import Idle
 from kurma_core.daemon.initial import Initial
@@ -25,6 +25,7 @@ from kurma_core.daemon.restarts import Restarts
 from kurma_core.daemon.server import Server
 from kurma_core.errors import HostError, KurmaError
 from kurma_core.hookspecs import Stdio
+from kurma_core.version import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,6 +66,7 @@ class Daemon:
         self.restarts = Restarts(lambda: self.manager, lambda uuid: self.launch(uuid, again=True))
         self.recovery = Recovery(lambda: self.manager, self.owners, self.restarts.look)
         self.initial = Initial(self, self.recovery.done)
+        self.feed = events.Feed(self.client.journal)
         self.server = Server(Dispatcher(self))
         self._lock: int | None = None
         self._idle: Idle | None = None
@@ -129,6 +131,7 @@ class Daemon:
             self.recovery.start()
             self.initial.reconcile()
             _LOG.info("serves %s at %s", self.config.state_dir, self._path)
+            self.client.journal.tell("daemon", "started", None, "kurmad", {"pid": os.getpid(), "version": VERSION})
             ready()
             while signal.sigwait({*signals, signal.SIGHUP}) == signal.SIGHUP:
                 self.reload()
@@ -137,6 +140,7 @@ class Daemon:
             for number in signals:
                 signal.signal(number, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+            self.client.journal.tell("daemon", "ended", None, "kurmad", {"pid": os.getpid()})
         finally:
             self.close()
 
@@ -161,6 +165,7 @@ class Daemon:
     def close(self) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._path)
+        self.feed.close()
         self.server.close()
         self.recovery.close()
         self.initial.close()

@@ -112,7 +112,8 @@ def _answers(spec: Spec) -> dict[str, Json]:
         about = f"frames of {PROTOCOL} from here on; the last message has the result"
         return {"101": {"description": about, "x-result": result}}
     if spec.kind == "bytes":
-        content: dict[str, Json] = {kind: {} for kind in spec.gives}
+        lines = {NDJSON: {"schema": {"description": "each line", **result}}} if spec.result is not None else {}
+        content: dict[str, Json] = {kind: lines.get(kind, {}) for kind in spec.gives}
     elif spec.kind == "lines":
         content = {NDJSON: {"schema": {"description": "each line", **result}}}
     else:

@@ -82,6 +82,7 @@ class Restarts:
             document, state = read_document(directory), directory.read_state()
             if not self._manager().to_restart(document, state):
                 return  # somebody has stopped it, or started it, meanwhile
+            self._manager().events.tell("restarting", document)
             self._start(uuid)
         except PodNotFoundError:
             return

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from kurma_core.journal import KINDS, SUBJECTS
+
 Json = Any
 
 # --- the words -------------------------------------------------------------------------------------------------
@@ -366,6 +368,15 @@ _ERROR = _object(kind=TEXT, message=TEXT, hint=_maybe(TEXT), exitCode=WHOLE, dat
 
 _API: dict[str, Json] = {
     "Error": _object(error=_ERROR),
+    "Event": _object(
+        seq={"type": "integer", "minimum": 1, "description": "greater than of every event before it"},
+        at=TIME,
+        subject=_word(*SUBJECTS),
+        kind=_word(*dict.fromkeys(kind for kinds in KINDS.values() for kind in kinds)),
+        id=_maybe(TEXT),
+        name=TEXT,
+        detail=OBJECT,
+    ),
     "Message": {
         "description": "one line of an answer that tells what happens on the way; the last is result or error",
         **_object(**{"is": _word("note", "progress", "result", "error")}),

@@ -23,6 +23,7 @@ from kurma_core.images.host import HostImage, HostImages
 from kurma_core.images.judges import PolicyJudge
 from kurma_core.images.known import KnownImages
 from kurma_core.images.policy import Policy, refused_by_name, relaxations, tell_relaxations
+from kurma_core.journal import Journal
 
 if TYPE_CHECKING:
     from kurma_core.appc.image import ImageManifest
@@ -94,6 +95,7 @@ class ImageManager:
         self._decryption = Decryption(trust, passphrases)
         directory = os.path.join(config.state_dir, "locators")
         self._known = KnownImages(directory)
+        self._journal = Journal(config.state_dir)
         self._holds = store.holds
         self._host = HostImages(
             config,
@@ -103,6 +105,7 @@ class ImageManager:
             directory,
             lambda image_id: self.render(image_id).layers,
             self._holds,
+            self._journal,
         )
 
     @functools.cached_property
@@ -479,7 +482,7 @@ class ImageManager:
 
         # What a pod depends on may differ by the relaxations that it was run with.
         policies = (self._policy(()), self._policy(("image",)))
-        return Removal(self.store, self._known, policies, self._renderers)
+        return Removal(self.store, self._known, policies, self._renderers, self._journal)
 
     def _renderers(self) -> Mapping[str, Renderer]:
         return cast("Mapping[str, Renderer]", self._registry.drivers(_RENDERERS))
@@ -539,6 +542,7 @@ class ImageManager:
             insecure=policy.insecure,
             platform=host_platform(),
             note=self._note,
+            journal=self._journal,
             progress=progress,
         )
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from kurma_core.hookspecs import Progress
     from kurma_core.image_store import ImageStore
     from kurma_core.images.decryption import Opener
+    from kurma_core.journal import Journal
 
 PULLS = ("new", "always", "never")
 
@@ -43,6 +44,7 @@ class Acquisition:
     insecure: frozenset[str]
     platform: tuple[str, str]
     note: Callable[[str], None]
+    journal: Journal
     decryption: Opener
     progress: Progress | None = None
 
@@ -114,6 +116,7 @@ class Acquisition:
         else:
             record = self._layers(remote)
         self._remember(locator, record, key, _max_age(remote))
+        self.journal.tell("image", "fetched", record.id, record.name, {"trust": record.provenance[-1].trust})
         return record
 
     def _doubted(self, stored: ImageRecord, remote: RemoteArchive | RemoteLayers) -> bool:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from kurma_core.hookspecs import StagerImageSource
     from kurma_core.image_store import ImageStore
     from kurma_core.image_store.holding import Holds
+    from kurma_core.journal import Journal
     from kurma_core.models import ImageRecord, RenderedLayer
     from kurma_core.trust import Trust
 
@@ -60,7 +61,9 @@ class HostImages:
         lock_dir: str,
         flatten: Callable[[str], Sequence[RenderedLayer]],
         holds: Holds,
+        journal: Journal,
     ) -> None:
+        self._journal = journal
         self._config = config
         self._store = store
         self._trust = trust
@@ -120,6 +123,7 @@ class HostImages:
                     self._discard_damaged(self._known.get(locator, ""))
                     record = self._build(locator, name, source)
                     self._known.put(locator, "", Known(record.id, wanted, time.time()))
+                    self._journal.tell("image", "fetched", record.id, record.name, {"trust": "built"})
                     self._archive_was_read(record.id)
         return record
 

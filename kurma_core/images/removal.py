@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from kurma_core.image_store import GcReport, ImageStore
     from kurma_core.images.known import KnownImages
     from kurma_core.images.policy import Policy
+    from kurma_core.journal import Journal
 
 #: IDs of images, or what finds them at the moment they are needed.
 Used = Collection[str] | Callable[[], Collection[str]]
@@ -31,7 +32,9 @@ class Removal:
         known: KnownImages,
         policies: Sequence[Policy],
         renderers: Callable[[], Mapping[str, Renderer]],
+        journal: Journal,
     ) -> None:
+        self._journal = journal
         self._store = store
         self._known = known
         self._policies = policies
@@ -50,6 +53,7 @@ class Removal:
         report = self._store.remove(image_id, dry_run=dry_run, unused=unused)
         if not dry_run:
             self._known.forget({image_id})
+            self._journal.tell("image", "removed", image_id, name)
         return report
 
     def _identify(self, reference: str) -> tuple[str, str]:
@@ -70,7 +74,10 @@ class Removal:
         report = self._store.gc(images | self.trees_of(images), grace, dry_run, now=now)
         leftovers = self._known.sweep(dry_run=dry_run)
         if not dry_run:
-            self._known.forget({one.name for one in report.removed if one.kind == "image"})
+            removed = {one.name for one in report.removed if one.kind == "image"}
+            self._known.forget(removed)
+            for image_id in sorted(removed):
+                self._journal.tell("image", "removed", image_id, "")
         return replace(report, removed=(*report.removed, *leftovers)) if leftovers else report
 
     def trees_of(self, images: set[str]) -> set[str]:

@@ -112,7 +112,8 @@ class PodEnder(PodFinder):
         driver.stop(directory.path, stager, force=force)
         # A full disk must not keep a pod running; and its owner may have recorded its end already.
         with contextlib.suppress(HostError, PodNotFoundError):
-            directory.change_state(only_in=("starting", "running"), state="stopping")
+            if directory.move_to("stopping", only_in=("starting", "running")):
+                self.events.tell("stopping", read_document(directory))
         # The apps' time, that of their post-stop handlers, and some for what does not die.
         patience = 2 * self.services.config.stop_timeout + 5 if timeout is None else timeout
         if _ends(stager, patience):

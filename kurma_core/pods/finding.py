@@ -40,7 +40,7 @@ class PodFinder:
     def __init__(self, services: Services) -> None:
         self.services = services
         self.store = services.store
-        self.events = Events(services.registry)
+        self.events = Events(services.registry, services.journal)
 
     @property
     def caretaker(self) -> Caretaker:

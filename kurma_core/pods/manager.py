@@ -175,10 +175,12 @@ class PodManager(PodChanger):
                 if stager is not None:  # else it has ended just now
                     break
             try:
-                return OwnedPod.adopted(self.services, directory, stager, lock, self.events)
+                pod = OwnedPod.adopted(self.services, directory, stager, lock, self.events)
             except BaseException:
                 stager.close()
                 raise
+            self.events.tell("adopted", read_document(directory))
+            return pod
         except BaseException:
             os.close(lock)
             raise

@@ -175,7 +175,8 @@ class OwnedPod:
         driver.stop(self.directory, self.stager, force=force)
         # Neither a full disk nor a record that somebody removed must keep a pod running.
         with contextlib.suppress(HostError, PodNotFoundError, PodDamagedError):
-            self._launch.directory.change_state(only_in=("starting", "running"), state="stopping")
+            if self._launch.directory.move_to("stopping", only_in=("starting", "running")):
+                self._events.tell("stopping", self._launch.document)
 
     def finish(self) -> PodRecord:
         """Waits for the stager's end, takes everything down, records how it ended.
@@ -249,7 +250,7 @@ class OwnedPod:
                 self._unrecorded = error
             else:
                 failures.append(error)
-        self._events.tell(str(how["state"]), self._launch.document)
+        self._events.ended(how, self._launch.document)
         return failures
 
     def close(self) -> None:

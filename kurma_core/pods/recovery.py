@@ -112,7 +112,7 @@ def take_down(services: Services, directory: PodDirectory, events: Events) -> bo
     unrecorded: HostError | None = None
     try:
         directory.change_state(**end, finishedAt=state.get("finishedAt") or timestamp(), owner=None)
-        events.tell(str(end["state"]), document)
+        events.ended(end, document)
     except HostError as error:
         if not unwritable(error):
             raise

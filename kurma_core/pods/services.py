@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kurma_core.config import Config
     from kurma_core.hookspecs import Isolator
     from kurma_core.images import ImageManager
+    from kurma_core.journal import Journal
     from kurma_core.metadata.service import MetadataService
     from kurma_core.models import Attachment
     from kurma_core.networking import Networking
@@ -75,6 +76,12 @@ class Services:
                 yield from read_document(self.store.directory(uuid)).attachments
             except KurmaError:
                 continue  # gone meanwhile; or damaged: it is never started again
+
+    @functools.cached_property
+    def journal(self) -> Journal:
+        from kurma_core.journal import Journal
+
+        return Journal(self.config.state_dir)
 
     @functools.cached_property
     def joined(self) -> JoinRecords:

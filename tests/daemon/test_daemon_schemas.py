@@ -29,6 +29,7 @@ PAGES = {
     "list": "Pods",
     "show": "Pod",
     "app list": "Apps",
+    "events": "Event",
     "image list": "Images",
     "image show": "ImagePage",
     "image sign": "ImageSigned",

@@ -1,0 +1,68 @@
+"""``events``: what happens."""
+
+from __future__ import annotations
+
+from kurma_core.cli.declare import FORMAT, Option, command
+from kurma_core.journal import KINDS, SUBJECTS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from kurma_core.cli.session import Session
+    from kurma_core.journal import Event
+
+_KINDS = tuple(dict.fromkeys(kind for kinds in KINDS.values() for kind in kinds))
+
+
+@command(
+    Option("since", "--since", "Begin behind event NUMBER; 0: with the oldest that is kept.", metavar="NUMBER"),
+    Option("no_follow", "--no-follow", "End with the last event that there is."),
+    Option("pod", "--pod", "Only of this pod: its name, or the beginning of its UUID.", metavar="POD"),
+    Option("subject", "--subject", "Only of such.", choices=SUBJECTS, many=True),
+    Option("kind", "--kind", "Only such.", choices=_KINDS, many=True),
+    FORMAT,
+)
+def events(
+    session: Session,
+    *,
+    since: str | None,
+    no_follow: bool,
+    pod: str | None,
+    subject: tuple[str, ...],
+    kind: tuple[str, ...],
+    format: str,
+) -> None:
+    """Print what happens to pods and images, as it happens.
+
+    Without --since, from now on; with --no-follow, all that is kept. Events are kept in the state directory,
+    whoever has brought them about, with or without a daemon. Their numbers only grow, and one that is missing is
+    kept no longer.
+    """
+    import sys
+
+    from kurma_core.cli import output
+    from kurma_core.errors import UsageError
+
+    if since is not None and not (since.isascii() and since.isdigit() and len(since) < 19):
+        raise UsageError(f"--since: {since!r} is no number of an event")
+    begin = None if since is None else int(since)
+    found = session.client.events(
+        0 if begin is None and no_follow else begin, follow=not no_follow, pod=pod, subjects=subject, kinds=kind
+    )
+    for event in found:
+        if format == "json":
+            import json
+
+            session.line(json.dumps(event.to_json(), ensure_ascii=False))
+        elif format == "yaml":
+            session.line("---\n" + output.formatted(format, event.to_json()))
+        else:
+            session.line(output.printable(_row(event)))
+        if not no_follow:
+            sys.stdout.flush()
+
+
+def _row(event: Event) -> str:
+    what = event.subject if event.subject == "daemon" else f"{event.subject} {event.name or '-'}"
+    short = "" if event.id is None else f" ({event.id[:20] if event.subject == 'image' else event.id[:8]})"
+    detail = " ".join(f"{key}={value}" for key, value in event.detail.items())
+    return f"{event.seq} {event.at} {what}{short} {event.kind} {detail}".rstrip()

@@ -1,0 +1,174 @@
+"""Events: of whoever brings them about, told to whoever follows, with and without a daemon."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from kurma_core.client.remote import RemoteClient
+from kurma_core.errors import HostError
+from tests.integration.pods.support import until
+
+pytestmark = pytest.mark.root
+
+
+def of(events, uuid):
+    return [event.kind for event in events if event.id == uuid]
+
+
+def test_the_life_of_a_pod_is_told_with_and_without_a_daemon(kurmad, ask):
+    daemon = kurmad()
+    client, house = ask(daemon), daemon.house
+    since = house.client.journal.last()
+    record, _ = house.run("exit 3")  # in the foreground of this process
+    ours = client.prepare(house.request("sleep 1000"))
+    house.client.pod(ours.uuid)
+    client._ask("POST", ("pods", ours.uuid, "start"))
+    client.stop(ours.uuid)
+    client.rm(ours.uuid)
+    assert isinstance(client, RemoteClient)
+    told = list(client.events(since))
+    assert told == list(house.client.events(since))
+    assert of(told, record.uuid) == ["prepared", "starting", "running", "stopped"]
+    (end,) = [event for event in told if (event.id, event.kind) == (record.uuid, "stopped")]
+    assert end.detail == {"exitCode": 3}
+    assert of(told, ours.uuid) == ["prepared", "starting", "running", "stopping", "stopped", "removed"]
+    assert [event.seq for event in told] == list(range(told[0].seq, told[0].seq + len(told)))
+    assert {event.id for event in client.events(since, pod=ours.uuid[:8])} == {ours.uuid}
+    assert [event.kind for event in client.events(since, pod=record.name, kinds=["stopped"])] == ["stopped"]
+    assert list(client.events(since, subjects=["image"])) == []
+    assert list(client.events()) == []
+
+
+def test_numbers_go_on_over_restarts_of_the_daemon_and_ends_meanwhile_are_told(kurmad, ask):
+    daemon = kurmad()
+    house = daemon.house
+    client = ask(daemon)
+    record = client.prepare(house.request("while [ ! -e /tmp/end ]; do sleep 0.05; done; exit 7"))
+    client._ask("POST", ("pods", record.uuid, "start"))
+    since = house.client.journal.last()
+    daemon.end(signal.SIGKILL)
+    house.enter(record.uuid, "touch", "/tmp/end")
+    another = kurmad(house=house)
+    client = ask(another)
+    until(lambda: client.pod(record.uuid).state == "stopped")
+    told = until(lambda: [e for e in client.events(since) if (e.id, e.kind) == (record.uuid, "stopped")])
+    assert told[0].detail["exitCode"] == 7
+    daemons = [event for event in client.events(since) if event.subject == "daemon"]
+    assert [(event.kind, event.detail["pid"]) for event in daemons] == [("started", another.process.pid)]
+    assert another.end() == 0
+    assert [event.kind for event in house.client.events(since, subjects=["daemon"])] == ["started", "ended"]
+
+
+def test_a_pod_that_is_adopted_says_so(kurmad, ask):
+    daemon = kurmad()
+    record = ask(daemon).prepare(daemon.house.request("sleep 1000"))
+    ask(daemon)._ask("POST", ("pods", record.uuid, "start"))
+    since = daemon.house.client.journal.last()
+    daemon.end(signal.SIGKILL)
+    again = kurmad(house=daemon.house)
+    until(lambda: "adopted" in of(ask(again).events(since), record.uuid))
+
+
+def watching(daemon):
+    """How many inotify instances it has: one is for the directory of pods."""
+    found = 0
+    for fd in os.listdir(f"/proc/{daemon.process.pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            found += os.readlink(f"/proc/{daemon.process.pid}/fd/{fd}") == "anon_inode:inotify"
+    return found
+
+
+def test_many_follow_and_hear_at_once_and_are_let_go(kurmad, ask):
+    daemon = kurmad()
+    house, heard = daemon.house, [[] for _ in range(5)]
+
+    def follow(into):
+        found = ask(daemon).events(follow=True, kinds=["removed"])
+        with pytest.raises(HostError, match="has gone"):
+            into.extend(iter(lambda: into.append(next(found)), "never"))
+
+    threads = [threading.Thread(target=follow, args=(into,)) for into in heard]
+    for thread in threads:
+        thread.start()
+    until(lambda: watching(daemon) == 2)
+    follow_up = f"/proc/{daemon.process.pid}/task"
+    until(lambda: len(os.listdir(follow_up)) >= 5 + 5)
+    record = house.client.prepare(house.request("true"))
+    house.client.rm(record.uuid)
+    until(lambda: all(of(into, record.uuid) == ["removed"] for into in heard))
+    assert watching(daemon) == 2
+    # Its end is told: who wants to hear more goes on from the last number.
+    assert daemon.end() == 0
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def test_server_sent_events_go_on_from_the_last_one(kurmad, ask):
+    daemon = kurmad()
+    house = daemon.house
+    record = house.client.prepare(house.request("true"))
+    last = house.client.journal.last()
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(10)
+        connection.connect(daemon.socket)
+        connection.sendall(
+            f"GET /v1/events?follow=true HTTP/1.1\r\nHost: x\r\nAccept: text/event-stream\r\n"
+            f"Last-Event-ID: {last - 1}\r\n\r\n".encode()
+        )
+        data = b""
+        while b"\n\n" not in data.partition(b"\r\n\r\n")[2]:
+            data += connection.recv(65536)
+        head, _, body = data.partition(b"\r\n\r\n")
+        assert b"text/event-stream" in head
+        fields = dict(line.split(": ", 1) for line in body.decode().splitlines() if ": " in line)
+        assert (fields["id"], fields["event"]) == (str(last), "prepared")
+        assert json.loads(fields["data"])["id"] == record.uuid
+        house.client.rm(record.uuid)
+        while b"event: removed" not in data:
+            data += connection.recv(65536)
+    # Who went away is not waited for: nobody watches the journal any more.
+    until(lambda: watching(daemon) == 1)
+
+
+@pytest.mark.parametrize("by", ["local", None])
+def test_the_command_prints_them(kurmad, by):
+    daemon = kurmad()
+    house = daemon.house
+    until(lambda: list(house.client.events(0, subjects=["daemon"]))[-1].detail["pid"] == daemon.process.pid)
+    since = str(house.client.journal.last())
+    words = [sys.executable, "-m", "kurma_core.cli.main", "--dir", house.state, "--config", house.config_file]
+    words += ["--host", by or f"unix:{daemon.socket}", "events", "--format", "json"]
+    with subprocess.Popen([*words, "--since", since], stdout=subprocess.PIPE, text=True) as following:
+        record, _ = house.run("exit 5")
+        while (event := json.loads(following.stdout.readline()))["kind"] != "stopped":
+            assert event["id"] == record.uuid
+        assert event["detail"] == {"exitCode": 5}
+        following.send_signal(signal.SIGINT)
+        assert following.wait(10) == 130
+    done = subprocess.run([*words, "--no-follow", "--since", since], capture_output=True, text=True, timeout=30)
+    kinds = [json.loads(line)["kind"] for line in done.stdout.splitlines()]
+    assert (kinds, done.stderr) == (["prepared", "starting", "running", "stopped"], "")
+
+
+def test_the_journal_is_not_what_a_pod_fails_of(make_house):
+    """Something else lies in its place."""
+    house = make_house()
+    place = house.client.journal.directory
+    os.rename(place, f"{place}.aside") if os.path.exists(place) else None
+    try:
+        with open(place, "w"):
+            pass
+        record, _ = house.run("exit 4")
+        assert record.exit_code == 4
+    finally:
+        os.unlink(place)
+        if os.path.exists(f"{place}.aside"):
+            os.rename(f"{place}.aside", place)
