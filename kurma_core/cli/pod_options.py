@@ -148,20 +148,30 @@ _OF_AN_APP = {
 }
 
 
-def pod_request(options: dict[str, Any], note: Callable[[str], None], *, ephemeral: bool = False) -> PodRequest:
+def pod_request(
+    options: dict[str, Any], note: Callable[[str], None], *, ephemeral: bool = False, detached: bool = False
+) -> PodRequest:
     """What the options ask for.
 
     :param options: values of :data:`POD_OPTIONS` by name.
+    :param detached: this command's standard input is not for the app: with -i it is open for those who attach.
     :raises UsageError: they are malformed, or contradict each other.
     :raises ManifestError: the pod's file does.
     """
     from kurma_core.appc.template import PodTemplate
     from kurma_core.named_files import naming
     from kurma_core.pods.request import PodRequest
+    from kurma_core.pods.terminals import STDIN
 
     document = _document(options["image"], options["pod"], note)
     app = _the_app(document, options)
     volume_options.add(document, app, options)
+    interactive: bool = options["interactive"]
+    if detached and interactive and app is not None:
+        interactive = False
+        own = app.get("annotations") or []
+        if not isinstance(own, list) or not any(isinstance(one, dict) and one.get("name") == STDIN for one in own):
+            app["annotations"] = [*own, {"name": STDIN, "value": "true"}]
     pairs = [values.pair(text, "--annotation") for text in options["annotation"]]
     if options["restart"] is not None:
         pairs = [*(pair for pair in pairs if pair[0] != RESTART), (RESTART, options["restart"])]
@@ -193,7 +203,7 @@ def pod_request(options: dict[str, Any], note: Callable[[str], None], *, ephemer
         pull=options["pull"],
         insecure=values.insecure(options["insecure_options"]),
         verify=options["verify"],
-        interactive=app["name"] if app is not None and options["interactive"] else None,
+        interactive=app["name"] if app is not None and interactive else None,
         terminal=app["name"] if app is not None and options["tty"] else None,
         ephemeral=ephemeral,
         hostname=None if options["hostname"] is None else values.hostname(options["hostname"], "--hostname"),

@@ -9,28 +9,37 @@ from kurma_core.cli.pod_options import POD_OPTIONS, pod_request
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from kurma_core.cli.loglines import LogPrinter
     from kurma_core.cli.session import Session
     from kurma_core.models import PodRecord
+    from kurma_core.pods.request import PodRequest
 
 _POD = Argument("pod", "POD", "The pod.")
 _PREFIX = Option("prefix", "--prefix", "Print the app's name before each line.")
+_DETACH = Option(
+    "detach",
+    "--detach -d",
+    "Print the pod's UUID once it runs, and leave it to kurmad, which is started if need be.",
+)
 
 
-@command(*POD_OPTIONS, Option("rm", "--rm", "Remove the pod once it has ended."), _PREFIX, root=True)
-def run(session: Session, *, rm: bool, prefix: bool, **options: Any) -> int:
-    """Run a pod in the foreground, to its end.
+@command(*POD_OPTIONS, Option("rm", "--rm", "Remove the pod once it has ended."), _PREFIX, _DETACH, root=True)
+def run(session: Session, *, rm: bool, prefix: bool, detach: bool, **options: Any) -> int:
+    """Run a pod in the foreground, to its end; or, with -d, in the background.
 
     The exit code is the app's; with several apps the first that is not 0, in the order of the manifest. Ctrl-C,
     SIGTERM and SIGHUP stop the pod; a second one ends it at once. With -it, what is typed goes to the app's own
     terminal, Ctrl-C too.
+    With -d, -i keeps the app's standard input open for those who attach.
     """
+    _look_at_detach(session, detach=detach, prefix=prefix)
     session.passphrase_file = options["passphrase_file"]
-    if options["tty"] and options["interactive"] and not os.isatty(0):
+    if options["tty"] and options["interactive"] and not detach and not os.isatty(0):
         session.note("standard input is no terminal: what comes from there is typed into the app's")
-    request = pod_request(options, session.note, ephemeral=rm)
+    request = pod_request(options, session.note, ephemeral=rm, detached=detach)
     uuid_file: str | None = options["uuid_file"]
     _check_uuid_file(uuid_file)
 
@@ -39,6 +48,8 @@ def run(session: Session, *, rm: bool, prefix: bool, **options: Any) -> int:
             _write_uuid(uuid_file, record.uuid)
         _tell_of_isolators(session, record)
 
+    if detach:
+        return _run_on(session, request, prepared)
     with _printer(session, prefix) as output:
         record = session.client.run(request, session.stdio(lent=True), output, session.progress(), prepared)
     return _end(session, record)
@@ -60,31 +71,73 @@ def prepare(session: Session, **options: Any) -> None:
     session.line(record.uuid)
 
 
-@command(_POD, _PREFIX, root=True)
-def run_prepared(session: Session, *, pod: str, prefix: bool) -> int:
-    """Run a prepared pod in the foreground, to its end."""
+@command(_POD, _PREFIX, _DETACH, root=True)
+def run_prepared(session: Session, *, pod: str, prefix: bool, detach: bool) -> int:
+    """Run a prepared pod in the foreground, to its end; or, with -d, in the background."""
+    _look_at_detach(session, detach=detach, prefix=prefix)
+    if detach:
+        return _launch(session, pod)
     with _printer(session, prefix) as output:
         record = session.client.start(pod, session.stdio(lent=True), output)
     return _end(session, record)
 
 
-@command(_POD, _PREFIX, root=True)
-def start(session: Session, *, pod: str, prefix: bool) -> int:
+@command(_POD, _PREFIX, _DETACH, root=True)
+def start(session: Session, *, pod: str, prefix: bool, detach: bool) -> int:
     """Run an ended pod again, from a clean copy, under the same UUID.
 
-    It runs in the foreground, as with run.
+    It runs in the foreground, as with run; or, with -d, in the background.
     """
+    _look_at_detach(session, detach=detach, prefix=prefix)
+    if detach:
+        return _launch(session, pod)
     with _printer(session, prefix) as output:
         record = session.client.start(pod, session.stdio(lent=True), output)
     return _end(session, record)
 
 
-@command(_POD, _PREFIX, root=True)
-def restart(session: Session, *, pod: str, prefix: bool) -> int:
-    """Stop a pod if it runs, and run it again in the foreground."""
+@command(_POD, _PREFIX, _DETACH, root=True)
+def restart(session: Session, *, pod: str, prefix: bool, detach: bool) -> int:
+    """Stop a pod if it runs, and run it again in the foreground; or, with -d, in the background."""
+    _look_at_detach(session, detach=detach, prefix=prefix)
+    if detach:
+        return _launch(session, session.client.stop(pod).uuid)
     with _printer(session, prefix) as output:
         record = session.client.restart(pod, session.stdio(lent=True), output)
     return _end(session, record)
+
+
+def _look_at_detach(session: Session, *, detach: bool, prefix: bool) -> None:
+    """:raises UsageError: an option is of use in the foreground only."""
+    if not detach:
+        return
+    if prefix:
+        from kurma_core.errors import UsageError
+
+        raise UsageError("--prefix: with --detach nothing is printed", hint="see: kurma logs --prefix")
+    session.need_daemon()
+
+
+def _run_on(session: Session, request: PodRequest, prepared: Callable[[PodRecord], None]) -> int:
+    """Runs a pod in the background, which is left once it is up. What does not come up is removed with --rm."""
+    from contextlib import suppress
+
+    from kurma_core.errors import KurmaError
+
+    record = session.client.prepare(request, session.progress())
+    try:
+        prepared(record)
+        return _launch(session, record.uuid)
+    except BaseException:
+        if request.ephemeral:
+            with suppress(KurmaError):
+                session.client.rm(record.uuid)
+        raise
+
+
+def _launch(session: Session, pod: str) -> int:
+    session.line(session.client.launch(pod).uuid)
+    return 0
 
 
 def _printer(session: Session, prefix: bool) -> LogPrinter:

@@ -40,6 +40,7 @@ class Session:
         self._connect = connect
         self.service = service
         self._client: Client | None = None
+        self._needs_daemon = False
         self._bar: Bar | None = None
         for name in ("dir", "config", "host"):
             if globals[name] == "":
@@ -72,8 +73,15 @@ class Session:
         if self._client is None:
             from kurma_core import client
 
-            self._client = (self._connect or client.connect)(self.settings)
+            if self._connect is not None:
+                self._client = self._connect(self.settings)
+            else:
+                self._client = client.connect(self.settings, start=self._needs_daemon)
         return self._client
+
+    def need_daemon(self) -> None:
+        """What is asked for outlives this command: a daemon is started if none runs. Before the client is used."""
+        self._needs_daemon = True
 
     @property
     def daemon(self) -> Client:

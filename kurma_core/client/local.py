@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.client.images import ImageCalls
 from kurma_core.client.trust import TrustCalls
-from kurma_core.errors import AppNotFoundError, KurmaError, PodNotFoundError
+from kurma_core.errors import AppNotFoundError, KurmaError, PodNotFoundError, UsageError
 from kurma_core.version import VERSION
 
 if TYPE_CHECKING:
@@ -101,6 +101,16 @@ class LocalClient(ImageCalls, TrustCalls):
             return
         except KurmaError as error:
             self.settings.note(error.message)
+
+    def launch(self, reference: str) -> PodRecord:
+        """Starts a prepared pod, or an ended one again, that runs on by itself: the daemon's; once it is up.
+
+        :raises UsageError: there is no daemon.
+        """
+        raise UsageError(
+            f"pod {reference} cannot run on by itself: no kurmad serves {self.config.state_dir}",
+            hint="start kurmad, or leave --detach away",
+        )
 
     def restart(self, reference: str, stdio: Stdio, output: Callable[[LogText], None]) -> PodRecord:
         """Stops the pod if it runs, and runs it again as :meth:`start` does."""

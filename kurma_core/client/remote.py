@@ -104,6 +104,9 @@ class RemoteClient(LocalClient):
     def start(self, reference: str, stdio: Stdio, output: Callable[[LogText], None]) -> PodRecord:
         return self._in_front(("pods", reference, "foreground"), stdio, output)
 
+    def launch(self, reference: str) -> PodRecord:
+        return values.pod(self._ask("POST", ("pods", reference, "start")))
+
     def restart(self, reference: str, stdio: Stdio, output: Callable[[LogText], None]) -> PodRecord:
         return self.start(self.stop(reference).uuid, stdio, output)
 
