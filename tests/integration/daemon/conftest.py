@@ -19,16 +19,24 @@ from tests.integration.pods.conftest import (  # noqa: F401 (fixtures)
     session_state,
 )
 
+_FRAGILE = os.path.join(os.path.dirname(__file__), "fragile.py")
+
 
 class Kurmad:
-    """A running daemon. :param house: whose state directory it serves."""
+    """A running daemon.
 
-    def __init__(self, house, *arguments):
+    :param house: whose state directory it serves.
+    :param fault: where it kills itself once it is armed: see ``fragile.py``.
+    """
+
+    def __init__(self, house, *arguments, fault=None):
         self.house = house
         self.socket = f"{house.state}/run/kurmad.sock"
         self.log = Path(f"{house.state}/kurmad.log")
         which = ["--dir", house.state, "--config", house.config_file]
-        self.command = [sys.executable, "-m", "kurma_core.cli.main", *which, "daemon", *arguments]
+        self.arm = f"{house.state}/arm"
+        program = ["-m", "kurma_core.cli.main"] if fault is None else [_FRAGILE, self.arm, *fault]
+        self.command = [sys.executable, *program, *which, "daemon", *arguments]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         self.wait_up()
@@ -55,8 +63,8 @@ def kurmad(make_house):  # noqa: F811
     """Makes daemons; those that run at the end are ended."""
     made = []
 
-    def make(*arguments, house=None):
-        daemon = Kurmad(house or make_house(), *arguments)
+    def make(*arguments, house=None, fault=None):
+        daemon = Kurmad(house or make_house(), *arguments, fault=fault)
         made.append(daemon)
         return daemon
 
