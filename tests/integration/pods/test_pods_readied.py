@@ -15,6 +15,7 @@ from kurma_core.hookspecs import Stdio
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.models import NetworkRequest
 from kurma_core.pods.readied import ready
+from kurma_core.pods.request import AppOverrides
 from tests.integration.pods.support import alive, until
 
 pytestmark = pytest.mark.root
@@ -26,6 +27,7 @@ from kurma_core.client import Settings, connect
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.networking.joined import JoinRecords
 from kurma_core.pods.readied import ready
+from kurma_core.pods.request import AppOverrides
 from kurma_core.spawner.client import Spawner
 from kurma_core.staging.aci import AciStager
 
@@ -102,6 +104,53 @@ def test_a_pod_takes_over_what_there_is(house, make):
     finish(pod)
     house.client.rm(record.uuid)
     assert left(house, record.uuid) == []
+
+
+def mounts_in(text):
+    """What an app sees mounted, without what differs from pod to pod. :param text: its ``mountinfo``."""
+    found = set()
+    for line in text.splitlines():
+        words, _, kind = line.partition(" - ")
+        root, target, options = words.split()[3:6]
+        fstype, _, more = kind.split(" ", 2)
+        found.add((root, target, options, fstype, "" if fstype == "overlay" else more))
+    return found
+
+
+def test_an_app_sees_what_it_sees_in_any_pod(house, make):
+    """The kernel's file systems that were made before are as those made for an app, and one app's alone."""
+    ordinary = mounts_in(house.run("cat /proc/self/mountinfo")[1])
+    pod, record = begin(house, make(), {"main": "exec sleep 1000", "other": "exec sleep 1000"})
+    assert pod.stager.pid
+    seen, terminals = {}, set()
+    for app in ("main", "other"):
+        code, output, errors = house.enter(record.uuid, "cat", "/proc/self/mountinfo", app=app)
+        assert code == 0, errors
+        seen[app] = mounts_in(output)
+        terminals.add(house.enter(record.uuid, "stat", "-c", "%d", "/dev/pts/ptmx", app=app)[1])
+        assert house.enter(record.uuid, "cat", "/proc/1/comm", app=app)[1] == "kurma-init\n"
+    assert seen == {"main": ordinary, "other": ordinary}
+    assert len(terminals) == 2
+    with open(f"/proc/{pod.stager.pid}/mountinfo") as file:
+        assert "/run/ahead/" not in file.read()
+    finish(pod)
+
+
+@pytest.mark.parametrize("first", ["privileged", "plain"])
+def test_a_privileged_app_gets_what_is_its_own(make_house, first):
+    """What was made before is for others: nothing is masked for it, and every device is alive."""
+    house = make_house({"stop_timeout": 3})
+    readied = ready(house.client._services, "default")
+    look = "mknod /dev/k c 1 11; (: </dev/k) 2>/dev/null && echo alive; echo looked; exec sleep 1000"
+    apps = {"main": look, "other": look}
+    if first == "plain":
+        apps = dict(reversed(apps.items()))
+    power = AppOverrides(isolators=(("os/linux/privileged", True),))
+    pod, record = begin(house, readied, apps, overrides={"main": power})
+    assert pod.stager.pid == readied.waiting.pid
+    until(lambda: all("looked" in house.log(record, app) for app in apps), "their output")
+    assert {app: house.log(record, app) for app in apps} == {"main": "alive\nlooked\n", "other": "looked\n"}
+    finish(pod)
 
 
 def test_it_can_be_started_again(house, make):

@@ -32,7 +32,14 @@ _NO_OVERLAY = (errno.ENODEV, errno.EINVAL, errno.EOPNOTSUPP)
 
 
 def enter(
-    pod: Pod, app: App, directory: str, note: Callable[[str], None], namespace: int = -1, notify: str = ""
+    pod: Pod,
+    app: App,
+    directory: str,
+    note: Callable[[str], None],
+    namespace: int = -1,
+    notify: str = "",
+    *,
+    ahead: bool = False,
 ) -> None:
     """Make the root and change to it.
 
@@ -41,6 +48,7 @@ def enter(
     :param note: told what is worth knowing of a root that works.
     :param namespace: a descriptor of the pod's user namespace, which the root's files are to belong to; -1: none.
     :param notify: a socket that the app says by that it is ready; empty: none.
+    :param ahead: what the kernel shows was made before, for this one.
     :raises SetupError: what failed, on what, why.
     """
     try:
@@ -54,7 +62,10 @@ def enter(
         hostfiles.write(root, hostfiles.contents(pod), pod.ids.root, hidden)
         if pod.names:
             hostfiles.show_names(root, pod, app, hidden)
-        system = sysmounts.mount_all(root, SHM, pod.ids, app.plan, notify)
+        if ahead:
+            system = sysmounts.move_ahead(root, pod.ids)
+        else:
+            system = sysmounts.mount_all(root, SHM, pod.ids, app.plan, notify)
         if app.make_directory:
             # Before the volumes are there: nothing is ever made in a directory of the host's.
             from kurma_core.linux import places  # not for the supervisor to hold

@@ -36,10 +36,22 @@ class Files:
     :attr:`namespace` is its mount namespace, held for handlers that run before or after main; -1: not held.
     :attr:`handover`: main gets a terminal, and gives its master away by this.
     :attr:`sockets`: what main is to listen on, :attr:`names` their ports' names.
+    :attr:`ahead`: what the kernel shows in a root was made before, and is this one's.
     :attr:`notify`: the socket by which main says that it is ready; empty: it does not.
     """
 
-    __slots__ = ("directory", "handover", "names", "namespace", "notify", "sockets", "stderr", "stdin", "stdout")
+    __slots__ = (
+        "ahead",
+        "directory",
+        "handover",
+        "names",
+        "namespace",
+        "notify",
+        "sockets",
+        "stderr",
+        "stdin",
+        "stdout",
+    )
 
     def __init__(self, directory: str, stdout: int, stderr: int, stdin: int) -> None:
         self.directory = directory
@@ -51,6 +63,7 @@ class Files:
         self.sockets: list[int] = []
         self.names: list[str] = []
         self.notify = ""
+        self.ahead = False
 
 
 class Child:
@@ -161,7 +174,9 @@ def _run(
         namespaces.setns(files.namespace, namespaces.CLONE_NEWNS)
         os.chdir("/")
     else:
-        approot.enter(pod, app, files.directory, lambda text: tell("N", text), namespace, files.notify)
+        approot.enter(
+            pod, app, files.directory, lambda text: tell("N", text), namespace, files.notify, ahead=files.ahead
+        )
     if kind == ROOT:
         if namespace >= 0:
             userns.enter_with_mounts(namespace)

@@ -19,6 +19,7 @@ from kurma_stager_default.inside import (
     manifest,
     podgroups,
     supervisor,
+    sysmounts,
     userns,
 )
 from kurma_stager_default.inside.errors import SetupError
@@ -42,6 +43,7 @@ def main() -> int:
         if waits:
             if _sees_its_pod():
                 ahead = _Ahead([])
+                ahead.mount()
             if not _told_to_go():
                 house.end()
                 return 0
@@ -170,6 +172,20 @@ class _Ahead:
         for directory, mode in (("/pod/logs", 0o755), ("/pod/apps", 0o700)):
             os.makedirs(directory, mode, exist_ok=True)
         self.control = control.Control(Loop())
+        #: what the kernel shows is there for the first app
+        self.mounts = False
+
+    def mount(self) -> None:
+        """By a child, since what ``/proc`` shows is the pod's. Where it fails, the first app tries, and tells."""
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                sysmounts.make_ahead(approot.SHM, userns.Ids(None))
+                code = 0
+            finally:
+                os._exit(code)
+        self.mounts = os.waitpid(pid, 0)[1] == 0
 
     def give(self, wall: list[str] | None) -> None:
         """Apps are given other devices. :raises OSError: the kernel refuses."""
@@ -204,6 +220,8 @@ def _serve(house: _House, ahead: _Ahead | None) -> int:
         _take_stdin(pod),
         _notes(pod, ahead.devices),
     )
+    if ahead.mounts:
+        serving.made_ahead()
     house.await_ready()
     code = serving.run()
     house.end()

@@ -11,7 +11,7 @@ import gc
 import os
 import time
 
-from kurma_stager_default.inside import child, podgroups, signals, smalljson, statusfile
+from kurma_stager_default.inside import child, podgroups, signals, smalljson, statusfile, sysmounts
 from kurma_stager_default.inside.apprun import WAITING, AppRun
 from kurma_stager_default.inside.control import Control, Conversation
 from kurma_stager_default.inside.lifecycle import Lifecycle
@@ -55,9 +55,13 @@ class Supervisor:
         #: what of it does not end, though it was killed
         self.hangs: str | None = None
         self._running = running
+        #: it has to be let go of
+        self._drops = False
         self._init = init
         self._requests = requests
         self.changed = True
+        #: what the kernel shows was made before, and no app has it yet
+        self.ahead = False
         #: why status.json is not up to date
         self.unsaved: str | None = None
         self.loop = control.loop
@@ -95,6 +99,24 @@ class Supervisor:
             self._reap()
             if self._running < 0:
                 self._rest.worked()
+
+    def made_ahead(self) -> None:
+        """What the kernel shows is there for the first app (see :mod:`.sysmounts`)."""
+        self.ahead = self._drops = True
+
+    def take_ahead(self, run: AppRun) -> bool:
+        """Whether that execution gets what was made before: the first that is given nothing special."""
+        plan = run.app.plan
+        if (
+            not self.ahead
+            or plan.privileged
+            or plan.devices
+            or self.pod.plan.namespaces
+            or run.readiness is not None
+        ):
+            return False
+        self.ahead = False
+        return True
 
     def _code(self) -> int:
         """How the apps ended stands in status.json. Where that cannot be, our own exit status tells."""
@@ -153,6 +175,9 @@ class Supervisor:
         if started and self._running >= 0 and self.broken is None:
             os.close(self._running)
             self._running = -1
+            if self._drops:
+                self._drops = self.ahead = False
+                sysmounts.drop_ahead()
             self._rest.begin()
 
     def _apps(self) -> dict[str, dict[str, Any]]:

@@ -51,8 +51,55 @@ _MASKED_IN_SYS = ("dev/block", "devices/virtual/powercap", "firmware", "fs/selin
 _CPUS, _MASKED_IN_CPU = "devices/system/cpu", "thermal_throttle"
 _READ_ONLY = ("bus", "fs", "irq", "sys", "sysrq-trigger")
 
+#: In the stager's own mount namespace, where no app comes: made before its pod is known, for its first app.
+AHEAD = "/run/ahead"
+_PLACES = ("proc", "sys", "dev")
+
 _CLOSED = mounts.ATTR_NOSUID | mounts.ATTR_NODEV | mounts.ATTR_NOEXEC
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class _Usual:
+    """Of a plan, what :func:`mount_all` asks for: an app that is given nothing special."""
+
+    privileged = False
+    devices = ()
+
+
+def make_ahead(shm: str, ids: Ids) -> None:
+    """What :func:`mount_all` makes for nearly every app, at :data:`AHEAD`. Runs in a child of the stager, which is
+    in the pod's PID namespace, as what ``/proc`` shows is.
+
+    :param ids: of a pod without a user namespace.
+    :raises OSError: with what could not be mounted.
+    """
+    os.mkdir(AHEAD, 0o700)
+    root = os.open(AHEAD, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        mount_all(root, shm, ids, _Usual)  # type: ignore[arg-type]
+    finally:
+        os.close(root)
+
+
+def move_ahead(root: int, ids: Ids) -> tuple[str, ...]:
+    """As :func:`mount_all`, of what was made before: moved, since it is one app's. Runs in the app's mount
+    namespace, which is a copy of the stager's.
+
+    :raises OSError: with what could not be moved.
+    """
+    found = []
+    for name in _PLACES:
+        mount = os.open(f"{AHEAD}/{name}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        made, path = _mount(root, name, mount, ids)
+        os.close(made)
+        found.append(path)
+    return tuple(found)
+
+
+def drop_ahead() -> None:
+    """The stager's own copy, once an app has its own or there is none to come. Runs in the stager."""
+    for name in _PLACES:
+        mounts.umount(f"{AHEAD}/{name}", mounts.UMOUNT_NOFOLLOW | mounts.MNT_DETACH)
 
 
 def mount_all(root: int, shm: str, ids: Ids, plan: Plan, notify: str = "") -> tuple[str, str, str]:
