@@ -14,8 +14,7 @@ import os
 import sys
 import time
 
-from kurma_core.appc.template import PodTemplate
-from kurma_core.cli.pod_options import app_name
+from kurma_core.appc.template import PodTemplate, app_name
 from kurma_core.client import Settings, connect
 from kurma_core.hookspecs import Stdio
 from kurma_core.models import NetworkRequest
