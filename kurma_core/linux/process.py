@@ -184,25 +184,26 @@ def exit_status(pidfd: int) -> int | None:
 def _exit_of_stranger(pidfd: int) -> int | None:
     import fcntl
 
-    for reaped in (False, True):
-        info = bytearray(_PIDFD_INFO_SIZE)
-        info[0:8] = libc.words(_PIDFD_INFO_EXIT)
-        try:
-            fcntl.ioctl(pidfd, _PIDFD_GET_INFO, info)
-        except OSError:
-            return None  # older kernels
-        if int.from_bytes(info[0:8], "little") & _PIDFD_INFO_EXIT:
-            return os.waitstatus_to_exitcode(int.from_bytes(info[60:64], "little", signed=True))
-        if reaped or not wait_pidfd(pidfd, 0) or not _wait_reaped(pidfd):
-            return None
-    return None
+    info = bytearray(_PIDFD_INFO_SIZE)
+    info[0:8] = libc.words(_PIDFD_INFO_EXIT)
+    try:
+        fcntl.ioctl(pidfd, _PIDFD_GET_INFO, info)
+    except OSError:
+        return None  # older kernels
+    if not int.from_bytes(info[0:8], "little") & _PIDFD_INFO_EXIT:
+        return None  # older kernels, too; or it has not been reaped yet
+    return os.waitstatus_to_exitcode(int.from_bytes(info[60:64], "little", signed=True))
 
 
-def _wait_reaped(pidfd: int) -> bool:
-    """Of a process that has ended, and whose parent has yet to hear of it: only then the kernel tells how."""
+def wait_reaped(pidfd: int, timeout: float = _REAPING) -> None:
+    """Waits until the parent of an ended process, mostly init, has heard of it: only then the kernel tells others
+    how it ended. Older kernels never say so.
+
+    :param timeout: seconds.
+    """
     poll = select.poll()
     poll.register(pidfd, 0)  # POLLHUP alone
-    return bool(poll.poll(_REAPING * 1000))
+    poll.poll(timeout * 1000)
 
 
 def clone(flags: int = 0, cgroup: int = -1) -> tuple[int, int]:

@@ -184,9 +184,7 @@ class OwnedPod:
         :raises PodError: something of it could not be undone; on record, and tried again by ``kurma gc``.
         """
         launch = self._launch
-        status = self.stager.wait()
-        driver = launch.services.stagers.of_pod(launch.document.stager)
-        end = conclusion(launch.directory, self._document(), driver, status, last_output(self.directory))
+        end = self._conclusion(self.stager.wait())
         failures = self._end(end)
         if not os.path.isdir(self.directory):
             # Its name is free again.
@@ -212,6 +210,17 @@ class OwnedPod:
                 f"pod {self.uuid}: teardown is not complete: {failures[0].message}", hint="kurma gc tries again"
             )
         return record
+
+    def _conclusion(self, status: int | None) -> dict[str, Any]:
+        launch = self._launch
+        driver = launch.services.stagers.of_pod(launch.document.stager)
+        end = conclusion(launch.directory, self._document(), driver, status, last_output(self.directory))
+        if status is None and end["state"] == "errored":
+            # It is not our child, and what it has written down does not tell: the kernel may, in a moment.
+            status = getattr(self.stager, "wait_reaped", lambda: None)()
+            if status is not None:
+                return self._conclusion(status)
+        return end
 
     def _document(self) -> PodDocument:
         """As it is by now: apps may have come and gone."""

@@ -84,6 +84,13 @@ class StagerProcess:
             self._status = code if code is None or code >= 0 else 128 - code
         return self._status
 
+    def wait_reaped(self) -> int | None:
+        """As :meth:`wait`, of one that has ended, for who cannot do without knowing how: its parent, mostly init,
+        may take its time to hear of it, and the kernel tells others then."""
+        if self._status is None:
+            process.wait_reaped(self._pidfd)
+        return self.wait(0)
+
     def has_come_up(self) -> bool:
         """Of one that was found again, and whose starter has died before it was told: whether nobody in the pod
         holds descriptor 4 any more, which says that the pod runs (G3)."""

@@ -55,6 +55,34 @@ def test_wait_has_an_end():
         child.wait()
 
 
+LATE = """
+import os, sys, time
+pid = os.fork()
+if not pid:
+    os._exit(7)
+print(pid, flush=True)
+sys.stdin.readline()
+time.sleep(0.2)
+os.waitpid(pid, 0)
+sys.stdin.readline()
+"""
+
+
+def test_exit_status_of_a_stranger_whose_parent_hears_of_it_late():
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", LATE], stdin=pipe, stdout=pipe, text=True, bufsize=1) as parent:
+        pidfd = process.pidfd_open(int(parent.stdout.readline()))
+        try:
+            assert process.wait_pidfd(pidfd, 10)
+            assert process.exit_status(pidfd) is None, "its parent has yet to hear of it"
+            parent.stdin.write("now\n")
+            process.wait_reaped(pidfd, 5)
+            release = tuple(map(int, os.uname().release.split(".")[:2]))
+            assert process.exit_status(pidfd) == (7 if release >= (6, 15) else None)
+        finally:
+            os.close(pidfd)
+
+
 CLONE = """
 import os
 from kurma_core.linux import process
