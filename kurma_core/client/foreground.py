@@ -160,7 +160,7 @@ class Shower:
                 self.stop(force=True)
 
     def _show(self, payload: bytes) -> None:
-        for text in _texts(payload):
+        for text in texts(payload):
             if self._shown.closed():
                 break
             self._guarded(functools.partial(self._shown, text))
@@ -244,7 +244,8 @@ class Lent:
             self._held.restore()
 
 
-def _texts(payload: bytes) -> Iterator[LogText]:
+def texts(payload: bytes) -> Iterator[LogText]:
+    """What a frame of logs holds."""
     at = 0
     while at < len(payload):
         end = at + 4 + int.from_bytes(payload[at : at + 4], "big")
@@ -253,4 +254,4 @@ def _texts(payload: bytes) -> Iterator[LogText]:
         at = end
 
 
-__all__ = ["OF_TERMINALS", "Lent", "Shower", "Stream", "call_in"]
+__all__ = ["OF_TERMINALS", "Lent", "Shower", "Stream", "call_in", "texts"]

@@ -209,19 +209,34 @@ class LocalClient(ImageCalls, TrustCalls):
         :param since: nanoseconds since the epoch.
         :param stream: ``stdout`` or ``stderr``.
         """
+        options = {"follow": follow, "tail": tail, "since": since, "stream": stream}
+        yield from self.read_logs(reference, app, instance, options)
+
+    def read_logs(
+        self,
+        reference: str,
+        app: str | None,
+        instance: int | None,
+        options: Mapping[str, Any],
+        idle: Callable[[], None] = lambda: None,
+    ) -> Iterator[LogText]:
+        """As :meth:`logs`, whose further arguments are the options.
+
+        :param idle: called before more is waited for.
+        """
         from kurma_core.linux import crilog
         from kurma_core.models import LogText
         from kurma_core.pods import recovery
         from kurma_core.pods.logs import LogReader
         from kurma_core.staging.callin import has_call_in
 
-        wanted = crilog.Filter(since, stream)
+        wanted = crilog.Filter(options["since"], options["stream"])
 
         def then(found: Iterator[LogText]) -> Iterator[LogText]:
             return filter(wanted, found)
 
         def first(found: Iterator[LogText]) -> Iterator[LogText]:
-            return crilog.tail(then(found), tail, LogText)
+            return crilog.tail(then(found), options["tail"], LogText)
 
         record = self.pod(reference)
         directory = self._services.store.directory(record.uuid)
@@ -235,12 +250,11 @@ class LocalClient(ImageCalls, TrustCalls):
             with LogReader(directory.path, apps, place, newcomers=app is None) as reader:
                 called = instance is None and not reader.kept and record.state != "starting"
                 if called and stager is not None and has_call_in(stager, "logs"):
-                    options = {"follow": follow, "tail": tail, "since": since, "stream": stream}
-                    yield from self._called_logs(record, app, stager, options)
-                elif stager is None or not follow:
+                    yield from self._called_logs(record, app, stager, options, idle)
+                elif stager is None or not options["follow"]:
                     yield from first(reader.rest())
                 else:
-                    yield from reader.follow(stager.fileno(), first, then)
+                    yield from reader.follow(stager.fileno(), first, then, idle)
             if instance is None:
                 self._tell_lost(reference, app)
         finally:
@@ -258,7 +272,12 @@ class LocalClient(ImageCalls, TrustCalls):
                 self.settings.note(each.lost)
 
     def _called_logs(
-        self, record: PodRecord, app: str | None, stager: RunningStager, options: Mapping[str, Any]
+        self,
+        record: PodRecord,
+        app: str | None,
+        stager: RunningStager,
+        options: Mapping[str, Any],
+        idle: Callable[[], None],
     ) -> Iterator[LogText]:
         """Of a pod whose stager keeps no logs in files: what its ``logs`` call-in prints, app by app."""
         from kurma_core.pods.calledlogs import arguments, called_logs
@@ -272,7 +291,7 @@ class LocalClient(ImageCalls, TrustCalls):
         driver = self._services.stagers.of_pod(record.stager)
         path = self._services.store.directory(record.uuid).path
         for name in names:
-            yield from called_logs(driver, path, stager, arguments(name, **options))
+            yield from called_logs(driver, path, stager, arguments(name, **options), idle)
 
     @property
     def journal(self) -> Journal:

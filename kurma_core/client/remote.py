@@ -193,13 +193,14 @@ class RemoteClient(LocalClient):
     def _stream(
         self,
         path: tuple[str, ...],
-        stdio: Stdio,
+        stdio: Stdio | None,
         tell: Callable[[Json], None] = lambda message: None,
         query: Mapping[str, Json] | None = None,
         body: Json = None,
     ) -> Stream:
-        """A connection that speaks frames from here on, with our descriptors lent.
+        """A connection that speaks frames from here on.
 
+        :param stdio: is lent; None: nothing is.
         :param tell: gets the messages that are none of all operations.
         """
         from kurma_core.client.foreground import Stream
@@ -217,11 +218,13 @@ class RemoteClient(LocalClient):
             headers["Content-Type"] = "application/json"
             data = json.dumps(body, default=dict).encode()
         try:
-            answer = connection.request("POST", _target(path, {**(query or {}), "stdio": "lent"}), data, headers)
+            lent = {} if stdio is None else {"stdio": "lent"}
+            answer = connection.request("POST", _target(path, {**(query or {}), **lent}), data, headers)
             if answer.status != 101:
                 raise values.error(json.loads(answer.read())["error"])
             stream = Stream(connection, told)
-            stream.lend(stdio)
+            if stdio is not None:
+                stream.lend(stdio)
         except BaseException:
             connection.close()
             raise
@@ -250,7 +253,8 @@ class RemoteClient(LocalClient):
         stream: str | None = None,
         instance: int | None = None,
     ) -> Iterator[LogText]:
-        from kurma_core.models import LogText
+        from kurma_core.client.foreground import texts
+        from kurma_core.client.frames import LOG
 
         query = {
             "app": app,
@@ -260,13 +264,13 @@ class RemoteClient(LocalClient):
             "stream": stream,
             "instance": instance,
         }
-        answer = self._connection.request("GET", _target(("pods", reference, "logs"), query))
-        if answer.status >= 400:
-            raise values.error(json.loads(answer.read())["error"])
-        for line in answer.lines():
-            one = json.loads(line)
-            text = one["text"].encode("utf-8", "surrogateescape")
-            yield LogText(one["app"], one["at"], one["stream"], one["partial"], text)
+        with self._stream(("pods", reference, "logs"), None, query=query) as connection:
+            while True:
+                for kind, value in connection.frames():
+                    if kind != LOG:
+                        return
+                    yield from texts(value)
+                connection.receive()
 
     def events(
         self,

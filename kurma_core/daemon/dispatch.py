@@ -110,7 +110,7 @@ class Dispatcher:
                 spec.handler(call)
             return
         if spec.kind == "lines":
-            with working(Operation(_unheard)):
+            with working(Operation(_unheard)), self._while_asked(spec, call):
                 found = spec.handler(call)
                 exchange.begin(NDJSON)
                 for item in found:

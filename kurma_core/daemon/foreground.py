@@ -16,10 +16,11 @@ from kurma_core.errors import KurmaError
 from kurma_core.pods.logs import Following, LogReader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from kurma_core.daemon.operations import Call
     from kurma_core.daemon.owners import Running
+    from kurma_core.daemon.streams import Stream
     from kurma_core.hookspecs import CallInProcess
     from kurma_core.models import LogText
     from kurma_core.pods.request import PodRequest
@@ -135,27 +136,59 @@ class _Front:
             poll.register(following, select.POLLIN)
             poll.register(self._ended, select.POLLIN)
             gone = self._stream.watch(poll)
+            batch = _Batch(self._stream)
             ready: list[int] = []
             while self._ended not in ready:
-                self._send(reader.present())
+                for text in reader.present():
+                    batch.add(text)
+                batch.send()
                 ready = [fd for fd, _ in poll.poll()]
                 if gone in ready:
                     raise Gone
                 following.more()
             following.over()
-            self._send(reader.rest())
+            for text in reader.rest():
+                batch.add(text)
+            batch.send()
 
-    def _send(self, texts: Iterable[LogText]) -> None:
-        batch, size = [], 0
-        for text in texts:
-            for piece in _pieces(text):
-                batch.append(piece)
-                size += len(piece)
-            if size > _BATCH:
-                self._stream.send(LOG, b"".join(batch))
-                batch, size = [], 0
-        if batch:
-            self._stream.send(LOG, b"".join(batch))
+
+def logs(call: Call) -> Json:
+    """Logs in frames, as the client has asked for them, until it goes away."""
+
+    def told(kind: int, value: Any) -> None:
+        raise FrameError("there is nothing to say here")
+
+    assert call.stream is not None
+    call.stream.listen(told, call.cancellation.cancel)
+    options = dict(call.query)
+    batch = _Batch(call.stream)
+    app, instance = options.pop("app"), options.pop("instance")
+    for text in call.client.read_logs(call.path["pod"], app, instance, options, batch.send):
+        batch.add(text)
+    batch.send()
+
+
+class _Batch:
+    """Texts of logs that are sent together."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._pieces: list[bytes] = []
+        self._size = 0
+
+    def add(self, text: LogText) -> None:
+        """:raises Gone: nobody reads them."""
+        for piece in _pieces(text):
+            self._pieces.append(piece)
+            self._size += len(piece)
+            if self._size > _BATCH:
+                self.send()
+
+    def send(self) -> None:
+        if self._pieces:
+            self._stream.send(LOG, b"".join(self._pieces))
+            self._pieces.clear()
+            self._size = 0
 
 
 @contextlib.contextmanager
@@ -189,4 +222,4 @@ def _piece(text: LogText, partial: bool, data: bytes) -> bytes:
     return (len(head) + len(data)).to_bytes(4, "big") + head + data
 
 
-__all__ = ["run", "start"]
+__all__ = ["logs", "run", "start"]

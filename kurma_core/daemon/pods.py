@@ -16,6 +16,15 @@ Json = Any
 _FORCE = Query("force", "flag", "at once, and by force", default=False)
 _TIMEOUT = Query("timeout", "seconds", "how long it has before it is ended by force")
 
+_LOGS = (
+    Query("app", "text", "only of that one"),
+    Query("follow", "flag", "and what they will write", default=False),
+    Query("tail", "whole", "only the last so many lines of what is there"),
+    Query("since", "whole", "nanoseconds since 1970: only what was written from then on"),
+    Query("stream", "text", "only that one", choices=("stdout", "stderr")),
+    Query("instance", "whole", "of that execution of the app; -1: the one before the last"),
+)
+
 
 @operation("GET", "/v1/pods", "List pods, the oldest first.", rights="read", result="Pods")
 def pods(call: Call) -> Json:
@@ -70,14 +79,8 @@ def pod_wait(call: Call) -> Json:
     "What the apps of a pod have written, a line of JSON for each.",
     rights="read",
     kind="lines",
-    query=(
-        Query("app", "text", "only of that one"),
-        Query("follow", "flag", "and what they will write", default=False),
-        Query("tail", "whole", "only the last so many lines of what is there"),
-        Query("since", "whole", "nanoseconds since 1970: only what was written from then on"),
-        Query("stream", "text", "only that one", choices=("stdout", "stderr")),
-        Query("instance", "whole", "of that execution of the app; -1: the one before the last"),
-    ),
+    given_up=True,
+    query=_LOGS,
     result="LogLine",
 )
 def pod_logs(call: Call) -> Iterator[Json]:
@@ -90,6 +93,18 @@ def pod_logs(call: Call) -> Iterator[Json]:
             "partial": text.partial,
             "text": text.text.decode("utf-8", "surrogateescape"),
         }
+
+
+@operation(
+    "POST",
+    "/v1/pods/{pod}/logs",
+    "What the apps of a pod have written, in frames.",
+    rights="read",
+    kind="stream",
+    query=_LOGS,
+)
+def pod_logs_in_frames(call: Call) -> None:
+    foreground.logs(call)
 
 
 @operation(

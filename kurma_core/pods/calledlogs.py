@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import select
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from kurma_core.errors import KurmaError, StagerError
 from kurma_core.hookspecs import Stdio
 from kurma_core.linux.clock import stamp
 from kurma_core.models import LogText
+from kurma_core.pods.waiting import GivenUp
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs import RunningStager, Stager
@@ -36,16 +37,21 @@ def arguments(
 
 
 def called_logs(
-    driver: Stager, directory: str, stager: RunningStager, words: tuple[str, ...]
+    driver: Stager,
+    directory: str,
+    stager: RunningStager,
+    words: tuple[str, ...],
+    idle: Callable[[], None] = lambda: None,
 ) -> Iterator[LogText]:
     """What the call-in prints, as it comes; without times, all of it as standard output.
 
     :param words: see :func:`arguments`.
+    :param idle: called before more is waited for.
     :raises StagerError: it fails, or there is none.
     """
     call = _Call(driver, directory, stager, words)
     try:
-        while data := call.read():
+        while data := call.read(idle):
             whole, newline, rest = data.rpartition(b"\n")
             if newline:
                 yield LogText(words[0], "", "stdout", False, whole)
@@ -79,12 +85,15 @@ class _Call:
             os.close(self._out)
             os.close(self._end)
 
-    def read(self) -> bytes:
+    def read(self, idle: Callable[[], None]) -> bytes:
         """What it prints; nothing once it has ended, though what it has started may hold its output for ever."""
         poll = select.poll()
         poll.register(self.output, select.POLLIN)
         poll.register(self._ended, select.POLLHUP)
-        ready = [fd for fd, _ in poll.poll()]
+        with GivenUp() as given_up:
+            poll.register(given_up, select.POLLIN)
+            idle()
+            ready = [fd for fd, _ in poll.poll()]
         return os.read(self.output, _CHUNK) if self.output in ready else b""
 
     def check(self) -> None:

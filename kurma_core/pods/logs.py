@@ -18,6 +18,7 @@ from kurma_core.linux.crilog import LogFile
 from kurma_core.linux.inotify import IN_CREATE, IN_MOVED_TO, Watch
 from kurma_core.linux.logchain import LogChain
 from kurma_core.models import LogText
+from kurma_core.pods.waiting import GivenUp
 from kurma_core.staging.records import read_status_file
 
 if TYPE_CHECKING:
@@ -144,21 +145,30 @@ class LogReader:
         for chain in self.chains():
             chain.share()
 
-    def follow(self, ended: int, first: Choice = iter, then: Choice = iter) -> Iterator[LogText]:
+    def follow(
+        self, ended: int, first: Choice = iter, then: Choice = iter, idle: Callable[[], None] = lambda: None
+    ) -> Iterator[LogText]:
         """What is there and what comes, until the descriptor ``ended`` polls readable; then the rest.
 
         :param ended: a pidfd of the stager, for instance.
         :param first: what is there already goes through it, such as a tail; what comes, through ``then``.
+        :param idle: called before more is waited for.
+        :raises Cancelled: the operation that this thread works for was cancelled.
         """
-        with Following(self) as following:
+        with Following(self) as following, GivenUp() as given_up:
             poll = select.poll()
+            poll.register(given_up, select.POLLIN)
             poll.register(following, select.POLLIN)
             poll.register(ended, select.POLLIN)
             over = False
             yield from first(self.present())
             while not over:
                 yield from then(self.present())
-                over = any(fd == ended for fd, _ in poll.poll())
+                idle()
+                ready = [fd for fd, _ in poll.poll()]
+                if given_up.fileno() in ready:
+                    return
+                over = ended in ready
                 following.more()
             yield from then(self.rest())
 

@@ -2,14 +2,41 @@
 
 from __future__ import annotations
 
+import _socket
 import select
 from typing import TYPE_CHECKING
 
+from kurma_core.cancellation import current
+
 if TYPE_CHECKING:
+    from types import TracebackType
     from typing import Protocol
 
     class HasFileno(Protocol):
         def fileno(self) -> int: ...
+
+
+class GivenUp:
+    """For a ``with`` statement: polls readable once the operation that this thread works for is cancelled; that is
+    raised at the end of the block."""
+
+    def __init__(self) -> None:
+        self._read, self._write = _socket.socketpair()
+        self._waking = current().waking(lambda: self._write.send(b"."))
+
+    def fileno(self) -> int:
+        return self._read.fileno()
+
+    def __enter__(self) -> GivenUp:
+        self._waking.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._read.close()
+        self._write.close()
+        self._waking.__exit__(kind, error, trace)
 
 
 def wait_readable(first: HasFileno, second: HasFileno | None, timeout: float | None) -> None:
