@@ -27,9 +27,10 @@ class Kurmad:
 
     :param house: whose state directory it serves.
     :param fault: where it kills itself once it is armed: see ``fragile.py``.
+    :param code: directory of another copy of ``kurma_core``.
     """
 
-    def __init__(self, house, *arguments, fault=None):
+    def __init__(self, house, *arguments, fault=None, code=None):
         self.house = house
         self.socket = f"{house.state}/run/kurmad.sock"
         self.log = Path(f"{house.state}/kurmad.log")
@@ -38,7 +39,9 @@ class Kurmad:
         program = ["-m", "kurma_core.cli.main"] if fault is None else [_FRAGILE, self.arm, *fault]
         self.command = [sys.executable, *program, *which, "daemon", *arguments]
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self.process = subprocess.Popen(
+                self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=code
+            )
         self.wait_up()
 
     def wait_up(self):
@@ -63,8 +66,8 @@ def kurmad(make_house):  # noqa: F811
     """Makes daemons; those that run at the end are ended."""
     made = []
 
-    def make(*arguments, house=None, fault=None):
-        daemon = Kurmad(house or make_house(), *arguments, fault=fault)
+    def make(*arguments, house=None, **options):
+        daemon = Kurmad(house or make_house(), *arguments, **options)
         made.append(daemon)
         return daemon
 

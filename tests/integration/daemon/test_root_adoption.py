@@ -3,13 +3,16 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import time
 
 import pytest
 
+import kurma_core
 from kurma_core.client.wire import Connection
 from kurma_core.errors import PodNotFoundError
+from kurma_core.version import VERSION
 from tests.integration.pods.support import alive, until
 from tests.integration.pods.test_pods_crash import assert_nothing_left
 
@@ -162,6 +165,45 @@ def test_pods_of_other_processes(kurmad, ask):
     assert_nothing_left(prepared.uuid)
 
 
+def test_an_upgrade_keeps_the_pods(kurmad, ask, tmp_path):
+    """A daemon of an earlier version, from another place, and then this one."""
+    shutil.copytree(os.path.dirname(kurma_core.__file__), tmp_path / "kurma_core")
+    version = tmp_path / "kurma_core/version.py"
+    version.write_text(version.read_text().replace(VERSION, "0.0.9"))
+    old = kurmad(code=tmp_path)
+    house = old.house
+    client = ask(old)
+    assert client.info()["version"] == "0.0.9"
+    client.close()
+    uuid = started(old, {"main": "trap 'exit 4' TERM; " + TICKS}, net="default")
+    before, signature = house.client.pod(uuid), house.enter(uuid, "sh", "-c", SIGNS)
+    assert old.end() == 0
+    # What an earlier Kurma did not write down.
+    state = house.state_of(uuid)
+    for name in ("boot", "cause", "restart"):
+        del state[name]
+    del state["stager"]["pipe"]
+    with open(house.path(uuid, "state.json"), "w") as file:
+        json.dump(state, file)
+    new = kurmad(house=house)
+    until(lambda: owner(house, uuid) == new.process.pid, "the adoption")
+    assert ask(new).info()["version"] == VERSION
+    now = house.client.pod(uuid)
+    assert (now.stager_pid, now.apps[0].pid) == (before.stager_pid, before.apps[0].pid)
+    assert house.enter(uuid, "sh", "-c", SIGNS) == signature
+    house.client.app_add(uuid, house.request({"other": "sleep 1000"}, net=None), start=True)
+    assert [app.state for app in house.client.pod(uuid).apps] == ["running", "running"]
+    house.client.app_rm(uuid, "other", force=True)
+    assert house.client.stop(uuid).exit_code == 4
+    assert_nothing_left(uuid)
+    again = house.launch(start=uuid, host=None)
+    assert owner(house, uuid) == new.process.pid
+    house.client.stop(uuid)
+    again.wait()
+    house.client.rm(uuid)
+    house.client.network_rm("default")
+
+
 def wakeups(pid):
     """Times that the threads of a process have been given the processor, by name."""
     found = {}
@@ -215,10 +257,12 @@ def test_descriptors_do_not_grow(kurmad):
 
     def life():
         uuid = started(daemon, "sleep 0.1")
-        run = house.launch("sleep 1000")
+        run = house.launch("trap 'exit 0' TERM; echo up; while :; do sleep 0.02; done")
+        run.wait_output("up")
         run.kill()
         until(lambda: owner(house, run.uuid) == daemon.process.pid, "the adoption")
-        house.client.rm(run.uuid, force=True)
+        house.client.stop(run.uuid)
+        house.client.rm(run.uuid)
         until(lambda: house.state_of(uuid)["state"] == "stopped", "its end")
         house.client.rm(uuid)
 
