@@ -106,7 +106,8 @@ class Daemon:
         if self.manager.is_ephemeral(record.uuid):
             self.manager.remove(record.uuid)
         else:
-            self.restarts.look(record.uuid)
+            # From here on it may be anybody's again.
+            self.recovery.look_soon(record.uuid)
 
     # -- its life --
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from kurma_core.cancellation import current
 from kurma_core.errors import KurmaError, PodNotFoundError
 from kurma_core.pods import restarts
 
@@ -58,11 +59,14 @@ class Running:
             if then is not None:
                 then()
 
-    def stop(self, *, force: bool) -> None:
-        """Asks the pod to end; does not wait. Nothing happens if it has."""
+    def stop(self, *, force: bool, cause: str = restarts.STOPPED) -> None:
+        """Asks the pod to end; does not wait. Nothing happens if it has.
+
+        :param cause: why: see :func:`kurma_core.pods.restarts.wanted`.
+        """
         with self._lock:
             if not self._over:
-                self.pod.stop(force=force)
+                self.pod.stop(force=force, cause=cause)
 
     def _close(self) -> None:
         with self._lock:
@@ -76,6 +80,17 @@ class Running:
         :raises TimeoutError: it has not ended by then.
         """
         return self._ended.result(timeout)
+
+    def wait_asked(self) -> PodRecord:
+        """As :meth:`wait`, until the operation that this thread works for is given up.
+
+        :raises Cancelled: it was.
+        """
+        ended = threading.Event()
+        self._ended.add_done_callback(lambda _: ended.set())
+        with current().waking(ended.set):
+            ended.wait()
+        return self.wait(0)
 
     def _end(self, record: PodRecord | None, error: BaseException | None, then: Callable[[], None]) -> None:
         """:param then: what follows, once nobody reads any more."""
@@ -138,7 +153,7 @@ class Owners:
                 left = list(self._pods.values())
             for running in left:
                 try:
-                    running.pod.stop(force=force, cause=restarts.SHUT_DOWN)
+                    running.stop(force=force, cause=restarts.SHUT_DOWN)
                 except (KurmaError, OSError) as error:
                     _LOG.error("pod %s cannot be stopped: %s", running.uuid, error)
             for running in left:

@@ -111,6 +111,8 @@ class Recovery:
             if pod is not None:
                 self._owners.take(pod)
                 _LOG.info("pod %s goes on with kurmad as its owner", uuid)
+                if manager.finish_change(directory):
+                    _LOG.info("pod %s is cleared of a half-made change of its apps", uuid)
                 return
         state = directory.read_state()
         if state["state"] in ENDED_STATES:

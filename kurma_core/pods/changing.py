@@ -259,17 +259,31 @@ class PodChanger(PodEnder):
         layers = {name: ids for name, ids in layers_of(directory.read_state()).items() if name != app}
         directory.change_state(change=None, layers=layers)
 
+    @staticmethod
+    def _half_changed(directory: PodDirectory) -> bool:
+        state = directory.read_state()
+        return state["state"] == "running" and state.get("change") is not None and not directory.apps_locked()
+
+    def finish_change(self, directory: PodDirectory) -> bool:
+        """Of a running pod, clears away what somebody has left who died while he changed its apps.
+
+        :returns: whether there was something.
+        :raises KurmaError: it cannot be, and stays on record.
+        """
+        if not self._half_changed(directory):
+            return False
+        with self._changeable(directory, "rm"):
+            return True
+
     def _collect_one(self, directory: PodDirectory, grace: float, dry_run: bool) -> Iterator[str]:
         yield from super()._collect_one(directory, grace, dry_run)
         try:
-            state = directory.read_state()
+            if not self._half_changed(directory):
+                return
         except PodNotFoundError:
             return  # it is removed, or just being made
-        if state["state"] != "running" or state.get("change") is None or directory.apps_locked():
-            return
         if not dry_run:
-            with self._changeable(directory, "rm"):
-                pass
+            self.finish_change(directory)
         yield f"pod {directory.uuid}: {'would be ' if dry_run else ''}cleared of a half-made change of its apps"
 
 

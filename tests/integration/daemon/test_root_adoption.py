@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import time
 
 import pytest
@@ -14,6 +15,7 @@ from kurma_core.client.wire import Connection
 from kurma_core.errors import PodNotFoundError
 from kurma_core.version import VERSION
 from tests.integration.pods.support import alive, until
+from tests.integration.pods.test_pods_changing_crash import change
 from tests.integration.pods.test_pods_crash import assert_nothing_left
 
 pytestmark = pytest.mark.root
@@ -141,6 +143,12 @@ def test_pods_of_other_processes(kurmad, ask):
     assert owner(house, run.uuid) == run.process.pid, "its owner lives"
     assert ask(daemon).pod(run.uuid).state == "running"
     run.kill()
+    until(lambda: owner(house, run.uuid) == daemon.process.pid, "the adoption")
+    assert ask(daemon).stop(run.uuid).state == "stopped"
+    # It was the daemon's, and is somebody else's by now.
+    again = house.launch(start=run.uuid)
+    assert owner(house, run.uuid) == again.process.pid
+    again.kill()
     until(lambda: owner(house, run.uuid) == daemon.process.pid, "the adoption")
     assert ask(daemon).stop(run.uuid).state == "stopped"
     # One whose owner lives is stopped by way of the daemon, too, and taken down by its owner.
@@ -272,3 +280,49 @@ def test_descriptors_do_not_grow(kurmad):
     for _ in range(3):
         life()
     until(lambda: descriptors(daemon.process.pid) <= before, "descriptors being let go of", 3)
+
+
+def test_a_half_made_change_of_its_apps(kurmad, ask):
+    """Of a pod whose daemon dies as well: the next one clears it away."""
+    first = kurmad()
+    house = first.house
+    uuid = started(first, {"other": "sleep 1000"})
+    fault = ["leaving", "kurma_core.staging.live:LiveRoot.bind"]
+    code, said = change(house, house.client.pod(uuid), "add", fault=fault)
+    assert code == -signal.SIGKILL, said
+    assert house.state_of(uuid)["change"]["app"] == "one"
+    first.end(signal.SIGKILL)
+    second = kurmad(house=house)
+    until(lambda: owner(house, uuid) == second.process.pid and house.state_of(uuid)["change"] is None, "it")
+    assert [app.name for app in house.client.pod(uuid).apps] == ["other"]
+    house.client.app_add(uuid, house.request({"one": "sleep 1000"}, net=None), start=True)
+    house.client.rm(uuid, force=True)
+
+
+def test_many_wait(kurmad, ask):
+    """More than there are watches; and who goes away waits no more."""
+    daemon = kurmad()
+    house = daemon.house
+    uuid = started(daemon, ENDS.format(5))
+    until(lambda: "up" in house.log(house.client.pod(uuid)), "the trap")
+    threads = len(os.listdir(f"/proc/{daemon.process.pid}/task"))
+    waiting = []
+    for _ in range(150):
+        sock = socket.socket(socket.AF_UNIX)
+        sock.connect(daemon.socket)
+        sock.sendall(f"GET /v1/pods/{uuid}/wait HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        waiting.append(sock)
+
+    def serving():
+        return len(os.listdir(f"/proc/{daemon.process.pid}/task")) - threads
+
+    until(lambda: serving() >= 145, "all being served")
+    for sock in waiting[75:]:
+        sock.close()
+    until(lambda: serving() <= 80, "their threads' ends")
+    os.kill(house.client.pod(uuid).apps[0].pid, signal.SIGUSR1)
+    for sock in waiting[:75]:
+        sock.settimeout(20)
+        answer = sock.recv(65536)
+        assert b'"exitCode": 5' in answer
+        sock.close()
