@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from kurma_core.client.frames import INPUT, LOG, MESSAGE, OUTPUT, FrameReader, frame
+from kurma_core.errors import HostError, Interrupted
+from kurma_core.hookspecs import Stdio
 from tests.integration.pods.support import text_of, until
 
 pytestmark = pytest.mark.root
@@ -188,3 +191,42 @@ def test_who_follows_a_silent_pod_and_goes_leaves_nothing(kurmad, ask):
         follower.close()
     until(lambda: threads(daemon) <= before, "the end of its threads")
     assert client.pod(pod).state == "running"
+
+
+@pytest.fixture
+def null():
+    fd = os.open("/dev/null", os.O_RDWR)
+    yield Stdio(fd, fd, fd)
+    os.close(fd)
+
+
+@pytest.mark.parametrize("ephemeral", [True, False])
+def test_a_signal_before_it_runs(kurmad, ask, null, ephemeral):
+    """It is given up, on either side, and told as in process."""
+    daemon = kurmad()
+
+    def prepared(record):
+        signal.raise_signal(signal.SIGTERM)
+
+    request = daemon.house.request("sleep 1000", ephemeral=ephemeral)
+    with pytest.raises(Interrupted) as caught:
+        ask(daemon).run(request, null, print, prepared=prepared)
+    assert caught.value.number == signal.SIGTERM
+    found = daemon.house.client.pods()
+    assert [one.state for one in found] in ([[]] if ephemeral else [["errored"], ["prepared"]])
+    assert not any(daemon.house.state_of(one)["steps"] for one in found)
+
+
+def test_what_fails_here_before_it_runs(kurmad, ask, null):
+    """A UUID that cannot be written, say: the pod is never started."""
+    daemon = kurmad()
+
+    def prepared(record):
+        raise HostError("no room for it")
+
+    with pytest.raises(HostError, match="no room for it"):
+        ask(daemon).run(daemon.house.request("sleep 1000"), null, print, prepared=prepared)
+    time.sleep(0.3)
+    (record,) = daemon.house.client.pods()
+    assert record.state == "prepared"
+    assert daemon.house.state_of(record)["steps"] == []

@@ -73,8 +73,35 @@ def make_house(tmp_path, session_state, busybox_id):
 
 
 @pytest.fixture
-def house(make_house):
-    return make_house({"stop_timeout": 3})
+def way(request):
+    """How pods are run: ``here``, in process, or ``kurmad``, by way of a daemon (see ``both_ways``)."""
+    return getattr(request, "param", "here")
+
+
+@pytest.fixture
+def served(way):
+    """``served(house)``: the same; its client goes by way of a daemon, if that is the way."""
+    daemons = []
+
+    def serve(house):
+        if way == "kurmad":
+            from kurma_core.client.remote import RemoteClient
+            from tests.integration.daemon.conftest import Kurmad
+
+            daemons.append(Kurmad(house))
+            house.client.close()
+            house.client = house.connect()
+            assert isinstance(house.client, RemoteClient)
+        return house
+
+    yield serve
+    for daemon in daemons:
+        assert daemon.end() == 0, daemon.log.read_text()
+
+
+@pytest.fixture
+def house(make_house, served):
+    return served(make_house({"stop_timeout": 3}))
 
 
 @pytest.fixture

@@ -11,6 +11,8 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 from kurma_core.appc.template import PodTemplate
 from kurma_core.client import Settings, connect
 from kurma_core.errors import KurmaError
@@ -22,6 +24,10 @@ BUSYBOX = "/bin/busybox"
 PATIENCE = 20.0
 _OF_THE_POD = ("net", "volumes", "isolators", "annotations", "ports")
 _RUNNER = os.path.join(os.path.dirname(__file__), "runner.py")
+
+
+#: A mark of tests whose pods are run in process and by way of a daemon.
+both_ways = pytest.mark.parametrize("way", ["here", "kurmad"], indirect=True)
 
 
 def busybox_root(path, files=None):

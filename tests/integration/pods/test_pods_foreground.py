@@ -9,7 +9,7 @@ import time
 import pytest
 
 from kurma_core.hookspecs import Stdio
-from tests.integration.pods.support import until
+from tests.integration.pods.support import both_ways, until
 
 pytestmark = pytest.mark.root
 
@@ -17,6 +17,7 @@ POLITE = "trap 'echo asked; exit 4' TERM; echo ready; while :; do sleep 0.02; do
 DEAF = "trap 'echo asked' TERM; echo ready; while :; do sleep 0.02; done"
 
 
+@both_ways
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_stops_the_pod(house, number):
     run = house.launch(POLITE)
@@ -28,8 +29,9 @@ def test_a_signal_stops_the_pod(house, number):
     assert house.client.pod(run.uuid).state == "stopped"
 
 
-def test_a_second_one_ends_it_at_once(make_house):
-    house = make_house({"stop_timeout": 60})
+@both_ways
+def test_a_second_one_ends_it_at_once(make_house, served):
+    house = served(make_house({"stop_timeout": 60}))
     run = house.launch(DEAF)
     run.wait_output("ready")
     run.signal(signal.SIGINT)
@@ -41,6 +43,7 @@ def test_a_second_one_ends_it_at_once(make_house):
     assert house.client.pod(run.uuid).state == "errored"
 
 
+@both_ways
 def test_ctrl_c_goes_to_the_whole_group_of_processes(house):
     """As a terminal sends it: the spawner and the stager must not mind."""
     run = house.launch(POLITE)
@@ -102,6 +105,7 @@ def test_a_signal_while_a_failed_start_is_undone_does_not_interrupt_it(house, tm
     assert "interrupted" not in run.errors
 
 
+@both_ways
 def test_a_signal_that_was_ignored_stays_ignored(house):
     """As under nohup."""
     run = house.launch("echo ready; sleep 0.6; exit 5", prelude="ignore-hup")
@@ -110,6 +114,7 @@ def test_a_signal_that_was_ignored_stays_ignored(house):
     assert run.wait() == 5
 
 
+@both_ways
 def test_nobody_reads_any_more(house):
     """As with ``| head -1``: the pod is stopped."""
     read, write = os.pipe()
@@ -122,6 +127,7 @@ def test_nobody_reads_any_more(house):
     assert "Traceback" not in run.errors
 
 
+@both_ways
 def test_a_reader_that_is_gone_is_noticed_without_a_write(house):
     """As with ``| head -1``, and an app that has no more to say."""
     read, write = os.pipe()
@@ -133,6 +139,7 @@ def test_a_reader_that_is_gone_is_noticed_without_a_write(house):
     assert house.client.pod(run.uuid).state == "stopped"
 
 
+@both_ways
 def test_a_socket_whose_reader_is_gone(house):
     ours, theirs = socket.socketpair()
     run = house.launch("trap 'exit 4' TERM; echo one; while :; do sleep 0.02; done", stdout=theirs)
@@ -142,6 +149,7 @@ def test_a_socket_whose_reader_is_gone(house):
     assert run.wait() == 4
 
 
+@both_ways
 def test_output_that_fails_ends_the_pod(house):
     """Its disk is full, for instance: nobody is left with a pod that runs on behind a failed command."""
 
@@ -157,6 +165,7 @@ def test_output_that_fails_ends_the_pod(house):
     assert house.state_of(record)["steps"] == []
 
 
+@both_ways
 def test_slow_readers_hold_up_no_app(house):
     """The apps write to the logs, never to the terminal."""
     read, write = os.pipe()
@@ -168,6 +177,7 @@ def test_slow_readers_hold_up_no_app(house):
     assert run.wait() == 6
 
 
+@both_ways
 def test_standard_input_goes_to_the_interactive_app(house):
     read, write = os.pipe()
     run = house.launch(
@@ -185,6 +195,7 @@ def test_standard_input_goes_to_the_interactive_app(house):
     assert "nothing" in run.output
 
 
+@both_ways
 def test_output_comes_at_once_and_whole(house):
     run = house.launch("echo one; sleep 0.5; printf half; sleep 0.3; echo ' line'; printf last")
     run.wait_output("one")
@@ -193,6 +204,7 @@ def test_output_comes_at_once_and_whole(house):
     assert run.output in ("one\nhalf line\nlast", "one\nhalf line\nlast\n")
 
 
+@both_ways
 def test_what_it_prints_is_what_the_log_holds(house):
     """Binary, too, and the newline that is missing at the end stays missing."""
     run = house.launch(r"printf 'a\0b\377c\n\nlast'", wait=None)

@@ -44,11 +44,11 @@ def speaker_archives(tmp_path_factory):
 
 
 @pytest.fixture
-def speaking(make_house, speaker_archives):
+def speaking(make_house, speaker_archives, served):
     """``speaking(CONFIG)``: a house whose image can."""
 
     def make(config=None, *, ready=False):
-        house = make_house({"stop_timeout": 3, **(config or {})})
+        house = served(make_house({"stop_timeout": 3, **(config or {})}))
         house.image = house.client.images.fetch(speaker_archives[ready]).id
         return house
 
@@ -151,7 +151,9 @@ def test_one_that_is_never_ready(speaking):
 # --- Kurma itself as a service ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("address", ["path", "abstract"])
+@pytest.mark.parametrize(
+    ("address", "way"), [("path", "here"), ("abstract", "here"), ("path", "kurmad")], indirect=["way"]
+)
 def test_a_unit_with_type_notify(speaking, tmp_path, address):
     """READY=1 once the pod runs, STOPPING=1 as it ends; neither this nor a socket of the unit goes any further."""
     house = speaking(ready=True)
