@@ -63,6 +63,11 @@ class HostError(KurmaError):
     """A system call failed. ``data`` has ``errno`` and, where there is one, ``path``."""
 
 
+class DaemonGoneError(HostError):
+    """The daemon that was asked does not answer: it is not there, or died on the way. What was asked may have been
+    done all the same: whoever asks again looks first (docs/api.md)."""
+
+
 class FormatVersionError(KurmaError):
     """A file on disk was written by a newer Kurma than this one."""
 

@@ -10,7 +10,7 @@ import _socket
 import os
 import sys
 
-from kurma_core.errors import HostError
+from kurma_core.errors import DaemonGoneError, HostError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Response:
     def pieces(self) -> Iterator[bytes]:
         """The body, as it comes.
 
-        :raises HostError: the daemon died before its end.
+        :raises DaemonGoneError: it died before its end.
         """
         if self._chunked:
             yield from self._chunks()
@@ -90,7 +90,7 @@ class Connection:
         """:param required: that nobody listens there is an error.
 
         :returns: None: nobody listens there, or it is not for us.
-        :raises HostError: as the kernel says.
+        :raises DaemonGoneError: nobody listens there. :raises HostError: as the kernel says.
         """
         socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
         try:
@@ -99,7 +99,7 @@ class Connection:
             socket.close()
             if not required and isinstance(error, (*_NOBODY, PermissionError, NotADirectoryError)):
                 return None
-            raise HostError(
+            raise (DaemonGoneError if isinstance(error, _NOBODY) else HostError)(
                 f"cannot reach the daemon at {path}: {error.strerror}",
                 hint="is kurmad running? --host local works without" if isinstance(error, _NOBODY) else None,
                 errno=error.errno,
@@ -131,7 +131,7 @@ class Connection:
         """Sends a request; the answer's head. The body of the answer before was read.
 
         :param target: path and query, encoded.
-        :raises HostError: the daemon has gone.
+        :raises DaemonGoneError: it has gone.
         """
         lines = [f"{method} {target} HTTP/1.1", "Host: kurmad"]
         lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
@@ -143,7 +143,7 @@ class Connection:
     def send(self, data: bytes, fds: tuple[int, ...] = ()) -> None:
         """:param fds: descriptors that the daemon gets with its first bytes.
 
-        :raises HostError: the daemon has gone.
+        :raises DaemonGoneError: it has gone.
         """
         try:
             if fds:
@@ -203,8 +203,8 @@ class Connection:
             raise self._gone("it closed the connection")
         return data
 
-    def _gone(self, why: str | None) -> HostError:
-        return HostError(
+    def _gone(self, why: str | None) -> DaemonGoneError:
+        return DaemonGoneError(
             f"the daemon at {self.path} has gone: {why}",
             hint="pods go on without it; see: kurma list",
             path=self.path,

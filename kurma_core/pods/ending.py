@@ -21,7 +21,7 @@ from kurma_core.models import ENDED_STATES, PodRecord
 from kurma_core.pods import recovery, restarts
 from kurma_core.pods.apps import the_app
 from kurma_core.pods.finding import PodFinder
-from kurma_core.pods.records import pod_record, read_document
+from kurma_core.pods.records import by_force, pod_record, read_document
 from kurma_core.pods.space import unwritable
 from kurma_core.value import replace
 
@@ -109,6 +109,8 @@ class PodEnder(PodFinder):
 
     def _end(self, directory: PodDirectory, stager: RunningStager, timeout: float | None, force: bool) -> None:
         driver = self._driver(directory)
+        if force:
+            by_force(directory)
         driver.stop(directory.path, stager, force=force)
         # A full disk must not keep a pod running; and its owner may have recorded its end already.
         with contextlib.suppress(HostError, PodNotFoundError):
@@ -120,6 +122,7 @@ class PodEnder(PodFinder):
             return
         if timeout is not None and not force and self._insist(directory, driver, stager):
             return
+        by_force(directory)
         driver.stop(directory.path, stager, force=True)
         if not _ends(stager, 10):
             raise PodStateError(

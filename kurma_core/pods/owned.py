@@ -14,7 +14,7 @@ from kurma_core.linux.clock import timestamp
 from kurma_core.linux.process import boot_id
 from kurma_core.pods import restarts
 from kurma_core.pods.launch import Launch, bring_up, planned_steps, read_attachments, tear_down
-from kurma_core.pods.records import conclusion, pod_record, read_document
+from kurma_core.pods.records import by_force, conclusion, pod_record, read_document
 from kurma_core.pods.space import unwritable
 from kurma_core.staging.aci import last_output
 from kurma_core.value import replace
@@ -128,6 +128,7 @@ class OwnedPod:
             "change": None,
             "boot": boot_id(),
             "cause": None,
+            "forced": None,
             "restart": restarts.begun(state, again=again),
         }
 
@@ -172,6 +173,8 @@ class OwnedPod:
         with contextlib.suppress(HostError, PodNotFoundError, PodDamagedError):
             self._launch.directory.change_state(only_in=("starting", "running"), cause=cause)
         driver = self._launch.services.stagers.of_pod(self._launch.document.stager)
+        if force:
+            by_force(self._launch.directory)
         driver.stop(self.directory, self.stager, force=force)
         # Neither a full disk nor a record that somebody removed must keep a pod running.
         with contextlib.suppress(HostError, PodNotFoundError, PodDamagedError):

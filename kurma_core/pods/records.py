@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from kurma_core.errors import KurmaError, ManifestError, PodDamagedError
+from kurma_core.errors import HostError, KurmaError, ManifestError, PodDamagedError, PodNotFoundError
 from kurma_core.models import AppStatus, PodRecord
 from kurma_core.pods import executions, metadata, restarts
 from kurma_core.pods.document import PodDocument
@@ -150,6 +152,8 @@ def conclusion(
     all_ended = all(app.exited for app in begun)
     if not begun:
         all_ended = found is not None and _stopped(directory)
+    if status is None and not all_ended and _forced(directory):
+        status = 128 + signal.SIGKILL
     # Its own file speaks for all of the pod's life; what its call-in said last may be old.
     alive = [app.name for app in begun if not app.exited] if found is not None else []
     if status == 0 and (problem or alive):
@@ -192,5 +196,19 @@ def _over(app: AppStatus, *, killed: bool) -> AppStatus:
 def _stopped(directory: PodDirectory) -> bool:
     try:
         return bool(directory.read_state()["state"] == "stopping")
+    except KurmaError:
+        return False
+
+
+def by_force(directory: PodDirectory) -> None:
+    """Records that the stager is about to be killed: who does that may die before its end is on record."""
+    # Neither a full disk nor a record that somebody removed must keep a pod running.
+    with contextlib.suppress(HostError, PodNotFoundError, PodDamagedError):
+        directory.change_state(only_in=("starting", "running", "stopping"), forced=True)
+
+
+def _forced(directory: PodDirectory) -> bool:
+    try:
+        return bool(directory.read_state().get("forced"))
     except KurmaError:
         return False

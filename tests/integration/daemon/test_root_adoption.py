@@ -6,6 +6,8 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 import time
 
 import pytest
@@ -23,6 +25,18 @@ pytestmark = pytest.mark.root
 TICKS = "i=0; while :; do i=$((i+1)); echo $i; sleep 0.05; done"
 ENDS = "trap 'exit {}' USR1; echo up; while :; do sleep 0.02; done"
 SIGNS = 'wget -q -O - --post-data="content=hello" "$AC_METADATA_URL/acMetadata/v1/pod/hmac/sign"'
+
+STOPS_AND_DIES = """
+import os, sys
+from kurma_core.client import Settings, connect
+from kurma_core.staging.aci import AciStager
+stop = AciStager.stop
+def stop_and_die(*given, **options):
+    stop(*given, **options)
+    os.kill(os.getpid(), 9)
+AciStager.stop = stop_and_die
+connect(Settings(*sys.argv[1:3], host="local")).stop(sys.argv[3], force=True)
+"""
 
 
 def started(daemon, apps, **options):
@@ -104,6 +118,22 @@ def test_ends_that_nobody_saw_are_known(kurmad, ask):
     until(lambda: not os.path.exists(house.path(gone)), "the ephemeral one's removal")
     with pytest.raises(PodNotFoundError):
         ask(second).pod(gone)
+
+
+def test_who_ends_a_pod_by_force_dies_of_it(kurmad):
+    """It had said what it was about to do: whoever comes by knows how the stager ended, and did not see it."""
+    first = kurmad()
+    house = first.house
+    uuid = started(first, "echo up; sleep 1000")
+    until(lambda: "up" in house.log(house.client.pod(uuid)), "its start")
+    first.end(signal.SIGKILL)
+    dies = subprocess.run(
+        [sys.executable, "-c", STOPS_AND_DIES, house.config_file, house.state, uuid], check=False
+    )
+    assert dies.returncode == -signal.SIGKILL
+    record = house.client.wait(uuid)
+    assert (record.state, record.exit_code, record.reason) == ("errored", 137, "the stager ended with status 137")
+    assert_nothing_left(uuid)
 
 
 @pytest.mark.parametrize("wait", ["up", "not yet"])
