@@ -119,6 +119,8 @@ class Owners:
         self.one_less: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
         self._pods: dict[int, Running] = {}
+        #: Pods that are owned no more, and that somebody still reads.
+        self._after: set[str] = set()
         self._poll = select.epoll()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._poll.register(self._wake, select.EPOLLIN)
@@ -192,6 +194,10 @@ class Owners:
             self._poll.register(fd, select.EPOLLIN | select.EPOLLONESHOT)
         return running
 
+    def holds(self, uuid: str) -> bool:
+        """Whether that pod is owned here, or what is to follow its end has not been done yet."""
+        return self.running(uuid) is not None or uuid in self._after
+
     def running(self, uuid: str) -> Running | None:
         """None: that pod is not owned here."""
         with self._lock:
@@ -219,19 +225,21 @@ class Owners:
             _LOG.exception("pod %s: its teardown failed", running.uuid, extra={"pod": running.uuid})
         finally:
             with self._lock:
+                self._after.add(running.uuid)
                 self._pods.pop(fd, None)
             self._poll.unregister(fd)
             running._close()
-        running._end(record, failed, lambda: self._then(record))
+        running._end(record, failed, lambda: self._then(running.uuid, record))
         self.one_less()
 
-    def _then(self, record: PodRecord | None) -> None:
-        if record is None:
-            return
+    def _then(self, uuid: str, record: PodRecord | None) -> None:
         try:
-            self._ended(record)
+            if record is not None:
+                self._ended(record)
         except Exception:  # noqa: BLE001 (the daemon goes on)
-            _LOG.exception("pod %s: what was to follow its end failed", record.uuid)
+            _LOG.exception("pod %s: what was to follow its end failed", uuid)
+        finally:
+            self._after.discard(uuid)
 
 
 __all__ = ["Owners", "Running"]

@@ -116,7 +116,10 @@ class Recovery:
                 return
         state = directory.read_state()
         if state["state"] in ENDED_STATES:
-            self._ended(uuid)
+            if manager.is_ephemeral(uuid) and not directory.owned() and not self._owners.holds(uuid):
+                manager.remove(uuid)  # its owner has come to no more than to record its end
+            else:
+                self._ended(uuid)
         elif state["state"] in (*_LIVE, "preparing"):
             pid = state.get("owner")
             if isinstance(pid, int) and pid not in (0, os.getpid()) and not self._watching.owner(uuid, pid):

@@ -136,6 +136,22 @@ def test_who_ends_a_pod_by_force_dies_of_it(kurmad):
     assert_nothing_left(uuid)
 
 
+@pytest.mark.parametrize("daemon", ["comes", "is there"])
+def test_ephemeral_pods_that_nobody_has_removed(kurmad, make_house, daemon):
+    """Their owner has recorded their end, and died before it removed them."""
+    house = make_house()
+    if daemon == "is there":
+        kurmad(house=house)
+    removes = "kurma_core.client.local:LocalClient._remove_ended"
+    run = house.launch("exit 3", ephemeral=True, wait=None, faults=[["entering", removes]])
+    assert run.wait() == -signal.SIGKILL
+    if daemon == "comes":
+        assert house.state_of(run.uuid)["state"] == "stopped"
+        kurmad(house=house)
+    until(lambda: not os.path.exists(house.path(run.uuid)), "its removal")
+    until(lambda: f"main-{run.uuid[:8]}" not in house.names(), "its name being free")
+
+
 @pytest.mark.parametrize("wait", ["up", "not yet"])
 def test_a_pod_that_was_starting(kurmad, foreign, wait):
     """Its starter dies before it has recorded that it runs: it is kept if it came up, and undone if not."""
