@@ -105,20 +105,22 @@ def house(make_house, served):
 
 
 @pytest.fixture
-def foreign(make_house, tmp_path):
+def foreign(make_house, tmp_path, served):
     """``foreign(init, call_ins=…, config=…)``: a house whose pods run under a stager written in shell (G8)."""
 
     def make(init, call_ins=None, *, config=None, kurma=None, **manifest):
         path = foreign_stager(str(tmp_path), "stager", init, call_ins, **manifest)
         stager = {"image": path, "config": config or {}}
-        return make_house(
-            {
-                "stager": "shell",
-                "stagers": {"shell": stager},
-                "host_image_digests": {path: image_id(path)},
-                "stop_timeout": 2,
-                **(kurma or {}),
-            }
+        return served(
+            make_house(
+                {
+                    "stager": "shell",
+                    "stagers": {"shell": stager},
+                    "host_image_digests": {path: image_id(path)},
+                    "stop_timeout": 2,
+                    **(kurma or {}),
+                }
+            )
         )
 
     return make

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from kurma_core.errors import StagerError
-from tests.integration.pods.support import archive, busybox_root, shell, until
+from tests.integration.pods.support import archive, both_ways, busybox_root, shell, until
 from tests.linux.test_linux_execute import elf, made
 
 pytestmark = pytest.mark.root
@@ -133,6 +133,7 @@ def test_why_a_post_stop_handler_is_not_executed(house, bad, noexec):
         assert f"app {name}: its post-stop handler cannot be run: {said}" in record.notes
 
 
+@both_ways
 def test_why_a_command_is_not_executed(house, bad, noexec):
     with house.running({"main": plain(["/bin/sleep", "1000"], bad)}, volumes=[noexec]) as pod:
         for argv, code, said in REFUSED.values():

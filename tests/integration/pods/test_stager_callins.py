@@ -12,7 +12,7 @@ from kurma_core.errors import AppNotFoundError, PodEndedError, PodStateError, St
 from kurma_core.hookspecs import Stdio
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.value import replace
-from tests.integration.pods.support import alive, until
+from tests.integration.pods.support import alive, both_ways, until
 
 pytestmark = pytest.mark.root
 
@@ -118,6 +118,7 @@ def test_run_gets_its_document_and_its_end(foreign):
             }
 
 
+@both_ways
 def test_run_ended_by_a_signal(foreign):
     house = foreign(SERVE, {"run": "cat <&3 > /dev/null; kill -TERM $$"})
     with house.running() as pod:
@@ -214,6 +215,7 @@ def test_a_command_has_the_groups_of_its_app(house):
         assert house.enter(pod.uuid, "id", "-G", user="5", group="6")[1] == "6\n"
 
 
+@both_ways
 @pytest.mark.vm
 def test_enter_of_the_default_stager(house):
     with house.running({"main": {"exec": ["/bin/sleep", "1000"], "user": "alice", "group": "users"}}) as pod:
@@ -230,6 +232,7 @@ def test_enter_of_the_default_stager(house):
         assert "sleep" in house.enter(pod.uuid, "ps")[1]
 
 
+@both_ways
 def test_enter_needs_an_app_and_a_running_pod(house):
     with house.running({"one": "sleep 1000", "two": "sleep 1000"}) as pod:
         with pytest.raises(AppNotFoundError, match="has several apps"):
@@ -248,6 +251,7 @@ echo "asked: $@"; printf 'a part'; sleep .1; echo ' and its end'
 """
 
 
+@both_ways
 def test_logs_are_asked_of_a_stager_that_keeps_none(foreign):
     """G8, G9: in the words of the contract, while it lives; what it printed itself, once it has ended."""
     house = foreign("echo own words; " + SERVE, {"logs": LOGS})
@@ -272,6 +276,7 @@ def test_call_ins_are_found_as_the_stager_would_find_them(foreign):
         assert b"".join(text.text for text in house.client.logs(pod.uuid)) == b"from the call-in"
 
 
+@both_ways
 def test_a_logs_call_in_that_fails(foreign):
     house = foreign(SERVE, {"logs": "echo some; echo 'logs: the disk is gone' >&2; exit 3"})
     with house.running() as pod:
