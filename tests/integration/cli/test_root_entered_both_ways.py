@@ -1,0 +1,90 @@
+"""``kurma enter`` at a terminal, in process and by way of kurmad: it makes no difference."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.integration.cli.callins import call_ins
+from tests.integration.cli.conftest import KURMA, both_ways
+from tests.integration.cli.person import Person
+
+pytestmark = [pytest.mark.root, both_ways]
+
+
+@pytest.fixture
+def entered(kurma: Any, sleeping: Any) -> Iterator[Callable[..., Person]]:
+    """``entered(*WORDS)``: ``kurma enter -it POD WORDS`` at a terminal."""
+    sleeping("inner")
+    people: list[Person] = []
+
+    def start(*words: str) -> Person:
+        command = (*KURMA, "enter", "-it", "inner", "--", *words)
+        people.append(Person(command, kurma.environment, rows=33, columns=99))
+        people[-1].wait_raw()
+        return people[-1]
+
+    yield start
+    for person in people:
+        person.close()
+
+
+def test_size_keys_and_exit_code(entered: Any) -> None:
+    person = entered(
+        "sh", "-c", "trap 'stty size' WINCH; trap 'echo int; exit 9' INT; stty size; while :; do sleep 0.05; done"
+    )
+    person.expect("33 99\r\n")
+    person.resize(50, 150)
+    person.expect("50 150\r\n")
+    person.type(b"\x03")
+    person.expect("int\r\n")
+    assert person.wait() == 9
+    assert person.settings() == person.before
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_signals_end_it(entered: Any, number: int) -> None:
+    person = entered("sh", "-c", "echo up; while :; do sleep 0.05; done")
+    person.expect("up\r\n")
+    person.signal(number)
+    assert person.wait() == 128 + number
+    assert person.settings() == person.before
+
+
+def test_a_killed_client_leaves_the_terminal_as_it_was(entered: Any) -> None:
+    person = entered("sh", "-c", "echo up; while :; do sleep 0.05; done")
+    person.expect("up\r\n")
+    (call_in,) = call_ins(person.pid)
+    person.signal(signal.SIGKILL)
+    assert person.wait() == -9
+    person._until(lambda: person.settings() == person.before, "terminal as it was")
+    person._until(lambda: not os.path.exists(f"/proc/{call_in}"), "end of the call-in")
+
+
+def test_a_megabyte_each_way(entered: Any) -> None:
+    person = entered(
+        "sh",
+        "-c",
+        "stty raw -echo; echo go; head -c 1048576 | wc -c; yes 0123456789 | head -c 1048576; echo; echo over",
+    )
+    person.expect("go\n")
+    person.type(b"x" * (1 << 20))
+    person.expect("1048576\n")
+    assert len(person.expect("over\n")) == (1 << 20) + 1
+    assert person.wait() == 0
+
+
+def test_without_a_terminal(kurma: Any, sleeping: Any) -> None:
+    """Bytes as they are, two streams, and the exit codes."""
+    sleeping("plain")
+    data = "".join(f"{number}\n" for number in range(100_000))
+    done = kurma("enter", "plain", "--", "sh", "-c", "cat; echo sorry >&2; exit 255", input=data)
+    assert (done.returncode, done.stdout, done.stderr) == (255, data, "sorry\n")
+    done = kurma("enter", "plain", "--", "/no/such", stdin=None)
+    assert done.returncode == 127
+    done = kurma("enter", "plain", "--", "/etc/passwd")
+    assert done.returncode == 126
