@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     Option("idle_timeout", "--idle-timeout", "End after TIME with nothing to do.", metavar="TIME"),
     Option("stop_pods", "--stop-pods", "Stop its pods when it ends."),
     root=True,
+    here=True,
 )
 def daemon(
     session: Session,

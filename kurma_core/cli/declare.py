@@ -83,24 +83,28 @@ class Command:
     """A command: a function ``(session, **values) -> exit code or None``, and what it takes. Its docstring is its
     help; the first line of it stands in :data:`kurma_core.cli.table.TABLE`, too.
 
-    :param root: it is refused at once to everybody but root.
+    :param root: it is refused at once to everybody but root, unless a daemon does it for them.
+    :param here: no daemon does it.
     """
 
-    __slots__ = ("arguments", "function", "options", "rest", "root")
+    __slots__ = ("arguments", "function", "here", "options", "rest", "root")
 
-    def __init__(self, function: Callable[..., int | None], parts: tuple[Any, ...], *, root: bool) -> None:
+    def __init__(
+        self, function: Callable[..., int | None], parts: tuple[Any, ...], *, root: bool, here: bool = False
+    ) -> None:
         self.function = function
         self.arguments = tuple(part for part in parts if isinstance(part, Argument))
         self.options = tuple(part for part in parts if isinstance(part, Option))
         self.rest = next((part for part in parts if isinstance(part, Rest)), None)
         self.root = root
+        self.here = here
 
 
 def command(
-    *parts: Argument | Option | Rest, root: bool = False
+    *parts: Argument | Option | Rest, root: bool = False, here: bool = False
 ) -> Callable[[Callable[..., int | None]], Command]:
     """Makes a :class:`Command` of the function below it."""
-    return lambda function: Command(function, parts, root=root)
+    return lambda function: Command(function, parts, root=root, here=here)
 
 
 #: Options of ``kurma`` itself; they stand before the command.

@@ -113,15 +113,23 @@ class _Runner:
         self.debug = bool(call.globals["debug"])
         _check_words(call)
         session = Session(call.globals, self._connect, self._service)
-        if call.command.root and os.geteuid() != 0:
-            from kurma_core.errors import PrivilegeError
-
-            raise PrivilegeError(f"only root can {' '.join(call.path)}", hint=_AS_ROOT)
         with session:
+            if call.command.root and os.geteuid() != 0:
+                _check_power(call, session)
             return call.command.function(session, **call.values) or 0
 
 
 _AS_ROOT = "run it as root, with sudo for instance"
+
+
+def _check_power(call: Call, session: Session) -> None:
+    """:raises PrivilegeError: we are not root, and there is no daemon that does it for us."""
+    client = None if call.command.here else session.client
+    if client is None or not client.remote:
+        from kurma_core.errors import PrivilegeError
+
+        hint = _AS_ROOT if client is None else client.way_to_power()
+        raise PrivilegeError(f"only root can {' '.join(call.path)}", hint=hint)
 
 
 def _check_words(call: Call) -> None:

@@ -67,10 +67,17 @@ def connect(settings: Settings, *, start: bool = False) -> Client:
     """
     config = load(settings.config_file, settings.state_dir, state_dir_origin=settings.state_dir_origin)
     if settings.host != LOCAL:
-        from kurma_core.client.wire import Connection
+        from kurma_core.client.wire import Connection, Refused
 
         path = socket_path(settings.host, config)
-        connection = Connection.open(path, required=settings.host is not None)
+        try:
+            connection = Connection.open(path, required=settings.host is not None)
+        except Refused:
+            if settings.host is not None or start:
+                raise
+            found = connect_here(settings, config)
+            found.refused = path
+            return found
         if connection is None and start:
             from kurma_core.client.starting import started
 

@@ -7,6 +7,7 @@ from kurma_core.client.rooms import Rooms
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection
+    from typing import BinaryIO
 
     from kurma_core.client.image_values import ImageFacts, ImageListing, Rendered
     from kurma_core.hookspecs import Progress
@@ -45,7 +46,7 @@ class ImageCalls(Rooms):
 
         from kurma_core.named_files import opened
 
-        signed = None if signature is None else _signature(signature)
+        signed = None if signature is None else signature_in(signature)
         with opened(path) as stream:
             return self.images.upload(
                 stream, os.path.basename(path), signature=signed, insecure=insecure, progress=progress
@@ -79,7 +80,17 @@ class ImageCalls(Rooms):
 
         :raises ImageNotFoundError: :raises StoreError: :raises HostError: the file cannot be written.
         """
-        self.images.export(self.images.get(reference).id, path)
+        from kurma_core.named_files import written
+
+        with written(path) as out:
+            self.image_archive(reference, out)
+
+    def image_archive(self, reference: str, out: BinaryIO) -> None:
+        """Writes the image's archive, uncompressed, with exactly its ID.
+
+        :raises ImageNotFoundError: :raises StoreError: it is damaged; what is written by then is none.
+        """
+        self.images.store.export(self.images.get(reference).id, out)
 
     def image_extract(self, reference: str, target: str) -> str:
         """See :meth:`ImageManager.extract`; the image's ID."""
@@ -119,10 +130,11 @@ class ImageCalls(Rooms):
         return path_of(locator) if locator.scheme == "file" else None
 
 
-def _signature(path: str) -> bytes:
+def signature_in(path: str) -> bytes:
+    """A detached signature. :raises HostError: it cannot be read, or is too large for one."""
     from kurma_core.named_files import content
 
-    return content(path, largest=1 << 20)
+    return content(path, largest=8192)
 
 
-__all__ = ["ImageCalls"]
+__all__ = ["ImageCalls", "signature_in"]

@@ -208,9 +208,10 @@ class LocalClient(ImageCalls, TrustCalls):
         :param tail: only the last so many lines (of all apps asked for) before what is followed.
         :param since: nanoseconds since the epoch.
         :param stream: ``stdout`` or ``stderr``.
+        :raises KurmaError: at once: there is no such pod, app or execution.
         """
         options = {"follow": follow, "tail": tail, "since": since, "stream": stream}
-        yield from self.read_logs(reference, app, instance, options)
+        return self.read_logs(reference, app, instance, options)
 
     def read_logs(
         self,
@@ -224,6 +225,23 @@ class LocalClient(ImageCalls, TrustCalls):
 
         :param idle: called before more is waited for.
         """
+        record = self.pod(reference)
+        if instance is None:
+            apps, place = self._logs_of(record, app), None
+        else:
+            apps, place = self._log_of(record, app, instance)
+        return self._read_logs(record, app, apps, place, options, idle)
+
+    def _read_logs(
+        self,
+        record: PodRecord,
+        app: str | None,
+        apps: list[tuple[str, str]],
+        place: str | None,
+        options: Mapping[str, Any],
+        idle: Callable[[], None],
+    ) -> Iterator[LogText]:
+        """:param place: of the execution that is asked for; None: of all that are."""
         from kurma_core.linux import crilog
         from kurma_core.models import LogText
         from kurma_core.pods import recovery
@@ -238,25 +256,20 @@ class LocalClient(ImageCalls, TrustCalls):
         def first(found: Iterator[LogText]) -> Iterator[LogText]:
             return crilog.tail(then(found), options["tail"], LogText)
 
-        record = self.pod(reference)
         directory = self._services.store.directory(record.uuid)
-        if instance is None:
-            apps, place = self._logs_of(record, app), None
-        else:
-            apps, place = self._log_of(record, app, instance)
         ongoing = place in (None, "pod/logs")
         stager = recovery.find_stager(self._services, directory) if ongoing else None
         try:
             with LogReader(directory.path, apps, place, newcomers=app is None) as reader:
-                called = instance is None and not reader.kept and record.state != "starting"
+                called = place is None and not reader.kept and record.state != "starting"
                 if called and stager is not None and has_call_in(stager, "logs"):
                     yield from self._called_logs(record, app, stager, options, idle)
                 elif stager is None or not options["follow"]:
                     yield from first(reader.rest())
                 else:
                     yield from reader.follow(stager.fileno(), first, then, idle)
-            if instance is None:
-                self._tell_lost(reference, app)
+            if place is None:
+                self._tell_lost(record.uuid, app)
         finally:
             if stager is not None:
                 stager.close()

@@ -8,84 +8,38 @@ from __future__ import annotations
 
 import functools
 import json
-from urllib.parse import quote, urlencode
 
-from kurma_core.client import values, wire
+from kurma_core.client import values
+from kurma_core.client.asking import Ears
 from kurma_core.client.frames import PROTOCOL
-from kurma_core.client.local import LocalClient
+from kurma_core.client.remote_images import RemoteImages
+from kurma_core.client.targets import target
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from typing import Any
 
-    from kurma_core.client import Settings
     from kurma_core.client.foreground import Stream
-    from kurma_core.config import Config
     from kurma_core.hookspecs import Progress, Stdio
+    from kurma_core.images import HostImage
+    from kurma_core.isolator_list import IsolatorInfo
     from kurma_core.journal import Event
     from kurma_core.models import LogText, PodRecord
+    from kurma_core.networking import NetworkInfo
+    from kurma_core.networking.care import Finding
+    from kurma_core.pods.manager import Collected
     from kurma_core.pods.request import PodRequest
+    from kurma_core.stager_check.lines import Line
 
     Json = Any
 
-_NDJSON = "application/x-ndjson"
 
-
-class RemoteClient(LocalClient):
-    def __init__(self, settings: Settings, config: Config, connection: wire.Connection) -> None:
-        super().__init__(settings, config)
-        self._connection = connection
-
-    def close(self) -> None:
-        self._connection.close()
-        super().close()
-
-    # -- asking --
-
-    def _ask(
-        self,
-        method: str,
-        path: tuple[str, ...],
-        query: Mapping[str, Json] | None = None,
-        body: Json = None,
-        progress: Progress | None = None,
-    ) -> Json:
-        """The operation's value; what the daemon notes on the way is told.
-
-        :param path: its parts behind ``/v1``.
-        :raises KurmaError: what the daemon had; or it has gone.
-        """
-        headers = {"Accept": _NDJSON}
-        data = None
-        if body is not None:
-            data = json.dumps(body, default=dict).encode()
-            headers["Content-Type"] = "application/json"
-        elif method != "GET":
-            data = b""
-        answer = self._connection.request(method, _target(path, query), data, headers)
-        if not answer.headers.get("content-type", "").startswith(_NDJSON):
-            value = json.loads(answer.read())
-            if answer.status >= 400:
-                raise values.error(value["error"])
-            return value
-        value = None
-        for line in answer.lines():
-            message = json.loads(line)
-            if message["is"] == "note":
-                self.settings.note(message["text"])
-            elif message["is"] == "error":
-                raise values.error(message["error"])
-            elif message["is"] == "result":
-                value = message["value"]
-        return value
-
+class RemoteClient(RemoteImages):
     # -- pods --
 
     def prepare(self, request: PodRequest, progress: Progress | None = None) -> PodRecord:
-        from kurma_core.pods import request_json
-
-        return values.pod(self._ask("POST", ("pods",), body=request_json.to_json(request), progress=progress))
+        return self._pod(self._ask("POST", ("pods",), None, self._request(request), progress, secrets=True))
 
     def run(
         self,
@@ -95,17 +49,17 @@ class RemoteClient(LocalClient):
         progress: Progress | None = None,
         prepared: Callable[[PodRecord], None] = lambda _: None,
     ) -> PodRecord:
-        from kurma_core.pods import request_json
-
         typed = request.terminal is not None and request.interactive == request.terminal
-        body = request_json.to_json(request)
-        return self._in_front(("pods", "run"), stdio, output, {"hold": True}, body, typed=typed, prepared=prepared)
+        body = self._request(request)
+        return self._in_front(
+            ("pods", "run"), stdio, output, {"hold": True}, body, typed=typed, prepared=prepared, progress=progress
+        )
 
     def start(self, reference: str, stdio: Stdio, output: Callable[[LogText], None]) -> PodRecord:
         return self._in_front(("pods", reference, "foreground"), stdio, output)
 
     def launch(self, reference: str) -> PodRecord:
-        return values.pod(self._ask("POST", ("pods", reference, "start")))
+        return self._pod(self._ask("POST", ("pods", reference, "start")))
 
     def restart(self, reference: str, stdio: Stdio, output: Callable[[LogText], None]) -> PodRecord:
         return self.start(self.stop(reference).uuid, stdio, output)
@@ -120,6 +74,7 @@ class RemoteClient(LocalClient):
         *,
         typed: bool = False,
         prepared: Callable[[PodRecord], None] = lambda _: None,
+        progress: Progress | None = None,
     ) -> PodRecord:
         """A pod that the daemon runs and that is shown here, to its end."""
         from kurma_core.client.foreground import OF_TERMINALS, Lent, Shower
@@ -136,7 +91,7 @@ class RemoteClient(LocalClient):
         also = OF_TERMINALS if stdio.terminal else ()
         with Lent(stdio, typed=typed), Signals(taken=self.settings.signals, also=also) as signals:
             signals.settle()
-            with self._stream(path, stdio, tell, query, body) as stream:
+            with self._stream(path, stdio, tell, query, body, progress) as stream:
                 shower = Shower(
                     stream, signals, output, stdio.stdout, functools.partial(self._tell_service, "STOPPING=1")
                 )
@@ -197,6 +152,7 @@ class RemoteClient(LocalClient):
         tell: Callable[[Json], None] = lambda message: None,
         query: Mapping[str, Json] | None = None,
         body: Json = None,
+        progress: Progress | None = None,
     ) -> Stream:
         """A connection that speaks frames from here on.
 
@@ -206,22 +162,22 @@ class RemoteClient(LocalClient):
         from kurma_core.client.foreground import Stream
 
         def told(message: Json) -> None:
-            if message["is"] == "note":
-                self.settings.note(message["text"])
-            else:
+            if not ears.hear(message):
                 tell(message)
 
+        ears = Ears(self, progress)
+
         connection = self._connection.again()
-        headers = {"Connection": "Upgrade", "Upgrade": PROTOCOL}
+        headers = {"Connection": "Upgrade", "Upgrade": PROTOCOL, **self.attempts()}
         data = b""
         if body is not None:
             headers["Content-Type"] = "application/json"
             data = json.dumps(body, default=dict).encode()
         try:
             lent = {} if stdio is None else {"stdio": "lent"}
-            answer = connection.request("POST", _target(path, {**(query or {}), **lent}), data, headers)
+            answer = connection.request("POST", target(path, {**(query or {}), **lent}), data, headers)
             if answer.status != 101:
-                raise values.error(json.loads(answer.read())["error"])
+                raise self.failure(self.understood(json.loads, answer.read()))
             stream = Stream(connection, told)
             if stdio is not None:
                 stream.lend(stdio)
@@ -230,17 +186,26 @@ class RemoteClient(LocalClient):
             raise
         return stream
 
+    def _request(self, request: PodRequest) -> Json:
+        from kurma_core.client.locators import absolute_request
+        from kurma_core.pods import request_json
+
+        return request_json.to_json(absolute_request(request, self.locator))
+
+    def _pod(self, said: Json) -> PodRecord:
+        return self.understood(values.pod, said)
+
     def pods(self) -> list[PodRecord]:
-        return [values.pod(one) for one in self._ask("GET", ("pods",))]
+        return list(self._each(values.pod, self._ask("GET", ("pods",))))
 
     def pod(self, reference: str) -> PodRecord:
-        return values.pod(self._ask("GET", ("pods", reference)))
+        return self._pod(self._ask("GET", ("pods", reference)))
 
     def status(self, reference: str, *, wait: bool = False) -> PodRecord:
         return self.wait(reference) if wait else self.pod(reference)
 
     def wait(self, reference: str) -> PodRecord:
-        return values.pod(self._ask("GET", ("pods", reference, "wait")))
+        return self._pod(self._ask("GET", ("pods", reference, "wait")))
 
     def logs(
         self,
@@ -285,19 +250,12 @@ class RemoteClient(LocalClient):
             return
         from kurma_core.journal import Event
 
-        given = [("since", since), ("pod", pod), *(("subject", one) for one in subjects)]
-        given += [("kind", one) for one in kinds] + ([("follow", "true")] if follow else [])
-        target = "/v1/events?" + urlencode([pair for pair in given if pair[1] is not None])
-        # A connection of its own: while it lasts, this client may be asked for something else.
-        with self._connection.again() as connection:
-            answer = connection.request("GET", target)
-            if answer.status >= 400:
-                raise values.error(json.loads(answer.read())["error"])
-            for line in answer.lines():
-                yield Event.from_json(json.loads(line))
+        query = {"since": since, "pod": pod, "subject": tuple(subjects), "kind": tuple(kinds), "follow": follow}
+        for one in self._lines(("events",), query):
+            yield self.understood(Event.from_json, one)
 
     def stop(self, reference: str, *, timeout: float | None = None, force: bool = False) -> PodRecord:
-        return values.pod(self._ask("POST", ("pods", reference, "stop"), {"timeout": timeout, "force": force}))
+        return self._pod(self._ask("POST", ("pods", reference, "stop"), {"timeout": timeout, "force": force}))
 
     def kill(self, reference: str, signal: int, app: str | None = None) -> None:
         self._ask("POST", ("pods", reference, "kill"), {"signal": signal, "app": app})
@@ -305,23 +263,83 @@ class RemoteClient(LocalClient):
     def rm(self, reference: str, *, force: bool = False) -> None:
         self._ask("DELETE", ("pods", reference), {"force": force})
 
+    def gc(self, *, grace: float, dry_run: bool = False) -> Collected:
+        from kurma_core.client import answers
+
+        query = {"grace": grace, "dryRun": dry_run}
+        return self.understood(answers.collected, self._ask("POST", ("pods", "gc"), query))
+
+    # -- apps --
+
+    def app_add(
+        self, reference: str, request: PodRequest, *, start: bool = False, progress: Progress | None = None
+    ) -> PodRecord:
+        where = ("pods", reference, "apps")
+        return self._pod(
+            self._ask("POST", where, {"start": start}, self._request(request), progress, secrets=True)
+        )
+
+    def app_start(self, reference: str, app: str) -> PodRecord:
+        return self._pod(self._ask("POST", ("pods", reference, "apps", app, "start")))
+
+    def app_stop(
+        self, reference: str, app: str, *, timeout: float | None = None, force: bool = False
+    ) -> PodRecord:
+        query = {"timeout": timeout, "force": force}
+        return self._pod(self._ask("POST", ("pods", reference, "apps", app, "stop"), query))
+
+    def app_rm(self, reference: str, app: str, *, force: bool = False) -> None:
+        self._ask("DELETE", ("pods", reference, "apps", app), {"force": force})
+
     # -- the rest --
+
+    def networks_list(self) -> list[NetworkInfo]:
+        from kurma_core.client import answers
+
+        return list(self._each(answers.network, self._ask("GET", ("networks",))))
+
+    def network(self, name: str) -> NetworkInfo:
+        from kurma_core.client import answers
+
+        return self.understood(answers.network, self._ask("GET", ("networks", name)))
+
+    def network_rm(self, name: str) -> None:
+        self._ask("DELETE", ("networks", name))
+
+    def network_check(self, names: Sequence[str] = (), *, repair: bool = False) -> list[Finding]:
+        from kurma_core.client import answers
+
+        body = {"names": list(names), "repair": repair}
+        return list(self._each(answers.finding, self._ask("POST", ("networks", "check"), body=body)))
+
+    def stagers(self) -> list[Mapping[str, Json]]:
+        return list(self._ask("GET", ("stagers",)))
+
+    def stager_build(self, name: str, *, force: bool = False) -> HostImage:
+        from kurma_core.client import answers
+
+        return self.understood(answers.host_image, self._ask("POST", ("stagers", name, "build"), {"force": force}))
+
+    def stager_check(self, reference: str, tell: Callable[[Line], None]) -> Sequence[Line]:
+        from kurma_core.client import answers
+
+        def heard(message: Json) -> None:
+            if message["is"] == "line":
+                tell(self.understood(answers.check_line, message["line"]))
+
+        body = {"image": self.locator(reference)}
+        return list(
+            self._each(answers.check_line, self._ask("POST", ("stagers", "check"), body=body, heard=heard))
+        )
+
+    def isolators(self) -> tuple[IsolatorInfo, ...]:
+        from kurma_core.client import answers
+
+        return self._each(answers.isolator, self._ask("GET", ("isolators",)))
 
     def info(self) -> dict[str, Json]:
         found: dict[str, Json] = self._ask("GET", ("info",))
         return found
-
-
-def _target(path: tuple[str, ...], query: Mapping[str, Json] | None) -> str:
-    target = "/v1/" + "/".join(quote(part, safe="") for part in path)
-    given = [
-        (name, _text(value)) for name, value in (query or {}).items() if value is not None and value is not False
-    ]
-    return f"{target}?{urlencode(given)}" if given else target
-
-
-def _text(value: Json) -> str:
-    return "true" if value is True else str(value)
 
 
 __all__ = ["RemoteClient"]

@@ -29,7 +29,7 @@ def error(value: Mapping[str, Json]) -> errors.KurmaError:
     found: errors.KurmaError = kind.__new__(kind)
     # Some kinds put their message together from parts of it.
     errors.KurmaError.__init__(found, value["message"], hint=value.get("hint"), **value.get("data", {}))
-    found.exit_code = value["exitCode"]
+    found.exit_code = value.get("exitCode", found.exit_code)
     return found
 
 

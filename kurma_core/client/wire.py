@@ -22,10 +22,26 @@ _PIECE = 65536
 _NOBODY = (FileNotFoundError, ConnectionRefusedError)
 
 
+class Refused(HostError):
+    """The daemon's socket is not for us."""
+
+
+class Body:
+    """A request's body that is made as it is sent.
+
+    :param size: bytes.
+    """
+
+    def __init__(self, size: int, pieces: Iterator[bytes]) -> None:
+        self.size = size
+        self.pieces = pieces
+
+
 class Response:
     """An answer whose body is read as it comes.
 
     :param headers: by name in small letters.
+    :param trailers: likewise; known once the body was read.
     """
 
     def __init__(self, connection: Connection, status: int, headers: Mapping[str, str]) -> None:
@@ -35,6 +51,12 @@ class Response:
         self._chunked = headers.get("transfer-encoding", "").lower() == "chunked"
         length = headers.get("content-length")
         self._left = int(length) if length is not None else 0
+        self.trailers: dict[str, str] = {}
+
+    @property
+    def whole(self) -> bool:
+        """Whether all of it was read."""
+        return not self._chunked and not self._left
 
     def read(self) -> bytes:
         """The rest of the body."""
@@ -57,8 +79,7 @@ class Response:
         while True:
             size = int(self._connection.line().partition(b";")[0], 16)
             if size == 0:
-                while self._connection.line():
-                    continue
+                self.trailers = self._connection.fields()
                 self._chunked = False
                 return
             while size:
@@ -82,26 +103,31 @@ class Connection:
 
     def __init__(self, socket: _socket.socket, path: str) -> None:
         self.path = path
+        #: The daemon's; known once it has answered.
+        self.version: str | None = None
         self._socket = socket
         self._buffer = bytearray()
+        self._last: Response | None = None
+        self._let_go = False
 
     @classmethod
     def open(cls, path: str, *, required: bool = True) -> Connection | None:
         """:param required: that nobody listens there is an error.
 
-        :returns: None: nobody listens there, or it is not for us.
-        :raises DaemonGoneError: nobody listens there. :raises HostError: as the kernel says.
+        :returns: None: nobody listens there.
+        :raises DaemonGoneError: nobody listens there. :raises Refused: it is not for us.
+        :raises HostError: as the kernel says.
         """
         socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
         try:
             _connect(socket, path)
         except OSError as error:
             socket.close()
-            if not required and isinstance(error, (*_NOBODY, PermissionError, NotADirectoryError)):
+            if not required and isinstance(error, (*_NOBODY, NotADirectoryError)):
                 return None
-            raise (DaemonGoneError if isinstance(error, _NOBODY) else HostError)(
-                f"cannot reach the daemon at {path}: {error.strerror}",
-                hint="is kurmad running? --host local works without" if isinstance(error, _NOBODY) else None,
+            raise _kind(error)(
+                f"cannot reach the daemon at {path}: {(error.strerror or str(error)).lower()}",
+                hint=_hint(error),
                 errno=error.errno,
                 path=path,
             ) from None
@@ -126,19 +152,76 @@ class Connection:
         self._socket.close()
 
     def request(
-        self, method: str, target: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+        self, method: str, target: str, body: bytes | Body | None = None, headers: Mapping[str, str] | None = None
     ) -> Response:
-        """Sends a request; the answer's head. The body of the answer before was read.
+        """Sends a request; the answer's head. What of the answer before was not read is lost. A connection that
+        the daemon has closed meanwhile, for it was not used, is opened again.
 
         :param target: path and query, encoded.
         :raises DaemonGoneError: it has gone.
         """
+        kept = self._last is not None
+        if kept and (self._let_go or not self._last_was_whole() or self._closed()):
+            self._reopen()
+            kept = False
         lines = [f"{method} {target} HTTP/1.1", "Host: kurmad"]
         lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
         if body is not None:
-            lines.append(f"Content-Length: {len(body)}")
-        self.send("\r\n".join([*lines, "", ""]).encode("latin-1") + (body or b""))
+            lines.append(f"Content-Length: {body.size if isinstance(body, Body) else len(body)}")
+        head = "\r\n".join([*lines, "", ""]).encode("latin-1")
+        if isinstance(body, Body):
+            return self._sent(head, body)
+        for again in (kept and method == "GET", False):
+            try:
+                self.send(head + (body or b""))
+                return self._answer()
+            except DaemonGoneError:
+                # It was just being closed, perhaps. What changes nothing may be asked for twice.
+                if not again or self._buffer:
+                    raise
+                self._reopen()
+        raise AssertionError
+
+    def _sent(self, head: bytes, body: Body) -> Response:
+        """A daemon that wants no more of a body says why, and closes the connection."""
+        try:
+            self.send(head)
+            for piece in body.pieces:
+                self.send(piece)
+        except DaemonGoneError as gone:
+            try:
+                return self._answer()
+            except DaemonGoneError:
+                raise gone from None
         return self._answer()
+
+    def let_go(self) -> None:
+        """What was asked for last is not wanted any more; the next request goes by another connection."""
+        self._let_go = True
+        self._socket.close()
+
+    def let_go_unless_whole(self) -> None:
+        """Of an answer that was not read to its end."""
+        if not self._last_was_whole():
+            self.let_go()
+
+    def _last_was_whole(self) -> bool:
+        return self._last is not None and self._last.whole
+
+    def _closed(self) -> bool:
+        """Whether the daemon has closed it: what it says without being asked is that it will."""
+        try:
+            self._socket.recv(1, _socket.MSG_PEEK | _socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        return True
+
+    def _reopen(self) -> None:
+        made = self.again()
+        self._socket.close()
+        self._socket, self._buffer, self._last, self._let_go = made._socket, bytearray(), None, False
 
     def send(self, data: bytes, fds: tuple[int, ...] = ()) -> None:
         """:param fds: descriptors that the daemon gets with its first bytes.
@@ -157,18 +240,29 @@ class Connection:
     def _answer(self) -> Response:
         words = self.line().split(b" ", 2)
         if len(words) < 2 or not words[0].startswith(b"HTTP/1.") or not words[1].isdigit():
-            raise HostError(f"what listens at {self.path} is no kurmad")
-        headers: dict[str, str] = {}
-        while True:
-            line = self.line()
-            if not line:
-                break
-            name, _, value = line.decode("latin-1").partition(":")
-            headers[name.lower()] = value.strip()
+            raise self._stranger()
+        headers = self.fields()
         status = int(words[1])
         if 100 <= status < 200 and status != 101:
             return self._answer()
-        return Response(self, status, headers)
+        self.version = headers.get("kurma-version")
+        if self.version is None:
+            raise self._stranger()
+        self._last = Response(self, status, headers)
+        return self._last
+
+    def fields(self) -> dict[str, str]:
+        """Header or trailer fields, to the empty line, by name in small letters."""
+        found: dict[str, str] = {}
+        while line := self.line():
+            name, _, value = line.decode("latin-1").partition(":")
+            found[name.lower()] = value.strip()
+        return found
+
+    def _stranger(self) -> HostError:
+        return HostError(
+            f"what listens at {self.path} is no kurmad", hint="--host local works without one", path=self.path
+        )
 
     def line(self) -> bytes:
         """One line, without its end."""
@@ -179,7 +273,7 @@ class Connection:
                 del self._buffer[: end + 1]
                 return found.removesuffix(b"\r")
             if len(self._buffer) > _HEAD_LIMIT:
-                raise HostError(f"what listens at {self.path} is no kurmad: its answer has no end of line")
+                raise self._stranger()
             self._buffer += self._receive()
 
     def take(self, most: int) -> bytes:
@@ -211,6 +305,20 @@ class Connection:
         )
 
 
+def _kind(error: OSError) -> type[HostError]:
+    if isinstance(error, PermissionError):
+        return Refused
+    return DaemonGoneError if isinstance(error, _NOBODY) else HostError
+
+
+def _hint(error: OSError) -> str | None:
+    if isinstance(error, _NOBODY):
+        return "is kurmad running? --host local works without"
+    if isinstance(error, PermissionError):
+        return "root may, and members of the group that the socket belongs to (kurma)"
+    return None
+
+
 def _connect(socket: _socket.socket, path: str) -> None:
     """By way of the directory's descriptor: the kernel takes no paths of more than 107 bytes."""
     if len(os.fsencode(path)) < 100:
@@ -224,4 +332,4 @@ def _connect(socket: _socket.socket, path: str) -> None:
         os.close(fd)
 
 
-__all__ = ["Connection", "Response"]
+__all__ = ["Body", "Connection", "Refused", "Response"]

@@ -15,14 +15,17 @@ from kurma_core.client.frames import PROTOCOL
 from kurma_core.daemon import operations
 from kurma_core.daemon.exchange import NDJSON, Exchange, Gone, TooLargeError
 from kurma_core.daemon.log import about
-from kurma_core.daemon.operation import Operation, working
+from kurma_core.daemon.operation import Operation, attempts_of, working
 from kurma_core.daemon.operations import TABLE, Call, Spec, parameters
+from kurma_core.daemon.telling import Telling
 
 if TYPE_CHECKING:
     from kurma_core.daemon.kurmad import Daemon
 
 Json = Any
 _LOG = logging.getLogger("kurmad")
+#: Behind an answer of kind ``lines``.
+_MOST_NOTES = 20
 
 #: The first that fits says it.
 _STATUS: tuple[tuple[type[errors.KurmaError], int], ...] = (
@@ -70,13 +73,15 @@ class Dispatcher:
             raise
         except errors.KurmaError as error:
             if exchange.answered:
-                raise Gone from None
-            exchange.respond_json(status_of(error), error_json(error))
+                exchange.fail(error_json(error))
+            else:
+                exchange.respond_json(status_of(error), error_json(error))
         except Exception as error:  # noqa: BLE001 (whoever asked is told in one line; the log has the rest)
             _LOG.exception("%s %s failed", spec.method, exchange.path)
             if exchange.answered:
-                raise Gone from None
-            exchange.respond_json(500, error_json(internal(error)))
+                exchange.fail(error_json(internal(error)))
+            else:
+                exchange.respond_json(500, error_json(internal(error)))
 
     def _find(self, exchange: Exchange) -> tuple[Spec, dict[str, str]]:
         allowed = []
@@ -90,10 +95,13 @@ class Dispatcher:
         if allowed:
             methods = ", ".join(sorted(set(allowed)))
             raise errors.UsageError(
-                f"{exchange.path}: takes {methods}, and not {exchange.method}", status=405, allow=methods
+                f"{exchange.path}: takes {methods}, and not {exchange.method}",
+                status=405,
+                allow=methods,
+                unknown=True,
             )
         raise errors.UsageError(
-            f"{exchange.path}: there is nothing there", hint="see /v1/openapi.json", status=404
+            f"{exchange.path}: there is nothing there", hint="see /v1/openapi.json", status=404, unknown=True
         )
 
     def _run(self, spec: Spec, call: Call) -> None:
@@ -106,16 +114,17 @@ class Dispatcher:
             serve(spec, call)
             return
         if spec.kind == "bytes":
-            with working(Operation(_unheard)):
+            with working(Operation(_unheard)), self._while_asked(spec, call):
                 spec.handler(call)
             return
         if spec.kind == "lines":
-            with working(Operation(_unheard)), self._while_asked(spec, call):
+            notes = _Notes()
+            with working(Operation(notes.tell)), self._while_asked(spec, call):
                 found = spec.handler(call)
                 exchange.begin(NDJSON)
                 for item in found:
                     exchange.message(item)
-            exchange.end()
+            exchange.end(notes.texts)
             return
         if NDJSON in exchange.headers.get("accept", ""):
             self._told(spec, call)
@@ -146,26 +155,29 @@ class Dispatcher:
 
     def _told(self, spec: Spec, call: Call) -> None:
         """Answers line by line: what is noted on the way, and the result last."""
-        exchange = call.exchange
-        said: list[Json] = []
-
-        def tell(message: Json) -> None:
-            if not exchange.answered:
-                exchange.begin(NDJSON)
-            exchange.message(message)
-
+        telling = Telling(call.exchange.socket, call.exchange.message)
+        attempts = attempts_of(call.exchange.headers.get("kurma-passphrases"))
         try:
-            with working(Operation(tell)), self._while_asked(spec, call):
+            with (
+                working(Operation(telling.tell, attempts=attempts, hears_progress=True)),
+                self._while_asked(spec, call),
+            ):
                 value = spec.handler(call)
         except errors.KurmaError as error:
-            if not exchange.answered:
+            if telling.silent:
                 raise
-            said.append({"is": "error", **error_json(error), "status": status_of(error)})
+            last = {"is": "error", **error_json(error), "status": status_of(error)}
+        except Gone:
+            raise
+        except Exception as error:
+            if telling.silent:
+                raise
+            _LOG.exception("%s %s failed", spec.method, call.exchange.path)
+            last = {"is": "error", **error_json(internal(error)), "status": 500}
         else:
-            said.append({"is": "result", "value": value})
-        for message in said:
-            tell(message)
-        exchange.end()
+            last = {"is": "result", "value": value}
+        telling.end(last)
+        call.exchange.end()
 
 
 def status_of(error: errors.KurmaError) -> int:
@@ -197,6 +209,18 @@ def internal(error: Exception) -> errors.KurmaError:
         f"internal error: {type(error).__name__}: {' '.join(str(error).split())}",
         hint="this is a mistake in Kurma or a plugin; the daemon's log shows where",
     )
+
+
+class _Notes:
+    """Those of an answer whose lines are something else: they come behind it."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def tell(self, message: Json) -> None:
+        _unheard(message)
+        if message["is"] == "note" and len(self.texts) < _MOST_NOTES:
+            self.texts.append(message["text"])
 
 
 def _unheard(message: dict[str, Json]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from socket import socket as Socket
 from typing import Any
 from urllib.parse import parse_qsl, unquote
@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl, unquote
 import h11
 
 from kurma_core.errors import KurmaError, UsageError
+from kurma_core.version import VERSION
 
 Json = Any
 #: Bytes of a request's line and headers, and of a body that is JSON.
@@ -128,11 +129,28 @@ class Exchange:
         self._line.write(self._line.encoded(h11.Data(data=data)))
 
     def message(self, value: Json) -> None:
-        """A line of an answer that is :data:`NDJSON`."""
+        """A line of an answer that is :data:`NDJSON`, which begins with the first."""
+        if not self.answered:
+            self.begin(NDJSON)
         self.piece(json_line(value))
 
-    def end(self) -> None:
-        self._line.write(self._line.encoded(h11.EndOfMessage()))
+    def end(self, notes: Sequence[str] = ()) -> None:
+        """:param notes: for who knows trailers."""
+        trailers = [("Kurma-Notes", json.dumps(notes))] if notes and self._knows_trailers() else []
+        self._line.write(self._line.encoded(h11.EndOfMessage(headers=trailers)))
+
+    def _knows_trailers(self) -> bool:
+        return "trailers" in self.headers.get("te", "")
+
+    def fail(self, error: Json) -> None:
+        """Ends an answer that came in pieces, and that is wrong. Whoever knows trailers is told why.
+
+        :raises Gone: they do not: the connection is broken off.
+        """
+        if self._line.http.our_state is not h11.SEND_BODY or not self._knows_trailers():
+            raise Gone
+        trailers = [("Kurma-Error", json.dumps(error))]
+        self._line.write(self._line.encoded(h11.EndOfMessage(headers=trailers)))
 
     def upgrade(self, protocol: str) -> tuple[Socket, bytes]:
         """The connection is the caller's from here on, until the exchange is over.
@@ -142,7 +160,7 @@ class Exchange:
         self.answered = True
         for _ in self.pieces(time.monotonic() + REQUEST_PATIENCE):
             continue  # what of the body nobody has read
-        fields = [("Upgrade", protocol), ("Connection", "Upgrade")]
+        fields = [("Upgrade", protocol), ("Connection", "Upgrade"), ("Kurma-Version", VERSION)]
         self._line.send(h11.InformationalResponse(status_code=101, headers=fields))
         self._line.upgraded = True
         return self._line.socket, self._line.http.trailing_data[0]
@@ -206,7 +224,8 @@ class Line:
         return data
 
     def head(self, status: int, fields: list[tuple[str, str]]) -> bytes:
-        return self.encoded(h11.Response(status_code=status, headers=[("Cache-Control", "no-store"), *fields]))
+        always = [("Cache-Control", "no-store"), ("Kurma-Version", VERSION)]
+        return self.encoded(h11.Response(status_code=status, headers=[*always, *fields]))
 
     def encoded(self, event: h11.Event) -> bytes:
         return self.http.send(event) or b""

@@ -10,6 +10,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.client.frames import LOG, FrameError
+from kurma_core.daemon import operation
 from kurma_core.daemon.callers import Caller
 from kurma_core.daemon.exchange import Gone
 from kurma_core.errors import KurmaError
@@ -35,7 +36,7 @@ def run(call: Call, request: PodRequest) -> Json:
     """Prepares and runs it; how it has ended."""
     front = _Front(call)
     with Caller(call, shown=False, left=front.left, told=front.told) as caller:
-        record = call.client.prepare(request)
+        record = call.client.prepare(request, operation.current().progress())
         try:
             front.tell_prepared(record.to_json())
             return front.run(record.uuid, caller)

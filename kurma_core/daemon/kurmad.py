@@ -13,11 +13,21 @@ from typing import TYPE_CHECKING
 from kurma_core.client import Settings, connect_here, socket_path
 from kurma_core.client.starting import LOCK as START_LOCK
 from kurma_core.config import load
-from kurma_core.daemon import events, openapi, pods, system  # noqa: F401 (they fill the table)
+from kurma_core.daemon import (  # noqa: F401 (they fill the table)
+    apps,
+    events,
+    images,
+    networks,
+    openapi,
+    pods,
+    stagers,
+    system,
+    trust,
+)
 from kurma_core.daemon.dispatch import Dispatcher
 from kurma_core.daemon.idle import Idle
 from kurma_core.daemon.initial import Initial
-from kurma_core.daemon.operation import noting
+from kurma_core.daemon.operation import asking, noting
 from kurma_core.daemon.owners import Owners, Running
 from kurma_core.daemon.recovery import Recovery
 from kurma_core.daemon.reload import changed, with_fixed
@@ -59,6 +69,7 @@ class Daemon:
             daemon=True,
             debug=settings.debug,
             note=noting(lambda text: _LOG.info("%s", text)),
+            passphrases=asking,
         )
         self.config = config
         self.client: LocalClient = connect_here(own, config)

@@ -21,6 +21,9 @@ _PLACES = {
     "image": "ID, unique prefix of one, or name with labels",
     "network": "name of the network",
     "name": "its name",
+    "stager": "name that pods may ask for",
+    "key": "fingerprint of the key, or its beginning or end",
+    "answer": "the id of what was asked",
     "kind": "kind of plugin: fetchers, renderers, stagers, networks, isolators, observers",
 }
 _KINDS: dict[str, Json] = {

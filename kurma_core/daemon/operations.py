@@ -130,7 +130,7 @@ def parameters(spec: Spec, given: list[tuple[str, str]]) -> dict[str, Json]:
     for name, text in given:
         query = known.get(name)
         if query is None:
-            raise UsageError(f"{spec.method} {spec.path}: there is no parameter {name!r}")
+            raise UsageError(f"{spec.method} {spec.path}: there is no parameter {name!r}", unknown=True)
         value = _value(query, text)
         found[name] = (*found[name], value) if query.many else value
     return found

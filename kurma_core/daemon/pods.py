@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kurma_core.daemon import foreground, inside
+from kurma_core.daemon import foreground, inside, operation
 from kurma_core.daemon.callers import STDIO, Caller
-from kurma_core.daemon.operations import Call, Query, operation
+from kurma_core.daemon.operations import Call, Query
+from kurma_core.daemon.operations import operation as op
 from kurma_core.pods import request_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from kurma_core.models import LogText
 
 Json = Any
 _FORCE = Query("force", "flag", "at once, and by force", default=False)
@@ -26,39 +29,40 @@ _LOGS = (
 )
 
 
-@operation("GET", "/v1/pods", "List pods, the oldest first.", rights="read", result="Pods")
+@op("GET", "/v1/pods", "List pods, the oldest first.", rights="read", result="Pods")
 def pods(call: Call) -> Json:
     return [record.to_json() for record in call.client.pods()]
 
 
-@operation("POST", "/v1/pods", "Prepare a pod.", body="PodRequest", result="Pod", given_up=True)
+@op("POST", "/v1/pods", "Prepare a pod.", body="PodRequest", result="Pod", given_up=True)
 def pod_prepare(call: Call) -> Json:
-    return call.client.prepare(request_json.from_json(call.body)).to_json()
+    request = request_json.from_json(call.body)
+    return call.client.prepare(request, operation.current().progress()).to_json()
 
 
-@operation("GET", "/v1/pods/{pod}", "Show a pod.", rights="read", result="Pod")
+@op("GET", "/v1/pods/{pod}", "Show a pod.", rights="read", result="Pod")
 def pod(call: Call) -> Json:
     return call.client.pod(call.path["pod"]).to_json()
 
 
-@operation("DELETE", "/v1/pods/{pod}", "Remove a pod that does not run.", query=(_FORCE,))
+@op("DELETE", "/v1/pods/{pod}", "Remove a pod that does not run.", query=(_FORCE,))
 def pod_remove(call: Call) -> None:
     call.client.rm(call.path["pod"], force=call.query["force"])
 
 
-@operation("POST", "/v1/pods/{pod}/start", "Start a prepared or ended pod; it runs on by itself.", result="Pod")
+@op("POST", "/v1/pods/{pod}/start", "Start a prepared or ended pod; it runs on by itself.", result="Pod")
 def pod_start(call: Call) -> Json:
     running = call.daemon.launch(call.path["pod"])
     return call.client.pod(running.uuid).to_json()
 
 
-@operation("POST", "/v1/pods/{pod}/stop", "Stop a pod.", query=(_FORCE, _TIMEOUT), result="Pod")
+@op("POST", "/v1/pods/{pod}/stop", "Stop a pod.", query=(_FORCE, _TIMEOUT), result="Pod")
 def pod_stop(call: Call) -> Json:
     force, timeout = call.query["force"], call.query["timeout"]
     return call.client.stop(call.path["pod"], timeout=timeout, force=force).to_json()
 
 
-@operation(
+@op(
     "POST",
     "/v1/pods/{pod}/kill",
     "Send a signal to the apps of a pod.",
@@ -68,7 +72,7 @@ def pod_kill(call: Call) -> None:
     call.client.kill(call.path["pod"], call.query["signal"], call.query["app"])
 
 
-@operation("GET", "/v1/pods/{pod}/wait", "Wait for a pod's end.", rights="read", result="Pod", given_up=True)
+@op("GET", "/v1/pods/{pod}/wait", "Wait for a pod's end.", rights="read", result="Pod", given_up=True)
 def pod_wait(call: Call) -> Json:
     running = call.daemon.owners.running(call.daemon.manager.store.find(call.path["pod"]).uuid)
     if running is not None:
@@ -77,7 +81,7 @@ def pod_wait(call: Call) -> Json:
     return call.client.wait(call.path["pod"]).to_json()
 
 
-@operation(
+@op(
     "GET",
     "/v1/pods/{pod}/logs",
     "What the apps of a pod have written, a line of JSON for each.",
@@ -89,17 +93,20 @@ def pod_wait(call: Call) -> Json:
 )
 def pod_logs(call: Call) -> Iterator[Json]:
     query = dict(call.query)
-    for text in call.client.logs(call.path["pod"], query.pop("app"), **query):
-        yield {
-            "app": text.app,
-            "at": text.at,
-            "stream": text.stream,
-            "partial": text.partial,
-            "text": text.text.decode("utf-8", "surrogateescape"),
-        }
+    return map(_log_line, call.client.logs(call.path["pod"], query.pop("app"), **query))
 
 
-@operation(
+def _log_line(text: LogText) -> Json:
+    return {
+        "app": text.app,
+        "at": text.at,
+        "stream": text.stream,
+        "partial": text.partial,
+        "text": text.text.decode("utf-8", "surrogateescape"),
+    }
+
+
+@op(
     "POST",
     "/v1/pods/{pod}/logs",
     "What the apps of a pod have written, in frames.",
@@ -111,7 +118,7 @@ def pod_logs_in_frames(call: Call) -> None:
     foreground.logs(call)
 
 
-@operation(
+@op(
     "POST",
     "/v1/pods/run",
     "Prepare a pod and run it, with its output.",
@@ -127,7 +134,7 @@ def pod_run(call: Call) -> Json:
     return foreground.run(call, request_json.from_json(call.body))
 
 
-@operation(
+@op(
     "POST",
     "/v1/pods/{pod}/foreground",
     "Start a prepared or ended pod, with its output.",
@@ -139,7 +146,7 @@ def pod_foreground(call: Call) -> Json:
     return foreground.start(call, call.path["pod"])
 
 
-@operation(
+@op(
     "POST",
     "/v1/pods/{pod}/enter",
     "Run a command in an app of a running pod.",
@@ -155,7 +162,7 @@ def pod_enter(call: Call) -> Json:
     return {"exitCode": code}
 
 
-@operation(
+@op(
     "POST",
     "/v1/pods/{pod}/attach",
     "Join a running app: its output from now on, and its standard input.",

@@ -213,6 +213,7 @@ _PODS: dict[str, Json] = {
         statusText=_maybe(TEXT),
     ),
     "Apps": _list(_ref("App")),
+    "Collected": _object(lines=_list(TEXT), failed=FLAG),
     "LogLine": _object(
         app=TEXT,
         at={"type": "string", "description": "RFC 3339 with nanoseconds"},
@@ -296,6 +297,28 @@ _IMAGES: dict[str, Json] = {
         problem=_maybe(TEXT),
     ),
     "TrustedKeys": _list(_ref("TrustedKey")),
+    "ImageWish": _wish("locator", locator=TEXT, pull=_word("new", "always", "never"), insecure=_list(TEXT)),
+    "ImageChecked": _and("ImageVerified", image=_ref("Image"), lapse=_maybe(_word("unknown", "revoked"))),
+    "ImageId": _object(id=TEXT),
+    "Directory": _wish("directory", directory=TEXT),
+    "Key": _object(
+        fingerprint=TEXT,
+        users=_list(TEXT),
+        created=TIME,
+        expires=_maybe(TIME),
+        state=_word("valid", "expired", "revoked", "unusable"),
+        key={"type": "string", "description": "armored"},
+        source=TEXT,
+    ),
+    "Keys": _list(_ref("Key")),
+    "KeySearch": _wish(address=TEXT, name=TEXT, insecure=_list(TEXT)),
+    "KeyWish": _wish("key", key=TEXT, source=TEXT, prefix=TEXT),
+    "TrustChange": _object(
+        action=_word("added", "refreshed", "unmasked", "removed", "masked"),
+        fingerprint=TEXT,
+        path=TEXT,
+        still=_list(_object(prefix=_maybe(TEXT), path=TEXT)),
+    ),
 }
 
 # --- the host --------------------------------------------------------------------------------------------------
@@ -318,6 +341,10 @@ _HOST: dict[str, Json] = {
     "Networks": _list(_ref("Network")),
     "NetworkFinding": _object(kind=TEXT, network=_maybe(TEXT), pod=_maybe(TEXT), what=TEXT, why=TEXT, mended=FLAG),
     "NetworkFindings": _list(_ref("NetworkFinding")),
+    "NetworkCheck": _wish(names=_list(TEXT), repair=FLAG),
+    "HostImage": _object(id=TEXT, path=TEXT, manifest=OBJECT, fingerprint=_maybe(TEXT)),
+    "StagerWish": _wish("image", image=TEXT),
+    "StagerCheck": _list(_ref("StagerCheckLine")),
     "Isolator": _object(
         name=TEXT,
         plugin=TEXT,
@@ -377,9 +404,10 @@ _API: dict[str, Json] = {
         name=TEXT,
         detail=OBJECT,
     ),
+    "Answer": _wish(passphrase={"type": "string", "description": "base64; null: there is none"}),
     "Message": {
         "description": "one line of an answer that tells what happens on the way; the last is result or error",
-        **_object(**{"is": _word("note", "progress", "result", "error")}),
+        **_object(**{"is": _word("note", "problem", "progress", "ask", "line", "result", "error")}),
     },
     "OpenAPI": {"type": "object", "required": ["openapi", "info", "paths"]},
 }

@@ -17,7 +17,8 @@ from kurma_core.appc.nesting import bounded
 from kurma_core.cancellation import governing
 from kurma_core.client.frames import INPUT, LIMIT, MESSAGE, PROTOCOL, FrameError, FrameReader, frame
 from kurma_core.daemon.exchange import REQUEST_PATIENCE, Gone
-from kurma_core.daemon.operation import Operation, working
+from kurma_core.daemon.operation import Operation, attempts_of, working
+from kurma_core.daemon.telling import Telling
 from kurma_core.errors import Cancelled, KurmaError, UsageError
 
 if TYPE_CHECKING:
@@ -185,9 +186,12 @@ def serve(spec: Spec, call: Call) -> None:
     connected.settimeout(None)
     stream = call.stream = Stream(connected, first)
     try:
-        with working(Operation(stream.tell)), governing(call.cancellation):
+        telling = Telling(connected, stream.tell)
+        attempts = attempts_of(call.exchange.headers.get("kurma-passphrases"))
+        operation = Operation(telling.tell, attempts=attempts, hears_progress=True)
+        with working(operation), governing(call.cancellation):
             last = _last(spec, call)
-        stream.tell(last)
+        telling.end(last)
     except Gone:
         return
     finally:

@@ -61,6 +61,12 @@ class FakeClient:
     calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
     settings: Settings | None = None
     closed: bool = False
+    #: Whether it stands for one that goes by way of a daemon.
+    remote: bool = False
+
+    @staticmethod
+    def way_to_power() -> str:
+        return "run it as root"
 
     def connect(self, settings: Settings) -> Any:
         self.settings = settings

@@ -1,0 +1,292 @@
+"""The client says the same both ways: values, notes and errors, in process and by way of a daemon."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from io import BytesIO
+from types import SimpleNamespace
+
+import pytest
+
+from kurma_core.client import Settings, connect
+from kurma_core.client.local import LocalClient
+from kurma_core.client.remote import RemoteClient
+from kurma_core.client.wire import Connection
+from kurma_core.errors import KurmaError
+from tests.integration.daemon.conftest import Kurmad
+from tests.integration.pods.support import House, archive, busybox_root, shell, until
+from tests.trust.signers import gnupg_home
+
+pytestmark = pytest.mark.root
+
+
+class Said:
+    """What became of a call."""
+
+    def __init__(self, client, notes, call):
+        notes.clear()
+        try:
+            self.value, self.error = call(client), None
+        except KurmaError as error:
+            self.value, self.error = None, (type(error).__name__, error.message, error.hint, error.exit_code)
+        self.notes = list(notes)
+
+
+class Both:
+    """A state directory, a daemon that serves it, and a client of each way."""
+
+    def __init__(self, state, image, directory):
+        self.directory = str(directory)
+        file = directory / "kurma.json"
+        file.write_text(json.dumps({"stop_timeout": 3, "trustedkeys": [f"{directory}/keys"]}))
+        self.house = House(str(file), state, image, self.directory)
+        self.daemon = Kurmad(self.house)
+        self.notes = []
+        note = self.notes.append
+        self.here = connect(Settings(str(file), state, host="local", note=note))
+        self.there = connect(Settings(str(file), state, host=f"unix:{self.daemon.socket}", note=note))
+        self.here.warm()  # what it starts for itself is there before the first test
+        assert type(self.here) is LocalClient
+        assert type(self.there) is RemoteClient
+
+    def say(self, way, call):
+        return Said(getattr(self, way), self.notes, call)
+
+    def same(self, call):
+        """What both say, which is the same."""
+        here, there = self.say("here", call), self.say("there", call)
+        assert there.error == here.error
+        assert there.value == here.value
+        assert there.notes == here.notes
+        return here
+
+    def started(self, apps="sleep 1000", **options):
+        """UUID of a pod that the daemon owns."""
+        record = self.here.prepare(self.house.request(apps, **options))
+        with Connection.open(self.daemon.socket) as connection:
+            answer = connection.request("POST", f"/v1/pods/{record.uuid}/start", b"")
+            assert answer.status == 200, answer.read()
+        return record.uuid
+
+    def close(self):
+        self.here.close()
+        self.there.close()
+        assert self.daemon.end() == 0
+        self.house.close()
+
+
+@pytest.fixture(scope="module")
+def both(session_state, busybox_id, tmp_path_factory):
+    made = Both(session_state, busybox_id, tmp_path_factory.mktemp("contract"))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def ended(both):
+    """A pod that has ended, and what it was."""
+    pod = both.started("echo out; echo err >&2; printf '\\377 no utf-8'; exit 7", ephemeral=False)
+    until(lambda: both.here.pod(pod).state == "stopped", "its end")
+    return pod
+
+
+@pytest.fixture(scope="module")
+def signers():
+    with gnupg_home() as made:
+        made.make("alice")
+        yield made
+
+
+#: By name: what is asked, of both on the same state; and whether it is an error.
+ALIKE = {
+    "pods": (lambda c, x: c.pods(), False),
+    "pod": (lambda c, x: c.pod(x.pod), False),
+    "pod: no such": (lambda c, x: c.pod("nobody"), True),
+    "pod: a strange name": (lambda c, x: c.pod("a/b?c=d e%20\u00e9"), True),
+    "status": (lambda c, x: c.status(x.pod), False),
+    "status, waiting": (lambda c, x: c.status(x.pod, wait=True), False),
+    "wait": (lambda c, x: c.wait(x.pod), False),
+    "wait: no such": (lambda c, x: c.wait("nobody"), True),
+    "logs": (lambda c, x: list(c.logs(x.pod)), False),
+    "logs, some": (lambda c, x: list(c.logs(x.pod, "main", tail=1, stream="stdout")), False),
+    "logs: no such app": (lambda c, x: list(c.logs(x.pod, "other")), True),
+    "logs: no such execution": (lambda c, x: list(c.logs(x.pod, instance=9)), True),
+    "stop: it has ended": (lambda c, x: c.stop(x.pod), False),
+    "kill: it has ended": (lambda c, x: c.kill(x.pod, 15), True),
+    "rm: no such": (lambda c, x: c.rm("nobody", force=True), True),
+    "gc, only said": (lambda c, x: c.gc(grace=0.0, dry_run=True), False),
+    "app_add: it has ended": (lambda c, x: c.app_add(x.pod, x.request), True),
+    "app_start: it has ended": (lambda c, x: c.app_start(x.pod, "main"), True),
+    "app_stop: no such": (lambda c, x: c.app_stop("nobody", "main", timeout=1.0), True),
+    "app_rm: it has ended": (lambda c, x: c.app_rm(x.pod, "main"), True),
+    "prepare: no such image": (lambda c, x: c.prepare(x.unknown), True),
+    "prepare: no such stager": (lambda c, x: c.prepare(x.no_stager), True),
+    "image_fetch": (lambda c, x: c.image_fetch(x.archive), False),
+    "image_fetch: relaxed": (lambda c, x: c.image_fetch(x.archive, insecure=frozenset({"image"})), False),
+    "image_fetch: no such file": (lambda c, x: c.image_fetch("/nowhere/x.aci"), True),
+    "image_fetch: never": (lambda c, x: c.image_fetch("example.com/none", pull="never"), True),
+    "image_fetch: no way to pull": (lambda c, x: c.image_fetch(x.archive, pull="sometimes"), True),
+    "image_fetch: no locator": (lambda c, x: c.image_fetch("::"), True),
+    "image_fetch: no image": (lambda c, x: c.image_fetch(x.broken), True),
+    "image_upload: no such file": (lambda c, x: c.image_upload("/nowhere/x.aci"), True),
+    "image_upload: no image": (lambda c, x: c.image_upload(x.broken), True),
+    "images_list": (lambda c, x: [(one.record, one.trust) for one in c.images_list().images], False),
+    "image": (lambda c, x: c.image(x.image), False),
+    "image, by name": (lambda c, x: c.image("example.com/busybox"), False),
+    "image: no such": (lambda c, x: c.image("example.com/none"), True),
+    "image: empty": (lambda c, x: c.image(""), True),
+    "image_manifest": (lambda c, x: c.image_manifest(x.image), False),
+    "image_manifest: no such": (lambda c, x: c.image_manifest("sha512-" + "0" * 128), True),
+    "image_archive: no such": (lambda c, x: c.image_archive("example.com/none", BytesIO()), True),
+    "image_export: no such": (lambda c, x: c.image_export("example.com/none", f"{x.directory}/none.aci"), True),
+    "image_export: no such directory": (lambda c, x: c.image_export(x.image, "/nowhere/x.aci"), True),
+    "image_render": (lambda c, x: c.image_render(x.image), False),
+    "image_render: no such renderer": (lambda c, x: c.image_render(x.image, "cubist"), True),
+    "image_verify": (lambda c, x: c.image_verify(x.image), False),
+    "image_verify: no such": (lambda c, x: c.image_verify("example.com/none"), True),
+    "image_extract: not empty": (lambda c, x: c.image_extract(x.image, "/usr"), True),
+    "image_extract: a file": (lambda c, x: c.image_extract(x.broken, f"{x.directory}/never"), True),
+    "image_rm, only said": (lambda c, x: c.image_rm(x.odd_name, dry_run=True), False),
+    "image_rm: a pod uses it": (lambda c, x: c.image_rm(x.image), True),
+    "image_gc, only said": (lambda c, x: c.image_gc(grace=0.0, dry_run=True), False),
+    "trust_list": (lambda c, x: c.trust_list(), False),
+    "trust_read: a file": (lambda c, x: c.trust_read(x.key), False),
+    "trust_read: no such file": (lambda c, x: c.trust_read("/nowhere/key.asc"), True),
+    "trust_read: nobody answers": (lambda c, x: c.trust_read("https://127.0.0.1:1/key.asc"), True),
+    "trust_discover: a relaxation that is none": (lambda c, x: c.trust_discover("a.example", {"x"}), True),
+    "trust_rm: no such": (lambda c, x: c.trust_rm("0" * 40, "example.com/none"), True),
+    "networks_list": (lambda c, x: c.networks_list(), False),
+    "network": (lambda c, x: c.network("default"), False),
+    "network: no such": (lambda c, x: c.network("nowhere"), True),
+    "network_rm: no such": (lambda c, x: c.network_rm("nowhere"), True),
+    "network_check": (lambda c, x: c.network_check(), False),
+    "network_check: no such": (lambda c, x: c.network_check(["nowhere"]), True),
+    "stagers": (lambda c, x: c.stagers(), False),
+    "stager_build": (lambda c, x: c.stager_build("default"), False),
+    "stager_build: no such": (lambda c, x: c.stager_build("nobody"), True),
+    "stager_check: no such": (lambda c, x: c.stager_check("/nowhere/x.aci", print), True),
+    "isolators": (lambda c, x: c.isolators(), False),
+    "info": (lambda c, x: {**c.info(), "daemon": None}, False),
+}
+
+
+@pytest.fixture(scope="module")
+def things(both, ended, signers, busybox_image, tmp_path_factory):
+    """What is asked about."""
+    directory = tmp_path_factory.mktemp("things")
+    root = busybox_root(f"{directory}/root")
+    odd = archive(root, f"{directory}/odd.aci", "example.com/odd", app=shell("true"), strange=1)
+    (directory / "broken.aci").write_bytes(b"no archive at all")
+    (directory / "alice.asc").write_bytes(signers.public("alice"))
+    both.here.image_fetch(odd)
+    request = both.house.request
+    return SimpleNamespace(
+        pod=ended,
+        directory=str(directory),
+        image=both.house.image,
+        archive=busybox_image,
+        broken=f"{directory}/broken.aci",
+        odd_name="example.com/odd",
+        key=f"{directory}/alice.asc",
+        request=request({"more": "true"}),
+        unknown=request("", template=both.house.template({"a": {"image": {"id": "sha512-" + "1" * 128}}})),
+        no_stager=request("true", stager="nobody"),
+    )
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_both_say_the_same(both, things, name):
+    call, wrong = ALIKE[name]
+    said = both.same(lambda client: call(client, things))
+    assert (said.error is not None) == wrong, said.error
+
+
+#: What goes both ways at once, and what goes on; they are in the tests beside this one.
+STREAMS = {"run", "start", "restart", "enter", "attach", "launch", "events"}
+
+
+def test_nothing_is_left_out():
+    """Each method that RemoteClient has of its own is one of those compared here."""
+    asked = {name.split(":")[0].split(",")[0] for name in ALIKE}
+    names = [name for name in dir(LocalClient) if not name.startswith("_") and name != "remote"]
+    methods = {name for name in names if getattr(RemoteClient, name) is not getattr(LocalClient, name)}
+    assert methods - STREAMS - {"prepare", "close", "trust_add"} - asked == set()
+
+
+@pytest.mark.parametrize("way", ["here", "there"])
+def test_an_archive_out_and_in_again(both, things, signers, way, tmp_path):
+    """Written to a file, extracted, handed over with its signature; what it leaves is told."""
+    client = getattr(both, way)
+    client.image_export("example.com/busybox", str(tmp_path / "x.aci"))
+    with open(things.archive, "rb") as file:
+        assert (tmp_path / "x.aci").read_bytes() == file.read()
+    assert client.image_extract(things.image, str(tmp_path / "root")) == things.image
+    assert (tmp_path / "root/data/from-image").read_text() == "seed\n"
+    (key,) = client.trust_read(things.key)
+    for action in ("added", "refreshed"):
+        change = client.trust_add(key, "example.com")
+        assert (change.action, change.fingerprint) == (action, signers.fingerprints["alice"])
+    assert [(one.prefix, one.state) for one in client.trust_list()] == [("example.com", "trusted")]
+    root = busybox_root(f"{tmp_path}/other", {"data/way": way})
+    path = archive(root, f"{tmp_path}/up load.aci", "example.com/up", app=shell("true"), odd=1)
+    (tmp_path / "good.asc").write_bytes(signers.sign(tmp_path / "up load.aci", "alice"))
+    (tmp_path / "bad.asc").write_bytes(signers.sign(tmp_path / "x.aci", "alice"))
+    moved = []
+    bar = SimpleNamespace(
+        start=lambda what, total: moved.append((what, total)),
+        skip=None,
+        advance=lambda count: moved.append(count),
+        finish=lambda: moved.append("end"),
+    )
+    with pytest.raises(KurmaError, match=r"upload:up%20load\.aci"):
+        client.image_upload(path, signature=str(tmp_path / "bad.asc"))
+    both.notes.clear()
+    record = client.image_upload(path, signature=str(tmp_path / "good.asc"), progress=bar)
+    assert both.notes == ["upload:up%20load.aci: unknown key $.odd is kept and means nothing to Kurma"]
+    assert [one.trust for one in record.provenance] == ["signed"]
+    assert [one.locator for one in record.provenance] == ["upload:up%20load.aci"]
+    size = os.path.getsize(path)
+    assert (moved[0][1], sum(moved[1:-1]), moved[-1]) == (size, size, "end")
+    change = client.trust_rm(signers.fingerprints["alice"], "example.com")
+    assert change.action == "removed"
+    assert both.same(lambda c: c.image("example.com/up").lapse).value == "unknown"
+    assert client.image_rm("example.com/up").removed[0].kind == "image"
+    assert os.listdir(f"{both.house.state}/images/partial") == []
+
+
+@pytest.mark.parametrize("way", ["here", "there"])
+def test_a_pod_that_changes(both, things, way, monkeypatch, tmp_path):
+    """Prepared, its apps added, started, stopped, removed; signalled, stopped, collected."""
+    client = getattr(both, way)
+    monkeypatch.chdir(os.path.dirname(things.archive))
+    template = {"apps": [{"name": "main", "image": "./busybox.aci"}], "networks": ["none"]}
+    record = client.prepare(both.house.request("", template=template, uuid=str(uuid.uuid4()), name=f"by-{way}"))
+    assert (record.state, record.name, record.images) == ("prepared", f"by-{way}", {"main": things.image})
+    with pytest.raises(KurmaError, match=f"by-{way}"):
+        client.prepare(both.house.request("true", name=f"by-{way}"))
+    client.rm(record.uuid)
+    pod = both.started("trap 'exit 9' USR1; while :; do sleep 0.05; done")
+    added = client.app_add(pod, both.house.request({"more": "sleep 1000"}, net=None))
+    assert [app.name for app in added.apps] == ["main", "more"]
+    assert client.app_start(pod, "more").apps[1].pid
+    assert client.app_stop(pod, "more", force=True).apps[1].exited
+    client.app_rm(pod, "more")
+    assert [app.name for app in client.pod(pod).apps] == ["main"]
+    client.kill(pod, 10, "main")
+    assert client.wait(pod).exit_code == 9
+    assert f"pod {pod}: removed" in "\n".join(client.gc(grace=0.0)) or client.pods() == []
+    with pytest.raises(KurmaError, match="no pod"):
+        client.pod(pod)
+
+
+def test_logs_do_not_get_in_the_way_of_what_is_asked_meanwhile(both):
+    pod = both.started("echo one; echo two; sleep 1000")
+    until(lambda: list(both.there.logs(pod)), "its output")
+    lines = both.there.logs(pod, follow=True)
+    assert next(lines).text.startswith(b"one")
+    assert both.there.pod(pod).state == "running"
+    lines.close()
+    both.there.stop(pod, force=True)
+    both.there.rm(pod)
