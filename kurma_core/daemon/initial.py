@@ -86,6 +86,7 @@ class Initial:
     def close(self) -> None:
         """What is being fetched is given up."""
         self._cancellation.cancel()
+        self._ready.set()  # whoever waits for that finds that it is given up
         self._times.close()
 
     def to_json(self) -> dict[str, Json]:

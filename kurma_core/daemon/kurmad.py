@@ -137,11 +137,12 @@ class Daemon:
             if idle is not None:
                 self._end_after(idle)
             self.client.warm()
+            # Before anybody can ask how that stands; what it does waits for the recovery.
+            self.initial.reconcile()
             self.server.listen(self._listener())
             self.owners.start()
             self.server.start()
             self.recovery.start()
-            self.initial.reconcile()
             _LOG.info("serves %s at %s", self.config.state_dir, self._path)
             self.client.journal.tell("daemon", "started", None, "kurmad", {"pid": os.getpid(), "version": VERSION})
             ready()
@@ -179,8 +180,8 @@ class Daemon:
             os.unlink(self._path)
         self.feed.close()
         self.server.close()
-        self.recovery.close()
         self.initial.close()
+        self.recovery.close()
         self.restarts.close()
         if self._stop_pods:
             self.owners.stop_all(2 * self.config.stop_timeout + _STOPPING)

@@ -56,7 +56,6 @@ class Recovery:
         """Looks that have begun come to their end."""
         self._closing = True
         self._workers.shutdown(cancel_futures=True)
-        self.done.set()  # nobody waits for it any more
         self._watching.close()
 
     def _look_at_all(self) -> None:
