@@ -59,6 +59,10 @@ class PrivilegeError(KurmaError):
     """The operation needs root."""
 
 
+class BusyError(KurmaError):
+    """The daemon has as much to do as it takes; try again in a moment."""
+
+
 class HostError(KurmaError):
     """A system call failed. ``data`` has ``errno`` and, where there is one, ``path``."""
 

@@ -175,11 +175,15 @@ class Connection:
             try:
                 self.send(head + (body or b""))
                 return self._answer()
-            except DaemonGoneError:
+            except DaemonGoneError as gone:
                 # It was just being closed, perhaps. What changes nothing may be asked for twice.
-                if not again or self._buffer:
-                    raise
-                self._reopen()
+                if again and not self._buffer:
+                    self._reopen()
+                    continue
+                try:
+                    return self._answer()  # it may have said why it closed the connection
+                except DaemonGoneError:
+                    raise gone from None
         raise AssertionError
 
     def _sent(self, head: bytes, body: Body) -> Response:

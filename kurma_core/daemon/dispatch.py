@@ -13,7 +13,9 @@ from kurma_core import errors
 from kurma_core.cancellation import Cancellation, governing
 from kurma_core.client.frames import PROTOCOL
 from kurma_core.daemon import operations
-from kurma_core.daemon.exchange import NDJSON, Exchange, Gone, TooLargeError
+from kurma_core.daemon.access import shown
+from kurma_core.daemon.exchange import NDJSON, Exchange, Gone, LateError, TooLargeError
+from kurma_core.daemon.failures import error_json, internal
 from kurma_core.daemon.log import about
 from kurma_core.daemon.operation import Operation, attempts_of, working
 from kurma_core.daemon.operations import TABLE, Call, Spec, parameters
@@ -30,6 +32,8 @@ _MOST_NOTES = 20
 #: The first that fits says it.
 _STATUS: tuple[tuple[type[errors.KurmaError], int], ...] = (
     (TooLargeError, 413),
+    (LateError, 408),
+    (errors.BusyError, 503),
     (errors.PodNotFoundError, 404),
     (errors.ImageNotFoundError, 404),
     (errors.AppNotFoundError, 404),
@@ -62,12 +66,11 @@ class Dispatcher:
             exchange.respond_json(error.data.get("status", 400), error_json(error))  # type: ignore[arg-type]
             return
         try:
-            if spec.rights == "full" and exchange.peer.rights != "full":
-                raise errors.PrivilegeError(f"{spec.method} {spec.path} changes things, and you may only look")
+            self._admit(spec, exchange)
             query = parameters(spec, exchange.query)
             body = exchange.json() if spec.body is not None else None
             call = Call(self._daemon, exchange, path, query, body)
-            with about(request=f"{exchange.method} {exchange.path}", **path):
+            with about(request=f"{exchange.method} {exchange.path}", **path), self._counted(spec, call):
                 self._run(spec, call)
         except Gone:
             raise
@@ -82,6 +85,25 @@ class Dispatcher:
                 exchange.fail(error_json(internal(error)))
             else:
                 exchange.respond_json(500, error_json(internal(error)))
+
+    @staticmethod
+    def _admit(spec: Spec, exchange: Exchange) -> None:
+        """What changes things is in the log, by whom: without the query and the body, which may hold secrets.
+
+        :raises PrivilegeError: it is not for who asks.
+        """
+        allowed = spec.rights == "read" or exchange.peer.rights == "full"
+        if spec.method != "GET" or not allowed:
+            what = "asks for" if allowed else "is refused"
+            _LOG.info("%s %s %s %s", exchange.peer, what, exchange.method, exchange.raw_path)
+        if not allowed:
+            raise errors.PrivilegeError(f"{spec.method} {spec.path} is not for those who may only look")
+
+    def _counted(self, spec: Spec, call: Call) -> contextlib.AbstractContextManager[None]:
+        """What lasts holds none of the connections that others need."""
+        if spec.kind == "stream" or spec.lasts or call.query.get("follow"):
+            return self._daemon.server.lasting(call.exchange)
+        return contextlib.nullcontext()
 
     def _find(self, exchange: Exchange) -> tuple[Spec, dict[str, str]]:
         allowed = []
@@ -123,7 +145,7 @@ class Dispatcher:
                 found = spec.handler(call)
                 exchange.begin(NDJSON)
                 for item in found:
-                    exchange.message(item)
+                    exchange.message(self._shown(item, call))
             exchange.end(notes.texts)
             return
         if NDJSON in exchange.headers.get("accept", ""):
@@ -131,7 +153,11 @@ class Dispatcher:
             return
         with working(Operation(_unheard)), self._while_asked(spec, call):
             value = spec.handler(call)
-        exchange.respond_json(200, value)
+        exchange.respond_json(200, self._shown(value, call))
+
+    @staticmethod
+    def _shown(value: Json, call: Call) -> Json:
+        return value if call.exchange.peer.rights == "full" else shown(value)
 
     @contextlib.contextmanager
     def _while_asked(self, spec: Spec, call: Call) -> Iterator[None]:
@@ -175,7 +201,7 @@ class Dispatcher:
             _LOG.exception("%s %s failed", spec.method, call.exchange.path)
             last = {"is": "error", **error_json(internal(error)), "status": 500}
         else:
-            last = {"is": "result", "value": value}
+            last = {"is": "result", "value": self._shown(value, call)}
         telling.end(last)
         call.exchange.end()
 
@@ -185,30 +211,6 @@ def status_of(error: errors.KurmaError) -> int:
         if isinstance(error, kind):
             return status
     return 500
-
-
-def error_json(error: errors.KurmaError) -> dict[str, Json]:
-    """What went wrong, so that a client can raise it again (:func:`kurma_core.client.values.error`)."""
-    plain = {name: value for name, value in error.data.items() if isinstance(value, str | int | float | bool)}
-    return {
-        "error": {
-            "kind": type(error).__name__,
-            "message": error.message,
-            "hint": error.hint,
-            "exitCode": error.exit_code,
-            "data": plain,
-        }
-    }
-
-
-def internal(error: Exception) -> errors.KurmaError:
-    """A mistake in Kurma or a plugin, as a caller is told of it."""
-    if isinstance(error, OSError):
-        return errors.HostError(f"{error.strerror or error}: {error.filename or ''}".removesuffix(": "))
-    return errors.KurmaError(
-        f"internal error: {type(error).__name__}: {' '.join(str(error).split())}",
-        hint="this is a mistake in Kurma or a plugin; the daemon's log shows where",
-    )
 
 
 class _Notes:

@@ -19,12 +19,18 @@ Json = Any
 HEAD_LIMIT, BODY_LIMIT = 16384, 4 << 20
 #: Seconds in which a request's head, or a body that is JSON, must have come; between requests of a connection.
 REQUEST_PATIENCE, IDLE_PATIENCE = 15.0, 120.0
+#: Seconds until more of a body that is no JSON must have come, and until more of an answer must have been taken.
+PIECE_PATIENCE = 60.0
 _PIECE = 65536
 NDJSON = "application/x-ndjson"
 
 
 class Gone(Exception):
     """Who asked is not there any more, or is not worth waiting for."""
+
+
+class LateError(KurmaError):
+    """A request did not come in time."""
 
 
 class TooLargeError(KurmaError):
@@ -36,12 +42,18 @@ class Peer:
 
     :param uid: of the process that connected.
     :param rights: ``full`` or ``read``.
+    :param pod: UUID of the pod whose own socket it came by; None: it came by the host's.
     """
 
-    def __init__(self, uid: int, pid: int, rights: str) -> None:
+    def __init__(self, uid: int, pid: int, rights: str, pod: str | None = None) -> None:
         self.uid = uid
         self.pid = pid
         self.rights = rights
+        self.pod = pod
+
+    def __str__(self) -> str:
+        whose = "" if self.pod is None else f"pod {self.pod}, "
+        return f"{whose}user {self.uid}, process {self.pid}"
 
 
 class Exchange:
@@ -50,12 +62,17 @@ class Exchange:
     def __init__(self, line: Line, request: h11.Request) -> None:
         self._line = line
         self.method = request.method.decode("ascii")
+        target = request.target.decode("ascii")
+        if target.lower().startswith("http://"):
+            target = "/" + target[7:].partition("/")[2]
         #: As it came: in its parts, a slash may stand encoded.
-        self.raw_path, _, query = request.target.decode("ascii").partition("?")
+        self.raw_path, _, query = target.partition("?")
         self.path = unquote(self.raw_path)
         self.query = parse_qsl(query, keep_blank_values=True)
         self.headers = {name.decode("ascii"): value.decode("latin-1") for name, value in request.headers}
         self.answered = False
+        #: of the answer; 0: there was none yet
+        self.status = 0
         self._whole = False
 
     @property
@@ -66,11 +83,17 @@ class Exchange:
     def socket(self) -> Socket:
         return self._line.socket
 
+    @property
+    def line(self) -> Line:
+        return self._line
+
     # -- what was asked --
 
     def body(self) -> bytes:
         """The whole body. :raises TooLargeError: it is longer than :data:`BODY_LIMIT`."""
         found = bytearray()
+        if self.headers.get("content-length", "0").zfill(20) > str(BODY_LIMIT).zfill(20):
+            raise TooLargeError(f"the request's body is longer than {BODY_LIMIT} bytes")
         deadline = time.monotonic() + REQUEST_PATIENCE
         for piece in self.pieces(deadline):
             found += piece
@@ -79,7 +102,7 @@ class Exchange:
         return bytes(found)
 
     def pieces(self, deadline: float | None = None) -> Iterator[bytes]:
-        """The body as it comes. :raises Gone: it does not come, or not by then."""
+        """The body as it comes. :raises LateError: not by then. :raises Gone: it does not come."""
         if self._line.http.they_are_waiting_for_100_continue:
             self._line.send(h11.InformationalResponse(status_code=100, headers=[]))
         while not self._whole:
@@ -110,6 +133,7 @@ class Exchange:
     ) -> None:
         """A whole answer."""
         self.answered = True
+        self.status = status
         fields = [("Content-Type", content_type), ("Content-Length", str(len(body))), *headers]
         data = self._line.head(status, fields)
         if self.method != "HEAD":
@@ -122,6 +146,7 @@ class Exchange:
     def begin(self, content_type: str, headers: tuple[tuple[str, str], ...] = ()) -> None:
         """An answer that comes in pieces, by :meth:`piece`, until :meth:`end`."""
         self.answered = True
+        self.status = 200
         self._line.write(self._line.head(200, [("Content-Type", content_type), *headers]))
 
     def piece(self, data: bytes) -> None:
@@ -157,9 +182,10 @@ class Exchange:
 
         :returns: the socket, and what came on it already.
         """
-        self.answered = True
         for _ in self.pieces(time.monotonic() + REQUEST_PATIENCE):
             continue  # what of the body nobody has read
+        self.answered = True
+        self.status = 101
         fields = [("Upgrade", protocol), ("Connection", "Upgrade"), ("Kurma-Version", VERSION)]
         self._line.send(h11.InformationalResponse(status_code=101, headers=fields))
         self._line.upgraded = True
@@ -174,6 +200,8 @@ class Line:
         self.peer = peer
         self.http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_LIMIT)
         self.upgraded = False
+        #: It may take as long as it likes to read what it is told.
+        self.lasting = False
 
     def exchange(self) -> Exchange | None:
         """The next request; None: there will be none. :raises h11.RemoteProtocolError: what came is no request."""
@@ -182,7 +210,18 @@ class Line:
             event = self.next(deadline, first=True)
         except Gone:
             return None
-        return Exchange(self, event) if isinstance(event, h11.Request) else None
+        except LateError:
+            if self.http.trailing_data[0]:  # else nobody has asked for anything
+                raise
+            return None
+        if not isinstance(event, h11.Request):
+            return None
+        if event.http_version not in (b"1.0", b"1.1"):
+            raise h11.RemoteProtocolError("HTTP/1.1 is spoken here", error_status_hint=505)
+        names = [name for name, _ in event.headers]
+        if b"content-length" in names and b"transfer-encoding" in names:
+            raise h11.RemoteProtocolError("a body's length is said twice, in two ways")
+        return Exchange(self, event)
 
     def finish(self, exchange: Exchange) -> bool:
         """After the answer. :returns: whether another request may come."""
@@ -195,7 +234,7 @@ class Line:
         return True
 
     def next(self, deadline: float | None, *, first: bool = False) -> object:
-        """The next event. :raises Gone: none comes, or not in time.
+        """The next event. :raises Gone: none comes. :raises LateError: not in time.
 
         :param first: of a request: once something of it has come, it has :data:`REQUEST_PATIENCE`.
         """
@@ -213,13 +252,15 @@ class Line:
                 deadline = time.monotonic() + REQUEST_PATIENCE
 
     def _receive(self, deadline: float | None) -> bytes:
-        left = None if deadline is None else deadline - time.monotonic()
-        if left is not None and left <= 0:
-            raise Gone
+        left = PIECE_PATIENCE if deadline is None else deadline - time.monotonic()
+        if left <= 0:
+            raise LateError("the request did not come in time")
         self.socket.settimeout(left)
         try:
             data = self.socket.recv(_PIECE)
-        except OSError:  # TimeoutError is one
+        except TimeoutError:
+            raise LateError("the request did not come in time") from None
+        except OSError:
             raise Gone from None
         return data
 
@@ -234,11 +275,12 @@ class Line:
         self.write(self.encoded(event))
 
     def write(self, data: bytes) -> None:
-        """:raises Gone: nobody is there to read."""
-        self.socket.settimeout(None)
+        """:raises Gone: nobody is there to read, or takes it."""
+        self.socket.settimeout(None if self.lasting else PIECE_PATIENCE)
         try:
-            self.socket.sendall(data)
-        except OSError:
+            for at in range(0, len(data), _PIECE):
+                self.socket.sendall(data[at : at + _PIECE])
+        except OSError:  # TimeoutError is one
             raise Gone from None
 
 
@@ -258,4 +300,4 @@ def _mapping(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is nothing that JSON can say")
 
 
-__all__ = ["NDJSON", "Exchange", "Gone", "Line", "Peer", "TooLargeError", "json_line"]
+__all__ = ["NDJSON", "Exchange", "Gone", "LateError", "Line", "Peer", "TooLargeError", "json_line"]

@@ -45,7 +45,7 @@ class Operation:
 
     def problem(self, error: KurmaError) -> None:
         """Something is wrong that does not end the operation."""
-        from kurma_core.daemon.dispatch import error_json
+        from kurma_core.daemon.failures import error_json
 
         self.tell({"is": "problem", **error_json(error)})
 

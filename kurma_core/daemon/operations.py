@@ -50,6 +50,7 @@ class Spec:
     :param takes: content type of a body that is no JSON, and that the handler reads by itself.
     :param result: name of the schema of the answer, of each line of one of kind ``lines``; None: it is null.
     :param gives: content types of an answer of kind ``bytes``.
+    :param lasts: it may take as long as it likes, as does whatever follows.
     :param given_up: it is cancelled when who asked for it goes away; else it is done to its end.
     """
 
@@ -67,6 +68,7 @@ class Spec:
     body_needed: bool = True
     takes: str | None = None
     gives: tuple[str, ...] = ("application/octet-stream",)
+    lasts: bool = False
 
 
 class Call:
@@ -112,11 +114,12 @@ def operation(
     body_needed: bool = True,
     takes: str | None = None,
     gives: tuple[str, ...] = ("application/octet-stream",),
+    lasts: bool = False,
 ) -> Callable[[Callable[[Call], Json]], Callable[[Call], Json]]:
     """Puts the function below it into the table."""
 
     def declare(handler: Callable[[Call], Json]) -> Callable[[Call], Json]:
-        shape = (rights, kind, query, body, result, given_up, body_needed, takes, gives)
+        shape = (rights, kind, query, body, result, given_up, body_needed, takes, gives, lasts)
         TABLE.append(Spec(handler.__name__, method, path, summary, handler, *shape))
         return handler
 

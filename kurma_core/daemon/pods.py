@@ -72,7 +72,15 @@ def pod_kill(call: Call) -> None:
     call.client.kill(call.path["pod"], call.query["signal"], call.query["app"])
 
 
-@op("GET", "/v1/pods/{pod}/wait", "Wait for a pod's end.", rights="read", result="Pod", given_up=True)
+@op(
+    "GET",
+    "/v1/pods/{pod}/wait",
+    "Wait for a pod's end.",
+    rights="read",
+    result="Pod",
+    given_up=True,
+    lasts=True,
+)
 def pod_wait(call: Call) -> Json:
     running = call.daemon.owners.running(call.daemon.manager.store.find(call.path["pod"]).uuid)
     if running is not None:
@@ -85,7 +93,6 @@ def pod_wait(call: Call) -> Json:
     "GET",
     "/v1/pods/{pod}/logs",
     "What the apps of a pod have written, a line of JSON for each.",
-    rights="read",
     kind="lines",
     given_up=True,
     query=_LOGS,

@@ -2,35 +2,47 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import logging
 import os
 import select
 import socket
 import struct
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import h11
 
-from kurma_core.daemon.exchange import Exchange, Gone, Line, Peer
+from kurma_core.daemon import quota
+from kurma_core.daemon.exchange import Exchange, Gone, LateError, Line, Peer, json_line
+from kurma_core.daemon.failures import error_json
+from kurma_core.daemon.quota import Quota
+from kurma_core.errors import BusyError, KurmaError, UsageError
 
 if TYPE_CHECKING:
     from kurma_core.daemon.idle import Idle
 
 _LOG = logging.getLogger("kurmad")
-#: Connections at a time.
-MOST = 512
 _BACKLOG = 128
+#: Seconds in which a refusal is told once: the log is not for whoever knocks to fill.
+_TELL_AGAIN = 1.0
 
 
 class Server:
     """:param handle: answers one exchange; what it raises is a mistake in the daemon."""
 
-    def __init__(self, handle: Callable[[Exchange], None], most: int = MOST) -> None:
+    def __init__(self, handle: Callable[[Exchange], None], most: int = quota.MOST) -> None:
         self._handle = handle
-        self._most = most
-        self._listeners: dict[int, tuple[socket.socket, str]] = {}
+        self._short = Quota(most, min(most, quota.OTHERS), quota.PODS, quota.USER, quota.POD)
+        self._lasting = Quota(*quota.LASTING)
+        #: Given up for a moment when there are no more descriptors, to say so to who connects.
+        self._spare = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+        self._told = -_TELL_AGAIN
+        #: by descriptor: with the rights, and the pod, of who connects there
+        self._listeners: dict[int, tuple[socket.socket, str, str | None]] = {}
         #: Listeners that a service manager has lent.
         self._lent: set[int] = set()
         self._lines: set[Line] = set()
@@ -47,12 +59,49 @@ class Server:
     def connections(self) -> int:
         return len(self._lines)
 
-    def listen(self, listener: socket.socket, rights: str = "full") -> None:
-        """Who connects there has these rights."""
+    @property
+    def held(self) -> tuple[int, int]:
+        """Connections that wait for a request or are served, and those that last."""
+        return self._short.held, self._lasting.held
+
+    def listen(self, listener: socket.socket, rights: str = "full", pod: str | None = None) -> None:
+        """Who connects there has these rights.
+
+        :param pod: UUID of the pod whose own socket it is.
+        """
         listener.setblocking(False)
-        listener.listen(_BACKLOG)
-        self._listeners[listener.fileno()] = listener, rights
+        listener.listen(_BACKLOG if pod is None else quota.POD)
+        self._listeners[listener.fileno()] = listener, rights, pod
         self._poll.register(listener, select.EPOLLIN)
+
+    def listen_no_more(self, pod: str) -> None:
+        """To that pod's socket, which is closed; nor to who has come by it. May be repeated."""
+        for fd, (listener, _, whose) in list(self._listeners.items()):
+            if whose == pod and self._listeners.pop(fd, None) is not None:
+                self._poll.unregister(fd)
+                listener.close()
+        with self._lock:
+            lines = [line for line in self._lines if line.peer.pod == pod]
+        for line in lines:
+            _shut(line.socket)
+
+    @contextlib.contextmanager
+    def lasting(self, exchange: Exchange) -> Iterator[None]:
+        """Meanwhile the connection is one of those that last, and none of the others.
+
+        :raises BusyError: there are too many of those.
+        """
+        line = exchange.line
+        self._lasting.take(line.peer)
+        self._short.give_back(line.peer)
+        line.lasting = True
+        try:
+            yield
+        finally:
+            self._lasting.give_back(line.peer)
+            # It was one of them before, and has its answer: it is not refused now.
+            self._short.put_back(line.peer)
+            line.lasting = False
 
     def listen_to(self, listener: socket.socket) -> None:
         """As :meth:`listen`, to a socket that a service manager has made, and goes on listening to when we end."""
@@ -65,9 +114,9 @@ class Server:
         :returns: None: nothing was shut, for no socket is ours.
         """
         mine = [(fd, *found) for fd, found in self._listeners.items() if fd not in self._lent]
-        for fd, listener, rights in mine:
+        for fd, listener, rights, pod in mine:
             _shut(listener)
-            while self._accept(listener, rights):
+            while self._accept(listener, rights, pod):
                 continue
             self._poll.unregister(fd)
             del self._listeners[fd]
@@ -94,6 +143,10 @@ class Server:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+            os.close(self._spare)
+        for listener, _, _ in self._listeners.values():
+            listener.close()
+        self._listeners.clear()
         with self._lock:
             lines = list(self._lines)
         for line in lines:
@@ -120,8 +173,9 @@ class Server:
                     if not self._closing:
                         os.eventfd_read(self._wake)
                     continue
-                if fd in self._listeners:
-                    self._accept(*self._listeners[fd])
+                door = self._listeners.get(fd)
+                if door is not None:
+                    self._accept(*door)
                     continue
                 with self._lock:
                     tell = self._watched.get(fd)
@@ -130,24 +184,48 @@ class Server:
             if idle is not None and not self._closing and idle.look(self):
                 return
 
-    def _accept(self, listener: socket.socket, rights: str) -> bool:
+    def _accept(self, listener: socket.socket, rights: str, pod: str | None) -> bool:
         """:returns: whether somebody was there."""
         try:
             connected, _ = listener.accept()
-        except OSError:
-            return False
+        except OSError as error:
+            return error.errno in (errno.EMFILE, errno.ENFILE) and self._refuse_one(listener)
         if self._idle is not None:
             self._idle.touch()
-        if len(self._lines) >= self._most:
-            _LOG.warning("a connection was refused: there are %d", self._most)
-            connected.close()
-            return True
         credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         pid, uid, _ = struct.unpack("3i", credentials)
-        line = Line(connected, Peer(uid, pid, rights))
+        peer = Peer(uid, pid, rights, pod)
+        try:
+            self._short.take(peer)
+        except BusyError as error:
+            if time.monotonic() >= self._told + _TELL_AGAIN:
+                self._told = time.monotonic()
+                _LOG.warning("%s is refused: %s", peer, error.message)
+            _turn_away(connected, error)
+            return True
+        line = Line(connected, peer)
         with self._lock:
             self._lines.add(line)
-        threading.Thread(target=self._serve, args=(line,), name=f"connection of {pid}", daemon=True).start()
+        try:
+            threading.Thread(target=self._serve, args=(line,), name=f"connection of {pid}", daemon=True).start()
+        except RuntimeError:  # there are as many threads as there may be
+            with self._lock:
+                self._lines.discard(line)
+            self._short.give_back(peer)
+            _turn_away(connected, BusyError("kurmad has as many threads as the host lets it have"))
+        return True
+
+    def _refuse_one(self, listener: socket.socket) -> bool:
+        """There is no descriptor left for who connects, who would have us wake for him without end."""
+        os.close(self._spare)
+        try:
+            connected, _ = listener.accept()
+            _turn_away(connected, BusyError("kurmad has as many open files as the host lets it have"))
+        except OSError:
+            return False
+        finally:
+            self._spare = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+        _LOG.warning("a connection was refused: there are too many open files")
         return True
 
     def _serve(self, line: Line) -> None:
@@ -161,8 +239,10 @@ class Server:
                     return
         except Gone:
             return
+        except LateError as error:
+            _refuse(line, 408, error)
         except h11.RemoteProtocolError as error:
-            _refuse(line, error)
+            _refuse(line, error.error_status_hint, UsageError(f"that is no request: {error}"))
         except Exception:  # noqa: BLE001 (the daemon goes on)
             _LOG.exception("a mistake in kurmad; the connection of process %d is closed", line.peer.pid)
         finally:
@@ -170,19 +250,30 @@ class Server:
                 self._lines.discard(line)
                 last = not self._lines
             line.socket.close()
+            self._short.give_back(line.peer)
             if last:
                 self.stir()
 
 
-def _refuse(line: Line, error: h11.RemoteProtocolError) -> None:
+def _refuse(line: Line, status: int, error: KurmaError) -> None:
     if line.http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
         return
-    body = f"{error}\n".encode()
-    fields = [("Content-Type", "text/plain"), ("Content-Length", str(len(body))), ("Connection", "close")]
+    body = json_line(error_json(error))
+    fields = [("Content-Type", "application/json"), ("Content-Length", str(len(body))), ("Connection", "close")]
     try:
-        line.write(line.head(error.error_status_hint, fields) + line.encoded(h11.Data(data=body)))
-    except Gone:
+        line.write(line.head(status, fields) + line.encoded(h11.Data(data=body)))
+    except (Gone, h11.LocalProtocolError):
         return
+
+
+def _turn_away(connected: socket.socket, error: BusyError) -> None:
+    """Says so at once, whatever was to be asked; and waits for nothing."""
+    body = json_line(error_json(error))
+    head = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    connected.setblocking(False)
+    with contextlib.suppress(OSError):
+        connected.send(f"{head}Retry-After: 1\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+    connected.close()
 
 
 def _shut(connected: socket.socket) -> None:
@@ -192,4 +283,4 @@ def _shut(connected: socket.socket) -> None:
         return  # it has gone already
 
 
-__all__ = ["MOST", "Server"]
+__all__ = ["Server"]

@@ -35,7 +35,7 @@ def answering(environment: MutableMapping[str, str]) -> Iterator[Callable[[], No
     try:
         yield lambda: tell({"ready": os.getpid()})
     except Exception as error:
-        from kurma_core.daemon.dispatch import error_json, internal
+        from kurma_core.daemon.failures import error_json, internal
 
         tell(error_json(error if isinstance(error, KurmaError) else internal(error)))
         raise

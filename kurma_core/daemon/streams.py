@@ -125,7 +125,7 @@ class Stream:
         try:
             self._hear_all()
         except FrameError as error:
-            from kurma_core.daemon.dispatch import error_json
+            from kurma_core.daemon.failures import error_json
 
             with contextlib.suppress(Gone):
                 self.tell({"is": "error", **error_json(UsageError(f"the stream is broken: {error}"))})
@@ -200,7 +200,7 @@ def serve(spec: Spec, call: Call) -> None:
 
 def _last(spec: Spec, call: Call) -> dict[str, Json]:
     """:raises Gone: nobody waits for it."""
-    from kurma_core.daemon.dispatch import error_json, internal
+    from kurma_core.daemon.failures import error_json, internal
 
     try:
         return {"is": "result", "value": spec.handler(call)}

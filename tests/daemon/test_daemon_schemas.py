@@ -7,14 +7,14 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kurma_core import errors
 from kurma_core.appc.template import PodTemplate
 from kurma_core.client import values
 from kurma_core.daemon import kurmad  # noqa: F401 (all operations)
-from kurma_core.daemon.dispatch import error_json
+from kurma_core.daemon.failures import error_json
 from kurma_core.daemon.openapi import document
 from kurma_core.daemon.operations import TABLE
 from kurma_core.daemon.schemas import SCHEMAS
@@ -121,6 +121,7 @@ NUMBERS = st.none() | st.integers(0, 255)
 WORDS = st.none() | st.text(max_size=8)
 
 
+@settings(deadline=None)
 @given(
     pid=NUMBERS,
     exited=st.booleans(),
@@ -139,6 +140,7 @@ def test_any_app_is_as_the_schema_says(
     validator("AppStatus").validate(app.to_json())
 
 
+@settings(deadline=None)
 @given(
     words=st.none() | st.text(min_size=1, max_size=8),
     labels=st.dictionaries(st.text(max_size=4), st.text(max_size=4)),
@@ -149,6 +151,7 @@ def test_any_image_is_as_the_schema_says(words: str | None, labels: dict[str, st
     validator("Images").validate([image.to_json()])
 
 
+@settings(deadline=None)
 @given(flag=st.booleans(), words=st.none() | st.text("abc", min_size=1, max_size=8), number=st.integers(1, 65535))
 def test_a_request_for_a_pod_is_what_the_schema_says(flag: bool, words: str | None, number: int) -> None:
     template = PodTemplate.parse({"apps": [{"name": "a", "image": "x.aci"}]})

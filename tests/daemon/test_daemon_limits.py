@@ -1,0 +1,401 @@
+"""Requests are limited in size, number and time, and whoever is slow, or talks nonsense, harms nobody else."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kurma_core.client.wire import Connection
+from kurma_core.daemon import exchange, kurmad  # noqa: F401 (all operations)
+from kurma_core.daemon.dispatch import Dispatcher
+from kurma_core.daemon.exchange import Exchange, Peer
+from kurma_core.daemon.quota import Quota
+from kurma_core.daemon.server import Server
+from kurma_core.errors import BusyError
+
+ASKED = b"GET /v1/version HTTP/1.1\r\nHost: x\r\n\r\n"
+Handle = Callable[[Exchange], None]
+Start = Callable[..., "Running"]
+
+
+class Running:
+    """A server on a socket of its own. :param slow: what it does before it answers ``/slow``."""
+
+    def __init__(self, path: Path, most: int | None, slow: Handle) -> None:
+        self.path = str(path)
+        daemon: Any = SimpleNamespace()
+        dispatcher = Dispatcher(daemon)
+
+        def handle(one: Exchange) -> None:
+            (slow if one.path == "/slow" else dispatcher)(one)
+
+        self.server = daemon.server = Server(handle) if most is None else Server(handle, most)
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(self.path)
+        self.server.listen(listener)
+        self.server.start()
+
+    def connect(self) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(self.path)
+        connection.settimeout(10)
+        return connection
+
+    def say(self, data: bytes) -> bytes:
+        """All that is answered, until the server closes the connection."""
+        with self.connect() as connection:
+            with contextlib.suppress(BrokenPipeError):
+                connection.sendall(data)
+            return rest(connection)
+
+    def works(self) -> float:
+        """Seconds that somebody else's request takes."""
+        begin = time.monotonic()
+        with self.connect() as connection:
+            connection.sendall(ASKED)
+            assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+        return time.monotonic() - begin
+
+
+def rest(connection: socket.socket) -> bytes:
+    found = b""
+    with contextlib.suppress(ConnectionResetError):
+        while data := connection.recv(65536):
+            found += data
+    return found
+
+
+def error_of(answer: bytes) -> tuple[int, str]:
+    """Status, and the message."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return int(head.split()[1]), json.loads(body)["error"]["message"]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    made: list[Running] = []
+
+    def make(most: int | None = None, slow: Handle = lambda one: one.respond_json(200, None)) -> Running:
+        made.append(Running(tmp_path / f"{len(made)}.sock", most, slow))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.server.close()
+    until(lambda: all(not one.server.connections for one in made))
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "REQUEST_PATIENCE", 0.5)
+    monkeypatch.setattr(exchange, "IDLE_PATIENCE", 0.8)
+    monkeypatch.setattr(exchange, "PIECE_PATIENCE", 0.5)
+
+
+# --- size ---
+
+
+def test_a_head_of_megabytes_is_refused_before_it_is_there(start: Start) -> None:
+    running = start()
+    for head in (
+        b"GET /v1/version HTTP/1.1\r\nHost: x\r\nX: " + b"a" * (4 << 20),
+        b"GET /" + b"a" * (1 << 20),
+        b"GET /v1/version HTTP/1.1\r\nHost: x\r\n" + b"X: y\r\n" * 100_000,
+    ):
+        assert error_of(running.say(head))[0] in (400, 431)
+    assert running.works() < 2
+
+
+def test_a_body_that_is_too_long_is_refused(start: Start) -> None:
+    head = b"POST /v1/pods HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n"
+    running = start()
+    assert error_of(running.say(head)) == (413, f"the request's body is longer than {exchange.BODY_LIMIT} bytes")
+    chunked = b"POST /v1/pods HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    big = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
+    assert error_of(running.say(chunked + big * 70))[0] == 413
+
+
+def test_a_body_that_nobody_wants_is_no_next_request(start: Start) -> None:
+    """Nor is one that is longer than it was said to be: the connection ends."""
+    running = start()
+    smuggled = b"GET /v1/pods HTTP/1.1\r\nHost: x\r\n\r\n"
+    said = b"GET /v1/version HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(smuggled)
+    assert running.say(said + smuggled).count(b"HTTP/1.1") == 1
+    answers = running.say(b"GET /v1/version HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n{}{}{}")
+    assert answers.count(b"HTTP/1.1 200") == 1
+
+
+# --- nonsense ---
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        b"\r\n\r\n\r\n\0\0\0",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(range(256)),
+        b"GET /v1/version HTTP/1.1\r\n\r\n",
+        b"GET /v1/version HTTP/9.9\r\nHost: x\r\n\r\n",
+        b"GET /v1/version HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n",
+        b"GET /v1/version HTTP/1.1\r\nHost: x\r\n folded\r\n: y\r\n\r\n",
+        b"GET  HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"POST /v1/pods HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello!",
+        b"POST /v1/pods HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\nhello",
+        b"POST /v1/pods HTTP/1.1\r\nHost: x\r\nContent-Length: 0x5\r\n\r\nhello",
+        b"POST /v1/pods HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST /v1/pods HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\nx",
+        b"POST /v1/pods HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nnonsense\r\n",
+        b"POST /v1/pods HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\nx\r\n",
+    ],
+)
+def test_nonsense_is_refused_in_a_line(start: Start, nonsense: bytes) -> None:
+    running = start()
+    answer = running.say(nonsense)
+    status, message = error_of(answer)
+    assert 400 <= status <= 505, answer
+    assert "\n" not in message
+    assert answer.count(b"Cache-Control") == 1
+    assert running.works() < 2
+
+
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [
+        (b"http://kurmad/v1/version", 200),
+        (b"//v1/version", 404),
+        (b"/v1/../v1/version", 404),
+        (b"/v1/version?nothing=1", 400),
+        (b"/v1/pods/%ff", 400),
+        (b"/v1/pods/a%00b", 400),
+        (b"/[", 404),
+        (b"*", 404),
+        (b"http://[", 404),
+    ],
+)
+def test_targets(start: Start, target: bytes, status: int) -> None:
+    answer = start().say(b"GET " + target + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    assert int(answer.split()[1]) == status, answer
+
+
+# --- time ---
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(
+    "said",
+    [
+        ASKED[:20],
+        b"POST /v1/pods HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{",
+        b"POST /v1/pods HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"POST /v1/pods HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffffffff\r\nx",
+    ],
+)
+def test_half_a_request_is_waited_for_but_not_for_long(start: Start, said: bytes) -> None:
+    running = start()
+    begin = time.monotonic()
+    assert error_of(running.say(said)) == (408, "the request did not come in time")
+    assert 0.4 < time.monotonic() - begin < 5
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(
+    "slowly", [ASKED, b"POST /v1/pods HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n" + b" " * 1000]
+)
+def test_a_byte_now_and_then_does_not_count_as_coming(start: Start, slowly: bytes) -> None:
+    running = start()
+    with running.connect() as connection:
+        begin = time.monotonic()
+        at = slowly.find(b"\r\n\r\n") + 4 if b"POST" in slowly else 0
+        connection.sendall(slowly[:at])
+        answer = b""
+        while not answer and time.monotonic() < begin + 5:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                connection.sendall(slowly[at : at + 1])
+            at += 1
+            if select.select([connection], [], [], 0.05)[0]:
+                answer = rest(connection)
+        assert error_of(answer)[0] == 408
+        assert time.monotonic() - begin < 3
+
+
+@pytest.mark.usefixtures("impatient")
+def test_who_asks_for_nothing_is_let_go_without_a_word(start: Start) -> None:
+    assert start().say(b"") == b""
+
+
+@pytest.mark.usefixtures("impatient")
+def test_who_does_not_take_the_answer_is_let_go(start: Start) -> None:
+    gave_up = threading.Event()
+
+    def endless(one: Exchange) -> None:
+        one.begin("text/plain")
+        try:
+            while True:
+                one.piece(b"x" * 65536)
+        finally:
+            gave_up.set()
+
+    running = start(slow=endless)
+    with running.connect() as connection:
+        connection.sendall(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert gave_up.wait(10)
+        assert running.works() < 2
+
+
+@pytest.mark.usefixtures("impatient")
+def test_who_reads_slowly_what_lasts_is_waited_for(start: Start) -> None:
+    whole = b"x" * (2 << 20)
+
+    def follow(one: Exchange) -> None:
+        with running.server.lasting(one):
+            one.begin("text/plain")
+            one.piece(whole)
+            one.end()
+
+    running = start(slow=follow)
+    with running.connect() as connection:
+        connection.sendall(b"GET /slow HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        time.sleep(1.2)
+        assert running.server.held == (0, 1)
+        assert len(rest(connection)) > len(whole)
+    until(lambda: running.server.held == (0, 0))
+
+
+def test_who_closes_in_the_middle_leaves_nothing(start: Start) -> None:
+    running = start()
+    before = len(os.listdir("/proc/self/fd"))
+    for end in (1, 20, len(ASKED) - 1, len(ASKED)):
+        for _ in range(10):
+            with running.connect() as connection:
+                connection.sendall(ASKED[:end])
+    until(lambda: running.server.connections == 0)
+    assert running.server.held == (0, 0)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+# --- number ---
+
+
+def test_one_connection_too_many_is_told_so_and_the_others_are_served(start: Start) -> None:
+    running = start(4)
+    others = [running.connect() for _ in range(4)]
+    until(lambda: running.server.connections == 4)
+    for said in (b"", ASKED):
+        answer = running.say(said)
+        assert error_of(answer) == (503, "kurmad has as many connections as it takes (4)")
+        assert b"Retry-After" in answer
+    connection = Connection.open(running.path)
+    assert connection is not None
+    refused = connection.request("GET", "/v1/version")
+    assert (refused.status, json.loads(refused.read())["error"]["kind"]) == (503, "BusyError")
+    connection.close()
+    others[0].sendall(ASKED)
+    assert others[0].recv(65536).startswith(b"HTTP/1.1 200")
+    others.pop().close()
+    until(lambda: running.server.connections == 3)
+    assert running.works() < 2
+    for other in others:
+        other.close()
+
+
+def test_thousands_of_connections_and_somebody_else_is_served_all_the_same(start: Start) -> None:
+    """They come and go; whoever holds on to one is counted, and one is left for each who is not."""
+    running = start(64)
+    for _ in range(2000):
+        with running.connect() as connection:
+            connection.sendall(b"GET")
+    until(lambda: running.server.connections == 0)
+    held = [running.connect() for _ in range(63)]
+    for _ in range(200):
+        running.connect().close()
+    # Those that are gone already are still to be let go.
+    until(lambda: running.say(ASKED[:-2] + b"Connection: close\r\n\r\n").startswith(b"HTTP/1.1 200"))
+    for connection in held:
+        connection.close()
+
+
+def test_what_lasts_holds_no_connection_that_others_need(start: Start) -> None:
+    let_go = threading.Event()
+
+    def follow(one: Exchange) -> None:
+        with running.server.lasting(one):
+            one.begin("text/plain")
+            let_go.wait(20)
+            one.end()
+
+    running = start(3, slow=follow)
+    following: list[socket.socket] = []
+    for number in range(9):
+        following.append(connection := running.connect())
+        connection.sendall(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
+        until(lambda number=number: running.server.held == (0, number + 1))  # type: ignore[misc]
+    assert running.works() < 2
+    let_go.set()
+    for connection in following:
+        connection.close()
+    until(lambda: running.server.held == (0, 0))
+
+
+def test_without_a_descriptor_left_whoever_connects_is_told_so(start: Start) -> None:
+    running = start()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    client = socket.socket(socket.AF_UNIX)
+    client.settimeout(10)
+    taken = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 20, hard))
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.open("/dev/null", os.O_RDONLY))
+        client.connect(running.path)
+        answer = client.recv(65536)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for fd in taken:
+            os.close(fd)
+        client.close()
+    assert error_of(answer) == (503, "kurmad has as many open files as the host lets it have")
+    assert running.works() < 2
+
+
+def test_each_has_a_share_and_root_has_what_is_left() -> None:
+    quota = Quota(6, 4, 3, 2, 2)
+    root, user, other = Peer(0, 1, "full"), Peer(1000, 1, "full"), Peer(1001, 1, "full")
+    pod, second = Peer(0, 1, "read", "a"), Peer(0, 1, "read", "b")
+    for peer in (user, user):
+        quota.take(peer)
+    with pytest.raises(BusyError, match="of user 1000 as it takes \\(2\\)"):
+        quota.take(user)
+    for peer in (pod, pod):
+        quota.take(peer)
+    with pytest.raises(BusyError, match="of pod a as"):
+        quota.take(pod)
+    with pytest.raises(BusyError, match="of all but root"):
+        quota.take(other)
+    quota.give_back(user)
+    quota.take(second)
+    with pytest.raises(BusyError, match="of pods as"):
+        quota.take(second)
+    quota.take(root)
+    quota.take(root)
+    with pytest.raises(BusyError, match=r"connections as it takes \(6\)"):
+        quota.take(root)
+    assert quota.held == 6
