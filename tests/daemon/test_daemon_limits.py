@@ -287,8 +287,8 @@ def test_who_closes_in_the_middle_leaves_nothing(start: Start) -> None:
             with running.connect() as connection:
                 connection.sendall(ASKED[:end])
     until(lambda: running.server.connections == 0)
-    assert running.server.held == (0, 0)
-    assert len(os.listdir("/proc/self/fd")) == before
+    until(lambda: running.server.held == (0, 0))
+    until(lambda: len(os.listdir("/proc/self/fd")) <= before)
 
 
 # --- number ---
