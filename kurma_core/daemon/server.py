@@ -21,6 +21,7 @@ from kurma_core.daemon.exchange import Exchange, Gone, LateError, Line, Peer, js
 from kurma_core.daemon.failures import error_json
 from kurma_core.daemon.quota import Quota
 from kurma_core.errors import BusyError, KurmaError, UsageError
+from kurma_core.version import VERSION
 
 if TYPE_CHECKING:
     from kurma_core.daemon.idle import Idle
@@ -271,8 +272,9 @@ def _turn_away(connected: socket.socket, error: BusyError) -> None:
     body = json_line(error_json(error))
     head = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nConnection: close\r\n"
     connected.setblocking(False)
+    head += f"Kurma-Version: {VERSION}\r\nRetry-After: 1\r\nContent-Length: {len(body)}\r\n\r\n"
     with contextlib.suppress(OSError):
-        connected.send(f"{head}Retry-After: 1\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+        connected.send(head.encode() + body)
     connected.close()
 
 
