@@ -60,7 +60,7 @@ def daemon(
 
         from kurma_core.daemon.kurmad import Daemon
 
-        Daemon(settings, stop_pods=stop_pods).serve(ready, idle)
+        Daemon(settings, stop_pods=stop_pods, service=session.service).serve(ready, idle)
 
 
 def _settled(settings: Settings) -> Settings:
@@ -77,5 +77,4 @@ def _settled(settings: Settings) -> Settings:
         state_dir=absolute(settings.state_dir),
         state_dir_origin=settings.state_dir_origin,
         debug=settings.debug,
-        service=settings.service,
     )

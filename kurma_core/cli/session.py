@@ -84,19 +84,6 @@ class Session:
         self._needs_daemon = True
 
     @property
-    def daemon(self) -> Client:
-        """The client, for what outlives this command: it goes by way of the daemon, which is started if need be.
-        Ask for it before :attr:`client`.
-
-        :raises KurmaError: as :func:`kurma_core.client.connect`.
-        """
-        if self._client is None and self._connect is None:
-            from kurma_core import client
-
-            self._client = client.connect(self.settings, start=True)
-        return self.client
-
-    @property
     def settings(self) -> Settings:
         """What the client is made of."""
         from kurma_core.client import Settings

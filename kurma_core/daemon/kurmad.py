@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import signal
-import socket
 from typing import TYPE_CHECKING
 
 from kurma_core.client import Settings, connect_here, socket_path
@@ -27,13 +25,16 @@ from kurma_core.daemon import (  # noqa: F401 (they fill the table)
 from kurma_core.daemon.dispatch import Dispatcher
 from kurma_core.daemon.idle import Idle
 from kurma_core.daemon.initial import Initial
+from kurma_core.daemon.limits import Limits
 from kurma_core.daemon.operation import asking, noting
 from kurma_core.daemon.owners import Owners, Running
+from kurma_core.daemon.place import Place, lent
 from kurma_core.daemon.recovery import Recovery
 from kurma_core.daemon.reload import changed, with_fixed
 from kurma_core.daemon.restarts import Restarts
 from kurma_core.daemon.server import Server
-from kurma_core.errors import HostError, KurmaError
+from kurma_core.daemon.service import Told
+from kurma_core.errors import KurmaError
 from kurma_core.hookspecs import Stdio
 from kurma_core.version import VERSION
 
@@ -42,21 +43,24 @@ if TYPE_CHECKING:
 
     from kurma_core.client.local import LocalClient
     from kurma_core.config import Config
+    from kurma_core.linux.service_manager import Service
     from kurma_core.models import PodRecord
     from kurma_core.pods.manager import PodManager
 
 _LOG = logging.getLogger("kurmad")
-_GROUP = "kurma"
 #: Seconds that pods have at the daemon's end, besides what their apps and their handlers may take.
 _STOPPING = 5.0
+#: Seconds within which a healthy daemon's threads get on.
+_PATIENCE = 5.0
 
 
 class Daemon:
     """:param settings: as a command has them; what it notes for nobody in particular goes to the log.
     :param stop_pods: its pods are stopped when it ends.
+    :param service: what a service manager has given to this process.
     """
 
-    def __init__(self, settings: Settings, *, stop_pods: bool = False) -> None:
+    def __init__(self, settings: Settings, *, stop_pods: bool = False, service: Service | None = None) -> None:
         self._settings = settings
         self._stop_pods = stop_pods
         config = self._load()
@@ -79,9 +83,14 @@ class Daemon:
         self.initial = Initial(self, self.recovery.done)
         self.feed = events.Feed(self.client.journal)
         self.server = Server(Dispatcher(self))
-        self._lock: int | None = None
         self._idle: Idle | None = None
         self._path = socket_path(None, config)
+        self._place = Place(self._path, config.state_dir)
+        self._lent = service.sockets if service is not None else ()
+        self.told = Told(service, self._is_well)
+        self.owners.changed = self._pods_changed
+        self._failed: KurmaError | None = None
+        self._ending = False
 
     @property
     def manager(self) -> PodManager:
@@ -130,24 +139,31 @@ class Daemon:
         :param idle: seconds after which it ends by itself, if it has nothing to do for so long.
         :raises HostError: another daemon serves the state directory; or it cannot be served.
         """
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         signals = {signal.SIGTERM, signal.SIGINT}
         signal.pthread_sigmask(signal.SIG_BLOCK, {*signals, signal.SIGHUP})
-        self._take()
+        self._place.take()
         try:
             if idle is not None:
                 self._end_after(idle)
+            limits = Limits()
+            self.client.services.spawner.settle = limits.give_back
+            limits.take()
             self.client.warm()
             # Before anybody can ask how that stands; what it does waits for the recovery.
             self.initial.reconcile()
-            self.server.listen(self._listener())
+            self._listen()
             self.owners.start()
             self.server.start()
             self.recovery.start()
             _LOG.info("serves %s at %s", self.config.state_dir, self._path)
             self.client.journal.tell("daemon", "started", None, "kurmad", {"pid": os.getpid(), "version": VERSION})
+            self.told.ready(self._status())
             ready()
             while signal.sigwait({*signals, signal.SIGHUP}) == signal.SIGHUP:
+                self.told.reloading()
                 self.reload()
+                self.told.ready(self._status())
             _LOG.info("ends; %s", "its pods are stopped" if self._stop_pods else "pods that run go on")
             # A second one ends it at once, with all the rest left to whoever comes next.
             for number in signals:
@@ -155,16 +171,63 @@ class Daemon:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
             self.client.journal.tell("daemon", "ended", None, "kurmad", {"pid": os.getpid()})
         finally:
+            self.told.stopping()
             self.close()
+        if self._failed is not None:
+            raise self._failed
 
-    def _end_after(self, seconds: float) -> None:
-        def end() -> None:
+    def _listen(self) -> None:
+        if self._lent:
+            for listener in lent(self._lent):
+                self.server.listen_to(listener)
+                if listener.getsockname() != self._path:
+                    _LOG.warning("it listens at %s; commands look for %s", listener.getsockname(), self._path)
+            return
+        self.server.listen(self._place.listener())
+        self._watch_place()
+
+    def _watch_place(self) -> None:
+        watched = self._place.watched()
+        if watched is not None:
+            self.server.when_readable(watched, self._look_at_place)
+
+    def _look_at_place(self) -> None:
+        """By the accepting thread, when something in the run directory has changed."""
+        try:
+            # Until it is found to be in order under a watch that sees what happens from then on.
+            while self._place.changed():
+                _LOG.warning("%s was removed: kurmad listens there anew", self._path)
+                listener = self._place.listener()
+                self.server.shut()
+                self.server.listen(listener)
+                self._watch_place()
+        except KurmaError as error:
+            self._failed = error
+            self._end()
+
+    def _end(self) -> None:
+        """By itself: as SIGTERM does, once."""
+        if not self._ending:
+            self._ending = True
             os.kill(os.getpid(), signal.SIGTERM)
 
+    def _is_well(self) -> bool:
+        return self.server.answers(_PATIENCE) and self.owners.answers(_PATIENCE)
+
+    def _pods_changed(self) -> None:
+        self.server.stir()
+        self.told.status(self._status())
+
+    def _status(self) -> str:
+        count = len(self.owners.uuids())
+        return f"{count} {'pod' if count == 1 else 'pods'}"
+
+    def _end_after(self, seconds: float) -> None:
         lock = f"{self.config.run_dir}/{START_LOCK}"
-        self._idle = Idle(seconds, self._has_work, lock, self._listener, end)
+        self._idle = Idle(seconds, self._has_work, lock, self._place.listener, self._end)
         self.server.end_when(self._idle)
-        self.owners.one_less = self.restarts.one_less = self.initial.one_less = self.server.stir
+        self.restarts.one_less = self.initial.one_less = self.server.stir
+        self.recovery.when_done(self.server.stir)
 
     def _has_work(self) -> bool:
         """Besides connections: what somebody has to be there for."""
@@ -176,8 +239,7 @@ class Daemon:
         )
 
     def close(self) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._path)
+        self._place.withdraw()
         self.feed.close()
         self.server.close()
         self.initial.close()
@@ -187,9 +249,7 @@ class Daemon:
             self.owners.stop_all(2 * self.config.stop_timeout + _STOPPING)
         self.owners.close()
         self.client.close()
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self._place.close()
         if self._idle is not None:
             self._idle.close()
 
@@ -217,45 +277,6 @@ class Daemon:
     def _load(self) -> Config:
         settings = self._settings
         return load(settings.config_file, settings.state_dir, state_dir_origin=settings.state_dir_origin)
-
-    def _take(self) -> None:
-        os.makedirs(self.config.run_dir, mode=0o755, exist_ok=True)
-        path = f"{self.config.run_dir}/kurmad.lock"
-        self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise HostError(f"a kurmad serves {self.config.state_dir} already", path=path) from None
-
-    def _listener(self) -> socket.socket:
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        directory = os.open(self.config.run_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        name = os.path.basename(self._path)
-        try:
-            # By its descriptor: the kernel takes no paths of more than 107 bytes.
-            place = f"/proc/self/fd/{directory}/{name}"
-            with contextlib.suppress(FileNotFoundError):  # whoever was here before has cleaned up
-                os.unlink(place)
-            before = os.umask(0o177)
-            try:
-                listener.bind(place)
-            finally:
-                os.umask(before)
-            os.chown(place, 0, _group())
-            os.chmod(place, 0o660)
-        finally:
-            os.close(directory)
-        return listener
-
-
-def _group() -> int:
-    """Of those who may use the daemon besides root; root's own where there is no such group."""
-    import grp
-
-    try:
-        return grp.getgrnam(_GROUP).gr_gid
-    except KeyError:
-        return 0
 
 
 __all__ = ["Daemon", "KurmaError"]

@@ -115,8 +115,9 @@ class Owners:
     ) -> None:
         self._manager = manager
         self._ended = ended
-        #: Called, from any thread, when a pod is owned no more.
-        self.one_less: Callable[[], None] = lambda: None
+        #: Called, from any thread, when a pod is owned, or owned no more.
+        self.changed: Callable[[], None] = lambda: None
+        self._beat = threading.Event()
         self._lock = threading.Lock()
         self._pods: dict[int, Running] = {}
         #: Pods that are owned no more, and that somebody still reads.
@@ -192,11 +193,18 @@ class Owners:
             with self._lock:
                 self._pods[fd] = running
             self._poll.register(fd, select.EPOLLIN | select.EPOLLONESHOT)
+            self.changed()
         return running
 
     def holds(self, uuid: str) -> bool:
         """Whether that pod is owned here, or what is to follow its end has not been done yet."""
         return self.running(uuid) is not None or uuid in self._after
+
+    def answers(self, patience: float) -> bool:
+        """Whether the thread that waits for ends gets on within so many seconds."""
+        self._beat.clear()
+        os.eventfd_write(self._wake, 1)
+        return self._beat.wait(patience)
 
     def running(self, uuid: str) -> Running | None:
         """None: that pod is not owned here."""
@@ -207,6 +215,9 @@ class Owners:
         while not self._closing:
             for fd, _ in self._poll.poll():
                 if fd == self._wake:
+                    if not self._closing:
+                        os.eventfd_read(self._wake)
+                        self._beat.set()
                     continue
                 with self._lock:
                     running = self._pods[fd]
@@ -230,7 +241,7 @@ class Owners:
             self._poll.unregister(fd)
             running._close()
         running._end(record, failed, lambda: self._then(running.uuid, record))
-        self.one_less()
+        self.changed()
 
     def _then(self, uuid: str, record: PodRecord | None) -> None:
         try:

@@ -46,6 +46,7 @@ class Recovery:
         self._closing = False
         #: Set once every pod that was there at the start has been looked at.
         self.done = threading.Event()
+        self._tell_done: Callable[[], None] = lambda: None
 
     def start(self) -> None:
         """Begins to look at every pod, in the background."""
@@ -62,17 +63,25 @@ class Recovery:
         looks = [self._workers.submit(self._look, uuid) for uuid in self._manager().store.uuids()]
         left = len(looks)
         if not left:
-            self.done.set()
+            self._is_done()
 
         def one_less(_: object) -> None:
             nonlocal left
             with self._lock:
                 left -= 1
                 if not left:
-                    self.done.set()
+                    self._is_done()
 
         for look in looks:
             look.add_done_callback(one_less)
+
+    def when_done(self, tell: Callable[[], None]) -> None:
+        """``tell`` is called once every pod that was there at the start was looked at. Before :meth:`start`."""
+        self._tell_done = tell
+
+    def _is_done(self) -> None:
+        self.done.set()
+        self._tell_done()
 
     def look_soon(self, uuid: str) -> None:
         """Has that pod looked at."""

@@ -55,6 +55,7 @@ class Server:
         self._closing = False
         self._thread: threading.Thread | None = None
         self._idle: Idle | None = None
+        self._beat = threading.Event()
 
     @property
     def connections(self) -> int:
@@ -124,6 +125,18 @@ class Server:
             listener.close()
         return True if mine else None
 
+    def when_readable(self, fd: int, tell: Callable[[], None]) -> None:
+        """``tell`` is called by the accepting thread; until the descriptor is closed."""
+        with self._lock:
+            self._watched[fd] = tell
+        self._poll.register(fd, select.EPOLLIN)
+
+    def answers(self, patience: float) -> bool:
+        """Whether the accepting thread gets on within so many seconds."""
+        self._beat.clear()
+        os.eventfd_write(self._wake, 1)
+        return self._beat.wait(patience)
+
     def end_when(self, idle: Idle) -> None:
         """Before :meth:`start`."""
         self._idle = idle
@@ -173,6 +186,7 @@ class Server:
                 if fd == self._wake:
                     if not self._closing:
                         os.eventfd_read(self._wake)
+                        self._beat.set()
                     continue
                 door = self._listeners.get(fd)
                 if door is not None:

@@ -6,7 +6,7 @@ import _socket
 import _thread
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self, cast
 
@@ -44,6 +44,8 @@ class Spawner:
         self._interpreter = interpreter or getattr(sys, "_base_executable", "") or sys.executable
         self._socket: _socket.socket | None = None
         self._pid = 0
+        #: Called with the PID of its program each time that it was started, before it starts anything.
+        self.settle: Callable[[int], None] = lambda pid: None
         # Around a question and its answer, and starting and ending the program.
         self._lock = _thread.RLock()
 
@@ -82,6 +84,7 @@ class Spawner:
         finally:
             theirs.close()
         self._socket = ours
+        self.settle(self._pid)
 
     def close(self) -> None:
         """Let the program end, and wait for it. May be repeated."""

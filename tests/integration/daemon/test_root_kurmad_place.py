@@ -1,0 +1,254 @@
+"""kurmad's socket and run directory: what stands in the way, what is taken away, and what cannot be."""
+
+import contextlib
+import os
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from kurma_core.client import Settings, connect
+from kurma_core.client.remote import RemoteClient
+from kurma_core.client.wire import Connection
+from kurma_core.errors import KurmaError
+from tests.integration.pods.support import until
+
+pytestmark = pytest.mark.root
+
+
+def answers(path):
+    connection = Connection.open(path, required=False)
+    if connection is not None:
+        connection.close()
+    return connection is not None
+
+
+@pytest.fixture
+def fails(make_house, tmp_path):
+    """``fails(run)``: the error of a daemon whose run directory is prepared by ``run(path)``."""
+
+    def look(prepare, state=None):
+        house = make_house({"state_dir": str(tmp_path / "state"), "run_dir": state or str(tmp_path / "run")})
+        prepare(tmp_path / "run")
+        command = [sys.executable, "-m", "kurma_core.cli.main", "--config", house.config_file, "daemon"]
+        environment = {name: value for name, value in os.environ.items() if name != "KURMA_DIR"}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, env=environment)
+        assert done.returncode == 125
+        return done.stderr.splitlines()
+
+    return look
+
+
+def test_what_is_in_the_way_is_left_there(fails, tmp_path):
+    def directory(run):
+        (run / "kurmad.sock").mkdir(parents=True)
+
+    def file(run):
+        (run / "kurmad.sock").rmdir()
+        (run / "kurmad.sock").write_text("precious")
+
+    for prepare in (directory, file):
+        line, hint = fails(prepare)
+        assert line == f"kurma: {tmp_path}/run/kurmad.sock is in the way: it is no socket"
+        assert hint == "  hint: look what it is, and remove it"
+    assert (tmp_path / "run" / "kurmad.sock").read_text() == "precious"
+
+
+def test_a_run_directory_that_cannot_be_used(fails, tmp_path):
+    def full(run):
+        run.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k,nr_inodes=2,mode=755", "none", run], check=True)
+        (run / "filler").write_text("")
+
+    def anybodys(run):
+        run.mkdir()
+        run.chmod(0o777)
+
+    line, hint = fails(full)
+    subprocess.run(["umount", tmp_path / "run"], check=True)
+    (tmp_path / "run").rmdir()
+    assert line == f"kurma: kurmad's socket cannot be at {tmp_path}/run/kurmad.sock: No space left on device"
+    assert hint == "  hint: make room there"
+    line, hint = fails(anybodys)
+    assert line.startswith(
+        f"kurma: the run directory {tmp_path}/run: others than root may write it (owner 0, mode 0777)"
+    )
+    assert hint.startswith("  hint: chown root")
+    line, hint = fails(lambda _: None, "/proc/run")
+    assert line == "kurma: kurmad's socket cannot be at /proc/run/kurmad.sock: No such file or directory"
+    assert hint == "  hint: `run_dir` in kurma.yml names it"
+
+
+def test_a_path_longer_than_the_kernel_takes(tmp_path, make_house):
+    deep = tmp_path.joinpath(*["a-directory-with-a-long-name"] * 5)
+    command = [sys.executable, "-m", "kurma_core.cli.main", "--dir", str(deep), "daemon"]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    path = f"{deep}/run/kurmad.sock"
+    assert len(path) > 150
+    until(lambda: answers(path), "the daemon")
+    with connect(Settings(make_house().config_file, str(deep))) as client:
+        assert isinstance(client, RemoteClient)
+    process.terminate()
+    assert process.wait(20) == 0
+    assert not os.path.exists(path)
+
+
+def test_a_socket_that_is_removed_comes_back(kurmad, ask):
+    daemon = kurmad()
+    kept = ask(daemon)
+    first = os.stat(daemon.socket)
+    os.unlink(daemon.socket)
+    daemon.wait_up()
+    second = os.stat(daemon.socket)
+    assert (second.st_mode, second.st_gid) == (first.st_mode, first.st_gid)
+    assert ask(daemon).pods() == kept.pods()  # who was connected still is
+    # Another socket in its place is not another daemon.
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(f"{daemon.socket}.other")
+        os.rename(f"{daemon.socket}.other", daemon.socket)
+        daemon.wait_up()
+    # Nor is a lock that is gone leave for one.
+    os.unlink(f"{daemon.house.state}/run/kurmad.lock")
+    until(lambda: os.path.exists(f"{daemon.house.state}/run/kurmad.lock"), "the lock")
+    second = subprocess.run(daemon.command, capture_output=True, text=True, timeout=20)
+    assert (second.returncode, second.stderr) == (125, f"kurma: a kurmad serves {daemon.house.state} already\n")
+    # Nor does it mind the whole directory's end.
+    shutil.rmtree(f"{daemon.house.state}/run")
+    daemon.wait_up()
+    assert "was removed: kurmad listens there anew" in daemon.log.read_text()
+    assert daemon.end() == 0
+    assert not os.path.exists(daemon.socket)
+
+
+def test_a_state_directory_that_is_gone_ends_it(tmp_path, kurmad, make_house):
+    house = make_house({"run_dir": str(tmp_path / "run"), "state_dir": str(tmp_path / "state")})
+    command = [sys.executable, "-m", "kurma_core.cli.main", "--config", house.config_file, "daemon"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    until(lambda: answers(str(tmp_path / "run" / "kurmad.sock")), "the daemon")
+    until((tmp_path / "state").exists, "the state directory")
+    shutil.rmtree(tmp_path / "state")
+    shutil.rmtree(tmp_path / "run")
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 125
+    assert errors.splitlines()[-1] == f"kurma: {tmp_path}/state, which kurmad serves, is gone"
+    assert not (tmp_path / "run" / "kurmad.sock").exists()
+
+
+def test_it_needs_no_standard_descriptors(make_house):
+    house = make_house()
+    which = ["--dir", house.state, "--config", house.config_file]
+    code = "import os, sys; os.closerange(0, 3); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    process = subprocess.Popen([sys.executable, "-c", code, "-m", "kurma_core.cli.main", *which, "daemon"])
+    path = f"{house.state}/run/kurmad.sock"
+    until(lambda: answers(path), "the daemon")
+    assert [os.readlink(f"/proc/{process.pid}/fd/{number}") for number in range(3)] == ["/dev/null"] * 3
+    with connect(Settings(house.config_file, house.state)) as client:
+        record = client.prepare(house.request("echo hello"))
+        answer = client._ask("POST", ("pods", record.uuid, "start"))
+        assert answer["uuid"] == record.uuid
+        assert client.wait(record.uuid).exit_code == 0
+        assert [text.text for text in client.logs(record.uuid)] == [b"hello"]
+    process.terminate()
+    process.wait(20)
+
+
+def test_signals(kurmad):
+    """SIGPIPE is nothing to it; a second SIGTERM ends it where the first is not enough."""
+    daemon = kurmad()
+    daemon.process.send_signal(signal.SIGPIPE)
+    daemon.wait_up()
+    daemon.process.send_signal(signal.SIGTERM)
+    daemon.process.send_signal(signal.SIGTERM)
+    assert daemon.process.wait(20) in (0, -signal.SIGTERM)
+
+
+def test_others_than_root_are_told(make_house, tmp_path):
+    house = make_house()
+    command = [sys.executable, "-m", "kurma_core.cli.main", "--config", house.config_file, "daemon"]
+    tmp_path.chmod(0o755)
+    done = subprocess.run(command, capture_output=True, text=True, user=65534, group=65534, timeout=20)
+    assert done.returncode == 125
+    assert done.stderr.startswith("kurma: only root can daemon\n") or "ermission" in done.stderr
+
+
+def test_without_descriptors_callers_are_sent_away(kurmad, ask):
+    daemon = kurmad()
+    pid = daemon.process.pid
+    soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    client = ask(daemon)
+    time.sleep(0.5)  # who has looked whether it is up is gone by then
+    used = set(map(int, os.listdir(f"/proc/{pid}/fd")))
+    free = min(set(range(len(used) + 1)) - used)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (free, hard))
+    try:
+        with Connection.open(daemon.socket) as refused:
+            answer = refused.request("GET", "/v1/version")
+            assert answer.status == 503
+            assert b"as many open files as the host lets it have" in answer.read()
+        assert client._ask("GET", ("version",))
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
+    assert ask(daemon)._ask("GET", ("version",))
+    assert "a connection was refused: there are too many open files" in daemon.log.read_text()
+
+
+def test_nothing_wakes_a_daemon_that_has_nothing_to_do(kurmad, ask):
+    daemon = kurmad()
+    client = ask(daemon)
+    pods = [client.prepare(daemon.house.request("while :; do sleep 100; done")).uuid for _ in range(20)]
+    for uuid in pods:
+        client._ask("POST", ("pods", uuid, "start"))
+
+    def switches():
+        found = {}
+        for task in os.listdir(f"/proc/{daemon.process.pid}/task"):
+            with open(f"/proc/{daemon.process.pid}/task/{task}/status") as file:
+                fields = dict(line.split(":\t", 1) for line in file.read().splitlines() if ":\t" in line)
+            found[task, fields["Name"]] = int(fields["voluntary_ctxt_switches"])
+        return found
+
+    time.sleep(1)  # what follows the starts
+    before = switches()
+    time.sleep(5)
+    assert {one: count - before.get(one, 0) for one, count in switches().items() if count != before.get(one)} == {}
+    for uuid in pods:
+        client.stop(uuid, force=True)
+
+
+def test_what_the_daemon_takes_is_not_what_pods_begin_with(kurmad, ask):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1000, hard))
+        daemon = kurmad()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    pid = daemon.process.pid
+    assert resource.prlimit(pid, resource.RLIMIT_NOFILE) == (hard, hard)
+    lowered = subprocess.run(["sh", "-c", "echo -900 >/proc/self/oom_score_adj"], stderr=subprocess.DEVNULL)
+    with open("/proc/self/oom_score_adj") as file:
+        own = file.read().strip()
+    with open(f"/proc/{pid}/oom_score_adj") as file:
+        assert file.read().strip() == ("-900" if lowered.returncode == 0 else own)  # not in every container
+    script = "ulimit -n; cat /proc/self/oom_score_adj"
+    client = ask(daemon)
+
+    def told():
+        record = client.prepare(daemon.house.request(script))
+        client._ask("POST", ("pods", record.uuid, "start"))
+        client.wait(record.uuid)
+        return b" ".join(text.text for text in client.logs(record.uuid)).decode().split()
+
+    assert told() == ["1000", own]
+    # Nor with a spawner that had to be started again.
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        spawners = file.read().split()
+    for spawner in spawners:
+        os.kill(int(spawner), signal.SIGKILL)
+    with contextlib.suppress(KurmaError):
+        told()  # the first one may notice
+    assert told() == ["1000", own]
