@@ -1,0 +1,297 @@
+"""Commands that go by way of a daemon: what is cancelled, asked for, refused."""
+
+from __future__ import annotations
+
+import grp
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from kurma_core.client import Settings, connect
+from kurma_core.client.local import LocalClient
+from kurma_core.client.remote import RemoteClient
+from kurma_core.errors import DecryptionError, HostError
+from kurma_core.testing.webserver import web_server
+from plugins.fetch_docker.tests.docker_parts import BLOB, serve
+from tests.integration.pods.support import busybox_root, shell, until
+
+pytestmark = pytest.mark.root
+
+SECRET = b"open \xff sesame"
+NOBODY = 65534
+
+
+@pytest.fixture
+def server():
+    with web_server() as made:
+        yield made
+
+
+def command(daemon, *words, **more):
+    which = ["--dir", daemon.house.state, "--config", daemon.house.config_file]
+    return subprocess.Popen(
+        [sys.executable, "-m", "kurma_core.cli.main", *which, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **more,
+    )
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_two_fetch_an_image_and_one_goes_away(kurmad, server, how):
+    """The server withholds. The first, which reads it, is interrupted: the second reads it, and has it."""
+    daemon = kurmad()
+    locator = serve(server)
+    server.pages[BLOB].delay = 5.0
+    first = command(daemon, "image", "fetch", locator)
+    until(lambda: server.requests(BLOB), "the request")
+    second = command(daemon, "image", "fetch", locator)
+    partial = f"{daemon.house.state}/images/partial"
+    until(lambda: os.listdir(partial), "the download")
+    server.pages[BLOB].delay = 0.0
+    assert second.poll() is None
+    first.send_signal(how)
+    err = first.communicate(timeout=10)[1]
+    expected = {
+        signal.SIGINT: (130, ""),
+        signal.SIGKILL: (-9, ""),
+        signal.SIGTERM: (143, "interrupted by SIGTERM"),
+    }
+    code, words = expected[how]
+    assert first.returncode == code
+    assert words in err
+    out, err = second.communicate(timeout=4)
+    assert second.returncode == 0, err
+    assert out.startswith("sha512-")
+    assert len(server.requests(BLOB)) == 2
+    assert os.listdir(partial) == []
+    with connect(Settings(daemon.house.config_file, daemon.house.state)) as client:
+        client.image_rm(out.strip())
+    assert "mistake" not in daemon.log.read_text()
+
+
+class Given:
+    """:param said: passphrases, as somebody types them."""
+
+    def __init__(self, *said, attempts=3):
+        self.attempts = attempts
+        self.said = list(said)
+        self.asked = []
+
+    def get(self, what, *, wrong):
+        self.asked.append((what, wrong))
+        return self.said.pop(0)
+
+
+@pytest.fixture
+def secret(kurmad, tmp_path):
+    """A daemon, and the path of an archive that is encrypted."""
+    daemon = kurmad()
+    root = busybox_root(f"{tmp_path}/root", {"data/secret": "secret\n"})
+    manifest = {
+        "acKind": "ImageManifest",
+        "acVersion": "0.8.11",
+        "name": "example.com/secret",
+        "app": shell("true"),
+    }
+    path = f"{tmp_path}/secret.aci"
+    daemon.house.client.images.files.build(root, manifest, path, passphrase=SECRET)
+    return daemon, path
+
+
+def by(daemon, given):
+    found = Settings(
+        daemon.house.config_file, daemon.house.state, passphrases=None if given is None else lambda: given
+    )
+    return connect(found)
+
+
+def test_passphrases_are_asked_of_the_caller(secret):
+    """As often as a person may mistype one, and kept nowhere."""
+    daemon, path = secret
+    given = Given(b"wrong", SECRET)
+    with by(daemon, given) as client:
+        assert isinstance(client, RemoteClient)
+        record = client.image_fetch(path)
+        assert given.asked == [("secret.aci", False), ("secret.aci", True)]
+        assert record.provenance[-1].encrypted
+        client.image_rm(record.id)
+        given.said.append(SECRET)
+        uploaded = client.image_upload(path)
+        assert uploaded.id == record.id
+        assert uploaded.provenance[-1].encrypted
+        client.image_rm(record.id)
+        template = {"apps": [{"name": "main", "image": path}], "networks": ["none"]}
+        given.said.append(SECRET)
+        pod = client.prepare(daemon.house.request("", template=template))
+        assert pod.images == {"main": record.id}
+        client.rm(pod.uuid)
+        client.image_rm(record.id)
+    for place, _, names in os.walk(daemon.house.state):
+        for name in names:
+            file = os.path.join(place, name)
+            if os.path.isfile(file) and not os.path.islink(file) and "/layers/" not in file:
+                with open(file, "rb") as stream:
+                    assert b"sesame" not in stream.read(), file
+
+
+@pytest.mark.parametrize("given", [None, Given(None), Given(b"wrong", attempts=1), Given(b"a", b"b", b"c")])
+def test_without_the_right_passphrase_it_is_as_in_process(secret, given):
+    daemon, path = secret
+    said = None if given is None else list(given.said)
+
+    def tried(client):
+        with client, pytest.raises(DecryptionError) as caught:
+            client.image_fetch(path)
+        return caught.value.message, caught.value.hint, caught.value.exit_code
+
+    there = tried(by(daemon, given))
+    if given is not None:
+        given.said = said
+    local = Settings(
+        daemon.house.config_file,
+        daemon.house.state,
+        host="local",
+        passphrases=None if given is None else lambda: given,
+    )
+    assert there == tried(connect(local))
+
+
+def test_who_was_asked_and_goes_away_is_not_waited_for(secret):
+    daemon, path = secret
+
+    class Leaving(Given):
+        def get(self, what, *, wrong):
+            raise KeyboardInterrupt
+
+    before = threads(daemon)
+    with by(daemon, Leaving()) as client, pytest.raises(KeyboardInterrupt):
+        client.image_fetch(path)
+    until(lambda: threads(daemon) <= before, "the operation's end", 3)
+
+
+def threads(daemon):
+    return len(os.listdir(f"/proc/{daemon.process.pid}/task"))
+
+
+def test_a_daemon_that_is_killed_meanwhile_is_told_of(kurmad, server):
+    daemon = kurmad()
+    locator = serve(server)
+    server.pages[BLOB].delay = 5.0
+    fetch = command(daemon, "image", "fetch", locator)
+    until(lambda: server.requests(BLOB), "the request")
+    daemon.end(signal.SIGKILL)
+    out, err = fetch.communicate(timeout=10)
+    assert (fetch.returncode, out) == (125, "")
+    assert err.splitlines()[-2:] == [
+        f"kurma: the daemon at {daemon.socket} has gone: it closed the connection",
+        "  hint: pods go on without it; see: kurma list",
+    ]
+    server.pages[BLOB].delay = 0.0
+    # What came by then is gone on with by who comes next, in process.
+    with connect(Settings(daemon.house.config_file, daemon.house.state)) as client:
+        assert type(client) is LocalClient
+        client.image_rm(client.image_fetch(locator).id)
+
+
+@pytest.fixture
+def place():
+    """A directory that everybody may look into."""
+    directory = tempfile.mkdtemp(prefix="kc-", dir="/tmp")
+    os.chmod(directory, 0o755)
+    yield directory
+    shutil.rmtree(directory)
+
+
+def test_who_may_not_use_the_socket_is_told_who_may(place, busybox_image):
+    """Members of its group need not be root; others do what needs no root in process."""
+    group = grp.getgrnam("games")
+    shutil.copy(busybox_image, f"{place}/busybox.aci")
+    Path(f"{place}/kurma.json").write_text("{}")
+    program = [sys.executable, "-m", "kurma_core.cli.main", "--dir", f"{place}/state"]
+    program += ["--config", f"{place}/kurma.json"]
+    socket = f"{place}/state/run/kurmad.sock"
+
+    def run(*words, groups=()):
+        who = {"user": NOBODY, "group": NOBODY, "extra_groups": groups}
+        return subprocess.run(
+            [*program, *words], capture_output=True, text=True, cwd=place, timeout=30, check=False, **who
+        )
+
+    with open(f"{place}/log", "wb") as log:
+        process = subprocess.Popen([*program, "daemon"], stdout=log, stderr=log)
+    try:
+        until(lambda: "serves" in Path(f"{place}/log").read_text(), "it")
+        os.chmod(f"{place}/state", 0o755)
+        os.chown(socket, 0, group.gr_gid)
+        refused = run("image", "rm", "example.com/busybox")
+        assert refused.returncode == 125
+        assert refused.stderr.startswith("kurma: only root can image rm\n  hint: run it as root, ")
+        assert refused.stderr.endswith("; or by way of its daemon, as a member of the group games\n")
+        assert "group games" in run("list").stderr
+        assert run("version").returncode == 0
+        assert run("stager", "list").returncode == 0
+        wanted = run("--host", f"unix:{socket}", "list")
+        assert wanted.returncode == 125
+        assert wanted.stderr.startswith(f"kurma: cannot reach the daemon at {socket}: permission denied\n")
+        assert "the group that the socket belongs to" in wanted.stderr
+        member = run("image", "fetch", "./busybox.aci", groups=[group.gr_gid])
+        assert member.returncode == 0, member.stderr
+        shown = run("image", "show", "example.com/busybox", "--format", "json", groups=[group.gr_gid])
+        assert json.loads(shown.stdout)["id"] == member.stdout.strip()
+        removed = run("image", "rm", "example.com/busybox", groups=[group.gr_gid])
+        assert removed.returncode == 0, removed.stderr
+        assert "only root can daemon" in run("daemon", groups=[group.gr_gid]).stderr
+    finally:
+        process.terminate()
+        assert process.wait(20) == 0
+
+
+def test_an_address_where_nobody_listens(kurmad):
+    daemon = kurmad()
+    for host, why in (("unix:/nowhere/kurmad.sock", "no such file"), ("/etc/passwd", "connection refused")):
+        with pytest.raises(HostError, match=f"cannot reach the daemon at .*: {why}"):
+            connect(Settings(daemon.house.config_file, daemon.house.state, host=host))
+
+
+PROGRAM = """
+import sys
+from kurma_core.cli.main import main
+code = main(sys.argv[1:])
+print("MODULES", *sorted(sys.modules), file=sys.stderr)
+sys.exit(code)
+"""
+
+
+def test_a_list_by_way_of_the_daemon_imports_next_to_nothing(kurmad):
+    """What a command needs in process it leaves alone."""
+    daemon = kurmad()
+    which = ["--dir", daemon.house.state, "--config", daemon.house.config_file]
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *which, "list"], capture_output=True, text=True, check=True, timeout=30
+    )
+    assert done.stdout.startswith("UUID")
+    found = set(done.stderr.split("MODULES ")[1].split())
+    assert "kurma_core.client.remote" in found
+    heavy = {
+        "socket",
+        "urllib",
+        "urllib.parse",
+        "http",
+        "selectors",
+        "select",
+        "subprocess",
+        "threading",
+        "logging",
+    }
+    heavy |= {"yaml", "pluggy", "stevedore", "dataclasses", "pathlib", "ipaddress", "h11", "kurma_core.daemon"}
+    heavy |= {"kurma_core.registry", "kurma_core.images", "kurma_core.pods", "kurma_core.fetching"}
+    assert not heavy & found
