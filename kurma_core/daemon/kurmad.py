@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import signal
@@ -52,6 +53,8 @@ _LOG = logging.getLogger("kurmad")
 _STOPPING = 5.0
 #: Seconds within which a healthy daemon's threads get on.
 _PATIENCE = 5.0
+#: How often a run directory is made again that others remove at the same time.
+_ATTEMPTS = 10
 
 
 class Daemon:
@@ -193,17 +196,22 @@ class Daemon:
 
     def _look_at_place(self) -> None:
         """By the accepting thread, when something in the run directory has changed."""
-        try:
-            # Until it is found to be in order under a watch that sees what happens from then on.
-            while self._place.changed():
-                _LOG.warning("%s was removed: kurmad listens there anew", self._path)
-                listener = self._place.listener()
-                self.server.shut()
-                self.server.listen(listener)
-                self._watch_place()
-        except KurmaError as error:
-            self._failed = error
-            self._end()
+        for left in reversed(range(_ATTEMPTS)):
+            try:
+                # Until it is found to be in order under a watch that sees what happens from then on.
+                while self._place.changed():
+                    _LOG.warning("%s was removed: kurmad listens there anew", self._path)
+                    listener = self._place.listener()
+                    self.server.shut()
+                    self.server.listen(listener)
+                    self._watch_place()
+                return
+            except KurmaError as error:
+                # Somebody is still removing the directory, perhaps.
+                if error.data.get("errno") != errno.ENOENT or not left:
+                    self._failed = error
+                    self._end()
+                    return
 
     def _end(self) -> None:
         """By itself: as SIGTERM does, once."""

@@ -118,7 +118,15 @@ def test_a_socket_that_is_removed_comes_back(kurmad, ask):
     second = subprocess.run(daemon.command, capture_output=True, text=True, timeout=20)
     assert (second.returncode, second.stderr) == (125, f"kurma: a kurmad serves {daemon.house.state} already\n")
     # Nor does it mind the whole directory's end.
-    shutil.rmtree(f"{daemon.house.state}/run")
+    for number in range(3):
+        os.rename(f"{daemon.house.state}/run", f"{daemon.house.state}/removed.{number}")
+        daemon.wait_up()
+        shutil.rmtree(f"{daemon.house.state}/removed.{number}")
+    # Nor somebody who removes it slowly.
+    os.unlink(f"{daemon.house.state}/run/kurmad.lock")
+    os.unlink(daemon.socket)
+    time.sleep(0.25)
+    shutil.rmtree(f"{daemon.house.state}/run", ignore_errors=True)
     daemon.wait_up()
     assert "was removed: kurmad listens there anew" in daemon.log.read_text()
     assert daemon.end() == 0
