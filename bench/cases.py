@@ -127,6 +127,33 @@ def network_scale(bench: Bench) -> list[Figure]:
     return [Figure("network-scale", what, "ms", values, ("first ten", 1.3))]
 
 
+def daemon(bench: Bench) -> list[Figure]:
+    """A kurmad with 200 pods: its start, its memory, the last ten starts, and the listing."""
+    told = json.loads(
+        output([sys.executable, _program("daemon.py"), "200", bench.kurma.image], bench.kurma.environment)
+    )
+    per_pod = (told["private"]["many"] - told["private"]["none"]) / 1024 / told["pods"]
+    descriptors = (told["descriptors"]["many"] - told["descriptors"]["none"]) / told["pods"]
+
+    def milliseconds(values: Sequence[float]) -> tuple[float, ...]:
+        return tuple(1000 * value for value in values)
+
+    starts = {KURMA: milliseconds(told["latency"][-10:]), "first ten": milliseconds(told["latency"][:10])}
+    lists = {KURMA: milliseconds(told["list"]["many"]), "with ten": milliseconds(told["list"]["few"])}
+    return [
+        *(
+            Figure(
+                "daemon-start", f"kurmad, to its first answer, pods: {which}", "ms", {KURMA: milliseconds(taken)}
+            )
+            for which, taken in told["start"].items()
+        ),
+        Figure("daemon-memory", "private memory of kurmad for each of 200 pods", "KiB", {KURMA: (per_pod,)}),
+        Figure("daemon-memory", "descriptors of kurmad for each of 200 pods", "", {KURMA: (descriptors,)}),
+        Figure("daemon-scale", "200 detached pods: starts of the last ten", "ms", starts, ("first ten", 1.3)),
+        Figure("daemon-scale", "kurma list with 200 pods", "ms", lists, ("with ten", 1.5)),
+    ]
+
+
 def launch(bench: Bench) -> list[Figure]:
     """To the app's first instruction, in a process that stays: from the launch of a prepared pod, and from its
     being asked for; by a stager that is started for it, and by one that waits for a pod."""
@@ -356,6 +383,7 @@ CASES: Mapping[str, Callable[[Bench], list[Figure]]] = {
     "run-none": run_none,
     "run-bridge": run_bridge,
     "network-scale": network_scale,
+    "daemon": daemon,
     "launch": launch,
     "stager-start": stager_start,
     "enter": enter,
