@@ -59,10 +59,9 @@ def test_a_group_and_directories(tmp_path):
             n for n in names if d != "/etc" or n not in ("group", "passwd", "shadow", "gshadow", "login.defs")
         },
     )
-    if shutil.which("systemd-sysusers"):
-        command = ["systemd-sysusers", f"--root={tmp_path}", UNITS / "kurma.sysusers"]
-        subprocess.run(command, check=True, capture_output=True)
-        assert "\nkurma:x:" in (tmp_path / "etc" / "group").read_text()
+    command = ["systemd-sysusers", f"--root={tmp_path}", UNITS / "kurma.sysusers"]
+    subprocess.run(command, check=True, capture_output=True)
+    assert "\nkurma:x:" in (tmp_path / "etc" / "group").read_text()
     command = ["systemd-tmpfiles", "--create", f"--root={tmp_path}", UNITS / "kurma.tmpfiles"]
     subprocess.run(command, check=True, capture_output=True)
     assert (tmp_path / "run" / "kurma").stat().st_mode & 0o7777 == 0o755
