@@ -343,7 +343,8 @@ class PodStore:
             self._discard(path, lock)
 
     def sweep(self, grace: float) -> None:
-        """Removes what processes left that died at the very beginning of making a pod, or the end of removing.
+        """Removes what processes left that died at the very beginning of making a pod, or the end of removing, and
+        frees names of pods that are gone.
 
         :param grace: seconds for which it must have lain there: a living process is through much sooner.
         """
@@ -355,6 +356,12 @@ class PodStore:
                 with contextlib.suppress(FileNotFoundError):
                     if time.time() - os.stat(path).st_ctime >= grace:
                         self._discard(path, None)
+            for name in os.listdir(self.names):
+                link = f"{self.names}/{name}"
+                with contextlib.suppress(OSError):
+                    old = time.time() - os.lstat(link).st_ctime >= grace
+                    if old and self._name_holder(name) is None:
+                        os.unlink(link)
 
     def _reserve(self, name: str, uuid: str) -> None:
         link = f"{self.names}/{name}"

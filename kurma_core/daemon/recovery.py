@@ -24,6 +24,9 @@ _LOG = logging.getLogger("kurmad")
 _AT_ONCE = 4
 #: Seconds until a dead pod is looked at again that some command takes down at the moment.
 _LOOK_AGAIN = 1.0
+#: Seconds from the start until remains of pods that were half made, or half removed, are taken away, and how old
+#: they must be: it cannot be seen of all whether somebody is still at work on them.
+_SWEEP_AFTER, _REMAINS = 2.0, 1.0
 _LIVE = ("starting", "running", "stopping")
 
 
@@ -44,6 +47,8 @@ class Recovery:
         #: Pods that wait for their look.
         self._waiting: set[str] = set()
         self._closing = False
+        self._sweeping = threading.Timer(_SWEEP_AFTER, self._sweep)
+        self._sweeping.daemon = True
         #: Set once every pod that was there at the start has been looked at.
         self.done = threading.Event()
         self._tell_done: Callable[[], None] = lambda: None
@@ -52,12 +57,20 @@ class Recovery:
         """Begins to look at every pod, in the background."""
         self._watching.start()
         self._workers.submit(self._look_at_all)
+        self._sweeping.start()
 
     def close(self) -> None:
         """Looks that have begun come to their end."""
         self._closing = True
+        self._sweeping.cancel()
         self._workers.shutdown(cancel_futures=True)
         self._watching.close()
+
+    def _sweep(self) -> None:
+        try:
+            self._manager().store.sweep(_REMAINS)
+        except OSError as error:
+            _LOG.error("remains of half-made pods cannot be taken away: %s", error)
 
     def _look_at_all(self) -> None:
         looks = [self._workers.submit(self._look, uuid) for uuid in self._manager().store.uuids()]

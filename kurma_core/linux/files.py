@@ -13,16 +13,17 @@ def others_may_write(status: os.stat_result) -> bool:
     return status.st_uid not in (0, os.geteuid()) or bool(status.st_mode & _WRITABLE_BY_OTHERS)
 
 
-def replace_file(path: str, content: bytes, mode: int = 0o600) -> None:
+def replace_file(path: str, content: bytes, mode: int = 0o600, *, alone: bool = False) -> None:
     """Writes ``path`` by way of a temporary file beside it and a rename.
 
     A crash leaves the old file, and at worst a ``.TID.tmp`` beside it (the thread's number), which the next writer
-    with that number replaces. Not synced: a power cut may lose the newest version, never tear one (the rename is
-    ordered behind the data on the file systems in use).
+    with that number replaces; or, of who is ``alone`` by a lock, a ``.tmp``, which the next writer replaces. Not
+    synced: a power cut may lose the newest version, never tear one (the rename is ordered behind the data on the
+    file systems in use).
 
     :raises OSError: a full disk, a missing directory; the old file is as it was.
     """
-    temporary = f"{path}.{get_native_id()}.tmp"
+    temporary = f"{path}.tmp" if alone else f"{path}.{get_native_id()}.tmp"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
     try:
         view = memoryview(content)

@@ -122,10 +122,11 @@ class Names:
     def _write(self, members: Mapping[str, Json]) -> None:
         if members:
             text = json.dumps({"version": _VERSION, "pods": members}, separators=(",", ":"))
-            replace_file(self._record, text.encode())
+            replace_file(self._record, text.encode(), alone=True)
             return
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._record)
+        for path in (self._record, f"{self._record}.tmp"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
 
     # -- the files --
 

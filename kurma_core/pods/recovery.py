@@ -13,10 +13,12 @@ from kurma_core.pods.launch import Launch, ends_now, tear_down
 from kurma_core.pods.records import conclusion, read_document
 from kurma_core.pods.space import unwritable
 from kurma_core.staging.aci import last_output
+from kurma_core.staging.records import read_status_file
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs import RunningStager
     from kurma_core.pod_store import PodDirectory
+    from kurma_core.pods.document import PodDocument
     from kurma_core.pods.events import Events
     from kurma_core.pods.services import Services
 
@@ -93,7 +95,7 @@ def take_down(services: Services, directory: PodDirectory, events: Events) -> bo
         stager.wait(5)
         stager.close()
         end: dict[str, Any] = {"state": "errored", "reason": "its owner died while it started", "exitCode": 125}
-    elif state["state"] == "starting":
+    elif state["state"] == "starting" and not _all_ended(directory, document):
         reason = "the host was rebooted while it started" if rebooted else "its owner died while it started"
         end = {"state": "errored", "reason": reason, "exitCode": 125}
     elif state["state"] in _LIVE:
@@ -130,6 +132,15 @@ def _of_another_boot(state: dict[str, Any]) -> bool:
     """Whether the host was booted since. A pod that an earlier Kurma has started tells by its stager alone."""
     boot = (state.get("stager") or {}).get("bootId") or state.get("boot")
     return boot is not None and boot != boot_id()
+
+
+def _all_ended(directory: PodDirectory, document: PodDocument) -> bool:
+    """Whether all of its apps have run to their ends, by what its stager has left."""
+    try:
+        apps = (read_status_file(directory.path) or ({}, ()))[0]
+    except KurmaError:
+        return False
+    return bool(apps) and all(name in apps and apps[name].exited for name in document.app_names)
 
 
 def _half_made(directory: PodDirectory) -> bool:

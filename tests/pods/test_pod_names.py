@@ -216,6 +216,19 @@ def test_a_death_at_any_write_is_put_right_by_the_next(town: Town, monkeypatch: 
             break
 
 
+def test_a_death_while_the_record_is_replaced_leaves_nothing(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.rename", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        town.join("a", "10.0.0.1")
+    monkeypatch.undo()
+    assert [path.name for path in town.record.parent.glob("*.tmp")] == ["names.json.tmp"]
+    town.join("a", "10.0.0.1")
+    assert not list(town.record.parent.glob("*.tmp"))
+    (town.record.parent / "names.json.tmp").touch()
+    town.leave("a")
+    assert not list(town.record.parent.glob("*.tmp"))
+
+
 def test_one_that_cannot_be_told_keeps_nobody_else_from_it(town: Town) -> None:
     for number, uuid in enumerate("abc", 1):
         town.join(uuid, f"10.0.0.{number}")

@@ -157,6 +157,18 @@ def test_what_dead_processes_left_half_done_is_swept_and_what_lives_is_not(store
     assert sorted(os.listdir(store.root)) == [A, "names"]
 
 
+def test_names_of_pods_that_are_gone_are_swept(store: PodStore) -> None:
+    """Who removed such a pod was killed before it freed the name."""
+    pod, lock = store.create(A, "one")
+    store.create(B, "two")
+    os.rename(pod.path, f"{store.root}/.half-{A}.1")
+    store.sweep(60)
+    assert sorted(os.listdir(store.names)) == ["one", "two"]
+    store.sweep(0)
+    assert os.listdir(store.names) == ["two"]
+    os.close(lock)
+
+
 def test_the_owner_lock_is_one_processs_and_dies_with_it(store: PodStore) -> None:
     pod, lock = store.create(A, "one")
     os.close(lock)

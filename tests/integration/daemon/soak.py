@@ -25,6 +25,8 @@ BATCH = 250
 _LIVES = (0.0, 0.3, 0.8, 1.5, 2.0, 3.0, 4.0, 5.0)
 #: Seconds that what is left has to go.
 _SETTLED = 30
+#: Seconds until a daemon has taken away what others have left half made.
+_SWEEPS = 3
 #: Samples until a daemon has what it needs, and kilobytes that it may grow from one to the next after them.
 _WARM, _GROWTH = 3, 16
 
@@ -294,6 +296,7 @@ class Soak:
 
     def _rest(self, before):
         """What the machine has too many or too few of, while no pod is there, and no daemon."""
+        time.sleep(_SWEEPS)
         self.daemons.end()
         found = self.settled(before)
         self.daemons.start()

@@ -136,6 +136,16 @@ def test_who_ends_a_pod_by_force_dies_of_it(kurmad):
     assert_nothing_left(uuid)
 
 
+def test_remains_of_a_pod_that_was_being_removed(kurmad, make_house):
+    house = make_house()
+    record = house.client.prepare(house.request("true"))
+    half = f"{house.state}/pods/.half-{record.uuid}.1"
+    os.rename(house.path(record.uuid), half)
+    kurmad(house=house)
+    until(lambda: not os.path.exists(half), "its removal")
+    until(lambda: record.name not in house.names(), "its name being free")
+
+
 @pytest.mark.parametrize("daemon", ["comes", "is there"])
 def test_ephemeral_pods_that_nobody_has_removed(kurmad, make_house, daemon):
     """Their owner has recorded their end, and died before it removed them."""
@@ -273,7 +283,7 @@ def test_nothing_polls(kurmad):
     house = daemon.house
     uuid = started(daemon, "sleep 1000")
     run = house.launch("sleep 1000")
-    time.sleep(1)
+    time.sleep(2.5)  # it looks for remains, once
     before = wakeups(daemon.process.pid)
     time.sleep(2)
     after = wakeups(daemon.process.pid)

@@ -121,7 +121,7 @@ def test_killed_on_a_real_network(house, fault):
 @pytest.mark.parametrize(
     "fault",
     [
-        pytest.param(["entering", "kurma_core.pods.launch:Launch.record#3"], id="stager-not-recorded"),
+        pytest.param(["entering", "kurma_core.pods.launch:Launch.record#2"], id="stager-not-recorded"),
         pytest.param(["leaving", "kurma_core.staging.aci:AciStager.start"], id="stager-started"),
     ],
 )
