@@ -496,16 +496,6 @@ class ImageManager:
 
         return ArchiveFiles(self._fetching, self._trust, self.store.limits, self._decryption, self._note)
 
-    def export(self, image_id: str, path: str) -> None:
-        """Writes the image's archive, uncompressed, to ``path``: whole, or not at all.
-
-        :raises ImageNotFoundError: :raises StoreError: the file cannot be written.
-        """
-        from kurma_core.named_files import written
-
-        with written(path) as out:
-            self.store.export(image_id, out)
-
     def extract(self, reference: str, target: str) -> str:
         """Extracts the root filesystem of an image of the store, or of an archive file, with all metadata (A6).
 

@@ -207,6 +207,27 @@ def test_both_say_the_same(both, things, name):
 STREAMS = {"run", "start", "restart", "enter", "attach", "launch", "events"}
 
 
+def test_damaged_images_hide_nothing(both, things, tmp_path):
+    """What is wrong with them is told beside the list, the same both ways."""
+    root = busybox_root(f"{tmp_path}/root", {"data/x": "x"})
+    path = archive(root, f"{tmp_path}/damaged.aci", "example.com/damaged", app=shell("true"))
+    record = both.here.image_fetch(path)
+    document = f"{both.house.state}/images/images/{record.id}/image.json"
+    with open(document, "w") as file:
+        file.write("{")
+
+    def said(client):
+        listing = client.images_list()
+        damaged = [(type(error).__name__, error.message, error.hint) for error in listing.damaged]
+        return listing.images, damaged
+
+    images, damaged = both.same(said).value
+    assert things.image in [one.record.id for one in images]
+    assert [kind for kind, message, _ in damaged if document in message] == ["StoreError"]
+    both.there.image_rm(record.id)
+    assert both.same(said).value[1] == []
+
+
 def test_nothing_is_left_out():
     """Each method that RemoteClient has of its own is one of those compared here."""
     asked = {name.split(":")[0].split(",")[0] for name in ALIKE}

@@ -80,7 +80,8 @@ def test_the_same_input_has_the_same_id(machine: MakeMachine, pushed: str, tmp_p
     one, two = machine("one"), machine("two")
     record = one.images.fetch(pushed)
     assert two.images.fetch(pushed).id == record.id
-    one.images.export(record.id, str(tmp_path / "export.aci"))
+    with (tmp_path / "export.aci").open("wb") as out:
+        one.images.store.export(record.id, out)
     import hashlib
 
     assert f"sha512-{hashlib.sha512((tmp_path / 'export.aci').read_bytes()).hexdigest()}" == record.id
