@@ -147,6 +147,20 @@ def test_killed_before_it_has_recorded_that_the_pod_runs(house):
     assert_nothing_left(run.uuid)
 
 
+def test_killed_before_it_has_recorded_that_the_pod_has_run(house):
+    """It was over so soon that nothing but its end was to be recorded."""
+    fault = ["entering", "kurma_core.staging.process:StagerProcess.wait_running"]
+    run = house.launch("echo seen; exit 3", net="default", faults=[fault], wait=None)
+    assert run.wait() == -signal.SIGKILL
+    until(lambda: not processes_of(run.uuid), "its end")
+    assert house.state_of(run.uuid)["state"] == "starting"
+    record = house.client.pod(run.uuid)
+    assert (record.state, record.exit_code, record.reason) == ("stopped", 3, None)
+    assert house.log(record) == "seen\n"
+    assert_nothing_left(run.uuid)
+    house.client.network_rm("default")
+
+
 @pytest.mark.parametrize(
     "where",
     [
