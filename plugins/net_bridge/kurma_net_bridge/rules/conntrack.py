@@ -45,13 +45,14 @@ def forget_ports(netfilter: Netfilter, ports: Iterable[Published]) -> None:
             number = int.from_bytes(_protocol(one, _ORIGINAL).get(_TO_PORT, b""), "big")
             return number in leads and _address(one, _REPLY, _SOURCE[family]) not in leads[number]
 
-        udp = nest(_ORIGINAL, nest(_TUPLE_PROTOCOL, attribute(_NUMBER, bytes((_UDP,)))))
-        flags = attribute(1, _BY_PROTOCOL.to_bytes(4, sys.byteorder))
-        _forget(netfilter, family, udp + nest(_FILTER, flags), stale)
+        _forget(netfilter, family, _by_udp(), stale)
 
 
 def forget_pod(netfilter: Netfilter, addresses: Iterable[str]) -> None:
-    """Connections of any protocol that a port has led to these addresses. :raises OSError: as above."""
+    """Connections that a port has led to these addresses: by UDP, of IPv4 by any protocol.
+
+    :raises OSError: as above.
+    """
     for address in addresses:
         family = 6 if ":" in address else 4
         value = _socket.inet_pton(_FAMILIES[family], address)
@@ -62,9 +63,19 @@ def forget_pod(netfilter: Netfilter, addresses: Iterable[str]) -> None:
                 and _address(one, _ORIGINAL, _DESTINATION[family]) != value
             )
 
-        source = nest(_REPLY, nest(_TUPLE_IP, attribute(_SOURCE[family], value)))
-        flags = attribute(2, _BY_SOURCE.to_bytes(4, sys.byteorder))
-        _forget(netfilter, family, source + nest(_FILTER, flags), led)
+        # Asked for an address of IPv6, the kernel tells of those with any other (seen in 6.18).
+        _forget(netfilter, family, _by_source(value) if family == 4 else _by_udp(), led)
+
+
+def _by_source(address: bytes) -> bytes:
+    """Asks for connections of IPv4 that are answered from an address."""
+    source = nest(_REPLY, nest(_TUPLE_IP, attribute(_SOURCE[4], address)))
+    return source + nest(_FILTER, attribute(2, _BY_SOURCE.to_bytes(4, sys.byteorder)))
+
+
+def _by_udp() -> bytes:
+    udp = nest(_ORIGINAL, nest(_TUPLE_PROTOCOL, attribute(_NUMBER, bytes((_UDP,)))))
+    return udp + nest(_FILTER, attribute(1, _BY_PROTOCOL.to_bytes(4, sys.byteorder)))
 
 
 def _forget(netfilter: Netfilter, family: int, asked: bytes, which: Callable[[Tuple], bool]) -> None:

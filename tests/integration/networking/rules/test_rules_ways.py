@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import socket
+import sys
 
 import pytest
 from kurma_net_bridge.rules.netfilter import Netfilter
 
+from kurma_core.linux.netlink_message import parse_attributes
 from kurma_core.models import PortMapping
 
 from .conftest import iptables, only
@@ -88,6 +90,39 @@ def test_pods_reach_the_outside_with_the_hosts_address(published):
         for kind in ("tcp", "udp"):
             assert pod.ask("192.0.2.2", 80, kind) == (published.outside.name, "192.0.2.1", 10)
             assert pod.ask("2001:db8::2", 80, kind) == (published.outside.name, "2001:db8::1", 10)
+
+
+def test_what_is_sent_to_a_group_keeps_its_sender(world):
+    """Who is told of by multicast is asked at the address that the packet came from."""
+    world.do("ensure", world.one)
+    world.outside.ip("route replace 10.201.1.0/24 via 192.0.2.1")
+    world.outside.ip("-6 route replace fd00:201:1::/64 via 2001:db8::1")
+    for family, group, sender in (
+        (socket.AF_INET, "239.1.2.3", "10.201.1.1"),
+        (socket.AF_INET6, "ff05::1234", "fd00:201:1::1"),
+    ):
+        card = world.outside.within(lambda: socket.if_nametoindex("eth0"))
+        away = world.host.within(lambda: socket.if_nametoindex("up0"))
+        with (
+            world.outside.socket(family, socket.SOCK_DGRAM) as hears,
+            world.host.socket(family, socket.SOCK_DGRAM) as says,
+        ):
+            packed = socket.inet_pton(family, group)
+            if family == socket.AF_INET:
+                member = packed + bytes(4) + card.to_bytes(4, sys.byteorder)
+                hears.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, member)
+                says.setsockopt(
+                    socket.IPPROTO_IP, socket.IP_MULTICAST_IF, bytes(8) + away.to_bytes(4, sys.byteorder)
+                )
+            else:
+                member = packed + card.to_bytes(4, sys.byteorder)
+                hears.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, member)
+                says.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, away)
+            hears.bind((group, 99))
+            hears.settimeout(5)
+            says.bind((sender, 0))
+            says.sendto(b"x", (group, 99))
+            assert hears.recvfrom(8)[1][0] == sender
 
 
 def test_networks_do_not_reach_each_other_and_pods_of_one_do(published):
@@ -266,6 +301,69 @@ def test_a_new_pod_gets_what_is_sent_to_its_port_by_udp(world):
     assert client.ask("2001:db8::1", PORT, "udp", source=4000)[0] == world.a.name
     world.do("withdraw", world.one, "pod-b")
     assert client.ask("192.0.2.1", PORT, "udp", source=4000)[0] == world.a.name
+
+
+def remembered(world, asked):
+    """Numbers of the connections by UDP that the kernel remembers, by whom they were sent to.
+
+    :param asked: of these addresses and ports.
+    """
+
+    def look():
+        found = {}
+        with Netfilter() as netfilter:
+            for family, size in ((socket.AF_INET, 4), (socket.AF_INET6, 16)):
+                for _, one in netfilter.dump(1 << 8 | 1, family, b""):
+                    sent = parse_attributes(one[1])
+                    address = parse_attributes(sent[1])[2 if size == 4 else 4]
+                    what = parse_attributes(sent[2])
+                    if what[1] == bytes((socket.IPPROTO_UDP,)):
+                        to = socket.inet_ntop(family, address), int.from_bytes(what[3], "big")
+                        found.setdefault(to, set()).add(one[12])
+        return {to: numbers for to, numbers in found.items() if to in asked}
+
+    return world.host.within(look)
+
+
+def test_no_other_connections_are_forgotten(shared_world, monkeypatch, tmp_path):
+    """Than those that lead elsewhere than the ports do, or to a pod by a port that it has no more."""
+    world = shared_world
+    only(monkeypatch, tmp_path, "nft")
+    ports = [PortMapping(PORT + more, 80, "udp") for more in range(2)]
+    try:
+        world.do("ensure", world.one)
+        world.do("publish", world.one, "pod-a", addresses(world.a), (ports[0],))
+        # Somebody else's rule leads a port to a pod, too.
+        world.host.run("nft", "add table inet kept")
+        world.host.run("nft", "add chain inet kept gate { type nat hook prerouting priority -110; }")
+        for family, word, to in (("ipv4", "ip", world.b.four), ("ipv6", "ip6", f"[{world.b.six}]")):
+            rule = f"meta nfproto {family} udp dport 7000 dnat {word} to {to}:80"
+            world.host.run("nft", f"add rule inet kept gate {rule}")
+        stays, goes = set(), set()
+        for place, address, port in (
+            (world.outside, "192.0.2.1", 7000),
+            (world.outside, "2001:db8::1", 7000),
+            (world.host, world.a.four, 80),
+            (world.host, world.a.six, 80),
+            (world.a, "192.0.2.2", 80),
+            (world.a, "2001:db8::2", 80),
+        ):
+            assert place.ask(address, port, "udp") is not None, (place.name, address, port)
+            stays.add((address, port))
+        for address in ("192.0.2.1", "2001:db8::1"):
+            assert world.outside.ask(address, PORT, "udp")[0] == world.a.name
+            goes.add((address, PORT))
+        before = remembered(world, stays | goes)
+        assert set(before) == stays | goes
+        # Another port, of another pod; and the first one again, which leads where it did.
+        world.do("publish", world.one, "pod-b", addresses(world.b), (ports[1],))
+        world.do("publish", world.one, "pod-a", addresses(world.a), (ports[0],))
+        assert remembered(world, stays | goes) == before
+        world.do("withdraw", world.one, "pod-a")
+        assert remembered(world, stays | goes) == {to: before[to] for to in stays}
+    finally:
+        world.host.run("nft", "delete table inet kept")
+        world.do("remove", world.one)
 
 
 def test_kernel_without_nftables(shared_world, monkeypatch, tmp_path):
