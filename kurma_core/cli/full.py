@@ -36,11 +36,11 @@ _CALLED_ELSEWHERE = {
     "build": "image build",
     "create": "prepare",
 }
-_NO_DAEMON = "there is no daemon: a pod runs for as long as this command; a unit of systemd, or &, detaches it"
+_DETACHED = "where kurmad runs, `kurma run -d` leaves a pod to it; so do run-prepared, start and restart"
 #: Options that people bring along from other engines, to commands that run something.
 _OPTIONS_ELSEWHERE = {
-    "-d": _NO_DAEMON,
-    "--detach": _NO_DAEMON,
+    "-d": _DETACHED,
+    "--detach": _DETACHED,
     "-m": "--memory 512Mi",
     "--pids-limit": "--isolator 'kurma.io/pids-limit={\"limit\": 100}'",
     "--cpu-shares": "--isolator os/linux/cpu-shares=512",

@@ -28,7 +28,7 @@ _DETACH = Option(
 
 @command(*POD_OPTIONS, Option("rm", "--rm", "Remove the pod once it has ended."), _PREFIX, _DETACH, root=True)
 def run(session: Session, *, rm: bool, prefix: bool, detach: bool, **options: Any) -> int:
-    """Run a pod in the foreground, to its end; or, with -d, in the background.
+    """Run a pod in the foreground, to its end, or by -d in the background.
 
     The exit code is the app's; with several apps the first that is not 0, in the order of the manifest. Ctrl-C,
     SIGTERM and SIGHUP stop the pod; a second one ends it at once. With -it, what is typed goes to the app's own
@@ -73,7 +73,7 @@ def prepare(session: Session, **options: Any) -> None:
 
 @command(_POD, _PREFIX, _DETACH, root=True)
 def run_prepared(session: Session, *, pod: str, prefix: bool, detach: bool) -> int:
-    """Run a prepared pod in the foreground, to its end; or, with -d, in the background."""
+    """Run a prepared pod in the foreground, to its end, or by -d in the background."""
     _look_at_detach(session, detach=detach, prefix=prefix)
     if detach:
         return _launch(session, pod)
@@ -98,7 +98,7 @@ def start(session: Session, *, pod: str, prefix: bool, detach: bool) -> int:
 
 @command(_POD, _PREFIX, _DETACH, root=True)
 def restart(session: Session, *, pod: str, prefix: bool, detach: bool) -> int:
-    """Stop a pod if it runs, and run it again in the foreground; or, with -d, in the background."""
+    """Stop a pod if it runs, and run it again, in the foreground or by -d in the background."""
     _look_at_detach(session, detach=detach, prefix=prefix)
     if detach:
         return _launch(session, session.client.stop(pod).uuid)

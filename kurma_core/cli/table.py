@@ -28,11 +28,15 @@ class Group:
 
 
 TABLE: dict[str, Entry | Group] = {
-    "run": Entry("run", "run", "Run a pod in the foreground, to its end."),
+    "run": Entry("run", "run", "Run a pod in the foreground, to its end, or by -d in the background."),
     "prepare": Entry("run", "prepare", "Prepare a pod, and print its UUID."),
-    "run-prepared": Entry("run", "run_prepared", "Run a prepared pod in the foreground, to its end."),
+    "run-prepared": Entry(
+        "run", "run_prepared", "Run a prepared pod in the foreground, to its end, or by -d in the background."
+    ),
     "start": Entry("run", "start", "Run an ended pod again, from a clean copy, under the same UUID."),
-    "restart": Entry("run", "restart", "Stop a pod if it runs, and run it again in the foreground."),
+    "restart": Entry(
+        "run", "restart", "Stop a pod if it runs, and run it again, in the foreground or by -d in the background."
+    ),
     "list": Entry("pods", "list_", "List pods."),
     "show": Entry("pods", "show", "Show everything that is known of a pod."),
     "status": Entry("pods", "status", "Show the state of a pod and of its apps."),

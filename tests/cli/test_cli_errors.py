@@ -126,8 +126,8 @@ def test_words_of_other_engines_are_translated(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("run -d img", "no daemon"),
-        ("run --detach img", "no daemon"),
+        ("prepare -d img", "kurma run -d"),
+        ("app add web --detach img", "kurma run -d"),
         ("run -m 5m img", "--memory"),
         ("run --pids-limit 5 img", "kurma.io/pids-limit={"),
         ("run --privileged img", "os/linux/privileged=true"),
