@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -180,35 +181,63 @@ class Entered(Life):
         self.caller.stop(self.uuid)
 
 
-class Attached(Life):
-    """`kurma run` in the foreground. If the daemon dies it says so; the pod goes on, or is undone."""
+class Commanded(Life):
+    """Run by `kurma run`. If the daemon dies that says so; the pod goes on, or is undone."""
 
+    def run(self, *words):
+        """:returns: what the command has become; None: the daemon has died, and the pod runs, or has."""
+        house, name = self.caller.house, f"{type(self).__name__.lower()}-{self.uuid[:8]}"
+        which = ["--dir", house.state, "--config", house.config_file, "--host", f"unix:{self.caller.socket}"]
+        script = f"{self.written('sleep 0.03;')} exit {self.code}"
+        template = json.dumps(house.template({"main": script}, net=self.net)).encode()
+        command = [
+            sys.executable,
+            "-m",
+            "kurma_core.cli.main",
+            *which,
+            "run",
+            "--pod",
+            "-",
+            "--name",
+            name,
+            *words,
+        ]
+        while True:
+            done = subprocess.run(command, input=template, capture_output=True, check=False)
+            lost = re.search(rb"the daemon at|cannot reach the daemon", done.stderr)
+            try:
+                self.uuid = self.caller.pod(name).uuid
+            except PodNotFoundError:
+                if lost is None:
+                    raise AssertionError(f"there is no pod: {done}") from None
+                continue  # it came to nothing
+            if lost is None:
+                return done
+            self.caller.start(self.uuid)
+            shown = done.stdout.decode().splitlines()
+            assert words or shown == self.log[: len(shown)], f"shown: {shown[:3]}…{shown[-3:]}"
+            return None
+
+
+class Attached(Commanded):
     weight = 8
 
     def live(self):
-        name = f"attached-{self.uuid[:8]}"
-        house = self.caller.house
-        which = ["--dir", house.state, "--config", house.config_file, "--host", f"unix:{self.caller.socket}"]
-        script = f"{self.written('sleep 0.03;')} exit {self.code}"
-        template = house.template({"main": script}, net=self.net)
-        command = [sys.executable, "-m", "kurma_core.cli.main", *which, "run", "--pod", "-", "--name", name]
-        while True:
-            done = subprocess.run(command, input=json.dumps(template).encode(), capture_output=True, check=False)
-            lost = b"the daemon at" in done.stderr
-            if not lost and b"cannot reach the daemon" not in done.stderr:
-                break
-            try:
-                record = self.caller.pod(name)
-            except PodNotFoundError:
-                continue  # it came to nothing
-            self.uuid = record.uuid
-            self.caller.start(self.uuid)
+        done = self.run()
+        if done is not None:
             shown = done.stdout.decode().splitlines()
-            assert shown == self.log[: len(shown)], f"shown: {shown[:3]}…{shown[-3:]}"
-            self.caller.wait(self.uuid)
-            return
-        assert (done.returncode, done.stdout.decode().splitlines()) == (self.code, self.log), done.stderr
-        self.uuid = self.caller.pod(name).uuid
+            assert (done.returncode, shown) == (self.code, self.log), done
+        self.caller.wait(self.uuid)
+
+
+class Detached(Commanded):
+    weight = 5
+
+    def live(self):
+        done = self.run("--detach")
+        if done is not None:
+            assert (done.returncode, done.stdout.decode()) == (0, f"{self.uuid}\n"), done
+        self.caller.wait(self.uuid)
 
 
 class Ephemeral(Life):
@@ -264,7 +293,21 @@ class Unstarted(Life):
         assert (record.state, record.exit_code) == ("prepared", None)
 
 
-KINDS = (Short, Long, Unseen, Failing, Stopped, Killed, Followed, Entered, Attached, Ephemeral, Again, Unstarted)
+KINDS = (
+    Short,
+    Long,
+    Unseen,
+    Failing,
+    Stopped,
+    Killed,
+    Followed,
+    Entered,
+    Attached,
+    Detached,
+    Ephemeral,
+    Again,
+    Unstarted,
+)
 
 
 def any_kind(generator):
