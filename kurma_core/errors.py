@@ -243,6 +243,10 @@ class NetworkError(PodError):
     """A network could not be set up, joined or left. ``data``: ``network``."""
 
 
+class NetworkNotFoundError(NetworkError):
+    """There is no network of that name."""
+
+
 class StagerError(PodError):
     """A stager failed to start, broke its protocol, or answered nonsense."""
 

@@ -100,6 +100,10 @@ class Rooms:
         """For who owns pods: the daemon."""
         return self._services
 
+    def probe(self) -> None:
+        """:raises HostError: programs cannot be started: the spawner does not answer."""
+        self._services.spawner.probe()
+
     @property
     def manager(self) -> PodManager:
         """For who owns pods: the daemon."""

@@ -38,6 +38,7 @@ _STATUS: tuple[tuple[type[errors.KurmaError], int], ...] = (
     (errors.ImageNotFoundError, 404),
     (errors.AppNotFoundError, 404),
     (errors.PluginNotFoundError, 404),
+    (errors.NetworkNotFoundError, 404),
     (errors.UsageError, 400),
     (errors.ManifestError, 400),
     (errors.AmbiguousReferenceError, 400),
@@ -85,6 +86,8 @@ class Dispatcher:
                 exchange.fail(error_json(internal(error)))
             else:
                 exchange.respond_json(500, error_json(internal(error)))
+        finally:
+            self._daemon.metrics.requested(spec.name, exchange.status)
 
     @staticmethod
     def _admit(spec: Spec, exchange: Exchange) -> None:

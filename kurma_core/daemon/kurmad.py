@@ -7,6 +7,7 @@ import errno
 import logging
 import os
 import signal
+import time
 from typing import TYPE_CHECKING
 
 from kurma_core.client import Settings, connect_here, socket_path
@@ -16,6 +17,7 @@ from kurma_core.daemon import (  # noqa: F401 (they fill the table)
     apps,
     events,
     images,
+    metrics,
     networks,
     openapi,
     pods,
@@ -84,6 +86,7 @@ class Daemon:
         self.restarts = Restarts(lambda: self.manager, lambda uuid: self.launch(uuid, again=True))
         self.recovery = Recovery(lambda: self.manager, self.owners, self.restarts.look)
         self.initial = Initial(self, self.recovery.done)
+        self.metrics = metrics.Metrics()
         self.feed = events.Feed(self.client.journal)
         self.server = Server(Dispatcher(self))
         self._idle: Idle | None = None
@@ -115,7 +118,10 @@ class Daemon:
         """
         null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC) if stdio is None else -1
         try:
-            return self.owners.launch(reference, stdio or Stdio(null, null, null), up, again=again)
+            begin = time.monotonic()
+            running = self.owners.launch(reference, stdio or Stdio(null, null, null), up, again=again)
+            self.metrics.started(time.monotonic() - begin)
+            return running
         except KurmaError:
             if not again:
                 with contextlib.suppress(KurmaError):  # there is no such pod, say
@@ -279,6 +285,7 @@ class Daemon:
             client = self.client.successor(self.config)
             client.warm()
             self.client = client
+        self.client.journal.tell("daemon", "reloaded", None, "kurmad", {"pid": os.getpid()})
         # In any case: images that initial pods name may be others by now.
         self.initial.reconcile()
 

@@ -115,7 +115,9 @@ def _answers(spec: Spec) -> dict[str, Json]:
         about = f"frames of {PROTOCOL} from here on; the last message has the result"
         return {"101": {"description": about, "x-result": result}}
     if spec.kind == "bytes":
-        lines = {NDJSON: {"schema": {"description": "each line", **result}}} if spec.result is not None else {}
+        lines: dict[str, Json] = {}
+        if spec.result is not None:
+            lines = {NDJSON: {"schema": {"description": "each line", **result}}, _JSON: {"schema": result}}
         content: dict[str, Json] = {kind: lines.get(kind, {}) for kind in spec.gives}
     elif spec.kind == "lines":
         content = {NDJSON: {"schema": {"description": "each line", **result}}}

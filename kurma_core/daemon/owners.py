@@ -132,6 +132,10 @@ class Owners:
     def start(self) -> None:
         self._thread.start()
 
+    def alive(self) -> bool:
+        """Whether ends of pods are waited for."""
+        return self._thread.is_alive()
+
     def close(self) -> None:
         """Gives every pod up; those that run go on. What is being taken down is taken down."""
         self._closing = True

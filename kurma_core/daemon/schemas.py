@@ -386,7 +386,7 @@ _HOST: dict[str, Json] = {
         plugins=_by_name(_list(TEXT)),
     ),
     "Version": _object(version=TEXT),
-    "Health": _object(status=_word("ok"), version=TEXT),
+    "Health": _object(status=_word("ok", "failing"), version=TEXT, problems=_list(TEXT)),
 }
 
 # --- the API itself --------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import fcntl
 import hashlib
 import io
 import os
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,21 @@ if TYPE_CHECKING:
 
 CHUNK = 1 << 18
 _LOCK_POLL = 0.05
+
+
+_received = 0
+_counting = threading.Lock()
+
+
+def _count(more: int) -> None:
+    global _received
+    with _counting:
+        _received += more
+
+
+def received() -> int:
+    """Bytes that this process has fetched."""
+    return _received
 
 
 class Download(io.RawIOBase):
@@ -94,6 +110,8 @@ class Download(io.RawIOBase):
             self._hash.update(data)
         if self._progress is not None and self._position > self._replay:
             self._progress.advance(len(data))
+        if self._position > self._replay:
+            _count(len(data))
         if self._blob.size is not None and self._position > self._blob.size:
             raise FetchDigestError(f"{self._what}: is longer than the {self._blob.size} bytes announced")
         return data

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from kurma_core.errors import KurmaError, NetworkError
+from kurma_core.errors import KurmaError, NetworkError, NetworkNotFoundError
 from kurma_core.networking import builtin, early_default, interfaces
 from kurma_core.value import frozen, replace
 
@@ -111,7 +111,7 @@ class Catalog:
         found = self._found()
         if name not in found:
             known = ", ".join([info.name for info in self.all()])
-            raise NetworkError(f'no network "{name}"', hint=f"there are: {known}", network=name)
+            raise NetworkNotFoundError(f'no network "{name}"', hint=f"there are: {known}", network=name)
         return found[name]
 
     def all(self) -> tuple[NetworkInfo, ...]:

@@ -179,6 +179,10 @@ class Spawner:
         answer, _ = self._ask(message, [] if pidfd is None else [pidfd])
         _raise_failure(answer, f"cannot unmount from process {pid}")
 
+    def probe(self) -> None:
+        """:raises HostError: it does not answer, and another one cannot be started."""
+        self._ask({"action": "probe"}, [])
+
     def _spawned(self, message: dict[str, object], fds: list[int], argv: tuple[str, ...]) -> SpawnedProcess:
         if message["parent_death_signal"] is not None:
             message["parent"] = os.getpid()

@@ -339,6 +339,11 @@ def _prepare(operation: dict[str, Any]) -> int | None:
     return root.prepare(operation, private=False)
 
 
+def _probe(request: Request, fds: list[int]) -> Answer:
+    """It answers: that is all."""
+    return {}, []
+
+
 _ACTIONS: dict[str, Callable[[Request, list[int]], Answer]] = {
     "start": _start,
     "enter": _enter,
@@ -346,4 +351,5 @@ _ACTIONS: dict[str, Callable[[Request, list[int]], Answer]] = {
     "user_namespace": _make_user_namespace,
     "bind_into": _bind_into,
     "unbind_from": _unbind_from,
+    "probe": _probe,
 }

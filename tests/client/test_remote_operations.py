@@ -29,6 +29,7 @@ STAYS = {
     "log_files": "for the daemon's own client",
     "read_logs": "for the daemon's own client",
     "manager": "for the daemon's own client",
+    "probe": "for the daemon's own client",
     "successor": "for the daemon's own client",
     "services": "for the daemon's own client",
     "registry": "this installation's plugins",
@@ -38,6 +39,7 @@ STAYS = {
 #: Operations that the client has no need of: why.
 API_ONLY = {
     "healthz": "for those who watch the daemon",
+    "metrics": "for those who watch the daemon",
     "openapi": "for those who write clients",
     "version": "every answer has it",
     "pod_logs": "lines of JSON, for those who have no frames",
