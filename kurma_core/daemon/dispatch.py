@@ -17,6 +17,7 @@ from kurma_core.daemon.access import shown
 from kurma_core.daemon.exchange import NDJSON, Exchange, Gone, LateError, TooLargeError
 from kurma_core.daemon.failures import error_json, internal
 from kurma_core.daemon.log import about
+from kurma_core.daemon.metrics import Metrics
 from kurma_core.daemon.operation import Operation, attempts_of, working
 from kurma_core.daemon.operations import TABLE, Call, Spec, parameters
 from kurma_core.daemon.telling import Telling
@@ -57,6 +58,7 @@ class Dispatcher:
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
+        self.metrics = Metrics()
         self._routes = [(_pattern(spec.path), spec) for spec in TABLE]
 
     def __call__(self, exchange: Exchange) -> None:
@@ -87,7 +89,7 @@ class Dispatcher:
             else:
                 exchange.respond_json(500, error_json(internal(error)))
         finally:
-            self._daemon.metrics.requested(spec.name, exchange.status)
+            self.metrics.requested(spec.name, exchange.status)
 
     @staticmethod
     def _admit(spec: Spec, exchange: Exchange) -> None:

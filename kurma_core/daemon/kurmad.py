@@ -86,9 +86,10 @@ class Daemon:
         self.restarts = Restarts(lambda: self.manager, lambda uuid: self.launch(uuid, again=True))
         self.recovery = Recovery(lambda: self.manager, self.owners, self.restarts.look)
         self.initial = Initial(self, self.recovery.done)
-        self.metrics = metrics.Metrics()
+        dispatcher = Dispatcher(self)
+        self.metrics = dispatcher.metrics
         self.feed = events.Feed(self.client.journal)
-        self.server = Server(Dispatcher(self))
+        self.server = Server(dispatcher)
         self._idle: Idle | None = None
         self._path = socket_path(None, config)
         self._place = Place(self._path, config.state_dir)
