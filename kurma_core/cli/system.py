@@ -48,8 +48,18 @@ def _words(value: object) -> str:
     if isinstance(value, dict):
         return "; ".join(f"{name.removeprefix('kurma.')} {_words(item)}" for name, item in _items(value) if item)
     if isinstance(value, list | tuple):
-        return ", ".join(str(item) for item in value)
+        return ", ".join(_one(item) for item in value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return "" if value is None else str(value)
+
+
+def _one(item: object) -> str:
+    """Of a list: what has a name and a state by these, and by what is wrong."""
+    if not isinstance(item, dict):
+        return str(item)
+    wrong = f" ({item['error']})" if item.get("error") else ""
+    return f"{item.get('name')} {item.get('state')}{wrong}"
 
 
 def _items(value: Mapping[str, object]) -> list[tuple[str, object]]:

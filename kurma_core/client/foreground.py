@@ -9,7 +9,7 @@ import select
 
 from kurma_core.client import values
 from kurma_core.client.frames import LOG, MESSAGE, FrameReader, frame
-from kurma_core.errors import Cancelled, Interrupted
+from kurma_core.errors import Cancelled, DaemonGoneError, Interrupted
 from kurma_core.linux import terminal
 from kurma_core.models import LogText
 
@@ -50,14 +50,20 @@ class Stream:
         return self._connection.fileno()
 
     def say(self, **message: Json) -> None:
-        """:raises HostError: the daemon has gone."""
-        self._connection.send(frame(MESSAGE, json.dumps(message).encode()))
+        """Who is not listened to any more is not told so here: :meth:`receive` has what the daemon said last."""
+        self._send(message)
 
     def lend(self, stdio: Stdio) -> None:
         """The first that is said: the daemon may use these descriptors until the end."""
         message = {"is": "stdio", "terminal": stdio.terminal}
         fds = (stdio.stdin, stdio.stdout, stdio.stderr)
-        self._connection.send(frame(MESSAGE, json.dumps(message).encode()), fds)
+        self._send(message, fds)
+
+    def _send(self, message: Json, fds: tuple[int, ...] = ()) -> None:
+        try:
+            self._connection.send(frame(MESSAGE, json.dumps(message).encode()), fds)
+        except DaemonGoneError:
+            return  # it may have said why it closed the connection, which is still to be received
 
     def receive(self) -> None:
         """Waits until more has come. :raises HostError: the daemon has gone."""

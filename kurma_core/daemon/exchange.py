@@ -102,11 +102,19 @@ class Exchange:
         return bytes(found)
 
     def pieces(self, deadline: float | None = None) -> Iterator[bytes]:
-        """The body as it comes. :raises LateError: not by then. :raises Gone: it does not come."""
+        """The body as it comes. :raises LateError: not by then. :raises Gone: it does not come.
+
+        :raises UsageError: what comes is no body.
+        """
         if self._line.http.they_are_waiting_for_100_continue:
             self._line.send(h11.InformationalResponse(status_code=100, headers=[]))
         while not self._whole:
-            event = self._line.next(deadline)
+            try:
+                event = self._line.next(deadline)
+            except h11.RemoteProtocolError as error:
+                if self._line.http.trailing_data[1]:  # it ended in the middle
+                    raise Gone from None
+                raise UsageError(f"the request's body is malformed: {error}") from None
             if isinstance(event, h11.Data):
                 yield bytes(event.data)
             elif isinstance(event, h11.EndOfMessage):
@@ -218,6 +226,9 @@ class Line:
             return None
         if event.http_version not in (b"1.0", b"1.1"):
             raise h11.RemoteProtocolError("HTTP/1.1 is spoken here", error_status_hint=505)
+        # What comes in one piece is not held against h11's own limit.
+        if len(event.target) + sum(len(name) + len(value) for name, value in event.headers) > HEAD_LIMIT:
+            raise h11.RemoteProtocolError("its line and headers are too long", error_status_hint=431)
         names = [name for name, _ in event.headers]
         if b"content-length" in names and b"transfer-encoding" in names:
             raise h11.RemoteProtocolError("a body's length is said twice, in two ways")

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 from kurma_core.client import Settings
+from kurma_core.client.foreground import Stream
+from kurma_core.client.frames import MESSAGE, frame
 from kurma_core.client.local import LocalClient
 from kurma_core.client.remote import RemoteClient
 from kurma_core.client.targets import quoted, target
@@ -25,7 +27,8 @@ from kurma_core.daemon.dispatch import Dispatcher
 from kurma_core.daemon.operation import attempts_of
 from kurma_core.daemon.server import Server
 from kurma_core.daemon.telling import Telling
-from kurma_core.errors import HostError, UsageError
+from kurma_core.errors import DaemonGoneError, HostError, UsageError
+from kurma_core.hookspecs import Stdio
 from kurma_core.version import VERSION
 
 Serve = Callable[[], RemoteClient]
@@ -279,6 +282,22 @@ def test_of_very_many_notes_the_first_are_let_go_of() -> None:
     assert [line["text"] for line in sent[1:-1]] == [str(number) for number in range(500, 1500)]
     ours.close()
     theirs.close()
+
+
+def test_what_a_daemon_said_before_it_closed_a_stream_is_heard() -> None:
+    """Whoever lends, or says, something meanwhile finds the connection closed, and reads why."""
+    ours, theirs = socket.socketpair()
+    error = {"kind": "UsageError", "message": "it is stopped", "hint": None, "exitCode": 2, "data": {}}
+    with theirs:
+        theirs.sendall(frame(MESSAGE, json.dumps({"is": "error", "error": error}).encode()))
+    with Stream(Connection(ours, "kurmad.sock"), lambda message: None) as stream:
+        stream.lend(Stdio(0, 1, 2))
+        stream.say(**{"is": "stop", "force": False})
+        stream.receive()
+        with pytest.raises(UsageError, match="it is stopped"):
+            list(stream.frames())
+        with pytest.raises(DaemonGoneError):
+            stream.receive()
 
 
 def test_whoever_has_gone_is_told_nothing() -> None:
