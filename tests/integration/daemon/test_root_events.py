@@ -77,7 +77,7 @@ def test_a_pod_that_is_adopted_says_so(kurmad, ask):
 
 
 def watching(daemon):
-    """How many inotify instances it has: one is for the directory of pods."""
+    """How many inotify instances it has."""
     found = 0
     for fd in os.listdir(f"/proc/{daemon.process.pid}/fd"):
         with contextlib.suppress(FileNotFoundError):
@@ -85,10 +85,17 @@ def watching(daemon):
     return found
 
 
+def at_rest(daemon):
+    """The same, once it has told of its start: it watches all by then that it watches by itself."""
+    house = daemon.house
+    until(lambda: list(house.client.events(0, subjects=["daemon"]))[-1].detail["pid"] == daemon.process.pid)
+    return watching(daemon)
+
+
 def test_many_follow_and_hear_at_once_and_are_let_go(kurmad, ask):
     daemon = kurmad()
     house, heard = daemon.house, [[] for _ in range(5)]
-    since = house.client.journal.last()
+    since, before = house.client.journal.last(), at_rest(daemon)
 
     def collect(into):
         for event in ask(daemon).events(since, follow=True, kinds=["removed"]):
@@ -101,11 +108,11 @@ def test_many_follow_and_hear_at_once_and_are_let_go(kurmad, ask):
     threads = [threading.Thread(target=follow, args=(into,)) for into in heard]
     for thread in threads:
         thread.start()
-    until(lambda: watching(daemon) == 2)
+    until(lambda: watching(daemon) == before + 1)
     record = house.client.prepare(house.request("true"))
     house.client.rm(record.uuid)
     until(lambda: all(of(into, record.uuid) == ["removed"] for into in heard))
-    assert watching(daemon) == 2  # one for all of them
+    assert watching(daemon) == before + 1  # one for all of them
     # Its end is told: who wants to hear more goes on from the last number.
     assert daemon.end() == 0
     for thread in threads:
@@ -117,7 +124,7 @@ def test_server_sent_events_go_on_from_the_last_one(kurmad, ask):
     daemon = kurmad()
     house = daemon.house
     record = house.client.prepare(house.request("true"))
-    last = house.client.journal.last()
+    last, before = house.client.journal.last(), at_rest(daemon)
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(10)
         connection.connect(daemon.socket)
@@ -137,7 +144,7 @@ def test_server_sent_events_go_on_from_the_last_one(kurmad, ask):
         while b"event: removed" not in data:
             data += connection.recv(65536)
     # Who went away is not waited for: nobody watches the journal any more.
-    until(lambda: watching(daemon) == 1)
+    until(lambda: watching(daemon) == before)
 
 
 @pytest.mark.parametrize("by", ["local", None])
