@@ -14,7 +14,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -170,12 +170,13 @@ def _handler(front: Front) -> type[http.server.BaseHTTPRequestHandler]:
                 self._say(200, {}, json.dumps({"token": token, "expires_in": 60}).encode())
 
         def _hand_on(self, path: str, authorization: str) -> None:
-            connection = http.client.HTTPConnection(front.target, timeout=20)
             names = ("Accept", "Range")
-            connection.request("GET", path, headers={n: self.headers[n] for n in names if n in self.headers})
-            answer = connection.getresponse()
-            body = front.change(path, answer.read())
-            connection.close()
+            wanted = {name: self.headers[name] for name in names if name in self.headers}
+            # The registry may be gone by now, where a test has held us back.
+            with closing(http.client.HTTPConnection(front.target, timeout=20)) as connection:
+                connection.request("GET", path, headers=wanted)
+                answer = connection.getresponse()
+                body = front.change(path, answer.read())
             start = int((self.headers.get("Range") or "bytes=0-").removeprefix("bytes=").rstrip("-"))
             kept = ("Content-Type", "Content-Range", "Location", "Docker-Content-Digest")
             headers = {name: answer.headers[name] for name in kept if name in answer.headers}
