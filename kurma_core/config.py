@@ -168,6 +168,7 @@ class Config:
     :param trustedkeys: directories, weakest first; keys are added to the last (K1).
     :param host_image_digests: digest by locator (K5).
     :param grants: by name (X6).
+    :param waiting_stagers: how many a daemon keeps started for pods to come.
     :param origins: where each value comes from, by dotted path: a file, ``default`` or ``command line``.
     :param values: the whole as JSON, as a file could say it; what ``kurma config show`` prints.
     """
@@ -189,6 +190,7 @@ class Config:
     grants: Mapping[str, GrantConfig]
     initial_pods: tuple[InitialPodConfig, ...]
     prefetch_images: tuple[str, ...]
+    waiting_stagers: int
     registries: RegistriesConfig
     limits: LimitsConfig
     userns: str
@@ -398,6 +400,7 @@ def _config(values: dict[str, Json], origins: dict[str, str], directory: str, fi
         grants=MappingProxyType({name: _grant(name, item, origins) for name, item in values["grants"].items()}),
         initial_pods=_initial_pods(values["initial_pods"], origins),
         prefetch_images=tuple(values["prefetch_images"]),
+        waiting_stagers=values["daemon"]["waiting_stagers"],
         registries=RegistriesConfig(
             insecure=tuple(registries["insecure"]),
             mirrors=MappingProxyType({name: tuple(hosts) for name, hosts in registries["mirrors"].items()}),

@@ -145,6 +145,12 @@ def _count(value: Json) -> int:
     return value
 
 
+def _few(value: Json) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 100:
+        raise ValueError(value)
+    return value
+
+
 def _ratio(value: Json) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
         raise ValueError(value)
@@ -262,6 +268,7 @@ SHAPES: Mapping[str, tuple[str, Callable[[Json], Json]]] = {
     "paths": ("a list of absolute paths", _list_of("an absolute path", _path)),
     "boolean": ("true or false", _boolean),
     "count": ("a whole number from 1 on", _count),
+    "few": ("a whole number from 0 to 100", _few),
     "ratio": ("a number above 0", _ratio),
     "duration": ("a time: seconds, or text such as 500ms, 30s, 1h30m", duration),
     "size": ("a size: bytes, or text such as 10Mi, 1G", size),
@@ -435,6 +442,13 @@ SCHEMA: tuple[Key, ...] = (
         "pods that kurmad keeps running: locators of images, and pod templates with a `name`",
     ),
     Key("prefetch_images", "texts", [], "locators of images that kurmad fetches, in the background"),
+    Key(
+        "daemon",
+        "section",
+        {},
+        "kurmad",
+        keys=(Key("waiting_stagers", "few", 2, "stagers that it keeps started, for pods to come; 0: none"),),
+    ),
     Key(
         "plugins",
         "section",

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from kurma_core.daemon.operations import Call
     from kurma_core.daemon.owners import Running
     from kurma_core.daemon.streams import Stream
+    from kurma_core.daemon.supply import Begun
     from kurma_core.hookspecs import CallInProcess
     from kurma_core.models import LogText
     from kurma_core.pods.request import PodRequest
@@ -36,10 +37,12 @@ def run(call: Call, request: PodRequest) -> Json:
     """Prepares and runs it; how it has ended."""
     front = _Front(call)
     with Caller(call, shown=False, left=front.left, told=front.told) as caller:
-        record = call.client.prepare(request, operation.current().progress())
+        begun = call.daemon.supply.begin(request, operation.current().progress())
+        record = begun.record
         try:
-            front.tell_prepared(record.to_json())
-            return front.run(record.uuid, caller)
+            with begun:
+                front.tell_prepared(record.to_json())
+                return front.run(record.uuid, caller, begun)
         finally:
             if request.ephemeral and not front.up:
                 _remove(call, record.uuid)
@@ -84,13 +87,18 @@ class _Front:
             with self._call.cancellation.waking(self._go.set):
                 self._go.wait()
 
-    def run(self, reference: str, caller: Caller) -> Json:
+    def run(self, reference: str, caller: Caller, begun: Begun | None = None) -> Json:
         with contextlib.ExitStack() as stack:
             running = self._call.daemon.launch(
-                reference, caller.stdio, lambda running: self._is_up(running, caller, stack)
+                reference,
+                caller.stdio,
+                lambda running: self._is_up(running, caller, stack),
+                readied=None if begun is None else begun.readied,
             )
             caller.started()
             self._stream.tell({"is": "running", "name": running.pod.name})
+            if begun is not None:
+                begun.up()
             self._send_logs(running)
             return running.wait().to_json()
 

@@ -147,7 +147,7 @@ class Initial:
                 _LOG.info("initial pod %s is replaced: it, or an image of it, has changed", document.name)
                 self._remove(uuid)
         if current is None:
-            current = self._daemon.client.prepare(_request(entry, template)).uuid
+            current = self._daemon.run(_request(entry, template)).uuid
         aim.found = current
         state = self._daemon.manager.store.directory(current).read_state()["state"]
         if state == "prepared":

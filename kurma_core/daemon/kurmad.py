@@ -10,6 +10,7 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
+from kurma_core.cancellation import shielded
 from kurma_core.client import Settings, connect_here, socket_path
 from kurma_core.client.starting import LOCK as START_LOCK
 from kurma_core.config import load
@@ -37,6 +38,7 @@ from kurma_core.daemon.reload import changed, with_fixed
 from kurma_core.daemon.restarts import Restarts
 from kurma_core.daemon.server import Server
 from kurma_core.daemon.service import Told
+from kurma_core.daemon.supply import Supply
 from kurma_core.errors import KurmaError
 from kurma_core.hookspecs import Stdio
 from kurma_core.version import VERSION
@@ -46,9 +48,12 @@ if TYPE_CHECKING:
 
     from kurma_core.client.local import LocalClient
     from kurma_core.config import Config
+    from kurma_core.hookspecs import Progress
     from kurma_core.linux.service_manager import Service
     from kurma_core.models import PodRecord
     from kurma_core.pods.manager import PodManager
+    from kurma_core.pods.readied import Readied
+    from kurma_core.pods.request import PodRequest
 
 _LOG = logging.getLogger("kurmad")
 #: Seconds that pods have at the daemon's end, besides what their apps and their handlers may take.
@@ -84,6 +89,7 @@ class Daemon:
         self.client: LocalClient = connect_here(own, config)
         self.owners = Owners(lambda: self.manager, self._ended)
         self.restarts = Restarts(lambda: self.manager, lambda uuid: self.launch(uuid, again=True))
+        self.supply = Supply(lambda: self.client)
         self.recovery = Recovery(lambda: self.manager, self.owners, self.restarts.look)
         self.initial = Initial(self, self.recovery.done)
         dispatcher = Dispatcher(self)
@@ -110,17 +116,19 @@ class Daemon:
         up: Callable[[Running], None] = lambda running: None,
         *,
         again: bool = False,
+        readied: Readied | None = None,
     ) -> Running:
         """Starts a pod that the daemon owns.
 
         :param stdio: None: it has nothing to read, and nobody to write to but its logs.
         :param up: see :meth:`Owners.launch`.
         :param again: by its policy.
+        :param readied: what it was prepared with: see :meth:`Supply.begin`.
         """
         null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC) if stdio is None else -1
         try:
-            begin = time.monotonic()
-            running = self.owners.launch(reference, stdio or Stdio(null, null, null), up, again=again)
+            given, begin = stdio or Stdio(null, null, null), time.monotonic()
+            running = self.owners.launch(reference, given, up, again=again, readied=readied)
             self.metrics.started(time.monotonic() - begin)
             return running
         except KurmaError:
@@ -131,6 +139,22 @@ class Daemon:
         finally:
             if null >= 0:
                 os.close(null)
+
+    def run(self, request: PodRequest, progress: Progress | None = None) -> Running:
+        """Prepares a pod and starts it, of what is there for pods to come if it fits.
+
+        :raises KurmaError: it could not be prepared, and nothing is left; or it could not be started: see
+            :meth:`PodManager.start`.
+        """
+        begun = self.supply.begin(request, progress)
+        try:
+            with begun:
+                return self.launch(begun.record.uuid, readied=begun.readied)
+        except BaseException:
+            if request.ephemeral:
+                with shielded(), contextlib.suppress(KurmaError):
+                    self.manager.remove(begun.record.uuid)
+            raise
 
     def _ended(self, record: PodRecord) -> None:
         if self.manager.is_ephemeral(record.uuid):
@@ -166,6 +190,7 @@ class Daemon:
             self.owners.start()
             self.server.start()
             self.recovery.start()
+            self.supply.start()
             _LOG.info("serves %s at %s", self.config.state_dir, self._path)
             self.client.journal.tell("daemon", "started", None, "kurmad", {"pid": os.getpid(), "version": VERSION})
             self.told.ready(self._status())
@@ -260,6 +285,7 @@ class Daemon:
         self.initial.close()
         self.recovery.close()
         self.restarts.close()
+        self.supply.close()
         if self._stop_pods:
             self.owners.stop_all(2 * self.config.stop_timeout + _STOPPING)
         self.owners.close()
@@ -286,6 +312,9 @@ class Daemon:
             client = self.client.successor(self.config)
             client.warm()
             self.client = client
+            self.supply.refresh()
+        else:
+            self.supply.look()
         self.client.journal.tell("daemon", "reloaded", None, "kurmad", {"pid": os.getpid()})
         # In any case: images that initial pods name may be others by now.
         self.initial.reconcile()

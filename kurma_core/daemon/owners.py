@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kurma_core.models import PodRecord
     from kurma_core.pods.manager import PodManager
     from kurma_core.pods.owned import OwnedPod
+    from kurma_core.pods.readied import Readied
 
 _LOG = logging.getLogger("kurmad")
 #: Pods that are taken down at a time.
@@ -179,14 +180,15 @@ class Owners:
         up: Callable[[Running], None] = lambda running: None,
         *,
         again: bool = False,
+        readied: Readied | None = None,
     ) -> Running:
         """Starts a pod and owns it.
 
         :param up: called once the pod is up, and before anybody looks whether it has ended.
-        :param again: see :meth:`PodManager.start`.
+        :param readied: and ``again``: see :meth:`PodManager.start`.
         :raises KurmaError: see :meth:`PodManager.start`.
         """
-        return self.take(self._manager().start(reference, stdio, again=again), up)
+        return self.take(self._manager().start(reference, stdio, readied=readied, again=again), up)
 
     def take(self, pod: OwnedPod, up: Callable[[Running], None] = lambda running: None) -> Running:
         """Owns a pod that is up."""

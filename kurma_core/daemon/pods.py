@@ -34,10 +34,20 @@ def pods(call: Call) -> Json:
     return [record.to_json() for record in call.client.pods()]
 
 
-@op("POST", "/v1/pods", "Prepare a pod.", body="PodRequest", result="Pod", given_up=True)
+@op(
+    "POST",
+    "/v1/pods",
+    "Prepare a pod.",
+    query=(Query("start", "flag", "and start it; it runs on by itself", default=False),),
+    body="PodRequest",
+    result="Pod",
+    given_up=True,
+)
 def pod_prepare(call: Call) -> Json:
-    request = request_json.from_json(call.body)
-    return call.client.prepare(request, operation.current().progress()).to_json()
+    request, progress = request_json.from_json(call.body), operation.current().progress()
+    if call.query["start"]:
+        return call.client.pod(call.daemon.run(request, progress).uuid).to_json()
+    return call.client.prepare(request, progress).to_json()
 
 
 @op("GET", "/v1/pods/{pod}", "Show a pod.", rights="read", result="Pod")

@@ -85,8 +85,11 @@ class PodFinder:
         return self._record(directory)
 
     def used_images(self) -> set[str]:
-        """IDs of the images that any pod of the store names, and of all in those whose stagers are up."""
+        """IDs of the images that any pod of the store names, and of all in those whose stagers are up, or wait."""
         used: set[str] = set()
+        for directory in self.store.reserved().values():
+            with contextlib.suppress(KurmaError, OSError):
+                used.update(filter(None, [directory.read_state().get("stagerImage")]))
         for uuid in self.store.uuids():
             directory = self.store.directory(uuid)
             # Nothing can be known of a broken one, and it can never run again; its stager may be up all the same.

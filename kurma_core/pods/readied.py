@@ -17,12 +17,17 @@ from typing import TYPE_CHECKING, Any, cast
 from kurma_core.errors import HostError, KurmaError, PodNotFoundError, StagerError
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.networking.joined import pin_path
+from kurma_core.pods.id_ranges import ANNOTATION as USERNS
 from kurma_core.pods.launch import READIED
+from kurma_core.pods.namespaces import NAME as NAMESPACES
+from kurma_core.staging.starting import WAITS
 from kurma_core.staging.waiting import WaitingPlace
 
 if TYPE_CHECKING:
+    from kurma_core.config import Config
     from kurma_core.pod_store import PodDirectory
     from kurma_core.pods.document import PodDocument
+    from kurma_core.pods.request import PodRequest
     from kurma_core.pods.services import Services
     from kurma_core.staging.waiting import WaitingStager
 
@@ -80,6 +85,21 @@ class Readied:
         self.waiting.printed_to(self.directory.file("stager"))
         return self.directory
 
+    def release(self) -> None:
+        """The pod that was prepared of it is not started now: it is as any other that was prepared, and nobody's.
+        Nothing once it was started.
+
+        :raises KurmaError: something is left; it is on record, and taken away by whoever comes by.
+        """
+        if self.lock < 0:
+            return
+        try:
+            self.waiting.discard()
+            undo(self._services, self.uuid)
+            self.directory.change_state(steps=[])
+        finally:
+            os.close(self.taken())
+
     def withdraw(self) -> int:
         """Ends the stager, and undoes all but the directory. :returns: the lock, the caller's now.
 
@@ -109,6 +129,37 @@ class Readied:
             os.close(self.taken())
 
 
+def waits(services: Services, stager: str) -> bool:
+    """Whether that stager can wait for its pod; its image is made, or fetched, if need be.
+
+    :raises KurmaError: there is no such stager, or its image cannot be had.
+    """
+    if not hasattr(services.stagers.get(stager), "start_waiting"):
+        return False
+    return services.stagers.image(stager, files=False).manifest.annotation(WAITS) == "true"
+
+
+def fit_for(request: PodRequest, config: Config) -> bool:
+    """Whether a pod as it is asked for can be made of one for the configuration's stager, as far as that can be
+    told before its images are known (see :meth:`Readied.fits`)."""
+    pod = request.template.pod
+    if request.networks is not None:
+        networks = {one.name for one in request.networks}
+    else:
+        networks = {text.partition(",")[0].partition(":")[0] for text in request.template.networks or ()}
+    given = [*request.isolators, *(pair for one in request.overrides.values() for pair in one.isolators)]
+    isolators = {isolator.name for isolator in pod.isolators} | {name for name, _ in given}
+    isolators |= {isolator.name for app in pod.apps if app.app for isolator in app.app.isolators}
+    return (
+        request.uuid is None
+        and request.interactive is None
+        and request.stager in (None, config.stager)
+        and (request.userns or pod.annotation(USERNS) or config.userns) == "none"
+        and "host" not in networks
+        and NAMESPACES not in isolators
+    )
+
+
 def ready(services: Services, stager: str) -> Readied:
     """Makes one, whose stager may still be on its way to where it waits.
 
@@ -133,6 +184,12 @@ def ready(services: Services, stager: str) -> Readied:
         for name in ("pod", "stager"):
             os.mkdir(directory.file(name), 0o700)
         waiting = driver.start_waiting(WaitingPlace(directory.file("stager"), cgroup, path, own=directory.path))
+        # Its image is used, as that of a pod's stager (see used_images).
+        try:
+            directory.change_state(stagerImage=waiting.image)
+        except BaseException:
+            waiting.discard()
+            raise
     except BaseException:
         # What cannot be undone stays on record.
         with suppress(KurmaError):

@@ -42,7 +42,9 @@ def whose(pod, paths, ours):
     :param paths: of its cgroups.
     :param ours: this run's directory for temporary files.
     """
-    if any(glob.glob(f"{ours}/{'*/' * depth}pods/{pod}") for depth in range(1, 5)):
+    # Those to come have another name until then.
+    places = (f"{'*/' * depth}pods/{name}" for depth in range(1, 5) for name in (pod, f".half-{pod}.*"))
+    if any(glob.glob(f"{ours}/{place}") for place in places):
         return "ours"
     for path in paths:
         for directory, _, _ in os.walk(path):
@@ -53,7 +55,8 @@ def whose(pod, paths, ours):
 
 def _has_mounted(pod, pid):
     roots = [line.split()[3] for line in _lines(f"/proc/{pid}/mountinfo")]
-    return any(f"/pods/{pod}/" in root and not root.endswith("//deleted") for root in roots)
+    found = (root for root in roots if f"/pods/{pod}/" in root or f"/pods/.half-{pod}." in root)
+    return any(not root.endswith("//deleted") for root in found)
 
 
 def _lines(path):

@@ -1,0 +1,292 @@
+"""Stagers that a daemon keeps started for pods to come: who gets them, who does not, and what becomes of them."""
+
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from kurma_core.client.wire import Connection
+from kurma_core.daemon.supply import Supply
+from kurma_core.errors import KurmaError
+from kurma_core.hookspecs import Stdio
+from kurma_core.linux.cgroups import CgroupTree
+from kurma_core.models import NetworkRequest
+from kurma_core.pods import request_json
+from kurma_core.value import replace
+from tests.integration.pods.support import alive, until
+
+pytestmark = pytest.mark.root
+
+
+def waiting(house):
+    """By UUID, the processes of those that wait."""
+    found = {}
+    for uuid, directory in house.client._services.store.reserved().items():
+        try:
+            if "stagerImage" in directory.read_state():
+                found[uuid] = CgroupTree(f"kurma/{uuid}").pids()
+        except (KurmaError, OSError):
+            continue  # it becomes a pod just now, or goes
+    return found
+
+
+def full(house, count=2):
+    """Those that wait, once there are so many."""
+    until(lambda: len([1 for pids in waiting(house).values() if pids]) == count, f"{count} stagers that wait", 20)
+    return waiting(house)
+
+
+def left(house, uuid):
+    found = [path for path in CgroupTree(f"kurma/{uuid}").directories() if os.path.exists(path)]
+    places = (f"/run/netns/kurma-{uuid}", f"{house.state}/networks/pods/{uuid}")
+    found += [path for path in places if os.path.lexists(path)]
+    return found + [name for name in os.listdir(f"{house.state}/pods") if uuid in name]
+
+
+def begin(daemon, apps="exec sleep 1000", **options):
+    """A pod that was made and started by one request."""
+    body = json.dumps(request_json.to_json(daemon.house.request(apps, **options)), default=dict).encode()
+    with Connection.open(daemon.socket) as connection:
+        headers = {"Content-Type": "application/json"}
+        answer = connection.request("POST", "/v1/pods?start=true", body, headers)
+        pod = json.loads(answer.read())
+    assert answer.status == 200, pod
+    return pod
+
+
+def stager_of(house, pod):
+    return house.client._services.store.directory(pod["uuid"]).read_state()["stager"]["pid"]
+
+
+@pytest.fixture
+def filled(kurmad, make_house):
+    """A daemon whose first pod has been started and has gone: stagers wait."""
+
+    def make(config=None, count=2):
+        daemon = kurmad(house=make_house({"stop_timeout": 3, **(config or {})}))
+        begin(daemon, "true", ephemeral=True)
+        full(daemon.house, count)
+        return daemon
+
+    return make
+
+
+def test_pods_take_those_that_wait_and_others_take_their_places(filled, ask):
+    """Both ways: on its own, and in the foreground."""
+    daemon = filled()
+    house, there = daemon.house, full(daemon.house)
+    before = time.monotonic()
+    pod = begin(daemon)
+    assert pod["uuid"] in there
+    stager = stager_of(house, pod)
+    assert stager in there[pod["uuid"]]
+    ticks = os.sysconf("SC_CLK_TCK")
+    with open(f"/proc/{stager}/stat") as file:
+        assert int(file.read().rpartition(")")[2].split()[19]) / ticks < before
+    there = full(house)
+    assert pod["uuid"] not in there
+    null, lines = os.open("/dev/null", os.O_RDWR), []
+    record = ask(daemon).run(house.request("echo here; exit 4"), Stdio(null, null, null), lines.append)
+    os.close(null)
+    assert record.uuid in there
+    assert (record.exit_code, [line.text for line in lines]) == (4, [b"here"])
+    assert record.uuid not in full(house)
+    ask(daemon).stop(pod["uuid"], force=True)
+    assert stager not in [pid for pids in waiting(house).values() for pid in pids]
+
+
+def test_none_is_shared(filled):
+    daemon = filled({"daemon": {"waiting_stagers": 3}}, 3)
+    pods, failed = [], []
+
+    def one():
+        try:
+            pods.append(begin(daemon))
+        except BaseException as error:
+            failed.append(error)
+            raise
+
+    threads = [threading.Thread(target=one) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    stagers = {stager_of(daemon.house, pod) for pod in pods}
+    assert len(stagers) == len({pod["uuid"] for pod in pods}) == 20
+    there = full(daemon.house, 3)
+    assert not set(there) & {pod["uuid"] for pod in pods}
+    assert not stagers & {pid for pids in there.values() for pid in pids}
+    for pod in pods:
+        daemon.house.client.stop(pod["uuid"], force=True)
+
+
+def test_what_does_not_fit_leaves_them_alone(filled):
+    daemon = filled()
+    there = full(daemon.house)
+    for options in (
+        {"networks": (NetworkRequest("host"),)},
+        {"interactive": "main"},
+        {"userns": "auto"},
+        {"uuid": "12345678-1234-4234-8234-123456789abc"},
+    ):
+        pod = begin(daemon, "true", ephemeral=True, **options)
+        assert pod["uuid"] not in there
+        assert set(waiting(daemon.house)) == set(there)
+    body = json.dumps({**request_json.to_json(daemon.house.request("true")), "name": "no Name"}, default=dict)
+    with Connection.open(daemon.socket) as connection:
+        headers = {"Content-Type": "application/json"}
+        assert connection.request("POST", "/v1/pods?start=true", body.encode(), headers).status >= 400
+    assert set(waiting(daemon.house)) == set(there)
+    assert begin(daemon, "true")["uuid"] in there
+
+
+def test_nobody_sees_them(filled, ask):
+    daemon = filled()
+    there, client = full(daemon.house), ask(daemon)
+    with daemon.house.connect() as local:
+        shown = [str(local.network_check()), *local.gc(grace=0, dry_run=True), *local.gc(grace=0)]
+        shown += [record.uuid for one in (local, client) for record in one.pods()]
+        shown += [str(event.to_json()) for event in local.events(0)]
+        for uuid in there:
+            assert not [text for text in shown if uuid in text]
+            with pytest.raises(KurmaError):
+                client.pod(uuid)
+        image = local.stager_build("default").id
+        assert image in local._pods.used_images()
+    assert set(waiting(daemon.house)) == set(there)
+
+
+@pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL and the next one", "SIGKILL and gc"])
+def test_a_daemon_that_ends_leaves_none(filled, kurmad, how):
+    daemon = filled()
+    there = full(daemon.house)
+    if how == "SIGTERM":
+        assert daemon.end() == 0
+    else:
+        daemon.end(signal.SIGKILL)
+        assert [uuid for uuid in there if left(daemon.house, uuid)] == list(there)
+        until(lambda: not [pid for pids in there.values() for pid in pids if alive(pid)], "the stagers' ends")
+        if how.endswith("gc"):
+            daemon.house.client.gc(grace=0)
+        else:
+            kurmad(house=daemon.house)
+            until(lambda: not [uuid for uuid in there if left(daemon.house, uuid)], "what they have left to go")
+    assert [uuid for uuid in there if left(daemon.house, uuid)] == []
+    assert not [pid for pids in there.values() for pid in pids if alive(pid)]
+
+
+def test_one_that_dies_is_replaced(filled):
+    daemon = filled()
+    there = full(daemon.house)
+    uuid = next(iter(there))
+    for pid in there[uuid]:
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: not left(daemon.house, uuid), "what it has left to go")
+    now = full(daemon.house)
+    assert uuid not in now
+    assert len(set(now) & set(there)) == 1
+    assert "no stager waits for a pod: one that waited has ended by itself" in daemon.log.read_text()
+    assert begin(daemon, "true")["uuid"] in now
+
+
+@pytest.mark.parametrize("change", [{"stop_timeout": 4}, {"daemon": {"waiting_stagers": 0}}, None])
+def test_what_was_made_by_another_configuration_goes(filled, change):
+    daemon = filled()
+    there = full(daemon.house)
+    if change is not None:
+        with open(daemon.house.config_file) as file:
+            config = json.load(file)
+        with open(daemon.house.config_file, "w") as file:
+            json.dump({**config, **change}, file)
+    daemon.process.send_signal(signal.SIGHUP)
+    until(lambda: "the configuration was read again" in daemon.log.read_text(), "the reload")
+    if change is None:
+        time.sleep(0.3)
+        assert set(waiting(daemon.house)) == set(there)
+        return
+    until(lambda: not [uuid for uuid in there if left(daemon.house, uuid)], "the old ones to go")
+    count = 0 if "daemon" in change else 2
+    now = full(daemon.house, count)
+    assert (begin(daemon, "true")["uuid"] in now) == bool(count)
+
+
+def test_those_of_another_image_go(make_house, monkeypatch):
+    """The first pod after the change starts by the new image all the same."""
+    house = make_house({"stop_timeout": 3})
+    client = house.client
+    supply = Supply(lambda: client)
+    supply.start()
+    null = os.open("/dev/null", os.O_RDWR)
+
+    def run():
+        with supply.begin(house.request("exec sleep 1000")) as begun:
+            pod = client.manager.start(begun.record.uuid, Stdio(null, null, null), readied=begun.readied)
+        state = client.services.store.directory(pod.uuid).read_state()
+        pod.stop(force=True)
+        pod.finish()
+        pod.close()
+        return pod.uuid, state["stager"]
+
+    try:
+        run()
+        there = full(house)
+        real, new = client.services.stagers.image, "sha512-" + "1" * 128
+        monkeypatch.setattr(client.services.stagers, "image", lambda *a, **o: replace(real(*a, **o), id=new))
+        uuid, stager = run()
+        assert stager["image"] == new
+        assert stager["pid"] not in [pid for pids in there.values() for pid in pids]
+        until(lambda: not [one for one in there if one != uuid and left(house, one)], "the old ones to go")
+        now = full(house)
+        assert not set(now) & set(there)
+        uuid, stager = run()
+        assert stager["pid"] in now[uuid]
+    finally:
+        supply.close()
+        os.close(null)
+    assert waiting(house) == {}
+
+
+_LOOK = """
+for name in mnt uts ipc pid net user cgroup; do readlink /proc/self/ns/$name | sed 's/[0-9]*//g'; done
+readlink /proc/1/ns/net /proc/self/ns/net | sort -u | wc -l
+grep -E '^(Cap|NoNewPrivs|Seccomp:|Uid|Gid|Groups)' /proc/self/status
+cat /proc/self/limits /proc/self/oom_score_adj
+cut -d' ' -f4- /proc/self/mountinfo | sed -E 's/(lower|upper|work)dir=[^, ]*//g; s/[0-9a-f-]{36}/UUID/g' | sort
+sed -E 's/[0-9a-f-]{36}/UUID/g' /proc/self/cgroup
+ls -l /proc/self/fd | wc -l
+ls /proc | grep -c '^[0-9]'
+ip -o link | cut -d: -f2
+env | sort | grep -v -e AC_METADATA_URL -e HOSTNAME
+echo over
+"""
+
+
+def test_a_pod_is_as_isolated_as_any_other(filled, kurmad, make_house):
+    """What an app sees of itself: its namespaces, mounts, cgroups, capabilities, limits, descriptors."""
+    seen = []
+    for ordinary in (False, True):
+        config = {"stop_timeout": 3, "daemon": {"waiting_stagers": 0}}
+        daemon = kurmad(house=make_house(config)) if ordinary else filled()
+        there = waiting(daemon.house)
+        pod = begin(daemon, _LOOK + "exec sleep 1000")
+        assert (pod["uuid"] in there) == (not ordinary)
+        log = Path(daemon.house.client.services.store.directory(pod["uuid"]).file("pod/logs/main.log"))
+        until(lambda log=log: log.exists() and "F over" in log.read_text(), "its output")
+        lines = [line.split(" ", 3)[3] for line in log.read_text().splitlines()]
+        kinds = ("mnt", "uts", "ipc", "pid", "net")
+        pids = CgroupTree(f"kurma/{pod['uuid']}").pids()
+        app = next(pid for pid in pids if os.readlink(f"/proc/{pid}/exe").endswith("/busybox"))
+        assert not {os.readlink(f"/proc/{app}/ns/{kind}") for kind in kinds} & {
+            os.readlink(f"/proc/self/ns/{kind}") for kind in kinds
+        }
+        # And which programs run in its cgroup.
+        seen.append((lines, sorted(os.path.basename(os.readlink(f"/proc/{pid}/exe")) for pid in pids)))
+        daemon.house.client.stop(pod["uuid"], force=True)
+        assert daemon.end() == 0
+    assert seen[0] == seen[1]
+    assert "over" in seen[0][0]
