@@ -122,6 +122,20 @@ def put_back(netlink: Netlink, records: NetworkRecords, settings: Settings, brid
             except NetlinkError as error:
                 if error.errno != errno.ENODEV:  # the pod has left meanwhile
                     raise
+    if not bridge.alias:
+        links.tell_of_bridge(netlink, settings, records.id())
+
+
+def forget_unmade(records: NetworkRecords, rules: Rules) -> None:
+    """Takes away what is on record of a network that no pod uses, and of which nothing is in the kernel."""
+    with records.lock(alone=True), Netlink() as netlink:
+        record = records.read()
+        if record is None or records.addresses.taken() or records.publishers():
+            return
+        bridge = netlink.link(record.bridge)
+        made = bridge is not None and links.is_ours(bridge, record.id)
+        if not made and all(network_id != record.id for network_id, _, _ in rules.found()):
+            records.forget()
 
 
 def remove_network(records: NetworkRecords, bridge: str, network: NetworkRules, rules: Rules) -> None:

@@ -86,8 +86,8 @@ class BridgeNetwork:
                 with Netlink() as netlink:
                     if record.former:
                         record = self._retire(netlink, records, settings, record)
-                    bridge, made = links.ensure_bridge(netlink, settings, record.id)
-                    if made:
+                    bridge, new = links.ensure_bridge(netlink, settings, record.id)
+                    if new:
                         self._put_back(netlink, records, settings, bridge)
                     rules = network_rules(record)
                     if self._rules.ensure(rules):
@@ -171,6 +171,19 @@ class BridgeNetwork:
             with records.lock():
                 records.addresses.free(owner)
                 records.withdraw(owner)
+            self._forget_unmade(records)
+
+    def _forget_unmade(self, records: NetworkRecords) -> None:
+        """Of a join that failed before there was anything of the network, nothing stays on record."""
+        record = records.read()
+        if record is None:
+            return
+        with Netlink() as netlink:
+            bridge = netlink.link(record.bridge)
+        if bridge is None or not links.is_ours(bridge, record.id):
+            from kurma_net_bridge.care import forget_unmade
+
+            forget_unmade(records, self._rules)
 
     def check(self, context: AttachmentContext) -> None:
         """:raises NetworkError: the pod is not joined, or not as it was."""

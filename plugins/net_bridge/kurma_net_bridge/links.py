@@ -100,11 +100,11 @@ def find_bridge(netlink: Netlink, settings: Settings, network_id: str) -> Link |
 def ensure_bridge(netlink: Netlink, settings: Settings, network_id: str) -> tuple[Link, bool]:
     """The bridge as it should be: made, or mended where somebody has changed it. Several may do it at once.
 
-    :returns: the bridge, and whether there was none.
+    :returns: the bridge, and whether it is new: until :func:`tell_of_bridge`, also for who comes after one that
+        was killed meanwhile.
     :raises NetworkError: somebody else's interface has its name, or its address.
     """
     link = find_bridge(netlink, settings, network_id)
-    made = link is None
     missing = list(settings.subnets) if link is None else _missing_gateways(netlink, settings, link)
     if missing:
         _refuse_held(netlink, settings, missing)
@@ -116,15 +116,16 @@ def ensure_bridge(netlink: Netlink, settings: Settings, network_id: str) -> tupl
     for subnet in missing:
         _add_address(netlink, link.index, subnet, subnet.gateway)
     change_mtu = settings.mtu is not None and link.mtu != settings.mtu
-    if change_mtu or not link.up or link.mac != bridge_mac(network_id) or not link.alias:
+    if change_mtu or not link.up or link.mac != bridge_mac(network_id):
         netlink.set_link(
-            settings.bridge,
-            up=True,
-            mac=bridge_mac(network_id),
-            mtu=settings.mtu if change_mtu else None,
-            alias=alias(Owner(network_id)),
+            settings.bridge, up=True, mac=bridge_mac(network_id), mtu=settings.mtu if change_mtu else None
         )
-    return link, made
+    return link, not link.alias
+
+
+def tell_of_bridge(netlink: Netlink, settings: Settings, network_id: str) -> None:
+    """It says whose it is: pods that were on one before are on it again."""
+    netlink.set_link(settings.bridge, alias=alias(Owner(network_id)))
 
 
 def held_gateways(netlink: Netlink, bridge: Link, subnets: Iterable[Subnet]) -> list[Subnet]:

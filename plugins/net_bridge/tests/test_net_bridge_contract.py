@@ -304,6 +304,56 @@ class TestBridge(BridgeContract):
             driver.delete(here)
         driver.delete(one)
 
+    def test_a_bridge_whose_maker_was_killed_gets_the_pods_back(self, driver, config, make_pod, monkeypatch):
+        """It had made the bridge, and not put back yet who was on the one before: the next to join does."""
+        one, two, three = (self.context(make_pod(), config) for _ in range(3))
+        address = plain(driver.add(one))[0]
+        output("ip", "link", "del", "kt0")
+
+        def end(*_):
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(links, "restore_port", end)
+            with pytest.raises(KeyboardInterrupt):
+                driver.add(two)
+        driver.add(three)
+        driver.check(one)
+        with listening(one.namespace, address):
+            assert reaches(address, namespace=three.namespace)
+        for each in (one, two, three):
+            driver.delete(each)
+
+    @pytest.mark.parametrize("why", ["an interface kt0 already", "it is not in"])
+    def test_a_join_that_fails_leaves_no_record(self, driver, config, make_pod, state_dir, why):
+        """Where nothing of the network was made: later it would be told as one that is configured no more."""
+        if "already" in why:
+            output("ip", "link", "add", "kt0", "type", "bridge")
+        request = NetworkRequest("mine", ips=("10.9.9.9",) if "not in" in why else ())
+        one = context(make_pod(), config, request=request)
+        with pytest.raises(NetworkError, match=why):
+            driver.add(one)
+        driver.delete(one)
+        assert driver.leaks([], []) == []
+        assert not os.path.exists(f"{state_dir}/networks/mine")
+        if "already" in why:
+            output("ip", "link", "del", "kt0")
+
+    def test_a_network_without_its_bridge_is_on_record_as_long_as_anything_is_there(
+        self, driver, config, make_pod, state_dir
+    ):
+        """Its rules, or another pod."""
+        one, two = (self.context(make_pod(), config) for _ in range(2))
+        driver.add(one)
+        driver.add(two)
+        output("ip", "link", "del", "kt0")
+        for each in (one, two):
+            driver.delete(each)
+            assert os.path.exists(f"{state_dir}/networks/mine/network.json")
+        flush()
+        driver.delete(one)
+        assert not os.path.exists(f"{state_dir}/networks/mine")
+
     def test_a_host_without_ipv6(self, driver, config, monkeypatch):
         driver.status(config)
         monkeypatch.setattr(os.path, "exists", lambda path: path != "/proc/net/if_inet6")

@@ -168,7 +168,7 @@ class CniNetwork:
             known = self._records.read(context)
             try:
                 chain = parse_chain(context.attachment.config)
-                if known is None and not self._installed(chain):
+                if not begun and not self._installed(chain):
                     return  # its programs are not there, and none of them has ever run for this pod
                 chain = self._chain(context.attachment.config, known.version if known else "")
             except NetworkError:

@@ -276,16 +276,17 @@ def test_a_program_that_cannot_be_executed(driver, bin_dir):
         driver.add(context("pod", config("one")))
 
 
-@pytest.mark.parametrize("verb", ["ADD", "DEL"])
-def test_killed_while_a_plugin_is_at_work(driver, script, bin_dir, tmp_path, verb):
+@pytest.mark.parametrize(("verb", "before"), [("ADD", ()), ("ADD", ("two",)), ("DEL", ())])
+def test_killed_while_a_plugin_is_at_work(driver, script, bin_dir, tmp_path, verb, before):
     """kill -9 of Kurma: the plugin goes on. Whoever leaves the network for the pod ends it first, lest it makes
-    something after all has been taken away."""
+    something after all has been taken away. Another of the chain may have joined the pod already."""
+    script("two", LOG + f"echo '{RESULT}'")
     script(
         "one",
         LOG + f"[ $CNI_COMMAND = {verb} ] && [ ! -e {bin_dir}/seen ] && touch {bin_dir}/seen && sleep 30 && "
         f"touch {bin_dir}/late; echo '{RESULT}'",
     )
-    one = context("146d7cef-fbf6-41da-a2f8-eba218597f9c", config("one"))
+    one = context("146d7cef-fbf6-41da-a2f8-eba218597f9c", config(*before, "one"))
     child = os.fork()
     if child == 0:
         with suppress(BaseException):
@@ -303,8 +304,41 @@ def test_killed_while_a_plugin_is_at_work(driver, script, bin_dir, tmp_path, ver
     assert list(driver.mend([], ())) == []
     assert orphans.running(one.pod) == []
     assert not (bin_dir / "late").exists()
-    assert log(bin_dir)[-1].startswith("DEL one")
+    assert [line.split()[:2] for line in log(bin_dir)[-1 - len(before) :]] == [
+        ["DEL", name] for name in ("one", *before)
+    ]
     assert list((tmp_path / "state" / "results").iterdir()) == []
+
+
+def test_nobody_is_looked_for_where_all_have_ended(driver, script, monkeypatch):
+    """A pod that has joined, or failed to, has no plugin at work: all processes of the host are not looked at."""
+    monkeypatch.setattr(orphans, "end", lambda pod: pytest.fail("nobody can be at work"))
+    script("one", f"echo '{RESULT}'")
+    script("two", "[ $CNI_COMMAND = ADD ] && exit 1; exit 0")
+    driver.add(context("pod", config("one", "one")))
+    driver.delete(context("pod", config("one", "one")))
+    with pytest.raises(NetworkError):
+        driver.add(context("pod", config("one", "two")))
+    driver.delete(context("pod", config("one", "two")))
+
+
+def test_leaving_without_the_programs(driver, script, bin_dir, tmp_path):
+    """Nothing to leave where none of them has run for the pod; else it is told what is missing, and stays."""
+    one = context("pod", config("one"))
+    driver.delete(one)
+    assert not (tmp_path / "state" / "results").exists()
+    path = script("one", f"echo '{RESULT}'")
+    driver.add(one)
+    os.unlink(path)
+    (record,) = (tmp_path / "state" / "results").iterdir()
+    for text in (record.read_text(), "torn"):
+        record.write_text(text)
+        with pytest.raises(NetworkError, match='needs the CNI plugin "one"'):
+            driver.delete(one)
+        assert record.exists()
+    script("one", f"echo '{RESULT}'")
+    driver.delete(one)
+    assert not record.exists()
 
 
 # --- records and files -----------------------------------------------------------------------------------------
