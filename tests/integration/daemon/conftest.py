@@ -16,7 +16,9 @@ from tests.integration.pods.conftest import (  # noqa: F401 (fixtures)
     busybox_image,
     foreign,
     make_house,
+    served,
     session_state,
+    way,
 )
 
 _FRAGILE = os.path.join(os.path.dirname(__file__), "fragile.py")

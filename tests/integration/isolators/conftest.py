@@ -7,7 +7,9 @@ from tests.integration.pods.conftest import (
     foreign,
     house,
     make_house,
+    served,
     session_state,
+    way,
 )
 
 __all__ = [
@@ -18,6 +20,8 @@ __all__ = [
     "kurma",
     "kurma_command",
     "make_house",
+    "served",
     "session_state",
     "sleeping",
+    "way",
 ]
