@@ -28,7 +28,7 @@ def main():
         runner.die = lambda: wait(request["pause"])
     if request.get("fault"):
         runner.break_function(*request["fault"])
-    with connect(Settings(request["config"], request["state"])) as client:
+    with connect(Settings(request["config"], request["state"], host="local")) as client:
         try:
             if request["do"] == "add":
                 client.app_add(request["pod"], PodRequest(PodTemplate.parse(request["template"])))
