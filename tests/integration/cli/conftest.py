@@ -75,6 +75,8 @@ def kurmad_command(kurma_command: Command, tmp_path_factory: pytest.TempPathFact
     """The same, on a state directory of its own that a kurmad serves."""
     directory = tmp_path_factory.mktemp("kurmad-cli")
     command = Command(directory, kurma_command.image)
+    # No pods to come: they would outlast the test that has them made.
+    (directory / "kurma.json").write_text('{"daemon": {"waiting_stagers": 0}}')
     command.out("stager", "build", "default")
     with open(f"{directory}/kurmad.log", "wb") as log:
         daemon = subprocess.Popen([*KURMA, "daemon"], env=command.environment, stderr=log)
