@@ -22,10 +22,22 @@ def of(events, uuid):
     return [event.kind for event in events if event.id == uuid]
 
 
+def last_behind_start(daemon):
+    """The last event's number, once the daemon has told of its start: it answers some time before that."""
+    client = daemon.house.client
+
+    def told():
+        starts = client.events(0, subjects=["daemon"], kinds=["started"])
+        return any(event.detail["pid"] == daemon.process.pid for event in starts)
+
+    until(told, "the daemon's word of its start")
+    return client.journal.last()
+
+
 def test_the_life_of_a_pod_is_told_with_and_without_a_daemon(kurmad, ask):
     daemon = kurmad()
     client, house = ask(daemon), daemon.house
-    since = house.client.journal.last()
+    since = last_behind_start(daemon)
     record, _ = house.run("exit 3")  # in the foreground of this process
     ours = client.prepare(house.request("sleep 1000"))
     house.client.pod(ours.uuid)
@@ -52,7 +64,7 @@ def test_numbers_go_on_over_restarts_of_the_daemon_and_ends_meanwhile_are_told(k
     client = ask(daemon)
     record = client.prepare(house.request("while [ ! -e /tmp/end ]; do sleep 0.05; done; exit 7"))
     client._ask("POST", ("pods", record.uuid, "start"))
-    since = house.client.journal.last()
+    since = last_behind_start(daemon)
     daemon.end(signal.SIGKILL)
     house.enter(record.uuid, "touch", "/tmp/end")
     another = kurmad(house=house)
@@ -60,6 +72,7 @@ def test_numbers_go_on_over_restarts_of_the_daemon_and_ends_meanwhile_are_told(k
     until(lambda: client.pod(record.uuid).state == "stopped")
     told = until(lambda: [e for e in client.events(since) if (e.id, e.kind) == (record.uuid, "stopped")])
     assert told[0].detail["exitCode"] == 7
+    last_behind_start(another)
     daemons = [event for event in client.events(since) if event.subject == "daemon"]
     assert [(event.kind, event.detail["pid"]) for event in daemons] == [("started", another.process.pid)]
     assert another.end() == 0
@@ -85,17 +98,11 @@ def watching(daemon):
     return found
 
 
-def at_rest(daemon):
-    """The same, once it has told of its start: it watches all by then that it watches by itself."""
-    house = daemon.house
-    until(lambda: list(house.client.events(0, subjects=["daemon"]))[-1].detail["pid"] == daemon.process.pid)
-    return watching(daemon)
-
-
 def test_many_follow_and_hear_at_once_and_are_let_go(kurmad, ask):
     daemon = kurmad()
     house, heard = daemon.house, [[] for _ in range(5)]
-    since, before = house.client.journal.last(), at_rest(daemon)
+    since = last_behind_start(daemon)
+    before = watching(daemon)  # by itself: by then that is all
 
     def collect(into):
         for event in ask(daemon).events(since, follow=True, kinds=["removed"]):
@@ -123,8 +130,10 @@ def test_many_follow_and_hear_at_once_and_are_let_go(kurmad, ask):
 def test_server_sent_events_go_on_from_the_last_one(kurmad, ask):
     daemon = kurmad()
     house = daemon.house
+    last_behind_start(daemon)
+    before = watching(daemon)
     record = house.client.prepare(house.request("true"))
-    last, before = house.client.journal.last(), at_rest(daemon)
+    last = house.client.journal.last()
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(10)
         connection.connect(daemon.socket)
@@ -151,8 +160,7 @@ def test_server_sent_events_go_on_from_the_last_one(kurmad, ask):
 def test_the_command_prints_them(kurmad, by):
     daemon = kurmad()
     house = daemon.house
-    until(lambda: list(house.client.events(0, subjects=["daemon"]))[-1].detail["pid"] == daemon.process.pid)
-    since = str(house.client.journal.last())
+    since = str(last_behind_start(daemon))
     words = [sys.executable, "-m", "kurma_core.cli.main", "--dir", house.state, "--config", house.config_file]
     words += ["--host", by or f"unix:{daemon.socket}", "events", "--format", "json"]
     with subprocess.Popen([*words, "--since", since], stdout=subprocess.PIPE, text=True) as following:
