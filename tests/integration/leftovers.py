@@ -111,6 +111,6 @@ def state():
     return (
         mounts()
         | {f"network namespace {name}" for name in names("/run/netns")}
-        | {f"link {name}" for name in names("/proc/sys/net/ipv4/conf") if name.startswith(("veth", "kv"))}
+        | {f"link {name}" for name in names("/proc/sys/net/ipv4/conf") if name.startswith(("veth", "kv", "kurma"))}
         | children()
     )

@@ -41,6 +41,16 @@ def in_pod(pod):
         process.communicate()
 
 
+def test_a_network_is_noticed():
+    """The bridge of a default network stays when its pods have gone."""
+    subprocess.run(["ip", "link", "add", "kurma-0badcafe", "type", "bridge"], check=True)
+    try:
+        assert "link kurma-0badcafe" in leftovers.state()
+    finally:
+        subprocess.run(["ip", "link", "delete", "kurma-0badcafe"], check=True)
+    assert "link kurma-0badcafe" not in leftovers.state()
+
+
 def made(path):
     path.mkdir(parents=True)
     return str(path)

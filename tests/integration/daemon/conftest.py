@@ -1,5 +1,6 @@
 """A kurmad of its own for a test, on a state directory whose stager and busybox image are there already."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -74,9 +75,19 @@ def kurmad(make_house):  # noqa: F811
         return daemon
 
     yield make
-    for daemon in made:
-        if daemon.process.poll() is None:
+    with contextlib.ExitStack() as stack:
+        for daemon in made:
+            stack.callback(ended, daemon)
+
+
+def ended(daemon):
+    """Sees a daemon that runs to its end, which must be a good one; in no case does it go on."""
+    if daemon.process.poll() is None:
+        try:
             assert daemon.end() == 0, daemon.log.read_text()
+        finally:
+            daemon.process.kill()
+            daemon.process.wait(20)
 
 
 @pytest.fixture

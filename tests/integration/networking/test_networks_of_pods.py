@@ -63,6 +63,7 @@ class Pod:
         assert self.namespace == namespace_path(self.uuid)
         self._networking = networking
         self.attachments = ()
+        stack.callback(self.leave)
 
     def join(self, nets=None, ports=()):
         requests = [parse_net(net) for net in nets] if nets else None
@@ -72,7 +73,8 @@ class Pod:
         return self
 
     def leave(self):
-        self._networking.delete_all(self.attachments, **self.where)
+        if self._networking is not None:
+            self._networking.delete_all(self.attachments, **self.where)
 
     @property
     def where(self):
@@ -102,14 +104,16 @@ def reaches(server, address, port=80):
 
 
 @pytest.fixture
-def stack():
+def stack(make):
+    """Pods leave at the end, before their networks go."""
     with ExitStack() as stack:
         yield stack
 
 
 @pytest.fixture
 def make(tmp_path):
-    """Networking over the installed plugins; one per state directory."""
+    """Networking over the installed plugins; one per state directory. Their default networks go at the end."""
+    made = []
 
     def make(name="state", value=None):
         file = tmp_path / f"{name}.json"
@@ -117,7 +121,7 @@ def make(tmp_path):
         config = configuration.load(str(file), str(tmp_path / name))
         registry = PluginRegistry(config)
         group = "kurma.networks"
-        return Networking(
+        networking = Networking(
             config,
             lambda name: registry.driver(group, name),
             lambda alias: registry.resolve_alias(group, alias),
@@ -125,8 +129,12 @@ def make(tmp_path):
             lambda text: None,
             lambda: registry.names(group),
         )
+        made.append(networking)
+        return networking
 
-    return make
+    yield make
+    for networking in reversed(made):
+        networking.remove("default")
 
 
 @pytest.fixture

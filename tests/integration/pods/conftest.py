@@ -96,7 +96,9 @@ def served(way):
 
     yield serve
     for daemon in daemons:
-        assert daemon.end() == 0, daemon.log.read_text()
+        from tests.integration.daemon.conftest import ended
+
+        ended(daemon)
 
 
 @pytest.fixture

@@ -138,18 +138,21 @@ class House:
         self._runs = []
         self.client = self.connect()
 
-    def connect(self):
-        return connect(Settings(self.config_file, self.state, note=self.notes.append))
+    def connect(self, host=None):
+        return connect(Settings(self.config_file, self.state, host=host, note=self.notes.append))
 
     def close(self):
-        """Ends what tests left running, as the last resort; each test checks its own."""
+        """Ends what tests left running, as the last resort: each test checks its own. The default network goes:
+        it stays when its pods have gone, in the way of the networks of tests that follow."""
         for run in self._runs:
             run.kill()
-        with self.connect() as client:
+        with self.connect(host="local") as client:
             for uuid in client._services.store.uuids():
                 # What a test has broken on purpose is removed by it, too.
                 with contextlib.suppress(KurmaError):
                     client.rm(uuid, force=True)
+            if os.path.exists(f"{self.state}/networks/default.json"):
+                client.network_rm("default")
         # Names of pods whose directory a test has removed.
         for name in self.names():
             os.unlink(f"{self.state}/pods/names/{name}")
