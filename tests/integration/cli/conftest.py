@@ -71,20 +71,27 @@ def kurma_command(tmp_path_factory: pytest.TempPathFactory) -> Command:
 
 
 @pytest.fixture(scope="session")
-def kurmad_command(kurma_command: Command, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
-    """The same, on a state directory of its own that a kurmad serves."""
+def kurmad_place(kurma_command: Command, tmp_path_factory: pytest.TempPathFactory) -> Command:
+    """The same, on a state directory of its own, for a kurmad to serve."""
     directory = tmp_path_factory.mktemp("kurmad-cli")
     command = Command(directory, kurma_command.image)
     # No pods to come: they would outlast the test that has them made.
     (directory / "kurma.json").write_text('{"daemon": {"waiting_stagers": 0}}')
     command.out("stager", "build", "default")
-    with open(f"{directory}/kurmad.log", "wb") as log:
-        daemon = subprocess.Popen([*KURMA, "daemon"], env=command.environment, stderr=log)
+    return command
+
+
+@pytest.fixture(scope="module")
+def kurmad_command(kurmad_place: Command) -> Iterator[Command]:
+    """Commands by way of a kurmad. It is a child of this process, and other modules' tests count those."""
+    directory = kurmad_place.directory
+    with open(f"{directory}/kurmad.log", "ab") as log:
+        daemon = subprocess.Popen([*KURMA, "daemon"], env=kurmad_place.environment, stderr=log)
     deadline = time.monotonic() + 20
     while not os.path.exists(f"{directory}/state/run/kurmad.sock"):
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    yield command
+    yield kurmad_place
     daemon.terminate()
     assert daemon.wait(20) == 0
 
