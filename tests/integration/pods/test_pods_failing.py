@@ -88,10 +88,10 @@ def test_overrides_that_break_the_manifest(house, overrides, said, ephemeral):
 
 
 def test_a_prepared_pod_that_cannot_be_read_again_is_not_left(house, monkeypatch):
-    def fail(directory):
+    def fail(*_):
         raise PodDamagedError("it cannot be read")
 
-    monkeypatch.setattr("kurma_core.pods.manager.pod_record", fail)
+    monkeypatch.setattr("kurma_core.pods.manager.record_of", fail)
     with pytest.raises(PodDamagedError, match="it cannot be read"):
         house.client.prepare(house.request("true"))
     assert house.uuids() == []
