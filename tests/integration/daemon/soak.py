@@ -40,7 +40,9 @@ class Daemons:
     def __init__(self, house):
         self.house = house
         self.socket = f"{house.state}/run/kurmad.sock"
-        self.log = Path(f"{house.state}/kurmad.log")
+        self.log = Path(
+            f"{house.state}/soak-{os.getpid()}-kurmad.log"
+        )  # its own: other tests' daemons have written there, too
         which = ["--dir", house.state, "--config", house.config_file]
         self._command = [sys.executable, "-m", "kurma_core.cli.main", *which, "daemon"]
         self.process = None
@@ -205,11 +207,7 @@ class Soak:
                 found += [f"file {directory}/{name}" for name in files]
         found += self._processes()
         return sorted(
-            {
-                line
-                for line in found
-                if not line.endswith(("/kurmad.log", "kurmad.sock")) and "/events/" not in line
-            }
+            {line for line in found if not line.endswith(("kurmad.log", "kurmad.sock")) and "/events/" not in line}
         )
 
     def _processes(self):
