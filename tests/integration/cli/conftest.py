@@ -107,9 +107,9 @@ both_ways = pytest.mark.parametrize("way", ["here", "kurmad"], indirect=True)
 
 
 @pytest.fixture
-def kurma(request: pytest.FixtureRequest, kurma_command: Command, way: str) -> Iterator[Command]:
+def kurma(kurma_command: Command, kurmad_command: Command, way: str) -> Iterator[Command]:
     """A command; whatever pods a test leaves are removed."""
-    command = request.getfixturevalue("kurmad_command") if way == "kurmad" else kurma_command
+    command = kurmad_command if way == "kurmad" else kurma_command
     yield command
     pods = command.out("list", "--no-legend").split("\n")
     for line in filter(None, pods):
