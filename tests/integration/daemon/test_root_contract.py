@@ -14,7 +14,7 @@ from kurma_core.client import Settings, connect
 from kurma_core.client.local import LocalClient
 from kurma_core.client.remote import RemoteClient
 from kurma_core.client.wire import Connection
-from kurma_core.errors import KurmaError
+from kurma_core.errors import ImageNotFoundError, KurmaError
 from tests.integration.daemon.conftest import Kurmad
 from tests.integration.pods.support import House, archive, busybox_root, shell, until
 from tests.trust.signers import gnupg_home
@@ -245,6 +245,9 @@ def test_an_archive_out_and_in_again(both, things, signers, way, tmp_path):
     client.image_export("example.com/busybox", str(tmp_path / "x.aci"))
     with open(things.archive, "rb") as file:
         assert (tmp_path / "x.aci").read_bytes() == file.read()
+    with pytest.raises(ImageNotFoundError):
+        client.image_export("example.com/none", str(tmp_path / "none.aci"))
+    assert not (tmp_path / "none.aci").exists()
     assert client.image_extract(things.image, str(tmp_path / "root")) == things.image
     assert (tmp_path / "root/data/from-image").read_text() == "seed\n"
     (key,) = client.trust_read(things.key)

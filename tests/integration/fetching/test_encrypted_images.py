@@ -116,7 +116,9 @@ def test_an_early_signature_is_over_the_tar_in_it(
     make: Make, archive: Path, signers: Signers, tmp_path: Path
 ) -> None:
     images = make()
-    images.export(images.fetch(str(tmp_path / "plain.aci")).id, str(tmp_path / "image.tar"))
+    plain = images.fetch(str(tmp_path / "plain.aci"))
+    with open(tmp_path / "image.tar", "wb") as out:
+        images.store.export(plain.id, out)
     Path(tmp_path, "secret.sig").write_bytes(signers.sign(tmp_path / "image.tar", "alice", armor=False))
     assert make().fetch(str(archive)).trust == "signed"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -360,12 +361,14 @@ def test_what_pods_use_stays(here: Machine, tmp_path: Path) -> None:
 def test_export_is_the_image(here: Machine, tmp_path: Path) -> None:
     path, ident = build(here, tmp_path)
     here.images.fetch(path)
-    here.images.export(ident, str(tmp_path / "out.aci"))
+    with open(tmp_path / "out.aci", "wb") as out:
+        here.images.store.export(ident, out)
     assert here.images.files.inspect(str(tmp_path / "out.aci")).contents.manifest.name == "example.com/app"
     assert here.images.fetch(str(tmp_path / "out.aci")).id == ident
+    none = io.BytesIO()
     with pytest.raises(ImageNotFoundError):
-        here.images.export("sha512-" + "0" * 128, str(tmp_path / "none.aci"))
-    assert not (tmp_path / "none.aci").exists()
+        here.images.store.export("sha512-" + "0" * 128, none)
+    assert none.getvalue() == b""
 
 
 def test_a_sweep_says_before_what_it_then_does(here: Machine, tmp_path: Path) -> None:
