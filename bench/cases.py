@@ -292,7 +292,7 @@ def memory(bench: Bench) -> list[Figure]:
         ours = tuple(_private(idle.supervisors_of_pod(pod)) for pod in idle.pods)
         theirs = tuple(_private([idle.conmon(container)]) for container in idle.containers)
     what = "private memory per idle one-app pod: stager and init; conmon"
-    return [Figure("memory", what, "MiB", {KURMA: ours, "podman": theirs}, note="aim: at most 6 MiB")]
+    return [Figure("memory", what, "MiB", {KURMA: ours, "podman": theirs}, note="aim: at most 6 MB")]
 
 
 def listing(bench: Bench) -> list[Figure]:
