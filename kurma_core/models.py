@@ -794,6 +794,11 @@ class PodRecord:
     metadata: Mapping[str, Json] | None = None
     restart: Mapping[str, Json] = field(default_factory=lambda: {"policy": "never", "count": 0, "next": None})
 
+    @property
+    def unstarted(self) -> tuple[AppStatus, ...]:
+        """Those of its apps whose program could not be executed, in manifest order."""
+        return tuple(app for app in self.apps if app.reason == "start-failed")
+
     def to_json(self) -> dict[str, Json]:
         return {
             "uuid": self.uuid,

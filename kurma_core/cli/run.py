@@ -22,7 +22,7 @@ _PREFIX = Option("prefix", "--prefix", "Print the app's name before each line.")
 _DETACH = Option(
     "detach",
     "--detach -d",
-    "Print the pod's UUID once it runs, and leave it to kurmad, which is started if need be.",
+    "Print the pod's UUID once its programs run, and leave it to kurmad, which is started if need be.",
 )
 
 
@@ -33,7 +33,8 @@ def run(session: Session, *, rm: bool, prefix: bool, detach: bool, **options: An
     The exit code is the app's; with several apps the first that is not 0, in the order of the manifest. Ctrl-C,
     SIGTERM and SIGHUP stop the pod; a second one ends it at once. With -it, what is typed goes to the app's own
     terminal, Ctrl-C too.
-    With -d, -i keeps the app's standard input open for those who attach.
+    With -d, -i keeps the app's standard input open for those who attach; the exit code is 0 once it runs, and
+    126 or 127 where no app's program can be executed.
     """
     _look_at_detach(session, detach=detach, prefix=prefix)
     session.passphrase_file = options["passphrase_file"]
@@ -127,7 +128,7 @@ def _run_on(session: Session, request: PodRequest, prepared: Callable[[PodRecord
     record = session.client.prepare(request, session.progress())
     try:
         prepared(record)
-        return _launch(session, record.uuid)
+        return _launch(session, record.uuid, ephemeral=request.ephemeral)
     except BaseException:
         if request.ephemeral:
             with suppress(KurmaError):
@@ -135,9 +136,18 @@ def _run_on(session: Session, request: PodRequest, prepared: Callable[[PodRecord
         raise
 
 
-def _launch(session: Session, pod: str) -> int:
-    session.line(session.client.launch(pod).uuid)
-    return 0
+def _launch(session: Session, pod: str, *, ephemeral: bool = False) -> int:
+    """Prints its UUID, and says what of it could not be executed.
+
+    :returns: the exit code: of the first app that could not be, if no other one runs.
+    """
+    record = session.client.launch(pod)
+    for app in record.unstarted:
+        session.note(f"app {app.name}: {app.told}")
+    up = not record.unstarted or not all(app.exited for app in record.apps)
+    if up or not ephemeral:
+        session.line(record.uuid)
+    return 0 if up else record.unstarted[0].exit_code or 125
 
 
 def _printer(session: Session, prefix: bool) -> LogPrinter:

@@ -140,16 +140,22 @@ class Daemon:
             if null >= 0:
                 os.close(null)
 
-    def run(self, request: PodRequest, progress: Progress | None = None) -> Running:
+    def run(
+        self,
+        request: PodRequest,
+        progress: Progress | None = None,
+        up: Callable[[Running], None] = lambda running: None,
+    ) -> Running:
         """Prepares a pod and starts it, of what is there for pods to come if it fits.
 
+        :param up: see :meth:`Owners.launch`.
         :raises KurmaError: it could not be prepared, and nothing is left; or it could not be started: see
             :meth:`PodManager.start`.
         """
         begun = self.supply.begin(request, progress)
         try:
             with begun:
-                return self.launch(begun.record.uuid, readied=begun.readied)
+                return self.launch(begun.record.uuid, up=up, readied=begun.readied)
         except BaseException:
             if request.ephemeral:
                 with shielded(), contextlib.suppress(KurmaError):

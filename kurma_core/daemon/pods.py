@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.daemon import foreground, inside, operation
@@ -11,8 +12,9 @@ from kurma_core.daemon.operations import operation as op
 from kurma_core.pods import request_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    from kurma_core.daemon.owners import Running
     from kurma_core.models import LogText
 
 Json = Any
@@ -46,7 +48,7 @@ def pods(call: Call) -> Json:
 def pod_prepare(call: Call) -> Json:
     request, progress = request_json.from_json(call.body), operation.current().progress()
     if call.query["start"]:
-        return call.client.pod(call.daemon.run(request, progress).uuid).to_json()
+        return _started(call, lambda up: call.daemon.run(request, progress, up))
     return call.client.prepare(request, progress).to_json()
 
 
@@ -62,8 +64,19 @@ def pod_remove(call: Call) -> None:
 
 @op("POST", "/v1/pods/{pod}/start", "Start a prepared or ended pod; it runs on by itself.", result="Pod")
 def pod_start(call: Call) -> Json:
-    running = call.daemon.launch(call.path["pod"])
-    return call.client.pod(running.uuid).to_json()
+    return _started(call, lambda up: call.daemon.launch(call.path["pod"], up=up))
+
+
+def _started(call: Call, start: Callable[[Callable[[Running], None]], Running]) -> Json:
+    """The pod that was started, also if it is over, and removed at its end. One that is over because a program
+    could not be executed is told of as it has ended.
+    """
+    with contextlib.ExitStack() as held:
+        running = start(lambda running: held.enter_context(running.reading()))
+        record = call.client.pod(running.uuid)
+        if record.unstarted and all(app.exited for app in record.apps) and not running.pod.stays:
+            record = running.wait()
+        return record.to_json()
 
 
 @op("POST", "/v1/pods/{pod}/stop", "Stop a pod.", query=(_FORCE, _TIMEOUT), result="Pod")

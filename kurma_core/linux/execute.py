@@ -61,7 +61,7 @@ def execute(argv: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
         refused = refused or error
         if error.errno != errno.EACCES:
             break
-    raise refused or ExecuteError(errno.ENOENT, f"not found in {searched or 'the current directory'}", name)
+    raise refused or _nowhere(name, searched)
 
 
 def execute_after(last: Callable[[], None], argv: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
@@ -96,6 +96,16 @@ def execute_after(last: Callable[[], None], argv: Sequence[str], environment: Ma
     raise ExecuteError(code, reason or os.strerror(code).lower(), path)
 
 
+def _nowhere(name: str, searched: str) -> ExecuteError:
+    where = f"not found in {searched or 'the current directory'}"
+    return ExecuteError(errno.ENOENT, where + of_one_name(name), name)
+
+
+def of_one_name(name: str) -> str:
+    """What to add of a program that is not found, whose name looks as if it was a command with its arguments."""
+    return "; the blanks belong to its name: arguments are words of their own" if " " in name.strip() else ""
+
+
 def _pointers(strings: list[bytes]) -> tuple[bytes, list[bytearray]]:
     """The kernel's array of strings, and what must be kept while that is used."""
     if any(b"\0" in each for each in strings):
@@ -122,7 +132,7 @@ def _find(name: str, environment: Mapping[str, str]) -> str:
             return path
         if denied.exit_code != NOT_FOUND and _can_be_seen(path):
             refused = refused or denied
-    raise refused or ExecuteError(errno.ENOENT, f"not found in {searched or 'the current directory'}", name)
+    raise refused or _nowhere(name, searched)
 
 
 def _may_not(path: str) -> ExecuteError | None:

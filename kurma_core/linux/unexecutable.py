@@ -9,7 +9,7 @@ import errno
 import os
 import stat
 
-from kurma_core.linux.execute import ExecuteError
+from kurma_core.linux.execute import ExecuteError, of_one_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def why_not(program: str, code: int) -> ExecuteError:
     except OSError as error:
         if error.errno not in _MISSING:
             return ExecuteError(error.errno or code, _reached(error), program)
-        reason = "not found"
+        reason = "not found" + of_one_name(program)
         if os.path.islink(program):
             reason = f"is a link to {os.readlink(program)}, which is missing"
         return ExecuteError(errno.ENOENT, reason, program)

@@ -82,6 +82,11 @@ class OwnedPod:
         return self._launch.document.stager
 
     @property
+    def stays(self) -> bool:
+        """Whether it runs on when all of its apps have ended."""
+        return self._launch.document.keep
+
+    @property
     def typed_into(self) -> str | None:
         """The app whose terminal takes what comes from standard input here."""
         from kurma_core.pods.terminals import typed_into

@@ -164,6 +164,12 @@ def test_not_found(tmp_path):
         (["nope-nope"], {"PATH": ""}, "not found in the current directory"),
         (["nope-nope"], {}, f"not found in {execute.DEFAULT_PATH}"),
         (["x" * 300], {"PATH": "/bin"}, "not found in /bin"),
+        (
+            ["ls -l"],
+            {"PATH": "/bin"},
+            "not found in /bin; the blanks belong to its name: arguments are words of their own",
+        ),
+        (["/bin/ls -l"], {}, "not found; the blanks belong to its name: arguments are words of their own"),
         ([""], {}, "the command's name is empty"),
         ([f"{tmp_path}/dangling"], {}, "is a link to gone, which is missing"),
     ):

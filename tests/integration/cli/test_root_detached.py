@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,18 @@ def detached(kurma: Any, *options: str, script: str) -> str:
 
 def state(kurma: Any, pod: str) -> str:
     return str(json.loads(kurma.out("status", pod, "--format", "json"))["state"])
+
+
+def pods(kurma: Any) -> list[str]:
+    return [line.split()[0] for line in kurma.out("list", "--no-legend").splitlines()]
+
+
+def until_listed(kurma: Any, listing: list[str]) -> None:
+    """Until there are just these pods."""
+    end = time.monotonic() + 20
+    while pods(kurma) != listing:
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def ended(kurma: Any, pod: str) -> Any:
@@ -56,11 +69,9 @@ def test_prepared_before(kurma: Any) -> None:
 
 
 def test_removed_at_its_end(kurma: Any) -> None:
-    uuid = detached(kurma, "--rm", script="sleep 0.2")
-    end = time.monotonic() + 20
-    while uuid[:8] in kurma.out("list"):
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    before = pods(kurma)
+    detached(kurma, "--rm", script="sleep 0.2")
+    until_listed(kurma, before)
 
 
 def test_standard_input_is_open_for_those_who_attach(kurma: Any) -> None:
@@ -82,6 +93,44 @@ def test_what_does_not_come_up(kurma: Any) -> None:
     assert (done.returncode, done.stdout) == (125, "")
     assert "/nowhere/at/all" in done.stderr
     assert kurma.out("list", "--no-legend") == before
+
+
+def test_a_program_that_cannot_be_executed(kurma: Any) -> None:
+    """It is told with the words and the code of the foreground; the pod stays, and can be started again."""
+    done = kurma("run", "--net", "none", "--exec", "/nonexist", kurma.image)
+    assert (done.returncode, done.stdout, done.stderr) == (127, "", "kurma: app busybox: /nonexist: not found\n")
+    there = kurma("run", "-d", "--net", "none", "--name", "lost", "--exec", "/nonexist", kurma.image)
+    assert (there.returncode, there.stderr) == (127, done.stderr)
+    assert ended(kurma, "lost")["uuid"] == there.stdout.strip()
+    assert state(kurma, "lost") == "stopped"
+    again = kurma("start", "-d", "lost")
+    assert (again.returncode, again.stdout, again.stderr) == (127, there.stdout, done.stderr)
+    # What is over is: nothing has to be waited for.
+    kurma.out("rm", "lost")
+    before = pods(kurma)
+    done = kurma("run", "-d", "--rm", "--net", "none", "--exec", "/etc/passwd", kurma.image)
+    assert (done.returncode, done.stdout) == (126, "")
+    assert done.stderr == "kurma: app busybox: /etc/passwd: is not executable (mode 0644)\n"
+    until_listed(kurma, before)
+
+
+def test_one_app_of_several_cannot_be_executed(kurma: Any, tmp_path: Path) -> None:
+    apps = [
+        {"name": name, "image": kurma.image, "app": {"exec": words, "user": "0", "group": "0"}}
+        for name, words in (("here", ["/bin/sleep", "1000"]), ("lost", ["ls -l"]))
+    ]
+    (tmp_path / "pod.json").write_text(json.dumps({"apps": apps, "networks": ["none"]}))
+    done = kurma("run", "-d", "--name", "half", "--pod", str(tmp_path / "pod.json"))
+    assert (done.returncode, len(done.stdout)) == (0, 37)
+    assert done.stderr.startswith("kurma: app lost: ls -l: not found in /")
+    assert done.stderr.endswith("; the blanks belong to its name: arguments are words of their own\n")
+    assert state(kurma, "half") == "running"
+
+
+def test_over_and_removed_before_anybody_can_look(kurma: Any) -> None:
+    for _ in range(5):
+        done = kurma("run", "-d", "--rm", "--net", "none", "--exec", "/bin/true", kurma.image)
+        assert (done.returncode, done.stderr, len(done.stdout)) == (0, "", 37)
 
 
 def test_nothing_is_printed_then(kurma: Any) -> None:
