@@ -1,7 +1,6 @@
 """Pods that kurmad starts again: when, how often, and when not."""
 
 import json
-import os
 import signal
 import time
 
@@ -153,4 +152,4 @@ def test_what_cannot_be_meant(kurmad, ask):
         ask(daemon).prepare(house.request("true", annotations=policy("often")))
     with pytest.raises(KurmaError, match="removed once it has ended cannot be restarted"):
         house.client.prepare(house.request("true", annotations=policy("always"), ephemeral=True))
-    assert os.listdir(f"{house.state}/pods") == ["names"]
+    assert house.kept() == ["names"]
