@@ -37,8 +37,6 @@ def events(
     whoever has brought them about, with or without a daemon. Their numbers only grow, and one that is missing is
     kept no longer.
     """
-    import sys
-
     from kurma_core.cli import output
     from kurma_core.errors import UsageError
 
@@ -58,7 +56,7 @@ def events(
         else:
             session.line(output.printable(_row(event)))
         if not no_follow:
-            sys.stdout.flush()
+            session.flush()
 
 
 def _row(event: Event) -> str:

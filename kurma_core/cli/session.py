@@ -153,6 +153,13 @@ class Session:
         except BrokenPipeError as error:
             raise OutputClosed from error
 
+    def flush(self) -> None:
+        """What was printed is there now, for who follows it."""
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError as error:
+            raise OutputClosed from error
+
     def write(self, stream: str, data: bytes, *, flush: bool) -> None:
         """Bytes, as they are, on ``stdout`` or ``stderr``."""
         out = sys.stdout if stream == "stdout" else sys.stderr

@@ -43,6 +43,8 @@ TABLE: dict[str, Entry | Group] = {
     "wait": Entry("pods", "wait", "Wait for a pod's end, and exit with its exit code."),
     "cat-manifest": Entry("pods", "cat_manifest", "Print a pod's manifest, as it runs."),
     "logs": Entry("logs", "logs", "Print what the apps of a pod have written."),
+    "stats": Entry("stats", "stats", "Show what pods use, again and again."),
+    "top": Entry("stats", "top", "Show the processes of a pod; without POD, what pods use, the busiest first."),
     "events": Entry("events", "events", "Print what happens to pods and images, as it happens."),
     "enter": Entry("enter", "enter", "Run a command inside an app of a running pod."),
     "exec": Entry("enter", "enter", "Run a command inside an app of a running pod."),

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from kurma_core.networking.care import Finding
     from kurma_core.pods.foreground import Signals
     from kurma_core.pods.manager import Collected
+    from kurma_core.pods.processes import Process
     from kurma_core.pods.request import PodRequest
+    from kurma_core.pods.usage import Usage
     from kurma_core.registry import PluginInfo
     from kurma_core.stager_check.lines import Line
 
@@ -192,6 +194,26 @@ class LocalClient(ImageCalls, TrustCalls):
     def wait(self, reference: str) -> PodRecord:
         self._need_root("wait for a pod")
         return self._pods.wait(reference)
+
+    def usage(self, references: Sequence[str] = ()) -> list[Usage]:
+        """What pods use by now.
+
+        :param references: empty: of all that run.
+        :raises PodStateError: one of them does not.
+        """
+        self._need_root("measure pods")
+        from kurma_core.pods.usage import check_measurable, usage
+
+        if not references:
+            return usage(self._pods.pods())
+        return usage([check_measurable(self._pods.pod(reference)) for reference in dict.fromkeys(references)])
+
+    def processes(self, reference: str, app: str | None = None) -> list[Process]:
+        """The processes of a pod that runs. :param app: only of that one."""
+        self._need_root("see the processes of a pod")
+        from kurma_core.pods.processes import processes
+
+        return processes(self._pods.pod(reference), app)
 
     def logs(
         self,

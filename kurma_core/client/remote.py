@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from kurma_core.networking import NetworkInfo
     from kurma_core.networking.care import Finding
     from kurma_core.pods.manager import Collected
+    from kurma_core.pods.processes import Process
     from kurma_core.pods.request import PodRequest
+    from kurma_core.pods.usage import Usage
     from kurma_core.stager_check.lines import Line
 
     Json = Any
@@ -206,6 +208,18 @@ class RemoteClient(RemoteImages):
 
     def wait(self, reference: str) -> PodRecord:
         return self._pod(self._ask("GET", ("pods", reference, "wait")))
+
+    def usage(self, references: Sequence[str] = ()) -> list[Usage]:
+        from kurma_core.pods.usage import Usage
+
+        found = self._ask("GET", ("usage",), {"pod": tuple(dict.fromkeys(references))})
+        return list(self._each(Usage.from_json, found))
+
+    def processes(self, reference: str, app: str | None = None) -> list[Process]:
+        from kurma_core.pods.processes import Process
+
+        found = self._ask("GET", ("pods", reference, "processes"), {"app": app})
+        return list(self._each(Process.from_json, found))
 
     def logs(
         self,

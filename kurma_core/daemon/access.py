@@ -8,13 +8,15 @@ from urllib.parse import urlsplit
 
 Json = Any
 #: Keys whose values are left out, at any depth, and what stands there: manifests have the environment of apps in
-#: them, configurations the credentials of plugins, a token file's place is nobody's business.
+#: them, configurations the credentials of plugins, a token file's place is nobody's business, words of
+#: commands may be passwords.
 _HIDDEN: Mapping[str, Json] = {
     "manifest": {},
     "config": {},
     "settings": {},
     "capabilities": {},
     "environment": [],
+    "command": [],
     "metadata": None,
     "raw": None,
 }

@@ -17,6 +17,7 @@ from kurma_core.config import load
 from kurma_core.daemon import (  # noqa: F401 (they fill the table)
     apps,
     events,
+    figures,
     images,
     metrics,
     networks,

@@ -80,14 +80,14 @@ def _of_pods(daemon: Daemon, records: list[PodRecord]) -> Iterator[str]:
     by_state: list[Sample] = [({"state": state}, states[state]) for state in STATES]
     yield from _metric("kurma_pods", "gauge", "pods, by their state", by_state)
     yield from daemon.metrics.starts()
-    running = usage((record.uuid, record.name) for record in records)
+    running = usage(records)
     for name, kind, about, figure in (
         ("kurma_pod_memory_bytes", "gauge", "memory of a pod", "memory"),
         ("kurma_pod_memory_limit_bytes", "gauge", "what a pod may have of memory", "memory_limit"),
         ("kurma_pod_cpu_seconds_total", "counter", "time that a pod had processors", "cpu"),
         ("kurma_pod_pids", "gauge", "processes and threads of a pod", "pids"),
     ):
-        of_pods = [(one, getattr(one, figure)) for one in running]
+        of_pods = [(one, getattr(one.total, figure)) for one in running]
         yield from _metric(
             name, kind, about, [({"pod": one.uuid, "name": one.name}, v) for one, v in of_pods if v is not None]
         )

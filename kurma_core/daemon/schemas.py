@@ -88,6 +88,16 @@ _END: Json = {
     "log": _maybe(TEXT),
 }
 _PORT = _object(hostPort=WHOLE, podPort=WHOLE, protocol=_word("tcp", "udp"), hostIP=TEXT)
+_FIGURES: dict[str, Json] = {
+    "memory": _maybe(SIZE),
+    "memoryReclaimable": _maybe(SIZE),
+    "memoryLimit": _maybe(SIZE),
+    "cpu": _maybe(NUMBER),
+    "pids": _maybe(SIZE),
+    "pidsLimit": _maybe(SIZE),
+    "blockRead": _maybe(SIZE),
+    "blockWritten": _maybe(SIZE),
+}
 _PAIR = _wish("name", name=TEXT, value=ANY)
 _NETWORK_WISH = _wish("name", name=TEXT, interface=TEXT, ips=_list(TEXT), mac=TEXT, optional=FLAG)
 
@@ -214,6 +224,34 @@ _PODS: dict[str, Json] = {
     ),
     "Apps": _list(_ref("App")),
     "Collected": _object(lines=_list(TEXT), failed=FLAG),
+    "Usages": _list(
+        _object(
+            uuid=TEXT,
+            name=TEXT,
+            clock={"type": "number", "description": "seconds, by a clock that nobody sets"},
+            **_FIGURES,
+            networkReceived=_maybe(SIZE),
+            networkSent=_maybe(SIZE),
+            apps=_by_name(_object(**_FIGURES)),
+        )
+    ),
+    "Processes": _list(
+        _object(
+            pid=WHOLE,
+            innerPid=WHOLE,
+            parent=WHOLE,
+            app=_maybe(TEXT),
+            uid=_maybe(WHOLE),
+            user=_maybe(TEXT),
+            state=TEXT,
+            threads=WHOLE,
+            cpu=NUMBER,
+            elapsed=NUMBER,
+            memory=SIZE,
+            name=TEXT,
+            command=_list(TEXT),
+        )
+    ),
     "LogLine": _object(
         app=TEXT,
         at={"type": "string", "description": "RFC 3339 with nanoseconds"},

@@ -1,99 +1,135 @@
-"""What pods use, as their cgroups say: both versions of cgroups."""
+"""What pods use, and each of their apps, as cgroups and network interfaces say."""
 
 from __future__ import annotations
 
+import os
+import time
 from typing import TYPE_CHECKING, Any
 
+from kurma_core.errors import PodStateError
 from kurma_core.linux.cgroup_layout import Layout
 from kurma_core.linux.cgroups import CgroupTree
+from kurma_core.pods.cgroup_figures import Figures, figures, groups_of
 from kurma_core.value import frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
+
+    from kurma_core.models import PodRecord
 
 Json = Any
-#: A limit from which on v1 means that there is none.
-_ENDLESS = 1 << 60
+_RUN = ("starting", "running", "stopping")
 
 
 @frozen
 class Usage:
-    """None: the host's cgroups do not say.
+    """Of one pod.
 
-    :param memory: bytes. :param memory_limit: bytes; None: none was set.
-    :param cpu: seconds of processors, since it was started.
-    :param pids: processes and threads.
+    :param clock: seconds, by a clock that nobody sets: the difference of two is the time between them.
+    :param received, sent: bytes over the interfaces of its networks, since it was started; None: it has no network
+        namespace of its own.
+    :param apps: of those that run, and have a cgroup of their own.
     """
 
     uuid: str
     name: str
-    memory: int | None
-    memory_limit: int | None
-    cpu: float | None
-    pids: int | None
+    clock: float
+    total: Figures
+    received: int | None
+    sent: int | None
+    apps: Mapping[str, Figures]
 
     def to_json(self) -> dict[str, Json]:
         return {
             "uuid": self.uuid,
             "name": self.name,
-            "memory": self.memory,
-            "memoryLimit": self.memory_limit,
-            "cpu": self.cpu,
-            "pids": self.pids,
+            "clock": self.clock,
+            **self.total.to_json(),
+            "networkReceived": self.received,
+            "networkSent": self.sent,
+            "apps": {name: each.to_json() for name, each in self.apps.items()},
         }
 
     @classmethod
     def from_json(cls, value: dict[str, Json]) -> Usage:
         return cls(
-            value["uuid"], value["name"], value["memory"], value["memoryLimit"], value["cpu"], value["pids"]
+            value["uuid"],
+            value["name"],
+            value["clock"],
+            Figures.from_json(value),
+            value["networkReceived"],
+            value["networkSent"],
+            {name: Figures.from_json(each) for name, each in value["apps"].items()},
         )
 
 
-def usage(pods: Iterable[tuple[str, str]]) -> list[Usage]:
-    """Of those of the pods that have a cgroup: the others do not run.
-
-    :param pods: UUID and name of each.
-    """
+def usage(records: Iterable[PodRecord]) -> list[Usage]:
+    """Of those of the pods that run."""
     layout = Layout.detect()
     versions = layout.versions()
     found = []
-    for uuid, name in pods:
-        tree = CgroupTree(f"kurma/{uuid}", layout)
-        if tree.exists():
-            found.append(_usage(uuid, name, tree, versions))
+    for record in records:
+        if record.state in _RUN:
+            tree = CgroupTree(f"kurma/{record.uuid}", layout)
+            if tree.exists():
+                found.append(_usage(record, tree, versions))
     return found
 
 
-def _usage(uuid: str, name: str, tree: CgroupTree, versions: dict[str, int]) -> Usage:
-    old = versions.get("memory") == 1
-    limit = _number(tree, "memory", "memory.limit_in_bytes" if old else "memory.max")
+def check_measurable(record: PodRecord) -> PodRecord:
+    """:raises PodStateError: it does not run."""
+    if record.state not in _RUN:
+        raise PodStateError(f"pod {record.name} uses nothing: it is {record.state}", pod=record.uuid)
+    return record
+
+
+def _usage(record: PodRecord, tree: CgroupTree, versions: dict[str, int]) -> Usage:
+    received, sent = _traffic(record)
     return Usage(
-        uuid,
-        name,
-        _number(tree, "memory", "memory.usage_in_bytes" if old else "memory.current"),
-        limit if limit is not None and limit < _ENDLESS else None,
-        _cpu(tree, versions),
-        _number(tree, "pids", "pids.current"),
+        record.uuid,
+        record.name,
+        time.monotonic(),
+        figures(tree, versions),
+        received,
+        sent,
+        {
+            name: figures(CgroupTree(f"{tree.name}/{group}", tree.layout), versions)
+            for group, name in app_groups(record).items()
+        },
     )
 
 
-def _cpu(tree: CgroupTree, versions: dict[str, int]) -> float | None:
-    if versions.get("cpuacct") == 1:
-        nanoseconds = _number(tree, "cpuacct", "cpuacct.usage")
-        return None if nanoseconds is None else nanoseconds / 1e9
+def app_groups(record: PodRecord) -> dict[str, str]:
+    """Apps that run by their cgroup, a child of the pod's: of those that have one to themselves, whatever the
+    stager calls it."""
+    owners: dict[str, set[str]] = {}
+    for app in record.apps:
+        if app.pid is not None:
+            for group in set(groups_of(app.pid, f"kurma/{record.uuid}")):
+                owners.setdefault(group, set()).add(app.name)
+    return {group: next(iter(names)) for group, names in owners.items() if len(names) == 1}
+
+
+def _traffic(record: PodRecord) -> tuple[int | None, int | None]:
+    """Bytes received and sent, as its stager sees them, which is in its network namespace."""
+    if record.network_namespace is None or record.stager_pid is None:
+        return None, None
+    names = {attachment.interface for attachment in record.attachments} - {"lo"}
     try:
-        lines = tree.read("cgroup", "cpu.stat").splitlines()
+        # By descriptor: another process that gets the number is not taken for it.
+        process = os.open(f"/proc/{record.stager_pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            inside, pinned = os.stat("ns/net", dir_fd=process), os.stat(record.network_namespace)
+            if (inside.st_dev, inside.st_ino) != (pinned.st_dev, pinned.st_ino):
+                return None, None
+            with open("net/dev", opener=lambda path, flags: os.open(path, flags, dir_fd=process)) as file:
+                lines = [line.partition(":") for line in file]
+        finally:
+            os.close(process)
     except OSError:
-        return None
-    return next((int(line.split()[1]) / 1e6 for line in lines if line.startswith("usage_usec ")), None)
+        return None, None  # it has just ended
+    counts = [values.split() for name, _, values in lines if name.strip() in names]
+    return sum(int(one[0]) for one in counts), sum(int(one[8]) for one in counts)
 
 
-def _number(tree: CgroupTree, controller: str, file: str) -> int | None:
-    try:
-        text = tree.read(controller, file)
-    except OSError:
-        return None  # the host has no such controller, or the pod has just ended
-    return int(text) if text.isdigit() else None
-
-
-__all__ = ["Usage", "usage"]
+__all__ = ["Usage", "app_groups", "check_measurable", "usage"]

@@ -14,6 +14,7 @@ from kurma_core import errors
 from kurma_core.appc.template import PodTemplate
 from kurma_core.client import values
 from kurma_core.daemon import kurmad  # noqa: F401 (all operations)
+from kurma_core.daemon.access import shown
 from kurma_core.daemon.failures import error_json
 from kurma_core.daemon.openapi import document
 from kurma_core.daemon.operations import TABLE
@@ -21,13 +22,17 @@ from kurma_core.daemon.schemas import SCHEMAS
 from kurma_core.isolator_list import IsolatorInfo
 from kurma_core.models import AppExecution, AppStatus, ImageRecord, NetworkRequest, PortMapping, Provenance
 from kurma_core.pods import request_json
+from kurma_core.pods.cgroup_figures import Figures
+from kurma_core.pods.processes import Process
 from kurma_core.pods.request import AppOverrides, PodRequest
+from kurma_core.pods.usage import Usage
 from tests.cli import cli_fakes, json_fields
 
 #: Page of docs/json.md → schema.
 PAGES = {
     "list": "Pods",
     "show": "Pod",
+    "top": "Processes",
     "app list": "Apps",
     "events": "Event",
     "image list": "Images",
@@ -48,7 +53,7 @@ PAGES = {
     "info": "Info",
 }
 #: Pages of what no operation tells.
-WITHOUT = {"status", "config show"}
+WITHOUT = {"status", "stats", "config show"}
 
 
 def resolved(schema: Any) -> Any:
@@ -91,6 +96,11 @@ def test_every_page_of_the_documentation_has_a_schema_with_its_keys() -> None:
     for page, name in PAGES.items():
         known = json_fields.documented(page)
         assert keys(SCHEMAS[name], "", known) == known, page
+
+
+def test_usage_is_documented_with_what_the_command_makes_of_it() -> None:
+    known = json_fields.documented("stats")
+    assert keys(SCHEMAS["Usages"], "", known) == known - {"cpuPercent", "apps.*.cpuPercent"}
 
 
 def test_every_operation_names_schemas_that_there_are() -> None:
@@ -170,6 +180,18 @@ def test_a_request_for_a_pod_is_what_the_schema_says(flag: bool, words: str | No
     assert set(asked) == set(SCHEMAS["PodRequest"]["properties"])
     of_app = SCHEMAS["PodRequest"]["properties"]["apps"]["additionalProperties"]["properties"]
     assert set(asked["apps"]["a"]) == set(of_app)
+
+
+@settings(deadline=None)
+@given(number=st.none() | st.integers(0, 1 << 60), seconds=st.none() | st.floats(0, 1e9), words=WORDS)
+def test_what_is_measured(number: int | None, seconds: float | None, words: str | None) -> None:
+    counted = Figures(number, number, number, seconds, number, number, number, number)
+    one = Usage("u", "n", seconds or 0.0, counted, number, number, {"a": counted})
+    validator("Usages").validate([one.to_json()])
+    assert Usage.from_json(one.to_json()) == one
+    process = Process(1, 2, 3, words, number, words, "S", 1, 0.5, 1.5, 4096, "a", ("a", "b"))
+    validator("Processes").validate([process.to_json()])
+    assert shown(process.to_json())["command"] == []
 
 
 def test_what_an_isolator_tells() -> None:

@@ -1,0 +1,184 @@
+"""``kurma stats`` and ``kurma top``: what they ask for, what they make of it, and how they end."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import json
+import os
+import struct
+import termios
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from kurma_core.cli.main import main
+from kurma_core.cli.screen import Screen
+from kurma_core.errors import KurmaError, PodNotFoundError, PodStateError
+from kurma_core.pods.cgroup_figures import Figures
+from kurma_core.pods.processes import Process
+from kurma_core.pods.usage import Usage
+from tests.cli import json_fields
+
+NOTHING = Figures(None, None, None, None, None, None, None, None)
+
+
+def counted(cpu: float = 0.0) -> Figures:
+    return Figures(12_000_000, 2_000_000, 64_000_000, cpu, 3, 2048, 4096, 0)
+
+
+def used(name: str, clock: float = 0.0, cpu: float = 0.0, **apps: Figures) -> Usage:
+    return Usage(f"{name}1234567-aaaa", name, clock, counted(cpu), 1000, None, apps)
+
+
+def run(fakes: ModuleType, words: str, *answers: Any) -> tuple[int, list[tuple[Any, ...]]]:
+    """:param answers: of each look; the last one ends it where nothing else does."""
+    asked: list[tuple[Any, ...]] = []
+    left = list(answers)
+
+    class Client(fakes.FakeClient):  # type: ignore[name-defined,misc]
+        def usage(self, pods: Any = ()) -> Any:
+            asked.append(tuple(pods))
+            answer = left.pop(0)
+            if isinstance(answer, BaseException):
+                raise answer
+            return answer
+
+    return main([*words.split(), "--interval", "0.1"], connect=Client().connect), asked
+
+
+def test_what_is_printed_once(fakes: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    """Over one interval, by the clock that came with the figures. What nobody knows is a dash."""
+    before = [used("a", 10.0, 1.0, web=counted(0.5)), used("b", 10.0)]
+    unknown = Usage("c1234567-aaaa", "c", 12.0, NOTHING, None, None, {})
+    code, asked = run(
+        fakes,
+        "stats --no-stream --apps",
+        before,
+        [used("a", 12.0, 4.0, web=counted(0.75)), used("b", 12.0), unknown],
+    )
+    assert (code, asked) == (0, [(), ()])
+    rows = [line.split("  ") for line in capsys.readouterr().out.splitlines()]
+    cells = [[cell.strip() for cell in row if cell.strip()] for row in rows]
+    assert cells[0] == [
+        *("UUID", "NAME", "APP", "CPU", "MEMORY", "LIMIT", "PIDS", "READ", "WRITTEN", "RECEIVED", "SENT")
+    ]
+    rest = ["10.0 MB", "64.0 MB", "3", "4.1 kB", "0 B"]
+    assert cells[1] == ["a1234567", "a", "-", "150.0%", *rest, "1.0 kB", "-"]
+    assert cells[2] == ["a1234567", "a", "web", "12.5%", *rest, "-", "-"]
+    assert cells[3] == ["b1234567", "b", "-", "0.0%", *rest, "1.0 kB", "-"]
+    assert cells[4] == ["c1234567", "c", *["-"] * 9]
+
+
+def test_rows_come_until_the_last_pod_has_ended(fakes: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    """One that ends meanwhile, or is removed, takes nothing from the others; a stranger is not shown for it."""
+    a, b, c = (used(name) for name in "abc")
+    ended, gone = PodStateError("pod a uses nothing"), PodNotFoundError("no pod b")
+    code, asked = run(fakes, "stats a b", [a, b], ended, [b, c], [b], gone, [c])
+    both = (a.uuid, b.uuid)
+    assert (code, asked) == (0, [("a", "b"), both, (), both, both, ()])
+    out = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in out] == ["UUID", "b1234567", "b1234567"]
+
+
+def test_what_is_wrong_at_the_beginning_is_told(fakes: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(fakes, "stats a", PodStateError("pod a uses nothing: it is stopped"))[0] == 125
+    assert "kurma: pod a uses nothing: it is stopped" in capsys.readouterr().err
+    assert run(fakes, "stats", [], KurmaError("the daemon is gone"))[0] == 125
+    assert "the daemon is gone" in capsys.readouterr().err
+    assert main(["stats", "--interval", "0"], connect=fakes.FakeClient().connect) == 2
+    assert "--interval: '0' is less than 0.1 s" in capsys.readouterr().err
+    assert run(fakes, "stats", [], KeyboardInterrupt()) == (130, [(), ()])
+
+
+@pytest.mark.parametrize("words", ["stats", "top"])
+def test_json_in_lines(fakes: ModuleType, capsys: pytest.CaptureFixture[str], words: str) -> None:
+    first = [used("a", 1.0, 1.0, web=counted(1.0))]
+    again = [used("a", 2.0, 1.5, web=counted(1.5))]
+    # Started again, it counts from nought: what it used in between is not known.
+    anew = [used("a", 3.0, 0.1, web=counted(0.1))]
+    assert run(fakes, f"{words} --format json", first, again, anew, KeyboardInterrupt())[0] == 130
+    values = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(one["cpuPercent"], one["apps"]["web"]["cpuPercent"]) for (one,) in values] == [(50, 50), (None, None)]
+    for value in values:
+        json_fields.check("stats", value)
+    assert Usage.from_json(values[0][0]) == again[0]
+
+
+def test_top_of_all_is_by_what_they_use(fakes: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    before, after = (
+        [used(name, clock, clock * share) for name, share in zip("abc", (0.1, 0.9, 0.5), strict=True)]
+        for clock in (1.0, 2.0)
+    )
+    assert run(fakes, "top --no-stream --no-legend", before, after)[0] == 0
+    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == ["b", "c", "a"]
+
+
+PROCESSES = [
+    Process(41, 7, 40, "web", 33, "www", "S", 2, 3723.5, 7447.0, 9_000_000, "sh", ("sh", "-c", "a\x1b[2J b")),
+    Process(42, 8, 41, None, None, None, "Z", 1, 0.0, 0.0, 0, "gone", ()),
+]
+
+
+def test_the_processes_of_a_pod(fakes: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    """What an app calls itself moves no cursor."""
+    client = fakes.FakeClient(answers={"processes": PROCESSES})
+    assert main(["top", "web", "main"], connect=client.connect) == 0
+    assert client.calls == [("processes", ("web", "main"), {})]
+    head, first, second = capsys.readouterr().out.splitlines()
+    assert head.split() == ["PID", "INSIDE", "APP", "USER", "STATE", "CPU", "MEMORY", "TIME", "COMMAND"]
+    assert first.split(None, 9) == [
+        "41",
+        "7",
+        "web",
+        "www",
+        "S",
+        "50.0%",
+        "9.0",
+        "MB",
+        "1:02:03.50",
+        r"sh -c a\x1b[2J b",
+    ]
+    assert second.split() == ["42", "8", "-", "-", "Z", "-", "0", "B", "0:00.00", "[gone]"]
+    assert main(["top", "web", "--format", "json"], connect=client.connect) == 0
+    value = json.loads(capsys.readouterr().out)
+    json_fields.check("top", value)
+    assert [Process.from_json(one) for one in value] == PROCESSES
+
+
+class Terminal(io.TextIOWrapper):
+    """Of few lines and columns; what came out on it."""
+
+    def __init__(self, rows: int, columns: int) -> None:
+        self.master, slave = os.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        super().__init__(open(slave, "wb", buffering=0), encoding="utf-8", write_through=True)  # noqa: SIM115
+
+    def seen(self) -> str:
+        return os.read(self.master, 65536).decode().replace("\r\n", "\n")
+
+
+def test_lines_are_drawn_in_their_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as there is room for, each as long as there is."""
+    monkeypatch.setenv("TERM", "xterm")
+    with Terminal(4, 10) as out:
+        screen = Screen.of(out)
+        assert screen is not None
+        screen.show(["a", "0123456789"])
+        assert out.seen() == "a\x1b[K\n012345678\x1b[K\n\x1b[J"
+        screen.show(["a", "b", "c", "d"])
+        assert out.seen() == "\x1b[2Fa\x1b[K\nb\x1b[K\n… and 2 m\x1b[K\n\x1b[J"
+        screen.show([])
+        assert out.seen() == "\x1b[3F\x1b[J"
+        screen.show(["e"])
+        assert out.seen() == "e\x1b[K\n\x1b[J"
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            screen.leave()
+        assert out.seen() == "\n"
+        monkeypatch.setenv("TERM", "dumb")
+        assert Screen.of(out) is None
+        os.close(out.master)
+    assert Screen.of(io.StringIO()) is None

@@ -1,0 +1,94 @@
+"""What pods use, and of which processes they are, as the host's own tools have it; on cgroup v1 and on v2."""
+
+import subprocess
+import time
+
+import pytest
+
+from kurma_core.errors import AppNotFoundError, PodStateError
+from tests.integration.pods.support import received, shell, text_of, until
+from tests.integration.pods.test_pods_resources import BUSY, HOLDS_40M, isolator
+
+pytestmark = [pytest.mark.root, pytest.mark.vm]
+
+SERVES = "dd if=/dev/zero of=/data/x bs=1M count=4 oflag=direct; exec nc -ll -p 9000 -e cat /dev/zero"
+
+
+def interface(record, name="eth0"):
+    """Bytes received and sent, as a program in the pod's network namespace reads them."""
+    command = ["nsenter", f"--net={record.network_namespace}", "cat", "/proc/net/dev"]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    (words,) = [line.split(":")[1].split() for line in lines if line.split(":")[0].strip() == name]
+    return int(words[0]), int(words[8])
+
+
+def test_what_a_pod_and_its_apps_use(house):
+    limits = [isolator("resource/memory", limit="128Mi"), isolator("kurma.io/pids-limit", limit=50)]
+    apps = {"holds": shell(HOLDS_40M, isolators=limits), "serves": SERVES}
+    with house.running(apps, net="default", isolators=[isolator("resource/memory", limit="256Mi")]) as pod:
+        until(lambda: house.client.usage([pod.uuid])[0].apps["holds"].memory > 40 << 20, "its memory")
+        assert received(house, pod) > 0
+        (found,) = house.client.usage()
+        assert (found.uuid, found.name) == (pod.uuid, house.client.pod(pod.uuid).name)
+        assert set(found.apps) == {"holds", "serves"}
+        holds, serves, total = found.apps["holds"], found.apps["serves"], found.total
+        assert (holds.memory_limit, serves.memory_limit, total.memory_limit) == (128 << 20, None, 256 << 20)
+        assert 40 << 20 < holds.memory < 60 << 20
+        assert holds.memory + serves.memory <= total.memory < 256 << 20
+        assert 0 <= holds.reclaimable < 20 << 20
+        assert (holds.pids_limit, serves.pids_limit) == (50, 2048)
+        assert holds.pids == 1
+        assert total.pids >= holds.pids + serves.pids + 2, "and the stager's two"
+        assert 4 << 20 <= serves.written <= total.written < 100 << 20
+        assert 0 < holds.cpu < total.cpu < 60
+        now = interface(house.client.pod(pod.uuid))
+        assert found.received <= now[0] < found.received + 100_000
+        assert 1 << 16 < found.sent <= now[1]
+
+
+def test_processors_are_counted_by_time(house):
+    """One that is busy has a whole one, or what the machine has left for it; the one beside it has none."""
+    with house.running({"busy": BUSY, "idle": "sleep 1000"}) as pod:
+        begin, before = time.monotonic(), house.client.usage([pod.uuid])[0]
+        time.sleep(0.5)
+        after, end = house.client.usage([pod.uuid])[0], time.monotonic()
+        assert 0.5 <= after.clock - before.clock <= end - begin
+        used = after.apps["busy"].cpu - before.apps["busy"].cpu
+        assert 0.05 < used <= (after.clock - before.clock) * 1.2
+        assert after.apps["idle"].cpu - before.apps["idle"].cpu < 0.02
+        assert used <= after.total.cpu - before.total.cpu + 0.02
+
+
+@pytest.mark.parametrize("userns", ["none", "auto"])
+def test_its_processes(house, userns):
+    """By numbers of both sides, by the names that the app's own root has for its users."""
+    script = "echo $$; sleep 1001 & wait"
+    apps = {"main": shell(script, user="alice", group="100"), "other": "exec sleep 1002"}
+    with house.running(apps, userns=userns) as pod:
+        until(lambda: house.client.processes(pod.uuid, "main")[1:], "its child")
+        main, child = house.client.processes(pod.uuid, "main")
+        (said,) = text_of(house.client.logs(pod.uuid, "main")).split()
+        statuses = {app.name: app.pid for app in house.client.pod(pod.uuid).apps}
+        assert (main.pid, main.inner_pid) == (statuses["main"], int(said))
+        assert (main.uid, main.user, main.command) == (1000, "alice", ("/bin/sh", "-c", script))
+        assert (child.parent, child.command, child.name, child.state) == (
+            main.pid,
+            ("sleep", "1001"),
+            "sleep",
+            "S",
+        )
+        assert (child.app, child.user) == ("main", "alice")
+        assert 0 < child.memory < 10 << 20
+        assert 0 <= child.cpu <= child.elapsed < 60
+        every = house.client.processes(pod.uuid)
+        assert [one.pid for one in every] == sorted(one.pid for one in every)
+        assert {one.app for one in every} == {None, "main", "other"}
+        (other,) = [one for one in every if one.app == "other"]
+        assert (other.pid, other.uid, other.user, other.threads) == (statuses["other"], 0, "root", 1)
+        assert house.client.pod(pod.uuid).stager_pid in [one.pid for one in every if one.app is None]
+        with pytest.raises(AppNotFoundError):
+            house.client.processes(pod.uuid, "nobody")
+    for ask in (house.client.processes, lambda pod: house.client.usage([pod])):
+        with pytest.raises(PodStateError, match="it is errored"):
+            ask(pod.uuid)
+    assert house.client.usage() == []
