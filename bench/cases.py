@@ -13,11 +13,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import oci
+from calling import SETTLES, Calling
 from measuring import BenchError, alternate, descendants, median, run
 from pulling import IMAGES, MANY, Pulling, served
 from runtimes import Kurma, Podman, Runc, busybox_root, output
+from serving import Daemon
 
 KURMA = "kurma"
+_TO_THE_SAME, _WHOLE = "runc run, to the same", "runc run, all of it"
+_BY_WAITING = "the same, by a stager that waits for a pod"
 _LINE = 84
 _LINES = 1_000_000
 
@@ -154,66 +158,146 @@ def daemon(bench: Bench) -> list[Figure]:
     ]
 
 
+class _First:
+    """What the app first writes, told by the clock; and runc to the same."""
+
+    def __init__(self, bench: Bench, name: str) -> None:
+        self._bench = bench
+        self.directory = f"{bench.work}/{name}"
+        os.mkdir(self.directory)
+        os.mkfifo(f"{self.directory}/first")
+        self._fifo = os.open(f"{self.directory}/first", os.O_RDWR | os.O_NONBLOCK)
+        self._bundle = bench.runc.bundle(["/bin/sh", "-c", "echo >/out/first"], {"/out": self.directory})
+        self._plain = bench.runc.bundle(["/bin/true"], {})
+
+    def __enter__(self) -> _First:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fifo)
+
+    def came(self, process: subprocess.Popen[str] | None = None) -> float:
+        """When the app wrote. :param process: ends early if it will not."""
+        ended = [] if process is None else [os.pidfd_open(process.pid)]
+        ready = select.select([self._fifo, *ended], [], [], 60)[0]
+        came = time.perf_counter()
+        for fd in ended:
+            os.close(fd)
+        if self._fifo not in ready:
+            if process is not None:
+                process.kill()
+            raise BenchError("the app has not come up")
+        os.read(self._fifo, 64)
+        return came
+
+    def runc(self) -> dict[str, Callable[[], float]]:
+        """The sides that are runc's: to the app's first output, and all of it."""
+        return {_TO_THE_SAME: self._by_runc, _WHOLE: self._whole}
+
+    def _by_runc(self) -> float:
+        runc, begun = self._bench.runc, time.perf_counter()
+        with subprocess.Popen(runc.run(self._bundle), env=dict(runc.environment), text=True) as process:
+            return (self.came(process) - begun) * 1000
+
+    def _whole(self) -> float:
+        return run(self._bench.runc.run(self._plain), self._bench.runc.environment) * 1000
+
+    def figure(
+        self, name: str, what: str, taken: Sequence[float], values: Mapping[str, tuple[float, ...]], most: float
+    ) -> Figure:
+        """:param values: by side, with runc's among them. :param most: of all of ``runc run``."""
+        peers = {side: values[side] for side in (_TO_THE_SAME, _WHOLE)}
+        return Figure(name, what, "ms", {KURMA: tuple(taken), **peers}, (_WHOLE, most))
+
+
 def launch(bench: Bench) -> list[Figure]:
     """To the app's first instruction, in a process that stays: from the launch of a prepared pod, and from its
     being asked for; by a stager that is started for it, and by one that waits for a pod."""
-    out = f"{bench.work}/out"
-    os.mkdir(out)
-    os.mkfifo(f"{out}/first")
-    command = ["/bin/sh", "-c", "echo >/out/first"]
-    first, plain = bench.runc.bundle(command, {"/out": out}), bench.runc.bundle(["/bin/true"], {})
-    fifo = os.open(f"{out}/first", os.O_RDWR | os.O_NONBLOCK)
     asked: dict[str, list[float]] = {}
-
-    def arrival(process: subprocess.Popen[str]) -> float:
-        """When the app wrote."""
-        ended = os.pidfd_open(process.pid)
-        ready = select.select([fifo, ended], [], [], 60)[0]
-        came = time.perf_counter()
-        os.close(ended)
-        if fifo not in ready:
-            process.kill()
-            raise BenchError("the app has not come up")
-        os.read(fifo, 64)
-        return came
-
-    def by_runc() -> float:
-        begun = time.perf_counter()
-        with subprocess.Popen(bench.runc.run(first), env=dict(bench.runc.environment), text=True) as process:
-            return (arrival(process) - begun) * 1000
+    waiting = "of a stager that waits"
 
     def by_kurma(process: subprocess.Popen[str], name: str) -> float:
         assert process.stdin is not None
         assert process.stdout is not None
         print("go", file=process.stdin, flush=True)
-        came = arrival(process)
+        came = first.came(process)
         request, begun = process.stdout.readline().split()
         asked.setdefault(name, []).append((came - float(request)) * 1000)
         return (came - float(begun)) * 1000
 
-    waiting, whole = "of a stager that waits", "runc run, all of it"
-    try:
+    with _First(bench, "out") as first:
+        out = first.directory
         with _launching(bench, out) as one, _launching(bench, out, "waiting") as other:
             sides = {
                 KURMA: lambda: by_kurma(one, KURMA),
                 waiting: lambda: by_kurma(other, waiting),
-                "runc run, to the same": by_runc,
-                whole: lambda: run(bench.runc.run(plain), bench.runc.environment) * 1000,
+                **first.runc(),
             }
             values = alternate(sides, bench.rounds)
-    finally:
-        os.close(fifo)
-    peers = {side: values[side] for side in values if side.startswith("runc")}
+        counted = {name: taken[-bench.rounds :] for name, taken in asked.items()}
+        what = "a prepared pod is launched, in process, no network, to the app's first instruction"
+        call = "a pod is asked for, in process, to the app's first instruction"
+        return [
+            first.figure("launch", what, values[KURMA], values, 2.0),
+            first.figure("launch-waiting", _BY_WAITING, values[waiting], values, 0.6),
+            first.figure("call", call, counted[KURMA], values, 2.0),
+            first.figure("call-waiting", _BY_WAITING, counted[waiting], values, 0.6),
+        ]
 
-    def figure(name: str, what: str, taken: Sequence[float], most: float) -> Figure:
-        return Figure(name, what, "ms", {KURMA: tuple(taken[-bench.rounds :]), **peers}, (whole, most))
 
-    what = "a prepared pod is launched, in process, no network, to the app's first instruction"
+def api_call(bench: Bench) -> list[Figure]:
+    """The same over the socket of a running kurmad, by who connects to it for that: one request for a pod that is
+    to be started, and the start of one that was prepared before."""
+    prepared = "of a prepared pod"
+    with _First(bench, "api-out") as first, Daemon(bench.work, bench.kurma.environment) as daemon:
+        calling = Calling(daemon, bench.kurma.image, first.directory)
+        sides = {
+            KURMA: lambda: calling.whole(first.came),
+            prepared: lambda: calling.prepared(first.came),
+            **first.runc(),
+        }
+        values = alternate(sides, bench.rounds)
+    what = "a pod is asked for and started by one request to a running kurmad, to the app's first instruction"
+    start = "a pod that was prepared before is started by a request to a running kurmad, to the same"
     return [
-        figure("launch", what, values[KURMA], 2.0),
-        figure("launch-waiting", "the same, by a stager that waits for a pod", values[waiting], 0.6),
-        figure("call", "a pod is asked for, in process, to the app's first instruction", asked[KURMA], 2.0),
-        figure("call-waiting", "the same, by a stager that waits for a pod", asked[waiting], 0.6),
+        first.figure("api-call", what, values[KURMA], values, 0.6),
+        first.figure("api-start", start, values[prepared], values, 2.0),
+    ]
+
+
+def run_kurmad(bench: Bench) -> list[Figure]:
+    """The whole command by way of a running kurmad, without a network and on each one's default bridge."""
+    true = ["/bin/true"]
+
+    def by_kurmad(*options: str) -> Callable[[], float]:
+        taken = bench.of_kurma(bench.kurma.run(*options, command=true))
+
+        def after_a_pause() -> float:
+            time.sleep(SETTLES)
+            return taken()
+
+        return after_a_pause
+
+    sides = {
+        KURMA: by_kurmad("--net", "none"),
+        f"{KURMA} bridge": by_kurmad(),
+        "podman": bench.of_podman(bench.podman.run("--network", "none", command=true)),
+        "podman bridge": bench.of_podman(bench.podman.run("--network", "podman", command=true)),
+    }
+    with Daemon(bench.work, bench.kurma.environment):
+        values = alternate(sides, bench.rounds)
+    what = "`run --rm` by way of a running kurmad, no network, `/bin/true`: the whole command"
+    bridge = "the same on the default bridge"
+    of_bridges = {side: values[f"{side} bridge"] for side in (KURMA, "podman")}
+    added = {
+        side: tuple(one - other for one, other in zip(taken, values[side], strict=True))
+        for side, taken in of_bridges.items()
+    }
+    setup = "what the default bridge adds to it"
+    return [
+        Figure("run-kurmad", what, "ms", {side: values[side] for side in added}, ("podman", 1.0)),
+        Figure("run-kurmad-bridge", bridge, "ms", of_bridges, ("podman", 1.0)),
+        Figure("network-kurmad", setup, "ms", added, ("podman", 0.5)),
     ]
 
 
@@ -385,6 +469,8 @@ CASES: Mapping[str, Callable[[Bench], list[Figure]]] = {
     "network-scale": network_scale,
     "daemon": daemon,
     "launch": launch,
+    "api-call": api_call,
+    "run-kurmad": run_kurmad,
     "stager-start": stager_start,
     "enter": enter,
     "logs": logs,

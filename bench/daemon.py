@@ -9,70 +9,21 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import socket
 import subprocess
 import sys
 import time
 from typing import Any
 
+from serving import Daemon
+
 from kurma_core.appc.template import PodTemplate
 from kurma_core.client import Settings, connect
-from kurma_core.client.wire import Connection
 from kurma_core.pods.request import PodRequest
 
 FEW = 10
 #: Times that ``kurma list`` is measured.
 LISTINGS = 7
 STARTS = 5
-
-
-class Daemon:
-    def __init__(self, work: str) -> None:
-        self._work = work
-        self.state = os.environ["KURMA_DIR"]
-        self.socket = f"{self.state}/run/kurmad.sock"
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
-
-    def start(self) -> float:
-        """Seconds from its exec to its first answer."""
-        address = f"{self._work}/notify"
-        program = os.path.join(os.path.dirname(sys.executable), "kurmad")
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
-            manager.bind(address)
-            manager.settimeout(60)
-            environment = {**os.environ, "NOTIFY_SOCKET": address}
-            with open(f"{self._work}/kurmad.log", "ab") as log:
-                begin = time.monotonic()
-                self._process = subprocess.Popen([program], env=environment, stderr=log)
-            manager.recv(1000)
-            with Connection.open(self.socket) as connection:  # type: ignore[union-attr]
-                answer = connection.request("GET", "/v1/version")
-                answer.read()
-            taken = time.monotonic() - begin
-        os.unlink(address)
-        return taken
-
-    def end(self) -> None:
-        assert self._process is not None
-        self._process.send_signal(signal.SIGTERM)
-        self._process.wait(60)
-
-    def private(self) -> int:
-        """Bytes of memory that are its own."""
-        with open(f"/proc/{self.pid}/smaps_rollup") as file:
-            return 1024 * sum(int(line.split()[1]) for line in file if line.startswith("Private_"))
-
-    def descriptors(self) -> int:
-        return len(os.listdir(f"/proc/{self.pid}/fd"))
-
-    def threads(self) -> int:
-        return len(os.listdir(f"/proc/{self.pid}/task"))
 
 
 def main(count: int, image: str) -> None:
