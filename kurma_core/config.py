@@ -16,7 +16,7 @@ nothing: yaml is imported only for a YAML file.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from _collections_abc import Mapping  # without collections
 from types import MappingProxyType
 
 from kurma_core.config_schema import SCHEMA, Key, Where, checked

@@ -64,7 +64,7 @@ def _fail(file: str, what: str, path: str = "") -> NoReturn:
 
 
 def _json(file: str, text: str) -> Json:
-    import json
+    from kurma_core.linux.smalljson import decode
 
     def pairs(items: list[tuple[str, Json]]) -> dict[str, Json]:
         value = dict(items)
@@ -73,8 +73,16 @@ def _json(file: str, text: str) -> Json:
             _fail(file, f"the key {next(name for name in names if names.count(name) > 1)!r} stands twice")
         return value
 
+    if not text.strip():
+        return None
     try:
-        return json.loads(text, object_pairs_hook=pairs) if text.strip() else None
+        return decode(text, pairs)
+    except ValueError:
+        pass
+    import json  # which knows where it is wrong
+
+    try:
+        return json.loads(text, object_pairs_hook=pairs)
     except ValueError as error:
         _fail(file, f"not JSON: {_digits(error, text) or error}")
     except RecursionError:

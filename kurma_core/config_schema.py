@@ -6,7 +6,7 @@ against it. Everything here is pure: files are read in :mod:`kurma_core.config`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from _collections_abc import Callable, Iterable, Mapping  # without collections
 
 from kurma_core.errors import ConfigError, ManifestError
 from kurma_core.value import frozen

@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO, Generic, Protocol, TypeVar
 
+from kurma_core.models import Stdio as Stdio
 from kurma_core.value import field, frozen
 
 if TYPE_CHECKING:
@@ -479,23 +480,6 @@ class PodSetup:
     keep: bool = False
     metadata_url: str | None = None
     names: bool = False
-
-
-@frozen
-class Stdio:
-    """Three descriptors of the caller, passed on and not closed by the callee.
-
-    :param terminal: ``stdin`` is a person's terminal, lent for the time of the call: it may be switched to raw
-        mode, and is put back as it was. Signals that the caller gets are for the callee.
-    :param signals: a descriptor from which numbers of signals come, a byte each, for a call-in that is waited for:
-        its caller is in another process. At its end the call-in is asked to end, by SIGTERM. -1: there is none.
-    """
-
-    stdin: int
-    stdout: int
-    stderr: int
-    terminal: bool = False
-    signals: int = -1
 
 
 class RunningStager(Protocol):

@@ -6,14 +6,14 @@ Every ``to_json`` here is what ``--format json`` prints and what stands on disk:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from _collections_abc import Iterable, Mapping  # without collections
+from _operator import itemgetter
 
 from kurma_core.value import field, fields, frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, NamedTuple
 
     Json = Any
 
@@ -870,18 +870,52 @@ class PodEvent:
     detail: Mapping[str, Json] = field(default_factory=dict)
 
 
-class LogText(NamedTuple):
-    """What an app wrote to one stream at one moment: whole lines, or a part of one. A named tuple, for there are
-    many.
+@frozen
+class Stdio:
+    """Three descriptors of the caller, passed on and not closed by the callee.
 
-    :param at: RFC 3339 with nanoseconds, as in the file.
-    :param stream: ``stdout`` or ``stderr``.
-    :param partial: one line, which goes on in the next text of that stream.
-    :param text: the bytes; newlines stand between lines, and none behind the last.
+    :param terminal: ``stdin`` is a person's terminal, lent for the time of the call: it may be switched to raw
+        mode, and is put back as it was. Signals that the caller gets are for the callee.
+    :param signals: a descriptor from which numbers of signals come, a byte each, for a call-in that is waited for:
+        its caller is in another process. At its end the call-in is asked to end, by SIGTERM. -1: there is none.
     """
 
-    app: str
-    at: str
-    stream: str
-    partial: bool
-    text: bytes
+    stdin: int
+    stdout: int
+    stderr: int
+    terminal: bool = False
+    signals: int = -1
+
+
+if TYPE_CHECKING:
+
+    class LogText(NamedTuple):
+        """What an app wrote to one stream at one moment: whole lines, or a part of one. A named tuple,
+        for there are many.
+
+        :param at: RFC 3339 with nanoseconds, as in the file.
+        :param stream: ``stdout`` or ``stderr``.
+        :param partial: one line, which goes on in the next text of that stream.
+        :param text: the bytes; newlines stand between lines, and none behind the last.
+        """
+
+        app: str
+        at: str
+        stream: str
+        partial: bool
+        text: bytes
+
+else:
+    _OF_LOG_TEXT = ("app", "at", "stream", "partial", "text")
+
+    class LogText(tuple):
+        """As :mod:`typing` would make it, which takes longer to import than all of this."""
+
+        __slots__ = ()
+        app, at, stream, partial, text = (property(itemgetter(place)) for place in range(len(_OF_LOG_TEXT)))
+
+        def __new__(cls, app, at, stream, partial, text):
+            return tuple.__new__(cls, (app, at, stream, partial, text))
+
+        def _replace(self, **changes):
+            return type(self)(**{**dict(zip(_OF_LOG_TEXT, self, strict=True)), **changes})

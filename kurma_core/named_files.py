@@ -6,7 +6,6 @@ file that appears whole or not at all, and takes the place of nothing else: root
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import stat
@@ -178,11 +177,15 @@ class written:
 
     def _remove(self) -> None:
         # There is something worse to tell.
-        with contextlib.suppress(OSError):
+        try:  # noqa: SIM105 - contextlib is not light
             self._out.close()
+        except OSError:
+            pass
         if self._named:
-            with contextlib.suppress(OSError):
+            try:  # noqa: SIM105
                 os.unlink(self._temporary)
+            except OSError:
+                pass
 
     def _failed(self, error: OSError) -> HostError:
         """:param error: with another file's name, that is what is wrong: something is read meanwhile."""

@@ -7,16 +7,41 @@ a third of what it takes in all. :func:`frozen` shares its methods among all. Ty
 
 from __future__ import annotations
 
+import _thread
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from functools import cached_property
     from typing import Any, TypeVar, dataclass_transform
 
     T = TypeVar("T")
+    kept = cached_property
 else:
 
     def dataclass_transform(**_: object) -> Callable[[T], T]:
         return lambda decorator: decorator
+
+    class kept:
+        """A property that is made when it is first asked for, as :func:`functools.cached_property`, which takes
+        longer to import than most of what it is used for."""
+
+        def __init__(self, make: Callable[[Any], T]) -> None:
+            self._make = make
+            self._lock = _thread.RLock()
+            self.__doc__ = make.__doc__
+
+        def __set_name__(self, owner: type, name: str) -> None:
+            self._name = name
+
+        def __get__(self, instance: Any, owner: type | None = None) -> Any:
+            if instance is None:
+                return self
+            with self._lock:
+                found = instance.__dict__.get(self._name, self)
+                if found is self:
+                    found = instance.__dict__[self._name] = self._make(instance)
+            return found
 
 
 _REQUIRED: Any = object()

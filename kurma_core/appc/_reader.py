@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from _collections_abc import Callable, Iterator, Mapping  # without collections
 
 from kurma_core.appc import types
 from kurma_core.appc.types import child, describe

@@ -7,7 +7,7 @@ and ``to_json`` leaves out whatever says no more than its absence would.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from _collections_abc import Iterable, Mapping  # without collections
 
 from kurma_core.appc import types
 from kurma_core.appc._reader import Reader, put, refuse_repeats, whole

@@ -7,7 +7,7 @@ person writes by hand is a template (:mod:`kurma_core.appc.template`); what runs
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from _collections_abc import Mapping  # without collections
 
 from kurma_core.appc import types
 from kurma_core.appc._reader import Reader, put, refuse_repeats, whole

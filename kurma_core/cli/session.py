@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from kurma_core.cli.progress import Bar
     from kurma_core.client import Client, Settings
     from kurma_core.errors import KurmaError
-    from kurma_core.hookspecs import Stdio
     from kurma_core.linux.service_manager import Service
+    from kurma_core.models import Stdio
 
     Connect = Callable[[Settings], Client]
 
@@ -218,7 +218,7 @@ class Session:
 
         :param lent: if standard input is a terminal, who gets it may switch its mode.
         """
-        from kurma_core.hookspecs import Stdio
+        from kurma_core.models import Stdio
 
         sys.stdout.flush()
         sys.stderr.flush()

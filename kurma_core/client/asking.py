@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 from kurma_core.client import values
 from kurma_core.client.local import LocalClient
 from kurma_core.client.targets import target
 from kurma_core.errors import HostError, KurmaError
+from kurma_core.linux.smalljson import decode, encode
 from kurma_core.version import VERSION
 
 TYPE_CHECKING = False
@@ -58,7 +57,7 @@ class Asking(LocalClient):
         headers = {"Accept": _NDJSON}
         data = None
         if body is not None:
-            data = json.dumps(body, default=dict).encode()
+            data = encode(body).encode()
             headers["Content-Type"] = "application/json"
         elif method != "GET":
             data = b""
@@ -80,12 +79,12 @@ class Asking(LocalClient):
         try:
             answer = self._connection.request(method, where, body, headers)
             if not answer.headers.get("content-type", "").startswith(_NDJSON):
-                value = self.understood(json.loads, answer.read())
+                value = self.understood(decode, answer.read())
                 if answer.status >= 400:
                     raise self.failure(value)
                 return value
             for line in answer.lines():
-                value = self._said(self.understood(json.loads, line), ears, heard)
+                value = self._said(self.understood(decode, line), ears, heard)
         except KurmaError:
             self._connection.let_go_unless_whole()
             raise
@@ -119,7 +118,7 @@ class Asking(LocalClient):
         try:
             answer = self._connection.request("GET", target(path, query), None, {"TE": "trailers"})
             if answer.status >= 400:
-                raise self.failure(self.understood(json.loads, answer.read()))
+                raise self.failure(self.understood(decode, answer.read()))
             for piece in answer.pieces():
                 out.write(piece)
         except KurmaError:
@@ -136,10 +135,10 @@ class Asking(LocalClient):
         with self._connection.again() as connection:
             answer = connection.request("GET", target(path, query), None, {"TE": "trailers"})
             if answer.status >= 400:
-                raise self.failure(self.understood(json.loads, answer.read()))
+                raise self.failure(self.understood(decode, answer.read()))
             for line in answer.lines():
-                yield self.understood(json.loads, line)
-            for note in self.understood(json.loads, answer.trailers.get("kurma-notes", "[]")):
+                yield self.understood(decode, line)
+            for note in self.understood(decode, answer.trailers.get("kurma-notes", "[]")):
                 self.settings.note(note)
             self._check_late(answer)
 
@@ -147,7 +146,7 @@ class Asking(LocalClient):
         """:raises KurmaError: what went wrong while the answer was on its way."""
         late = answer.trailers.get("kurma-error")
         if late is not None:
-            raise self.failure(self.understood(json.loads, late))
+            raise self.failure(self.understood(decode, late))
 
     # -- what is said --
 
@@ -165,11 +164,11 @@ class Asking(LocalClient):
         found = self.settings.passphrases().get(question["what"], wrong=question["wrong"])
         said = None if found is None else b2a_base64(found, newline=False).decode()
         with self._connection.again() as connection:
-            body = json.dumps({"passphrase": said}).encode()
+            body = encode({"passphrase": said}).encode()
             headers = {"Content-Type": "application/json"}
             answer = connection.request("POST", target(("answers", question["id"]), None), body, headers)
             if answer.status >= 400:
-                raise self.failure(self.understood(json.loads, answer.read()))
+                raise self.failure(self.understood(decode, answer.read()))
 
     # -- what is heard --
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
-import functools
-import json
 import select
 
 from kurma_core.client import values
 from kurma_core.client.frames import LOG, MESSAGE, FrameReader, frame
 from kurma_core.errors import Cancelled, DaemonGoneError, Interrupted
 from kurma_core.linux import terminal
+from kurma_core.linux.smalljson import decode, encode
 from kurma_core.models import LogText
 
 TYPE_CHECKING = False
@@ -61,7 +60,7 @@ class Stream:
 
     def _send(self, message: Json, fds: tuple[int, ...] = ()) -> None:
         try:
-            self._connection.send(frame(MESSAGE, json.dumps(message).encode()), fds)
+            self._connection.send(frame(MESSAGE, encode(message).encode()), fds)
         except DaemonGoneError:
             return  # it may have said why it closed the connection, which is still to be received
 
@@ -83,7 +82,7 @@ class Stream:
             if kind != MESSAGE:
                 yield kind, payload
                 continue
-            message = json.loads(payload)
+            message = decode(payload)
             if message["is"] == "result":
                 yield MESSAGE, message["value"]
             elif message["is"] == "error":
@@ -153,11 +152,11 @@ class Shower:
                 raise Interrupted(self._early) from None
             raise
 
-    def _guarded(self, show: Callable[[], None]) -> None:
+    def _guarded(self, show: Callable[..., None], *texts: LogText) -> None:
         """What hinders the output, as a full disk, ends the pod first."""
         if self._failed is None:
             try:
-                show()
+                show(*texts)
             except Exception as error:  # noqa: BLE001 (raised at the end)
                 self._failed = error
                 self._shown.close()
@@ -169,7 +168,7 @@ class Shower:
         for text in texts(payload):
             if self._shown.closed():
                 break
-            self._guarded(functools.partial(self._shown, text))
+            self._guarded(self._shown, text)
         self._look()
 
     def _wait(self) -> None:

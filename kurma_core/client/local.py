@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
 
 from kurma_core.client.images import ImageCalls
 from kurma_core.client.trust import TrustCalls
 from kurma_core.errors import AppNotFoundError, KurmaError, PodNotFoundError, UsageError
 from kurma_core.version import VERSION
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from typing import Any
+
     from kurma_core.config import Config
     from kurma_core.hookspecs import Progress, RunningStager, Stdio
     from kurma_core.images import HostImage
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from kurma_core.registry import PluginInfo
     from kurma_core.stager_check.lines import Line
 
-Json = Any
+    Json = Any
 
 
 class LocalClient(ImageCalls, TrustCalls):
@@ -140,7 +141,7 @@ class LocalClient(ImageCalls, TrustCalls):
                 typing = type_into(self._services, pod, app, stdio)
             record = self._pods.pod(pod.uuid)
             self._tell_service(f"READY=1\nSTATUS=pod {record.name} runs")
-            ending = functools.partial(self._tell_service, "STOPPING=1")
+            ending = lambda: self._tell_service("STOPPING=1")  # noqa: E731 - functools is not light
             return run_to_end(pod, self._logs_of(record), signals, output, stdio.stdout, ending)
         except BaseException:
             # The output's disk is full, say. Who runs a pod in the foreground is not left with one behind it.

@@ -6,14 +6,12 @@ made of the client that does all of it there.
 
 from __future__ import annotations
 
-import functools
-import json
-
 from kurma_core.client import values
 from kurma_core.client.asking import Ears
 from kurma_core.client.frames import PROTOCOL
 from kurma_core.client.remote_images import RemoteImages
 from kurma_core.client.targets import target
+from kurma_core.linux.smalljson import decode, encode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -94,9 +92,7 @@ class RemoteClient(RemoteImages):
         with Lent(stdio, typed=typed), Signals(taken=self.settings.signals, also=also) as signals:
             signals.settle()
             with self._stream(path, stdio, tell, query, body, progress) as stream:
-                shower = Shower(
-                    stream, signals, output, stdio.stdout, functools.partial(self._tell_service, "STOPPING=1")
-                )
+                shower = Shower(stream, signals, output, stdio.stdout, lambda: self._tell_service("STOPPING=1"))
                 return values.pod(shower.follow())
 
     def enter(
@@ -174,12 +170,12 @@ class RemoteClient(RemoteImages):
         data = b""
         if body is not None:
             headers["Content-Type"] = "application/json"
-            data = json.dumps(body, default=dict).encode()
+            data = encode(body).encode()
         try:
             lent = {} if stdio is None else {"stdio": "lent"}
             answer = connection.request("POST", target(path, {**(query or {}), **lent}), data, headers)
             if answer.status != 101:
-                raise self.failure(self.understood(json.loads, answer.read()))
+                raise self.failure(self.understood(decode, answer.read()))
             stream = Stream(connection, told)
             if stdio is not None:
                 stream.lend(stdio)

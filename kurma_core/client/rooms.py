@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import os
-from typing import TYPE_CHECKING
 
 from kurma_core.errors import PrivilegeError
+from kurma_core.value import kept
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
@@ -46,7 +46,7 @@ class Rooms:
 
     # -- rooms --
 
-    @functools.cached_property
+    @kept
     def registry(self) -> PluginRegistry:
         from kurma_core.registry import PluginRegistry
 
@@ -58,7 +58,7 @@ class Rooms:
         image = self.images.host_image(locator)
         return HostTree(image.id, image.path, image.manifest)
 
-    @functools.cached_property
+    @kept
     def images(self) -> ImageManager:
         """The images of this state directory. Removal goes by :meth:`image_rm` and :meth:`image_gc`."""
         from kurma_core.images import make_image_manager
@@ -66,7 +66,7 @@ class Rooms:
         self._check_state_directory()
         return make_image_manager(self.config, self.registry, self.settings.note, self.settings.passphrases)
 
-    @functools.cached_property
+    @kept
     def _services(self) -> Services:
         from kurma_core.pods.services import Services
 
@@ -78,7 +78,7 @@ class Rooms:
 
         state_directory.check(self.config.state_dir, self.config.origins.get("state_dir", "default"))
 
-    @functools.cached_property
+    @kept
     def _pods(self) -> PodManager:
         from kurma_core.pods.manager import PodManager
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import signal
-from typing import TYPE_CHECKING
-
 from kurma_core.errors import UsageError
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from kurma_core.appc.image import ImageManifest
 
@@ -24,6 +22,8 @@ def stop_signal(image: ImageManifest) -> int:
 
     A word that names no signal of this machine counts as none: it came with the image; nobody here can mend it.
     """
+    import signal
+
     word = (image.annotation(_STOP_SIGNAL) or "").upper()
     if word.isascii() and word.isdigit() and 1 <= int(word) < signal.NSIG:
         return int(word)

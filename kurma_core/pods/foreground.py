@@ -6,22 +6,22 @@ app notices.
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import os
 import select
-import signal
 import stat
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from _collections_abc import Callable, Iterator
 
 from kurma_core.errors import Interrupted
-from kurma_core.pods.logs import Following, LogReader
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Protocol
 
     class CanStop(Protocol):
         def stop(self, *, force: bool) -> None: ...
 
+    from signal import Handlers
     from types import FrameType, TracebackType
 
     from kurma_core.models import LogText, PodRecord
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 #: Lines shown between two looks for a signal.
 _LINES_BETWEEN_LOOKS = 64
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_SIGNALS = (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP)
 
 
 class Signals:
@@ -44,20 +44,20 @@ class Signals:
         self.raising = True
         self._taken = (*_SIGNALS, *also) if taken else ()
         self._read, self._write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        self._old: dict[int, signal.Handlers | int | Callable[[int, FrameType | None], object] | None] = {}
+        self._old: dict[int, Handlers | int | Callable[[int, FrameType | None], object] | None] = {}
 
     def __enter__(self) -> Signals:
         for number in self._taken:
             # Who was started with a signal ignored (nohup) goes on ignoring it.
-            if signal.getsignal(number) != signal.SIG_IGN:
-                self._old[number] = signal.signal(number, self._came)
+            if _signal.getsignal(number) != _signal.SIG_IGN:
+                self._old[number] = _signal.signal(number, self._came)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
         for number, old in self._old.items():
-            signal.signal(number, old)
+            _signal.signal(number, old)
         os.close(self._read)
         os.close(self._write)
 
@@ -102,6 +102,8 @@ def run_to_end(
         even if it writes nothing.
     :param ending: called once, when the pod is asked to stop or has ended.
     """
+    from kurma_core.pods.logs import Following, LogReader
+
     with LogReader(pod.directory, apps, newcomers=True) as reader, Following(reader) as following:
         shown = Shown(output)
         stops = Stops(pod, signals, ending)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from kurma_core.appc.image import App, ImageManifest, Isolator, NameValue
 from kurma_core.pods.docker import docker_words
 from kurma_core.value import field, frozen, replace
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from typing import Any
 
     from kurma_core.appc.template import PodTemplate
     from kurma_core.models import NetworkRequest, PortMapping

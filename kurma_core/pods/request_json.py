@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from kurma_core.appc import types
 from kurma_core.appc._reader import Reader, whole
 from kurma_core.appc.template import PodTemplate
@@ -11,12 +9,14 @@ from kurma_core.errors import ManifestError
 from kurma_core.models import NetworkRequest, PortMapping
 from kurma_core.pods.request import AppOverrides, PodRequest
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any
 
     from kurma_core.appc._reader import Warn
 
-Json = Any
+    Json = Any
 _WORDS = ("uuid", "name", "stager", "renderer", "interactive", "terminal", "hostname", "userns")
 _FLAGS = {
     "verify": "verify",

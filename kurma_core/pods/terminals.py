@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from kurma_core.errors import UsageError
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from kurma_core.appc.pod import PodApp
     from kurma_core.pods.document import PodDocument

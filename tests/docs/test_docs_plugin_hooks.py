@@ -13,6 +13,16 @@ ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs/plugin_hooks.md").read_text()
 SOURCE = ast.parse((ROOT / "kurma_core/hookspecs.py").read_text())
 CLASSES = {node.name: node for node in SOURCE.body if isinstance(node, ast.ClassDef)}
+#: What is said of what stands elsewhere, so that others may have it without all of this: ``import name as name``.
+ELSEWHERE = {
+    alias.name
+    for node in SOURCE.body
+    if isinstance(node, ast.ImportFrom) and node.module == "kurma_core.models"
+    for alias in node.names
+    if alias.asname == alias.name
+}
+MODELS = ast.parse((ROOT / "kurma_core/models.py").read_text())
+CLASSES |= {node.name: node for node in MODELS.body if isinstance(node, ast.ClassDef) and node.name in ELSEWHERE}
 HOOKS = {node.name: node for node in CLASSES.pop("Hooks").body if isinstance(node, ast.FunctionDef)}
 #: Contracts inside the core: no plugin meets them.
 INTERNAL = {"Progress"}

@@ -295,3 +295,24 @@ def test_a_list_by_way_of_the_daemon_imports_next_to_nothing(kurmad):
     heavy |= {"yaml", "pluggy", "stevedore", "dataclasses", "pathlib", "ipaddress", "h11", "kurma_core.daemon"}
     heavy |= {"kurma_core.registry", "kurma_core.images", "kurma_core.pods", "kurma_core.fetching"}
     assert not heavy & found
+
+
+def test_a_pod_is_run_by_way_of_the_daemon_without_what_runs_it(kurmad):
+    """Much of such a command is what it imports: nothing that brings json, typing or threads is among it."""
+    daemon = kurmad()
+    which = ["--dir", daemon.house.state, "--config", daemon.house.config_file]
+    words = ["run", "--rm", "--net", "none", daemon.house.image, "--exec", "/bin/echo", "--", "hello"]
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", PROGRAM, *which, *words],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    )
+    assert done.stdout == "hello\n"
+    found = set(done.stderr.split("MODULES ")[1].split())
+    assert "kurma_core.client.foreground" in found
+    heavy = {"json", "re", "enum", "functools", "collections", "contextlib", "typing", "signal", "threading"}
+    heavy |= {"_ctypes", "struct", "socket", "subprocess", "logging", "yaml", "pluggy", "kurma_core.hookspecs"}
+    heavy |= {"kurma_core.pods.logs", "kurma_core.pods.manager", "kurma_core.registry", "kurma_core.images"}
+    assert not heavy & found

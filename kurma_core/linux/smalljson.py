@@ -1,0 +1,75 @@
+"""JSON without the ``json`` package, which brings ``re`` and ``enum`` along: its accelerator is enough for what
+Kurma's programs say to each other."""
+
+from __future__ import annotations
+
+import _json
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    Pairs = Callable[[list[tuple[str, Any]]], Any]
+
+_SPACE = " \t\r\n"
+
+
+class _Reading:
+    """The settings that the scanner asks for."""
+
+    strict = True
+    object_hook = None
+    parse_float = float
+    parse_int = int
+
+    def __init__(self, pairs: Pairs | None) -> None:
+        self.object_pairs_hook = pairs
+        self.memo: dict[str, str] = {}
+
+    @staticmethod
+    def parse_constant(name: str) -> object:
+        raise ValueError(f"{name} is no JSON")
+
+
+def decode(text: str | bytes, pairs: Pairs | None = None) -> Any:
+    """One JSON value.
+
+    :param text: bytes are UTF-8. :param pairs: makes an object of its keys and values; None: as a dict.
+    :raises ValueError: it is none; the accelerator cannot say where without the package, so nor does this.
+    """
+    if not isinstance(text, str):
+        text = text.decode()
+    start = len(text) - len(text.lstrip(_SPACE))
+    try:
+        value, end = _json.make_scanner(_Reading(pairs))(text, start)  # type: ignore[arg-type]
+    except (ValueError, StopIteration, ImportError, SystemError, RecursionError):
+        # ImportError, SystemError: the accelerator looked for the package's exception, which is not everywhere.
+        raise ValueError("not a JSON document") from None
+    if text[end:].strip(_SPACE):
+        raise ValueError(f"something follows the JSON value at character {end}")
+    return value
+
+
+def encode(value: Any, quoted: Callable[[str], str] = _json.encode_basestring_ascii) -> str:
+    """:param quoted: writes text. A lone surrogate, as stands for an undecodable byte, is kept as one by default.
+
+    :raises TypeError: the value is none of JSON's.
+    """
+    if value is None:
+        return "null"
+    if value is True:
+        return "true"
+    if value is False:
+        return "false"
+    if isinstance(value, str):
+        return quoted(value)
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        return float.__repr__(value)  # there is none in what is written here that JSON cannot say
+    if isinstance(value, list | tuple):
+        return "[" + ",".join([encode(item, quoted) for item in value]) + "]"
+    if hasattr(value, "items"):  # a mapping, be it a read-only view
+        return "{" + ",".join([f"{quoted(key)}:{encode(item, quoted)}" for key, item in value.items()]) + "}"
+    raise TypeError(f"{type(value).__name__} has no JSON form")
