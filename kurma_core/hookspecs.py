@@ -831,7 +831,7 @@ class IsolatorHost:
     :param siblings: name → value of all isolators of the scope that is compiled, defaults among them.
     :param shared: namespaces that the pod shares with the host: of ``ipc``, ``net``, ``pid``, ``user``, ``uts``.
     :param pods: the directory of all pods.
-    :param api: the socket of the daemon that looks after the pod; None: there is none.
+    :param api: a daemon serves the state directory at the moment, whose API apps may be given.
     """
 
     cgroups: Mapping[str, int]
@@ -843,7 +843,7 @@ class IsolatorHost:
     siblings: Mapping[str, Json] = field(default_factory=dict)
     shared: frozenset[str] = frozenset()
     pods: str = ""
-    api: str | None = None
+    api: bool = False
 
 
 @frozen
@@ -926,10 +926,12 @@ class Power:
     :param name: what a grant of ``kurma.yml`` calls it: the isolator's name, or ``ISOLATOR=PART`` for one of
         several powers that it can give. A grant of the isolator gives all of them.
     :param namespace: the namespace of the host's that is meant (``pid``), which all apps of the pod come by.
+    :param least: a part of it that does, too, where no grant gives the whole.
     """
 
     name: str
     namespace: str | None = None
+    least: str | None = None
 
 
 class GatedIsolator(Protocol):

@@ -33,10 +33,13 @@ class Isolation:
     reports: tuple[IsolatorReport, ...]
 
 
-def host_facts(controllers: Mapping[str, int], shared: frozenset[str], pods: str = "") -> IsolatorHost:
+def host_facts(
+    controllers: Mapping[str, int], shared: frozenset[str], pods: str = "", *, api: bool = False
+) -> IsolatorHost:
     """:param controllers: cgroup version by controller.
     :param shared: namespaces that the pod shares with the host.
     :param pods: the directory of all pods.
+    :param api: a daemon serves the state directory.
     """
     from kurma_core.hookspecs import IsolatorHost
 
@@ -47,6 +50,7 @@ def host_facts(controllers: Mapping[str, int], shared: frozenset[str], pods: str
         host_network="net" in shared,
         shared=shared,
         pods=pods,
+        api=api,
     )
 
 
@@ -159,8 +163,9 @@ class _Compilers:
             compiled = self._compile(name, value, scope, host)
             if default and plan.privileged and compiled.plan.seccomp is not None:
                 compiled = replace(compiled, plan=IsolatorPlan(), outcome="ignored", note="the app is privileged")
-            # Traffic is the core's own business; all else is in the hands of the stager.
-            sets = compiled.apps is not None or replace(compiled.plan, traffic=()) != IsolatorPlan()
+            # Traffic and the API are the core's own business; all else is in the hands of the stager.
+            each_apps = compiled.apps is not None and compiled.apps.api is None
+            sets = each_apps or replace(compiled.plan, traffic=(), api=None) != IsolatorPlan()
             if self._unapplied and sets:
                 compiled = replace(compiled, outcome="ignored", note=self._unapplied)
             if self._strict and not default and compiled.outcome != "enforced":

@@ -297,6 +297,8 @@ class IsolatorPlan:
     :param namespaces: those that the pod shares with the host (``{"ipc": "host"}``): the core's to say,
         in the pod's plan.
     :param mounts: of the host's file system; the core makes volumes of them.
+    :param api: ``full`` or ``read``: the most that the app may ask of the daemon, by a socket of its own. The core
+        makes it; no stager's business.
     """
 
     capabilities: tuple[str, ...] | None = None
@@ -314,6 +316,7 @@ class IsolatorPlan:
     privileged: bool = False
     namespaces: Mapping[str, str] = field(default_factory=dict)
     mounts: tuple[HostMount, ...] = ()
+    api: str | None = None
 
     #: Version of the JSON form; a stager refuses a newer one. A plan is of the version of what it sets: whoever
     #: does not know of a filter must not run the app without.
@@ -345,6 +348,8 @@ class IsolatorPlan:
             value["traffic"] = [limit.to_json() for limit in self.traffic]
         if self.mounts:
             value["mounts"] = [mount.to_json() for mount in self.mounts]
+        if self.api is not None:
+            value["api"] = self.api
         return value
 
     @classmethod
@@ -366,6 +371,7 @@ class IsolatorPlan:
             privileged=value.get("privileged", False),
             namespaces=dict(value.get("namespaces", {})),
             mounts=tuple(HostMount(**mount) for mount in value.get("mounts", ())),
+            api=value.get("api"),
         )
 
 

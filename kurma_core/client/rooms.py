@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from kurma_core.errors import PrivilegeError
+from kurma_core.errors import KurmaError, PrivilegeError
 from kurma_core.value import kept
 
 TYPE_CHECKING = False
@@ -71,7 +71,24 @@ class Rooms:
         from kurma_core.pods.services import Services
 
         self._check_state_directory()
-        return Services(self.config, self.registry, lambda: self.images, self.settings.note)
+        services = Services(self.config, self.registry, lambda: self.images, self.settings.note)
+        services.served = self._served
+        return services
+
+    def _served(self) -> bool:
+        """Whether a daemon serves the state directory; this one, perhaps."""
+        if self.settings.daemon:
+            return True
+        from kurma_core.client import SOCKET
+        from kurma_core.client.wire import Connection
+
+        try:
+            connection = Connection.open(f"{self.config.run_dir}/{SOCKET}", required=False)
+        except KurmaError:
+            return False
+        if connection is not None:
+            connection.close()
+        return connection is not None
 
     def _check_state_directory(self) -> None:
         from kurma_core import state_directory

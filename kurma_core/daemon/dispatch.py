@@ -69,12 +69,14 @@ class Dispatcher:
             exchange.respond_json(error.data.get("status", 400), error_json(error))  # type: ignore[arg-type]
             return
         try:
-            self._admit(spec, exchange)
-            query = parameters(spec, exchange.query)
-            body = exchange.json() if spec.body is not None else None
-            call = Call(self._daemon, exchange, path, query, body)
-            with about(request=f"{exchange.method} {exchange.path}", **path), self._counted(spec, call):
-                self._run(spec, call)
+            who = str(exchange.peer)
+            with about(request=f"{exchange.method} {exchange.path}", by=who, **path):
+                self._admit(spec, exchange)
+                query = parameters(spec, exchange.query)
+                body = exchange.json() if spec.body is not None else None
+                call = Call(self._daemon, exchange, path, query, body)
+                with self._counted(spec, call):
+                    self._run(spec, call)
         except Gone:
             raise
         except errors.KurmaError as error:
@@ -102,7 +104,12 @@ class Dispatcher:
             what = "asks for" if allowed else "is refused"
             _LOG.info("%s %s %s %s", exchange.peer, what, exchange.method, exchange.raw_path)
         if not allowed:
-            raise errors.PrivilegeError(f"{spec.method} {spec.path} is not for those who may only look")
+            hint = None
+            if exchange.peer.pod is not None:
+                hint = (
+                    "who runs the host grants the app host/api-access in kurma.yml, and not host/api-access=read"
+                )
+            raise errors.PrivilegeError(f"{spec.method} {spec.path} is not for those who may only look", hint=hint)
 
     def _counted(self, spec: Spec, call: Call) -> contextlib.AbstractContextManager[None]:
         """What lasts holds none of the connections that others need."""

@@ -42,17 +42,18 @@ class Peer:
 
     :param uid: of the process that connected.
     :param rights: ``full`` or ``read``.
-    :param pod: UUID of the pod whose own socket it came by; None: it came by the host's.
+    :param pod: UUID of the pod whose own socket it came by, and ``app`` its app; None: it came by the host's.
     """
 
-    def __init__(self, uid: int, pid: int, rights: str, pod: str | None = None) -> None:
+    def __init__(self, uid: int, pid: int, rights: str, pod: str | None = None, app: str | None = None) -> None:
         self.uid = uid
         self.pid = pid
         self.rights = rights
         self.pod = pod
+        self.app = app
 
     def __str__(self) -> str:
-        whose = "" if self.pod is None else f"pod {self.pod}, "
+        whose = "" if self.pod is None else f"pod {self.pod}, app {self.app}, "
         return f"{whose}user {self.uid}, process {self.pid}"
 
 

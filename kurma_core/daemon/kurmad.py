@@ -28,6 +28,7 @@ from kurma_core.daemon import (  # noqa: F401 (they fill the table)
     trust,
 )
 from kurma_core.daemon.dispatch import Dispatcher
+from kurma_core.daemon.doors import Doors
 from kurma_core.daemon.idle import Idle
 from kurma_core.daemon.initial import Initial
 from kurma_core.daemon.limits import Limits
@@ -91,12 +92,16 @@ class Daemon:
         self.owners = Owners(lambda: self.manager, self._ended)
         self.restarts = Restarts(lambda: self.manager, lambda uuid: self.launch(uuid, again=True))
         self.supply = Supply(lambda: self.client)
-        self.recovery = Recovery(lambda: self.manager, self.owners, self.restarts.look)
+        self.recovery = Recovery(
+            lambda: self.manager, self.owners, self.restarts.look, lambda uuid: self.doors.see(uuid)
+        )
         self.initial = Initial(self, self.recovery.done)
         dispatcher = Dispatcher(self)
         self.metrics = dispatcher.metrics
         self.feed = events.Feed(self.client.journal)
         self.server = Server(dispatcher)
+        self.doors = Doors(self.server, lambda: self.client.services)
+        self.client.services.api_changed = self.doors.changed
         self._idle: Idle | None = None
         self._path = socket_path(None, config)
         self._place = Place(self._path, config.state_dir)
@@ -132,8 +137,9 @@ class Daemon:
             running = self.owners.launch(reference, given, up, again=again, readied=readied)
             self.metrics.started(time.monotonic() - begin)
             return running
-        except KurmaError:
-            if not again:
+        except BaseException as error:
+            self.doors.see(reference)
+            if not again and isinstance(error, KurmaError):
                 with contextlib.suppress(KurmaError):  # there is no such pod, say
                     self.restarts.look(self.manager.store.find(reference).uuid)
             raise
@@ -164,6 +170,7 @@ class Daemon:
             raise
 
     def _ended(self, record: PodRecord) -> None:
+        self.doors.close(record.uuid)
         if self.manager.is_ephemeral(record.uuid):
             self.manager.remove(record.uuid)
         else:
@@ -288,6 +295,7 @@ class Daemon:
     def close(self) -> None:
         self._place.withdraw()
         self.feed.close()
+        self.doors.close_all()
         self.server.close()
         self.initial.close()
         self.recovery.close()
@@ -322,6 +330,7 @@ class Daemon:
             self.supply.refresh()
         else:
             self.supply.look()
+        self.doors.refresh()
         self.client.journal.tell("daemon", "reloaded", None, "kurmad", {"pid": os.getpid()})
         # In any case: images that initial pods name may be others by now.
         self.initial.reconcile()

@@ -140,7 +140,6 @@ def _log_line(text: LogText) -> Json:
     "POST",
     "/v1/pods/{pod}/logs",
     "What the apps of a pod have written, in frames.",
-    rights="read",
     kind="stream",
     query=_LOGS,
 )

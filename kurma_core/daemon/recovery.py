@@ -33,14 +33,20 @@ _LIVE = ("starting", "running", "stopping")
 class Recovery:
     """:param manager: asked for the pod manager at each look: there is another one after a reload.
     :param ended: told of the UUID of each pod that is found to have ended, as often as it is found so.
+    :param seen: told of the UUID of each pod that was looked at, whatever has become of it.
     """
 
     def __init__(
-        self, manager: Callable[[], PodManager], owners: Owners, ended: Callable[[str], None] = lambda uuid: None
+        self,
+        manager: Callable[[], PodManager],
+        owners: Owners,
+        ended: Callable[[str], None] = lambda uuid: None,
+        seen: Callable[[str], None] = lambda uuid: None,
     ) -> None:
         self._manager = manager
         self._owners = owners
         self._ended = ended
+        self._seen = seen
         self._watching = Watching(manager().store, self.look_soon)
         self._workers = ThreadPoolExecutor(_AT_ONCE, "recovery")
         self._lock = threading.Lock()
@@ -114,8 +120,9 @@ class Recovery:
             return
         try:
             self._see(uuid)
+            self._seen(uuid)
         except PodNotFoundError:
-            return  # half-made, or ephemeral; or somebody has removed it
+            self._seen(uuid)  # half-made, or ephemeral; or somebody has removed it
         except KurmaError as error:
             # Of that pod alone: the others are looked at all the same.
             _LOG.error("%s", error.message)

@@ -42,8 +42,8 @@ class Server:
         #: Given up for a moment when there are no more descriptors, to say so to who connects.
         self._spare = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         self._told = -_TELL_AGAIN
-        #: by descriptor: with the rights, and the pod, of who connects there
-        self._listeners: dict[int, tuple[socket.socket, str, str | None]] = {}
+        #: by descriptor: with the rights, the pod and the app of who connects there
+        self._listeners: dict[int, tuple[socket.socket, str, str | None, str | None]] = {}
         #: Listeners that a service manager has lent.
         self._lent: set[int] = set()
         self._lines: set[Line] = set()
@@ -66,24 +66,26 @@ class Server:
         """Connections that wait for a request or are served, and those that last."""
         return self._short.held, self._lasting.held
 
-    def listen(self, listener: socket.socket, rights: str = "full", pod: str | None = None) -> None:
+    def listen(
+        self, listener: socket.socket, rights: str = "full", pod: str | None = None, app: str | None = None
+    ) -> None:
         """Who connects there has these rights.
 
-        :param pod: UUID of the pod whose own socket it is.
+        :param pod: UUID of the pod whose own socket it is, that of its app ``app``.
         """
         listener.setblocking(False)
         listener.listen(_BACKLOG if pod is None else quota.POD)
-        self._listeners[listener.fileno()] = listener, rights, pod
+        self._listeners[listener.fileno()] = listener, rights, pod, app
         self._poll.register(listener, select.EPOLLIN)
 
-    def listen_no_more(self, pod: str) -> None:
-        """To that pod's socket, which is closed; nor to who has come by it. May be repeated."""
-        for fd, (listener, _, whose) in list(self._listeners.items()):
-            if whose == pod and self._listeners.pop(fd, None) is not None:
+    def listen_no_more(self, pod: str, app: str) -> None:
+        """To that app's socket, which is closed; nor to who has come by it. May be repeated."""
+        for fd, (listener, _, *whose) in list(self._listeners.items()):
+            if whose == [pod, app] and self._listeners.pop(fd, None) is not None:
                 self._poll.unregister(fd)
                 listener.close()
         with self._lock:
-            lines = [line for line in self._lines if line.peer.pod == pod]
+            lines = [line for line in self._lines if (line.peer.pod, line.peer.app) == (pod, app)]
         for line in lines:
             _shut(line.socket)
 
@@ -111,14 +113,16 @@ class Server:
         self.listen(listener)
 
     def shut(self) -> bool | None:
-        """Nobody can connect from here on. Those who have are accepted. For the accepting thread alone.
+        """Nobody can connect from here on, but apps. Those who have are accepted. For the accepting thread alone.
 
         :returns: None: nothing was shut, for no socket is ours.
         """
-        mine = [(fd, *found) for fd, found in self._listeners.items() if fd not in self._lent]
-        for fd, listener, rights, pod in mine:
+        doors = list(self._listeners.items())
+        mine = [(fd, door) for fd, door in doors if fd not in self._lent and door[2] is None]
+        for fd, door in mine:
+            listener = door[0]
             _shut(listener)
-            while self._accept(listener, rights, pod):
+            while self._accept(*door):
                 continue
             self._poll.unregister(fd)
             del self._listeners[fd]
@@ -158,7 +162,7 @@ class Server:
             self._thread.join()
             self._thread = None
             os.close(self._spare)
-        for listener, _, _ in self._listeners.values():
+        for listener, *_ in list(self._listeners.values()):
             listener.close()
         self._listeners.clear()
         with self._lock:
@@ -199,7 +203,7 @@ class Server:
             if idle is not None and not self._closing and idle.look(self):
                 return
 
-    def _accept(self, listener: socket.socket, rights: str, pod: str | None) -> bool:
+    def _accept(self, listener: socket.socket, rights: str, pod: str | None, app: str | None) -> bool:
         """:returns: whether somebody was there."""
         try:
             connected, _ = listener.accept()
@@ -209,7 +213,7 @@ class Server:
             self._idle.touch()
         credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         pid, uid, _ = struct.unpack("3i", credentials)
-        peer = Peer(uid, pid, rights, pod)
+        peer = Peer(uid, pid, rights, pod, app)
         try:
             self._short.take(peer)
         except BusyError as error:

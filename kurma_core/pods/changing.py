@@ -84,6 +84,7 @@ class PodChanger(PodEnder):
         _change_state(pod, change=change, layers={**layers_of(directory.read_state()), app.name: in_use})
         try:
             volumes.make_empty(app.document.manifest, directory.path, app.document.ids)
+            self.services.api_changed(app.document, directory.path)
             if change["traffic"]:
                 traffic.hold(app.document, self.services.note)
             if change["memory"]:
@@ -243,6 +244,7 @@ class PodChanger(PodEnder):
             document, gone = without(document, app)
             # Known should we die before the end, when the document does not name them any more.
             directory.change_state(change={**change, "volumes": list(gone)})
+        self.services.api_changed(document, directory.path)
         pod.driver.remove_app(directory.path, pod.stager, app, gone)
         if there:
             self._commit(pod, document)

@@ -25,17 +25,20 @@ class Need:
     :param power: ``ISOLATOR`` or ``ISOLATOR=PART``, as a grant names it.
     :param level: who asks: :data:`OF_IMAGE`, :data:`OF_APP` or :data:`OF_POD`; or the name of another app, by
         which all apps of the pod come by it.
+    :param least: a part of it that does, too.
     """
 
     power: str
     level: str
+    least: str | None = None
 
     @property
     def isolator(self) -> str:
         return self.power.partition("=")[0]
 
     def to_json(self) -> dict[str, Json]:
-        return {"power": self.power, "level": self.level}
+        value = {"power": self.power, "level": self.level}
+        return value if self.least is None else {**value, "least": self.least}
 
 
 #: The image's manifest; the pod's, for that app; the pod, for all its apps. No app's name holds a blank.
@@ -187,7 +190,7 @@ class PodDocument:
             keep=value.get("keep", False),
             added_volumes=tuple(value.get("addedVolumes", ())),
             needs={
-                app: tuple(Need(need["power"], need["level"]) for need in needs)
+                app: tuple(Need(need["power"], need["level"], need.get("least")) for need in needs)
                 for app, needs in value.get("needs", {}).items()
             },
         )

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 Json = Any
 #: Letters of a plain YAML scalar inside of brackets.
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~/=")
+#: ``ISOLATOR=full`` is ``ISOLATOR``, said in full.
+_WHOLE = "=full"
 _LAPSES = {"unknown": "is not trusted for that name any more", "revoked": "was revoked"}
 
 
@@ -65,16 +67,20 @@ def needs(
         found = [power for _, power in powers(isolators, drivers) if power not in typed]
         return [power for power in found if power.namespace is None or power.namespace in shared]
 
-    everyones = [Need(power.name, OF_POD) for power in asked(pod.isolators, of_pod)]
+    everyones = [_need(power, OF_POD) for power in asked(pod.isolators, of_pod)]
     found: dict[str, tuple[Need, ...]] = {}
     for app in request.template.pod.apps:
         # An early pod's isolators of an app stand beside it.
         level = OF_APP if app.app is not None or app.isolators else OF_IMAGE
         own = asked(apps[app.name], of_pod | of_apps.get(app.name, set()))
-        everyones += [Need(power.name, app.name) for power in own if power.namespace is not None]
-        found[app.name] = tuple(Need(power.name, level) for power in own)
+        everyones += [_need(power, app.name) for power in own if power.namespace is not None]
+        found[app.name] = tuple(_need(power, level) for power in own)
     found[""] = tuple(everyones)
     return {app: some for app, some in found.items() if some}
+
+
+def _need(power: Power, level: str) -> Need:
+    return Need(power.name, level, power.least)
 
 
 def needs_of_new(
@@ -112,12 +118,29 @@ def check_app(
     needs: Mapping[str, tuple[Need, ...]], app: str, image: str, services: Services, insecure: Collection[str] = ()
 ) -> tuple[str, ...]:
     """As :func:`check_pod`, for one app: what it asks for, and what the pod gives each of its apps."""
+    name, found = _had(needs, app, image, services, insecure)
+    return tuple(f"{note_of(app)}{name} has {power} by the grant {by} of kurma.yml" for power, by in found)
+
+
+def had(document: PodDocument, services: Services, app: str) -> frozenset[str]:
+    """Names of the powers that grants give an app, now, of those that it must be granted.
+
+    :raises PowerError: there is one that they do not give.
+    """
+    _, found = _had(document.needs, app, document.images[app], services, document.insecure)
+    return frozenset(power for power, _ in found)
+
+
+def _had(
+    needs: Mapping[str, tuple[Need, ...]], app: str, image: str, services: Services, insecure: Collection[str]
+) -> tuple[str, list[tuple[str, str]]]:
+    """The image's name, and of each need the power that is granted, and the grant."""
     # What an app asks for all of them is its own need, too.
     wanted = [need for need in (*needs.get(app, ()), *needs.get("", ())) if need.level != app]
     if not wanted:
-        return ()
+        return "", []
     vouchers = services.images.vouchers(image, insecure=insecure)
-    return _granted(wanted, app, vouchers, services.config.grants)
+    return vouchers.name, _granted(wanted, app, vouchers, services.config.grants)
 
 
 def check_again(document: PodDocument, services: Services, app: str | None = None) -> None:
@@ -131,20 +154,24 @@ def check_again(document: PodDocument, services: Services, app: str | None = Non
 
 def _granted(
     wanted: list[Need], app: str, vouchers: Vouchers, grants: Mapping[str, GrantConfig]
-) -> tuple[str, ...]:
-    """:raises PowerError: some of it is not; it has all that is lacking, so that one line gives it."""
-    admitting = {name: frozenset(grant.isolators) for name, grant in grants.items() if admits(grant, vouchers)}
-    notes, refused = [], []
+) -> list[tuple[str, str]]:
+    """:returns: of each need the power that is granted, and the grant.
+    :raises PowerError: some of it is not; it has all that is lacking, so that one line gives it.
+    """
+    admitting = {
+        name: frozenset(word.removesuffix(_WHOLE) for word in grant.isolators)
+        for name, grant in grants.items()
+        if admits(grant, vouchers)
+    }
+    found, refused = [], []
     for need in wanted:
-        by = next(
-            (name for name, some in admitting.items() if not some.isdisjoint((need.power, need.isolator))), None
-        )
-        if by is None:
+        given = _given(need, admitting)
+        if given is None:
             refused.append(need)
         else:
-            notes.append(f"{note_of(app)}{vouchers.name} has {need.power} by the grant {by} of kurma.yml")
+            found.append(given)
     if not refused:
-        return tuple(notes)
+        return found
     raise PowerError(
         f"app {app}: {_asked(refused, vouchers)}: power over the host, which no grant of kurma.yml gives to that "
         f"image ({_signed(vouchers)})",
@@ -153,6 +180,15 @@ def _granted(
         image=vouchers.id,
         isolator=refused[0].isolator,
     )
+
+
+def _given(need: Need, admitting: Mapping[str, Set[str]]) -> tuple[str, str] | None:
+    """The whole before the part that would do."""
+    for power in filter(None, (need.power, need.least)):
+        for name, some in admitting.items():
+            if not some.isdisjoint((power, need.isolator)):
+                return power, name
+    return None
 
 
 def note_of(app: str) -> str:

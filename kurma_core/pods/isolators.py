@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kurma_core.isolation import compile_isolators, host_facts, merged
-from kurma_core.pods import namespaces
+from kurma_core.pods import api, namespaces
 from kurma_core.value import replace
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def isolation(
     :param there: the pod runs: its own isolators hold already, and bound what the apps get.
     :raises IsolatorError: as :func:`kurma_core.isolation.compile_isolators`.
     """
-    host = host_facts(services.cgroup_versions(), shared, services.store.root)
+    host = host_facts(services.cgroup_versions(), shared, services.store.root, api=_api(services, pod, apps))
     if there:
         host = replace(host, pod={isolator.name: isolator.value for isolator in pod})
     found = compile_isolators(
@@ -47,3 +47,9 @@ def isolation(
         return found
     # What it shares with the host was decided by more than its isolators.
     return replace(found, pod=merged(found.pod, namespaces.plan(shared), namespaces.NAME))
+
+
+def _api(services: Services, pod: tuple[Isolator, ...], apps: Mapping[str, tuple[Isolator, ...]]) -> bool:
+    """Whether there is a daemon, where somebody wants to know."""
+    wanted = any(one.name == api.ISOLATOR for some in (pod, *apps.values()) for one in some)
+    return wanted and services.served()

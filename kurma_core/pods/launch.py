@@ -80,6 +80,7 @@ class Volumes:
     def do(self, launch: Launch) -> None:
         volumes.check_sources(launch.document.manifest.volumes, allow_links=launch.document.volume_links)
         volumes.make_empty(launch.document.manifest, launch.directory.path, launch.document.ids)
+        launch.services.api_changed(launch.document, launch.directory.path)
 
     def undo(self, launch: Launch) -> None:
         # Empty volumes go with the pod, not with its end: their files are there to be read until `rm`.

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from kurma_core.appc.pod import PodManifest
 from kurma_core.appc.reify import effective_app, reify
 from kurma_core.errors import PodStateError, UsageError
-from kurma_core.pods import gate, hostmounts, isolators, terminals, volumes
-from kurma_core.pods.prepare import mount_setups
+from kurma_core.pods import api, gate, hostmounts, isolators, terminals, volumes
+from kurma_core.pods.prepare import mount_setups, told_of_api
 from kurma_core.pods.request import overridden
 from kurma_core.value import frozen, replace
 
@@ -101,6 +101,8 @@ def new_app(
     )
     added = {app.name: mount_setups(reified)[app.name]}
     pod, mounts = hostmounts.added(reified.pod, added, replace(isolation, pod=document.pod_plan))
+    pod, mounts = api.added(pod, mounts, isolation.apps)
+    told = told_of_api(reified.pod.apps[-1], image[1], isolation.apps[app.name])
     new = tuple(volume.name for volume in pod.volumes if volume.name not in had)
     changed = replace(
         document,
@@ -112,6 +114,7 @@ def new_app(
         needs={name: some for name, some in needs.items() if some},
         added_volumes=(*document.added_volumes, *new),
         volume_links=links,
+        environment={**document.environment, **({app.name: told} if told else {})},
     )
     rendered = services.images.render(
         image[0], document.renderer, verify=request.verify, insecure=request.insecure

@@ -24,12 +24,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kurma_core.appc.image import ImageManifest, Isolator
+    from kurma_core.appc.pod import PodApp
     from kurma_core.appc.reify import Reified
     from kurma_core.appc.template import PodTemplate
     from kurma_core.hookspecs import Isolator as IsolatorDriver
     from kurma_core.hookspecs import Progress
     from kurma_core.isolation import Isolation
-    from kurma_core.models import IdRange
+    from kurma_core.models import IdRange, IsolatorPlan
     from kurma_core.pods.document import Need
     from kurma_core.pods.request import PodRequest
     from kurma_core.pods.services import Services
@@ -83,7 +84,7 @@ def pod_document(
         terminals.check(app)
         services.images.render(str(app.image.id), renderer, verify=request.verify, insecure=request.insecure)
     ids = _ids(userns, reified.pod, uuid, services)
-    manifest, mounts = _with_host_mounts(reified, isolation)
+    manifest, mounts, environment = _with_host_mounts(reified, isolation, resolved)
     return PodDocument(
         uuid=uuid,
         name=name,
@@ -107,6 +108,7 @@ def pod_document(
         verify=request.verify,
         insecure=tuple(sorted(request.insecure)),
         volume_links=links,
+        environment=environment,
         ids=ids,
         keep=not template.pod.apps,
         needs=needs,
@@ -180,14 +182,28 @@ def _judged(
 
 
 def _with_host_mounts(
-    reified: Reified, isolation: Isolation
-) -> tuple[PodManifest, Mapping[str, tuple[MountSetup, ...]]]:
-    mounts = mount_setups(reified)
-    if not any(plan.mounts for plan in (isolation.pod, *isolation.apps.values())):
-        return reified.pod, mounts
-    from kurma_core.pods import hostmounts
+    reified: Reified, isolation: Isolation, resolved: Mapping[str, tuple[str, ImageManifest]]
+) -> tuple[PodManifest, Mapping[str, tuple[MountSetup, ...]], dict[str, tuple[tuple[str, str], ...]]]:
+    """The manifest and the mounts with what isolators add to them, and what apps are told of that."""
+    pod, mounts = reified.pod, mount_setups(reified)
+    if any(plan.mounts for plan in (isolation.pod, *isolation.apps.values())):
+        from kurma_core.pods import hostmounts
 
-    return hostmounts.added(reified.pod, mounts, isolation)
+        pod, mounts = hostmounts.added(pod, mounts, isolation)
+    if not any(plan.api for plan in isolation.apps.values()):
+        return pod, mounts, {}
+    from kurma_core.pods import api
+
+    manifest, mounts = api.added(pod, mounts, isolation.apps)
+    told = {app.name: told_of_api(app, resolved[app.name][1], isolation.apps[app.name]) for app in pod.apps}
+    return manifest, mounts, {app: pairs for app, pairs in told.items() if pairs}
+
+
+def told_of_api(app: PodApp, image: ImageManifest, plan: IsolatorPlan) -> tuple[tuple[str, str], ...]:
+    """What stands in the app's environment of the daemon's API."""
+    from kurma_core.pods import api
+
+    return api.environment({pair.name for pair in effective_app(app, image).environment}, plan)
 
 
 def _shared(asked: frozenset[str], host_network: bool, userns: str) -> frozenset[str]:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from kurma_core.models import Attachment
     from kurma_core.networking import Networking
     from kurma_core.networking.joined import JoinRecords
+    from kurma_core.pods.document import PodDocument
     from kurma_core.pods.id_ranges import IdRanges
     from kurma_core.pods.names import Names
     from kurma_core.registry import PluginRegistry
@@ -46,6 +47,10 @@ class Services:
         self.note = note
         self.store = PodStore(config.state_dir)
         self.stagers = Stagers(config, registry, lambda: self.images, lambda: self.spawner)
+        #: Whether a daemon serves the state directory.
+        self.served: Callable[[], bool] = lambda: False
+        #: Called with a pod, and its directory, whose apps that have the API may be others now (``pods/api.py``).
+        self.api_changed: Callable[[PodDocument, str], None] = lambda document, directory: None
 
     @property
     def images(self) -> ImageManager:
@@ -117,6 +122,7 @@ class Services:
     def share(self, other: Services) -> None:
         """Works with the spawner and the metadata service of others, which are closed with these."""
         self.__dict__.update(spawner=other.spawner, metadata=other.metadata)
+        self.api_changed = other.api_changed
 
     def forget_metadata(self, uuid: str) -> None:
         """This process serves that pod no more, if ever it did."""

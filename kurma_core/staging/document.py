@@ -94,5 +94,6 @@ def _app(pod: PodSetup, app: AppSetup, size: tuple[int, int] | None) -> dict[str
 
 
 def _plan(plan: IsolatorPlan) -> dict[str, Any]:
-    """Traffic is limited in the pod's network namespace, which is not the stager's to change."""
-    return replace(plan, traffic=()).to_json()
+    """Traffic is limited in the pod's network namespace, which is not the stager's to change; nor is it told who
+    may ask the daemon for what."""
+    return replace(plan, traffic=(), api=None).to_json()

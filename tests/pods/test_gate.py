@@ -27,6 +27,7 @@ ALICE, MALLORY = "A" * 40, "1" * 39 + "E"
 ID = "sha512-" + "0" * 128
 NAMESPACES = "os/linux/namespaces"
 PRIVILEGED = "os/linux/privileged"
+API = "host/api-access"
 DRIVERS = (cast("Any", LinuxIsolators()),)
 
 
@@ -237,6 +238,30 @@ def test_a_grant_of_one_power_gives_no_other() -> None:
         else:
             with pytest.raises(PowerError):
                 gate.check_app(wanted, "web", ID, services(some, image()))
+
+
+@pytest.mark.parametrize(
+    ("words", "read", "full"),
+    [
+        ((f"{API}=read",), f"{API}=read", f"{API}=read"),
+        ((API,), f"{API}=read", API),
+        ((f"{API}=full",), f"{API}=read", API),
+        ((f"{API}=read", API), f"{API}=read", API),
+        ((PRIVILEGED, f"{API}=write"), None, None),
+    ],
+)
+def test_who_wants_all_is_content_with_a_part(words: tuple[str, ...], read: str | None, full: str | None) -> None:
+    """What is asked for as ``"read"`` and as ``true``, and what is had of it."""
+    some = {"g": grant(images=("example.com",), isolators=words)}
+    for value, had in (("read", read), (True, full)):
+        (power,) = LinuxIsolators().powers(API, value)
+        need = Need(power.name, "its image", power.least)
+        if had is None:
+            with pytest.raises(PowerError, match=power.name):
+                gate.check_app({"web": (need,)}, "web", ID, services(some, image()))
+        else:
+            found = gate.check_app({"web": (need,)}, "web", ID, services(some, image()))
+            assert found == (f"app web: its image example.com/app has {had} by the grant g of kurma.yml",)
 
 
 def test_all_that_is_refused_is_told_at_once(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ ABOUT: dict[str, tuple[str, Any]] = {
         {"set": ["CAP_NET_BIND_SERVICE"]},
     ),
     "os/linux/cpu-shares": ("a whole number from 2 to 262144; 1024 is what everybody has", 512),
-    "host/api-access": ("true or false", True),
+    "host/api-access": ("true or false; `read`: to look, and no more", True),
     "host/privileged": ("true or false", True),
     "kurma.io/devices": (
         "a list of paths below /dev, or of {path, hostPath, access: letters of rwm}",

@@ -71,7 +71,7 @@ _SCOPES: dict[str, tuple[str, ...]] = {
 _PIDS = {"limit": 2048}
 #: Name → module and function that tells which power over the host a value asks for (X6).
 _GATED = {
-    "host/api-access": "host:powers",
+    "host/api-access": "host:api_powers",
     "host/privileged": "host:powers",
     "kurma.io/devices": "devices:powers",
     "os/linux/namespaces": "host:namespaces_powers",

@@ -21,8 +21,8 @@ KINDS = ("ipc", "net", "pid", "user", "uts")
 _WORDS = ("host", "private")
 #: Where an app finds the host's files, its ``/proc``, and the directory of all pods (those of Kurma's first life).
 HOST = "/host"
-#: Where an app finds the socket of the daemon.
-API = "/run/kurma/kurma.sock"
+#: What an app may ask the daemon for that is to have its API: all, or to look.
+RIGHTS = {True: "full", "read": "read"}
 
 
 # --- os/linux/namespaces -----------------------------------------------------------------------------------------
@@ -120,13 +120,32 @@ def host_privileged(name: str, value: Any, scope: str, host: IsolatorHost) -> Co
     return _of(scope, plan)
 
 
+def api_rights(name: str, value: Any) -> str | None:
+    """``full``, ``read``, or None. :raises IsolatorError: it is none of true, false and "read"."""
+    if value is False:
+        return None
+    if value is not True and value != "read":
+        raise IsolatorError(f'isolator {name}: expected true, false or "read", got {describe(value)}')
+    return RIGHTS[value]
+
+
+def api_powers(name: str, value: Any) -> tuple[Power, ...]:
+    """Who wants all of it is content with what is granted."""
+    rights = api_rights(name, value)
+    if rights is None:
+        return ()
+    return (Power(name, least=f"{name}=read") if rights == "full" else Power(f"{name}=read"),)
+
+
 def api_access(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
-    """The socket of the daemon that looks after the pod."""
-    if not wanted(name, value):
+    """A socket of the daemon's, which the core makes: for as long as there is a daemon."""
+    rights = api_rights(name, value)
+    if rights is None:
         return Compiled(IsolatorPlan())
-    if host.api is None:
-        return Compiled(IsolatorPlan(), "ignored", "no daemon looks after this pod, whose API it could have")
-    return _of(scope, IsolatorPlan(mounts=(HostMount(host.api, API),)))
+    plan = IsolatorPlan(api=rights)
+    if host.api:
+        return _of(scope, plan)
+    return _of(scope, plan, "modified", "no kurmad serves the state directory: nobody answers until one does")
 
 
 def _of(scope: str, plan: IsolatorPlan, outcome: str = "enforced", note: str = "") -> Compiled:

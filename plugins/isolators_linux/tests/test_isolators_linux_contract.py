@@ -31,7 +31,7 @@ class TestLinuxIsolators(IsolatorContract):
     # The examples of all, and what else is worth it.
     good = (
         *((name, about.example, scope) for name, about in ABOUTS.items() for scope in about.scopes),
-        ("host/api-access", True, "app"),
+        *both("host/api-access", True, False, "read"),
         ("host/privileged", True, "app"),
         ("host/privileged", True, "pod"),
         ("host/privileged", False, "pod"),
@@ -66,6 +66,7 @@ class TestLinuxIsolators(IsolatorContract):
     )
     bad = (
         *((name, value, "app") for name in ("host/api-access", "host/privileged") for value in ("true", 1, None)),
+        *both("host/api-access", 0, "full", [True]),
         ("os/linux/privileged", "yes", "pod"),
         *(("os/linux/namespaces", value, "pod") for value in ("host", {"net": "none"}, {"cgroup": "host"}, [])),
         *(("kurma.io/devices", [entry], "app") for entry in ("/dev/none-such", "/dev", "fuse", "/dev/../etc", 7)),

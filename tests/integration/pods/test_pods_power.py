@@ -374,14 +374,17 @@ def test_a_stager_that_knows_nothing_of_it_is_refused(foreign):
 
 
 def test_no_daemon_no_api_and_gated_all_the_same(workshop):
-    path = workshop.image(script="ls /run/kurma 2>&1 | wc -l", isolators={"host/api-access": True})
+    script = "ls -A /run/kurma; touch /run/kurma/mine || ls -ld /run/kurma | cut -c 1-10"
+    path = workshop.image(script=script, isolators={"host/api-access": True})
     template = {"apps": [{"name": "main", "image": path}], "networks": ["none"]}
     with pytest.raises(PowerError, match="host/api-access"):
         workshop.house().run({}, template=template)
     house = workshop.house(api=workshop.signed_by("alice", isolators=["host/api-access"]))
-    record, _ = house.run({}, template=template)
+    record, output = house.run({}, template=template)
+    assert output.splitlines()[-1] == "drwxr-xr-x"
     (report,) = [one for one in record.isolators if one.name == "host/api-access"]
-    assert (report.outcome, report.note) == ("ignored", "no daemon looks after this pod, whose API it could have")
+    told = "no kurmad serves the state directory: nobody answers until one does"
+    assert (report.outcome, report.note) == ("modified", told)
 
 
 def test_with_the_hosts_processes_stop_ends_the_pods_alone(workshop):

@@ -1,0 +1,120 @@
+"""Who may ask kurmad for what: every operation of the API is one or the other, on purpose, and what those see who
+may only look has no secrets in it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from kurma_core.daemon import kurmad  # noqa: F401 (all operations)
+from kurma_core.daemon.access import shown
+from kurma_core.daemon.openapi import document
+from kurma_core.daemon.operations import TABLE
+
+#: For who may only look. Whoever adds an operation says here which it is: it changes nothing, starts nothing, and
+#: shows no secrets, which apps have in their environments, their logs and their files.
+READ = {
+    "events",
+    "healthz",
+    "image",
+    "images",
+    "info",
+    "isolators",
+    "metrics",
+    "network",
+    "networks",
+    "openapi",
+    "plugins",
+    "pod",
+    "pod_wait",
+    "pods",
+    "stagers",
+    "trust",
+    "version",
+}
+FULL = {
+    "answer",
+    "app_add",
+    "app_remove",
+    "app_start",
+    "app_stop",
+    "image_archive",
+    "image_extract",
+    "image_fetch",
+    "image_gc",
+    "image_manifest",
+    "image_remove",
+    "image_render",
+    "image_upload",
+    "image_verify",
+    "network_check",
+    "network_remove",
+    "pod_attach",
+    "pod_enter",
+    "pod_foreground",
+    "pod_gc",
+    "pod_kill",
+    "pod_logs",
+    "pod_logs_in_frames",
+    "pod_prepare",
+    "pod_remove",
+    "pod_run",
+    "pod_start",
+    "pod_stop",
+    "stager_build",
+    "stager_check",
+    "trust_add",
+    "trust_find",
+    "trust_remove",
+}
+#: What of a value must not be seen, wherever it stands.
+SECRET = "hunter2"
+
+
+def test_every_operation_is_for_some() -> None:
+    found = {spec.name: spec.rights for spec in TABLE}
+    assert found == {**dict.fromkeys(READ, "read"), **dict.fromkeys(FULL, "full")}
+
+
+def test_who_only_looks_changes_nothing() -> None:
+    for spec in TABLE:
+        if spec.rights == "read":
+            assert (spec.method, spec.body, spec.takes) == ("GET", None, None), spec.name
+            assert spec.kind in ("json", "bytes"), spec.name
+
+
+def test_the_description_says_so() -> None:
+    for path, ways in document(TABLE)["paths"].items():
+        for method, one in ways.items():
+            (spec,) = [spec for spec in TABLE if (spec.path, spec.method) == (path, method.upper())]
+            assert one["x-rights"] == spec.rights
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"manifest": {"apps": [{"app": {"environment": [{"name": "TOKEN", "value": SECRET}]}}]}},
+        [{"pod": {"environment": [{"name": "TOKEN", "value": SECRET}]}}],
+        {"networks": [{"name": "n", "config": {"token": SECRET}}]},
+        {"plugins": ({"name": "n", "settings": {"deep": {"password": SECRET}}},)},
+        {"metadata": {"url": f"http://169.254.169.255/{SECRET}"}},
+        {"provenance": [{"locator": f"https://me:{SECRET}@example.com/a.aci"}]},
+        {"url": f"https://{SECRET}@[::1"},
+    ],
+)
+def test_what_they_see_has_no_secrets(value: Any) -> None:
+    assert SECRET in json.dumps(value)
+    assert SECRET not in json.dumps(shown(value))
+
+
+def test_they_see_all_the_rest() -> None:
+    value = {
+        "uuid": "u",
+        "apps": [{"name": "main", "exited": True, "exitCode": 3}],
+        "locator": "docker://example.com/a@sha256:1",
+        "url": "https://example.com/a%40b",
+        "none": None,
+    }
+    assert shown(value) == value
