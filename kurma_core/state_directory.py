@@ -8,6 +8,11 @@ import stat
 from kurma_core.errors import ConfigError
 from kurma_core.linux.files import others_may_write
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from kurma_core.config import Config
+
+_NAMED = "--dir, KURMA_DIR or `state_dir` in kurma.yml name"
 _BELOW = ("", "/keys", "/images", "/pods")
 
 
@@ -37,10 +42,18 @@ def check(path: str, origin: str) -> None:
             )
 
 
+def run_dir_hint(config: Config) -> str:
+    """Where it is said which run directory is used."""
+    same = config.origins.get("run_dir") == config.origins.get("state_dir")
+    if same and config.run_dir == f"{config.state_dir}/run":
+        return f"it is in the state directory, which {_NAMED}"
+    return "`run_dir` in kurma.yml names it"
+
+
 def _fail(path: str, origin: str, what: str) -> None:
     raise ConfigError(
         f"the state directory {path} cannot be used: {what}",
-        hint="--dir, KURMA_DIR or `state_dir` in kurma.yml name it",
+        hint=f"{_NAMED} it",
         file=origin,
         path="state_dir",
     )

@@ -39,7 +39,9 @@ def sorted_words(words: Sequence[str]) -> list[str]:
             rest.append(word)
             continue
         front.append(word)
-        if not option.is_flag and "=" not in word and at < len(words):
+        if not option.is_flag and "=" not in word:
+            if at == len(words):
+                return front  # what it lacks is told, and not that there is no command
             front.append(words[at])
             at += 1
     return [*front, "daemon", *rest]

@@ -124,12 +124,18 @@ _AS_ROOT = "run it as root, with sudo for instance"
 
 def _check_power(call: Call, session: Session) -> None:
     """:raises PrivilegeError: we are not root, and there is no daemon that does it for us."""
-    client = None if call.command.here else session.client
-    if client is None or not client.remote:
-        from kurma_core.errors import PrivilegeError
+    client = session.client
+    if client.remote and not call.command.here:
+        return
+    from kurma_core.errors import PrivilegeError
 
-        hint = _AS_ROOT if client is None else client.way_to_power()
-        raise PrivilegeError(f"only root can {' '.join(call.path)}", hint=hint)
+    what = " ".join(call.path)
+    if call.path == ("daemon",):
+        what = "run kurmad"
+        if client.remote:
+            hint = f"there is no need to: one serves {client.config.state_dir} already, and does what you ask"
+            raise PrivilegeError(f"only root can {what}", hint=hint)
+    raise PrivilegeError(f"only root can {what}", hint=client.way_to_power())
 
 
 def _check_words(call: Call) -> None:
@@ -153,7 +159,7 @@ def _guarded(run: object, runner: _Runner, *, raising: bool) -> int:
         _flush()
         return code
     except KurmaError as error:
-        _tell(error.message, error.hint or _root_hint(error), runner.debug)
+        _tell(error.message, error.hint or _root_hint(error) or _disk_hint(error), runner.debug)
         return error.exit_code
     except OutputClosed:
         _silence()
@@ -161,7 +167,7 @@ def _guarded(run: object, runner: _Runner, *, raising: bool) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except OSError as error:
-        _tell(_os_words(error), _root_hint(error) or _room_hint(error), runner.debug)
+        _tell(_os_words(error), _root_hint(error) or _room_hint(error) or _disk_hint(error), runner.debug)
         return FAILED
     except Exception as error:  # noqa: BLE001 (nothing is above us: the user is told in one line)
         kind = type(error).__name__
@@ -202,6 +208,20 @@ def _root_hint(error: KurmaError | OSError) -> str | None:
     else:
         denied = error.data.get("errno") in (1, 13) or isinstance(error.__cause__, PermissionError)
     return _AS_ROOT if denied else None
+
+
+def _disk_hint(error: KurmaError | OSError) -> str | None:
+    """Something was to be written where nothing can be."""
+    import errno
+
+    if isinstance(error, OSError):
+        found = error.errno if error.filename is not None else None  # else it is an output
+    else:
+        cause = error.__cause__ or error.__context__
+        found = cause.errno if isinstance(cause, OSError) else error.data.get("errno")  # type: ignore[assignment]
+    if found != errno.EROFS:
+        return None
+    return "it is mounted read-only; for another state directory: --dir, KURMA_DIR or `state_dir` in kurma.yml"
 
 
 def _room_hint(error: OSError) -> str | None:

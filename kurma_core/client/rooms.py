@@ -139,7 +139,7 @@ class Rooms:
         """What somebody can do who is not root."""
         found = "run it as root, with sudo for instance"
         if self.refused is None:
-            return found
+            return f"{found}; or have root start kurmad, and be a member of the group kurma"
         import grp
 
         try:
@@ -147,7 +147,9 @@ class Rooms:
             name = grp.getgrgid(gid).gr_name if gid else ""
         except (OSError, KeyError):
             name = ""
-        return f"{found}; or by way of its daemon, as a member of the group {name}" if name else found
+        if not name:
+            return f"{found}; the kurmad that runs is root's alone: when it started there was no group kurma"
+        return f"{found}; or by way of the kurmad that runs, as a member of the group {name}"
 
 
 __all__ = ["Rooms"]

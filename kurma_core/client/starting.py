@@ -45,11 +45,12 @@ def started(settings: Settings, config: Config, path: str) -> Connection:
     if os.geteuid() != 0:
         raise PrivilegeError(
             f"no kurmad serves {config.state_dir} for you, and only root can start it",
-            hint="run it as root, with sudo for instance; or have root start kurmad",
+            hint="run it as root, with sudo for instance; or have root start kurmad, and be a member of the group "
+            "kurma",
         )
     from kurma_core.linux.lockfile import locked
 
-    _make(config.run_dir)
+    _make(config)
     try:
         with locked(f"{config.run_dir}/{LOCK}"):
             connection = Connection.open(path, required=False)
@@ -63,13 +64,16 @@ def started(settings: Settings, config: Config, path: str) -> Connection:
     return connection
 
 
-def _make(run_dir: str) -> None:
+def _make(config: Config) -> None:
+    run_dir = config.run_dir
     try:
         os.makedirs(run_dir, mode=0o755, exist_ok=True)
     except OSError as error:
+        from kurma_core.state_directory import run_dir_hint
+
         raise HostError(
             f"cannot make the run directory {run_dir}: {error.strerror}",
-            hint="`run_dir` in kurma.yml names it",
+            hint=run_dir_hint(config),
             errno=error.errno,
             path=run_dir,
         ) from None

@@ -43,6 +43,7 @@ from kurma_core.daemon.service import Told
 from kurma_core.daemon.supply import Supply
 from kurma_core.errors import KurmaError
 from kurma_core.hookspecs import Stdio
+from kurma_core.state_directory import run_dir_hint
 from kurma_core.version import VERSION
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ class Daemon:
         self.client.services.api_changed = self.doors.changed
         self._idle: Idle | None = None
         self._path = socket_path(None, config)
-        self._place = Place(self._path, config.state_dir)
+        self._place = Place(self._path, config.state_dir, run_dir_hint(config))
         self._lent = service.sockets if service is not None else ()
         self.told = Told(service, self._is_well)
         self.owners.changed = self._pods_changed

@@ -24,17 +24,19 @@ _IN_DELETE_SELF, _IN_MOVE_SELF = 0x400, 0x800
 _CHANGES = IN_CREATE | IN_MOVED_FROM | IN_MOVED_TO | _IN_DELETE | _IN_DELETE_SELF | _IN_MOVE_SELF
 #: Seconds from the first thing that is gone to a look at what is left: who removes a directory takes a while.
 _SETTLING = 0.3
-_HINT = "`run_dir` in kurma.yml names it"
 
 
 class Place:
-    """:param path: of the socket. :param state_dir: what is served."""
+    """:param path: of the socket. :param state_dir: what is served.
+    :param hint: who says where the run directory is.
+    """
 
-    def __init__(self, path: str, state_dir: str) -> None:
+    def __init__(self, path: str, state_dir: str, hint: str) -> None:
         self.path = path
         self._directory = os.path.dirname(path)
         self._lock_path = f"{self._directory}/kurmad.lock"
         self._state_dir = state_dir
+        self._hint = hint
         self._lock: int | None = None
         self._watch: Watch | None = None
         #: Device and inode of the socket that is ours.
@@ -109,7 +111,7 @@ class Place:
     def _unusable(self, error: OSError) -> HostError:
         return HostError(
             f"kurmad's socket cannot be at {self.path}: {error.strerror}",
-            hint=_HINT if error.errno != errno.ENOSPC else "make room there",
+            hint=self._hint if error.errno != errno.ENOSPC else "make room there",
             errno=error.errno,
             path=self.path,
         )

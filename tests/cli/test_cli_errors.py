@@ -190,6 +190,22 @@ def test_a_refused_file_hints_at_root(
     assert err == ["kurma: permission denied: /var/lib/kurma", "  hint: run it as root, with sudo for instance"]
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(30, "Read-only file system", "/var/lib/kurma/locators"),
+        errors.HostError("cannot remove an image: read-only file system", errno=30),
+    ],
+)
+def test_what_cannot_be_written_hints_at_the_mount(
+    fakes: ModuleType, capsys: pytest.CaptureFixture[str], error: Exception
+) -> None:
+    assert run(fakes, "list", answers={"pods": error})[0] == 125
+    line, hint = capsys.readouterr().err.splitlines()
+    assert "read-only file system" in line
+    assert hint.startswith("  hint: it is mounted read-only; for another state directory: --dir, KURMA_DIR or ")
+
+
 def test_global_options_and_environment(fakes: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     client = run(fakes, "--dir /d --config /c --debug show web")[1]
     settings = client.settings

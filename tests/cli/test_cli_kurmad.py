@@ -18,12 +18,19 @@ from kurma_core.cli.parse import parse
             ["--idle-timeout", "5s", "--config", "/c", "--debug"],
             ["--config", "/c", "--debug", "daemon", "--idle-timeout", "5s"],
         ),
-        (["--dir"], ["--dir", "daemon"]),
+        (["--log-level", "info", "--debug", "--dir"], ["--debug", "--dir"]),
         (["more"], ["daemon", "more"]),
     ],
 )
 def test_the_same_in_any_order(words, same):
     assert sorted_words(words) == same
+
+
+def test_a_value_that_is_missing_is_told(capsys):
+    from kurma_core.cli.main import main
+
+    assert main(["--dir"], program=sorted_words) == 2
+    assert capsys.readouterr().err.startswith("kurma: option '--dir' requires an argument\n")
 
 
 def test_every_option_arrives():

@@ -10,6 +10,7 @@ from kurma_core.config import load
 from kurma_core.config_schema import KINDS
 from kurma_core.errors import ConfigError
 from kurma_core.hookspecs import GROUPS
+from kurma_core.state_directory import run_dir_hint
 
 # The example of the Kurma Network Specification, Kurma Configuration (W1), as it stands there.
 DOCUMENT = """\
@@ -163,6 +164,16 @@ def test_the_run_directory_follows_the_state_directory(directory):
     config = load(str(directory))
     assert config.run_dir == "/elsewhere/run"
     assert config.origins["run_dir"] == str(directory / "kurma.yml")
+
+
+def test_who_names_the_run_directory_is_told(directory, tmp_path):
+    """Whoever has said where the state is has said where the daemon's socket is, unless somebody said that."""
+    hint = "it is in the state directory, which --dir, KURMA_DIR or `state_dir` in kurma.yml name"
+    assert run_dir_hint(load(str(directory), "/proc/x")) == hint
+    (directory / "kurma.yml").write_text("state_dir: /var/other\n")
+    assert run_dir_hint(load(str(directory))) == hint
+    (directory / "kurma.yml").write_text("run_dir: /var/other\n")
+    assert run_dir_hint(load(str(directory))) == "`run_dir` in kurma.yml names it"
 
 
 def test_the_value_says_what_a_file_could_say(directory, tmp_path):

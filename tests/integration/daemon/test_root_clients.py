@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import grp
 import json
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -211,14 +211,24 @@ def place():
     shutil.rmtree(directory)
 
 
-def test_who_may_not_use_the_socket_is_told_who_may(place, busybox_image):
-    """Members of its group need not be root; others do what needs no root in process."""
-    group = grp.getgrnam("games")
+@pytest.fixture
+def group(tmp_path):
+    """The ID of a group `kurma`, which this host has meanwhile."""
+    file = tmp_path / "group"
+    file.write_text(Path("/etc/group").read_text() + "kurma:x:64123:\n")
+    subprocess.run(["mount", "--bind", file, "/etc/group"], check=True)
+    yield 64123
+    subprocess.run(["umount", "/etc/group"], check=True)
+
+
+def test_who_may_not_use_the_socket_is_told_who_may(place, busybox_image, group):
+    """Members of the group `kurma` need not be root; others do what needs no root in process."""
     shutil.copy(busybox_image, f"{place}/busybox.aci")
     Path(f"{place}/kurma.json").write_text("{}")
     program = [sys.executable, "-m", "kurma_core.cli.main", "--dir", f"{place}/state"]
     program += ["--config", f"{place}/kurma.json"]
     socket = f"{place}/state/run/kurmad.sock"
+    log = Path(f"{place}/log")
 
     def run(*words, groups=()):
         who = {"user": NOBODY, "group": NOBODY, "extra_groups": groups}
@@ -226,30 +236,51 @@ def test_who_may_not_use_the_socket_is_told_who_may(place, busybox_image):
             [*program, *words], capture_output=True, text=True, cwd=place, timeout=30, check=False, **who
         )
 
-    with open(f"{place}/log", "wb") as log:
-        process = subprocess.Popen([*program, "daemon"], stdout=log, stderr=log)
+    alone = run("run", "--detach", "example.com/busybox")
+    assert alone.stderr.startswith(f"kurma: no kurmad serves {place}/state for you, and only root can start it\n")
+    assert alone.stderr.endswith("or have root start kurmad, and be a member of the group kurma\n")
+    with log.open("wb") as out:
+        process = subprocess.Popen([*program, "daemon"], stdout=out, stderr=out)
     try:
-        until(lambda: "serves" in Path(f"{place}/log").read_text(), "it")
+        until(lambda: "serves" in log.read_text(), "it")
         os.chmod(f"{place}/state", 0o755)
-        os.chown(socket, 0, group.gr_gid)
+        status = os.stat(socket)
+        assert (stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid) == (0o660, 0, group)
+        # The kernel keeps out who is no member; one clear line says so, and who can help.
         refused = run("image", "rm", "example.com/busybox")
         assert refused.returncode == 125
-        assert refused.stderr.startswith("kurma: only root can image rm\n  hint: run it as root, ")
-        assert refused.stderr.endswith("; or by way of its daemon, as a member of the group games\n")
-        assert "group games" in run("list").stderr
+        assert refused.stderr == (
+            "kurma: only root can image rm\n"
+            "  hint: run it as root, with sudo for instance; or by way of the kurmad that runs, as a member of the "
+            "group kurma\n"
+        )
+        assert "group kurma" in run("list").stderr
         assert run("version").returncode == 0
         assert run("stager", "list").returncode == 0
         wanted = run("--host", f"unix:{socket}", "list")
         assert wanted.returncode == 125
         assert wanted.stderr.startswith(f"kurma: cannot reach the daemon at {socket}: permission denied\n")
         assert "the group that the socket belongs to" in wanted.stderr
-        member = run("image", "fetch", "./busybox.aci", groups=[group.gr_gid])
+        told = run("daemon").stderr
+        assert told.startswith("kurma: only root can run kurmad\n")
+        assert told.endswith("as a member of the group kurma\n")
+        # Who is one may do all that root may, and is told of in the log.
+        member = run("image", "fetch", "./busybox.aci", groups=[group])
         assert member.returncode == 0, member.stderr
-        shown = run("image", "show", "example.com/busybox", "--format", "json", groups=[group.gr_gid])
+        shown = run("image", "show", "example.com/busybox", "--format", "json", groups=[group])
         assert json.loads(shown.stdout)["id"] == member.stdout.strip()
-        removed = run("image", "rm", "example.com/busybox", groups=[group.gr_gid])
+        assert json.loads(shown.stdout)["manifest"]["name"] == "example.com/busybox"
+        removed = run("image", "rm", "example.com/busybox", groups=[group])
         assert removed.returncode == 0, removed.stderr
-        assert "only root can daemon" in run("daemon", groups=[group.gr_gid]).stderr
+        lines = [line for line in log.read_text().splitlines() if f"user {NOBODY}, process " in line]
+        asked = [line.partition(" asks for ")[2] for line in lines]
+        assert asked == ["POST /v1/images", "DELETE /v1/images/example.com%2Fbusybox"]
+        needless = run("daemon", groups=[group])
+        assert needless.returncode == 125
+        assert needless.stderr == (
+            "kurma: only root can run kurmad\n"
+            f"  hint: there is no need to: one serves {place}/state already, and does what you ask\n"
+        )
     finally:
         process.terminate()
         assert process.wait(20) == 0

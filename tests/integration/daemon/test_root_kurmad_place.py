@@ -181,7 +181,7 @@ def test_others_than_root_are_told(make_house, tmp_path):
     tmp_path.chmod(0o755)
     done = subprocess.run(command, capture_output=True, text=True, user=65534, group=65534, timeout=20)
     assert done.returncode == 125
-    assert done.stderr.startswith("kurma: only root can daemon\n") or "ermission" in done.stderr
+    assert done.stderr.startswith("kurma: only root can run kurmad\n") or "ermission" in done.stderr
 
 
 def test_without_descriptors_callers_are_sent_away(kurmad, ask):
