@@ -79,17 +79,16 @@ class Doors:
         """Looks at a pod: at its apps while it runs; else it has none of all this any more."""
         try:
             found = self._services().store.find(reference)
-            document = read_document(found)
-            lives = found.read_state()["state"] in _LIVE
+            document = read_document(found) if found.read_state()["state"] in _LIVE else None
         except PodNotFoundError:
             self.close(reference)
         except KurmaError:
             return  # it is damaged, which is told elsewhere
         else:
-            if lives:
+            if document is not None:
                 self.changed(document, found.path)
             else:
-                self.close(document.uuid)
+                self.close(found.uuid)
 
     def refresh(self) -> None:
         """After a reload: grants may be others."""

@@ -251,8 +251,8 @@ def test_who_may_not_use_the_socket_is_told_who_may(place, busybox_image, group)
         assert refused.returncode == 125
         assert refused.stderr == (
             "kurma: only root can image rm\n"
-            "  hint: run it as root, with sudo for instance; or by way of the kurmad that runs, as a member of the "
-            "group kurma\n"
+            "  hint: run it as root, with sudo for instance; or by way of the kurmad that runs, as a member of "
+            "the group kurma\n"
         )
         assert "group kurma" in run("list").stderr
         assert run("version").returncode == 0
