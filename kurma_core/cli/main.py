@@ -124,18 +124,25 @@ _AS_ROOT = "run it as root, with sudo for instance"
 
 def _check_power(call: Call, session: Session) -> None:
     """:raises PrivilegeError: we are not root, and there is no daemon that does it for us."""
-    client = session.client
-    if client.remote and not call.command.here:
-        return
-    from kurma_core.errors import PrivilegeError
+    from kurma_core.errors import KurmaError, PrivilegeError
 
-    what = " ".join(call.path)
-    if call.path == ("daemon",):
-        what = "run kurmad"
-        if client.remote:
-            hint = f"there is no need to: one serves {client.config.state_dir} already, and does what you ask"
-            raise PrivilegeError(f"only root can {what}", hint=hint)
-    raise PrivilegeError(f"only root can {what}", hint=client.way_to_power())
+    if call.command.here:
+        try:
+            hint = _way_to_kurmad(session)
+        except KurmaError:  # the configuration may be nothing for us to read
+            hint = _AS_ROOT
+        raise PrivilegeError("only root can run kurmad", hint=hint)
+    client = session.client
+    if not client.remote:
+        raise PrivilegeError(f"only root can {' '.join(call.path)}", hint=client.way_to_power())
+
+
+def _way_to_kurmad(session: Session) -> str:
+    """For who wants to run one, and may not."""
+    client = session.client
+    if client.remote:
+        return f"there is no need to: one serves {client.config.state_dir} already, and does what you ask"
+    return client.way_to_power()
 
 
 def _check_words(call: Call) -> None:
