@@ -28,10 +28,12 @@ READ = {
     "openapi",
     "plugins",
     "pod",
+    "pod_processes",
     "pod_wait",
     "pods",
     "stagers",
     "trust",
+    "usage",
     "version",
 }
 FULL = {
@@ -102,6 +104,7 @@ def test_the_description_says_so() -> None:
         {"metadata": {"url": f"http://169.254.169.255/{SECRET}"}},
         {"provenance": [{"locator": f"https://me:{SECRET}@example.com/a.aci"}]},
         {"url": f"https://{SECRET}@[::1"},
+        {"processes": [{"pid": 1, "command": ["mysql", f"-p{SECRET}"]}]},
     ],
 )
 def test_what_they_see_has_no_secrets(value: Any) -> None:
