@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.integration.pods.conftest import way  # noqa: F401 (a fixture)
 from tests.integration.pods.support import archive, busybox_root
 
 KURMA = (sys.executable, "-m", "kurma_core.cli.main")
@@ -96,24 +97,20 @@ def kurmad_command(kurmad_place: Command) -> Iterator[Command]:
     assert daemon.wait(20) == 0
 
 
-@pytest.fixture
-def way(request: pytest.FixtureRequest) -> str:
-    """How commands work: ``here``, in process, or ``kurmad``, by way of a daemon (see ``both_ways``)."""
-    return str(getattr(request, "param", "here"))
-
-
-#: A mark of tests that are run in process and by way of a daemon.
-both_ways = pytest.mark.parametrize("way", ["here", "kurmad"], indirect=True)
+@pytest.fixture(scope="module")
+def commands(request: pytest.FixtureRequest, kurma_command: Command, way: str) -> Command:  # noqa: F811
+    """Those of a test's way. A kurmad is started where a test goes by way of one, and before that test: what it
+    leaves is told by what there was before it."""
+    return request.getfixturevalue("kurmad_command") if way == "kurmad" else kurma_command
 
 
 @pytest.fixture
-def kurma(kurma_command: Command, kurmad_command: Command, way: str) -> Iterator[Command]:
+def kurma(commands: Command) -> Iterator[Command]:
     """A command; whatever pods a test leaves are removed."""
-    command = kurmad_command if way == "kurmad" else kurma_command
-    yield command
-    pods = command.out("list", "--no-legend").split("\n")
+    yield commands
+    pods = commands.out("list", "--no-legend").split("\n")
     for line in filter(None, pods):
-        command("rm", "--force", line.split()[0])
+        commands("rm", "--force", line.split()[0])
 
 
 @pytest.fixture

@@ -72,7 +72,7 @@ def make_house(tmp_path, session_state, busybox_id):
         house.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def way(request):
     """How pods are run: ``here``, in process, or ``kurmad``, by way of a daemon (see ``both_ways``)."""
     return getattr(request, "param", "here")

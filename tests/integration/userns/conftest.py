@@ -1,6 +1,6 @@
 """Pods with user namespaces, by the fixtures of the tests of pods."""
 
-from tests.integration.cli.conftest import kurma, kurma_command, kurmad_command, kurmad_place
+from tests.integration.cli.conftest import commands, kurma, kurma_command
 from tests.integration.pods.conftest import (
     busybox_id,
     busybox_image,
@@ -15,12 +15,11 @@ from tests.integration.pods.conftest import (
 __all__ = [
     "busybox_id",
     "busybox_image",
+    "commands",
     "foreign",
     "house",
     "kurma",
     "kurma_command",
-    "kurmad_command",
-    "kurmad_place",
     "make_house",
     "served",
     "session_state",
