@@ -11,13 +11,14 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from kurma_core.linux.lockfile import lock_file
 
 if TYPE_CHECKING:
     from kurma_core.daemon.server import Server
+    from kurma_core.daemon.timetable import Timetable
 
 _LOG = logging.getLogger("kurmad")
 
@@ -26,7 +27,8 @@ class Idle:
     """Used by the thread that accepts connections, and by no other.
 
     :param after: seconds without anything to do.
-    :param has_work: whether there is, besides connections.
+    :param has_work: whether there is, besides connections and what stands in a timetable.
+    :param times: what is to be done by itself.
     :param lock: of those who start daemons.
     :param listen: listens anew, as the daemon did at its start.
     :param end: ends the daemon; returns at once.
@@ -36,12 +38,14 @@ class Idle:
         self,
         after: float,
         has_work: Callable[[], bool],
+        times: Sequence[Timetable],
         lock: str,
         listen: Callable[[], socket.socket],
         end: Callable[[], None],
     ) -> None:
         self._after = after
-        self._has_work = has_work
+        self._others = has_work
+        self._times = times
         self._lock_path = lock
         self._listen = listen
         self._end = end
@@ -78,6 +82,9 @@ class Idle:
         _LOG.info("ends: nothing to do for %g seconds", self._after)
         self._end()
         return True
+
+    def _has_work(self) -> bool:
+        return self._others() or any(each.waiting() for each in self._times)
 
     def _somebody_came(self, server: Server) -> bool:
         """Takes no more connections, but for those that were made already."""

@@ -46,7 +46,8 @@ class Initial:
     def __init__(self, daemon: Daemon, ready: threading.Event) -> None:
         self._daemon = daemon
         self._ready = ready
-        self._times = Timetable("initial", _AT_ONCE)
+        #: What is still to be done.
+        self.times = Timetable("initial", _AT_ONCE)
         self._cancellation = Cancellation()
         self._lock = threading.Lock()
         self._pods: dict[str, _Aim] = {}
@@ -63,31 +64,18 @@ class Initial:
             aims = [(self._pods[key], pod) for key, pod in pods.items()]
             images = list(self._images.values())
         for what in gone:
-            self._times.cancel(what)
+            self.times.cancel(what)
         self._begin("pods", _Aim("pods"), self._remove_others)
         for aim, pod in aims:
             self._begin(f"pod {aim.key}", aim, functools.partial(self._have, aim, pod))
         for aim in images:
             self._begin(f"image {aim.key}", aim, functools.partial(self._fetch, aim))
 
-    def waiting(self) -> bool:
-        """Whether something is still to be done."""
-        return self._times.waiting()
-
-    @property
-    def one_less(self) -> Callable[[], None]:
-        """Called, from any thread, when something was done."""
-        return self._times.one_less
-
-    @one_less.setter
-    def one_less(self, tell: Callable[[], None]) -> None:
-        self._times.one_less = tell
-
     def close(self) -> None:
         """What is being fetched is given up."""
         self._cancellation.cancel()
         self._ready.set()  # whoever waits for that finds that it is given up
-        self._times.close()
+        self.times.close()
 
     def to_json(self) -> dict[str, Json]:
         """How it stands, for people."""
@@ -101,7 +89,7 @@ class Initial:
 
     def _begin(self, what: str, aim: _Aim, do: Callable[[], None]) -> None:
         aim.tries = 0
-        self._times.at(what, 0, lambda: self._attempt(what, aim, do))
+        self.times.at(what, 0, lambda: self._attempt(what, aim, do))
 
     def _attempt(self, what: str, aim: _Aim, do: Callable[[], None]) -> None:
         self._ready.wait()
@@ -123,7 +111,7 @@ class Initial:
         aim.tries += 1
         aim.state, aim.error, aim.next = "failed", error.message, timestamp(time.time() + delay)
         _LOG.error("%s: %s; tried again in %g s", f"initial {what}", error.message, delay)
-        self._times.at(what, delay, lambda: self._attempt(what, aim, do))
+        self.times.at(what, delay, lambda: self._attempt(what, aim, do))
 
     # -- pods --
 

@@ -279,19 +279,16 @@ class Daemon:
 
     def _end_after(self, seconds: float) -> None:
         lock = f"{self.config.run_dir}/{START_LOCK}"
-        self._idle = Idle(seconds, self._has_work, lock, self._place.listener, self._end)
+        times = (self.restarts.times, self.initial.times)
+        self._idle = Idle(seconds, self._has_work, times, lock, self._place.listener, self._end)
         self.server.end_when(self._idle)
-        self.restarts.one_less = self.initial.one_less = self.server.stir
+        for each in times:
+            each.one_less = self.server.stir
         self.recovery.when_done(self.server.stir)
 
     def _has_work(self) -> bool:
-        """Besides connections: what somebody has to be there for."""
-        return (
-            bool(self.owners.uuids())
-            or not self.recovery.done.is_set()
-            or self.restarts.waiting()
-            or self.initial.waiting()
-        )
+        """Besides connections and what is done by itself: what somebody has to be there for."""
+        return bool(self.owners.uuids()) or not self.recovery.done.is_set()
 
     def close(self) -> None:
         self._place.withdraw()

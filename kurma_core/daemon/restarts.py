@@ -32,23 +32,11 @@ class Restarts:
     def __init__(self, manager: Callable[[], PodManager], start: Callable[[str], object]) -> None:
         self._manager = manager
         self._start = start
-        self._times = Timetable("restart", _AT_ONCE)
-
-    def waiting(self) -> bool:
-        """Whether something is still to be done."""
-        return self._times.waiting()
-
-    @property
-    def one_less(self) -> Callable[[], None]:
-        """Called, from any thread, when something was done."""
-        return self._times.one_less
-
-    @one_less.setter
-    def one_less(self, tell: Callable[[], None]) -> None:
-        self._times.one_less = tell
+        #: What is still to be done.
+        self.times = Timetable("restart", _AT_ONCE)
 
     def close(self) -> None:
-        self._times.close()
+        self.times.close()
 
     def look(self, uuid: str) -> None:
         """Of a pod that has ended: plans its next start, if there is to be one. May be repeated."""
@@ -74,7 +62,7 @@ class Restarts:
                 directory.write_state({**state, "restart": restarts.planned(state, at, tries)})
         # A clock that was set back does not keep it waiting for longer than any pause is.
         delay = min(at - time.time(), restarts.LONGEST)
-        self._times.at(uuid, delay, lambda: self._attempt(uuid))
+        self.times.at(uuid, delay, lambda: self._attempt(uuid))
 
     def _attempt(self, uuid: str) -> None:
         directory = self._manager().store.directory(uuid)
