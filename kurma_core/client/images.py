@@ -6,35 +6,22 @@ from kurma_core.client.rooms import Rooms
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection
-    from typing import BinaryIO
+    from typing import BinaryIO, Unpack
 
     from kurma_core.client.image_values import ImageFacts, ImageListing, Rendered
-    from kurma_core.hookspecs import Progress
+    from kurma_core.client.options import BringOptions, FetchOptions
     from kurma_core.image_store import GcReport
     from kurma_core.images.signing import Verified
     from kurma_core.models import ImageRecord
 
 
 class ImageCalls(Rooms):
-    def image_fetch(
-        self,
-        locator: str,
-        *,
-        pull: str = "new",
-        insecure: Collection[str] = frozenset(),
-        progress: Progress | None = None,
-    ) -> ImageRecord:
+    def image_fetch(self, locator: str, **options: Unpack[FetchOptions]) -> ImageRecord:
         """See :meth:`ImageManager.fetch`."""
-        return self.images.fetch(locator, pull=pull, insecure=insecure, progress=progress)
+        return self.images.fetch(locator, **options)
 
     def image_upload(
-        self,
-        path: str,
-        *,
-        signature: str | None = None,
-        insecure: Collection[str] = frozenset(),
-        progress: Progress | None = None,
+        self, path: str, *, signature: str | None = None, **options: Unpack[BringOptions]
     ) -> ImageRecord:
         """Brings an archive of the caller's into the store, which need not be able to read where it lies; see
         :meth:`ImageManager.upload`.
@@ -48,9 +35,7 @@ class ImageCalls(Rooms):
 
         signed = None if signature is None else signature_in(signature)
         with opened(path) as stream:
-            return self.images.upload(
-                stream, os.path.basename(path), signature=signed, insecure=insecure, progress=progress
-            )
+            return self.images.upload(stream, os.path.basename(path), signature=signed, **options)
 
     def images_list(self) -> ImageListing:
         """The images of the store, and what is wrong with those that are damaged."""

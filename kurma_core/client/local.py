@@ -12,8 +12,9 @@ from kurma_core.version import VERSION
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-    from typing import Any
+    from typing import Any, Unpack
 
+    from kurma_core.client.options import LogOptions, TextOptions
     from kurma_core.config import Config
     from kurma_core.hookspecs import Progress, RunningStager, Stdio
     from kurma_core.images import HostImage
@@ -216,38 +217,22 @@ class LocalClient(ImageCalls, TrustCalls):
 
         return processes(self._pods.pod(reference), app)
 
-    def logs(
-        self,
-        reference: str,
-        app: str | None = None,
-        *,
-        follow: bool = False,
-        tail: int | None = None,
-        since: int | None = None,
-        stream: str | None = None,
-        instance: int | None = None,
-    ) -> Iterator[LogText]:
-        """:param instance: only that execution of the app, by its number; -1: the one before the last.
-        :param tail: only the last so many lines (of all apps asked for) before what is followed.
-        :param since: nanoseconds since the epoch.
-        :param stream: ``stdout`` or ``stderr``.
+    def logs(self, reference: str, app: str | None = None, **options: Unpack[LogOptions]) -> Iterator[LogText]:
+        """What the apps have written; all of it, where the options say nothing else.
+
         :raises KurmaError: at once: there is no such pod, app or execution.
         """
-        options = {"follow": follow, "tail": tail, "since": since, "stream": stream}
-        return self.read_logs(reference, app, instance, options)
+        return self.read_logs(reference, app, options.pop("instance", None), options)
 
     def read_logs(
         self,
         reference: str,
         app: str | None,
         instance: int | None,
-        options: Mapping[str, Any],
+        options: TextOptions,
         idle: Callable[[], None] = lambda: None,
     ) -> Iterator[LogText]:
-        """As :meth:`logs`, whose further arguments are the options.
-
-        :param idle: called before more is waited for.
-        """
+        """As :meth:`logs`. :param idle: called before more is waited for."""
         record = self.pod(reference)
         if instance is None:
             apps, place = self._logs_of(record, app), None
@@ -261,7 +246,7 @@ class LocalClient(ImageCalls, TrustCalls):
         app: str | None,
         apps: list[tuple[str, str]],
         place: str | None,
-        options: Mapping[str, Any],
+        options: TextOptions,
         idle: Callable[[], None],
     ) -> Iterator[LogText]:
         """:param place: of the execution that is asked for; None: of all that are."""
@@ -271,13 +256,13 @@ class LocalClient(ImageCalls, TrustCalls):
         from kurma_core.pods.logs import LogReader
         from kurma_core.staging.callin import has_call_in
 
-        wanted = crilog.Filter(options["since"], options["stream"])
+        wanted = crilog.Filter(options.get("since"), options.get("stream"))
 
         def then(found: Iterator[LogText]) -> Iterator[LogText]:
             return filter(wanted, found)
 
         def first(found: Iterator[LogText]) -> Iterator[LogText]:
-            return crilog.tail(then(found), options["tail"], LogText)
+            return crilog.tail(then(found), options.get("tail"), LogText)
 
         directory = self._services.store.directory(record.uuid)
         ongoing = place in (None, "pod/logs")
@@ -287,7 +272,7 @@ class LocalClient(ImageCalls, TrustCalls):
                 called = place is None and not reader.kept and record.state != "starting"
                 if called and stager is not None and has_call_in(stager, "logs"):
                     yield from self._called_logs(record, app, stager, options, idle)
-                elif stager is None or not options["follow"]:
+                elif stager is None or not options.get("follow"):
                     yield from first(reader.rest())
                 else:
                     yield from reader.follow(stager.fileno(), first, then, idle)
@@ -312,14 +297,14 @@ class LocalClient(ImageCalls, TrustCalls):
         record: PodRecord,
         app: str | None,
         stager: RunningStager,
-        options: Mapping[str, Any],
+        options: TextOptions,
         idle: Callable[[], None],
     ) -> Iterator[LogText]:
         """Of a pod whose stager keeps no logs in files: what its ``logs`` call-in prints, app by app."""
         from kurma_core.pods.calledlogs import arguments, called_logs
 
         names = [name for name, _ in self._logs_of(record, app)]
-        if options["follow"] and len(names) > 1:
+        if options.get("follow") and len(names) > 1:
             raise AppNotFoundError(
                 f"the stager of pod {record.name} shows the log of one app at a time",
                 hint="name one of " + ", ".join(names),

@@ -16,9 +16,10 @@ from kurma_core.linux.smalljson import decode, encode
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-    from typing import Any
+    from typing import Any, Unpack
 
     from kurma_core.client.foreground import Stream
+    from kurma_core.client.options import LogOptions
     from kurma_core.hookspecs import Progress, Stdio
     from kurma_core.images import HostImage
     from kurma_core.isolator_list import IsolatorInfo
@@ -217,28 +218,11 @@ class RemoteClient(RemoteImages):
         found = self._ask("GET", ("pods", reference, "processes"), {"app": app})
         return list(self._each(Process.from_json, found))
 
-    def logs(
-        self,
-        reference: str,
-        app: str | None = None,
-        *,
-        follow: bool = False,
-        tail: int | None = None,
-        since: int | None = None,
-        stream: str | None = None,
-        instance: int | None = None,
-    ) -> Iterator[LogText]:
+    def logs(self, reference: str, app: str | None = None, **options: Unpack[LogOptions]) -> Iterator[LogText]:
         from kurma_core.client.foreground import texts
         from kurma_core.client.frames import LOG
 
-        query = {
-            "app": app,
-            "follow": follow,
-            "tail": tail,
-            "since": since,
-            "stream": stream,
-            "instance": instance,
-        }
+        query = {"app": app, **options}
         with self._stream(("pods", reference, "logs"), None, query=query) as connection:
             while True:
                 for kind, value in connection.frames():

@@ -10,9 +10,10 @@ from kurma_core.client.targets import target
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
-    from typing import Any, BinaryIO, TypeVar
+    from typing import Any, BinaryIO, TypeVar, Unpack
 
     from kurma_core.client.image_values import ImageFacts, ImageListing, Rendered
+    from kurma_core.client.options import BringOptions, FetchOptions
     from kurma_core.client.wire import Body
     from kurma_core.hookspecs import Progress
     from kurma_core.image_store import GcReport
@@ -35,26 +36,15 @@ class RemoteImages(Asking):
 
         return absolute(text, lambda: self.registry.names("kurma.fetchers"))
 
-    def image_fetch(
-        self,
-        locator: str,
-        *,
-        pull: str = "new",
-        insecure: Collection[str] = frozenset(),
-        progress: Progress | None = None,
-    ) -> ImageRecord:
+    def image_fetch(self, locator: str, **options: Unpack[FetchOptions]) -> ImageRecord:
         from kurma_core.client import answers
 
-        body = {"locator": self.locator(locator), "pull": pull, "insecure": sorted(insecure)}
+        progress, insecure = options.pop("progress", None), sorted(options.pop("insecure", ()))
+        body = {"locator": self.locator(locator), "insecure": insecure, **options}
         return self.understood(answers.image, self._ask("POST", ("images",), None, body, progress, secrets=True))
 
     def image_upload(
-        self,
-        path: str,
-        *,
-        signature: str | None = None,
-        insecure: Collection[str] = frozenset(),
-        progress: Progress | None = None,
+        self, path: str, *, signature: str | None = None, **options: Unpack[BringOptions]
     ) -> ImageRecord:
         from kurma_core.client import answers
         from kurma_core.client.images import signature_in
@@ -67,8 +57,8 @@ class RemoteImages(Asking):
 
             headers["Kurma-Signature"] = b2a_base64(signature_in(signature), newline=False).decode()
         with opened(path) as stream:
-            body = _body(stream, name, progress)
-            where = target(("images", "upload"), {"name": name, "insecure": sorted(insecure)})
+            body = _body(stream, name, options.get("progress"))
+            where = target(("images", "upload"), {"name": name, "insecure": sorted(options.get("insecure", ()))})
             return self.understood(answers.image, self._asked("POST", where, body, headers))
 
     def images_list(self) -> ImageListing:

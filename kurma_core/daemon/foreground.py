@@ -169,7 +169,7 @@ def logs(call: Call) -> Json:
 
     assert call.stream is not None
     call.stream.listen(told, call.cancellation.cancel)
-    options = dict(call.query)
+    options: Any = dict(call.query)
     batch = _Batch(call.stream)
     app, instance = options.pop("app"), options.pop("instance")
     for text in call.client.read_logs(call.path["pod"], app, instance, options, batch.send):

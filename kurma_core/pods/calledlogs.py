@@ -21,7 +21,12 @@ _CHUNK = 1 << 16
 
 
 def arguments(
-    app: str, *, follow: bool, tail: int | None, since: int | None, stream: str | None
+    app: str,
+    *,
+    follow: bool = False,
+    tail: int | None = None,
+    since: int | None = None,
+    stream: str | None = None,
 ) -> tuple[str, ...]:
     """Of the call-in. :param since: nanoseconds since the epoch."""
     words = [app]

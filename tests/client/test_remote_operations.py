@@ -122,7 +122,7 @@ def asked(tmp_path: Any) -> set[str]:
         needed = {
             each: _argument(each, parameter, files)
             for each, parameter in inspect.signature(method).parameters.items()
-            if parameter.default is inspect.Parameter.empty
+            if parameter.default is inspect.Parameter.empty and parameter.kind is not inspect.Parameter.VAR_KEYWORD
         }
         before = len(wire.asked)
         if name == "events":
