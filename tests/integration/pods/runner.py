@@ -10,7 +10,6 @@ directories of all pods then.
 
 import functools
 import glob
-import importlib
 import json
 import os
 import shutil
@@ -22,8 +21,8 @@ from kurma_core.client import Settings, connect
 from kurma_core.errors import KurmaError
 from kurma_core.hookspecs import Stdio
 from kurma_core.linux.cgroups import CgroupTree
-from kurma_core.pods import launch
 from kurma_core.pods.request import PodRequest
+from tests.integration.pods.strikes import strike_function, strike_step
 
 
 def die():
@@ -36,29 +35,6 @@ def remove_pods(state):
         shutil.rmtree(f"{state}/removed", ignore_errors=True)  # its stager may still write there
 
 
-class Fragile:
-    """A step of the launch table, in whose course this process dies."""
-
-    def __init__(self, step, when):
-        self.name = step.name
-        self._step = step
-        self._when = when
-
-    def do(self, pod):
-        if self._when == "before":
-            die()
-        self._step.do(pod)
-        if self._when == "after":
-            die()
-
-    def undo(self, pod):
-        if self._when == "undoing":
-            die()
-        self._step.undo(pod)
-        if self._when == "undone":
-            die()
-
-
 def break_function(when, where, state=""):
     """Has this process die, get a signal, or lose its pods, as it enters or leaves a function."""
     when, _, what = when.partition(" with ")
@@ -68,26 +44,7 @@ def break_function(when, where, state=""):
         strike = functools.partial(remove_pods, state)
     else:
         strike = functools.partial(signal.raise_signal, int(what))
-    place, _, count = where.partition("#")
-    module, _, path = place.partition(":")
-    owner = importlib.import_module(module)
-    *outer, name = path.split(".")
-    for each in outer:
-        owner = getattr(owner, each)
-    function = getattr(owner, name)
-    left = int(count or 1)
-
-    def dying(*args, **kwargs):
-        nonlocal left
-        left -= 1
-        if when == "entering" and not left:
-            strike()
-        result = function(*args, **kwargs)
-        if when == "leaving" and not left:
-            strike()
-        return result
-
-    setattr(owner, name, dying)
+    strike_function(when, where, strike)
 
 
 def printed(line):
@@ -106,7 +63,7 @@ def main():
         if ":" in where:
             break_function(when, where, request["state"])
         else:
-            launch.STEPS = tuple(Fragile(step, when) if step.name == where else step for step in launch.STEPS)
+            strike_step(when, where, die)
 
     def tell(uuid):
         with open(request["told"] + ".new", "w") as file:
