@@ -6,10 +6,10 @@ from typing import Any
 
 from kurma_core.daemon.operation import current
 from kurma_core.daemon.operations import Call, Query, operation
+from kurma_core.daemon.queries import DRY_RUN, FORCE, STOP
 from kurma_core.pods import request_json
 
 Json = Any
-_FORCE = Query("force", "flag", "at once, and by force", default=False)
 
 
 @operation(
@@ -37,17 +37,14 @@ def app_start(call: Call) -> Json:
     "POST",
     "/v1/pods/{pod}/apps/{app}/stop",
     "Stop an app; the rest of the pod goes on.",
-    query=(_FORCE, Query("timeout", "seconds", "how long it has before it is ended by force")),
+    query=STOP,
     result="Pod",
 )
 def app_stop(call: Call) -> Json:
-    query = call.query
-    return call.client.app_stop(
-        call.path["pod"], call.path["app"], timeout=query["timeout"], force=query["force"]
-    ).to_json()
+    return call.client.app_stop(call.path["pod"], call.path["app"], **call.query).to_json()
 
 
-@operation("DELETE", "/v1/pods/{pod}/apps/{app}", "Remove an app that does not run.", query=(_FORCE,))
+@operation("DELETE", "/v1/pods/{pod}/apps/{app}", "Remove an app that does not run.", query=(FORCE,))
 def app_remove(call: Call) -> None:
     call.client.app_rm(call.path["pod"], call.path["app"], force=call.query["force"])
 
@@ -58,7 +55,7 @@ def app_remove(call: Call) -> None:
     "Take down what is dead, and remove pods that ended a while ago.",
     query=(
         Query("grace", "seconds", "keep what ended less than that ago", default=1800.0),
-        Query("dryRun", "flag", "only say what would be done", default=False),
+        DRY_RUN,
     ),
     result="Collected",
 )

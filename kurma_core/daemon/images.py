@@ -13,6 +13,7 @@ from kurma_core.daemon import operation
 from kurma_core.daemon.exchange import TooLargeError
 from kurma_core.daemon.operations import Call, Query
 from kurma_core.daemon.operations import operation as op
+from kurma_core.daemon.queries import DRY_RUN
 from kurma_core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from kurma_core.daemon.exchange import Exchange
 
 Json = Any
-_DRY_RUN = Query("dryRun", "flag", "only say what would be done", default=False)
 _ARCHIVE = "application/x-tar"
 #: Bytes of a signature in a header.
 _LARGEST_SIGNATURE = 8192
@@ -185,7 +185,7 @@ def image_extract(call: Call) -> Json:
     return {"id": call.client.image_extract(ident, directory)}
 
 
-@op("DELETE", "/v1/images/{image}", "Remove an image that no pod uses.", query=(_DRY_RUN,), result="ImageGc")
+@op("DELETE", "/v1/images/{image}", "Remove an image that no pod uses.", query=(DRY_RUN,), result="ImageGc")
 def image_remove(call: Call) -> Json:
     return call.client.image_rm(call.path["image"], dry_run=call.query["dryRun"]).to_json()
 
@@ -194,7 +194,7 @@ def image_remove(call: Call) -> Json:
     "POST",
     "/v1/images/gc",
     "Remove images that were not used for a while.",
-    query=(Query("grace", "seconds", "keep what was used less than that ago", default=86400.0), _DRY_RUN),
+    query=(Query("grace", "seconds", "keep what was used less than that ago", default=86400.0), DRY_RUN),
     result="ImageGc",
 )
 def image_gc(call: Call) -> Json:

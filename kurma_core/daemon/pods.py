@@ -9,6 +9,7 @@ from kurma_core.daemon import foreground, inside, operation
 from kurma_core.daemon.callers import STDIO, Caller
 from kurma_core.daemon.operations import Call, Query
 from kurma_core.daemon.operations import operation as op
+from kurma_core.daemon.queries import FORCE, STOP
 from kurma_core.pods import request_json
 
 if TYPE_CHECKING:
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     from kurma_core.models import LogText
 
 Json = Any
-_FORCE = Query("force", "flag", "at once, and by force", default=False)
-_TIMEOUT = Query("timeout", "seconds", "how long it has before it is ended by force")
-
 _LOGS = (
     Query("app", "text", "only of that one"),
     Query("follow", "flag", "and what they will write", default=False),
@@ -57,7 +55,7 @@ def pod(call: Call) -> Json:
     return call.client.pod(call.path["pod"]).to_json()
 
 
-@op("DELETE", "/v1/pods/{pod}", "Remove a pod that does not run.", query=(_FORCE,))
+@op("DELETE", "/v1/pods/{pod}", "Remove a pod that does not run.", query=(FORCE,))
 def pod_remove(call: Call) -> None:
     call.client.rm(call.path["pod"], force=call.query["force"])
 
@@ -79,10 +77,9 @@ def _started(call: Call, start: Callable[[Callable[[Running], None]], Running]) 
         return record.to_json()
 
 
-@op("POST", "/v1/pods/{pod}/stop", "Stop a pod.", query=(_FORCE, _TIMEOUT), result="Pod")
+@op("POST", "/v1/pods/{pod}/stop", "Stop a pod.", query=STOP, result="Pod")
 def pod_stop(call: Call) -> Json:
-    force, timeout = call.query["force"], call.query["timeout"]
-    return call.client.stop(call.path["pod"], timeout=timeout, force=force).to_json()
+    return call.client.stop(call.path["pod"], **call.query).to_json()
 
 
 @op(

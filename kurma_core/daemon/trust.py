@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from kurma_core.appc import types
 from kurma_core.appc._reader import Reader
 from kurma_core.daemon.operations import Call, Query, operation
+from kurma_core.daemon.queries import DRY_RUN
 from kurma_core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def trust_add(call: Call) -> Json:
     "Trust a key no longer.",
     query=(
         Query("prefix", "text", "for images of that name; without it: for all images"),
-        Query("dryRun", "flag", "only say what would be done", default=False),
+        DRY_RUN,
     ),
     result="TrustChange",
 )
