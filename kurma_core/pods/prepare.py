@@ -18,7 +18,7 @@ from kurma_core.networking import parse_net
 from kurma_core.pods import isolators, namespaces, ports, restarts, terminals, traffic, volumes
 from kurma_core.pods.document import PodDocument
 from kurma_core.pods.request import overridden, with_isolators
-from kurma_core.value import replace
+from kurma_core.value import frozen, replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kurma_core.hookspecs import Isolator as IsolatorDriver
     from kurma_core.hookspecs import Progress
     from kurma_core.isolation import Isolation
-    from kurma_core.models import IdRange, IsolatorPlan
+    from kurma_core.models import Attachment, IdRange, IsolatorPlan
     from kurma_core.pods.document import Need
     from kurma_core.pods.request import PodRequest
     from kurma_core.pods.services import Services
@@ -53,37 +53,23 @@ def pod_document(
     renderer = services.config.renderer if request.renderer is None else request.renderer
     stager = request.stager or services.config.stager
     services.stagers.check(stager)
-    drivers = services.isolators()
-    request = _placed(request, drivers)
+    request = _placed(request, services.isolators())
     resolved = _images(request, services, progress)
     template, reified = _reified(request, resolved, services)
     restarts.check(reified.pod, ephemeral=request.ephemeral)
-    idle = _told(services, idle_volumes(request.template, reified, resolved))
-    links = request.allow_volume_links
-    dangers = _told(services, volumes.look_at(reified.pod.volumes, services.config.state_dir, links))
+    notes = _looked_at(request, reified, resolved, services)
     declared = _isolators(reified.pod, resolved)
-    wishes = namespaces.wishes(reified.pod.isolators, declared, drivers)
-    networks, userns = _networks(request, template), _userns(request, reified.pod)
-    # Where root has said it, nobody else is asked.
-    decided = {kind for kind, word in (("net", networks), ("user", userns)) if word is not None}
-    shared = frozenset(kind for kind, word in wishes.items() if word == "host" and kind not in decided)
-    needs, granted = _judged(request, reified.pod, declared, shared, services)
-    if networks is None and "net" in shared:
-        networks = [NetworkRequest("host")]
-    attachments = services.networking.plan(networks, _ports(request, reified), uuid, _capabilities(request))
-    # Even a pod on "none" has its loopback; only one in the host's network has no attachment.
-    host_network = not attachments
-    userns = userns or _WORDS.get(wishes.get("user", "")) or services.config.userns
-    shared = _shared(shared, host_network, userns)
+    place = _place(request, template, reified, declared, uuid, services)
     isolation = isolators.isolation(
-        services, reified.pod.isolators, declared, shared, stager, strict=request.strict_isolators
+        services, reified.pod.isolators, declared, place.shared, stager, strict=request.strict_isolators
     )
-    attachments = services.networking.limited(attachments, traffic.lasting(isolation.pod, isolation.apps))
+    limits = traffic.lasting(isolation.pod, isolation.apps)
+    attachments = services.networking.limited(place.attachments, limits)
     ports.check_free(services.store, uuid, ports.published(attachments))
     for app in reified.pod.apps:
         terminals.check(app)
         services.images.render(str(app.image.id), renderer, verify=request.verify, insecure=request.insecure)
-    ids = _ids(userns, reified.pod, uuid, services)
+    ids = _ids(place.userns, reified.pod, uuid, services)
     manifest, mounts, environment = _with_host_mounts(reified, isolation, resolved)
     return PodDocument(
         uuid=uuid,
@@ -94,11 +80,11 @@ def pod_document(
         plans=isolation.apps,
         pod_plan=isolation.pod,
         isolators=isolation.reports,
-        notes=(*reified.notes, *idle, *dangers, *granted),
+        notes=(*reified.notes, *notes, *place.granted),
         stager=stager,
         renderer=renderer,
         attachments=attachments,
-        host_network=host_network,
+        host_network=place.host_network,
         hostname=request.hostname or name[:_HOSTNAME_LIMIT].rstrip("-."),
         interactive=request.interactive,
         terminal=request.terminal,
@@ -107,12 +93,53 @@ def pod_document(
         ephemeral=request.ephemeral,
         verify=request.verify,
         insecure=tuple(sorted(request.insecure)),
-        volume_links=links,
+        volume_links=request.allow_volume_links,
         environment=environment,
         ids=ids,
         keep=not template.pod.apps,
-        needs=needs,
+        needs=place.needs,
     )
+
+
+@frozen
+class _Place:
+    """Where a pod stands: its networks, what it shares with the host, and what it has been granted for that.
+
+    :param attachments: none: it is in the host's network. Even a pod on "none" has its loopback.
+    """
+
+    attachments: tuple[Attachment, ...]
+    userns: str
+    shared: frozenset[str]
+    needs: Mapping[str, tuple[Need, ...]]
+    granted: tuple[str, ...]
+
+    @property
+    def host_network(self) -> bool:
+        return not self.attachments
+
+
+def _place(
+    request: PodRequest,
+    template: PodTemplate,
+    reified: Reified,
+    declared: Mapping[str, tuple[Isolator, ...]],
+    uuid: str,
+    services: Services,
+) -> _Place:
+    """:raises KurmaError: an unknown network, a lacking grant …"""
+    pod = reified.pod
+    wishes = namespaces.wishes(pod.isolators, declared, services.isolators())
+    networks, userns = _networks(request, template), _userns(request, pod)
+    # Where root has said it, nobody else is asked.
+    decided = {kind for kind, word in (("net", networks), ("user", userns)) if word is not None}
+    shared = frozenset(kind for kind, word in wishes.items() if word == "host" and kind not in decided)
+    needs, granted = _judged(request, pod, declared, shared, services)
+    if networks is None and "net" in shared:
+        networks = [NetworkRequest("host")]
+    attachments = services.networking.plan(networks, _ports(request, reified), uuid, _capabilities(request))
+    userns = userns or _WORDS.get(wishes.get("user", "")) or services.config.userns
+    return _Place(attachments, userns, _shared(shared, not attachments, userns), needs, granted)
 
 
 def _capabilities(request: PodRequest) -> dict[str, object]:
@@ -121,6 +148,18 @@ def _capabilities(request: PodRequest) -> dict[str, object]:
         return {}
     words = (("servers", "nameservers"), ("searches", "search"), ("options", "options"))
     return {"dns": {theirs: list(request.dns.get(ours, ())) for theirs, ours in words}}
+
+
+def _looked_at(
+    request: PodRequest,
+    reified: Reified,
+    resolved: Mapping[str, tuple[str, ImageManifest]],
+    services: Services,
+) -> tuple[str, ...]:
+    """What is told of the pod's volumes. :raises KurmaError: one is without its source, or a danger."""
+    idle = _told(services, idle_volumes(request.template, reified, resolved))
+    links = request.allow_volume_links
+    return (*idle, *_told(services, volumes.look_at(reified.pod.volumes, services.config.state_dir, links)))
 
 
 def _told(services: Services, notes: tuple[str, ...]) -> tuple[str, ...]:
