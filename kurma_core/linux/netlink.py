@@ -247,9 +247,12 @@ class Netlink:
             body += nest(_IFLA_LINKINFO, string(_PORT_KIND, "bridge") + nest(_PORT_DATA, port))
         self._change(f"change interface {name}", _NEWLINK, 0, body)
 
-    def delete_link(self, name: str) -> bool:
-        """False: there is none. A pair goes whole, whatever namespace its other end is in."""
-        body = _LINK.pack(0, 0, 0, 0, 0) + string(_IFLA_NAME, name)
+    def delete_link(self, name: str, *, index: int = 0) -> bool:
+        """False: there is none. A pair goes whole, whatever namespace its other end is in.
+
+        :param index: that very one, whatever its name is by now: names are used again. 0: any of that name.
+        """
+        body = _LINK.pack(0, 0, index, 0, 0) + (b"" if index else string(_IFLA_NAME, name))
         try:
             self._change(f"remove interface {name}", _DELLINK, 0, body)
         except NetlinkError as error:

@@ -1,17 +1,14 @@
-"""Network links of the host, by netlink.
-
-Its library is slow to import, and only needed where something has gone wrong or goes for good.
-"""
+"""Network links of the host."""
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import socket
 import struct
 
 from kurma_core.errors import NetworkError
+from kurma_core.linux.netlink import Netlink, NetlinkError
 
 _SIOCGIFHWADDR = 0x8927
 
@@ -45,32 +42,25 @@ def delete_link(name: str, *, mac: str | None = None) -> None:
     """
     if not exists(name):
         return
-    from pyroute2 import IPRoute, NetlinkError
-
-    with IPRoute() as netlink:
-        try:
-            for link in netlink.get_links(ifname=name):
-                if mac is None or link.get_attr("IFLA_ADDRESS") == mac.lower():
-                    netlink.link("del", index=link["index"])
-        except NetlinkError as error:
-            if error.code != errno.ENODEV:
-                raise NetworkError(f"cannot delete the link {name}: {error}", errno=error.code) from error
+    try:
+        with Netlink() as netlink:
+            link = netlink.link(name)
+            if link is not None and (mac is None or link.mac.hex(":") == mac.lower()):
+                netlink.delete_link(name, index=link.index)
+    except NetlinkError as error:
+        raise NetworkError(f"cannot delete the link {name}: {error.strerror}", errno=error.errno) from error
 
 
 def bridge_ports(name: str) -> tuple[str, ...]:
     """Names of the links that hang on a bridge.
 
-    :raises NetworkError: the link is no bridge.
+    :raises NetworkError: the link is no bridge, or the kernel does not tell.
     """
-    from pyroute2 import IPRoute
-
-    with IPRoute() as netlink:
-        (bridge,) = netlink.get_links(ifname=name)
-        info = bridge.get_attr("IFLA_LINKINFO")
-        if info is None or info.get_attr("IFLA_INFO_KIND") != "bridge":
-            raise NetworkError(f"the link {name} is no bridge")
-        return tuple(
-            link.get_attr("IFLA_IFNAME")
-            for link in netlink.get_links()
-            if link.get_attr("IFLA_MASTER") == bridge["index"]
-        )
+    try:
+        with Netlink() as netlink:
+            bridge = netlink.link(name)
+            if bridge is None or bridge.kind != "bridge":
+                raise NetworkError(f"the link {name} is no bridge")
+            return tuple(link.name for link in netlink.links(master=bridge.index))
+    except NetlinkError as error:
+        raise NetworkError(f"the bridge {name}: {error.strerror}", errno=error.errno) from error

@@ -56,6 +56,10 @@ def test_a_bridge(netlink):
     assert netlink.delete_link("nlb0") is True
     assert netlink.delete_link("nlb0") is False
     assert netlink.link("nlb0") is None
+    netlink.add_bridge("nlb0", mac=MAC)
+    assert netlink.delete_link("nlb0", index=link.index) is False, "another one of that name"
+    assert netlink.delete_link("nlb0", index=netlink.link("nlb0").index) is True
+    assert netlink.link("nlb0") is None
 
 
 def test_a_pair(netlink, pair, other):
