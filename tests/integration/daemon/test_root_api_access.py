@@ -204,18 +204,22 @@ def test_root_says_so_and_any_user_of_a_namespace(kurmad, granting):
     with house.running({}, template=template, userns="auto", overrides=typed) as pod:
         kurma = Inside(house, pod.uuid)
         until(lambda: kurma("list")[0] == 0, "the API")
-        code, _, err = kurma("stop", pod.uuid)
-        assert (code, "is not for those who may only look" in err) == (125, True)
         first = house.client.pod(pod.uuid)
         user = 1000 + read_document(house.client._services.store.directory(pod.uuid)).ids.first
-        assert f"pod {pod.uuid}, app main, user {user}, process " in daemon.log.read_text()
         assert [one.outcome for one in first.isolators if one.name == API] == ["enforced"]
         # A clean end takes the socket along, and the next daemon brings it back.
         assert daemon.end() == 0
         place = house.path(pod.uuid, "volumes/kurma-api-main")
         assert os.listdir(place) == []
-        kurmad(house=house)
-        until(lambda: kurma("list")[0] == 0, "the API, again")
+        daemon = kurmad("--log-format", "json", house=house)
+        until(lambda: os.listdir(place), "the API, again")
+        code, _, err = kurma("stop", pod.uuid)
+        assert (code, "is not for those who may only look" in err) == (125, True)
+        # In the log stands who asked, as the host knows it.
+        said = [json.loads(line) for line in daemon.log.read_text().splitlines() if line.startswith("{")]
+        (line,) = [one for one in said if " is refused " in one["message"]]
+        assert line["by"].startswith(f"pod {pod.uuid}, app main, user {user}, process ")
+        assert line["request"] == f"POST /v1/pods/{pod.uuid}/stop"
     until(lambda: not os.listdir(place), "its end")
 
 
@@ -247,6 +251,9 @@ def test_an_app_that_comes_and_goes(kurmad, ask, granting):
     code, out, err = kurma("app", "list", record.uuid, "--format", "json")
     assert (code, err) == (0, "")
     assert sorted(one["name"] for one in json.loads(out)) == ["first", "main"]
+    # What becomes of the host's socket is none of the app's business.
+    os.unlink(daemon.socket)
+    daemon.wait_up()
     # Who is connected when its app goes is connected no more.
     place = house.path(record, "volumes/kurma-api-main")
     with socket.socket(socket.AF_UNIX) as held:
