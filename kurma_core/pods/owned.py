@@ -14,7 +14,7 @@ from kurma_core.linux.clock import timestamp
 from kurma_core.linux.process import boot_id
 from kurma_core.pods import restarts
 from kurma_core.pods.launch import Launch, bring_up, planned_steps, read_attachments, tear_down
-from kurma_core.pods.records import by_force, conclusion, pod_record, read_document
+from kurma_core.pods.records import by_force, conclusion, forced, pod_record, read_document
 from kurma_core.pods.space import unwritable
 from kurma_core.staging.aci import last_output
 from kurma_core.value import replace
@@ -223,7 +223,7 @@ class OwnedPod:
         launch = self._launch
         driver = launch.services.stagers.of_pod(launch.document.stager)
         end = conclusion(launch.directory, self._document(), driver, status, last_output(self.directory))
-        if status is None and end["state"] == "errored":
+        if status is None and end["state"] == "errored" and not forced(launch.directory):
             # It is not our child, and what it has written down does not tell: the kernel may, in a moment.
             status = getattr(self.stager, "wait_reaped", lambda: None)()
             if status is not None:

@@ -152,7 +152,7 @@ def conclusion(
     all_ended = all(app.exited for app in begun)
     if not begun:
         all_ended = found is not None and _stopped(directory)
-    if status is None and not all_ended and _forced(directory):
+    if status is None and not all_ended and forced(directory):
         status = 128 + signal.SIGKILL
     # Its own file speaks for all of the pod's life; what its call-in said last may be old.
     alive = [app.name for app in begun if not app.exited] if found is not None else []
@@ -207,7 +207,8 @@ def by_force(directory: PodDirectory) -> None:
         directory.change_state(only_in=("starting", "running", "stopping"), forced=True)
 
 
-def _forced(directory: PodDirectory) -> bool:
+def forced(directory: PodDirectory) -> bool:
+    """Whether :func:`by_force` was recorded."""
     try:
         return bool(directory.read_state().get("forced"))
     except KurmaError:

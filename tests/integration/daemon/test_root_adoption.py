@@ -15,6 +15,7 @@ import pytest
 import kurma_core
 from kurma_core.client.wire import Connection
 from kurma_core.errors import PodNotFoundError
+from kurma_core.linux import process
 from kurma_core.version import VERSION
 from tests.integration.pods.support import alive, until
 from tests.integration.pods.test_pods_changing_crash import change
@@ -134,6 +135,21 @@ def test_who_ends_a_pod_by_force_dies_of_it(kurmad):
     record = house.client.wait(uuid)
     assert (record.state, record.exit_code, record.reason) == ("errored", 137, "the stager ended with status 137")
     assert_nothing_left(uuid)
+
+
+def test_who_ends_an_adopted_pod_by_force_need_not_wait_for_init(make_house, monkeypatch):
+    """Its stager is another's child, whose status init may hear late, and the kernel tells nobody before."""
+    house = make_house()
+    run = house.launch("echo up; sleep 1000")
+    run.kill()
+    pod = house.client._pods.adopt(run.uuid)
+    monkeypatch.setattr(process, "wait_reaped", lambda *given: pytest.fail("it was waited for"))
+    monkeypatch.setattr(process, "exit_status", lambda pidfd: None)  # init has not come to it
+    pod.stop(force=True)
+    record = pod.finish()
+    pod.close()
+    assert (record.state, record.exit_code, record.reason) == ("errored", 137, "the stager ended with status 137")
+    assert_nothing_left(run.uuid)
 
 
 def test_remains_of_a_pod_that_was_being_removed(kurmad, make_house):
