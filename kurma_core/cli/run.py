@@ -102,7 +102,7 @@ def restart(session: Session, *, pod: str, prefix: bool, detach: bool) -> int:
     """Stop a pod if it runs, and run it again, in the foreground or by -d in the background."""
     _look_at_detach(session, detach=detach, prefix=prefix)
     if detach:
-        return _launch(session, session.client.stop(pod).uuid)
+        return _launch(session, session.client.stop(pod, again=True).uuid)
     with _printer(session, prefix) as output:
         record = session.client.restart(pod, session.stdio(lent=True), output)
     return _end(session, record)

@@ -119,7 +119,7 @@ class LocalClient(ImageCalls, TrustCalls):
     def restart(self, reference: str, stdio: Stdio, output: Callable[[LogText], None]) -> PodRecord:
         """Stops the pod if it runs, and runs it again as :meth:`start` does."""
         self._need_root("restart a pod")
-        record = self._pods.stop(reference)
+        record = self.stop(reference, again=True)
         return self.start(record.uuid, stdio, output)
 
     def _signals(self) -> Signals:
@@ -421,9 +421,13 @@ class LocalClient(ImageCalls, TrustCalls):
         self._need_root("change a pod")
         self._pods.app_rm(reference, app, force=force)
 
-    def stop(self, reference: str, *, timeout: float | None = None, force: bool = False) -> PodRecord:
+    def stop(
+        self, reference: str, *, timeout: float | None = None, force: bool = False, again: bool = False
+    ) -> PodRecord:
+        """:param again: it is to be started again; where it may not be, it is left as it is."""
         self._need_root("stop a pod")
-        return self._pods.stop(reference, timeout=timeout, force=force)
+        stop = self._pods.stop_to_restart if again else self._pods.stop
+        return stop(reference, timeout=timeout, force=force)
 
     def kill(self, reference: str, signal: int, app: str | None = None) -> None:
         self._need_root("signal a pod")

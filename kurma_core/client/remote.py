@@ -63,7 +63,7 @@ class RemoteClient(RemoteImages):
         return self._pod(self._ask("POST", ("pods", reference, "start")))
 
     def restart(self, reference: str, stdio: Stdio, output: Callable[[LogText], None]) -> PodRecord:
-        return self.start(self.stop(reference).uuid, stdio, output)
+        return self.start(self.stop(reference, again=True).uuid, stdio, output)
 
     def _in_front(
         self,
@@ -248,8 +248,11 @@ class RemoteClient(RemoteImages):
         for one in self._lines(("events",), query):
             yield self.understood(Event.from_json, one)
 
-    def stop(self, reference: str, *, timeout: float | None = None, force: bool = False) -> PodRecord:
-        return self._pod(self._ask("POST", ("pods", reference, "stop"), {"timeout": timeout, "force": force}))
+    def stop(
+        self, reference: str, *, timeout: float | None = None, force: bool = False, again: bool = False
+    ) -> PodRecord:
+        query = {"timeout": timeout, "force": force, **({"again": True} if again else {})}
+        return self._pod(self._ask("POST", ("pods", reference, "stop"), query))
 
     def kill(self, reference: str, signal: int, app: str | None = None) -> None:
         self._ask("POST", ("pods", reference, "kill"), {"signal": signal, "app": app})

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kurma_core.models import LogText
 
 Json = Any
+_AGAIN = Query("again", "flag", "to start it again: it is left as it is if it may not be", default=False)
 _LOGS = (
     Query("app", "text", "only of that one"),
     Query("follow", "flag", "and what they will write", default=False),
@@ -77,7 +78,7 @@ def _started(call: Call, start: Callable[[Callable[[Running], None]], Running]) 
         return record.to_json()
 
 
-@op("POST", "/v1/pods/{pod}/stop", "Stop a pod.", query=STOP, result="Pod")
+@op("POST", "/v1/pods/{pod}/stop", "Stop a pod.", query=(*STOP, _AGAIN), result="Pod")
 def pod_stop(call: Call) -> Json:
     return call.client.stop(call.path["pod"], **call.query).to_json()
 

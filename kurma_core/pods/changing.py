@@ -11,7 +11,14 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
-from kurma_core.errors import KurmaError, PodNotFoundError, PodStateError, StagerError
+from kurma_core.errors import (
+    CommandNotExecutableError,
+    CommandNotFoundError,
+    KurmaError,
+    PodNotFoundError,
+    PodStateError,
+    StagerError,
+)
 from kurma_core.pods import memory_request, metadata, recovery, traffic, volumes
 from kurma_core.pods.ending import PodEnder
 from kurma_core.pods.launch import Launch, layers_of, pod_setup, read_attachments
@@ -105,6 +112,7 @@ class PodChanger(PodEnder):
         """Starts an app that was added, or has ended, from a clean root; returns once it runs.
 
         :raises PodStateError: the pod, or already the app, runs or not.
+        :raises CommandNotFoundError, CommandNotExecutableError: its program could not be executed.
         :raises StagerError: it could not be started.
         """
         directory = self._find(reference)
@@ -115,8 +123,20 @@ class PodChanger(PodEnder):
                 from kurma_core.pods import gate
 
                 gate.check_again(pod.document, self.services, app)
-            pod.driver.start_app(directory.path, pod.stager, app, max(_START, self.services.config.start_timeout))
+            patience = max(_START, self.services.config.start_timeout)
+            try:
+                pod.driver.start_app(directory.path, pod.stager, app, patience)
+            except StagerError:
+                self._say_of_program(directory, app)
+                raise
         return self._record(directory)
+
+    def _say_of_program(self, directory: PodDirectory, app: str) -> None:
+        """:raises CommandNotFoundError, CommandNotExecutableError: that is why the app does not run."""
+        for one in self._record(directory).unstarted:
+            kind = {127: CommandNotFoundError, 126: CommandNotExecutableError}.get(one.exit_code or 0)
+            if one.name == app and kind is not None:
+                raise kind(f"app {app}: {one.told}") from None
 
     def app_stop(self, reference: str, app: str, *, timeout: float | None = None) -> PodRecord:
         """Stops an app and waits until it has ended; one that does not run is left as it is.

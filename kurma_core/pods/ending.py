@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 #: Seconds that an owner has for its teardown once the stager has ended.
 _TEARDOWN_PATIENCE = 60.0
+#: Seconds for which somebody who stops a pod waits for its stager to come, and until its owner is looked after.
+_COMING, _LOOK_AGAIN = 30.0, 1.0
 #: Seconds after which a pod's directory that is still being made, or removed, is nobody's.
 _HALF_MADE_GRACE = 60.0
 #: What reading a pod raises whose records are not there, or not to be understood.
@@ -72,7 +74,7 @@ class PodEnder(PodFinder):
 
         :param timeout: seconds until it is ended by force; None: what the configuration gives apps, and some.
         :param cause: why: see :func:`kurma_core.pods.restarts.wanted`.
-        :raises PodStateError: it is only being prepared or started; or it does not end.
+        :raises PodStateError: it is only being prepared, or does not get on with its start; or it does not end.
         """
         directory = self._find(reference)
         # First, so that no policy starts it again. A full disk must not keep a pod running.
@@ -82,6 +84,11 @@ class PodEnder(PodFinder):
         if state in ENDED_STATES or state == "prepared":
             return self._record(directory)
         stager = recovery.find_stager(self.services, directory)
+        if stager is None and state == "starting":
+            stager = self._await_stager(directory)
+            state = directory.read_state()["state"]
+            if state in ENDED_STATES:  # it has not come up
+                return self._record(directory)
         if stager is None and state in ("preparing", "starting"):
             raise PodStateError(
                 f"pod {reference} is {state}: it cannot be stopped yet", hint="try again in a moment"
@@ -106,6 +113,30 @@ class PodEnder(PodFinder):
             # An ephemeral one, that its owner has removed: how it ended, only the owner's caller has learnt.
             pass
         return replace(record, state="stopped", owner=None, stager_pid=None, network_namespace=None)
+
+    def _await_stager(self, directory: PodDirectory) -> RunningStager | None:
+        """Of a pod that starts: once it is there. None: it does not come in time, or the pod is over."""
+        from kurma_core.linux.inotify import Watch
+        from kurma_core.pods.waiting import wait_readable
+
+        deadline = time.monotonic() + _COMING
+        try:
+            watch = Watch(directory.path)
+        except OSError:
+            return None
+        try:
+            while directory.read_state()["state"] == "starting" and directory.owned():
+                stager = recovery.find_stager(self.services, directory)
+                left = deadline - time.monotonic()
+                if stager is not None or left <= 0:
+                    return stager
+                # An owner that is killed changes nothing in the directory.
+                wait_readable(watch, None, min(left, _LOOK_AGAIN))
+                watch.drain()
+            self._recover(directory)
+            return recovery.find_stager(self.services, directory)
+        finally:
+            watch.close()
 
     def _end(self, directory: PodDirectory, stager: RunningStager, timeout: float | None, force: bool) -> None:
         driver = self._driver(directory)

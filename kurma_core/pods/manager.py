@@ -221,6 +221,15 @@ class PodManager(PodChanger):
         """Whether that pod is over, and its policy asks for it again."""
         return restarts.wanted(document, state, self.services.images.manifest)
 
+    def stop_to_restart(self, reference: str, *, timeout: float | None = None, force: bool = False) -> PodRecord:
+        """Stops a pod as :meth:`stop` does, so that it can be started again.
+
+        :raises PowerError: it may not be started again; it is left as it is.
+        """
+        directory = self._find(reference)
+        self._check_power(read_document(directory))
+        return self.stop(directory.uuid, timeout=timeout, force=force)
+
     def _check_power(self, document: PodDocument) -> None:
         """:raises PowerError: what was granted to an image when the pod was made is granted no longer (X6)."""
         if document.needs:

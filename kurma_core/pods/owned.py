@@ -9,7 +9,15 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.cancellation import current, shielded
-from kurma_core.errors import HostError, KurmaError, PodDamagedError, PodError, PodNotFoundError, PodStateError
+from kurma_core.errors import (
+    HostError,
+    KurmaError,
+    PodDamagedError,
+    PodError,
+    PodNotFoundError,
+    PodStateError,
+    StagerError,
+)
 from kurma_core.linux.clock import timestamp
 from kurma_core.linux.process import boot_id
 from kurma_core.pods import restarts
@@ -158,12 +166,24 @@ class OwnedPod:
             finally:
                 settled()
         except BaseException as error:
-            reason = error.message if isinstance(error, KurmaError) else str(error) or type(error).__name__
             with shielded():
-                self._end({"state": "errored", "reason": reason, "exitCode": 125})
+                stopped = self._stopped()
+                self._end(_never_up(error) if stopped is None else stopped)
+            if stopped is not None and isinstance(error, StagerError):
+                raise PodStateError(f"pod {launch.document.name} was stopped while it started") from None
             raise
         if running:
             self._events.tell("running", launch.document)
+
+    def _stopped(self) -> dict[str, Any] | None:
+        """What is to be recorded of a pod that somebody has stopped before it was up; None: nobody has."""
+        with contextlib.suppress(KurmaError):
+            state = self._launch.directory.read_state()
+            if state.get("cause"):
+                number = signal.SIGKILL if state.get("forced") else signal.SIGTERM
+                reason = "it was stopped while it started"
+                return {"state": "stopped", "reason": reason, "exitCode": 128 + number}
+        return None
 
     def fileno(self) -> int:
         """Polls readable once the stager has ended."""
@@ -280,3 +300,8 @@ class OwnedPod:
         self._launch.services.forget_metadata(self.uuid)
         if self._launch.stager is not None:
             self._launch.stager.close()
+
+
+def _never_up(error: BaseException) -> dict[str, Any]:
+    reason = error.message if isinstance(error, KurmaError) else str(error) or type(error).__name__
+    return {"state": "errored", "reason": reason, "exitCode": 125}

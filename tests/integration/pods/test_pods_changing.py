@@ -5,7 +5,14 @@ import os
 
 import pytest
 
-from kurma_core.errors import AppNotFoundError, IsolatorError, PodStateError, StagerError, UsageError
+from kurma_core.errors import (
+    AppNotFoundError,
+    CommandNotExecutableError,
+    CommandNotFoundError,
+    IsolatorError,
+    PodStateError,
+    UsageError,
+)
 from kurma_core.hookspecs import Compiled
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.models import IsolatorPlan
@@ -148,9 +155,12 @@ def test_it_stays_whatever_ends(house, empty):
     add(house, pod, SLEEP, "two")
     house.client.app_stop(pod.uuid, "two")
     assert app_of(house, pod, "two").state == "killed"
-    with pytest.raises(StagerError, match=r"app three could not be started: .*no-such-program"):
+    with pytest.raises(CommandNotFoundError) as caught:
         add(house, pod, {"exec": ["/no-such-program"], "user": "0", "group": "0"}, "three")
+    assert (caught.value.message, caught.value.exit_code) == ("app three: /no-such-program: not found", 127)
     assert app_of(house, pod, "three").state == "start-failed"
+    with pytest.raises(CommandNotExecutableError, match=r"^app four: /etc/passwd: is not executable"):
+        add(house, pod, {"exec": ["/etc/passwd"], "user": "0", "group": "0"}, "four")
     assert house.client.pod(pod.uuid).state == "running"
 
 

@@ -226,6 +226,24 @@ def test_a_pod_that_was_prepared_is_judged_again_when_it_starts(workshop, signer
         house.client.rm(record.uuid)
 
 
+def test_who_may_not_be_started_again_is_not_stopped_first(workshop, signers):
+    value, _, _ = POWERS[DEVICES]
+    path = workshop.image(script="sleep 1000", isolators={DEVICES: value})
+    house = workshop.house(tools=workshop.signed_by("alice", isolators=[DEVICES]))
+    template = {"apps": [{"name": "main", "image": path}], "networks": ["none"]}
+    with house.running({}, template=template) as pod:
+        withdrawn = workshop.house()
+        for restart in (
+            lambda: withdrawn.foreground(lambda *given: withdrawn.client.restart(pod.uuid, *given)),
+            lambda: withdrawn.client.stop(pod.uuid, again=True),
+        ):
+            with pytest.raises(PowerError, match=r"no grant of kurma\.yml gives"):
+                restart()
+        assert pod.stager.alive()
+        state = house.state_of(pod)
+        assert (state["state"], state["cause"]) == ("running", None)
+
+
 def test_a_revoked_key_gives_nothing(workshop, signers):
     if "revoked" not in signers.fingerprints:
         signers.make("revoked")

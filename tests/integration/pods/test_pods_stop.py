@@ -8,7 +8,8 @@ import time
 import pytest
 
 from kurma_core.errors import AppNotFoundError, KurmaError, PodError, PodStateError
-from kurma_core.pods import ending
+from kurma_core.hookspecs import Stdio
+from kurma_core.pods import ending, launch
 from tests.integration.pods.support import alive, until
 
 pytestmark = pytest.mark.root
@@ -25,6 +26,45 @@ def test_apps_are_asked_first(house):
     assert (record.state, record.exit_code) == ("stopped", 4)
     assert house.log(record, "polite") == house.log(record, "other") == "ready\nasked\n"
     assert run.wait() == 4
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_one_that_starts_is_stopped_and_has_not_failed(foreign, force):
+    """Whoever stops it waits until there is a stager; this one never says that its pod runs."""
+    house = foreign("exec sleep 1000")
+    record = house.client.prepare(house.request("true"))
+    held, caught = threading.Event(), []
+    step = next(step for step in launch.STEPS if step.name == "networks")
+
+    class Held:
+        name = "networks"
+        undo = step.undo
+
+        def do(self, launch):
+            held.wait(20)
+            step.do(launch)
+
+    def start():
+        null = os.open("/dev/null", os.O_RDWR)
+        with pytest.raises(PodStateError) as error, open(null, "rb"):
+            house.client._pods.start(record.uuid, Stdio(null, null, null))
+        caught.append(error.value.message)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launch, "STEPS", tuple(Held() if one is step else one for one in launch.STEPS))
+        starting = threading.Thread(target=start)
+        starting.start()
+        until(lambda: house.state_of(record)["state"] == "starting", "the start")
+        stopping = threading.Thread(target=lambda: caught.append(house.client.stop(record.uuid, force=force)))
+        stopping.start()
+        until(lambda: house.state_of(record)["cause"] == "stop", "the stop")
+        held.set()
+        for thread in (starting, stopping):
+            thread.join(30)
+    (stopped,) = [one for one in caught if not isinstance(one, str)]
+    assert f"pod {record.name} was stopped while it started" in caught
+    assert (stopped.state, stopped.reason) == ("stopped", "it was stopped while it started")
+    assert stopped.exit_code == (137 if force else 143)
 
 
 def test_who_does_not_listen_is_killed_after_the_time_out(make_house):

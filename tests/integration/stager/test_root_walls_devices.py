@@ -1,11 +1,14 @@
 """Devices not given, where ``nodev`` does not help: on what an app with CAP_SYS_ADMIN mounts itself (H11)."""
 
+import contextlib
 import os
 import subprocess
 
 import pytest
+from kurma_stager_default.inside import devicewall
 
 from kurma_core.linux import capabilities
+from kurma_core.linux.cgroup_layout import Hierarchy, Layout
 from kurma_core.models import IsolatorPlan
 
 pytestmark = pytest.mark.root
@@ -83,3 +86,25 @@ def test_all_capabilities_do_not_take_the_wall_down(wall, pods):
     refused = "Operation not permitted\n"
     expected = (f"0\n{refused}{refused}" if v1 else "") + f"0\n1\n{refused}{refused}"
     assert pod.log(stream=b"stdout") == expected, pod.log()
+
+
+def test_a_call_in_that_comes_before_its_time_is_in_nobodys_way():
+    """v1 closes no cgroup that has others below: what was made for a call-in goes first, once that has ended."""
+    assert os.path.isdir(CGROUP), "this machine has no v1 devices controller: the tests need a hybrid host"
+    directory = f"{CGROUP}/kurma-test-{os.getpid()}"
+    os.makedirs(f"{directory}/callins")
+    try:
+        devicewall.close(Layout([Hierarchy(1, ("devices",), directory, "devices")]), [])
+        assert not os.path.exists(f"{directory}/callins")
+        with open(f"{directory}/devices.list") as file:
+            assert "a *:* rwm" not in file.read()
+        os.mkdir(f"{directory}/callins")
+        with subprocess.Popen(["/bin/sleep", "0.5"]) as call_in:
+            with open(f"{directory}/callins/cgroup.procs", "w") as file:
+                file.write(str(call_in.pid))
+            devicewall.close(Layout([Hierarchy(1, ("devices",), directory, "devices")]), [])
+            assert call_in.poll() is not None or not os.path.exists(f"{directory}/callins")
+    finally:
+        for path in (f"{directory}/callins", directory):
+            with contextlib.suppress(FileNotFoundError):
+                os.rmdir(path)

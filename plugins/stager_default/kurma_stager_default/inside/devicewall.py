@@ -8,7 +8,9 @@ that of every app just its own.
 
 from __future__ import annotations
 
+import errno
 import os
+import time
 
 from kurma_stager_default.inside import sysmounts
 
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 _HOLDS = "devices: those that were not given are refused by nodev and by {}"
 _LACKS = "devices: those that were not given are refused by nodev alone ({})"
 _OPEN = "devices: a privileged app may open all of the host's; to others those that were not given are refused"
+#: Seconds for which a call-in may be in the way, and between two looks.
+_IN_THE_WAY, _TURN = 5.0, 0.01
 #: v1's word for everything; it is taken once there are cgroups below.
 _EVERYTHING = ("c *:* rwm", "b *:* rwm")
 
@@ -140,9 +144,32 @@ def _directory(layout: Layout, version: int) -> str | None:
 
 def _close_v1(directory: str, more: list[str]) -> None:
     # One write per line: the files take no more.
-    _write(f"{directory}/devices.deny", "a")
+    _deny_everything(directory)
     for line in (*sysmounts.ALLOWED, *more):
         _write(f"{directory}/devices.allow", line)
+
+
+def _deny_everything(directory: str) -> None:
+    """The kernel does so only while there are no cgroups below. One that is there was made for a call-in that has
+    come before its time: it goes once that has ended, and the next call-in makes it anew.
+    """
+    end = 0.0
+    while True:
+        try:
+            _write(f"{directory}/devices.deny", "a")
+            return
+        except OSError as error:
+            now = time.monotonic()
+            end = end or now + _IN_THE_WAY
+            if error.errno != errno.EINVAL or now > end:
+                raise
+        for name in os.listdir(directory):
+            try:  # noqa: SIM105 - contextlib costs every pod's start
+                os.rmdir(f"{directory}/{name}")
+            except OSError:
+                pass  # a file; or it is still at work
+        # The kernel lets go of a cgroup a moment after it was removed.
+        time.sleep(_TURN)
 
 
 def _write(path: str, value: str) -> None:
