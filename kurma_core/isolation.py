@@ -137,6 +137,7 @@ class _Compilers:
         self._by_name: dict[str, Isolator] = {}
         #: what the pod's isolators mean for each of its apps
         self._each = IsolatorPlan()
+        self._of_each: list[tuple[str, IsolatorPlan]] = []
         for driver in self._drivers:
             for name in driver.names:
                 self._by_name.setdefault(name, driver)
@@ -157,6 +158,8 @@ class _Compilers:
         if asked or defaults:
             host = replace(host, siblings=dict([*defaults, *asked]))
         plan = IsolatorPlan() if scope is None else self._each
+        # Of the pod's, what they mean for each app.
+        before = [] if scope is None else list(self._of_each)
         reports = []
         for each, default in [*((one, False) for one in asked), *((one, True) for one in defaults)]:
             name, value = each
@@ -176,13 +179,14 @@ class _Compilers:
             outcome, note, amounts = compiled.outcome, compiled.note, compiled.amounts
             both = clash(plan, compiled.plan) if default else None
             if both is None:
-                plan = merged(plan, compiled.plan, name)
+                plan = merged(plan, compiled.plan, name, before)
+                before.append((name, compiled.plan))
             else:
                 # A default gives way: a plugin that this one's knows nothing of may set the same.
                 outcome, note = "ignored", f"an isolator that was asked for sets {both}"
             reports.append(IsolatorReport(name, scope, outcome, note, default, value, amounts))
             if scope is None and compiled.apps is not None:
-                self._each = merged(self._each, compiled.apps, name)
+                self._mean_for_each(compiled.apps, name)
         return plan, tuple(reports)
 
     def look_at_pod(self, host: IsolatorHost) -> None:
@@ -190,7 +194,11 @@ class _Compilers:
         for name, value in host.pod.items():
             apps = self._compile(name, value, None, host).apps
             if apps is not None:
-                self._each = merged(self._each, apps, name)
+                self._mean_for_each(apps, name)
+
+    def _mean_for_each(self, plan: IsolatorPlan, name: str) -> None:
+        self._each = merged(self._each, plan, name, self._of_each)
+        self._of_each.append((f"{name} of the pod", plan))
 
     def ask(self, isolator: DeclaredIsolator, method: str, without: Any) -> Any:
         """A method that the isolator's plugin may have. :param without: what stands in where it has none."""
@@ -255,11 +263,17 @@ def clash(plan: IsolatorPlan, more: IsolatorPlan) -> str | None:
     return None
 
 
-def merged(plan: IsolatorPlan, more: IsolatorPlan, name: str) -> IsolatorPlan:
-    """``plan`` with what ``more`` sets; collections add up, single values may be set once."""
+def merged(
+    plan: IsolatorPlan, more: IsolatorPlan, name: str, before: Iterable[tuple[str, IsolatorPlan]] = ()
+) -> IsolatorPlan:
+    """``plan`` with what ``more`` sets; collections add up, single values may be set once.
+
+    :param before: the isolators that ``plan`` is made of, and what each sets.
+    """
     both = clash(plan, more)
     if both is not None:
-        raise IsolatorError(f"isolator {name} contradicts another one that sets {both}")
+        other = next((who for who, sets in before if clash(sets, more) == both), "another one")
+        raise IsolatorError(f"isolator {name} contradicts {other}: both set {both}")
     empty = IsolatorPlan()
     changes: dict[str, object] = {}
     for each in fields(IsolatorPlan):

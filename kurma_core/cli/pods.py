@@ -6,7 +6,7 @@ from kurma_core.cli.declare import FORMAT, NO_LEGEND, Argument, Option, command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from typing import Any
 
     from kurma_core.cli.output import Column
@@ -186,10 +186,15 @@ def _mounts(record: PodRecord) -> list[tuple[str, str, str, str]]:
     for app in record.manifest.get("apps", ()):
         for mount in app.get("mounts", ()):
             volume = mount.get("appVolume") or volumes.get(mount["volume"], {})
-            found.append(
-                (mount["volume"], app["name"], mount["path"], volume.get("source") or volume.get("kind", ""))
-            )
+            found.append((mount["volume"], app["name"], mount["path"], volume.get("source") or _kind_of(volume)))
     return found
+
+
+def _kind_of(volume: Mapping[str, Any]) -> str:
+    if not volume.get("kurma.io/memory"):
+        return str(volume.get("kind", ""))
+    size = volume.get("kurma.io/size")
+    return f"tmpfs ({size})" if size else "tmpfs"
 
 
 def _image_of(record: PodRecord) -> Any:

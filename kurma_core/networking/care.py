@@ -63,6 +63,10 @@ class DriverCare:
         self._note = note
         self._unused = unused
 
+    def is_optional(self, name: str) -> bool:
+        """Whether a pod goes without that network if it cannot be joined."""
+        return any(info.name == name and info.optional for info in self._infos)
+
     def unusable(self, wanted: Collection[str] = ()) -> list[Leak]:
         """Networks that pods could not join now, as their drivers say, or that have none.
 

@@ -54,6 +54,9 @@ def parse_ports(text: str) -> tuple[PortMapping, ...]:
 
     :raises UsageError: the text is malformed.
     """
+    if "," in text:
+        each = " ".join(f"-p {one}" for one in text.split(",") if one)
+        raise _port_error(text, "one mapping is wanted, or a range of ports", f"write: {each}")
     rest, slash, protocol = text.partition("/")
     if not slash:
         protocol = "tcp"
@@ -107,6 +110,8 @@ def no_address_of_a_host(address: str) -> str | None:
 
 def _range(text: str, ports: str) -> range:
     first, dash, last = ports.partition("-")
+    if dash and not (first and last):
+        raise _port_error(text, f'"{ports}" is no port (1 to 65535)')
     start = _port(text, first)
     end = _port(text, last) if dash else start
     if end < start:

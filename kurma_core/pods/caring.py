@@ -64,6 +64,7 @@ class Caretaker:
         self._events = events
         self._pods = JoinedPods(services.store)
         self._joined = services.joined
+        self._spared: list[Leak] = []
 
     def check(self, networks: Collection[str] = ()) -> list[Finding]:
         """All that is wrong. Nothing is changed.
@@ -75,7 +76,9 @@ class Caretaker:
             self._services.networking.show(name)
         care = self._services.networking.care()
         told = self._told(care, networks)
-        return [Finding(leak) for leak in (*told, *self._own(care, networks, told))]
+        found = [Finding(leak) for leak in (*told, *self._own(care, networks, told))]
+        self._tell_of_spared()
+        return found
 
     def mend(self, networks: Collection[str] = ()) -> list[Finding]:
         """Mends what :meth:`check` tells, as far as it can be.
@@ -96,9 +99,11 @@ class Caretaker:
         # Also where nothing is told: CNI's plugins, by GC, clean up what nobody but they can see.
         care.mend(self._pods, care.drivers_of(networks))
         if not told and not own:
+            self._tell_of_spared()
             return []
         still = self._told(care, networks)
         after = [*still, *self._own(care, networks, still)]
+        self._tell_of_spared()
         left = {_key(leak) for leak in after}
         mended = [Finding(leak, mended=True) for leak in (*told, *own) if _key(leak) not in left]
         return [*mended, *map(Finding, after)]
@@ -138,7 +143,14 @@ class Caretaker:
         """
         found = [] if networks else self._stale_records()
         said = {(leak.network, leak.why) for leak in told}
-        found += [leak for leak in care.unusable(networks) if (leak.network, leak.why) not in said]
+        unusable = [leak for leak in care.unusable(networks) if (leak.network, leak.why) not in said]
+        # What pods may go without, and none has, is nothing that is wrong: unless somebody asks for just that.
+        self._spared = [
+            leak
+            for leak in unusable
+            if not networks and care.is_optional(leak.network) and not self._has(leak.network)
+        ]
+        found += [leak for leak in unusable if leak not in self._spared]
         faults = {(leak.network, leak.pod) for leak in told if leak.network}
         for uuid in self._services.store.uuids():
             try:
@@ -146,6 +158,23 @@ class Caretaker:
             except KurmaError:
                 continue  # gone meanwhile; or damaged, which `kurma list` tells
         return found
+
+    def _has(self, network: str) -> bool:
+        """Whether any pod is joined to that network."""
+        for uuid in self._pods:
+            try:
+                if any(
+                    one.network == network
+                    for one in read_attachments(self._services.store.directory(uuid).read_state())
+                ):
+                    return True
+            except KurmaError:
+                continue  # gone meanwhile, or damaged
+        return False
+
+    def _tell_of_spared(self) -> None:
+        for leak in self._spared:
+            self._services.note(f"{leak.what}, which is optional, cannot be joined: {leak.why}")
 
     def _stale_records(self) -> list[Leak]:
         """Records of pods that are joined to nothing any more, and the namespaces that they have left."""

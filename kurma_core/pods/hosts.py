@@ -47,15 +47,21 @@ def addresses_of(attachment: Attachment) -> list[str]:
 
 
 def pod_hosts(document: PodDocument, attachments: Iterable[Attachment]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """localhost, the pod's own name at its addresses, and what the user added."""
+    """localhost, the pod's own name at its addresses, also without its domain, and what the user added."""
     lines: list[tuple[str, tuple[str, ...]]] = [
         ("127.0.0.1", ("localhost",)),
         ("::1", ("localhost", "ip6-localhost", "ip6-loopback")),
     ]
     own = [address for one in attachments if one.interface != "lo" for address in addresses_of(one)]
     if document.hostname.lower() not in _LOCAL:
-        lines += [(address, (document.hostname,)) for address in own or ["127.0.0.1"]]
+        lines += [(address, _names(document.hostname)) for address in own or ["127.0.0.1"]]
     return (*lines, *document.hosts)
+
+
+def _names(hostname: str) -> tuple[str, ...]:
+    """The name, and that without its domain."""
+    short, dot, _ = hostname.partition(".")
+    return (hostname, short) if dot and is_host_name(short) else (hostname,)
 
 
 def with_names(content: bytes, names: bytes, before: bytes = b"") -> bytes:

@@ -124,12 +124,38 @@ def claimed(
     claims = claims or _of_the_host()
     with claims.locked():
         check_free(store, directory.uuid, ports, claims=claims, sweep=True)
+        for port in ports:
+            _check_address(port, directory.uuid)
         claims.make(Claim(directory.path, name, ports))
         try:
             yield
         except BaseException:
             claims.drop(directory.path)
             raise
+
+
+def _check_address(port: PortMapping, pod: str) -> None:
+    """Nothing would ever lead to the pod. A host whose addresses come later says so by a sysctl, as to programs.
+
+    :raises NetworkError: the host has no such address.
+    """
+    import errno
+    import socket
+
+    if not port.host_ip:
+        return
+    v6 = ":" in port.host_ip
+    try:
+        with socket.socket(socket.AF_INET6 if v6 else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.bind((port.host_ip, 0))
+    except OSError as error:
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise NetworkError(
+                f"port {_text(port)} of the host cannot be published: the host has no address {port.host_ip}",
+                hint="leave the address away for all that it has; where it comes later, set the sysctl "
+                f"net.ipv{6 if v6 else 4}.ip_nonlocal_bind",
+                pod=pod,
+            ) from None
 
 
 def let_go(directory: PodDirectory) -> None:

@@ -717,9 +717,13 @@ def test_show_has_what_is_mounted_and_no_service_that_is_gone(
     apps = [
         {"name": "one", "mounts": [{"volume": "data", "path": "/in"}, own]},
         {"name": "two", "mounts": [{"volume": "data", "path": "/out"}]},
-        {"name": "three"},
+        {"name": "three", "mounts": [{"volume": "tmp", "path": "/tmp"}, {"volume": "big", "path": "/big"}]},
+        {"name": "four"},
     ]
-    manifest = {"apps": apps, "volumes": [{"name": "data", "kind": "empty"}]}
+    memory = {"kind": "empty", "kurma.io/memory": True}
+    volumes = [{"name": "data", "kind": "empty"}, {"name": "tmp", **memory}]
+    volumes.append({"name": "big", **memory, "kurma.io/size": "64Mi"})
+    manifest = {"apps": apps, "volumes": volumes}
     service = {"address": "169.254.169.255", "port": 61169, "tokenFile": "/t"}
     run(fakes, "show web", answers={"pod": fakes.record(manifest=manifest, metadata=service, owner=7)})
     text = capsys.readouterr().out
@@ -729,6 +733,8 @@ def test_show_has_what_is_mounted_and_no_service_that_is_gone(
         ["data", "one", "/in", "empty"],
         ["conf", "one", "/conf", "/srv/conf"],
         ["data", "two", "/out", "empty"],
+        ["tmp", "three", "/tmp", "tmpfs"],
+        ["big", "three", "/big", "tmpfs", "(64Mi)"],
     ]
     assert "169.254.169.255:61169 (token in /t)" in text
     run(fakes, "show web", answers={"pod": fakes.record(metadata=service)})

@@ -71,7 +71,7 @@ def test_contradictions_are_errors() -> None:
         names = ("example.com/one", "example.com/other")
 
     two = [Isolator("example.com/one", 1), Isolator("example.com/other", 2)]
-    with pytest.raises(IsolatorError, match="contradicts another one that sets oom score adj"):
+    with pytest.raises(IsolatorError, match=r"other contradicts example\.com/one: both set oom score adj$"):
         compile_isolators([], {"app": two}, [Scores()], HOST)
 
 
@@ -85,8 +85,19 @@ class Filters:
 def test_two_filters_of_system_calls_contradict_each_other() -> None:
     both = [Isolator("example.com/one", 1), Isolator("example.com/other", 1)]
     assert compile_isolators([], {"app": both[:1]}, [Filters()], HOST).apps["app"].seccomp == b"example.com/one"
-    with pytest.raises(IsolatorError, match="contradicts another one that sets seccomp"):
+    with pytest.raises(IsolatorError, match=r"isolator example\.com/other contradicts example\.com/one: both set"):
         compile_isolators([], {"app": both}, [Filters()], HOST)
+
+
+def test_what_the_pod_sets_for_each_app_is_named_as_the_pods() -> None:
+    class ForEach(Filters):
+        def compile(self, name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
+            plan = IsolatorPlan(seccomp=name.encode())
+            return Compiled(IsolatorPlan(), apps=plan) if scope == "pod" else Compiled(plan)
+
+    pod, app = [Isolator("example.com/one", 1)], [Isolator("example.com/other", 1)]
+    with pytest.raises(IsolatorError, match=r"other contradicts example\.com/one of the pod: both set seccomp$"):
+        compile_isolators(pod, {"app": app}, [ForEach()], HOST)
 
 
 @pytest.mark.parametrize("isolator", [Isolator("example.com/none", 1), Isolator("example.com/a", 1)])

@@ -116,6 +116,25 @@ def test_malformed_ports(text):
     assert f"malformed port {text!r}" in caught.value.message
 
 
+@pytest.mark.parametrize(
+    ("text", "why", "hint"),
+    [
+        (
+            "8080:80,8081:81/udp",
+            "one mapping is wanted, or a range of ports",
+            "write: -p 8080:80 -p 8081:81/udp",
+        ),
+        ("-1:80", '"-1" is no port (1 to 65535)', "write [IP:]HOST:POD"),
+        ("80:8-", '"8-" is no port (1 to 65535)', "write [IP:]HOST:POD"),
+    ],
+)
+def test_words_for_what_is_often_mistaken(text, why, hint):
+    with pytest.raises(UsageError) as caught:
+        parse_ports(text)
+    assert caught.value.message == f"malformed port {text!r}: {why}"
+    assert caught.value.hint.startswith(hint)
+
+
 @given(st.text(max_size=60))
 def test_any_text_is_understood_or_refused(text):
     for parse in (parse_net, parse_ports):

@@ -30,6 +30,16 @@ def test_the_pods_own_name_is_at_its_addresses() -> None:
     assert hosts.pod_hosts(DOCUMENT, (LO,))[2:] == (("127.0.0.1", ("here",)), ("10.9.9.9", ("db",)))
 
 
+def test_a_name_with_a_domain_is_known_without_it_too() -> None:
+    def own(name: str) -> tuple[str, ...]:
+        return hosts.pod_hosts(replace(DOCUMENT, hostname=name, hosts=()), (LO, ETH))[2][1]
+
+    assert own("a.b.c") == ("a.b.c", "a")
+    # What no resolver would take for a name, or would take for itself.
+    assert own("7.b.c") == ("7.b.c",)
+    assert own("localhost.b.c") == ("localhost.b.c",)
+
+
 def test_localhost_is_nobody_elses() -> None:
     lines = hosts.pod_hosts(replace(DOCUMENT, hostname="localhost", hosts=()), (LO, ETH))
     assert [address for address, names in lines if "localhost" in names] == ["127.0.0.1", "::1"]

@@ -267,3 +267,18 @@ def test_a_port_that_somebody_listens_on(store):
     )
     assert caught.value.hint
     assert asked == [("tcp", 80, "127.0.0.1"), ("udp", 81, "")]
+
+
+@pytest.mark.parametrize("address", ["203.0.113.9", "2001:db8::9"])
+def test_an_address_that_the_host_has_not(store, claims, address):
+    """It may come before the pod is started, so that a prepared one may name it."""
+    os.makedirs(store.root)
+    port = PortMapping(61235, 80, host_ip=address)
+    check_free(store, UUID, (port,), nobody, claims)
+    with pytest.raises(NetworkError, match=f"cannot be published: the host has no address {address}$") as caught:
+        with claimed(store.directory(UUID), store, "web", (port,), claims):
+            pytest.fail("it was claimed")
+    assert "ip_nonlocal_bind" in caught.value.hint
+    assert refused(store, claims, PortMapping(61235, 80)) is None
+    for here in ("127.0.0.1", "127.9.9.9", "0.0.0.0", "::"):
+        assert refused(store, claims, PortMapping(61235, 80, host_ip=here)) is None

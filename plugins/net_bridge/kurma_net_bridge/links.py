@@ -186,9 +186,16 @@ def _refuse_held(netlink: Netlink, settings: Settings, missing: list[Subnet]) ->
                 raise NetworkError(
                     f'network "{settings.name}": {subnet.text(subnet.gateway)}, the gateway of {subnet}, is an '
                     f"address of the host's already, on {link.name}",
-                    hint="give it other subnets; `kurma network rm default` has the network default choose again",
+                    hint=_other_subnets(settings.name),
                     network=settings.name,
                 )
+
+
+def _other_subnets(network: str) -> str:
+    """What to do about subnets that somebody else has."""
+    if network == "default":
+        return "give it other subnets; where it has chosen them: `kurma network rm default`, and it chooses again"
+    return f"give network {network} other subnets in kurma.yml"
 
 
 def _quiet_ipv6(bridge: str) -> None:

@@ -384,8 +384,11 @@ class TestBridge(BridgeContract):
         try:
             output("ip", "address", "add", address, "dev", "kt-other")
             one = self.context(make_pod(), config)
-            with pytest.raises(NetworkError, match=r"the gateway of .*, is an address of .* already, on kt-other"):
+            with pytest.raises(
+                NetworkError, match=r"the gateway of .*, is an address of .* already, on kt-other"
+            ) as caught:
                 driver.add(one)
+            assert caught.value.hint == f"give network {config['name']} other subnets in kurma.yml"
             assert "kt0" not in host_links()
             driver.delete(one)
         finally:

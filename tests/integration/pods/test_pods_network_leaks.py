@@ -371,6 +371,7 @@ def test_networks_that_cannot_be_used(make_house):
             "container_networks": [
                 {"name": "off", "plugin": "leaky", "broken": True},
                 {"name": "none-such", "plugin": "nonesuch"},
+                {"name": "spare", "plugin": "leaky", "broken": True, "optional": True},
             ]
         }
     )
@@ -380,6 +381,12 @@ def test_networks_that_cannot_be_used(make_house):
     assert [one.leak.network for one in house.client.network_check(["off"], repair=True)] == ["off"]
     with pytest.raises(NetworkError, match='no network "of"'):
         house.client.network_check(["of"])
+    # What pods may go without, and none has: it is told, and nothing is wrong, unless it is asked for by name.
+    assert "spare" not in found
+    told = "network spare, which is optional, cannot be joined: it is broken on purpose"
+    assert house.notes.count(told) == 1
+    assert [one.leak.network for one in house.client.network_check(["spare"])] == ["spare"]
+    assert house.notes.count(told) == 1
 
 
 def test_the_command(leaky, strangers):
