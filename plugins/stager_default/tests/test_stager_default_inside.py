@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from kurma_stager_default.inside import (
     become,
     callin_logs,
     callin_status,
+    changing,
     devicewall,
     errors,
     hostfiles,
@@ -160,6 +162,39 @@ def test_what_is_said_of_devices_where_the_second_wall_is_missing(tmp_path):
     assert devicewall.close(Layout([]), []) == f"{alone} (this host has no cgroups)"
     note = devicewall.close(Layout([Hierarchy(2, (), str(tmp_path), ".")]), [])
     assert note.startswith(f"{alone} (")
+
+
+def test_what_is_said_of_walls_beside_an_app_that_has_none(monkeypatch):
+    """H2: nothing is claimed that does not hold, also when such an app comes or goes."""
+    for wall in (become.landlock, become.seccomp):
+        monkeypatch.setattr(wall, "usable", lambda: True)
+    monkeypatch.setattr(become, "granted", lambda plan: {21} if plan.privileged else set())
+
+    def run(name, privileged=False):
+        return SimpleNamespace(app=SimpleNamespace(name=name, plan=SimpleNamespace(privileged=privileged)))
+
+    plain, power = [run("a"), run("b")], run("p", privileged=True)
+    closed = [
+        "landlock: each app has a domain of its own; apps do not reach each other through /proc",
+        "keys: each app has a session keyring of its own, and may not call on others",
+    ]
+    opened = [
+        "landlock: each app but p has a domain of its own; they do not reach others through /proc",
+        "keys: each app has a session keyring of its own; p may call on others, being privileged",
+    ]
+    assert list(become.wall_notes([one.app for one in plain])) == closed
+    assert list(become.wall_notes([one.app for one in (*plain, power)])) == opened
+    assert "no app has a domain" in become.wall_notes([power.app])[0]
+    groups = SimpleNamespace(wall=[])
+    pod = SimpleNamespace(runs=plain, groups=groups, notes=[*closed, "devices: those …", "ipc: the host's"])
+    changing._renew_notes(pod)
+    assert pod.notes == [*closed, "devices: those …", "ipc: the host's"]
+    pod.runs, groups.wall = [*plain, power], None
+    changing._renew_notes(pod)
+    assert pod.notes == [*opened, devicewall.OPEN, "ipc: the host's"]
+    pod.runs = plain
+    changing._renew_notes(pod)
+    assert pod.notes == [*closed, devicewall.OPEN, "ipc: the host's"]
 
 
 def test_what_is_masked_for_each_cpu(tmp_path):

@@ -15,7 +15,7 @@ from kurma_stager_default.inside.manifest import PATH, App, Plan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from kurma_core.linux import userdb
     from kurma_stager_default.inside.userns import Ids
@@ -49,6 +49,36 @@ _CHANGED = (
 def needs_domain(plan: Plan) -> bool:
     """Whether the app gets a Landlock domain: not with CAP_SYS_ADMIN, since a domain forbids to mount (H2)."""
     return _CAP_SYS_ADMIN not in granted(plan)
+
+
+def wall_notes(apps: Sequence[App]) -> tuple[str, str]:
+    """What holds between these apps, for ``/proc`` and for keys, and for whom it does not."""
+    free = [app.name for app in apps if not needs_domain(app.plan)]
+    if not landlock.usable():
+        proc = (
+            "landlock: not on this kernel; apps of the same user and capabilities reach each other through /proc"
+        )
+    elif not free:
+        proc = "landlock: each app has a domain of its own; apps do not reach each other through /proc"
+    elif len(free) == len(apps):
+        proc = "landlock: no app has a domain, since all may mount (CAP_SYS_ADMIN)"
+    else:
+        proc = (
+            f"landlock: each app but {', '.join(free)} has a domain of its own; they do not reach others through"
+            " /proc"
+        )
+    keys = "keys: each app has a session keyring of its own"
+    free = [app.name for app in apps if app.plan.privileged]
+    if not seccomp.usable():
+        keys += (
+            "; this kernel has no filters of system calls, so an app reaches the keyrings of the host's user of"
+        )
+        keys += " the same ID"
+    elif not free:
+        keys += ", and may not call on others"
+    else:
+        keys += f"; {', '.join(free)} may call on others, being privileged"
+    return proc, keys
 
 
 def power_note(app: App, ids: Ids) -> str | None:

@@ -63,7 +63,19 @@ def _add(supervisor: Supervisor, conversation: Conversation, request: dict[str, 
     run = AppRun(app, tree, ADDED)
     supervisor.life.watch_memory(run)
     supervisor.runs.append(run)
+    _renew_notes(supervisor)
     _answer(supervisor, conversation)
+
+
+def _renew_notes(supervisor: Supervisor) -> None:
+    """What holds between apps is another thing with other apps."""
+    now = list(become.wall_notes([run.app for run in supervisor.runs]))
+    if supervisor.groups.wall is None:
+        now.append(devicewall.OPEN)
+    for number, note in enumerate(supervisor.notes):
+        for new in now:
+            if note.partition(":")[0] == new.partition(":")[0]:
+                supervisor.notes[number] = new
 
 
 def _wrong(error: Exception) -> bool:
@@ -117,6 +129,7 @@ def _remove(supervisor: Supervisor, conversation: Conversation, request: dict[st
     supervisor.forget(run)
     own = f"app {run.app.name}: "
     supervisor.notes[:] = [note for note in supervisor.notes if not note.startswith(own)]
+    _renew_notes(supervisor)
     _answer(supervisor, conversation)
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _HOLDS = "devices: those that were not given are refused by nodev and by {}"
 _LACKS = "devices: those that were not given are refused by nodev alone ({})"
-_OPEN = "devices: a privileged app may open all of the host's; to others those that were not given are refused"
+OPEN = "devices: a privileged app may open all of the host's; to others those that were not given are refused"
 #: Seconds for which a call-in may be in the way, and between two looks.
 _IN_THE_WAY, _TURN = 5.0, 0.01
 #: v1's word for everything; it is taken once there are cgroups below.
@@ -50,7 +50,7 @@ def close(layout: Layout, more: list[str] | None) -> str:
     :raises OSError: v1's controller refuses.
     """
     if more is None:
-        return _OPEN
+        return OPEN
     v1, v2 = _directory(layout, 1), _directory(layout, 2)
     if v1 is not None:
         _close_v1(v1, more)
@@ -75,7 +75,7 @@ def close_anew(layout: Layout, more: list[str] | None) -> str:
     if v1 is not None:
         if more is None:
             _write(f"{v1}/devices.allow", "a")
-            return _OPEN
+            return OPEN
         return close(layout, more)
     if v2 is not None:
         from kurma_core.linux import device_program
@@ -84,7 +84,7 @@ def close_anew(layout: Layout, more: list[str] | None) -> str:
             device_program.replace(v2, None if more is None else (*sysmounts.ALLOWED, *more))
         except OSError as error:
             return _LACKS.format(error.strerror)
-        return _OPEN if more is None else _HOLDS.format("a program of the cgroup")
+        return OPEN if more is None else _HOLDS.format("a program of the cgroup")
     return close(layout, more)
 
 

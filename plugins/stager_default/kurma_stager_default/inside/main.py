@@ -9,7 +9,7 @@ import errno
 import gc
 import os
 
-from kurma_core.linux import landlock, memory, mounts, namespaces, process, seccomp
+from kurma_core.linux import memory, mounts, namespaces, process
 from kurma_stager_default.inside import (
     approot,
     become,
@@ -240,7 +240,8 @@ def _complain(text: str) -> None:
 
 def _notes(pod: manifest.Pod, devices: str) -> list[str]:
     """What holds, and what does not (H2)."""
-    notes = [_landlock_note(), devices, _keys_note(), *([pod.ids.note()] if pod.ids.path else [])]
+    landlocked, keys = become.wall_notes(pod.apps)
+    notes = [landlocked, devices, keys, *([pod.ids.note()] if pod.ids.path else [])]
     notes += [_SHARED[kind] for kind in sorted(pod.plan.namespaces)]
     for app in pod.apps:
         note = become.power_note(app, pod.ids)
@@ -255,21 +256,6 @@ _SHARED = {
     "own stager among them",
     "uts": "uts: the pod has the host's names",
 }
-
-
-def _landlock_note() -> str:
-    if landlock.usable():
-        return "landlock: each app has a domain of its own; apps do not reach each other through /proc"
-    return "landlock: not on this kernel; apps of the same user and capabilities reach each other through /proc"
-
-
-def _keys_note() -> str:
-    if seccomp.usable():
-        return "keys: each app has a session keyring of its own, and may not call on others"
-    return (
-        "keys: each app has a session keyring of its own; this kernel has no filters of system calls, so an app"
-        " reaches the keyrings of the host's user of the same ID"
-    )
 
 
 def _sysctls(values: dict[str, str], ids: userns.Ids) -> None:
