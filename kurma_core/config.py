@@ -229,6 +229,36 @@ def load(
     for file in files:
         section = checked(SCHEMA, _read(file), Where(file))
         _merge(values, section, SCHEMA, origins, file)
+    return _whole(values, origins, directory, files, state_dir, state_dir_origin)
+
+
+def place(config_file: str | None = None, state_dir: str | None = None) -> Config:
+    """As :func:`load`, of a configuration that is wrong: with nothing of it but where the state directory and its
+    daemon are.
+
+    :raises ConfigError: not even that can be told.
+    """
+    directory, files = _files(config_file)
+    values: dict[str, Json] = {}
+    origins: dict[str, str] = {}
+    # Else nothing that the files say of it counts.
+    for file in files if state_dir is None else ():
+        said = _read(file)
+        if said is not None and not isinstance(said, dict):
+            Where(file).fail("it is no mapping")
+        section = {key: value for key, value in (said or {}).items() if key in ("state_dir", "run_dir")}
+        _merge(values, checked(SCHEMA, section, Where(file)), SCHEMA, origins, file)
+    return _whole(values, origins, directory, files, state_dir, "command line")
+
+
+def _whole(
+    values: dict[str, Json],
+    origins: dict[str, str],
+    directory: str,
+    files: tuple[str, ...],
+    state_dir: str | None,
+    state_dir_origin: str,
+) -> Config:
     if state_dir is not None:
         values["state_dir"] = os.path.abspath(state_dir)
         values["run_dir"] = os.path.join(values["state_dir"], "run")

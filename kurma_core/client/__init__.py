@@ -6,7 +6,8 @@ same errors. :func:`connect` chooses. Importing this is cheap; each way is impor
 
 from __future__ import annotations
 
-from kurma_core.config import Config, load
+from kurma_core.config import Config, load, place
+from kurma_core.errors import ConfigError, KurmaError
 from kurma_core.value import frozen
 
 TYPE_CHECKING = False
@@ -65,7 +66,13 @@ def connect(settings: Settings, *, start: bool = False) -> Client:
     :raises PrivilegeError: a daemon is to be started, and only root can.
     :raises UsageError: there is to be a daemon, and ``settings.host`` wants none.
     """
-    config = load(settings.config_file, settings.state_dir, state_dir_origin=settings.state_dir_origin)
+    try:
+        config = load(settings.config_file, settings.state_dir, state_dir_origin=settings.state_dir_origin)
+    except ConfigError as error:
+        found = _by_daemon(settings, error)
+        if found is None:
+            raise
+        return found
     if settings.host != LOCAL:
         from kurma_core.client.wire import Connection, Refused
 
@@ -94,6 +101,31 @@ def connect(settings: Settings, *, start: bool = False) -> Client:
             hint="leave --host away: a kurmad is started if none runs",
         )
     return connect_here(settings, config)
+
+
+def _by_daemon(settings: Settings, wrong: ConfigError) -> Client | None:
+    """A client by way of a daemon that runs, which goes on with the configuration that it has read: what is wrong
+    since is no reason not to list or stop a pod. None: there is none.
+
+    :param wrong: what that is, which whoever asks for something that is done here is told.
+    """
+    from kurma_core.client.wire import Connection
+
+    if settings.host == LOCAL:
+        return None
+    try:
+        config = place(settings.config_file, settings.state_dir)
+        connection = Connection.open(socket_path(settings.host, config), required=False)
+    except KurmaError:
+        return None
+    if connection is None:
+        return None
+    from kurma_core.client.remote import RemoteClient
+
+    settings.note(f"{wrong.message}; kurmad goes on with the configuration that it has read before")
+    found = RemoteClient(settings, config, connection)
+    found.wrong = wrong
+    return found
 
 
 def connect_here(settings: Settings, config: Config) -> LocalClient:

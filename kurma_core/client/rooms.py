@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from kurma_core.client import Settings
     from kurma_core.config import Config
+    from kurma_core.errors import ConfigError
     from kurma_core.hookspecs import HostTree
     from kurma_core.images import ImageManager
     from kurma_core.networking import Networking
@@ -28,9 +29,18 @@ class Rooms:
 
     def __init__(self, settings: Settings, config: Config) -> None:
         self.settings = settings
-        self.config = config
+        self._config = config
+        #: What is wrong with the configuration, which only what is done in this process needs.
+        self.wrong: ConfigError | None = None
         #: The socket of a daemon that would do it, and that we may not use.
         self.refused: str | None = None
+
+    @property
+    def config(self) -> Config:
+        """:raises ConfigError: it is wrong (:attr:`wrong`)."""
+        if self.wrong is not None:
+            raise self.wrong
+        return self._config
 
     def __enter__(self) -> Self:
         return self

@@ -7,9 +7,10 @@ import subprocess
 
 import pytest
 
+from kurma_core.client import Settings, connect
 from kurma_core.client.remote import RemoteClient
 from kurma_core.client.wire import Connection
-from kurma_core.errors import HostError, PodNotFoundError
+from kurma_core.errors import ConfigError, HostError, PodNotFoundError
 from kurma_core.hookspecs import Stdio
 
 pytestmark = pytest.mark.root
@@ -62,6 +63,42 @@ def test_there_is_one_daemon_for_a_state_directory(kurmad):
     assert second.stderr.splitlines() == [f"kurma: a kurmad serves {daemon.house.state} already"]
     assert daemon.process.poll() is None
     assert os.path.exists(daemon.socket)
+
+
+def test_a_configuration_that_has_become_wrong_keeps_nobody_from_the_daemon(kurmad, tmp_path):
+    daemon = kurmad()
+    house = daemon.house
+    pod = house.client.prepare(house.request("true"))
+    file = tmp_path / "kurma.yml"
+
+    def ask(text, **settings):
+        file.write_text(text)
+        notes = []
+        with connect(Settings(str(file), note=notes.append, **settings)) as client:
+            with pytest.raises(ConfigError, match=r"unknown key|YAML|expected"):
+                client.plugins()
+            return [record.uuid for record in client.pods()], notes
+
+    place, odd = f"state_dir: {house.state}\n", "rendrer: overlay\n"
+    told = "; kurmad goes on with the configuration that it has read before"
+    for text, settings in (
+        (place + odd, {}),
+        (odd, {"state_dir": house.state}),
+        ("state_dir: [", {"state_dir": house.state}),
+        ("state_dir: [", {"host": f"unix:{daemon.socket}", "state_dir": house.state}),
+    ):
+        uuids, (note,) = ask(text, **settings)
+        assert uuids == [pod.uuid]
+        assert note.startswith(f"{file}: ")
+        assert note.endswith(told)
+    for text, settings in (
+        (place + odd, {"host": "local"}),
+        # Nobody knows which daemon is meant.
+        (f"{place}log: [", {}),
+        (f"state_dir: {tmp_path}\n" + odd, {}),
+    ):
+        with pytest.raises(ConfigError):
+            ask(text, **settings)
 
 
 def test_a_daemon_that_was_killed_is_followed_by_another(kurmad, ask):

@@ -70,10 +70,8 @@ def wall_notes(apps: Sequence[App]) -> tuple[str, str]:
     keys = "keys: each app has a session keyring of its own"
     free = [app.name for app in apps if app.plan.privileged]
     if not seccomp.usable():
-        keys += (
-            "; this kernel has no filters of system calls, so an app reaches the keyrings of the host's user of"
-        )
-        keys += " the same ID"
+        why = "this kernel has no filters of system calls"
+        keys += f"; {why}, so an app reaches the keyrings of the host's user of the same ID"
     elif not free:
         keys += ", and may not call on others"
     else:
