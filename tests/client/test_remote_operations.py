@@ -33,6 +33,7 @@ STAYS = {
     "successor": "for the daemon's own client",
     "services": "for the daemon's own client",
     "registry": "this installation's plugins",
+    "config": "of what is done in process",
     "images": "of what is done in process",
     "networks": "of what is done in process",
 }
