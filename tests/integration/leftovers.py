@@ -3,8 +3,15 @@ machine's, and other runs have pods there, too."""
 
 import glob
 import os
+import time
 
 BASE = "/sys/fs/cgroup"
+#: How deep in a run's directory for temporary files a state directory may be.
+_LEVELS = 4
+#: By directory: when it was changed, and the directories in it then.
+_READ = {}
+#: Nanoseconds, more than a file system's clock stands still for.
+_TICK = 1_000_000_000
 
 
 def names(directory):
@@ -43,14 +50,36 @@ def whose(pod, paths, ours):
     :param ours: this run's directory for temporary files.
     """
     # Those to come have another name until then.
-    places = (f"{'*/' * depth}pods/{name}" for depth in range(1, 5) for name in (pod, f".half-{pod}.*"))
-    if any(glob.glob(f"{ours}/{place}") for place in places):
+    if any(os.path.lexists(f"{place}/{pod}") or glob.glob(f"{place}/.half-{pod}.*") for place in _places(ours)):
         return "ours"
     for path in paths:
         for directory, _, _ in os.walk(path):
             if any(_has_mounted(pod, pid) for pid in _lines(f"{directory}/cgroup.procs")):
                 return "theirs"
     return None
+
+
+def _places(ours):
+    """Where there are pods' directories, in a few levels of ours."""
+    level = [ours]
+    for _ in range(_LEVELS):
+        level = [f"{directory}/{name}" for directory in level for name in _below(directory)]
+        yield from (f"{directory}/pods" for directory in level if os.path.isdir(f"{directory}/pods"))
+
+
+def _below(directory):
+    """Names of the directories in one. It is read again when it has changed: there are whole images among them,
+    and every test asks."""
+    try:
+        changed = os.stat(directory).st_mtime_ns
+        if _READ.get(directory, (None,))[0] != changed:
+            with os.scandir(directory) as entries:
+                found = [entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(".")]
+            # A change that follows at once may leave the same time.
+            _READ[directory] = changed if time.time_ns() - changed > _TICK else None, found
+    except OSError:
+        return []  # it has gone
+    return _READ[directory][1]
 
 
 def _has_mounted(pod, pid):
