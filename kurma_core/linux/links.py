@@ -25,8 +25,10 @@ def raise_lo() -> None:
     sock = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM | _socket.SOCK_CLOEXEC, 0)
     try:
         fcntl.ioctl(sock.fileno(), _SIOCGIFFLAGS, request)
-        flags = int.from_bytes(request[16:18], "little") | _IFF_UP
-        request[16:18] = flags.to_bytes(2, "little")
+        flags = int.from_bytes(request[16:18], "little")
+        if flags & _IFF_UP:
+            return  # who only asks need not wait for the lock of all interfaces
+        request[16:18] = (flags | _IFF_UP).to_bytes(2, "little")
         fcntl.ioctl(sock.fileno(), _SIOCSIFFLAGS, request)
     except OSError as error:
         raise OSError(error.errno, f"cannot raise lo: {os.strerror(error.errno or 0)}") from None

@@ -51,11 +51,20 @@ class MetadataService:
         self._serving = False
         self._over = threading.Event()
 
-    def serve(self, make: Callable[[], Listener], token: str, facts: Facts, *, early: bool) -> None:
+    def serve(
+        self,
+        make: Callable[[], Listener],
+        token: str,
+        facts: Facts,
+        *,
+        early: bool,
+        listener: Listener | None = None,
+    ) -> None:
         """Serves a pod from now on. :meth:`wait` tells whether it does.
 
         :param make: its listener, made in the service's thread, which no signal interrupts.
         :param early: the early interface, too, which needs no token.
+        :param listener: what ``make`` would make is there already; closed with the rest.
         """
         pod = _Pod(self, make, token, facts, early)
         with self._lock:
@@ -64,11 +73,14 @@ class MetadataService:
                 self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
                 self._epoll.register(self._wake, select.EPOLLIN)
             self._pods[facts.uuid] = pod
-            self._coming.append(pod)
+            if listener is None:
+                self._coming.append(pod)
+            else:
+                pod.take(listener)
             if not self._serving:
                 _begin_thread(self._live)
                 self._serving = True
-            else:
+            elif listener is None:
                 os.eventfd_write(self._wake, 1)
 
     def wait(self, uuid: str) -> Listener:
@@ -202,6 +214,10 @@ class _Pod:
             self._listener = self._make()
         except BaseException as error:  # noqa: BLE001 - raised again, for who waits
             self._failure = error
+
+    def take(self, listener: Listener) -> None:
+        self._listener = listener
+        self.begin()
 
     def begin(self) -> None:
         if self._listener is not None:

@@ -210,7 +210,8 @@ class Metadata:
         from kurma_core.pods import metadata
 
         # Its socket is made meanwhile; the stager's step waits for it.
-        metadata.begin(launch.services, launch.directory, launch.document)
+        listener = None if launch.readied is None else launch.readied.take_listener()
+        metadata.begin(launch.services, launch.directory, launch.document, listener)
 
     def undo(self, launch: Launch) -> None:
         launch.services.forget_metadata(launch.document.uuid)

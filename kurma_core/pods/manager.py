@@ -70,6 +70,8 @@ class PodManager(PodChanger):
                 if readied is None:
                     directory.write_state({"state": "preparing", "steps": []})
                 directory.write_pod(document.to_json())
+            if readied is not None:
+                readied.document = document
             state = {"state": "prepared", "steps": [] if readied is None else list(READIED)}
             directory.write_state(state)
             record = record_of(directory, document, state)
@@ -139,7 +141,7 @@ class PodManager(PodChanger):
         """Nobody else has had it in hand since it was prepared."""
         directory, lock = readied.directory, readied.taken()
         try:
-            document = read_document(directory)
+            document = readied.document or read_document(directory)
             launch = Launch(self.services, directory, document, stdio, readied=readied)
             pod = OwnedPod(launch, lock, self.events)
             try:
@@ -150,7 +152,9 @@ class PodManager(PodChanger):
                 raise
             return self._bring_up(pod, settled)
         except BaseException:
-            readied.waiting.discard()  # where nobody has come to that
+            # Where nobody has come to that.
+            readied.waiting.discard()
+            readied.close_listener()
             os.close(lock)
             raise
 

@@ -24,16 +24,35 @@ Json = Any
 _PLACE = "metadata"
 
 
-def begin(services: Services, directory: PodDirectory, document: PodDocument) -> None:
+def ahead(directory: PodDirectory, namespace: str) -> Listener:
+    """What a pod to come is served by: its secrets, which go with its directory, and its socket.
+
+    :param namespace: where its network namespace is pinned.
+    :returns: the socket, for :func:`begin`, or to be closed.
+    :raises HostError: they cannot be made.
+    """
+    from kurma_core.metadata.listening import listen
+
+    _keep(directory)
+    return listen(namespace)
+
+
+def begin(
+    services: Services, directory: PodDirectory, document: PodDocument, listener: Listener | None = None
+) -> None:
     """Begins to serve a pod that is being started; :func:`settled` tells whether it can be.
 
+    :param listener: was made :func:`ahead`; closed with the service.
     :raises HostError: its secrets cannot be made.
     """
+    _serve(services, directory, document, _keep(directory), None, listener)
+
+
+def _keep(directory: PodDirectory) -> Secrets:
     try:
-        own = secrets.keep(directory.file(_PLACE))
+        return secrets.keep(directory.file(_PLACE))
     except OSError as error:
         raise _unusable(directory, error) from None
-    _serve(services, directory, document, own, None)
 
 
 def settled(services: Services, directory: PodDirectory) -> tuple[str, dict[str, Json]]:
@@ -66,7 +85,12 @@ def take_up(services: Services, directory: PodDirectory, document: PodDocument) 
 
 
 def _serve(
-    services: Services, directory: PodDirectory, document: PodDocument, own: Secrets, port: int | None
+    services: Services,
+    directory: PodDirectory,
+    document: PodDocument,
+    own: Secrets,
+    port: int | None,
+    listener: Listener | None = None,
 ) -> None:
     """:param port: that it had before."""
     namespace = document.network_namespace
@@ -76,7 +100,8 @@ def _serve(
 
         return listen(namespace, port)
 
-    services.metadata.serve(make, own.token, PodFacts(services, directory), early=namespace is not None)
+    facts = PodFacts(services, directory)
+    services.metadata.serve(make, own.token, facts, early=namespace is not None, listener=listener)
 
 
 def url_of(directory: PodDirectory) -> str | None:

@@ -1,9 +1,9 @@
 """Pods to come: what does not depend on which pod it will be is made before anybody asks for one (G10).
 
-A UUID, and what has its name: a cgroup, a network namespace, and in them a stager that waits. It is on record
-from before it is made, as what pods have is, in a directory that no listing shows; a pod that is made of it goes
-on with that record. Whoever holds one holds its lock. If he dies, the stager ends by itself, and the rest is
-nobody's: :func:`sweep`.
+A UUID, and what has its name: a cgroup, a network namespace with its loopback interface up and the metadata
+service's socket, and in them a stager that waits. It is on record from before it is made, as what pods have is, in
+a directory that no listing shows; a pod that is made of it goes on with that record. Whoever holds one holds its
+lock. If he dies, the stager ends by itself, and the rest is nobody's: :func:`sweep`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 from kurma_core.errors import HostError, KurmaError, PodNotFoundError, StagerError
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.networking.joined import pin_path
+from kurma_core.pods import metadata
 from kurma_core.pods.id_ranges import ANNOTATION as USERNS
 from kurma_core.pods.launch import READIED
 from kurma_core.pods.namespaces import NAME as NAMESPACES
@@ -25,6 +26,7 @@ from kurma_core.staging.waiting import WaitingPlace
 
 if TYPE_CHECKING:
     from kurma_core.config import Config
+    from kurma_core.metadata.listening import Listener
     from kurma_core.pod_store import PodDirectory
     from kurma_core.pods.document import PodDocument
     from kurma_core.pods.request import PodRequest
@@ -47,12 +49,16 @@ class Readied:
         directory: PodDirectory,
         lock: int,
         waiting: WaitingStager,
+        listener: Listener,
     ) -> None:
         self.uuid = uuid
         self.stager = stager
         self.directory = directory
         self.lock = lock
         self.waiting = waiting
+        #: of the pod that was made of it, which nobody else has had in hand since
+        self.document: PodDocument | None = None
+        self._listener: Listener | None = listener
         self._services = services
 
     def fileno(self) -> int:
@@ -61,6 +67,17 @@ class Readied:
 
     def alive(self) -> bool:
         return self.waiting.alive()
+
+    def take_listener(self) -> Listener | None:
+        """The metadata service's socket, the caller's now; None: it was taken before."""
+        listener, self._listener = self._listener, None
+        return listener
+
+    def close_listener(self) -> None:
+        """Where nobody has taken it. May be repeated."""
+        listener = self.take_listener()
+        if listener is not None:
+            listener.close()
 
     def fits(self, document: PodDocument) -> bool:
         """Whether that pod, which has its UUID, can be made of it."""
@@ -94,8 +111,7 @@ class Readied:
         if self.lock < 0:
             return
         try:
-            self.waiting.discard()
-            undo(self._services, self.uuid)
+            self._end()
             self.directory.change_state(steps=[])
         finally:
             os.close(self.taken())
@@ -105,9 +121,13 @@ class Readied:
 
         :raises HostError: something is left, and on record.
         """
-        self.waiting.discard()
-        undo(self._services, self.uuid)
+        self._end()
         return self.taken()
+
+    def _end(self) -> None:
+        self.waiting.discard()
+        self.close_listener()
+        undo(self._services, self.uuid)
 
     def taken(self) -> int:
         """The pod has taken all over. :returns: the lock, the caller's now."""
@@ -122,8 +142,7 @@ class Readied:
         if self.lock < 0:
             return
         try:
-            self.waiting.discard()
-            undo(self._services, self.uuid)
+            self._end()
             self._services.store.discard(self.directory)
         finally:
             os.close(self.taken())
@@ -170,6 +189,7 @@ def ready(services: Services, stager: str) -> Readied:
     if not hasattr(driver, "start_waiting"):
         raise StagerError(f"stager {stager} does not wait for its pod: its plugin runs pods by itself")
     uuid = str(uuids.uuid4())
+    listener: Listener | None = None
     directory, lock = services.store.reserve(uuid)
     try:
         directory.write_state({"state": "preparing", "steps": list(READIED)})
@@ -181,6 +201,8 @@ def ready(services: Services, stager: str) -> Readied:
             raise _host_error("make the cgroup", uuid, error) from None
         services.spawner.make_namespace(path)
         services.joined.made(uuid, "net")
+        listener = metadata.ahead(directory, path)
+        _raise_lo(path, uuid)
         for name in ("pod", "stager"):
             os.mkdir(directory.file(name), 0o700)
         waiting = driver.start_waiting(WaitingPlace(directory.file("stager"), cgroup, path, own=directory.path))
@@ -191,13 +213,27 @@ def ready(services: Services, stager: str) -> Readied:
             waiting.discard()
             raise
     except BaseException:
+        if listener is not None:
+            listener.close()
         # What cannot be undone stays on record.
         with suppress(KurmaError):
             undo(services, uuid)
         services.store.discard(directory)
         os.close(lock)
         raise
-    return Readied(services, uuid, stager, directory, lock, cast("WaitingStager", waiting))
+    return Readied(services, uuid, stager, directory, lock, cast("WaitingStager", waiting), listener)
+
+
+def _raise_lo(namespace: str, uuid: str) -> None:
+    """Its driver does, too; here nobody waits for the kernel's one lock of all interfaces."""
+    from kurma_core.linux.links import raise_lo
+    from kurma_core.linux.namespaces import in_netns
+
+    try:
+        with in_netns(namespace):
+            raise_lo()
+    except OSError as error:
+        raise _host_error("set the loopback interface up", uuid, error) from None
 
 
 def undo(services: Services, uuid: str) -> None:
