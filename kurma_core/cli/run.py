@@ -49,8 +49,12 @@ def run(session: Session, *, rm: bool, prefix: bool, detach: bool, **options: An
             _write_uuid(uuid_file, record.uuid)
         _tell_of_isolators(session, record)
 
+    if detach and uuid_file is None:
+        record = session.client.run_on(request, session.progress())
+        _tell_of_isolators(session, record)
+        return _tell_up(session, record, ephemeral=rm)
     if detach:
-        return _run_on(session, request, prepared)
+        return _prepare_and_launch(session, request, prepared)
     with _printer(session, prefix) as output:
         record = session.client.run(request, session.stdio(lent=True), output, session.progress(), prepared)
     return _end(session, record)
@@ -119,8 +123,9 @@ def _look_at_detach(session: Session, *, detach: bool, prefix: bool) -> None:
     session.need_daemon()
 
 
-def _run_on(session: Session, request: PodRequest, prepared: Callable[[PodRecord], None]) -> int:
-    """Runs a pod in the background, which is left once it is up. What does not come up is removed with --rm."""
+def _prepare_and_launch(session: Session, request: PodRequest, prepared: Callable[[PodRecord], None]) -> int:
+    """Runs a pod in the background, of which something is to be known before it runs; it is left once it is up.
+    What does not come up is removed with --rm."""
     from contextlib import suppress
 
     from kurma_core.errors import KurmaError
@@ -137,11 +142,14 @@ def _run_on(session: Session, request: PodRequest, prepared: Callable[[PodRecord
 
 
 def _launch(session: Session, pod: str, *, ephemeral: bool = False) -> int:
+    return _tell_up(session, session.client.launch(pod), ephemeral=ephemeral)
+
+
+def _tell_up(session: Session, record: PodRecord, *, ephemeral: bool) -> int:
     """Prints its UUID, and says what of it could not be executed.
 
     :returns: the exit code: of the first app that could not be, if no other one runs.
     """
-    record = session.client.launch(pod)
     for app in record.unstarted:
         session.note(f"app {app.name}: {app.told}")
     up = not record.unstarted or not all(app.exited for app in record.apps)

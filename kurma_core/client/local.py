@@ -116,6 +116,17 @@ class LocalClient(ImageCalls, TrustCalls):
             hint="start kurmad, or leave --detach away",
         )
 
+    def run_on(self, request: PodRequest, progress: Progress | None = None) -> PodRecord:
+        """Prepares a pod and starts it as :meth:`launch` does, at once. What does not come up is as after that; an
+        ephemeral one is removed.
+
+        :raises UsageError: there is no daemon.
+        """
+        raise UsageError(
+            f"no pod can run on by itself: no kurmad serves {self.config.state_dir}",
+            hint="start kurmad, or leave --detach away",
+        )
+
     def restart(self, reference: str, stdio: Stdio, output: Callable[[LogText], None]) -> PodRecord:
         """Stops the pod if it runs, and runs it again as :meth:`start` does."""
         self._need_root("restart a pod")

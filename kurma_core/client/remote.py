@@ -62,6 +62,10 @@ class RemoteClient(RemoteImages):
     def launch(self, reference: str) -> PodRecord:
         return self._pod(self._ask("POST", ("pods", reference, "start")))
 
+    def run_on(self, request: PodRequest, progress: Progress | None = None) -> PodRecord:
+        body = self._request(request)
+        return self._pod(self._ask("POST", ("pods",), {"start": True}, body, progress, secrets=True))
+
     def restart(self, reference: str, stdio: Stdio, output: Callable[[LogText], None]) -> PodRecord:
         return self.start(self.stop(reference, again=True).uuid, stdio, output)
 

@@ -1,8 +1,13 @@
 """Stagers that a daemon keeps started for pods to come: who gets them, who does not, and what becomes of them."""
 
+import fcntl
 import json
 import os
 import signal
+import socket
+import struct
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -14,6 +19,7 @@ from kurma_core.daemon.supply import Supply
 from kurma_core.errors import KurmaError
 from kurma_core.hookspecs import Stdio
 from kurma_core.linux.cgroups import CgroupTree
+from kurma_core.linux.namespaces import in_netns
 from kurma_core.models import NetworkRequest
 from kurma_core.pods import request_json
 from kurma_core.value import replace
@@ -45,6 +51,13 @@ def left(house, uuid):
     places = (f"/run/netns/kurma-{uuid}", f"{house.state}/networks/pods/{uuid}")
     found += [path for path in places if os.path.lexists(path)]
     return found + [name for name in os.listdir(f"{house.state}/pods") if uuid in name]
+
+
+def flags_of(interface):
+    """In this thread's network namespace."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        answer = fcntl.ioctl(asked, 0x8913, struct.pack("16s24x", interface.encode()))  # SIOCGIFFLAGS
+    return struct.unpack_from("H", answer, 16)[0]
 
 
 def begin(daemon, apps="exec sleep 1000", **options):
@@ -95,8 +108,48 @@ def test_pods_take_those_that_wait_and_others_take_their_places(filled, ask):
     assert record.uuid in there
     assert (record.exit_code, [line.text for line in lines]) == (4, [b"here"])
     assert record.uuid not in full(house)
+    there = full(house)
+    on = ask(daemon).run_on(house.request("sleep 1000"))
+    assert (on.state, on.uuid in there) == ("running", True)
+    ask(daemon).stop(on.uuid, force=True)
     ask(daemon).stop(pod["uuid"], force=True)
     assert stager not in [pid for pids in waiting(house).values() for pid in pids]
+
+
+def test_commands_take_them_unless_something_is_written_before_the_pod_runs(filled, tmp_path):
+    daemon = filled()
+    file = tmp_path / "uuid"
+
+    def run(*options):
+        words = ["--dir", daemon.house.state, "--config", daemon.house.config_file, "run", "-d", "--net", "none"]
+        script = "wget -q -O - $AC_METADATA_URL/acMetadata/v1/pod/uuid; sleep 1000"
+        words += [*options, daemon.house.image, "--exec", "/bin/sh", "--", "-c", script]
+        command = [sys.executable, "-m", "kurma_core.cli.main", *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+
+    there = full(daemon.house)
+    (uuid,) = {run()} & set(there)
+    another = run("--uuid-file", str(file))
+    assert file.read_text() == f"{another}\n"
+    assert another not in full(daemon.house).keys() | there.keys()
+    for pod in (uuid, another):
+        (said,) = until(lambda pod=pod: list(daemon.house.client.logs(pod)), "what the metadata service says")
+        assert said.text.decode() == pod
+        daemon.house.client.stop(pod, force=True)
+
+
+def test_their_namespaces_are_ready(filled):
+    """So that no start waits for the kernel's lock of all interfaces; nothing of it is left when they go."""
+    daemon = filled()
+    there = full(daemon.house)
+    for uuid in there:
+        with in_netns(f"/run/netns/kurma-{uuid}"):
+            lo = flags_of("lo")
+            sockets = Path("/proc/thread-self/net/tcp").read_text().split("\n")[1:-1]
+        assert lo & 1, "lo is down"
+        assert [line.split()[1:4:2] for line in sockets] == [["FFA9FEA9:EEF1", "0A"]]
+    assert daemon.end() == 0
+    assert [left(daemon.house, uuid) for uuid in there] == [[], []]
 
 
 def test_none_is_shared(filled):
