@@ -49,6 +49,7 @@ TABLE: dict[str, Entry | Group] = {
     "enter": Entry("enter", "enter", "Run a command inside an app of a running pod."),
     "exec": Entry("enter", "enter", "Run a command inside an app of a running pod."),
     "attach": Entry("attach", "attach", "Join an app of a running pod: its output, and its standard input."),
+    "cp": Entry("cp", "cp", "Copy files from an app that runs, or to it."),
     "stop": Entry("end", "stop", "Stop pods."),
     "kill": Entry("end", "kill", "Send a signal to the apps of a pod."),
     "rm": Entry("end", "rm", "Remove pods that do not run."),

@@ -12,7 +12,7 @@ from kurma_core.version import VERSION
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-    from typing import Any, Unpack
+    from typing import Any, BinaryIO, Unpack
 
     from kurma_core.client.options import LogOptions, TextOptions
     from kurma_core.config import Config
@@ -405,6 +405,38 @@ class LocalClient(ImageCalls, TrustCalls):
         from kurma_core.pods.attach import attach
 
         return attach(self._services, self._pods.pod(reference), app, stdio, stdin, detach_keys)
+
+    def copy_out(
+        self,
+        reference: str,
+        app: str | None,
+        path: str,
+        target: str | BinaryIO,
+        *,
+        whole: bool = False,
+        follow: bool = False,
+    ) -> None:
+        """Copies from an app that runs; see :func:`kurma_core.pods.copying.copy_out`."""
+        self._need_root("copy from a pod")
+        from kurma_core.pods.copying import copy_out
+
+        copy_out(self.pod(reference), app, path, target, self.settings.note, whole=whole, follow=follow)
+
+    def copy_in(
+        self,
+        reference: str,
+        app: str | None,
+        source: str | BinaryIO,
+        path: str,
+        *,
+        whole: bool = False,
+        follow: bool = False,
+    ) -> None:
+        """Copies to an app that runs; see :func:`kurma_core.pods.copying.copy_in`."""
+        self._need_root("copy to a pod")
+        from kurma_core.pods.copying import copy_in
+
+        copy_in(self.pod(reference), app, source, path, self.settings.note, whole=whole, follow=follow)
 
     def app_add(
         self, reference: str, request: PodRequest, *, start: bool = False, progress: Progress | None = None

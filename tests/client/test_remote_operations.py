@@ -20,6 +20,8 @@ from kurma_core.errors import UsageError
 #: Of the client, what it does in process whichever way it is: why.
 STAYS = {
     "archive_path": "it is about the words of the caller, and its files",
+    "copy_in": "the files are the caller's, and the app's root is there for root",
+    "copy_out": "the files are the caller's, and the app's root is there for root",
     "image_export": "the file is the caller's; what goes into it comes by image_archive",
     "plugins": "they are this installation's",
     "trust_parse": "what is parsed is the caller's",

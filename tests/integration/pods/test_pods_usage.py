@@ -9,7 +9,7 @@ from kurma_core.errors import AppNotFoundError, PodStateError
 from tests.integration.pods.support import received, shell, text_of, until
 from tests.integration.pods.test_pods_resources import BUSY, HOLDS_40M, isolator
 
-pytestmark = [pytest.mark.root, pytest.mark.vm]
+pytestmark = pytest.mark.root
 
 SERVES = "dd if=/dev/zero of=/data/x bs=1M count=4 oflag=direct; exec nc -ll -p 9000 -e cat /dev/zero"
 
@@ -22,6 +22,7 @@ def interface(record, name="eth0"):
     return int(words[0]), int(words[8])
 
 
+@pytest.mark.vm
 def test_what_a_pod_and_its_apps_use(house):
     limits = [isolator("resource/memory", limit="128Mi"), isolator("kurma.io/pids-limit", limit=50)]
     apps = {"holds": shell(HOLDS_40M, isolators=limits), "serves": SERVES}

@@ -1,0 +1,134 @@
+"""Where paths begin that are copied from or to: the host, or the root of an app that runs."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from kurma_core.errors import HostError, PodStateError
+from kurma_core.linux import mounts
+from kurma_core.linux.beneath import open_in_root
+from kurma_core.pods.apps import the_app
+from kurma_core.pods.inside import check_runs
+
+if TYPE_CHECKING:
+    from kurma_core.models import IdRange, PodRecord
+
+#: File systems whose files are no files: what the kernel tells, or lets itself be told.
+_KERNELS = frozenset(
+    {"proc", "sysfs", "cgroup", "cgroup2", "devpts", "mqueue", "securityfs", "debugfs", "tracefs"}
+)
+
+
+class Place:
+    """The host.
+
+    :attr:`ids`: the ids of the host that a pod's user namespace has; None: they are the host's own.
+    :attr:`kernels`: devices of file systems of which nothing is copied.
+    """
+
+    name = "the host"
+    ids: IdRange | None = None
+    kernels: frozenset[int] = frozenset()
+
+    def open(self, path: str, flags: int) -> int:
+        """:raises HostError: it cannot be opened."""
+        try:
+            return self._open(path, flags | os.O_CLOEXEC)
+        except OSError as error:
+            raise HostError(
+                f"{path}: {(error.strerror or str(error)).lower()}", errno=error.errno, path=path
+            ) from None
+
+    def _open(self, path: str, flags: int) -> int:
+        return os.open(path, flags)
+
+    def inside(self, number: int) -> int:
+        """An id of the host as this place has it; those that it has not are nobody's."""
+        if self.ids is None:
+            return number
+        return number - self.ids.first if self.ids.first <= number <= self.ids.last else _NOBODY
+
+    def outside(self, number: int) -> int:
+        """The other way round. :raises HostError: its user namespace has no such id."""
+        if self.ids is None:
+            return number
+        if number >= self.ids.count:
+            raise HostError(f"{self.name} has no id {number}: its user namespace ends at {self.ids.count - 1}")
+        return self.ids.first + number
+
+    def check(self) -> None:
+        """:raises PodStateError: it is there no longer."""
+
+    def close(self) -> None:
+        """Its descriptors, if it has some."""
+
+
+_NOBODY = 65534
+
+
+class AppRoot(Place):
+    """The root of an app that runs, with its volumes. Links in it lead nowhere else.
+
+    :raises PodStateError: the pod, or the app, does not run. :raises AppNotFoundError: there is no such app.
+    """
+
+    def __init__(self, record: PodRecord, app: str | None) -> None:
+        hint = "what an app writes to its root goes with it; volumes stay: kurma show names them"
+        try:
+            check_runs(record, "copy from or to")
+        except PodStateError as error:
+            error.hint = hint
+            raise
+        status = the_app(record, app)
+        self.name = f"app {status.name} of pod {record.name}"
+        ended = PodStateError(f"{self.name} does not run", pod=record.uuid, hint=hint)
+        self._ended: Any = ended
+        self.ids = record.userns
+        if status.pid is None:
+            raise ended
+        try:
+            # By descriptor: another process that gets the number is not taken for it.
+            self._process = os.open(f"/proc/{status.pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
+            raise ended from None
+        try:
+            if f"/kurma/{record.uuid}" not in self._read("cgroup"):
+                raise ended
+            devices = [mounts.Mount(line) for line in self._read("mountinfo").splitlines()]
+            self.kernels = frozenset(_device(one.device) for one in devices if one.fstype in _KERNELS)
+            self._root = os.open("root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._process)
+        except BaseException as error:
+            os.close(self._process)
+            if isinstance(error, OSError):
+                raise ended from None
+            raise
+
+    def _read(self, name: str) -> str:
+        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._process)
+        with open(fd, errors="surrogateescape") as file:
+            return file.read()
+
+    def _open(self, path: str, flags: int) -> int:
+        return open_in_root(self._root, path, flags)
+
+    def check(self) -> None:
+        try:
+            # The second field may hold spaces and brackets.
+            state = self._read("stat").rpartition(")")[2].split()[0]
+        except OSError:
+            state = "X"
+        if state in "ZX":
+            raise self._ended
+
+    def close(self) -> None:
+        os.close(self._root)
+        os.close(self._process)
+
+
+def _device(text: str) -> int:
+    major, _, minor = text.partition(":")
+    return os.makedev(int(major), int(minor))
+
+
+__all__ = ["AppRoot", "Place"]
