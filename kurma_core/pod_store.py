@@ -410,7 +410,7 @@ class PodStore:
         :raises PodNotFoundError: there is none.
         :raises AmbiguousReferenceError: a prefix fits several.
         """
-        if "/" not in reference and not reference.startswith(".") and reference not in ("", "names"):
+        if not {"/", "\0"} & set(reference) and not reference.startswith(".") and reference not in ("", "names"):
             text = reference.lower()
             if os.path.isdir(f"{self.root}/{text}"):
                 return self.directory(text)

@@ -72,7 +72,9 @@ def test_too_little_of_a_uuid_is_told(store: PodStore, reference: str, hint: str
     assert re.search(hint, caught.value.hint or "")
 
 
-@pytest.mark.parametrize("reference", ["", ".", "..", "names", "../pods", "aaa", "nothing", "a/b"])
+@pytest.mark.parametrize(
+    "reference", ["", ".", "..", "names", "../pods", "aaa", "nothing", "a/b", "a\0b", "a" * 300, "\udcff"]
+)
 def test_no_such_pod(store: PodStore, reference: str) -> None:
     store.create(A, "one")
     with pytest.raises(PodNotFoundError):

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.integration.cli.conftest import KURMA, both_ways
+from tests.integration.cli.conftest import KURMA
 from tests.integration.cli.person import Person
+from tests.integration.pods.support import both_ways
 
 pytestmark = pytest.mark.root
 
