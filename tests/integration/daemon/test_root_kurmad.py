@@ -4,6 +4,8 @@ import json
 import os
 import signal
 import subprocess
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -54,6 +56,37 @@ def test_a_started_pod_runs_on_when_the_daemon_ends(kurmad, ask):
     assert daemon.end() == 0
     assert not os.path.exists(daemon.socket)
     assert daemon.house.client.pod(record.uuid).state == "running"
+
+
+def test_ten_that_start_at_once_while_everybody_looks(kurmad, ask):
+    """Looking at a pod that is being set up is in nobody's way (v1 closes no cgroup that has others below)."""
+    daemon = kurmad()
+    house, over = daemon.house, threading.Event()
+
+    def look():
+        here, there = house.connect("local"), ask(daemon)
+        with here:
+            while not over.is_set():
+                for client in (here, there):
+                    for record in client.pods():
+                        list(client.logs(record.uuid))
+
+    def start(uuid):
+        with Connection.open(daemon.socket) as connection:
+            answer = connection.request("POST", f"/v1/pods/{uuid}/start", b"")
+            return answer.status, answer.read()
+
+    uuids = [house.client.prepare(house.request("echo up; sleep 1000")).uuid for _ in range(10)]
+    with ThreadPoolExecutor(12) as threads:
+        looking = [threads.submit(look) for _ in range(2)]
+        try:
+            answers = list(threads.map(start, uuids, timeout=60))
+        finally:
+            over.set()
+        for one in looking:
+            one.result(30)
+    assert [text for status, text in answers if status != 200] == []
+    assert {record.uuid: record.state for record in house.client.pods()} == dict.fromkeys(uuids, "running")
 
 
 def test_there_is_one_daemon_for_a_state_directory(kurmad):
