@@ -531,6 +531,10 @@ class Stager(Protocol):
     A driver that applies :attr:`PodSetup.plans`, and so isolators, says so by an attribute ``applies_isolators``
     that is true, as does a :class:`StagerImageSource`; with any other, they are reported as ignored (X1).
 
+    A driver whose ``status`` tells nothing but what stands in ``pod/status.json`` below the pod's directory,
+    whenever that is there, says so by an attribute ``status_file`` that is true: a daemon does not ask it again as
+    long as the file is as it was.
+
     A driver that keeps to :attr:`PodSetup.userns` says so by an attribute ``user_namespaces`` that is true; with
     any other, pods with a user namespace are refused.
     """

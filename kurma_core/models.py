@@ -861,6 +861,62 @@ class PodRecord:
 
 
 @frozen
+class NetworkSummary:
+    """A network that a pod is joined to.
+
+    :param addresses: in CIDR form; none before the pod was started.
+    """
+
+    network: str
+    interface: str
+    addresses: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Json]:
+        return {"network": self.network, "interface": self.interface, "addresses": list(self.addresses)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Json]) -> NetworkSummary:
+        return cls(value["network"], value["interface"], tuple(value["addresses"]))
+
+
+@frozen
+class PodSummary:
+    """What a table of pods has room for: of a :class:`PodRecord`, what its stager need not be asked for.
+
+    :param apps: names, in the manifest's order.
+    :param networks: none: the pod shares the host's.
+    """
+
+    uuid: str
+    name: str
+    state: str
+    created_at: str
+    apps: tuple[str, ...] = ()
+    networks: tuple[NetworkSummary, ...] = ()
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "uuid": self.uuid,
+            "name": self.name,
+            "state": self.state,
+            "createdAt": self.created_at,
+            "apps": list(self.apps),
+            "networks": [one.to_json() for one in self.networks],
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Json]) -> PodSummary:
+        return cls(
+            uuid=value["uuid"],
+            name=value["name"],
+            state=value["state"],
+            created_at=value["createdAt"],
+            apps=tuple(value["apps"]),
+            networks=tuple(NetworkSummary.from_json(one) for one in value["networks"]),
+        )
+
+
+@frozen
 class PodEvent:
     """Something that happened to a pod, told to observers.
 

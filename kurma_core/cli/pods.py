@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from kurma_core.cli.output import Column
     from kurma_core.cli.session import Session
-    from kurma_core.models import Attachment, PodRecord
+    from kurma_core.models import NetworkSummary, PodRecord, PodSummary
 
 _POD = Argument("pod", "POD", "The pod.")
 
@@ -24,7 +24,10 @@ def list_(session: Session, *, quiet: bool, format: str, no_legend: bool) -> Non
     """
     from kurma_core.cli.output import ago
 
-    pods = session.client.pods()
+    if format != "table" and not quiet:
+        session.listing(format, session.client.pods_json(), (), no_legend=no_legend)
+        return
+    pods = session.client.summaries()
     if quiet:
         for pod in pods:
             session.line(pod.uuid)
@@ -32,10 +35,10 @@ def list_(session: Session, *, quiet: bool, format: str, no_legend: bool) -> Non
     columns: list[Column] = [
         ("UUID", lambda pod: pod.uuid[:8]),
         ("NAME", lambda pod: pod.name),
-        ("APPS", lambda pod: ",".join(app.name for app in pod.apps)),
+        ("APPS", lambda pod: ",".join(pod.apps)),
         ("STATE", lambda pod: pod.state),
         ("CREATED", lambda pod: ago(pod.created_at)),
-        ("NETWORKS", networks),
+        ("NETWORKS", _networks),
     ]
     session.listing(format, pods, columns, no_legend=no_legend)
 
@@ -80,17 +83,17 @@ def cat_manifest(session: Session, *, pod: str) -> None:
     session.json(dict(session.client.pod(pod).manifest))
 
 
-def networks(record: PodRecord) -> str:
+def _networks(pod: PodSummary) -> str:
     """The networks that the pod is joined to, with their addresses; loopback goes without saying."""
-    if not record.attachments:
+    if not pod.networks:
         return "host"
-    shown = [_network(attachment) for attachment in record.attachments if attachment.interface != "lo"]
+    shown = [_network(one) for one in pod.networks if one.interface != "lo"]
     return ",".join(shown) or "none"
 
 
-def _network(attachment: Attachment) -> str:
-    addresses = [] if attachment.result is None else [a.address.split("/")[0] for a in attachment.result.addresses]
-    return f"{attachment.network}={'+'.join(addresses)}" if addresses else attachment.network
+def _network(one: NetworkSummary) -> str:
+    addresses = [address.split("/")[0] for address in one.addresses]
+    return f"{one.network}={'+'.join(addresses)}" if addresses else one.network
 
 
 def _text(value: object) -> str:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kurma_core.images import HostImage
     from kurma_core.isolator_list import IsolatorInfo
     from kurma_core.journal import Event, Journal
-    from kurma_core.models import LogText, PodRecord
+    from kurma_core.models import LogText, PodRecord, PodSummary
     from kurma_core.networking import NetworkInfo
     from kurma_core.networking.care import Finding
     from kurma_core.pods.foreground import Signals
@@ -195,6 +195,17 @@ class LocalClient(ImageCalls, TrustCalls):
     def pods(self) -> list[PodRecord]:
         self._need_root("list pods")
         return self._pods.pods()
+
+    def pods_json(self) -> list[Json]:
+        """As :meth:`pods`, for who prints it."""
+        return [record.to_json() for record in self.pods()]
+
+    def summaries(self) -> list[PodSummary]:
+        """As :meth:`pods`, of each what a table shows. No stager is asked."""
+        self._need_root("list pods")
+        from kurma_core.pods import listing
+
+        return listing.summaries(self._store, self._recover)
 
     def pod(self, reference: str) -> PodRecord:
         self._need_root("look at a pod")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kurma_core.images import HostImage
     from kurma_core.isolator_list import IsolatorInfo
     from kurma_core.journal import Event
-    from kurma_core.models import LogText, PodRecord
+    from kurma_core.models import LogText, PodRecord, PodSummary
     from kurma_core.networking import NetworkInfo
     from kurma_core.networking.care import Finding
     from kurma_core.pods.manager import Collected
@@ -200,6 +200,12 @@ class RemoteClient(RemoteImages):
 
     def pods(self) -> list[PodRecord]:
         return list(self._each(values.pod, self._ask("GET", ("pods",))))
+
+    def pods_json(self) -> list[Json]:
+        return self.understood(list, self._ask("GET", ("pods",)))
+
+    def summaries(self) -> list[PodSummary]:
+        return list(self._each(values.summary, self._ask("GET", ("listing",))))
 
     def pod(self, reference: str) -> PodRecord:
         return self._pod(self._ask("GET", ("pods", reference)))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kurma_core.hookspecs import HostTree
     from kurma_core.images import ImageManager
     from kurma_core.networking import Networking
+    from kurma_core.pod_store import PodDirectory, PodStore
     from kurma_core.pods.manager import PodManager
     from kurma_core.pods.services import Services
     from kurma_core.registry import PluginRegistry
@@ -111,6 +112,14 @@ class Rooms:
 
         return PodManager(self._services)
 
+    @kept
+    def _store(self) -> PodStore:
+        """The pods' directories: what is enough to list them."""
+        from kurma_core.pod_store import PodStore
+
+        self._check_state_directory()
+        return PodStore(self.config.state_dir)
+
     def warm(self) -> None:
         """Makes now what is otherwise made when first needed. From then on, threads may share this client."""
         for place, names in (
@@ -130,6 +139,9 @@ class Rooms:
     def probe(self) -> None:
         """:raises HostError: programs cannot be started: the spawner does not answer."""
         self._services.spawner.probe()
+
+    def _recover(self, directory: PodDirectory) -> None:
+        self._pods.recover(directory)
 
     @property
     def manager(self) -> PodManager:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kurma_core import errors
-from kurma_core.models import PodRecord
+from kurma_core.models import PodRecord, PodSummary
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,4 +37,8 @@ def pod(value: Mapping[str, Json]) -> PodRecord:
     return PodRecord.from_json(value)
 
 
-__all__ = ["error", "failure", "pod"]
+def summary(value: Mapping[str, Json]) -> PodSummary:
+    return PodSummary.from_json(value)
+
+
+__all__ = ["error", "failure", "pod", "summary"]

@@ -14,7 +14,7 @@ from kurma_core.cancellation import Cancellation, governing
 from kurma_core.client.frames import PROTOCOL
 from kurma_core.daemon import operations
 from kurma_core.daemon.access import shown
-from kurma_core.daemon.exchange import NDJSON, Exchange, Gone, LateError, TooLargeError
+from kurma_core.daemon.exchange import NDJSON, Exchange, Gone, LateError, Said, TooLargeError
 from kurma_core.daemon.failures import error_json, internal
 from kurma_core.daemon.log import about
 from kurma_core.daemon.metrics import Metrics
@@ -169,7 +169,7 @@ class Dispatcher:
 
     @staticmethod
     def _shown(value: Json, call: Call) -> Json:
-        return value if call.exchange.peer.rights == "full" else shown(value)
+        return value if call.exchange.peer.rights == "full" or isinstance(value, Said) else shown(value)
 
     @contextlib.contextmanager
     def _while_asked(self, spec: Spec, call: Call) -> Iterator[None]:

@@ -25,6 +25,10 @@ _PIECE = 65536
 NDJSON = "application/x-ndjson"
 
 
+class Said(bytes):
+    """A value as JSON already, without what who asks may not see."""
+
+
 class Gone(Exception):
     """Who asked is not there any more, or is not worth waiting for."""
 
@@ -297,7 +301,16 @@ class Line:
 
 
 def json_line(value: Json) -> bytes:
-    """A value as JSON, in one line with its end."""
+    """A value as JSON, in one line with its end.
+
+    :param value: may be :class:`Said`, or a message whose ``value`` is.
+    """
+    if isinstance(value, Said):
+        return value + b"\n"
+    if isinstance(value, dict) and isinstance(value.get("value"), Said):
+        said: bytes = value["value"]
+        rest = {key: one for key, one in value.items() if key != "value"}
+        return json_line(rest)[:-2] + b', "value": ' + said + b"}\n"
     try:
         return json.dumps(value, ensure_ascii=False, default=_mapping).encode() + b"\n"
     except UnicodeEncodeError:
@@ -312,4 +325,4 @@ def _mapping(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is nothing that JSON can say")
 
 
-__all__ = ["NDJSON", "Exchange", "Gone", "LateError", "Line", "Peer", "TooLargeError", "json_line"]
+__all__ = ["NDJSON", "Exchange", "Gone", "LateError", "Line", "Peer", "Said", "TooLargeError", "json_line"]

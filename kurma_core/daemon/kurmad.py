@@ -32,6 +32,7 @@ from kurma_core.daemon.doors import Doors
 from kurma_core.daemon.idle import Idle
 from kurma_core.daemon.initial import Initial
 from kurma_core.daemon.limits import Limits
+from kurma_core.daemon.listing import Listing
 from kurma_core.daemon.operation import asking, noting
 from kurma_core.daemon.owners import Owners, Running
 from kurma_core.daemon.place import Place, lent
@@ -93,6 +94,7 @@ class Daemon:
         self.owners = Owners(lambda: self.manager, self._ended)
         self.restarts = Restarts(lambda: self.manager, lambda uuid: self.launch(uuid, again=True))
         self.supply = Supply(lambda: self.client)
+        self.listing = Listing(lambda: self.manager)
         self.recovery = Recovery(
             lambda: self.manager, self.owners, self.restarts.look, lambda uuid: self.doors.see(uuid)
         )

@@ -69,8 +69,7 @@ class Metrics:
 
 def text(daemon: Daemon) -> str:
     """All of it, by now."""
-    records = daemon.manager.pods()
-    return "\n".join([*_of_pods(daemon, records), *_of_daemon(daemon)]) + "\n"
+    return "\n".join([*_of_pods(daemon, daemon.listing.records()), *_of_daemon(daemon)]) + "\n"
 
 
 def _of_pods(daemon: Daemon, records: list[PodRecord]) -> Iterator[str]:

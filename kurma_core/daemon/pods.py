@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.daemon import foreground, inside, operation
 from kurma_core.daemon.callers import STDIO, Caller
+from kurma_core.daemon.listing import RECORDS, SHOWN, SUMMARIES
 from kurma_core.daemon.operations import Call, Query
 from kurma_core.daemon.operations import operation as op
 from kurma_core.daemon.queries import FORCE, STOP
@@ -32,7 +33,19 @@ _LOGS = (
 
 @op("GET", "/v1/pods", "List pods, the oldest first.", rights="read", result="Pods")
 def pods(call: Call) -> Json:
-    return [record.to_json() for record in call.client.pods()]
+    form = RECORDS if call.exchange.peer.rights == "full" else SHOWN
+    return call.daemon.listing.json(form)
+
+
+@op(
+    "GET",
+    "/v1/listing",
+    "List pods, the oldest first: what a table shows of each.",
+    rights="read",
+    result="Listing",
+)
+def listing(call: Call) -> Json:
+    return call.daemon.listing.json(SUMMARIES)
 
 
 @op(

@@ -47,6 +47,10 @@ def _word(*words: str) -> Json:
     return {"type": "string", "enum": list(words)}
 
 
+#: Of a pod.
+_STATE = _word("preparing", "prepared", "starting", "running", "stopping", "stopped", "errored")
+
+
 def _list(schema: Json) -> Json:
     return {"type": "array", "items": schema}
 
@@ -149,7 +153,7 @@ _PODS: dict[str, Json] = {
     "Pod": _object(
         uuid=TEXT,
         name=TEXT,
-        state=_word("preparing", "prepared", "starting", "running", "stopping", "stopped", "errored"),
+        state=_STATE,
         reason=_maybe(TEXT),
         exitCode=_maybe(WHOLE),
         createdAt=TIME,
@@ -171,6 +175,16 @@ _PODS: dict[str, Json] = {
         manifest=OBJECT,
     ),
     "Pods": _list(_ref("Pod")),
+    "Listing": _list(
+        _object(
+            uuid=TEXT,
+            name=TEXT,
+            state=_STATE,
+            createdAt=TIME,
+            apps=_list(TEXT),
+            networks=_list(_object(network=TEXT, interface=TEXT, addresses=_list(TEXT))),
+        )
+    ),
     "PodRequest": _wish(
         "pod",
         pod={"type": "object", "description": "a pod manifest of App Container, or a template of one"},

@@ -16,8 +16,7 @@ from kurma_core.hookspecs import Leak
 from kurma_core.networking.care import Finding
 from kurma_core.networking.joined import PINS, clear, pin_path
 from kurma_core.pods import ports, recovery
-from kurma_core.pods.launch import read_attachments
-from kurma_core.pods.records import read_document
+from kurma_core.pods.records import read_attachments, read_document
 
 if TYPE_CHECKING:
     from kurma_core.networking.care import DriverCare

@@ -21,8 +21,8 @@ from kurma_core.errors import (
 )
 from kurma_core.pods import memory_request, metadata, recovery, traffic, volumes
 from kurma_core.pods.ending import PodEnder
-from kurma_core.pods.launch import Launch, layers_of, pod_setup, read_attachments
-from kurma_core.pods.records import read_document
+from kurma_core.pods.launch import Launch, layers_of, pod_setup
+from kurma_core.pods.records import read_attachments, read_document
 from kurma_core.value import frozen, replace
 
 if TYPE_CHECKING:

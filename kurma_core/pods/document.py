@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kurma_core.appc.pod import PodManifest
-from kurma_core.hookspecs import MountSetup
+from kurma_core.errors import ManifestError, PodDamagedError
 from kurma_core.models import (
     Attachment,
     IdRange,
@@ -14,6 +14,10 @@ from kurma_core.models import (
     IsolatorReport,
 )
 from kurma_core.value import field, frozen
+
+if TYPE_CHECKING:
+    from kurma_core.hookspecs import MountSetup
+    from kurma_core.pod_store import PodDirectory
 
 Json = Any
 
@@ -162,10 +166,7 @@ class PodDocument:
             name=value["name"],
             created_at=value["createdAt"],
             manifest=PodManifest.parse(value["manifest"]),
-            mounts={
-                app: tuple(MountSetup(m["volume"], m["path"], m["readOnly"], m["seed"]) for m in mounts)
-                for app, mounts in value["mounts"].items()
-            },
+            mounts={app: tuple(map(_mount, mounts)) for app, mounts in value["mounts"].items()},
             plans={app: IsolatorPlan.from_json(plan) for app, plan in value["plans"].items()},
             pod_plan=IsolatorPlan.from_json(value["podPlan"]),
             isolators=tuple(IsolatorReport.from_json(report) for report in value["isolators"]),
@@ -194,6 +195,25 @@ class PodDocument:
                 for app, needs in value.get("needs", {}).items()
             },
         )
+
+
+def _mount(value: Mapping[str, Json]) -> MountSetup:
+    from kurma_core.hookspecs import MountSetup  # who lists pods of which none has any goes without
+
+    return MountSetup(value["volume"], value["path"], value["readOnly"], value["seed"])
+
+
+def read_document(directory: PodDirectory) -> PodDocument:
+    """:raises PodNotFoundError: the pod was never wholly made. :raises PodDamagedError: its record is nonsense."""
+    value = directory.read_pod()
+    try:
+        return PodDocument.from_json(value)
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError, ManifestError) as error:
+        raise PodDamagedError(
+            f"pod {directory.uuid}: pod.json is damaged: {error!r}",
+            hint=f"kurma rm {directory.uuid}",
+            pod=directory.uuid,
+        ) from None
 
 
 def user_namespace(uuid: str) -> str:

@@ -133,7 +133,7 @@ class PodEnder(PodFinder):
                 # An owner that is killed changes nothing in the directory.
                 wait_readable(watch, None, min(left, _LOOK_AGAIN))
                 watch.drain()
-            self._recover(directory)
+            self.recover(directory)
             return recovery.find_stager(self.services, directory)
         finally:
             watch.close()
@@ -215,7 +215,7 @@ class PodEnder(PodFinder):
         :raises PodStateError: it runs.
         """
         directory = self.store.find(reference)
-        self._recover(directory)
+        self.recover(directory)
         if not os.path.isdir(directory.path):
             return  # half-made, or ephemeral and dead: that was all there was to do
         try:

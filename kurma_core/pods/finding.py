@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import (
     HostError,
@@ -16,20 +16,27 @@ from kurma_core.errors import (
     StagerError,
 )
 from kurma_core.models import ENDED_STATES, PodRecord
-from kurma_core.pods import recovery
+from kurma_core.pods import listing, recovery
 from kurma_core.pods.events import Events
 from kurma_core.pods.launch import layers_of
-from kurma_core.pods.records import pod_record, read_document
+from kurma_core.pods.records import read_document, record_of
 from kurma_core.pods.space import unwritable
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kurma_core.hookspecs import Stager
+    from kurma_core.models import PodSummary
     from kurma_core.pod_store import PodDirectory
     from kurma_core.pods.caring import Caretaker
+    from kurma_core.pods.document import PodDocument
+    from kurma_core.pods.listing import Recover
     from kurma_core.pods.services import Services
 
 #: Seconds to wait for the owner lock, where nobody should hold it for long.
 LOCK_PATIENCE = 2.0
+#: States of pods whose stager tells how their apps are.
+_UP = ("running", "stopping")
 #: Seconds until a dead pod that somebody owns is looked at again.
 _LOOK_AGAIN = 1.0
 
@@ -51,20 +58,16 @@ class PodFinder:
 
     def pods(self) -> list[PodRecord]:
         """Every pod, oldest first. Dead ones are taken down on the way; a broken one never hides the rest."""
-        found = []
-        for uuid in self.store.uuids():
-            directory = self.store.directory(uuid)
-            try:
-                self._recover(directory)
-                found.append(self._record(directory))
-            except KurmaError as error:
-                with contextlib.suppress(KurmaError):
-                    # It may have been made whole, or been removed, while we looked.
-                    found.append(self._record(directory))
-                    continue
-                if os.path.isdir(directory.path) and not _unmade(directory, error):
-                    found.append(self._broken(directory, error))
+
+        def tell(directory: PodDirectory, recover: Recover | None) -> PodRecord:
+            return self.record(directory, *listing.records(directory, recover))
+
+        found = listing.each(self.store, self.recover, tell, self.broken)
         return sorted(found, key=lambda record: record.created_at)
+
+    def summaries(self) -> list[PodSummary]:
+        """As :meth:`pods`, of each what a table shows."""
+        return listing.summaries(self.store, self.recover)
 
     def pod(self, reference: str) -> PodRecord:
         """:raises PodNotFoundError: there is none of that UUID, prefix or name."""
@@ -107,20 +110,20 @@ class PodFinder:
     def network_users(self, network: str) -> list[str]:
         """Names of the live pods that are joined to that network."""
         return [
-            record.name
-            for record in self.pods()
-            if record.state not in (*ENDED_STATES, "prepared")
-            and any(attachment.network == network for attachment in record.attachments)
+            pod.name
+            for pod in self.summaries()
+            if pod.state not in (*ENDED_STATES, "prepared") and any(one.network == network for one in pod.networks)
         ]
 
     def _find(self, reference: str) -> PodDirectory:
         directory = self.store.find(reference)
-        self._recover(directory)
+        self.recover(directory)
         if not os.path.isdir(directory.path):
             raise PodNotFoundError(f"no pod {reference}: it was half-made, and its remains were removed")
         return directory
 
-    def _recover(self, directory: PodDirectory) -> None:
+    def recover(self, directory: PodDirectory) -> None:
+        """Takes down what is dead; that it could not be is noted."""
         if recovery.needs_recovery(directory):
             try:
                 recovery.recover(self.services, directory, self.events)
@@ -130,21 +133,39 @@ class PodFinder:
                 self.services.note(error.message)
 
     def _record(self, directory: PodDirectory) -> PodRecord:
-        state = directory.read_state()["state"]
-        if state not in ("running", "stopping"):
-            return pod_record(directory)
+        return self.record(directory, *listing.records(directory, None))
+
+    def record(self, directory: PodDirectory, document: PodDocument, state: Mapping[str, Any]) -> PodRecord:
+        """What is to be told of a pod.
+
+        :param document: and ``state``: what its records say.
+        """
+        if state["state"] not in _UP:
+            return record_of(directory, document, state)
         try:
-            driver = self._driver(directory)
-            stager = recovery.find_stager(self.services, directory)
+            driver = self.services.stagers.of_pod(document.stager)
+            stager = driver.attach_to(directory.path, state["stager"]) if state.get("stager") else None
         except (PluginError, StagerError) as error:
             # Its stager's plugin is gone, or broken: the pod is listed all the same.
             self.services.note(error.message)
-            return pod_record(directory)
+            return record_of(directory, document, state)
         try:
-            return pod_record(directory, driver, stager)
+            return record_of(directory, document, state, driver, stager)
         finally:
             if stager is not None:
                 stager.close()
+
+    def told_by_files(self, directory: PodDirectory, document: PodDocument, state: Mapping[str, Any]) -> bool:
+        """Whether what :meth:`record` tells of a pod is what stands in its files, and by whether it is owned; else
+        its stager is asked.
+        """
+        if state["state"] not in _UP:
+            return True
+        try:
+            driver = self.services.stagers.of_pod(document.stager)
+        except (PluginError, StagerError):
+            return False
+        return getattr(driver, "status_file", False) and os.path.lexists(directory.file("pod/status.json"))
 
     def _driver(self, directory: PodDirectory) -> Stager:
         return self.services.stagers.of_pod(read_document(directory).stager)
@@ -158,8 +179,8 @@ class PodFinder:
         return lock
 
     @staticmethod
-    def _broken(directory: PodDirectory, error: KurmaError) -> PodRecord:
-        state = "preparing" if directory.owned() else "errored"
+    def broken(directory: PodDirectory, state: str, why: str) -> PodRecord:
+        """A pod whose records cannot be read. :param state: ``preparing`` or ``errored``."""
         return PodRecord(
             uuid=directory.uuid,
             name="-",
@@ -169,7 +190,7 @@ class PodFinder:
             images={},
             stager="",
             renderer="",
-            reason=None if state == "preparing" else error.message,
+            reason=None if state == "preparing" else why,
         )
 
     def _wait_ended(self, directory: PodDirectory, deadline: float | None) -> None:
@@ -212,8 +233,3 @@ class PodFinder:
                 watch.drain()
         finally:
             watch.close()
-
-
-def _unmade(directory: PodDirectory, error: KurmaError) -> bool:
-    """Whether a living process is about to make the pod: it has no record yet, and was never started."""
-    return isinstance(error, PodNotFoundError) and directory.owned() and not os.path.lexists(directory.file("pod"))

@@ -463,8 +463,3 @@ def _host_error(what: str, launch: Launch, error: OSError) -> HostError:
         path=error.filename,
         pod=launch.document.uuid,
     )
-
-
-def read_attachments(state: Mapping[str, Json]) -> tuple[Attachment, ...]:
-    """The attachments that a state's record holds."""
-    return tuple(Attachment.from_json(one) for one in state.get("attachments", ()))

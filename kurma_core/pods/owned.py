@@ -21,8 +21,15 @@ from kurma_core.errors import (
 from kurma_core.linux.clock import timestamp
 from kurma_core.linux.process import boot_id
 from kurma_core.pods import restarts
-from kurma_core.pods.launch import Launch, bring_up, planned_steps, read_attachments, tear_down
-from kurma_core.pods.records import by_force, conclusion, forced, pod_record, read_document
+from kurma_core.pods.launch import Launch, bring_up, planned_steps, tear_down
+from kurma_core.pods.records import (
+    by_force,
+    conclusion,
+    forced,
+    pod_record,
+    read_attachments,
+    read_document,
+)
 from kurma_core.pods.space import unwritable
 from kurma_core.staging.aci import last_output
 from kurma_core.value import replace

@@ -7,11 +7,10 @@ import signal
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from kurma_core.errors import HostError, KurmaError, ManifestError, PodDamagedError, PodNotFoundError
-from kurma_core.models import AppStatus, PodRecord
+from kurma_core.errors import HostError, KurmaError, PodDamagedError, PodNotFoundError
+from kurma_core.models import AppStatus, Attachment, PodRecord
 from kurma_core.pods import executions, metadata, restarts
-from kurma_core.pods.document import PodDocument
-from kurma_core.pods.launch import read_attachments
+from kurma_core.pods.document import PodDocument, read_document
 from kurma_core.staging.records import exit_code, parse_apps, read_status_file
 from kurma_core.value import replace
 
@@ -20,19 +19,6 @@ if TYPE_CHECKING:
     from kurma_core.pod_store import PodDirectory
 
 Json = Any
-
-
-def read_document(directory: PodDirectory) -> PodDocument:
-    """:raises PodNotFoundError: the pod was never wholly made. :raises PodDamagedError: its record is nonsense."""
-    value = directory.read_pod()
-    try:
-        return PodDocument.from_json(value)
-    except (KeyError, IndexError, TypeError, AttributeError, ValueError, ManifestError) as error:
-        raise PodDamagedError(
-            f"pod {directory.uuid}: pod.json is damaged: {error!r}",
-            hint=f"kurma rm {directory.uuid}",
-            pod=directory.uuid,
-        ) from None
 
 
 def pod_record(
@@ -126,6 +112,11 @@ def recorded_apps(state: Mapping[str, Json]) -> dict[str, AppStatus]:
         return {}
 
 
+def read_attachments(state: Mapping[str, Json]) -> tuple[Attachment, ...]:
+    """The attachments that a state's record holds."""
+    return tuple(Attachment.from_json(one) for one in state.get("attachments", ()))
+
+
 def conclusion(
     directory: PodDirectory, document: PodDocument, stager: Stager | None, status: int | None, output: str
 ) -> dict[str, Json]:
@@ -213,3 +204,17 @@ def forced(directory: PodDirectory) -> bool:
         return bool(directory.read_state().get("forced"))
     except KurmaError:
         return False
+
+
+__all__ = [
+    "app_statuses",
+    "by_force",
+    "conclusion",
+    "forced",
+    "pod_record",
+    "read_attachments",
+    "read_document",
+    "record_of",
+    "recorded_apps",
+    "stager_notes",
+]

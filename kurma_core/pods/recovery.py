@@ -10,6 +10,7 @@ from kurma_core.linux.clock import timestamp
 from kurma_core.linux.process import boot_id
 from kurma_core.pods import restarts
 from kurma_core.pods.launch import Launch, ends_now, tear_down
+from kurma_core.pods.listing import LIVE, unsettled
 from kurma_core.pods.records import conclusion, read_document
 from kurma_core.pods.space import unwritable
 from kurma_core.staging.aci import last_output
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from kurma_core.pods.document import PodDocument
     from kurma_core.pods.events import Events
     from kurma_core.pods.services import Services
-
-_LIVE = ("starting", "running", "stopping")
 
 
 def find_stager(services: Services, directory: PodDirectory) -> RunningStager | None:
@@ -43,8 +42,7 @@ def needs_recovery(directory: PodDirectory) -> bool:
         return not directory.owned()
     except KurmaError:
         return False  # damaged, or of a newer version: not for us to judge
-    unfinished = state["state"] in (*_LIVE, "preparing") or bool(state.get("steps"))
-    return unfinished and not directory.owned()
+    return unsettled(state) and not directory.owned()
 
 
 def recover(services: Services, directory: PodDirectory, events: Events) -> bool:
@@ -77,10 +75,10 @@ def take_down(services: Services, directory: PodDirectory, events: Events) -> bo
         services.store.delete(directory, services.store.name_of(directory.uuid))
         return True
     document, state = read_document(directory), directory.read_state()
-    if state["state"] not in _LIVE and not state.get("steps"):
+    if state["state"] not in LIVE and not state.get("steps"):
         return False
     stager = find_stager(services, directory)
-    rebooted = state["state"] in _LIVE and _of_another_boot(state)
+    rebooted = state["state"] in LIVE and _of_another_boot(state)
     launch = Launch(services, directory, document)
     if stager is not None:
         if state["state"] == "starting" and getattr(stager, "has_come_up", lambda: False)():
@@ -98,7 +96,7 @@ def take_down(services: Services, directory: PodDirectory, events: Events) -> bo
     elif state["state"] == "starting" and not _all_ended(directory, document):
         reason = "the host was rebooted while it started" if rebooted else "its owner died while it started"
         end = {"state": "errored", "reason": reason, "exitCode": 125}
-    elif state["state"] in _LIVE:
+    elif state["state"] in LIVE:
         driver = services.stagers.of_pod(document.stager)
         end = conclusion(directory, document, driver, None, last_output(directory.path))
         if rebooted and end["state"] == "errored":

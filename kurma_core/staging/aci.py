@@ -75,6 +75,8 @@ class AciStager:
     #: It does, for images that say so.
     user_namespaces = True
     host_powers = True
+    #: Whoever keeps one is never called into for it.
+    status_file = True
 
     def __init__(
         self,

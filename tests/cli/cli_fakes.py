@@ -14,7 +14,9 @@ from kurma_core.models import (
     LogText,
     NetworkRequest,
     NetworkResult,
+    NetworkSummary,
     PodRecord,
+    PodSummary,
 )
 
 UUID = "0f8c1b5e-6d7a-4a53-9a32-4be0cfa7d0c1"
@@ -45,6 +47,19 @@ def record(**changes: Any) -> PodRecord:
         "manifest": {"acKind": "PodManifest", "acVersion": "0.8.11", "apps": []},
     }
     return PodRecord(**{**values, **changes})
+
+
+def summary(**changes: Any) -> PodSummary:
+    """The same pod, as a listing has it."""
+    values: dict[str, Any] = {
+        "uuid": UUID,
+        "name": "web",
+        "state": "running",
+        "created_at": "2024-05-31T12:00:00Z",
+        "apps": ("nginx",),
+        "networks": (NetworkSummary("lo", "lo", ()), NetworkSummary("default", "eth0", ("10.1.0.2/16",))),
+    }
+    return PodSummary(**{**values, **changes})
 
 
 ENDED = record(

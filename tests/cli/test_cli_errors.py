@@ -184,7 +184,8 @@ def test_a_refused_file_hints_at_root(
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert (
-        run(fakes, "list", answers={"pods": PermissionError(13, "Permission denied", "/var/lib/kurma")})[0] == 125
+        run(fakes, "list", answers={"summaries": PermissionError(13, "Permission denied", "/var/lib/kurma")})[0]
+        == 125
     )
     err = capsys.readouterr().err.splitlines()
     assert err == ["kurma: permission denied: /var/lib/kurma", "  hint: run it as root, with sudo for instance"]
@@ -327,27 +328,27 @@ def test_the_checks_that_can_be_relaxed_are_those_of_the_policy() -> None:
 
 
 def test_list(fakes: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    pods = [fakes.record(), fakes.record(name="host", attachments=(), created_at="then")]
-    assert run(fakes, "list", answers={"pods": pods})[0] == 0
+    pods = [fakes.summary(), fakes.summary(name="host", networks=(), created_at="then")]
+    assert run(fakes, "list", answers={"summaries": pods})[0] == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["UUID", "NAME", "APPS", "STATE", "CREATED", "NETWORKS"]
     assert lines[1].split()[:4] == [fakes.UUID[:8], "web", "nginx", "running"]
     assert lines[1].split()[-1] == "default=10.1.0.2"
     assert lines[2].split() == [fakes.UUID[:8], "host", "nginx", "running", "then", "host"]
-    run(fakes, "list --no-legend", answers={"pods": pods})
+    run(fakes, "list --no-legend", answers={"summaries": pods})
     assert len(capsys.readouterr().out.splitlines()) == 2
 
 
 def test_list_of_uuids_alone(fakes: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     for flag in ("-q", "--quiet"):
-        assert run(fakes, f"list {flag}", answers={"pods": [fakes.record(), fakes.record()]})[0] == 0
+        assert run(fakes, f"list {flag}", answers={"summaries": [fakes.summary(), fakes.summary()]})[0] == 0
         assert capsys.readouterr().out == f"{fakes.UUID}\n" * 2
 
 
 def test_list_as_json_is_the_records_own(fakes: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    pods = [fakes.record()]
-    run(fakes, "list --format json", answers={"pods": pods})
-    assert json.loads(capsys.readouterr().out) == [pods[0].to_json()]
+    pods = [fakes.record().to_json()]
+    run(fakes, "list --format json", answers={"pods_json": pods})
+    assert json.loads(capsys.readouterr().out) == pods
 
 
 def test_the_keys_of_a_pods_json_stay(fakes: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ import sys
 before = set(sys.modules)
 from kurma_core.client import Settings, connect
 client = connect(Settings(sys.argv[1], sys.argv[2], host=f"unix:{sys.argv[3]}"))
-assert client.pods() == []
+assert client.summaries() == []
 client.close()
 print(*sorted(set(sys.modules) - before))
 """

@@ -1,0 +1,135 @@
+"""Listing pods: what stands in the records of each, every file read once.
+
+Start-up latency is the product: a table of pods is made without what starts and ends them, and no stager is asked.
+Who takes down what is dead is imported where something is.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from kurma_core.errors import KurmaError, PodDamagedError, PodNotFoundError
+from kurma_core.models import NetworkSummary, PodSummary
+from kurma_core.pods.document import read_document
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from typing import TypeVar
+
+    from kurma_core.pod_store import PodDirectory, PodStore
+    from kurma_core.pods.document import PodDocument
+
+    T = TypeVar("T")
+    Recover = Callable[[PodDirectory], None]
+
+Json = Any
+#: States in which a pod has a stager, or is about to.
+LIVE = ("starting", "running", "stopping")
+
+
+def unsettled(state: Mapping[str, Json]) -> bool:
+    """Whether somebody must own the pod, or its teardown is not complete."""
+    return state["state"] in (*LIVE, "preparing") or bool(state.get("steps"))
+
+
+def records(directory: PodDirectory, recover: Recover | None) -> tuple[PodDocument, Mapping[str, Json]]:
+    """What the pod is, and how it is.
+
+    :param recover: takes down what is dead, where nobody owns it; None: nobody does.
+    :raises PodNotFoundError: it is not there, or not wholly made.
+    :raises KurmaError: its records cannot be read.
+    """
+    try:
+        state = directory.read_state()
+    except PodNotFoundError:
+        if recover is None or directory.owned():
+            raise
+        recover(directory)
+        state = directory.read_state()
+    else:
+        if recover is not None and unsettled(state) and not directory.owned():
+            recover(directory)
+            state = directory.read_state()
+    return read_document(directory), state
+
+
+def each(
+    store: PodStore,
+    recover: Recover,
+    tell: Callable[[PodDirectory, Recover | None], T],
+    broken: Callable[[PodDirectory, str, str], T],
+) -> Iterator[T]:
+    """Of every pod, in no order, what is to be told of it; a broken one never hides the rest.
+
+    :param tell: its second argument is for :func:`records`.
+    :param broken: tells of a pod whose records cannot be read: what state that is, and why.
+    """
+    for uuid in store.uuids():
+        directory = store.directory(uuid)
+        try:
+            yield tell(directory, recover)
+            continue
+        except KurmaError as first:
+            error = first
+        try:
+            # It may have been made whole, or been removed, while we looked.
+            yield tell(directory, None)
+        except KurmaError:
+            if os.path.isdir(directory.path) and not _unmade(directory, error):
+                yield broken(directory, "preparing" if directory.owned() else "errored", error.message)
+
+
+def _unmade(directory: PodDirectory, error: KurmaError) -> bool:
+    """Whether a living process is about to make the pod: it has no record yet, and was never started."""
+    return isinstance(error, PodNotFoundError) and directory.owned() and not os.path.lexists(directory.file("pod"))
+
+
+def summaries(store: PodStore, recover: Recover) -> list[PodSummary]:
+    """Every pod, oldest first, as a table shows it. Dead ones are taken down on the way.
+
+    :param recover: takes down what is dead, and raises nothing.
+    """
+
+    def tell(directory: PodDirectory, recover: Recover | None) -> PodSummary:
+        return summary(directory, *records(directory, recover))
+
+    return sorted(each(store, recover, tell, broken_summary), key=lambda one: one.created_at)
+
+
+def summary(directory: PodDirectory, document: PodDocument, state: Mapping[str, Json]) -> PodSummary:
+    """:raises PodDamagedError: what its state says of networks is nonsense."""
+    try:
+        networks = [_network(one) for one in state.get("attachments", ())]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise PodDamagedError(
+            f"pod {directory.uuid}: state.json is damaged: {error!r}",
+            hint=f"kurma rm {directory.uuid}",
+            pod=directory.uuid,
+        ) from None
+    if not networks:
+        networks = [NetworkSummary(one.network, one.interface, ()) for one in document.attachments]
+    return PodSummary(
+        uuid=document.uuid,
+        name=document.name,
+        state=state["state"],
+        created_at=document.created_at,
+        apps=tuple(document.app_names),
+        networks=tuple(networks),
+    )
+
+
+def _network(attachment: Mapping[str, Json]) -> NetworkSummary:
+    """:param attachment: as a record has it."""
+    addresses = [] if attachment.get("result") is None else attachment["result"]["addresses"]
+    return NetworkSummary(
+        attachment["network"], attachment["interface"], tuple([one["address"] for one in addresses])
+    )
+
+
+def broken_summary(directory: PodDirectory, state: str, why: str) -> PodSummary:
+    """A pod whose records cannot be read."""
+    return PodSummary(uuid=directory.uuid, name="-", state=state, created_at="")
+
+
+__all__ = ["LIVE", "broken_summary", "each", "records", "summaries", "summary", "unsettled"]
