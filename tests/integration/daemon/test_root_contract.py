@@ -104,8 +104,8 @@ def signers():
 #: By name: what is asked, of both on the same state; and whether it is an error.
 ALIKE = {
     "pods": (lambda c, x: c.pods(), False),
-    "pods, as they are printed": (lambda c, x: c.pods_json(), False),
-    "pods, as a table has them": (lambda c, x: c.summaries(), False),
+    "pods_json": (lambda c, x: c.pods_json(), False),
+    "summaries": (lambda c, x: c.summaries(), False),
     "pod": (lambda c, x: c.pod(x.pod), False),
     "pod: no such": (lambda c, x: c.pod("nobody"), True),
     "pod: a strange name": (lambda c, x: c.pod("a/b?c=d e%20\u00e9"), True),
