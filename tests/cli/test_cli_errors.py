@@ -201,7 +201,7 @@ def test_a_refused_file_hints_at_root(
 def test_what_cannot_be_written_hints_at_the_mount(
     fakes: ModuleType, capsys: pytest.CaptureFixture[str], error: Exception
 ) -> None:
-    assert run(fakes, "list", answers={"pods": error})[0] == 125
+    assert run(fakes, "list", answers={"summaries": error})[0] == 125
     line, hint = capsys.readouterr().err.splitlines()
     assert "read-only file system" in line
     assert hint.startswith("  hint: it is mounted read-only; for another state directory: --dir, KURMA_DIR or ")
