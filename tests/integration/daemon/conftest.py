@@ -1,6 +1,7 @@
 """A kurmad of its own for a test, on a state directory whose stager and busybox image are there already."""
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -29,17 +30,18 @@ class Kurmad:
     """A running daemon.
 
     :param house: whose state directory it serves.
-    :param fault: where it kills itself once it is armed: see ``fragile.py``.
+    :param faults: where it kills itself once it is armed for one of them: see ``fragile.py``.
     :param code: directory of another copy of ``kurma_core``.
     """
 
-    def __init__(self, house, *arguments, fault=None, code=None):
+    def __init__(self, house, *arguments, faults=(), code=None):
         self.house = house
         self.socket = f"{house.state}/run/kurmad.sock"
         self.log = Path(f"{house.state}/kurmad.log")
         which = ["--dir", house.state, "--config", house.config_file]
-        self.arm = f"{house.state}/arm"
-        program = ["-m", "kurma_core.cli.main"] if fault is None else [_FRAGILE, self.arm, *fault]
+        self._arm = f"{house.state}/arm"
+        fragile = [_FRAGILE, self._arm, json.dumps(faults)]
+        program = fragile if faults else ["-m", "kurma_core.cli.main"]
         self.command = [sys.executable, *program, *which, "daemon", *arguments]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
@@ -57,6 +59,16 @@ class Kurmad:
             assert self.process.poll() is None, self.log.read_text()
             assert time.monotonic() < deadline, self.log.read_text()
             time.sleep(0.02)
+
+    @contextlib.contextmanager
+    def armed(self, fault):
+        """In here it kills itself at that point, to which it must come."""
+        with open(f"{self._arm}.new", "w") as file:
+            json.dump(fault, file)
+        os.rename(f"{self._arm}.new", self._arm)
+        yield
+        assert self.process.wait(20) == -signal.SIGKILL, fault
+        os.unlink(self._arm)
 
     def end(self, number=signal.SIGTERM):
         """Its exit code."""

@@ -1,10 +1,12 @@
-"""kurmad, which kills itself (SIGKILL) at a point: ``fragile.py ARM WHEN WHERE ARGUMENT…``.
+"""kurmad, which kills itself (SIGKILL) at a point: ``fragile.py ARM POINTS ARGUMENT…``.
 
-As in ``pods/runner.py``: ``WHEN`` is ``before`` or ``after`` the launch step ``WHERE``, ``undoing`` or ``undone``
-of its undo; or ``entering`` or ``leaving`` a function ``module:Class.function``, with ``#N`` behind it: the N-th
-time. All of it counts only once there is a file ``ARM``.
+``POINTS`` is JSON: a list of ``[WHEN, WHERE]``. As in ``pods/runner.py``: ``WHEN`` is ``before`` or ``after`` the
+launch step ``WHERE``, ``undoing`` or ``undone`` of its undo; or ``entering`` or ``leaving`` a function
+``module:Class.function``, with ``#N`` behind it: the N-th time. Of these it is the one that the file ``ARM`` says,
+from the moment that it is there.
 """
 
+import json
 import os
 import signal
 import sys
@@ -13,9 +15,15 @@ from kurma_core.cli.main import main
 from tests.integration.pods.strikes import strike_function, strike_step
 
 
-def run(arm, when, where, *arguments):
+def install(arm, point):
+    when, where = point
+
     def armed():
-        return os.path.exists(arm)
+        try:
+            with open(arm) as file:
+                return json.load(file) == point
+        except FileNotFoundError:
+            return False
 
     def die():
         if armed():
@@ -25,8 +33,10 @@ def run(arm, when, where, *arguments):
         strike_function(when, where, die, armed)
     else:
         strike_step(when, where, die)
-    return main(list(arguments))
 
 
 if __name__ == "__main__":
-    sys.exit(run(*sys.argv[1:]))
+    arm, points, *arguments = sys.argv[1:]
+    for point in json.loads(points):
+        install(arm, point)
+    sys.exit(main(arguments))

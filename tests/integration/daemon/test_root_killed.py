@@ -1,9 +1,6 @@
 """kurmad is killed (SIGKILL) at every step of creating, starting, stopping and removing a pod, and another one
 comes each time. Beside that, a pod goes on as if nothing had been."""
 
-import os
-import signal
-
 import pytest
 
 from kurma_core.errors import KurmaError
@@ -53,6 +50,7 @@ POINTS = {
         ("leaving", f"{_STORE}.delete"),
     ],
 }
+FAULTS = [point for points in POINTS.values() for point in points]
 
 
 class Host:
@@ -62,31 +60,22 @@ class Host:
         self.house = house
         self._make = make
         self._ask = ask
-        self.daemon = make(house=house)
+        self.daemon = make(house=house, faults=FAULTS)
         self.neighbour = started(self.daemon, {"main": f"{TICKS}"}, net=_NET)
         self.record = house.client.pod(self.neighbour)
         self._signature = house.enter(self.neighbour, "sh", "-c", SIGNS)
         assert self._signature[0] == 0
         self.descriptors = descriptors(self.daemon.process.pid)
 
-    def fragile(self, fault):
-        """The daemon of the moment is killed, and followed by one that will be."""
-        self.daemon.end(signal.SIGKILL)
-        self.daemon = self._make(house=self.house, fault=fault)
-        self.recovered()
-
-    def dies(self, action):
-        """While it does that; and a new one comes. :returns: what the action has raised."""
-        with open(self.daemon.arm, "w"):
-            pass
+    def dies(self, fault, action):
+        """At that point, while it does that; and a new one comes. :returns: what the action has raised."""
         raised = None
-        try:
-            action(self._ask(self.daemon))
-        except KurmaError as error:
-            raised = error
-        assert self.daemon.process.wait(20) == -signal.SIGKILL
-        os.unlink(self.daemon.arm)
-        self.daemon = self._make(house=self.house)
+        with self.daemon.armed(fault):
+            try:
+                action(self._ask(self.daemon))
+            except KurmaError as error:
+                raised = error
+        self.daemon = self._make(house=self.house, faults=FAULTS)
         self.recovered()
         return raised
 
@@ -121,7 +110,8 @@ class Host:
 
 @pytest.fixture
 def host(kurmad, make_house, ask):
-    return Host(make_house({"stop_timeout": 2}), kurmad, ask)
+    # No pods to come: it is the pods that are asked for whose steps are struck.
+    return Host(make_house({"stop_timeout": 2, "daemon": {"waiting_stagers": 0}}), kurmad, ask)
 
 
 @pytest.fixture
@@ -133,8 +123,8 @@ def test_create(before, host):
     house = host.house
     uuids = []
     for fault in POINTS["create"]:
-        host.fragile(fault)
-        assert host.dies(lambda client: client.prepare(house.request(_ENDS, name="new", net=_NET))) is not None
+        request = house.request(_ENDS, name="new", net=_NET)
+        assert host.dies(fault, lambda client, request=request: client.prepare(request)) is not None
         made = [uuid for uuid in house.uuids() if uuid != host.neighbour]
         if made:
             # It was wholly there: it can be used.
@@ -152,10 +142,9 @@ def test_start(before, host):
     house = host.house
     uuids, states = [], {}
     for fault in POINTS["start"]:
-        host.fragile(fault)
         uuid = house.client.prepare(house.request(_ENDS, net=_NET)).uuid
         uuids.append(uuid)
-        host.dies(lambda client, uuid=uuid: start(host.daemon, uuid))
+        host.dies(fault, lambda client, uuid=uuid: start(host.daemon, uuid))
         state = house.state_of(uuid)
         states[fault] = state["state"]
         if state["state"] == "running":
@@ -191,11 +180,10 @@ def test_stop(before, host):
     house = host.house
     uuids = []
     for fault in POINTS["stop"]:
-        host.fragile(fault)
         uuid = started(host.daemon, _ENDS, net=_NET)
         uuids.append(uuid)
         until(lambda uuid=uuid: "up" in house.log(house.client.pod(uuid)), "its trap")
-        host.dies(lambda client, uuid=uuid: client.stop(uuid))
+        host.dies(fault, lambda client, uuid=uuid: client.stop(uuid))
         if fault == POINTS["stop"][0]:
             # Nobody has told it yet.
             assert owner(house, uuid) == host.daemon.process.pid
@@ -218,8 +206,7 @@ def test_remove(before, host):
         stager = house.state_of(uuid)["stager"]["pid"]
         until(lambda uuid=uuid: "up" in house.log(house.client.pod(uuid)), "its trap")
         house.client.stop(uuid)
-        host.fragile(fault)
-        host.dies(lambda client, uuid=uuid: client.rm(uuid))
+        host.dies(fault, lambda client, uuid=uuid: client.rm(uuid))
         assert not alive(stager)
         if uuid in house.uuids():
             assert house.client.pod("old").state == "stopped", fault
