@@ -22,19 +22,19 @@ class FetcherContract:
 
     @pytest.fixture
     def fetcher(self) -> Fetcher:
-        raise NotImplementedError
+        raise NotImplementedError("give a fixture fetcher")
 
     @pytest.fixture
     def good(self) -> str:
-        raise NotImplementedError
+        raise NotImplementedError("give a fixture good")
 
     @pytest.fixture
     def missing(self) -> str:
-        raise NotImplementedError
+        raise NotImplementedError("give a fixture missing")
 
     @pytest.fixture
     def malformed(self) -> str:
-        raise NotImplementedError
+        raise NotImplementedError("give a fixture malformed")
 
     @pytest.fixture
     def request_for(self) -> FetchRequest:

@@ -89,7 +89,7 @@ class RendererContract:
     @pytest.fixture
     def driver(self) -> Driver[Renderer]:
         """The renderer under test, as its hook returns it."""
-        raise NotImplementedError("a subclass gives the driver to test")
+        raise NotImplementedError("give a fixture driver")
 
     @pytest.fixture
     def renderer(self, driver: Driver[Renderer], tmp_path: Path) -> Renderer:
