@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import logging
 import os
 import signal
@@ -201,6 +202,8 @@ class Daemon:
             self.client.services.spawner.settle = limits.give_back
             limits.take()
             self.client.warm()
+            # What is there by now stays: no collection of garbage looks through it again, while a start waits.
+            gc.freeze()
             # Before anybody can ask how that stands; what it does waits for the recovery.
             self.initial.reconcile()
             self._listen()
