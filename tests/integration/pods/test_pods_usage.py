@@ -51,13 +51,17 @@ def test_processors_are_counted_by_time(house):
     """One that is busy has a whole one, or what the machine has left for it; the one beside it has none."""
     with house.running({"busy": BUSY, "idle": "sleep 1000"}) as pod:
         begin, before = time.monotonic(), house.client.usage([pod.uuid])[0]
-        time.sleep(0.5)
-        after, end = house.client.usage([pod.uuid])[0], time.monotonic()
-        assert 0.5 <= after.clock - before.clock <= end - begin
+
+        def worked():
+            found = house.client.usage([pod.uuid])[0]
+            return found.apps["busy"].cpu - before.apps["busy"].cpu > 0.2 and found
+
+        after, end = until(worked, "its work"), time.monotonic()
+        assert 0.15 < after.clock - before.clock <= end - begin
         used = after.apps["busy"].cpu - before.apps["busy"].cpu
-        assert 0.05 < used <= (after.clock - before.clock) * 1.2
+        assert used <= (after.clock - before.clock) * 1.2 + 0.02
         assert after.apps["idle"].cpu - before.apps["idle"].cpu < 0.02
-        assert used <= after.total.cpu - before.total.cpu + 0.02
+        assert used <= after.total.cpu - before.total.cpu + 0.1, "which is read a moment before"
 
 
 @pytest.mark.parametrize("userns", ["none", "auto"])
@@ -66,8 +70,12 @@ def test_its_processes(house, userns):
     script = "echo $$; sleep 1001 & wait"
     apps = {"main": shell(script, user="alice", group="100"), "other": "exec sleep 1002"}
     with house.running(apps, userns=userns) as pod:
-        until(lambda: house.client.processes(pod.uuid, "main")[1:], "its child")
-        main, child = house.client.processes(pod.uuid, "main")
+
+        def asleep():
+            found = house.client.processes(pod.uuid, "main")
+            return [one.name for one in found if one.state == "S"] == ["sh", "sleep"] and found
+
+        main, child = until(asleep, "it and its child")
         (said,) = text_of(house.client.logs(pod.uuid, "main")).split()
         statuses = {app.name: app.pid for app in house.client.pod(pod.uuid).apps}
         assert (main.pid, main.inner_pid) == (statuses["main"], int(said))
@@ -80,7 +88,7 @@ def test_its_processes(house, userns):
         )
         assert (child.app, child.user) == ("main", "alice")
         assert 0 < child.memory < 10 << 20
-        assert 0 <= child.cpu <= child.elapsed < 60
+        assert 0 <= child.cpu <= child.elapsed + 0.02 < 600
         every = house.client.processes(pod.uuid)
         assert [one.pid for one in every] == sorted(one.pid for one in every)
         assert {one.app for one in every} == {None, "main", "other"}
