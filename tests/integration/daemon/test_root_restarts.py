@@ -66,12 +66,13 @@ def test_on_failure_across_a_daemon_that_is_killed(kurmad):
     daemon = kurmad()
     house = daemon.house
     well = started(daemon, "exit 0", annotations=policy("on-failure"))
-    ill = started(daemon, "echo up; [ -e /data/from-image ] && exit 3", annotations=policy("on-failure"))
     asked = started(
         daemon, "trap 'exit 3' TERM; echo up; while :; do sleep 0.02; done", annotations=policy("always")
     )
     until(lambda: "up" in house.log(house.client.pod(asked)), "the trap")
     house.client.stop(asked)
+    # Last: it waits for a second only.
+    ill = started(daemon, "echo up; [ -e /data/from-image ] && exit 3", annotations=policy("on-failure"))
     waits(house, ill, 0)
     daemon.end(signal.SIGKILL)
     second = kurmad(house=house)
