@@ -22,6 +22,7 @@ READ = {
     "images",
     "info",
     "isolators",
+    "listing",
     "metrics",
     "network",
     "networks",
