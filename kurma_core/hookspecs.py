@@ -10,7 +10,8 @@ group                 hook                       what the factory makes
 ====================  =========================  =========================================================
 ``kurma.fetchers``    ``kurma_fetcher``          :class:`Fetcher`; the entry's name is a locator scheme
 ``kurma.renderers``   ``kurma_renderer``         :class:`Renderer`
-``kurma.stagers``     ``kurma_stager``           :class:`Stager` or :class:`StagerImageSource`
+``kurma.stagers``     ``kurma_stager``           :class:`Stager`, :class:`StagerImageSource` or
+                                                 :class:`StagerOfImages`
 ``kurma.networks``    ``kurma_network``          :class:`Network`
 ``kurma.isolators``   ``kurma_isolator``         :class:`Isolator`
 ``kurma.observers``   ``kurma_pod_event``        (the hook itself is the observer)
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from kurma_core.appc.image import ImageManifest
     from kurma_core.appc.pod import PodManifest
+    from kurma_core.linux.process import ProcessIdentity
     from kurma_core.models import (
         AppStatus,
         Attachment,
@@ -103,6 +105,41 @@ class HostTree:
     manifest: ImageManifest
 
 
+@frozen
+class HostProgram:
+    """A program to be run on the host's own root, with all of its power.
+
+    :param argv: the program's path, absolute, and its arguments.
+    :param environment: all of it; nothing is inherited.
+    :param cgroup: in which it is born, relative to each hierarchy's root; made already. Empty: the caller's.
+    :param fds: number in the program → descriptor of the caller. 0, 1 and 2 are ``/dev/null`` unless given; every
+        other one is closed.
+    """
+
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+    directory: str
+    cgroup: str = ""
+    fds: Mapping[int, int] = field(default_factory=dict)
+
+
+class Started(Protocol):
+    """A started program, a child of the caller's. ``pidfd`` holds it; the caller closes it."""
+
+    @property
+    def pid(self) -> int: ...
+    @property
+    def identity(self) -> ProcessIdentity: ...
+    @property
+    def pidfd(self) -> int: ...
+
+
+def _no_programs(program: HostProgram) -> Started:
+    from kurma_core.errors import HostError
+
+    raise HostError(f"no programs can be started here: {program.argv[0]}")
+
+
 def _no_images(locator: str) -> HostTree:
     from kurma_core.errors import HostError
 
@@ -122,6 +159,8 @@ class DriverContext:
     :param note: tell the user something in one line, on standard error.
     :param host_image: finds an image by its locator, fetches it if need be, and verifies it as one that runs with
         host privilege (K5); raises TrustError, FetchError, StoreError. Not for fetchers and renderers.
+    :param start_program: starts a program on the host, with threads about or without; returns once it has been
+        executed; raises CommandNotFoundError, CommandNotExecutableError, HostError.
     :param daemon: this process serves many commands: what is done once per start of the daemon is done anew.
     """
 
@@ -132,6 +171,7 @@ class DriverContext:
     note: Callable[[str], None] = print
     host_image: Callable[[str], HostTree] = _no_images
     daemon: bool = False
+    start_program: Callable[[HostProgram], Started] = _no_programs
 
 
 @frozen
@@ -458,6 +498,8 @@ class PodSetup:
     :param keep: it ends only when it is stopped, whatever apps come and go (G10).
     :param metadata_url: of its metadata service, with the token; in every app's environment as well. None: it has
         none.
+    :param attachments: the networks that it is to be joined to, loopback first, for a driver with
+        ``joins_networks``, which joins them itself. Empty: the host's.
     """
 
     uuid: str
@@ -480,6 +522,7 @@ class PodSetup:
     keep: bool = False
     metadata_url: str | None = None
     names: bool = False
+    attachments: tuple[Attachment, ...] = ()
 
 
 class RunningStager(Protocol):
@@ -537,6 +580,15 @@ class Stager(Protocol):
 
     A driver that keeps to :attr:`PodSetup.userns` says so by an attribute ``user_namespaces`` that is true; with
     any other, pods with a user namespace are refused.
+
+    A driver whose stagers join their pods to networks themselves says so by an attribute ``joins_networks`` that
+    is true: the core makes no network namespace then, and hands :attr:`PodSetup.attachments` on.
+
+    A driver whose stagers end with the exit code of their pods, whatever it is, says so by an attribute
+    ``ends_with_exit_code`` that is true. With any other, a status that is not 0 is the stager's own failure.
+
+    A driver may have an attribute ``default_hostname``, in which ``{uuid}`` stands for the pod's: of pods that are
+    given no hostname. With any other, that is the pod's name.
     """
 
     name: str
@@ -586,6 +638,20 @@ class Stager(Protocol):
 
     def cleanup(self, directory: str, cgroup: str) -> None:
         """Ends whatever is left of it and removes what it and this driver made outside the pod's directory."""
+        ...
+
+
+class StagerOfRemains(Protocol):
+    """What a :class:`Stager` may have besides: something of a pod that stays after its end, until the pod is
+    removed or started again. As long as there is any, the pod's directory has a file ``stager/remains``, which
+    holds the driver's ``name``; so long, the ``image`` of the running stager's ``identity`` stays in the store."""
+
+    def discard(self, directory: str) -> tuple[str, ...]:
+        """Frees what is left of the pod in that directory, which has ended or was never started. Repeatable.
+
+        :returns: what the user should know, line by line; it hinders nothing.
+        :raises OSError: something cannot be freed; it is tried again.
+        """
         ...
 
 
@@ -669,6 +735,19 @@ class StagerImageSource(Protocol):
         """Fills the empty directory and returns the image manifest (JSON value); ``app.exec`` starts it.
 
         :raises StagerError: the host lacks something.
+        """
+        ...
+
+
+class StagerOfImages(Protocol):
+    """A way of running images as stagers that is not the Kurma Stager Specification, brought by a plugin NAME.
+    ``--stager NAME:LOCATOR`` names such an image, or a section of ``stagers`` with ``driver`` and ``image``."""
+
+    def of_image(self, name: str, locator: str) -> Stager:
+        """The driver for that image. Nothing is fetched or looked at yet: that is done at each start, by
+        :attr:`DriverContext.host_image`, which says whether the image is to be trusted (K5).
+
+        :param name: the stager's, for messages.
         """
         ...
 
@@ -973,7 +1052,7 @@ class Hooks:
     def kurma_renderer(self) -> Driver[Renderer]:  # type: ignore[empty-body]
         """A way of turning image graphs into directories."""
 
-    def kurma_stager(self) -> Driver[Stager] | Driver[StagerImageSource]:  # type: ignore[empty-body]
+    def kurma_stager(self) -> Driver[Stager] | Driver[StagerImageSource] | Driver[StagerOfImages]:  # type: ignore[empty-body]
         """A stager."""
 
     def kurma_network(self) -> Driver[Network]:  # type: ignore[empty-body]

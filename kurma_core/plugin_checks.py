@@ -32,7 +32,7 @@ _TYPES = {
 PROTOCOLS: Mapping[str, tuple[type, ...]] = {
     "kurma.fetchers": (specs.Fetcher,),
     "kurma.renderers": (specs.Renderer,),
-    "kurma.stagers": (specs.Stager, specs.StagerImageSource),
+    "kurma.stagers": (specs.Stager, specs.StagerImageSource, specs.StagerOfImages),
     "kurma.networks": (specs.Network,),
     "kurma.isolators": (specs.Isolator,),
 }

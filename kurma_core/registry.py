@@ -17,7 +17,7 @@ from kurma_core import entry_points, plugin_checks
 from kurma_core.config import Config
 from kurma_core.errors import ConfigError, KurmaError, PluginCollisionError, PluginError, PluginNotFoundError
 from kurma_core.errors import PluginSkipped as Skipped
-from kurma_core.hookspecs import GROUPS, Driver, DriverContext, HostTree, Option
+from kurma_core.hookspecs import GROUPS, Driver, DriverContext, HostProgram, HostTree, Option, Started
 from kurma_core.value import fields, frozen
 
 TYPE_CHECKING = False
@@ -72,6 +72,7 @@ class PluginRegistry:
     """:param config: whose ``plugins`` section enables, requires and configures.
     :param note: tells the user something in one line.
     :param host_image: what drivers get images by (:class:`DriverContext`).
+    :param start_program: how drivers start programs of the host (:class:`DriverContext`).
     :param daemon: what drivers are told of this process (:class:`DriverContext`).
     """
 
@@ -81,7 +82,9 @@ class PluginRegistry:
         note: Callable[[str], None] = lambda text: None,
         host_image: Callable[[str], HostTree] | None = None,
         daemon: bool = False,
+        start_program: Callable[[HostProgram], Started] | None = None,
     ) -> None:
+        self._start_program = start_program
         self._config = config
         self._note = note
         self._host_image = host_image
@@ -233,7 +236,7 @@ class PluginRegistry:
         mentioned = [(f"kurma.{kind}", name) for kind, sections in config.plugins.items() for name in sections]
         mentioned.append(("kurma.renderers", config.renderer))
         if config.stager not in config.stagers:
-            mentioned.append(("kurma.stagers", config.stager))
+            mentioned.append(("kurma.stagers", config.stager.partition(":")[0]))
         mentioned += [("kurma.stagers", stager.driver) for stager in config.stagers.values() if stager.driver]
         mentioned += [("kurma.networks", entry.plugin) for entry in config.container_networks if entry.plugin]
         for group, name in dict.fromkeys(mentioned):
@@ -316,7 +319,7 @@ class PluginRegistry:
         if plugin.declared is None:
             plugin.driver = plugin.hook
             return
-        images: dict[str, Any] = {} if self._host_image is None else {"host_image": self._host_image}
+        given: dict[str, Any] = {"host_image": self._host_image, "start_program": self._start_program}
         context = DriverContext(
             config=values,
             state_dir=os.path.join(self._config.state_dir, "plugins", group, name),
@@ -324,7 +327,7 @@ class PluginRegistry:
             auth_dir=self._config.auth_dir,
             note=self._note,
             daemon=self._daemon,
-            **images,
+            **{key: value for key, value in given.items() if value is not None},
         )
         plugin.driver = plugin_checks.made(group, plugin.declared, context)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kurma_core.client import Settings
     from kurma_core.config import Config
     from kurma_core.errors import ConfigError
-    from kurma_core.hookspecs import HostTree
+    from kurma_core.hookspecs import HostProgram, HostTree, Started
     from kurma_core.images import ImageManager
     from kurma_core.networking import Networking
     from kurma_core.pod_store import PodDirectory, PodStore
@@ -61,13 +61,18 @@ class Rooms:
     def registry(self) -> PluginRegistry:
         from kurma_core.registry import PluginRegistry
 
-        return PluginRegistry(self.config, self.settings.note, self._host_image, self.settings.daemon)
+        return PluginRegistry(
+            self.config, self.settings.note, self._host_image, self.settings.daemon, self._start_program
+        )
 
     def _host_image(self, locator: str) -> HostTree:
         from kurma_core.hookspecs import HostTree
 
         image = self.images.host_image(locator)
         return HostTree(image.id, image.path, image.manifest)
+
+    def _start_program(self, program: HostProgram) -> Started:
+        return self._services.start_program(program)
 
     @kept
     def images(self) -> ImageManager:

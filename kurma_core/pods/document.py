@@ -60,6 +60,7 @@ class PodDocument:
     :param ids: of the host that its user namespace has; its own until it is removed. None: no user namespace.
     :param keep: it was made without apps, and ends only when it is stopped (G10).
     :param added_volumes: names of those that came with an app, while the pod ran.
+    :param own_networks: its stager joins it to the networks, in a namespace of its own making.
     :param needs: power over the host that an app's image must be granted at every start, by app; "": that every
         app's must, for all of them have it (X6).
     """
@@ -91,6 +92,7 @@ class PodDocument:
     keep: bool = False
     added_volumes: tuple[str, ...] = ()
     needs: Mapping[str, tuple[Need, ...]] = field(default_factory=dict)
+    own_networks: bool = False
 
     @property
     def app_names(self) -> list[str]:
@@ -115,8 +117,8 @@ class PodDocument:
 
     @property
     def network_namespace(self) -> str | None:
-        """The pinned namespace's path (W11); None: the host's."""
-        return None if self.host_network else f"/run/netns/kurma-{self.uuid}"
+        """The pinned namespace's path (W11); None: the host's, or the stager's."""
+        return None if self.host_network or self.own_networks else f"/run/netns/kurma-{self.uuid}"
 
     @property
     def user_namespace(self) -> str | None:
@@ -157,6 +159,7 @@ class PodDocument:
             "keep": self.keep,
             "addedVolumes": list(self.added_volumes),
             "needs": {app: [need.to_json() for need in needs] for app, needs in self.needs.items()},
+            "ownNetworks": self.own_networks,
         }
 
     @classmethod
@@ -194,6 +197,7 @@ class PodDocument:
                 app: tuple(Need(need["power"], need["level"], need.get("least")) for need in needs)
                 for app, needs in value.get("needs", {}).items()
             },
+            own_networks=value.get("ownNetworks", False),
         )
 
 

@@ -18,7 +18,7 @@ from kurma_core.errors import (
     PodStateError,
 )
 from kurma_core.models import ENDED_STATES, PodRecord
-from kurma_core.pods import recovery, restarts
+from kurma_core.pods import recovery, remains, restarts
 from kurma_core.pods.apps import the_app
 from kurma_core.pods.finding import PodFinder
 from kurma_core.pods.records import by_force, pod_record, read_document
@@ -233,6 +233,7 @@ class PodEnder(PodFinder):
         lock = self._own(directory)
         try:
             self._make_removable(directory, document)
+            remains.discard(self.services, directory)
             self.store.delete(directory, document.name)
         except PodNotFoundError:
             return  # somebody was faster
@@ -262,6 +263,7 @@ class PodEnder(PodFinder):
         lock = self._own(directory)
         try:
             broken.take_down(self.services, directory, force=force)
+            remains.discard(self.services, directory)
             self.store.delete(directory, self.store.name_of(directory.uuid))
         finally:
             os.close(lock)

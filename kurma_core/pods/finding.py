@@ -16,7 +16,7 @@ from kurma_core.errors import (
     StagerError,
 )
 from kurma_core.models import ENDED_STATES, PodRecord
-from kurma_core.pods import listing, recovery
+from kurma_core.pods import listing, recovery, remains
 from kurma_core.pods.events import Events
 from kurma_core.pods.launch import layers_of
 from kurma_core.pods.records import read_document, record_of
@@ -101,10 +101,11 @@ class PodFinder:
             with contextlib.suppress(KurmaError):
                 state = directory.read_state()
                 stager = (state.get("stager") or {}).get("image")
-                if "stager" in state.get("steps", ()):
+                up = "stager" in state.get("steps", ())
+                if up:
                     used.update(*layers_of(state).values())
-                    if stager is not None:
-                        used.add(stager)
+                if stager is not None and (up or remains.left(directory)):
+                    used.add(stager)
         return used
 
     def network_users(self, network: str) -> list[str]:

@@ -432,7 +432,8 @@ def pod_setup(
         else hookspecs.UserNamespace(document.user_namespace, document.ids),
         keep=document.keep,
         metadata_url=launch.metadata_url,
-        names=bool(findable(attachments)),
+        names=document.network_namespace is not None and bool(findable(attachments)),
+        attachments=attachments if document.own_networks else (),
     )
 
 

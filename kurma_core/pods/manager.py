@@ -15,7 +15,7 @@ from kurma_core.errors import (
 )
 from kurma_core.linux.clock import timestamp
 from kurma_core.models import ENDED_STATES, PodRecord
-from kurma_core.pods import executions, ports, recovery, restarts
+from kurma_core.pods import executions, ports, recovery, remains, restarts
 from kurma_core.pods.changing import APPS_PATIENCE, PodChanger
 from kurma_core.pods.ending import Collected
 from kurma_core.pods.finding import LOCK_PATIENCE
@@ -250,6 +250,7 @@ class PodManager(PodChanger):
         """Every execution starts from a clean copy: what an earlier run left is removed (see ``keep``)."""
         from kurma_core.linux.beneath import remove_tree
 
+        remains.discard(self.services, directory)
         fd = os.open(directory.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             for name in ("pod", "stager", "volumes"):

@@ -85,7 +85,9 @@ def pod_document(
         renderer=renderer,
         attachments=attachments,
         host_network=place.host_network,
-        hostname=request.hostname or name[:_HOSTNAME_LIMIT].rstrip("-."),
+        hostname=request.hostname
+        or services.stagers.hostname(stager, uuid)
+        or name[:_HOSTNAME_LIMIT].rstrip("-."),
         interactive=request.interactive,
         terminal=request.terminal,
         dns=request.dns,
@@ -98,6 +100,7 @@ def pod_document(
         ids=ids,
         keep=not template.pod.apps,
         needs=place.needs,
+        own_networks=services.stagers.joins_networks(stager),
     )
 
 

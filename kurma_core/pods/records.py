@@ -138,6 +138,7 @@ def conclusion(
     except KurmaError as error:
         problem = error.message
     code = exit_code(apps, document.app_names)
+    speaks = getattr(stager, "ends_with_exit_code", False)
     # Of those that were ever started; of none at all, in a pod that somebody has stopped.
     begun = [apps[name] for name in document.app_names if name in apps and apps[name].state != "created"]
     all_ended = all(app.exited for app in begun)
@@ -150,12 +151,14 @@ def conclusion(
     if status == 0 and (problem or alive):
         state = "errored"
         reason = problem or f"the stager is wrong: it ended, and its status.json says that app {alive[0]} runs"
-    elif status == 0 or (status is None and all_ended):
+    elif status == 0 or (all_ended and (speaks or status is None)):
         state, reason = "stopped", None
     elif status is None:
         state, reason = "errored", "the stager ended, and nobody saw how"
     else:
         state, reason = "errored", f"the stager ended with status {status}" + (f": {output}" if output else "")
+    if speaks and status is not None:
+        code = status
     if state == "errored" and not code:
         code = status or 125
     return {

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kurma_core.errors import HostError, KurmaError, PodNotFoundError
 from kurma_core.linux.clock import timestamp
 from kurma_core.linux.process import boot_id
-from kurma_core.pods import restarts
+from kurma_core.pods import remains, restarts
 from kurma_core.pods.launch import Launch, ends_now, tear_down
 from kurma_core.pods.listing import LIVE, unsettled
 from kurma_core.pods.records import conclusion, read_document
@@ -120,6 +120,7 @@ def take_down(services: Services, directory: PodDirectory, events: Events) -> bo
     if failures:
         raise KurmaError(f"pod {document.uuid}: teardown is not complete: {failures[0].message}")
     if document.ephemeral:
+        remains.discard(services, directory)
         services.store.delete(directory, document.name)
     elif unrecorded is not None:
         raise unrecorded

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kurma_core.config import Config
-    from kurma_core.hookspecs import Isolator
+    from kurma_core.hookspecs import HostProgram, Isolator, Started
     from kurma_core.images import ImageManager
     from kurma_core.journal import Journal
     from kurma_core.metadata.service import MetadataService
@@ -123,6 +123,22 @@ class Services:
         """Works with the spawner and the metadata service of others, which are closed with these."""
         self.__dict__.update(spawner=other.spawner, metadata=other.metadata)
         self.api_changed = other.api_changed
+
+    def start_program(self, program: HostProgram) -> Started:
+        """Starts a program on the host's own root, for a plugin (``DriverContext.start_program``)."""
+        from kurma_core.linux.cgroups import CgroupTree
+        from kurma_core.spawn_plan import SpawnPlan
+        from kurma_core.staging.starting import OWN_CGROUP
+
+        return self.spawner.start(
+            SpawnPlan(
+                argv=program.argv,
+                environment=program.environment,
+                cwd=program.directory,
+                cgroup=tuple(CgroupTree(program.cgroup).leaf(OWN_CGROUP)) if program.cgroup else (),
+                fds=program.fds,
+            )
+        )
 
     def forget_metadata(self, uuid: str) -> None:
         """This process serves that pod no more, if ever it did."""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kurma_core.config import Config
-    from kurma_core.hookspecs import Json, Stager, StagerImageSource
+    from kurma_core.hookspecs import Json, Stager, StagerImageSource, StagerOfImages
     from kurma_core.images import HostImage, ImageManager
     from kurma_core.registry import PluginRegistry
     from kurma_core.spawner.client import Spawner
@@ -43,10 +43,8 @@ class Stagers:
 
     def check(self, name: str) -> None:
         """:raises StagerError: there is no such stager."""
-        section = self._config.stagers.get(name)
-        if (section is None or section.image is None) and self._driver_name(name) not in self._registry.names(
-            _GROUP
-        ):
+        driver, _ = self._meant(name)
+        if driver is not None and driver not in self._registry.names(_GROUP):
             raise StagerError(
                 f"no stager {name}",
                 hint="known ones: " + (", ".join(self.names()) or "none is installed"),
@@ -57,9 +55,10 @@ class Stagers:
         that a plugin brings, the plugin's options that are set, where the section does not have them.
         """
         section = self._config.stagers.get(name)
-        if section is not None and section.image is not None:
-            return section.config
-        options = self._config.plugin(_GROUP, self._driver_name(name)).config
+        driver, _ = self._meant(name)
+        if driver is None:
+            return {} if section is None else section.config
+        options = self._config.plugin(_GROUP, driver).config
         return {**options, **({} if section is None else section.config)}
 
     def get(self, name: str) -> Stager:
@@ -87,8 +86,7 @@ class Stagers:
         from kurma_core.errors import KurmaError
 
         why = f"stager {name} does not say that it applies isolators"
-        section = self._config.stagers.get(name)
-        if section is None or section.image is None:
+        if self._meant(name)[0] is not None:
             try:
                 driver = self._load(name)
             except KurmaError:
@@ -100,6 +98,28 @@ class Stagers:
             return ""
         return "" if manifest.annotation("kurma.io/stager/isolators") == "true" else why
 
+    def joins_networks(self, name: str) -> bool:
+        """Whether that stager joins its pods to networks itself."""
+        return bool(self._asked(name, "joins_networks", False))
+
+    def hostname(self, name: str, uuid: str) -> str:
+        """Of its pods that are given none; empty: the pod's name."""
+        return str(self._asked(name, "default_hostname", "")).replace("{uuid}", uuid)
+
+    def _asked(self, name: str, what: str, otherwise: object) -> object:
+        """What its driver says of itself. One that cannot be had is not asked: the start will tell."""
+        if self._meant(name)[0] is None:
+            return otherwise
+        try:
+            return getattr(self.get(name), what, otherwise)
+        except (StagerError, PluginError):
+            return otherwise
+
+    def follows_ours(self, name: str) -> bool:
+        """Whether that stager is an image that follows the Kurma Stager Specification."""
+        driver, locator = self._meant(name)
+        return driver is None or locator is None
+
     def image(self, name: str, *, rebuild: bool = False, files: bool = True) -> HostImage:
         """The image of a stager that is one: built or fetched if need be, verified.
 
@@ -107,33 +127,50 @@ class Stagers:
         :param files: look at its files, too.
         :raises StagerError: this stager is no image.
         """
-        section = self._config.stagers.get(name)
-        if section is not None and section.image is not None:
-            return self._images().host_image(section.image, pull="always" if rebuild else "new", files=files)
+        _, locator = self._meant(name)
+        if locator is not None:
+            return self._images().host_image(locator, pull="always" if rebuild else "new", files=files)
         driver = self._load(name)
         if not hasattr(driver, "fingerprint"):
             raise StagerError(f"stager {name} is no image: its plugin runs pods by itself")
         source = cast("StagerImageSource", driver)
         return self._images().host_image_from_source(name, source, rebuild=rebuild, files=files)
 
-    def _driver_name(self, name: str) -> str:
+    def _meant(self, name: str) -> tuple[str | None, str | None]:
+        """The plugin that drives it, None: the engine of the Kurma Stager Specification; and the locator of its
+        image, None: it has none, or the plugin brings it."""
         section = self._config.stagers.get(name)
-        return section.driver if section is not None and section.driver is not None else name
+        if section is not None:
+            return section.driver or (name if section.image is None else None), section.image
+        driver, colon, locator = name.partition(":")
+        return (driver, locator) if colon and locator else (name, None)
 
     def _load(self, name: str) -> object:
+        driver, _ = self._meant(name)
         try:
-            return self._registry.driver(_GROUP, self._driver_name(name))
+            return self._registry.driver(_GROUP, driver or name)
         except PluginNotFoundError:
             self.check(name)
             raise
 
     def _make(self, name: str) -> Stager:
-        section = self._config.stagers.get(name)
-        if section is None or section.image is None:
-            driver = self._load(name)
-            if not hasattr(driver, "fingerprint"):
-                return cast("Stager", driver)
-        return self._engine(name)
+        plugin, locator = self._meant(name)
+        if plugin is None:
+            return self._engine(name)
+        driver = self._load(name)
+        takes = hasattr(driver, "of_image")
+        if takes != (locator is not None):
+            raise StagerError(
+                f"stager {name}: {plugin} runs images, and none is named"
+                if takes
+                else f"stager {name}: {plugin} runs no images",
+                hint=f"--stager {plugin}:IMAGE, or `image` in a section of `stagers`"
+                if takes
+                else f"--stager {plugin}",
+            )
+        if locator is not None:
+            return cast("StagerOfImages", driver).of_image(name, locator)
+        return self._engine(name) if hasattr(driver, "fingerprint") else cast("Stager", driver)
 
     def _engine(self, name: str) -> Stager:
         from kurma_core.staging.aci import AciStager, StagerTimes

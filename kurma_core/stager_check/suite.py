@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from kurma_core.errors import StagerError
 from kurma_core.stager_check import calls, declared, image, inside, layers, life
 from kurma_core.stager_check.host import CheckServices, Patience, WatchedStager
 from kurma_core.stager_check.lab import Lab, app
@@ -30,6 +31,8 @@ def check(
     :raises KurmaError: the image cannot be had, or this host cannot run pods: nothing is known of the stager then.
     """
     named = reference in services.stagers.names()
+    if named and not services.stagers.follows_ours(reference):
+        raise StagerError(f"stager {reference} is an image of another kind than the Kurma Stager Specification's")
     config: Json = services.stagers.config(reference) if named else {}
 
     def verified() -> HostImage:

@@ -1,0 +1,143 @@
+"""What is in a pod's directory before its stage1 runs (Z2, Z7)."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from kurma_core.appc.image import ImageManifest
+from kurma_core.appc.reify import effective_app
+
+if TYPE_CHECKING:
+    from kurma_core.appc.image import App
+    from kurma_core.hookspecs import AppSetup, HostTree, PodSetup
+    from kurma_core.models import PortMapping
+
+#: Below the pod's directory: the networks that are Kurma's, for stage1 to join.
+LOCAL_CONFIG = "local-config"
+ROOTFS = "stage1/rootfs"
+METADATA = "AC_METADATA_URL"
+_PLAIN, _DIRECTORY = 0o640, 0o750
+
+
+def write_pod(place: str, pod: PodSetup, stage1: HostTree) -> None:
+    """All that is known before its root file systems are there. :param place: the pod's directory, empty."""
+    _write(f"{place}/pod-created", "")
+    _write(f"{place}/pod.lck", "")
+    _write(f"{place}/pod", _json(pod_manifest(pod)))
+    os.makedirs(f"{place}/{ROOTFS}", _DIRECTORY)
+    _write(f"{place}/stage1/manifest", _json(stage1.manifest.to_json()))
+    _write(f"{place}/stage1TreeStoreID", tree_id(stage1.id))
+    for app in pod.apps:
+        _write(f"{place}/appsinfo/{app.name}/manifest", _json(_image(pod, app)))
+        _write(f"{place}/appsinfo/{app.name}/treeStoreID", tree_id(app.layers[0].id))
+    for name, config in networks(pod).items():
+        kind = "conflist" if "plugins" in config else "conf"
+        _write(f"{place}/{LOCAL_CONFIG}/net.d/{name}.{kind}", _json(config))
+
+
+def write_rootfs(rootfs: str, pod: PodSetup) -> None:
+    """What stage1 finds in its own root, which is its image's but for that."""
+    for directory in ("rkt/status", "rkt/env"):
+        os.makedirs(f"{rootfs}/{directory}", 0o755, exist_ok=True)
+    apps = {each.name: each for each in pod.manifest.apps}
+    for app in pod.apps:
+        os.makedirs(f"{rootfs}/opt/stage2/{app.name}/rootfs", 0o755, exist_ok=True)
+        _write(f"{rootfs}/opt/stage2/{app.name}/manifest", _json(_image(pod, app)))
+        found = effective_app(apps[app.name], ImageManifest.parse(_image(pod, app)))
+        _write(
+            f"{rootfs}/rkt/env/{app.name}", "".join(f"{k}={v}\n" for k, v in _environment(pod, found, app).items())
+        )
+    if resolv_conf(pod):
+        _write(f"{rootfs}/etc/rkt-resolv.conf", resolv_conf(pod), 0o644)
+    if pod.hosts:
+        lines = [f"{address}\t{' '.join(names)}\n" for address, names in pod.hosts]
+        _write(f"{rootfs}/etc/rkt-hosts", "".join(lines), 0o644)
+
+
+def pod_manifest(pod: PodSetup) -> dict[str, Any]:
+    """Reified, each app's ``app`` as it is to run, whether the pod or the image says so."""
+    value = pod.manifest.to_json()
+    setups = {each.name: each for each in pod.apps}
+    for app, document in zip(pod.manifest.apps, value["apps"], strict=True):
+        setup = setups[app.name]
+        found = effective_app(app, ImageManifest.parse(_image(pod, setup)))
+        environment = [{"name": k, "value": v} for k, v in _environment(pod, found, setup).items()]
+        document["app"] = {**found.to_json(), "environment": environment}
+        document["mounts"] = [{"volume": each.volume, "path": each.path} for each in setup.mounts]
+    ports = [_port(pod, port) for one in pod.attachments for port in one.ports]
+    if ports:
+        value["ports"] = ports
+    return value
+
+
+def _port(pod: PodSetup, port: PortMapping) -> dict[str, Any]:
+    """One that is published: by the name that an app gives it, else with a name of ours."""
+    host = {"hostPort": port.host_port, **({"hostIP": port.host_ip} if port.host_ip else {})}
+    setups = {each.name: each for each in pod.apps}
+    for app in pod.manifest.apps:
+        found = effective_app(app, ImageManifest.parse(_image(pod, setups[app.name])))
+        for known in found.ports:
+            if (known.port, known.protocol) == (port.pod_port, port.protocol):
+                return {"name": known.name, **host}
+    name = f"port-{port.host_port}-{port.protocol}"
+    inside = {"name": name, "protocol": port.protocol, "port": port.pod_port, "count": 1, "socketActivated": False}
+    return {"name": name, **host, "podPort": inside}
+
+
+def resolv_conf(pod: PodSetup) -> str:
+    """Empty: stage1 does as it thinks best."""
+    dns = pod.dns or {}
+    lines = [f"nameserver {server}\n" for server in dns.get("nameservers", ())]
+    for word, key in (("search", "search"), ("options", "options")):
+        if dns.get(key):
+            lines.append(f"{word} {' '.join(dns[key])}\n")
+    return "".join(lines)
+
+
+def network_names(pod: PodSetup) -> tuple[str, ...]:
+    """As ``--net`` has them. Empty: the host's network."""
+    if not pod.attachments:
+        return ()
+    return tuple(one.network for one in pod.attachments if one.interface != "lo") or ("none",)
+
+
+def networks(pod: PodSetup) -> dict[str, Mapping[str, Any]]:
+    """Those whose configurations are CNI's, by name. Others' names are for stage1 to know."""
+    return {
+        one.network: {**one.config, "name": one.network}
+        for one in pod.attachments
+        if one.interface != "lo" and ("type" in one.config or "plugins" in one.config)
+    }
+
+
+def tree_id(image: str) -> str:
+    """As rkt names trees: of the image's ID, and a name of one directory."""
+    return "deps-" + image
+
+
+def _environment(pod: PodSetup, app: App, setup: AppSetup) -> dict[str, str]:
+    found = {**{each.name: each.value for each in app.environment}, **dict(setup.environment)}
+    if pod.attachments:
+        # Kurma serves it in the host's network alone, for pods that join theirs themselves.
+        found.pop(METADATA, None)
+    return found
+
+
+def _image(pod: PodSetup, app: AppSetup) -> Any:
+    """The app's own image manifest."""
+    named = next(each.image.id for each in pod.manifest.apps if each.name == app.name)
+    return pod.images[str(named) if str(named) in pod.images else app.layers[0].id]
+
+
+def _json(value: object) -> str:
+    return json.dumps(value) + "\n"
+
+
+def _write(path: str, text: str, mode: int = _PLAIN) -> None:
+    os.makedirs(os.path.dirname(path), _DIRECTORY, exist_ok=True)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    with open(fd, "w", encoding="utf-8") as stream:
+        stream.write(text)

@@ -1,0 +1,318 @@
+"""Pods under a stage1 image, as stage0 (Z1 to Z8)."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import signal
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from kurma_core.errors import HostError, StagerError
+from kurma_core.linux import mounts, process
+from kurma_core.linux.cgroups import CgroupTree
+from kurma_core.linux.files import replace_file
+from kurma_stager_rkt import contents, entrypoints, removal, roots, settings, stage1
+from kurma_stager_rkt.arguments import RunWishes, run_arguments
+from kurma_stager_rkt.places import PREPARED, RUN, Places
+from kurma_stager_rkt.podpid import pod_pid
+from kurma_stager_rkt.records import Note, app_statuses
+from kurma_stager_rkt.running import RunningStage1
+
+if TYPE_CHECKING:
+    from kurma_core.hookspecs import DriverContext, HostTree, PodSetup, RunningStager, Stdio
+    from kurma_core.models import AppStatus
+
+_LOCK_FD = 3
+#: Seconds that a ``stop`` entrypoint may take; and stage1, once it was told to stop by force.
+_STOP_PATIENCE, _FORCE_PATIENCE = 20.0, 2.0
+#: Seconds until what holds a pod's lock, though it was killed, is given up.
+_KILL_PATIENCE = 5.0
+
+
+class Stage1Stager:
+    """Implements :class:`kurma_core.hookspecs.Stager`, and ``StagerOfRemains``."""
+
+    joins_networks = True
+    ends_with_exit_code = True
+    default_hostname = "rkt-{uuid}"
+
+    def __init__(self, name: str, locator: str, context: DriverContext) -> None:
+        self.name = name
+        self._locator = locator
+        self._context = context
+        self._places = Places(f"{context.state_dir}/pods")
+        #: What was verified when the pod was prepared, just before it is started.
+        self._trees: dict[str, HostTree] = {}
+
+    # -- its start --
+
+    def prepare(self, pod: PodSetup) -> None:
+        tree = self._context.host_image(self._locator)
+        note, wishes = self._decided(pod, tree)
+        run_arguments(note.stage1, wishes, self._context.note)
+        self._check(pod)
+        os.makedirs(f"{pod.directory}/stager", mode=0o700, exist_ok=True)
+        self.discard(pod.directory)
+        replace_file(f"{pod.directory}/stager/remains", f"{self.name}\n".encode())
+        replace_file(f"{pod.directory}/stager/output", b"")
+        note.write(pod.directory)
+        try:
+            place = self._places.make(pod.uuid)
+            try:
+                contents.write_pod(place.path, pod, tree)
+                place.move(PREPARED)
+            finally:
+                place.close()
+        except OSError as error:
+            raise self._host_error("prepare the pod", pod.uuid, error) from None
+        self._trees[pod.uuid] = tree
+
+    def _decided(self, pod: PodSetup, tree: HostTree) -> tuple[Note, RunWishes]:
+        said = settings.read(self.name, {**self._context.config, **pod.config})
+        image = stage1.read(self.name, tree.manifest)
+        local = said.local_config or (contents.LOCAL_CONFIG if contents.networks(pod) else "")
+        note = Note(pod.cgroup, tree.id, tree.path, image, debug=said.debug, local_config=local)
+        return note, RunWishes(
+            uuid=pod.uuid,
+            apps=len(pod.apps),
+            networks=contents.network_names(pod),
+            debug=said.debug,
+            interactive=any(app.interactive for app in pod.apps),
+            local_config=os.path.join(self._places.path(RUN, pod.uuid), local) if local else "",
+            hostname=pod.hostname,
+            resolv="stage0" if contents.resolv_conf(pod) else "default",
+            hosts="stage0" if pod.hosts else "default",
+            lifted=said.lift,
+            ipc=said.ipc,
+            metadata=pod.metadata_url is not None and bool(pod.attachments),
+        )
+
+    def _check(self, pod: PodSetup) -> None:
+        """:raises StagerError: the pod asks for something that no stage1 does, and is not to be run without."""
+        if pod.keep:
+            raise StagerError(
+                f"stager {self.name}: pods without apps are not run under stage1 images",
+                hint="name apps in the pod's file, or use another --stager",
+            )
+        if any(plan.traffic for plan in (pod.pod_plan, *pod.plans.values())):
+            raise StagerError(
+                f"stager {self.name}: a pod whose network its stage1 makes cannot be held to limits of traffic",
+                hint="leave these isolators out, or use another --stager",
+            )
+        for one in pod.attachments:
+            if one.request.ips or one.request.mac or one.request.interface:
+                self._context.note(f"network {one.network}: its stage1 is not told of addresses and interfaces")
+
+    def start(self, pod: PodSetup, stdio: Stdio) -> RunningStage1:
+        tree = self._trees.pop(pod.uuid, None) or self._context.host_image(self._locator)
+        note, wishes = self._decided(pod, tree)
+        storage = settings.read(self.name, {**self._context.config, **pod.config}).storage
+        try:
+            place = self._places.take(pod.uuid)
+        except OSError as error:
+            raise self._host_error("start the pod", pod.uuid, error) from None
+        if place is None or place.state != PREPARED:
+            raise StagerError(f"stager {self.name}: pod {pod.uuid} is not prepared in {self._places.root}")
+        try:
+            place.move(RUN)
+            roots.make_stage1(place.path, tree.id, tree.path, storage)
+            contents.write_rootfs(f"{place.path}/{contents.ROOTFS}", pod)
+            for app in pod.apps:
+                roots.make_app(place.path, pod, app.name, storage)
+            with _Output(pod.directory, stdio) as fds:
+                started = entrypoints.begin(
+                    self._context.start_program,
+                    note,
+                    place.path,
+                    "run",
+                    run_arguments(note.stage1, wishes),
+                    fds={**fds, _LOCK_FD: place.fd},
+                    environment={"RKT_LOCK_FD": str(_LOCK_FD)},
+                    cgroup=pod.cgroup,
+                )
+        except OSError as error:
+            raise self._host_error("start the pod", pod.uuid, error) from None
+        finally:
+            # From here on the lock is stage1's alone: it is free once that has ended.
+            place.close()
+        return RunningStage1(started.identity, started.pidfd, place.path, note.stage1.version, tree.id)
+
+    def attach_to(self, directory: str, identity: Mapping[str, Any]) -> RunningStage1 | None:
+        try:
+            known = process.ProcessIdentity.from_json(dict(identity))
+            version, image = int(identity["interface"]), str(identity["image"])
+        except (ValueError, KeyError, TypeError):
+            return None
+        fd = known.open()
+        return None if fd is None else RunningStage1(known, fd, self._run(directory), version, image)
+
+    # -- while it runs --
+
+    def status(self, directory: str, running: RunningStager | None) -> Mapping[str, AppStatus]:
+        uuid = os.path.basename(directory)
+        state = self._places.find(uuid)
+        if state is None:
+            return {}
+        return app_statuses(self._places.path(state, uuid), alive=running is not None and running.alive())
+
+    def call(
+        self,
+        directory: str,
+        running: RunningStager,
+        verb: str,
+        arguments: tuple[str, ...],
+        stdio: Stdio,
+        document: bytes | None = None,
+    ) -> int:
+        note = self._note(directory)
+        if verb != "run":
+            raise StagerError(f"stager {self.name}: a stage1 cannot be asked for {verb}")
+        place = self._run(directory)
+        pid = pod_pid(place)
+        if pid is None:
+            raise StagerError(f"stager {self.name}: the pod has no process that could be entered")
+        (app,) = arguments
+        command = self._command(json.loads(document or b"{}"), place, app)
+        words = (f"--pid={pid}", f"--appname={app}", "--", *command)
+        started = entrypoints.begin(
+            self._context.start_program,
+            note,
+            place,
+            "enter",
+            words,
+            fds=entrypoints.descriptors(stdio),
+            cgroup=note.cgroup,
+        )
+        code = entrypoints.finish(started, signals=stdio.signals)
+        assert code is not None
+        return code
+
+    def _command(self, document: Mapping[str, Any], place: str, app: str) -> tuple[str, ...]:
+        """What the ``enter`` entrypoint can be told: a command, that is run as the app is.
+
+        :raises StagerError: more than that is asked for.
+        """
+        with open(f"{place}/pod", "rb") as stream:
+            found = next(each["app"] for each in json.load(stream)["apps"] if each["name"] == app)
+        for key, value in document.items():
+            if key in ("exec", "tty") or not value or value == found.get(key):
+                continue
+            raise StagerError(
+                f"stager {self.name}: a stage1 enters an app as the app itself: it cannot be told of {key}",
+                hint="enter without that, and let the command do it",
+            )
+        return tuple(document.get("exec") or ("/bin/sh",))
+
+    def stop(self, directory: str, running: RunningStager, *, force: bool) -> None:
+        note = Note.read(directory)
+        uuid = os.path.basename(directory)
+        asked = note is not None and "stop" in note.stage1.entrypoints and self._asked_to_stop(note, uuid, force)
+        if asked and (not force or process.wait_pidfd(running.fileno(), _FORCE_PATIENCE)):
+            return
+        running.signal(signal.SIGKILL if force else signal.SIGTERM)
+
+    def _asked_to_stop(self, note: Note, uuid: str, force: bool) -> bool:
+        """By its entrypoint; whether that has done it. If not, signals will."""
+        null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+        words = ("--force", uuid) if force else (uuid,)
+        try:
+            started = entrypoints.begin(
+                self._context.start_program,
+                note,
+                self._places.path(RUN, uuid),
+                "stop",
+                words,
+                fds={0: null, 1: null, 2: null},
+                cgroup=note.cgroup,
+            )
+            code = entrypoints.finish(started, _STOP_PATIENCE)
+        except (StagerError, HostError) as error:
+            self._context.note(f"stager {self.name}: {error.message}")
+            return False
+        finally:
+            os.close(null)
+        if code != 0:
+            how = f"did not end within {_STOP_PATIENCE:g} s" if code is None else f"ended with status {code}"
+            self._context.note(f"stager {self.name}: its stop entrypoint {how}: signals are sent")
+        return code == 0
+
+    # -- its end --
+
+    def cleanup(self, directory: str, cgroup: str) -> None:
+        uuid = os.path.basename(directory)
+        CgroupTree(cgroup).kill()
+        self._end_strays(uuid)
+        state = self._places.find(uuid)
+        if state is not None:
+            mounts.unmount_below(self._places.path(state, uuid))
+
+    def _end_strays(self, uuid: str) -> None:
+        """What stage1 has taken out of the pod's cgroup, and holds its lock still."""
+        deadline = time.monotonic() + _KILL_PATIENCE
+        while self._places.held(uuid):
+            pid = pod_pid(self._places.path(RUN, uuid))
+            if pid is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            if time.monotonic() > deadline:
+                raise OSError(errno.EBUSY, "a process outside of the pod's cgroup holds its lock", self._run(uuid))
+            time.sleep(0.01)
+
+    def discard(self, directory: str) -> tuple[str, ...]:
+        """See :class:`kurma_core.hookspecs.StagerOfRemains`."""
+        place = self._places.take(os.path.basename(directory))
+        notes: tuple[str, ...] = ()
+        if place is not None:
+            try:
+                notes = tuple(removal.remove(self._context.start_program, place, Note.read(directory)))
+            finally:
+                place.close()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{directory}/stager/remains")
+        return notes
+
+    # -- helpers --
+
+    def _run(self, directory: str) -> str:
+        return self._places.path(RUN, os.path.basename(directory))
+
+    def _note(self, directory: str) -> Note:
+        note = Note.read(directory)
+        if note is None:
+            raise StagerError(f"stager {self.name}: the record of the pod's stage1 is gone or damaged")
+        return note
+
+    def _host_error(self, what: str, uuid: str, error: OSError) -> HostError:
+        return HostError(
+            f"stager {self.name}: cannot {what}: {error.filename or ''}: {error.strerror or error}",
+            errno=error.errno,
+            path=error.filename,
+            pod=uuid,
+        )
+
+
+class _Output:
+    """Descriptors 0, 1 and 2 of stage1, for a ``with`` statement: the caller's; what nobody would see, because
+    the pod is nobody's foreground, goes to a file that ``kurma logs`` reads."""
+
+    def __init__(self, directory: str, stdio: Stdio) -> None:
+        self._path = f"{directory}/stager/output"
+        self._fds = entrypoints.descriptors(stdio)
+        self._file = -1
+
+    def __enter__(self) -> dict[int, int]:
+        null = os.stat("/dev/null")
+        if any(os.path.samestat(os.fstat(self._fds[number]), null) for number in (1, 2)):
+            self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        for number in (1, 2):
+            if self._file >= 0 and os.path.samestat(os.fstat(self._fds[number]), null):
+                self._fds[number] = self._file
+        return self._fds
+
+    def __exit__(self, *_: object) -> None:
+        if self._file >= 0:
+            os.close(self._file)

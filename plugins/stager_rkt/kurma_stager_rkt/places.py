@@ -1,0 +1,142 @@
+"""Where pods are on disk, and what that says of them: directories, locks and renames as rkt has them (Z2).
+
+A pod's state is the directory that it is in, and whether somebody holds its lock:
+
+=================  =====================  ==================================
+directory          locked                 free
+=================  =====================  ==================================
+``embryo``         being made             its maker has died
+``prepare``        preparing              aborted
+``prepared``                              prepared
+``run``            running                exited
+``exited-garbage`` being removed          exited, and marked to be removed
+``garbage``        being removed          never run, marked to be removed
+=================  =====================  ==================================
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+
+from kurma_core.linux.beneath import remove_tree
+
+EMBRYO, PREPARE, PREPARED, RUN = "embryo", "prepare", "prepared", "run"
+EXITED_GARBAGE, GARBAGE = "exited-garbage", "garbage"
+STATES = (EMBRYO, PREPARE, PREPARED, RUN, EXITED_GARBAGE, GARBAGE)
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class PodPlace:
+    """One pod's directory, locked by this process until :meth:`close`: also by whoever inherits :attr:`fd`."""
+
+    def __init__(self, places: Places, uuid: str, state: str, fd: int) -> None:
+        self._places = places
+        self.uuid = uuid
+        self.state = state
+        self.fd = fd
+
+    @property
+    def path(self) -> str:
+        return self._places.path(self.state, self.uuid)
+
+    def move(self, state: str) -> None:
+        """To another state, on disk once this returns."""
+        old, self.state = self.path, state
+        try:
+            os.rename(old, self.path)
+        except OSError:
+            self.state = os.path.basename(os.path.dirname(old))
+            raise
+        for directory in (os.path.dirname(self.path), os.path.dirname(old)):
+            _sync(directory)
+
+    def remove(self) -> None:
+        """Its directory, all of it. :raises OSError: something is mounted below."""
+        parent = os.open(os.path.dirname(self.path), _DIRECTORY)
+        try:
+            remove_tree(parent, self.uuid)
+        finally:
+            os.close(parent)
+
+    def close(self) -> None:
+        """The lock goes with the last process that has inherited it."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+class Places:
+    """:param root: ``…/pods``; made when the first pod is."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+
+    def path(self, state: str, uuid: str) -> str:
+        return f"{self.root}/{state}/{uuid}"
+
+    def find(self, uuid: str) -> str | None:
+        """The state that the pod is in, or None: it is in none. It may change at any moment."""
+        return next((state for state in STATES if os.path.isdir(self.path(state, uuid))), None)
+
+    def make(self, uuid: str) -> PodPlace:
+        """A pod's directory: an embryo first, which is nobody's business, until it is locked; then ``prepare``.
+
+        :raises OSError: it cannot be made.
+        """
+        for state in STATES:
+            os.makedirs(f"{self.root}/{state}", 0o700, exist_ok=True)
+        os.mkdir(self.path(EMBRYO, uuid), 0o750)
+        place = self._locked(uuid, EMBRYO)
+        try:
+            place.move(PREPARE)
+        except BaseException:
+            place.close()
+            raise
+        return place
+
+    def take(self, uuid: str) -> PodPlace | None:
+        """The pod's directory, wherever it is, locked. None: there is none.
+
+        :raises BlockingIOError: somebody else holds the lock.
+        """
+        for _ in range(16):
+            state = self.find(uuid)
+            if state is None:
+                return None
+            try:
+                place = self._locked(uuid, state)
+            except FileNotFoundError:
+                continue  # moved meanwhile
+            if os.path.isdir(place.path) and os.path.samestat(os.fstat(place.fd), os.stat(place.path)):
+                return place
+            place.close()
+        raise OSError(errno.EBUSY, "it is moved about", self.root)
+
+    def held(self, uuid: str) -> bool:
+        """Whether somebody holds the pod's lock."""
+        try:
+            place = self.take(uuid)
+        except BlockingIOError:
+            return True
+        if place is not None:
+            place.close()
+        return False
+
+    def _locked(self, uuid: str, state: str) -> PodPlace:
+        fd = os.open(self.path(state, uuid), _DIRECTORY)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException:
+            os.close(fd)
+            raise
+        return PodPlace(self, uuid, state, fd)
+
+
+def _sync(directory: str) -> None:
+    fd = os.open(directory, _DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

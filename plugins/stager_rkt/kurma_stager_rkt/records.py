@@ -1,0 +1,139 @@
+"""What this driver writes down of a pod beside Kurma's records, and what stage1 leaves of its apps."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import time
+from collections.abc import Iterator
+
+from kurma_core.linux.beneath import open_beneath
+from kurma_core.linux.files import replace_file
+from kurma_core.models import AppStatus
+from kurma_core.value import frozen
+from kurma_stager_rkt.stage1 import Stage1
+
+#: Bytes of a status file: more is nonsense.
+_LIMIT = 32
+_OPEN = os.O_RDONLY | os.O_NONBLOCK
+_DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+@frozen
+class Note:
+    """``stager/stage1.json`` in Kurma's directory of the pod: what entrypoints are called with later.
+
+    :param cgroup: the pod's. :param image: stage1's ID; ``path`` its tree in the store.
+    :param local_config: relative to the pod's directory, which moves; or the admin's, absolute; empty: rkt's own.
+    """
+
+    cgroup: str
+    image: str
+    path: str
+    stage1: Stage1
+    debug: bool = False
+    local_config: str = ""
+
+    def write(self, directory: str) -> None:
+        value = {
+            "version": 1,
+            "cgroup": self.cgroup,
+            "image": self.image,
+            "path": self.path,
+            "name": self.stage1.name,
+            "interface": self.stage1.version,
+            "entrypoints": dict(self.stage1.entrypoints),
+            "debug": self.debug,
+            "localConfig": self.local_config,
+        }
+        replace_file(f"{directory}/stager/stage1.json", json.dumps(value).encode())
+
+    @classmethod
+    def read(cls, directory: str) -> Note | None:
+        """None: the pod was never prepared, or the record is damaged."""
+        try:
+            with open(f"{directory}/stager/stage1.json", "rb") as stream:
+                value = json.load(stream)
+            return cls(
+                cgroup=str(value["cgroup"]),
+                image=str(value["image"]),
+                path=str(value["path"]),
+                stage1=Stage1(str(value["name"]), int(value["interface"]), dict(value["entrypoints"])),
+                debug=bool(value["debug"]),
+                local_config=str(value["localConfig"]),
+            )
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+
+def app_statuses(place: str, *, alive: bool) -> dict[str, AppStatus]:
+    """Of each app of the pod: ended where ``rkt/status`` has its exit code, also in an overlay's upper side (Z5).
+
+    :param alive: stage1 runs, and so do apps of which nothing else is said.
+    """
+    try:
+        names = sorted(os.listdir(f"{place}/appsinfo"))
+    except OSError:
+        return {}
+    started = _stamp(f"{place}/pid") or _stamp(f"{place}/ppid")
+    found = {}
+    for name in names:
+        code, when = _exit_code(place, name)
+        if code is not None:
+            found[name] = AppStatus(
+                name,
+                exited=True,
+                exit_code=code,
+                reason="exited",
+                started_at=started,
+                finished_at=when,
+                instance=1,
+            )
+        elif started is not None and alive:
+            found[name] = AppStatus(name, started_at=started, instance=1)
+        else:
+            found[name] = AppStatus(name)
+    return found
+
+
+def _exit_code(place: str, app: str) -> tuple[int | None, str | None]:
+    """Untrusted: what a stage1 that shares its root with apps has there may be theirs."""
+    for root in _roots(place):
+        try:
+            top = os.open(root, _DIRECTORY)
+        except OSError:
+            continue
+        try:
+            fd = open_beneath(top, f"rkt/status/{app}", _OPEN)
+        except OSError:
+            continue
+        finally:
+            os.close(top)
+        with open(fd, "rb") as stream:
+            status = os.fstat(fd)
+            text = stream.read(_LIMIT).strip() if stat.S_ISREG(status.st_mode) else b""
+        if text.isdigit() and int(text) <= 255:
+            return int(text), _time(status.st_mtime)
+    return None, None
+
+
+def _roots(place: str) -> Iterator[str]:
+    yield f"{place}/stage1/rootfs"
+    try:
+        trees = os.listdir(f"{place}/overlay")
+    except OSError:
+        return
+    for tree in trees:
+        yield f"{place}/overlay/{tree}/upper"
+
+
+def _stamp(path: str) -> str | None:
+    try:
+        return _time(os.lstat(path).st_mtime)
+    except OSError:
+        return None
+
+
+def _time(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))

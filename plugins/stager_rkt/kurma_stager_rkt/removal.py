@@ -1,0 +1,78 @@
+"""What is left of a pod, and its end: marked, its ``gc`` entrypoint run, unmounted, deleted (Z6)."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from kurma_core.errors import KurmaError
+from kurma_core.linux import mounts
+from kurma_stager_rkt import entrypoints, roots
+from kurma_stager_rkt.places import EXITED_GARBAGE, GARBAGE, RUN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kurma_stager_rkt.places import PodPlace
+    from kurma_stager_rkt.records import Note
+
+#: Seconds that a ``gc`` entrypoint may take.
+_PATIENCE = 30.0
+#: Bytes of what it prints that are told.
+_TOLD = 400
+
+
+def remove(start: entrypoints.Start, place: PodPlace, note: Note | None) -> Iterator[str]:
+    """Removes a pod that does not run, and whose lock is ours; what the user should know. Repeatable.
+
+    :raises OSError: something is left; its directory says that it is to be removed.
+    """
+    ran = place.state in (RUN, EXITED_GARBAGE)
+    if ran:
+        if place.state == RUN:
+            place.move(EXITED_GARBAGE)
+        yield from _call(start, place, note)
+    mounts.unmount_below(place.path)
+    if not ran and place.state != GARBAGE:
+        place.move(GARBAGE)
+    place.remove()
+
+
+def _call(start: entrypoints.Start, place: PodPlace, note: Note | None) -> Iterator[str]:
+    """Whatever goes wrong with the entrypoint is told, and hinders nothing."""
+    if note is None:
+        yield "its gc entrypoint was not run: its record is gone"
+        return
+    if "gc" not in note.stage1.entrypoints:
+        yield f"stage1 image {note.stage1.name} has no gc entrypoint: what else it has made may be left"
+        return
+    output = os.memfd_create("gc", os.MFD_CLOEXEC)
+    try:
+        roots.show_stage1_again(place.path, note.image, note.path)
+        started = entrypoints.begin(
+            start, note, place.path, "gc", gc_arguments(note, place.uuid, place.path), fds={1: output, 2: output}
+        )
+        code = entrypoints.finish(started, _PATIENCE)
+        if code != 0:
+            how = f"did not end within {_PATIENCE:g} s" if code is None else f"ended with status {code}"
+            yield f"its gc entrypoint {how}{_said(output)}"
+    except (KurmaError, OSError) as error:
+        why = error.message if isinstance(error, KurmaError) else f"{error.filename or ''}: {error.strerror}"
+        yield f"its gc entrypoint was not run: {why}"
+    finally:
+        os.close(output)
+
+
+def gc_arguments(note: Note, uuid: str, place: str) -> tuple[str, ...]:
+    """:param place: the pod's directory, as it is called now."""
+    found = ["--debug"] if note.debug else []
+    if note.local_config and note.stage1.version >= 5:
+        found.append(f"--local-config={os.path.join(place, note.local_config)}")
+    return (*found, uuid)
+
+
+def _said(output: int) -> str:
+    size = os.lseek(output, 0, os.SEEK_END)
+    text = os.pread(output, _TOLD, max(0, size - _TOLD)).decode("utf-8", "replace")
+    lines = " / ".join(line.strip() for line in text.splitlines() if line.strip())
+    return f": {lines}" if lines else ""

@@ -1,0 +1,93 @@
+"""The root file systems of stage1 and of its apps: overlays where they work, else copies (Z2).
+
+They are mounted in the host's mount namespace, where the entrypoints run and where other programs look; their
+writable sides are below the pod's ``overlay``, as in rkt's pods, and are there still once nothing is mounted.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from kurma_core.linux import mounts, overlay, tree
+from kurma_core.linux.beneath import remove_tree
+from kurma_stager_rkt.contents import ROOTFS, tree_id
+
+if TYPE_CHECKING:
+    from kurma_core.hookspecs import PodSetup
+
+STORAGES = ("", "overlay", "copy")
+#: What a kernel says that has no overlay for these directories.
+_NO_OVERLAY = (errno.EINVAL, errno.ENODEV, errno.EOPNOTSUPP, errno.EPERM, errno.E2BIG)
+
+
+class _Layer:
+    """A directory to copy, as :func:`kurma_core.linux.tree.merge` wants it."""
+
+    root, filter, removed, opaque, implied = "", None, (), (), ()
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+
+def make_stage1(place: str, image: str, path: str, storage: str) -> bool:
+    """:param image: its ID. :param path: its tree. :returns: whether it is an overlay."""
+    return _make(f"{place}/{ROOTFS}", [path], f"{place}/overlay/{tree_id(image)}", "", storage)
+
+
+def make_app(place: str, pod: PodSetup, app: str, storage: str) -> None:
+    """:raises OSError: the app's root cannot be made."""
+    layers = next(each.layers for each in pod.apps if each.name == app)
+    side = f"{place}/overlay/{tree_id(layers[0].id)}"
+    _make(f"{place}/{ROOTFS}/opt/stage2/{app}/rootfs", [one.path for one in layers], side, app, storage)
+
+
+def show_stage1_again(place: str, image: str, path: str) -> None:
+    """For a pod that has ended: its stage1 with all that it has written, if that was an overlay."""
+    side = f"{place}/overlay/{tree_id(image)}"
+    if not os.path.isdir(f"{side}/upper") or mounts.mounts_at_or_below(f"{place}/{ROOTFS}"):
+        return
+    _mount(f"{place}/{ROOTFS}", [path], f"{side}/upper", f"{side}/work")
+
+
+def _make(target: str, layers: Sequence[str], side: str, name: str, storage: str) -> bool:
+    if storage != "copy":
+        upper, work = (os.path.join(f"{side}/{kind}", name) for kind in ("upper", "work"))
+        for directory in (upper, work):
+            os.makedirs(directory, 0o755, exist_ok=True)
+        _look_alike(layers[0], upper)
+        try:
+            _mount(target, list(layers), upper, work)
+            return True
+        except OSError as error:
+            if storage == "overlay" or error.errno not in _NO_OVERLAY:
+                raise
+            os.rmdir(upper)
+    _copy(target, reversed(layers))
+    return False
+
+
+def _mount(target: str, layers: list[str], upper: str, work: str) -> None:
+    parent = os.open(os.path.dirname(work), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        remove_tree(parent, os.path.basename(work))  # a volatile one is used once
+    finally:
+        os.close(parent)
+    os.mkdir(work, 0o700)
+    mount = overlay.mount_overlay(layers, upper, work)
+    try:
+        mounts.move_mount_to(mount, target)
+    finally:
+        os.close(mount)
+
+
+def _copy(target: str, paths: Iterable[str]) -> None:
+    tree.merge(target, cast("Any", [_Layer(path) for path in paths]), copy=True)
+
+
+def _look_alike(source: str, target: str) -> None:
+    status = os.stat(source)
+    os.chown(target, status.st_uid, status.st_gid)
+    os.chmod(target, status.st_mode & 0o7777)

@@ -1,0 +1,53 @@
+"""What an admin says of stage1 images: options of the plugin, or of one stager's section (Z4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kurma_core.errors import StagerError
+from kurma_core.hookspecs import Option
+from kurma_core.value import frozen
+from kurma_stager_rkt.arguments import IPC, LIFTED
+from kurma_stager_rkt.roots import STORAGES
+
+OPTIONS = (
+    Option("debug", bool, False, "have stage1 tell what it does"),
+    Option("lift", list, [], "restrictions that stage1 does not put on apps: capabilities, paths, seccomp"),
+    Option("ipc", str, "", "IPC namespace of pods: auto, private or parent; empty: as stage1 thinks best"),
+    Option(
+        "localConfig", str, "", "directory with stage1's configuration (net.d); empty: of Kurma's CNI networks"
+    ),
+    Option("storage", str, "", "how roots are made: overlay or copy; empty: overlay where it works"),
+)
+
+
+@frozen
+class Settings:
+    debug: bool
+    lift: tuple[str, ...]
+    ipc: str
+    local_config: str
+    storage: str
+
+
+def read(stager: str, config: Mapping[str, Any]) -> Settings:
+    """:raises StagerError: a key that there is not, or a value that means nothing."""
+    known = {option.name: option for option in OPTIONS}
+    for key, value in config.items():
+        if key not in known:
+            raise StagerError(
+                f"stager {stager}: its configuration has {key!r:.80}, which means nothing to stage1 images",
+                hint="known: " + ", ".join(known),
+            )
+        if type(value) is not known[key].type:
+            raise StagerError(f"stager {stager}: {key} in its configuration is {value!r:.80}: {known[key].help}")
+    values = {name: config.get(name, option.default) for name, option in known.items()}
+    lift, path = values["lift"], values["localConfig"]
+    wrong = [one for one in lift if one not in LIFTED]
+    right = not wrong and values["ipc"] in IPC and values["storage"] in STORAGES
+    if not right or (path and not path.startswith("/")):
+        key = "lift" if wrong else "ipc" if values["ipc"] not in IPC else "storage"
+        key = key if not right else "localConfig"
+        raise StagerError(f"stager {stager}: {key} in its configuration is {values[key]!r:.80}: {known[key].help}")
+    return Settings(values["debug"], tuple(lift), values["ipc"], path, values["storage"])

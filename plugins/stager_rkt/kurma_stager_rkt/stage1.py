@@ -1,0 +1,70 @@
+"""A stage1 image: which entrypoints its annotations name, and which version of the interface it keeps to (Z1)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from kurma_core.errors import StagerError
+from kurma_core.value import frozen
+
+if TYPE_CHECKING:
+    from kurma_core.appc.image import ImageManifest
+
+PREFIX = "coreos.com/rkt/stage1/"
+ENTRYPOINTS = ("run", "enter", "gc", "stop", "attach", "app/add", "app/rm", "app/start", "app/stop")
+#: The latest version that is known of. What came with each stands in ``arguments``.
+LATEST = 6
+#: From here on a pod is told to be ready by ``rkt/supervisor-status``; before, by its pid file.
+READINESS = 5
+
+
+@frozen
+class Stage1:
+    """:param entrypoints: path in the image, absolute, by the name of the entrypoint (``run``, ``app/add``)."""
+
+    name: str
+    version: int
+    entrypoints: Mapping[str, str]
+
+    @property
+    def mutable(self) -> bool:
+        """Whether apps may come and go in its pods."""
+        return self.version >= 5 and all(
+            f"app/{verb}" in self.entrypoints for verb in ("add", "rm", "start", "stop")
+        )
+
+
+def read(stager: str, manifest: ImageManifest) -> Stage1:
+    """:param stager: its name, for messages.
+    :raises StagerError: it is no stage1 image, or of a version that is not known.
+    """
+    found = {}
+    for name in ENTRYPOINTS:
+        path = manifest.annotation(PREFIX + name)
+        if path is None:
+            continue
+        if not path.startswith("/") or "\0" in path or ".." in path.split("/"):
+            raise StagerError(
+                f"stager {stager}: image {manifest.name} is no stage1 image: its annotation {PREFIX}{name} is "
+                f"{path!r:.80}, which is no absolute path"
+            )
+        found[name] = path
+    if "run" not in found:
+        raise StagerError(
+            f"stager {stager}: image {manifest.name} is no stage1 image: it has no annotation {PREFIX}run",
+            hint="an image of the Kurma Stager Specification needs no driver: `stagers: {NAME: {image: …}}`",
+        )
+    return Stage1(str(manifest.name), _version(stager, manifest), found)
+
+
+def _version(stager: str, manifest: ImageManifest) -> int:
+    text = manifest.annotation(PREFIX + "interface-version")
+    if text is None:
+        return 1
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= LATEST:
+        raise StagerError(
+            f"stager {stager}: image {manifest.name} keeps to version {text!r:.20} of the stage1 interface; "
+            f"those from 1 to {LATEST} are known"
+        )
+    return int(text)

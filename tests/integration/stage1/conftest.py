@@ -1,0 +1,163 @@
+"""Pods under stage1 images that are made here: one that notes how it is called, and what a test adds to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.cli.conftest import Command
+from tests.integration.pods.support import archive, busybox_root, image_id
+
+PREFIX = "coreos.com/rkt/stage1/"
+#: The entrypoints of every version.
+BASIC = ("run", "enter", "gc", "stop")
+OF_APPS = ("app/add", "app/rm", "app/start", "app/stop", "attach")
+
+#: What each entrypoint notes of itself: it runs on the host's root, whose programs it may use.
+RECORDER = r"""#!/bin/sh
+out={record}/{name}.$$; mkdir -p "$out"
+for word; do printf '%s\n' "$word"; done > "$out/argv"
+printf '%s' "$0" > "$out/program"
+tr '\0' '\n' < /proc/$$/environ > "$out/environ"
+(find /proc/$$/fd -mindepth 1 -printf '%f %l\n' > "$out/fds")
+pwd > "$out/cwd"
+find . -print > "$out/tree" 2>/dev/null
+if flock -n . true; then echo free; else echo held; fi > "$out/lock"
+echo "$PPID" > "$out/parent"
+touch "$out/done"
+"""
+
+
+class Recorded:
+    """What one call of an entrypoint noted."""
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+
+    def __getattr__(self, name: str) -> str:
+        return (self._place / name).read_text()
+
+    @property
+    def words(self) -> list[str]:
+        return self.argv.splitlines()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return dict(line.split("=", 1) for line in self.environ.splitlines())
+
+    @property
+    def descriptors(self) -> dict[str, str]:
+        return dict(line.split(" ", 1) for line in self.fds.splitlines())
+
+    @property
+    def files(self) -> set[str]:
+        return {line.removeprefix("./") for line in self.tree.splitlines()}
+
+
+class Stage1Image:
+    """A stage1 image, and what its entrypoints have noted."""
+
+    def __init__(self, path: str, record: Path) -> None:
+        self.path = path
+        self.stager = f"rkt:{path}"
+        self._record = record
+
+    def calls(self, entrypoint: str) -> list[Recorded]:
+        """What the calls of that entrypoint noted, the first one first."""
+        found = [
+            each for each in self._record.glob(f"{entrypoint.replace('/', '-')}.*") if (each / "done").exists()
+        ]
+        return [Recorded(each) for each in sorted(found, key=lambda each: (each / "done").stat().st_mtime_ns)]
+
+    def call(self, entrypoint: str) -> Recorded:
+        (found,) = self.calls(entrypoint)
+        return found
+
+
+class Stage1Command(Command):
+    """``kurma`` on a state directory of its own, and stage1 images for it."""
+
+    def __init__(self, directory: Path, image: str) -> None:
+        super().__init__(directory, image)
+        self._pinned: dict[str, str] = {}
+        self._images = 0
+        self._configuration: dict[str, object] = {"daemon": {"waiting_stagers": 0}}
+        self.out("image", "fetch", image)
+
+    @property
+    def pods(self) -> Path:
+        return self.directory / "state/plugins/kurma.stagers/rkt/pods"
+
+    def place(self, uuid: str) -> str:
+        """The directory that the pod is in; empty: in none."""
+        found = [each.parent.name for each in self.pods.glob(f"*/{uuid}")]
+        assert len(found) <= 1, found
+        return found[0] if found else ""
+
+    def configure(self, **more: object) -> None:
+        self._configuration.update(more)
+        value = {"host_image_digests": self._pinned, **self._configuration}
+        (self.directory / "kurma.json").write_text(json.dumps(value))
+
+    def stage1(
+        self,
+        version: int | None,
+        run: str,
+        entrypoints: tuple[str, ...] = BASIC,
+        *,
+        scripts: Mapping[str, str] | None = None,
+        pinned: bool = True,
+    ) -> Stage1Image:
+        """An image that notes its calls.
+
+        :param version: of the interface; None: the image does not say.
+        :param run: what its ``run`` does then; ``scripts``: the others.
+        """
+        self._images += 1
+        name = f"stage1-{self._images}"
+        record, root = self.directory / f"{name}-record", self.directory / f"{name}-root"
+        given = {"run": run, **(scripts or {})}
+        for entry in entrypoints:
+            file = root / "ex" / entry
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(RECORDER.format(record=record, name=entry.replace("/", "-")) + given.get(entry, ""))
+            file.chmod(0o755)
+        annotations = [{"name": PREFIX + entry, "value": f"/ex/{entry}"} for entry in entrypoints]
+        if version is not None:
+            annotations.append({"name": PREFIX + "interface-version", "value": str(version)})
+        path = archive(
+            str(root), str(self.directory / f"{name}.aci"), f"example.com/{name}", annotations=annotations
+        )
+        if pinned:
+            self._pinned[path] = image_id(path)
+        self.configure()
+        return Stage1Image(path, record)
+
+    def pin(self, path: str) -> None:
+        self._pinned[path] = image_id(path)
+        self.configure()
+
+    def show(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.out("show", name, "--format", "json"))
+        return found
+
+
+@pytest.fixture(scope="session")
+def stage1_app(tmp_path_factory: pytest.TempPathFactory) -> str:
+    directory = str(tmp_path_factory.mktemp("stage1-app"))
+    app = {
+        "exec": ["/bin/sh", "-c", "echo hello; exit 3"],
+        "user": "0",
+        "group": "0",
+        "environment": [{"name": "OF_IMAGE", "value": "yes"}],
+    }
+    return archive(busybox_root(f"{directory}/root"), f"{directory}/app.aci", "example.com/app", app=app)
+
+
+@pytest.fixture(scope="module")
+def stage1s(tmp_path_factory: pytest.TempPathFactory, stage1_app: str) -> Stage1Command:
+    return Stage1Command(tmp_path_factory.mktemp("stage1"), stage1_app)
