@@ -60,6 +60,8 @@ def configuration(image, *powers):
     return {
         "grants": {"some": {"digests": [image], "isolators": list(powers)}} if powers else {},
         "stop_timeout": 2,
+        # No pods to come: each has sockets, and those of this daemon are counted.
+        "daemon": {"waiting_stagers": 0},
     }
 
 
