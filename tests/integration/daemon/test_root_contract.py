@@ -213,7 +213,7 @@ def test_both_say_the_same(both, things, name):
 
 
 #: What goes both ways at once, and what goes on; they are in the tests beside this one.
-STREAMS = {"run", "start", "restart", "enter", "attach", "launch", "events"}
+STREAMS = {"run", "start", "restart", "enter", "attach", "launch", "run_on", "events"}
 
 
 def test_damaged_images_hide_nothing(both, things, tmp_path):
