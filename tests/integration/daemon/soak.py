@@ -12,12 +12,14 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 from kurma_core.client.wire import Connection
 from kurma_core.errors import KurmaError
 from tests.integration.daemon.soak_caller import Caller
 from tests.integration.daemon.soak_lives import any_kind
-from tests.integration.pods.soak import ABREAST, _listed, _said, machine
+from tests.integration.daemon.soak_remains import WHOLE, Remains
+from tests.integration.pods.soak import ABREAST
 
 #: Pods between two looks at the machine.
 BATCH = 250
@@ -27,8 +29,12 @@ _LIVES = (0.0, 0.3, 0.8, 1.5, 2.0, 3.0, 4.0, 5.0)
 _SETTLED = 30
 #: Seconds until a daemon has taken away what others have left half made.
 _SWEEPS = 3
-#: Samples until a daemon has what it needs, and kilobytes that it may grow from one to the next after them.
-_WARM, _GROWTH = 3, 16
+#: Samples until a daemon has what it needs, and kilobytes that it may grow for each 1,000 pods after them.
+_WARM, _GROWTH = 3, 160
+#: Looks at what a daemon holds, and by how many its threads may differ: they come and go.
+_LOOKS, _THREADS = 10, 3
+#: Stagers that wait, as daemons have them unless they are told otherwise.
+STAND_BY = 2
 
 
 class Daemons:
@@ -70,17 +76,54 @@ class Daemons:
         code = self.process.wait(30)
         assert code == 0, f"kurmad ended with {code}: {self.log.read_text()[-2000:]}"
 
+    def close(self):
+        """Whatever has happened, none goes on."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
     def held(self):
-        """Descriptors, threads and kilobytes of the one that runs."""
+        """What the one that runs holds, its spawner's and its waiting stagers' included, at rest: connections that
+        were closed by their clients may be there for a moment."""
+        looks = []
+        for _ in range(_LOOKS):
+            time.sleep(0.1)
+            looks.append(self._holds())
+        return Held(*map(min, zip(*looks, strict=True)))
+
+    def _holds(self):
         pid = self.process.pid
-        with open(f"/proc/{pid}/smaps_rollup") as file:
-            private = sum(int(line.split()[1]) for line in file if line.startswith("Private_"))
-        return len(os.listdir(f"/proc/{pid}/fd")), len(os.listdir(f"/proc/{pid}/task")), private
+        with open(f"/proc/{pid}/task/{pid}/children") as file:
+            others = file.read().split()
+        fds = [len(os.listdir(f"/proc/{one}/fd")) for one in (pid, *others)]
+        memory = [_private(one) for one in (pid, *others)]
+        return Held(fds[0], len(os.listdir(f"/proc/{pid}/task")), memory[0], sum(fds[1:]), sum(memory[1:]))
 
     def complaints(self):
         """Lines of its log that should not be there."""
         lines = self.log.read_text(errors="replace").splitlines()
         return [line for line in lines if re.search(r"Traceback|[Ee]rror\b|failed|cannot|not complete", line)]
+
+
+class Held(NamedTuple):
+    """Memory is private, in kB."""
+
+    fds: int
+    threads: int
+    memory: int
+    others_fds: int
+    others_memory: int
+
+    def __str__(self):
+        return (
+            f"kurmad has {self.fds} descriptors, {self.threads} threads, {self.memory} kB; its spawner and "
+            f"stagers that wait {self.others_fds} descriptors, {self.others_memory} kB"
+        )
+
+
+def _private(pid):
+    with open(f"/proc/{pid}/smaps_rollup") as file:
+        return sum(int(line.split()[1]) for line in file if line.startswith("Private_"))
 
 
 class Killer(threading.Thread):
@@ -119,10 +162,14 @@ class Soak:
         self.seed = seed
         self.kills = kills
         self.daemons = Daemons(house)
+        self.remains = Remains(house, self.daemons)
         self.wrong = []
-        self.uuids = set()
         self._number = 0
         self._lock = threading.Lock()
+
+    def close(self):
+        self.daemons.close()
+        self.remains.names.close()
 
     def batch(self, count):
         """So many lives, to their ends and removal."""
@@ -161,10 +208,7 @@ class Soak:
     def _one(self, caller, number, lived):
         generator = random.Random(self.seed * 1_000_003 + number)
         life = any_kind(generator)(caller, generator.random())
-        with self._lock:
-            self.uuids.add(life.uuid)
         if self._guarded(number, life, life.live) and self._guarded(number, life, life.check):
-            self.uuids.add(life.uuid)
             if generator.random() < 0.7:
                 self._guarded(number, life, lambda: caller.remove(life.uuid))
             else:
@@ -193,48 +237,11 @@ class Soak:
 
     # -- looking --
 
-    def there(self):
-        """What there is on the machine that pods could have left: lines, each a thing."""
-        state = self.house.state
-        found = [line for line in machine(state) if not line.startswith("process ")]
-        found += [f"rule {line.strip()}" for line in _said("nft", "list", "ruleset") if " counter " not in line]
-        for hierarchy in ["/sys/fs/cgroup", *[f"/sys/fs/cgroup/{name}" for name in _listed("/sys/fs/cgroup")]]:
-            found += [f"cgroup {hierarchy} {name}" for name in _listed(f"{hierarchy}/kurma") if name in self.uuids]
-        for directory, _, files in os.walk(state):
-            found += [f"directory {directory}", *[f"file {directory}/{name}" for name in files]]
-        for place in ("/run/kurma", "/var/lib/cni", "/run/lock"):
-            for directory, _, files in os.walk(place):
-                found += [f"file {directory}/{name}" for name in files]
-        found += self._processes()
-        return sorted(
-            {line for line in found if not line.endswith(("kurmad.log", "kurmad.sock")) and "/events/" not in line}
-        )
-
-    def _processes(self):
-        """All in our network, whoever they are, and all that have something of the state directory mounted."""
-        ours, found = os.stat("/proc/self/ns/net").st_ino, []
-        mounts = os.stat("/proc/self/ns/mnt").st_ino
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            if int(pid) in (os.getpid(), self.daemons.process.pid):
-                continue
-            try:
-                net, mnt = (os.stat(f"/proc/{pid}/ns/{kind}").st_ino for kind in ("net", "mnt"))
-                with open(f"/proc/{pid}/cmdline") as file, open(f"/proc/{pid}/mountinfo") as mountinfo:
-                    text = file.read().replace("\0", " ").strip()
-                    there = net == ours or (mnt != mounts and f"{self.house.state}/" in mountinfo.read())
-                with open(f"/proc/{pid}/stat") as file:
-                    parent = int(file.read().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-            if there and parent != self.daemons.process.pid:
-                found.append(f"process {pid} {text}")
-        return found
-
     def settled(self, before):
         """Once everything had its time: (too many, missing)."""
         deadline = time.monotonic() + _SETTLED
         while True:
-            now = self.there()
+            now = self.remains.there()
             extra, missing = sorted(set(now) - set(before)), sorted(set(before) - set(now))
             if not (extra or missing) or time.monotonic() > deadline:
                 return extra, missing
@@ -248,7 +255,7 @@ class Soak:
         self.batch(warm_up)  # what is made once, as the bridge, is there now
         self.kills = kills
         self.daemons.end()
-        before = self.there()
+        before = self.remains.there()
         self.daemons.start()
         self.daemons.wait_up()
         time.sleep(1)
@@ -257,22 +264,29 @@ class Soak:
             size = min(BATCH, count - done)
             self.batch(size)
             done += size
+            self._look_at_supply(f"after {done} pods")
             extra, missing = self._rest(before)
             held.append(self.daemons.held())
             print(
                 f"{done} pods, {time.monotonic() - began:.0f} s; kurmad killed {self.daemons.killed} times; "
-                f"wrong: {len(self.wrong)}; left: {len(extra)}; gone: {len(missing)}; kurmad has "
-                "{} descriptors, {} threads, {} kB".format(*held[-1]),
+                f"wrong: {len(self.wrong)}; left: {len(extra)}; gone: {len(missing)}; {held[-1]}",
                 flush=True,
             )
             for line in (*extra, *missing)[:20]:
                 print(f"  {line}", flush=True)
             if extra or missing:
                 self.wrong.append(f"after {done} pods the machine is another: {(extra + missing)[:3]}")
-                before = self.there()
+                before = self.remains.there()
         self.daemons.end()
         for line in self.daemons.complaints()[:20]:
             print(f"  log: {line}")
+        per_batch = slope([one.memory for one in held]) if len(held) > 2 else 0.0
+        print(
+            f"daemons just started: {held[0].memory} kB before all, {held[-1].memory} kB after all: "
+            f"{per_batch * 1000 / BATCH:+.1f} kB for each 1000 pods",
+            flush=True,
+        )
+        self._not_more("what a new kurmad has", held[0], held[-1])
         return not self.wrong and not self.daemons.complaints()
 
     def steady(self, count, every=100):
@@ -280,17 +294,49 @@ class Soak:
         self.kills = False
         self.daemons.start()
         self.daemons.wait_up()
-        held = []
+        held, began = [], time.monotonic()
         for _ in range(count // every):
             self.batch(every)
-            time.sleep(1)
+            self._look_at_supply(f"after {len(held) * every + every} pods of one kurmad", STAND_BY)
             held.append(self.daemons.held())
-            print("one kurmad, {} pods: {} descriptors, {} threads, {} kB".format(len(held) * every, *held[-1]))
+            print(
+                f"one kurmad, {len(held) * every} pods, {time.monotonic() - began:.0f} s: {held[-1]}", flush=True
+            )
+        # None of them has one but this one.
+        self._look_at_supply("before the end", STAND_BY)
         self.daemons.end()
-        fds, threads, private = ([each[place] for each in held] for place in range(3))
-        growth = slope(private[_WARM:]) if len(private) >= 2 * _WARM else 0
-        print(f"its memory grows by {growth:.1f} kB for each {every} pods; wrong: {len(self.wrong)}", flush=True)
-        return not self.wrong and fds[-1] <= fds[0] and threads[-1] <= max(threads[:_WARM]) and growth < _GROWTH
+        self._look_at_supply("after the end", 0)
+        # The first ones bring what it needs once.
+        rest = held[min(_WARM, len(held) - 1) :]
+        growth = slope([one.memory for one in rest]) * 1000 / every if len(rest) >= _WARM else 0.0
+        others = slope([one.others_memory for one in rest]) * 1000 / every if len(rest) >= _WARM else 0.0
+        print(
+            f"one kurmad: {held[0].memory} kB, then {held[-1].memory} kB: {growth:+.1f} kB for each 1000 pods; "
+            f"its spawner and stagers that wait: {others:+.1f} kB; wrong: {len(self.wrong)}",
+            flush=True,
+        )
+        self._not_more("what one kurmad has", rest[0], rest[-1])
+        return not self.wrong and growth < _GROWTH and others < _GROWTH
+
+    def _not_more(self, what, first, last):
+        """Descriptors are all to be closed; threads may be as many as work at a time."""
+        if last.fds > first.fds or last.others_fds > first.others_fds or last.threads > first.threads + _THREADS:
+            self.wrong.append(f"{what} is more and more: {first}; {last}")
+
+    def _look_at_supply(self, when, count=None):
+        """What there is while no pod is there: each stager that waits has all that it needs, and nothing else has
+        anything. :param count: of them; None: any, up to what there may be."""
+        deadline = time.monotonic() + _SETTLED
+        while True:
+            there = self.remains.of_waiting()
+            right = len(there) == count if count is not None else len(there) <= STAND_BY
+            if right and all(kinds == WHOLE for kinds in there.values()):
+                return
+            if time.monotonic() > deadline:
+                self.wrong.append(f"{when}, there are for pods to come: {there}")
+                print(self.wrong[-1], flush=True)
+                return
+            time.sleep(0.2)
 
     def _rest(self, before):
         """What the machine has too many or too few of, while no pod is there, and no daemon."""

@@ -69,6 +69,20 @@ class Caller:
                         return record
                 time.sleep(0.02)
 
+    def begin(self, request):
+        """Makes a pod that has a name, and no UUID yet, and starts it, by one request. :returns: its UUID."""
+        while True:
+            try:
+                # Not the first time, perhaps: the answer may have been lost.
+                return self.start(self.pod(request.name).uuid).uuid
+            except PodNotFoundError:
+                with contextlib.suppress(PodExistsError):  # somebody of before has it yet, half made
+                    body = self.client._request(request)
+                    try:
+                        return values.pod(self.client._ask("POST", ("pods",), {"start": True}, body)).uuid
+                    except DaemonGoneError:
+                        self.lost()
+
     def start(self, uuid, since=None):
         """Starts it, once.
 

@@ -15,6 +15,7 @@ import uuid as uuids
 from kurma_core.errors import KurmaError, PodNotFoundError, PodStateError
 from kurma_core.hookspecs import Stdio
 from kurma_core.models import NetworkRequest
+from kurma_core.value import replace
 
 _LINES = "i=0; while [ $i -lt {} ]; do i=$((i+1)); echo line $i; {} done; "
 _WAITS = "echo up; while :; do sleep 0.1; done"
@@ -84,6 +85,30 @@ class Long(Life):
     def live(self):
         self.up(f"{self.written('sleep 0.1;')} exit {self.code}")
         self.caller.wait(self.uuid)
+
+
+class Begun(Life):
+    """Made and started by one request: of a stager that waits, if there is one."""
+
+    weight = 30
+
+    def live(self):
+        app = f"{self.written(self.random.choice(['', 'sleep 0.02;']))} exit {self.code}"
+        self.uuid = self.caller.begin(replace(self.request(app), uuid=None, name=f"begun-{self.uuid[:13]}"))
+        self.caller.wait(self.uuid)
+
+
+class Held(Life):
+    """As that; it is stopped."""
+
+    weight = 5
+
+    def live(self):
+        self.log += ["up", "bye"]
+        app = f"trap 'echo bye; exit {self.code}' TERM; {self.written()}{_WAITS}"
+        self.uuid = self.caller.begin(replace(self.request(app), uuid=None, name=f"held-{self.uuid[:13]}"))
+        self.caller.follow(self.uuid, until="up")
+        self.caller.stop(self.uuid)
 
 
 class Unseen(Life):
@@ -296,6 +321,8 @@ class Unstarted(Life):
 KINDS = (
     Short,
     Long,
+    Begun,
+    Held,
     Unseen,
     Failing,
     Stopped,
