@@ -6,7 +6,6 @@ What is decided stands in ``state.json``: a daemon that comes after this one goe
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -58,10 +57,9 @@ class Restarts:
             at = restarts.next_of(state)
             if at is None or failed:
                 delay, tries = restarts.pause(state, failed=failed)
-                at = time.time() + delay
-                directory.write_state({**state, "restart": restarts.planned(state, at, tries)})
-        # A clock that was set back does not keep it waiting for longer than any pause is.
-        delay = min(at - time.time(), restarts.LONGEST)
+                directory.write_state({**state, "restart": restarts.planned(state, delay, tries)})
+            else:
+                delay = restarts.left(state, at)
         self.times.at(uuid, delay, lambda: self._attempt(uuid))
 
     def _attempt(self, uuid: str) -> None:

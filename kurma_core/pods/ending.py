@@ -298,8 +298,6 @@ class PodEnder(PodFinder):
         return Collected(said, failed=failed)
 
     def _collect_one(self, directory: PodDirectory, grace: float, dry_run: bool) -> Iterable[str]:
-        from kurma_core.pods.times import age
-
         if recovery.needs_recovery(directory):
             if dry_run and not _lives(self.services, directory):
                 yield f"pod {directory.uuid}: its owner has died: would be taken down"
@@ -316,10 +314,18 @@ class PodEnder(PodFinder):
             state = _whole_state(directory)  # unless it has just been
         if state["state"] in ("running", "stopping") and not directory.owned():
             yield f"pod {directory.uuid}: runs without an owner: left (kurma stop {directory.uuid[:8]})"
-        if state["state"] in ENDED_STATES and not state.get("steps") and age(state.get("finishedAt")) >= grace:
+        if state["state"] in ENDED_STATES and not state.get("steps") and _since_its_end(state) >= grace:
             if not dry_run:
                 self.remove(directory.uuid)
             yield f"pod {directory.uuid}: {'would be ' if dry_run else ''}removed"
+
+
+def _since_its_end(state: dict[str, Any]) -> float:
+    """Seconds, whatever was done to the clock meanwhile."""
+    from kurma_core.pods.times import age, between, mark
+
+    passed = between(state.get("over"), mark())
+    return age(state.get("finishedAt")) if passed is None else passed
 
 
 def _lives(services: Services, directory: PodDirectory) -> bool:

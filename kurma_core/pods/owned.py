@@ -31,6 +31,7 @@ from kurma_core.pods.records import (
     read_document,
 )
 from kurma_core.pods.space import unwritable
+from kurma_core.pods.times import mark
 from kurma_core.staging.aci import last_output
 from kurma_core.value import replace
 
@@ -139,7 +140,9 @@ class OwnedPod:
             "reason": None,
             "exitCode": None,
             "startedAt": timestamp(),
+            "begun": mark(),
             "finishedAt": None,
+            "over": None,
             "stager": None,
             "attachments": [],
             "metadata": None,
@@ -287,7 +290,7 @@ class OwnedPod:
         if failures:
             how = {**how, "state": "errored", "reason": f"teardown is not complete: {failures[0].message}"}
         try:
-            self._launch.record(**how, finishedAt=timestamp(), owner=None)
+            self._launch.record(**how, finishedAt=timestamp(), over=mark(), owner=None)
         except KurmaError as error:
             # Whoever comes by once the disk is not full any more finds a dead pod, and records it.
             if unwritable(error):

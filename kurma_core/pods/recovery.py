@@ -13,6 +13,7 @@ from kurma_core.pods.launch import Launch, ends_now, tear_down
 from kurma_core.pods.listing import LIVE, unsettled
 from kurma_core.pods.records import conclusion, read_document
 from kurma_core.pods.space import unwritable
+from kurma_core.pods.times import mark
 from kurma_core.staging.aci import last_output
 from kurma_core.staging.records import read_status_file
 
@@ -110,8 +111,9 @@ def take_down(services: Services, directory: PodDirectory, events: Events) -> bo
     if failures:
         end = {**end, "state": "errored", "reason": f"teardown is not complete: {failures[0].message}"}
     unrecorded: HostError | None = None
+    when = {} if state.get("finishedAt") else {"finishedAt": timestamp(), "over": mark()}
     try:
-        directory.change_state(**end, finishedAt=state.get("finishedAt") or timestamp(), owner=None)
+        directory.change_state(**end, **when, owner=None)
         events.ended(end, document)
     except HostError as error:
         if not unwritable(error):

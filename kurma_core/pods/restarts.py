@@ -5,12 +5,13 @@ Apps that end while their pod lives are the stager's (``kurma.io/restart``); thi
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import KurmaError, UsageError
 from kurma_core.linux.clock import timestamp
 from kurma_core.models import ENDED_STATES
-from kurma_core.pods.times import seconds
+from kurma_core.pods.times import between, mark, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -86,6 +87,9 @@ def pause(state: Mapping[str, Json], *, failed: bool) -> tuple[float, int]:
 
 
 def _ran(state: Mapping[str, Json]) -> float:
+    passed = between(state.get("begun"), state.get("over"))
+    if passed is not None:
+        return passed
     try:
         return max(0.0, seconds(state["finishedAt"]) - seconds(state["startedAt"]))
     except (KeyError, TypeError, ValueError, AttributeError):
@@ -107,9 +111,19 @@ def next_of(state: Mapping[str, Json]) -> float | None:
         return None
 
 
-def planned(state: Mapping[str, Json], at: float, tries: int) -> dict[str, Json]:
-    """What is to be recorded of the next attempt. :param at: seconds since the epoch."""
-    return {"count": count_of(state), "tries": tries, "next": timestamp(at)}
+def left(state: Mapping[str, Json], at: float) -> float:
+    """Seconds until the attempt that is planned, whatever was done to the clock meanwhile.
+
+    :param at: seconds since the epoch, as :func:`next_of` has it.
+    """
+    passed = between(mark(), _record(state).get("due"))
+    return max(0.0, min(at - time.time(), LONGEST) if passed is None else passed)
+
+
+def planned(state: Mapping[str, Json], delay: float, tries: int) -> dict[str, Json]:
+    """What is to be recorded of the next attempt. :param delay: seconds until then."""
+    at = timestamp(time.time() + delay)
+    return {"count": count_of(state), "tries": tries, "next": at, "due": mark(delay)}
 
 
 def begun(state: Mapping[str, Json], *, again: bool) -> dict[str, Json] | None:

@@ -1,8 +1,30 @@
-"""Ages, of the times that records hold."""
+"""Ages, of the times that records hold.
+
+A wall clock may be set while we look elsewhere. So what something waits for is measured from marks of a clock that
+nobody sets, which counts from the host's start on; they say nothing after the next one.
+"""
 
 from __future__ import annotations
 
 import time
+from typing import Any
+
+from kurma_core.linux.process import boot_id
+
+Json = Any
+
+
+def mark(later: float = 0.0) -> dict[str, Json]:
+    """This moment, or one that comes. :param later: by so many seconds."""
+    return {"boot": boot_id(), "uptime": round(time.clock_gettime(time.CLOCK_BOOTTIME) + later, 3)}
+
+
+def between(first: Json, last: Json) -> float | None:
+    """Seconds from one mark to another; None: one of them is none, or the host was started in between."""
+    try:
+        return float(last["uptime"] - first["uptime"]) if first["boot"] == last["boot"] else None
+    except (KeyError, TypeError):
+        return None
 
 
 def seconds(text: str) -> float:

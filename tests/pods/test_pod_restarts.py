@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from kurma_core.appc.image import ImageManifest, NameValue
 from kurma_core.appc.pod import PodManifest
 from kurma_core.errors import ImageNotFoundError, UsageError
 from kurma_core.pods import restarts
+from kurma_core.pods.times import mark
 from tests.pods.documents import pod_document
 
 IMAGE = "sha512-" + "a" * 128
@@ -96,8 +98,8 @@ def test_pauses_grow_to_a_limit_and_begin_anew_after_a_long_run() -> None:
     for _ in range(11):
         delay, tries = restarts.pause(state, failed=False)
         found.append(delay)
-        state["restart"] = restarts.planned(state, 1e9, tries)
-        assert restarts.next_of(state) == 1e9
+        state["restart"] = restarts.planned(state, delay, tries)
+        assert restarts.next_of(state) == pytest.approx(time.time() + delay, abs=5)
         state["restart"] = restarts.begun(state, again=True)
         assert restarts.next_of(state) is None
     assert found == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
@@ -106,6 +108,37 @@ def test_pauses_grow_to_a_limit_and_begin_anew_after_a_long_run() -> None:
     assert restarts.pause(state, failed=False) == (1, 1)
     assert restarts.pause(state, failed=True) == (300, 12), "what failed was a start"
     assert restarts.begun(state, again=False) is None
+
+
+def test_a_clock_that_is_set_changes_no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither how long a pod ran, nor when its next start is due."""
+    now, hours = time.time(), 5 * 3600
+    state: dict[str, Any] = {
+        "state": "stopped",
+        "startedAt": "2026-01-01T00:00:00.000000Z",
+        "finishedAt": "2026-01-01T05:00:02.000000Z",
+        "begun": mark(-2),
+        "over": mark(),
+        "restart": {"tries": 4},
+    }
+    assert restarts.pause(state, failed=False) == (16, 5), "it ran for 2 s, whatever the clock says"
+    state |= {"finishedAt": "2025-12-31T20:00:00.000000Z", "begun": mark(-20)}
+    assert restarts.pause(state, failed=False) == (1, 1), "it ran for 20 s"
+    state["restart"] = restarts.planned(state, 16, 5)
+    at = restarts.next_of(state)
+    assert at is not None
+    for jump in (-hours, 0, hours):
+        monkeypatch.setattr(time, "time", lambda jump=jump: now + jump)
+        assert restarts.left(state, at) == pytest.approx(16, abs=5)
+    # Of another start of the host, the clock is all there is; it keeps nothing waiting for long.
+    state["restart"]["due"]["boot"] = "another"
+    monkeypatch.setattr(time, "time", lambda: now)
+    assert restarts.left(state, at) == pytest.approx(16, abs=5)
+    monkeypatch.setattr(time, "time", lambda: now - hours)
+    assert restarts.left(state, at) == restarts.LONGEST
+    monkeypatch.setattr(time, "time", lambda: now + hours)
+    assert restarts.left(state, at) == 0
+    assert restarts.left({"restart": {"due": {"boot": 5}}}, now + hours + 2) == pytest.approx(2, abs=1)
 
 
 def test_what_is_told() -> None:
