@@ -251,6 +251,10 @@ class StagerError(PodError):
     """A stager failed to start, broke its protocol, or answered nonsense."""
 
 
+class StagerNotFoundError(StagerError):
+    """There is no stager of that name."""
+
+
 class CommandNotFoundError(PodError):
     """A command to run inside an app does not exist there. Exit code 127."""
 

@@ -40,6 +40,7 @@ _STATUS: tuple[tuple[type[errors.KurmaError], int], ...] = (
     (errors.AppNotFoundError, 404),
     (errors.PluginNotFoundError, 404),
     (errors.NetworkNotFoundError, 404),
+    (errors.StagerNotFoundError, 404),
     (errors.UsageError, 400),
     (errors.ManifestError, 400),
     (errors.AmbiguousReferenceError, 400),

@@ -17,6 +17,8 @@ CLONE_PIDFD = 0x1000
 CLONE_PARENT = 0x8000
 _CLONE_INTO_CGROUP = 0x200000000
 
+#: Seconds: what poll(2) can wait for is less than 25 days.
+LONGEST_POLL = 2_000_000
 _SIGKILL = 9
 _SIGCHLD = 17
 _SIGSTOP = 19
@@ -157,7 +159,13 @@ def wait_pidfd(pidfd: int, timeout: float | None = None) -> bool:
     """
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
-    return bool(poll.poll(None if timeout is None else max(0, round(timeout * 1000))))
+    if timeout is None:
+        return bool(poll.poll())
+    while timeout > LONGEST_POLL:
+        if poll.poll(LONGEST_POLL * 1000):
+            return True
+        timeout -= LONGEST_POLL
+    return bool(poll.poll(max(0, round(timeout * 1000))))
 
 
 def exit_status(pidfd: int) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
-from kurma_core.errors import PluginError, PluginNotFoundError, StagerError
+from kurma_core.errors import PluginError, PluginNotFoundError, StagerError, StagerNotFoundError
 from kurma_core.version import VERSION
 
 if TYPE_CHECKING:
@@ -42,10 +42,10 @@ class Stagers:
         return sorted({*self._config.stagers, *self._registry.names(_GROUP)})
 
     def check(self, name: str) -> None:
-        """:raises StagerError: there is no such stager."""
+        """:raises StagerNotFoundError: there is no such stager."""
         driver, _ = self._meant(name)
         if driver is not None and driver not in self._registry.names(_GROUP):
-            raise StagerError(
+            raise StagerNotFoundError(
                 f"no stager {name}",
                 hint="known ones: " + (", ".join(self.names()) or "none is installed"),
             )
@@ -62,7 +62,7 @@ class Stagers:
         return {**options, **({} if section is None else section.config)}
 
     def get(self, name: str) -> Stager:
-        """:raises StagerError: there is no such stager.
+        """:raises StagerNotFoundError: there is no such stager.
         :raises PluginError: its plugin is broken.
         """
         if name not in self._made:

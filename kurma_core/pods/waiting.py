@@ -7,6 +7,7 @@ import select
 from typing import TYPE_CHECKING
 
 from kurma_core.cancellation import current
+from kurma_core.linux.process import LONGEST_POLL
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -40,9 +41,9 @@ class GivenUp:
 
 
 def wait_readable(first: HasFileno, second: HasFileno | None, timeout: float | None) -> None:
-    """Until one of them polls readable, or ``timeout`` seconds are over."""
+    """Until one of them polls readable, or ``timeout`` seconds are over; some weeks at most."""
     poll = select.poll()
     poll.register(first, select.POLLIN)
     if second is not None:
         poll.register(second, select.POLLIN)
-    poll.poll(None if timeout is None else max(0.0, timeout) * 1000)
+    poll.poll(None if timeout is None else min(max(0.0, timeout), LONGEST_POLL) * 1000)

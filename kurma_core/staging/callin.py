@@ -180,8 +180,8 @@ class CallIn:
         poll.register(self._process.pidfd, select.POLLIN)
         poll.register(self._signals, select.POLLIN)
         while True:
-            left = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
-            ready = [fd for fd, _ in poll.poll(left)]
+            left = None if deadline is None else min(max(0.0, deadline - time.monotonic()), process.LONGEST_POLL)
+            ready = [fd for fd, _ in poll.poll(None if left is None else left * 1000)]
             if self._process.pidfd in ready or not ready:
                 return bool(ready)
             numbers = os.read(self._signals, 64)

@@ -161,7 +161,7 @@ class StagerProcess:
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
-            events = dict(poll.poll(left * 1000))
+            events = dict(poll.poll(min(left, process.LONGEST_POLL) * 1000))
             if self._ready in events and os.read(self._ready, 4096) == b"":
                 return True
             if self._pidfd in events:

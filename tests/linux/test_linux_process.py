@@ -42,6 +42,16 @@ def test_exit_status_of_a_child(script, expected):
         child.returncode = expected  # it was waited for behind its back
 
 
+def test_a_wait_may_be_for_years():
+    """More than poll(2) can count."""
+    with subprocess.Popen(["sleep", "0.1"]) as child:
+        pidfd = process.pidfd_open(child.pid)
+        try:
+            assert process.wait_pidfd(pidfd, 1e9)
+        finally:
+            os.close(pidfd)
+
+
 def test_wait_has_an_end():
     child = subprocess.Popen(["sleep", "60"])
     pidfd = process.pidfd_open(child.pid)

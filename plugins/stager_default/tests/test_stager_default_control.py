@@ -59,6 +59,8 @@ def test_the_loop_calls_whom_it_concerns_and_no_other() -> None:
     heard: list[bytes] = []
     loop.watch(read, lambda fd, _: heard.append(os.read(fd, 10)))
     loop.watch(other, lambda _fd, _: heard.append(b"wrong"))
+    # In more years than poll(2) can wait for.
+    loop.at("far", time.monotonic() + 1e9, lambda: heard.append(b"too soon"))
     os.write(write, b"a")
     loop.turn()
     assert heard == [b"a"]

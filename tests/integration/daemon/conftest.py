@@ -32,9 +32,10 @@ class Kurmad:
     :param house: whose state directory it serves.
     :param faults: where it kills itself once it is armed for one of them: see ``fragile.py``.
     :param code: directory of another copy of ``kurma_core``.
+    :param wrap: a program, and its arguments, that executes it.
     """
 
-    def __init__(self, house, *arguments, faults=(), code=None):
+    def __init__(self, house, *arguments, faults=(), code=None, wrap=()):
         self.house = house
         self.socket = f"{house.state}/run/kurmad.sock"
         self.log = Path(f"{house.state}/kurmad.log")
@@ -42,7 +43,7 @@ class Kurmad:
         self._arm = f"{house.state}/arm"
         fragile = [_FRAGILE, self._arm, json.dumps(faults)]
         program = fragile if faults else ["-m", "kurma_core.cli.main"]
-        self.command = [sys.executable, *program, *which, "daemon", *arguments]
+        self.command = [*wrap, sys.executable, *program, *which, "daemon", *arguments]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=code

@@ -81,7 +81,7 @@ def test_health_is_looked_at(kurmad, tmp_path, make_house):
     assert get(daemon, "/healthz")[0] == 200
 
 
-class _Unix(HTTPAdapter):
+class Unix(HTTPAdapter):
     """Requests over a unix socket."""
 
     def __init__(self, path):
@@ -118,7 +118,7 @@ def test_answers_are_what_the_description_says(kurmad):
     assert len(looking) >= 8
     asked = set()
     with requests.Session() as session:
-        session.mount("http://kurmad", _Unix(daemon.socket))
+        session.mount("http://kurmad", Unix(daemon.socket))
 
         @settings(
             max_examples=60,

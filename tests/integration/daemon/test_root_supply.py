@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import re
 import signal
 import socket
 import struct
@@ -16,7 +17,7 @@ import pytest
 
 from kurma_core.client.wire import Connection
 from kurma_core.daemon.supply import Supply
-from kurma_core.errors import KurmaError
+from kurma_core.errors import KurmaError, PodNotFoundError
 from kurma_core.hookspecs import Stdio
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.namespaces import in_netns
@@ -201,14 +202,23 @@ def test_what_does_not_fit_leaves_them_alone(filled):
 def test_nobody_sees_them(filled, ask):
     daemon = filled()
     there, client = full(daemon.house), ask(daemon)
+    with Connection.open(daemon.socket) as connection:
+        figures = connection.request("GET", "/metrics").read().decode()
+    # The one that was there has gone; it was the only one that was started.
+    assert re.findall(r"^kurma_pods\{.*\} ([1-9].*)$", figures, re.MULTILINE) == []
+    assert re.findall(r"^kurma_pod_start_seconds_count (.*)$", figures, re.MULTILINE) == ["1"]
+    assert "\nkurma_pod_pids{" not in figures
     with daemon.house.connect() as local:
         shown = [str(local.network_check()), *local.gc(grace=0, dry_run=True), *local.gc(grace=0)]
         shown += [record.uuid for one in (local, client) for record in one.pods()]
-        shown += [str(event.to_json()) for event in local.events(0)]
+        shown += [str(event.to_json()) for one in (local, client) for event in one.events(0)]
+        shown += [str(usage) for one in (local, client) for usage in one.usage()]
+        shown += [str(client.info()), figures]
         for uuid in there:
             assert not [text for text in shown if uuid in text]
-            with pytest.raises(KurmaError):
-                client.pod(uuid)
+            for ask_for in (client.pod, client.processes, local.pod, local.processes):
+                with pytest.raises(PodNotFoundError):
+                    ask_for(uuid)
         image = local.stager_build("default").id
         assert image in local._pods.used_images()
     assert set(waiting(daemon.house)) == set(there)

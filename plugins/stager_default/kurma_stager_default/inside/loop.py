@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     #: Given the descriptor and its events (``select.POLLIN`` and so on).
     Handler = Callable[[int, int], None]
 
+#: Milliseconds: what poll(2) can wait for is less than 25 days.
+_LONGEST = 2_000_000_000
+
 
 class Loop:
     """Calls back; it sleeps while nothing happens, however long that is.
@@ -68,4 +71,4 @@ class Loop:
         if not self._timers:
             return None
         first = min([moment for moment, _ in self._timers.values()])
-        return max(0.0, (first - time.monotonic()) * 1000 + 1)
+        return min(max(0.0, (first - time.monotonic()) * 1000 + 1), _LONGEST)
