@@ -30,7 +30,7 @@ _SETTLED = 30
 #: Seconds until a daemon has taken away what others have left half made.
 _SWEEPS = 3
 #: Samples until a daemon has most of what it needs, and kilobytes that it may grow for each 1,000 pods after them:
-#: what malloc keeps for its threads comes to its full size slowly, and less and less; records of pods would be more.
+#: what malloc keeps for threads comes to its full size slowly, by less and less; records of pods would be more.
 _WARM, _GROWTH = 5, 6000
 #: Looks at what a daemon holds, and by how many its threads may differ: they come and go.
 _LOOKS, _THREADS = 10, 3
