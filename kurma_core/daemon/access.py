@@ -20,8 +20,8 @@ _HIDDEN: Mapping[str, Json] = {
     "metadata": None,
     "raw": None,
 }
-#: Keys whose values may be addresses with a password in them.
-_ADDRESSES = ("locator", "url")
+#: Keys whose values may be addresses with a password in them; what is to be had is named by its locator.
+_ADDRESSES = ("locator", "url", "name")
 
 
 def shown(value: Json) -> Json:

@@ -68,17 +68,14 @@ class Caller:
             else:
                 size = (call.query["rows"], call.query["columns"]) if call.query["terminal"] else None
                 self._carrier = _Carrier(call.stream, size, shown)
+                self._carrier.start()
                 fds, person = self._carrier.theirs, size is not None
                 self._theirs += set(fds)
             self.stdio = Stdio(*fds, terminal=person, signals=signals)
+            call.stream.listen(self._hear, self._gone)
         except BaseException:
-            self.started()
-            self.hang_up()
-            os.close(signals)
+            self.__exit__()
             raise
-        if self._carrier is not None:
-            self._carrier.start()
-        call.stream.listen(self._hear, self._gone)
 
     def __enter__(self) -> Caller:
         return self
@@ -146,23 +143,33 @@ class _Carrier:
         self._over = False  # no more input comes
         self._finishing = False
         self._drained = threading.Event()
-        if size is not None:
-            self._input, slave = terminal.open_pair()
-            terminal.Held(slave).raw()
-            terminal.set_size(slave, *size)
-            self._outputs[self._input] = OUTPUT
-            self.theirs = (slave, slave, slave)
-        else:
-            stdin, self._input = _pipe()
-            out, stdout = _pipe(reading=True)
-            err, stderr = _pipe(reading=True)
-            self._outputs = {out: OUTPUT, err: ERROR}
-            self.theirs = (stdin, stdout, stderr)
-        self._ours = {self._input, *self._outputs}
-        self._thread = threading.Thread(target=self._run, name="carrier", daemon=True)
+        with contextlib.ExitStack() as undo:
+            undo.callback(os.close, self._wake)
+            if size is not None:
+                self._input, slave = _opened(undo, terminal.open_pair())
+                terminal.Held(slave).raw()
+                terminal.set_size(slave, *size)
+                self._outputs[self._input] = OUTPUT
+                self.theirs = (slave, slave, slave)
+            else:
+                stdin, self._input = _opened(undo, _pipe())
+                out, stdout = _opened(undo, _pipe(reading=True))
+                err, stderr = _opened(undo, _pipe(reading=True))
+                self._outputs = {out: OUTPUT, err: ERROR}
+                self.theirs = (stdin, stdout, stderr)
+            self._ours = {self._input, *self._outputs}
+            self._thread = threading.Thread(target=self._run, name="carrier", daemon=True)
+            undo.pop_all()
 
     def start(self) -> None:
-        self._thread.start()
+        """:raises RuntimeError: there are as many threads as there may be; nothing is left open."""
+        try:
+            self._thread.start()
+        except RuntimeError:
+            _close(*set(self.theirs), *self._ours, self._wake)
+            self._wake = -1
+            self._drained.set()
+            raise
 
     def feed(self, data: bytes) -> None:
         """:param data: empty: there is no more. :raises FrameError: it is more than is free."""
@@ -206,8 +213,7 @@ class _Carrier:
             self._drained.set()
             with self._lock:
                 self._close_input()
-                for fd in (*self._ours, self._wake):
-                    os.close(fd)
+                _close(*self._ours, self._wake)
                 self._wake = -1
 
     def _turn(self) -> None:
@@ -274,6 +280,17 @@ class _Carrier:
             os.close(self._input)
             self._input = -1
             self._over = True
+
+
+def _opened(undo: contextlib.ExitStack, ends: tuple[int, int]) -> tuple[int, int]:
+    """Both ends, which are closed if it comes to that."""
+    undo.callback(_close, *ends)
+    return ends
+
+
+def _close(*fds: int) -> None:
+    for fd in fds:
+        os.close(fd)
 
 
 def _pipe(*, reading: bool = False) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import select
@@ -75,14 +76,22 @@ class Feed:
     def _enter(self) -> None:
         with self._changed:
             if self._followers == 0:
-                try:
-                    watch = self._journal.watch()
-                except OSError as error:
-                    raise HostError(f"events cannot be followed: {error.strerror}", errno=error.errno) from None
-                self._stop = os.eventfd(0, os.EFD_CLOEXEC)
-                thread = threading.Thread(target=self._run, args=(watch, self._stop), name="events", daemon=True)
-                thread.start()
+                self._stop = self._start()
             self._followers += 1
+
+    def _start(self) -> int:
+        """Begins to watch. :returns: what ends that."""
+        with contextlib.ExitStack() as undo:
+            try:
+                watch = self._journal.watch()
+                undo.callback(watch.close)
+                stop = os.eventfd(0, os.EFD_CLOEXEC)
+                undo.callback(os.close, stop)
+            except OSError as error:
+                raise HostError(f"events cannot be followed: {error.strerror}", errno=error.errno) from None
+            threading.Thread(target=self._run, args=(watch, stop), name="events", daemon=True).start()
+            undo.pop_all()
+            return stop
 
     def _leave(self) -> None:
         with self._changed:

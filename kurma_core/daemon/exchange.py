@@ -163,7 +163,9 @@ class Exchange:
         self._line.write(self._line.head(200, [("Content-Type", content_type), *headers]))
 
     def piece(self, data: bytes) -> None:
-        """:raises Gone: nobody reads it."""
+        """:raises Gone: nobody reads it; or nobody wants it: HEAD asks for no more than how it begins."""
+        if self.method == "HEAD":
+            raise Gone
         self._line.write(self._line.encoded(h11.Data(data=data)))
 
     def message(self, value: Json) -> None:

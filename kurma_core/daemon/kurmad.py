@@ -314,22 +314,23 @@ class Daemon:
 
     def reload(self) -> None:
         """Reads the configuration again. What is wrong with it is told, and changes nothing."""
+        client = None
         try:
             config = self._load()
+            taken, fixed = changed(self.config, config)
+            if taken:
+                # Pods that run keep what they were started with.
+                client = self.client.successor(with_fixed(self.config, config))
+                client.warm()
         except KurmaError as error:
             _LOG.error("the configuration is as it was: %s", error.message)
             return
-        taken, fixed = changed(self.config, config)
         for key in fixed:
             _LOG.warning("%s stays %s until kurmad is started again", key, self.config.values[key])
         new = f"new: {', '.join(taken)}" if taken else "nothing that takes effect is new"
         _LOG.info("the configuration was read again: %s", new)
-        if taken:
-            self.config = with_fixed(self.config, config)
-            # Pods that run keep what they were started with.
-            client = self.client.successor(self.config)
-            client.warm()
-            self.client = client
+        if client is not None:
+            self.config, self.client = client.config, client
             self.supply.refresh()
         else:
             self.supply.look()

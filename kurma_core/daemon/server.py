@@ -30,6 +30,8 @@ _LOG = logging.getLogger("kurmad")
 _BACKLOG = 128
 #: Seconds in which a refusal is told once: the log is not for whoever knocks to fill.
 _TELL_AGAIN = 1.0
+#: Seconds until who connects is looked at again, where there is not a descriptor to send him away with.
+_NO_SPARE = 0.05
 
 
 class Server:
@@ -39,7 +41,8 @@ class Server:
         self._handle = handle
         self._short = Quota(most, min(most, quota.OTHERS), quota.PODS, quota.USER, quota.POD)
         self._lasting = Quota(*quota.LASTING)
-        #: Given up for a moment when there are no more descriptors, to say so to who connects.
+        #: Given up for a moment when there are no more descriptors, to say so to who connects; -1: another thread
+        #: has taken it meanwhile.
         self._spare = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         self._told = -_TELL_AGAIN
         #: by descriptor: with the rights, the pod and the app of who connects there
@@ -161,7 +164,8 @@ class Server:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-            os.close(self._spare)
+            if self._spare >= 0:
+                os.close(self._spare)
         for listener, *_ in list(self._listeners.values()):
             listener.close()
         self._listeners.clear()
@@ -172,9 +176,16 @@ class Server:
 
     def when_gone(self, exchange: Exchange, tell: Callable[[], None]) -> None:
         """``tell`` is called, from another thread, if who asked goes away; until :meth:`unwatch`."""
-        fd = exchange.socket.fileno()
+        connected = exchange.socket
+        fd = connected.fileno()
+
+        def told() -> None:
+            # What the poll has told of may be who had the descriptor before.
+            if _has_gone(connected):
+                tell()
+
         with self._lock:
-            self._watched[fd] = tell
+            self._watched[fd] = told
         self._poll.register(fd, select.EPOLLRDHUP | select.EPOLLONESHOT)
 
     def unwatch(self, exchange: Exchange) -> None:
@@ -225,6 +236,8 @@ class Server:
         line = Line(connected, peer)
         with self._lock:
             self._lines.add(line)
+        if listener.fileno() < 0:
+            _shut(connected)  # meanwhile nobody listens there any more, who has seen those before this one
         try:
             threading.Thread(target=self._serve, args=(line,), name=f"connection of {pid}", daemon=True).start()
         except RuntimeError:  # there are as many threads as there may be
@@ -236,16 +249,27 @@ class Server:
 
     def _refuse_one(self, listener: socket.socket) -> bool:
         """There is no descriptor left for who connects, who would have us wake for him without end."""
+        if not self._has_spare():
+            time.sleep(_NO_SPARE)
+            return False
         os.close(self._spare)
+        self._spare = -1
         try:
             connected, _ = listener.accept()
             _turn_away(connected, BusyError("kurmad has as many open files as the host lets it have"))
         except OSError:
             return False
         finally:
-            self._spare = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+            self._has_spare()
         _LOG.warning("a connection was refused: there are too many open files")
         return True
+
+    def _has_spare(self) -> bool:
+        """Takes it again, if another thread has not taken what was free."""
+        if self._spare < 0:
+            with contextlib.suppress(OSError):
+                self._spare = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+        return self._spare >= 0
 
     def _serve(self, line: Line) -> None:
         try:
@@ -294,6 +318,14 @@ def _turn_away(connected: socket.socket, error: BusyError) -> None:
     with contextlib.suppress(OSError):
         connected.send(head.encode() + body)
     connected.close()
+
+
+def _has_gone(connected: socket.socket) -> bool:
+    poll = select.poll()
+    with contextlib.suppress(ValueError):  # it was closed meanwhile: nobody waits for that any more
+        poll.register(connected, select.POLLRDHUP)
+        return bool(poll.poll(0))
+    return False
 
 
 def _shut(connected: socket.socket) -> None:

@@ -105,6 +105,7 @@ def test_the_description_says_so() -> None:
         {"metadata": {"url": f"http://169.254.169.255/{SECRET}"}},
         {"provenance": [{"locator": f"https://me:{SECRET}@example.com/a.aci"}]},
         {"url": f"https://{SECRET}@[::1"},
+        {"daemon": {"prefetchImages": [{"name": f"https://me:{SECRET}@example.com/a.aci"}]}},
         {"processes": [{"pid": 1, "command": ["mysql", f"-p{SECRET}"]}]},
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import resource
@@ -394,6 +395,96 @@ def test_without_a_descriptor_left_whoever_connects_is_told_so(start: Start) -> 
             os.close(fd)
         client.close()
     assert error_of(answer) == (503, "kurmad has as many open files as the host lets it have")
+    assert running.works() < 2
+
+
+def test_who_is_faster_at_the_last_descriptor_stops_nobody_from_listening(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that is kept for this is taken by another thread, at the moment at which it is free."""
+    running = start()
+    accept, opened = socket.socket.accept, os.open
+    empty, asked = threading.Event(), threading.Event()
+    empty.set()
+
+    def none_left(listener: socket.socket) -> Any:
+        if empty.is_set():
+            asked.set()
+            raise OSError(errno.EMFILE, "too many open files")
+        return accept(listener)
+
+    def open_(path: Any, *arguments: Any, **named: Any) -> int:
+        if empty.is_set() and path == "/dev/null":
+            raise OSError(errno.EMFILE, "too many open files")
+        return opened(path, *arguments, **named)
+
+    monkeypatch.setattr(socket.socket, "accept", none_left)
+    monkeypatch.setattr(os, "open", open_)
+    with running.connect() as waiting:
+        for _ in range(3):
+            asked.clear()
+            assert asked.wait(10)
+        begin = time.process_time()
+        time.sleep(0.5)
+        assert time.process_time() - begin < 0.25, "it asks without end"
+        empty.clear()
+        waiting.sendall(ASKED)
+        assert waiting.recv(65536).startswith(b"HTTP/1.1 200")
+    monkeypatch.undo()
+    assert running.works() < 2
+
+
+def test_head_asks_for_no_more_than_how_an_answer_begins(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    running = start()
+    for asked in (
+        b"HEAD /v1/version HTTP/1.1\r\nHost: x\r\nAccept: application/x-ndjson\r\n\r\n",
+        b"HEAD /v1/version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+    ):
+        head, _, body = running.say(asked).partition(b"\r\n\r\n")
+        assert (head.split()[1], body) == (b"200", b"")
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+def test_what_is_told_of_who_had_the_descriptor_before_cancels_nothing(start: Start) -> None:
+    """The poll has told of somebody who has gone; by then the descriptor is another's, who is there."""
+    running = start()
+    ours, theirs = socket.socketpair()
+    one: Any = SimpleNamespace(socket=ours)
+    told: list[str] = []
+    running.server.when_gone(one, lambda: told.append("gone"))
+    stale = running.server._watched[ours.fileno()]
+    stale()
+    assert told == []
+    theirs.close()
+    until(lambda: told == ["gone"])
+    running.server.unwatch(one)
+    ours.close()
+    stale()
+    assert told == ["gone"]
+
+
+def test_who_connects_as_a_socket_is_closed_is_shut_out(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An app's rights have changed, and it connects by the old socket just before that is closed."""
+    running = start()
+    path = f"{running.path}.app"
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    accept = socket.socket.accept
+
+    def closed_meanwhile(one: socket.socket) -> Any:
+        found = accept(one)
+        if one is listener:
+            running.server.listen_no_more("pod", "app")
+        return found
+
+    monkeypatch.setattr(socket.socket, "accept", closed_meanwhile)
+    running.server.listen(listener, "full", "pod", "app")
+    with socket.socket(socket.AF_UNIX) as app:
+        app.settimeout(10)
+        app.connect(path)
+        with contextlib.suppress(BrokenPipeError):
+            app.sendall(ASKED)
+        assert rest(app) == b""
     assert running.works() < 2
 
 

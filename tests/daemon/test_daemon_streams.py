@@ -1,9 +1,12 @@
 """What a client says on a stream: heard frame by frame; whoever says what is none is told so, and cut off."""
 
+import contextlib
 import json
 import os
+import resource
 import socket
 import threading
+import time
 
 import pytest
 
@@ -151,6 +154,69 @@ def test_lent_descriptors(ends):
     os.close(write)
     assert os.read(read, 10) == b""
     os.close(read)
+
+
+def descriptors():
+    return set(os.listdir("/proc/self/fd"))
+
+
+def all_closed(before):
+    """Soon: some are closed by threads of their own."""
+    deadline = time.monotonic() + 10
+    while descriptors() != before:
+        assert time.monotonic() < deadline, descriptors() - before
+        time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def free(count):
+    """So many descriptors can be opened inside, and no more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(descriptors()) + count + 20, hard))
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.open("/dev/null", os.O_RDONLY))
+        for _ in range(count):
+            os.close(taken.pop())
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for fd in taken:
+            os.close(fd)
+
+
+@pytest.mark.parametrize(("terminal", "needed"), [(False, 9), (True, 5)])
+def test_for_want_of_descriptors_none_is_left_open(ends, terminal, needed):
+    import termios  # noqa: F401 (which needs one, too, for a moment)
+
+    ends.query.update(terminal=terminal, rows=24, columns=80)
+    before = descriptors()
+    for count in range(needed):
+        with free(count), pytest.raises(OSError, match="Too many open files"):
+            Caller(ends)
+        all_closed(before)
+    with free(needed), Caller(ends):
+        pass
+    all_closed(before)
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+@pytest.mark.parametrize("name", ["carrier", "stream"])
+def test_for_want_of_threads_none_is_left_open(ends, monkeypatch, terminal, name):
+    ends.query.update(terminal=terminal, rows=24, columns=80)
+    before, start = descriptors(), threading.Thread.start
+
+    def refused(thread):
+        if thread.name == name:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    with pytest.raises(RuntimeError):
+        Caller(ends)
+    all_closed(before)
 
 
 def test_signals_and_the_end_of_who_asked(ends):

@@ -157,6 +157,13 @@ def test_reload(kurmad, make_house, ask):
     until(
         lambda: f"the configuration is as it was: {house.config_file}: {said}" in daemon.log.read_text(), "the log"
     )
+    # Nor what keeps it from taking effect.
+    configure(house, initial_pods=[web(house)], start_timeout=6)
+    os.chmod(house.state, 0o777)
+    daemon.process.send_signal(signal.SIGHUP)
+    said = f"the configuration is as it was: the state directory {house.state}: others than root"
+    until(lambda: said in daemon.log.read_text(), "the log")
+    os.chmod(house.state, 0o700)
     configure(house)
     # The pod that was started before has its metadata, and a new one has, too.
     other = started(daemon, SLEEP)
