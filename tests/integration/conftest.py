@@ -11,6 +11,16 @@ from tests.integration import leftovers
 _PATIENCE = 5.0
 
 
+def pytest_collection_modifyitems(items):
+    """Without the mark a test would run beside the fast ones, on the machine itself."""
+    here = os.path.dirname(__file__)
+    unmarked = [
+        item.nodeid for item in items if item.path.is_relative_to(here) and not item.get_closest_marker("root")
+    ]
+    if unmarked:
+        raise pytest.UsageError(f"not marked as root's: {', '.join(unmarked)}")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def own_host(request):
     """Root tests make mounts, namespaces and networks: never on the machine itself."""

@@ -8,6 +8,8 @@ import pytest
 from kurma_core.errors import ImageError
 from tests.integration.pods.support import archive, busybox_root, foreign_stager, image_id, shell
 
+pytestmark = pytest.mark.root
+
 SWEEPER = """
 import sys
 import time
