@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import socket
 import tempfile
 import time
+from pathlib import Path
 
 import pytest
 
@@ -81,6 +84,34 @@ def test_run_does_not_wait_for_ever_for_its_document(sleeping_pod):
         os.close(call.pidfd)
         said.seek(0)
         assert said.read() == b"kurma: the command was not given whole within 10 s\n"
+
+
+def test_a_signal_that_comes_as_soon_as_the_command_runs_is_the_commands(sleeping_pod):
+    """Also if the call-in has not heard yet that it runs: it stands still from the fork on."""
+    command = sh("trap 'echo told; exit 3' TERM; echo up; while :; do sleep 0.02; done")
+    ours, theirs = socket.socketpair()
+    out, told = os.pipe()
+    with ours, theirs:
+        call = sleeping_pod.stager.spawner.enter(
+            EnterPlan(
+                pid=sleeping_pod.process.pid, argv=("/opt/stager/run", "main"), fds={1: told, 3: theirs.fileno()}
+            )
+        )
+        os.close(told)
+        ours.sendall(json.dumps(command).encode())
+        ours.shutdown(socket.SHUT_WR)
+        children = Path(f"/proc/{call.pid}/task/{call.pid}/children")
+        deadline = time.monotonic() + 20
+        while not children.read_text():
+            assert time.monotonic() < deadline
+        process.pidfd_send_signal(call.pidfd, signal.SIGSTOP)
+        assert os.read(out, 100) == b"up\n"
+        process.pidfd_send_signal(call.pidfd, signal.SIGTERM)
+        process.pidfd_send_signal(call.pidfd, signal.SIGCONT)
+        assert process.wait_pidfd(call.pidfd, 20)
+        assert (os.read(out, 100), process.exit_status(call.pidfd)) == (b"told\n", 3)
+    os.close(call.pidfd)
+    os.close(out)
 
 
 def test_run_resolves_users_in_the_image(sleeping_pod):

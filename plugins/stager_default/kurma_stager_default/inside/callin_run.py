@@ -110,8 +110,8 @@ def start(
         os._exit(code)
 
 
-def wait(pid: int) -> int:
-    """Passes signals on until the child has ended; its exit code."""
+def pass_on(pid: int) -> None:
+    """From here on the child gets the signals that come."""
 
     def forward(number: int, _: object) -> None:
         try:
@@ -121,6 +121,11 @@ def wait(pid: int) -> int:
 
     for number in _PASSED_ON:
         _signal.signal(number, forward)
+
+
+def wait(pid: int) -> int:
+    """Passes signals on until the child has ended; its exit code."""
+    pass_on(pid)
     # Not reaped by this, so that the PID is its own for as long as signals are passed on.
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     for number in _PASSED_ON:
@@ -139,7 +144,12 @@ def run(pod: manifest.Pod, app: manifest.App, command: Command) -> int:
         from kurma_stager_default.inside.handover import Handover
 
         handover = Handover(terminal.get_size(0) or terminal.get_size(1))
+    _signal.pthread_sigmask(_signal.SIG_BLOCK, _PASSED_ON)  # not in the child: see clean_process
     pid, report = start(pod, app, command, pidfd, PodGroups().app(app.name), handover)
+    if handover is None:
+        # The command may say that it runs, and be told to end, before we hear of that.
+        pass_on(pid)
+    _signal.pthread_sigmask(_signal.SIG_UNBLOCK, _PASSED_ON)
     text = os.read(report, 4096).decode(errors="replace")
     os.close(report)
     if text:
