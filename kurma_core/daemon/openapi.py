@@ -40,7 +40,6 @@ _FAILURES = {
     408: "the request did not come in time",
     409: "it cannot be done to the thing as it is",
     413: f"the body is longer than {BODY_LIMIT} bytes",
-    415: "the body is of another type",
     500: "the host, a plugin or Kurma failed",
     503: "there are too many connections: try again",
 }
@@ -132,7 +131,7 @@ def _answers(spec: Spec) -> dict[str, Json]:
 def _failures(spec: Spec) -> dict[str, Json]:
     statuses = set(_FAILURES)
     if spec.body is None and spec.takes is None:
-        statuses -= {413, 415}
+        statuses.discard(413)
     return {str(status): {"$ref": f"#/components/responses/{status}"} for status in sorted(statuses)}
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kurma_core import errors
 from kurma_core.appc.template import PodTemplate
 from kurma_core.client import values
-from kurma_core.daemon import kurmad  # noqa: F401 (all operations)
+from kurma_core.daemon import dispatch, kurmad  # noqa: F401 (all operations)
 from kurma_core.daemon.access import shown
 from kurma_core.daemon.failures import error_json
 from kurma_core.daemon.openapi import document
@@ -236,3 +236,8 @@ def test_the_document_names_every_operation_with_all_that_it_takes() -> None:
             assert {"400", "404", "500", "503"} < set(said["responses"])
             assert ("101" if spec.kind == "stream" else "200") in said["responses"]
     assert count == len(TABLE)
+
+
+def test_the_document_names_the_failures_that_there_are() -> None:
+    responses = document(TABLE)["components"]["responses"]
+    assert {int(status) for status in responses} == {500, *(status for _, status in dispatch._STATUS)}
