@@ -166,7 +166,7 @@ def _guarded(run: object, runner: _Runner, *, raising: bool) -> int:
         _flush()
         return code
     except KurmaError as error:
-        _tell(error.message, error.hint or _root_hint(error) or _disk_hint(error), runner.debug)
+        _tell(error.message, _hint(error), runner.debug)
         return error.exit_code
     except OutputClosed:
         _silence()
@@ -204,6 +204,13 @@ def _os_words(error: OSError) -> str:
     what = (error.strerror or str(error) or type(error).__name__).strip()
     path = error.filename if error.filename2 is None else error.filename2
     return what[:1].lower() + what[1:] + (f": {os.fsdecode(path)}" if isinstance(path, str | bytes) else "")
+
+
+def _hint(error: KurmaError) -> str | None:
+    from kurma_core.client import left
+
+    found = error.hint or _root_hint(error) or _disk_hint(error)
+    return "; ".join(one for one in (found, left.hint(error)) if one) or None
 
 
 def _root_hint(error: KurmaError | OSError) -> str | None:

@@ -134,10 +134,14 @@ def _prepare_and_launch(session: Session, request: PodRequest, prepared: Callabl
     try:
         prepared(record)
         return _launch(session, record.uuid, ephemeral=request.ephemeral)
-    except BaseException:
+    except BaseException as error:
         if request.ephemeral:
             with suppress(KurmaError):
                 session.client.rm(record.uuid)
+        elif isinstance(error, KurmaError):
+            from kurma_core.client.left import tell_left
+
+            tell_left(session.client, error, record.uuid)
         raise
 
 

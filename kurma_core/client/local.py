@@ -81,6 +81,12 @@ class LocalClient(ImageCalls, TrustCalls):
             try:
                 prepared(record)
                 return self._foreground(record.uuid, stdio, output, signals)
+            except KurmaError as error:
+                if not request.ephemeral:
+                    from kurma_core.client.left import tell_left
+
+                    tell_left(self, error, record.uuid)
+                raise
             finally:
                 signals.settle()
                 if request.ephemeral:

@@ -10,6 +10,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.client.frames import LOG, FrameError
+from kurma_core.client.left import tell_left
 from kurma_core.daemon import operation
 from kurma_core.daemon.callers import Caller
 from kurma_core.daemon.exchange import Gone
@@ -43,6 +44,10 @@ def run(call: Call, request: PodRequest) -> Json:
             with begun:
                 front.tell_prepared(record.to_json())
                 return front.run(record.uuid, caller, begun)
+        except KurmaError as error:
+            if not request.ephemeral:
+                tell_left(call.client, error, record.uuid)
+            raise
         finally:
             if request.ephemeral and not front.up:
                 _remove(call, record.uuid)

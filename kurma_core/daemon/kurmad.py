@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from kurma_core.cancellation import shielded
 from kurma_core.client import Settings, connect_here, socket_path
+from kurma_core.client.left import tell_left
 from kurma_core.client.starting import LOCK as START_LOCK
 from kurma_core.config import load
 from kurma_core.daemon import (  # noqa: F401 (they fill the table)
@@ -167,10 +168,12 @@ class Daemon:
         try:
             with begun:
                 return self.launch(begun.record.uuid, up=up, readied=begun.readied)
-        except BaseException:
+        except BaseException as error:
             if request.ephemeral:
                 with shielded(), contextlib.suppress(KurmaError):
                     self.manager.remove(begun.record.uuid)
+            elif isinstance(error, KurmaError):
+                tell_left(self.client, error, begun.record.uuid)
             raise
 
     def _ended(self, record: PodRecord) -> None:

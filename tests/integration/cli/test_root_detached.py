@@ -95,6 +95,32 @@ def test_what_does_not_come_up(kurma: Any) -> None:
     assert kurma.out("list", "--no-legend") == before
 
 
+def test_what_did_not_come_up_is_told_of(kurma: Any, tmp_path: Path) -> None:
+    """In front and in the background, in the same words; with --rm there is nothing to tell of."""
+    path = tmp_path / "uuid"
+    known = set(pods(kurma))
+    for words in (
+        ("run",),
+        ("run", "-d"),
+        ("run", "-d", "--uuid-file", str(path)),
+        ("run", "-d", "--rm"),
+        ("run", "--rm"),
+    ):
+        done = kurma(*words, "--net", "default,ip=1.2.3.4", kurma.image)
+        assert (done.returncode, done.stdout) == (125, "")
+        line, *hints = done.stderr.splitlines()
+        assert line.startswith('kurma: network "default" cannot give a pod the address 1.2.3.4')
+        left = [pod for pod in json.loads(kurma.out("list", "--format", "json")) if pod["uuid"][:8] not in known]
+        if "--rm" in words:
+            assert (hints, left) == ([], [])
+            continue
+        (pod,) = left
+        assert pod["state"] == "errored"
+        uuid = pod["uuid"]
+        assert hints == [f"  hint: the pod is still there: kurma logs {uuid}, kurma rm {uuid}"]
+        kurma.out("rm", uuid)
+
+
 def test_a_program_that_cannot_be_executed(kurma: Any) -> None:
     """It is told with the words and the code of the foreground; the pod stays, and can be started again."""
     done = kurma("run", "--net", "none", "--exec", "/nonexist", kurma.image)
