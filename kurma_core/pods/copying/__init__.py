@@ -84,7 +84,7 @@ def _copy(
         assert isinstance(target, str)
         top = here.open(target or "/", os.O_RDONLY | os.O_DIRECTORY)
         try:
-            _put(read(source, note), Tree(here, top, (), whole=whole), target)
+            _put(read(source, note), Tree(here, top, (), target, whole=whole), target)
         finally:
             os.close(top)
         return
@@ -100,9 +100,9 @@ def _copy(
         if not isinstance(target, str):
             _put(entries, Writer(target, "" if content else name), source)
             return
-        top, way = _target(here, target, name, directory=directory, content=content)
+        top, way, at = _target(here, target, name, directory=directory, content=content)
         try:
-            _put(entries, Tree(here, top, way, whole=whole), source)
+            _put(entries, Tree(here, top, way, at, whole=whole), source)
         finally:
             os.close(top)
     finally:
@@ -115,14 +115,16 @@ def _named(path: str) -> tuple[str, bool]:
     return name, name in ("", ".", "..")
 
 
-def _target(here: Place, path: str, name: str, *, directory: bool, content: bool) -> tuple[int, tuple[str, ...]]:
-    """The directory that it goes into, and under which name.
+def _target(
+    here: Place, path: str, name: str, *, directory: bool, content: bool
+) -> tuple[int, tuple[str, ...], str]:
+    """The directory that it goes into, and under which name; and the directory's path.
 
     :raises HostError: there is no such directory, or something else.
     """
     try:
         top = here.open(path or "/", os.O_RDONLY | os.O_DIRECTORY)
-        return top, () if content else (name,)
+        return top, () if content else (name,), path or "/"
     except HostError as error:
         missing = error.data.get("errno") == errno.ENOENT
         if error.data.get("errno") not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
@@ -132,7 +134,7 @@ def _target(here: Place, path: str, name: str, *, directory: bool, content: bool
         if last in ("", ".", "..") or (directory and not missing) or (path.endswith("/") and not directory):
             raise
     parent = "/" if path.startswith("/") and not before else before or "."
-    return here.open(parent, os.O_RDONLY | os.O_DIRECTORY), (last,)
+    return here.open(parent, os.O_RDONLY | os.O_DIRECTORY), (last,), parent
 
 
 def _put(entries: Iterator[Entry], target: Tree | Writer, path: str) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import functools
 import os
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import HostError, PodStateError
 from kurma_core.linux import mounts
-from kurma_core.linux.beneath import open_in_root
+from kurma_core.linux.beneath import RESOLVE_IN_ROOT, open_in_root, openat2
 from kurma_core.pods.apps import the_app
 from kurma_core.pods.inside import check_runs
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kurma_core.models import IdRange, PodRecord
 
 #: File systems whose files are no files: what the kernel tells, or lets itself be told.
@@ -30,12 +34,27 @@ class Place:
     name = "the host"
     ids: IdRange | None = None
     kernels: frozenset[int] = frozenset()
+    #: What helps where it cannot be written to.
+    read_only = "it is mounted read-only"
+
+    @functools.cached_property
+    def sealed(self) -> frozenset[int]:
+        """Devices of file systems into which nothing is written: those, and ``/dev``."""
+        with open("/proc/self/mountinfo", errors="surrogateescape") as file:
+            return _sealed([mounts.Mount(line) for line in file])
+
+    def called(self, path: str) -> str:
+        """That path of it, for messages."""
+        return path
 
     def open(self, path: str, flags: int) -> int:
         """:raises HostError: it cannot be opened."""
         try:
             return self._open(path, flags | os.O_CLOEXEC)
         except OSError as error:
+            if error.errno == errno.EXDEV:
+                why = f"{path}: it leads out of the root of {self.name}"
+                raise HostError(why, errno=error.errno, path=path) from None
             raise HostError(
                 f"{path}: {(error.strerror or str(error)).lower()}", errno=error.errno, path=path
             ) from None
@@ -73,6 +92,8 @@ class AppRoot(Place):
     :raises PodStateError: the pod, or the app, does not run. :raises AppNotFoundError: there is no such app.
     """
 
+    read_only = "the app's root is read-only (--read-only), or the volume is (:ro)"
+
     def __init__(self, record: PodRecord, app: str | None) -> None:
         hint = "what an app writes to its root goes with it; volumes stay: kurma show names them"
         try:
@@ -97,6 +118,7 @@ class AppRoot(Place):
                 raise ended
             devices = [mounts.Mount(line) for line in self._read("mountinfo").splitlines()]
             self.kernels = frozenset(_device(one.device) for one in devices if one.fstype in _KERNELS)
+            self.sealed = _sealed(devices)
             self._root = os.open("root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._process)
         except BaseException as error:
             os.close(self._process)
@@ -110,7 +132,23 @@ class AppRoot(Place):
             return file.read()
 
     def _open(self, path: str, flags: int) -> int:
-        return open_in_root(self._root, path, flags)
+        try:
+            return open_in_root(self._root, path, flags)
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                self._check_magic(path)
+            raise
+
+    def _check_magic(self, path: str) -> None:
+        """:raises OSError: ``EXDEV``: a link of the kernel's is on the way, which leads anywhere."""
+        try:
+            os.close(openat2(self._root, path, os.O_PATH | os.O_NOFOLLOW, resolve=RESOLVE_IN_ROOT))
+        except OSError as error:
+            if error.errno == errno.EXDEV:
+                raise
+
+    def called(self, path: str) -> str:
+        return f"{path} in {self.name}"
 
     def check(self) -> None:
         try:
@@ -124,6 +162,16 @@ class AppRoot(Place):
     def close(self) -> None:
         os.close(self._root)
         os.close(self._process)
+
+
+def _sealed(found: Sequence[mounts.Mount]) -> frozenset[int]:
+    return frozenset(
+        _device(one.device)
+        for one in found
+        if one.fstype in _KERNELS
+        or one.fstype == "devtmpfs"
+        or (one.fstype == "tmpfs" and (one.target == "/dev" or one.target.startswith(("/proc/", "/sys/"))))
+    )
 
 
 def _device(text: str) -> int:

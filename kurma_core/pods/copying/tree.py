@@ -14,6 +14,8 @@ from kurma_core.linux.beneath import remove_tree
 from kurma_core.pods.copying.entry import PIECE, UNFINISHED, Entry
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from kurma_core.pods.copying.place import Place
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -21,6 +23,7 @@ _NEW = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 #: File systems that do not have a file's content copied by the kernel; bytes are read and written then.
 _CANNOT = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EPERM)
 _STRETCH = 64 << 20
+_KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
 
 
 class Tree:
@@ -29,13 +32,15 @@ class Tree:
 
     :param top: descriptor of a directory; it stays the caller's.
     :param way: what stands before each entry's own: (), or the new name of the top of what is copied.
+    :param at: the path of the top, for messages.
     :param whole: owners and all permission bits are copied, too; else they belong to whoever copies.
     """
 
-    def __init__(self, place: Place, top: int, way: tuple[str, ...], *, whole: bool) -> None:
+    def __init__(self, place: Place, top: int, way: tuple[str, ...], at: str, *, whole: bool) -> None:
         self._place = place
         self._top = top
         self._way = way
+        self._at = at
         self._whole = whole
         # Directories that lead from the top to where the last entry was put; a stack.
         self._open: list[tuple[str, int]] = []
@@ -60,24 +65,71 @@ class Tree:
                 os.close(first)
 
     def _add(self, parent: int, way: tuple[str, ...], entry: Entry, first: int | None) -> None:
-        if not self._is_new(way[:-1]) and _is_directory(parent, way[-1]):
-            raise HostError(f"{'/'.join(way)} is a directory there")
+        if not self._is_new(way[:-1]):
+            self._check_place(parent, way)
         temporary = _temporary()
         try:
             if first is None:
-                self._make(parent, temporary, entry)
+                self._make(parent, temporary, way, entry)
             else:
                 name = self._fresh.get((*self._way, *entry.first), entry.first[-1])
-                os.link(name, temporary, src_dir_fd=first, dst_dir_fd=parent, follow_symlinks=False)
+                self._link(first, name, parent, temporary, entry)
             if self._is_new(way[:-1]) or way in self._fresh:
                 name = self._fresh.get(way, way[-1])
                 os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
             else:
                 self._fresh[way] = temporary
         except BaseException:
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):  # where nothing is written, it is not there
                 os.unlink(temporary, dir_fd=parent)
             raise
+
+    def _link(self, first: int, name: str, parent: int, temporary: str, entry: Entry) -> None:
+        try:
+            os.link(name, temporary, src_dir_fd=first, dst_dir_fd=parent, follow_symlinks=False)
+        except FileNotFoundError:
+            raise HostError(
+                f"cannot copy {entry.name}: it is another name of {'/'.join(entry.first)}, which is not there"
+            ) from None
+
+    def _check_place(self, parent: int, way: tuple[str, ...]) -> None:
+        """:raises HostError: what is there has something in its place that is not replaced."""
+        self._check_ours(parent, way)
+        try:
+            found = os.open(way[-1], os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+        except FileNotFoundError:
+            return
+        try:
+            mode = os.fstat(found).st_mode
+            if stat.S_ISDIR(mode):
+                raise HostError(f"{'/'.join(way)} is a directory there")
+            if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
+                raise self._refused(way, f"what is there is {_KINDS.get(stat.S_IFMT(mode), 'a device')}")
+            if _mount(found) != _mount(parent):
+                raise self._refused(way, "another file is mounted there")
+        finally:
+            os.close(found)
+
+    def _check_ours(self, parent: int, way: tuple[str, ...]) -> None:
+        if os.fstat(parent).st_dev in self._place.sealed:
+            raise self._refused(way, "it is the kernel's")
+
+    @contextlib.contextmanager
+    def _writing(self, way: tuple[str, ...]) -> Iterator[None]:
+        """What goes wrong there is about the place, not about what is copied."""
+        try:
+            yield
+        except OSError as error:
+            raise self._refused(way, (error.strerror or str(error)).lower(), error.errno) from None
+
+    def _refused(self, way: tuple[str, ...], why: str, number: int | None = None) -> HostError:
+        path = "/".join((*([] if self._at == "." else [self._at.rstrip("/")]), *way))
+        return HostError(
+            f"cannot write {self._place.called(path)}: {why}",
+            hint=self._place.read_only if number == errno.EROFS else None,
+            **({} if number is None else {"errno": number}),
+            path=path,
+        )
 
     def _is_new(self, way: tuple[str, ...]) -> bool:
         """Whether that directory, or one above it, has no name yet."""
@@ -90,7 +142,8 @@ class Tree:
         self._leave()
         for way, temporary in self._fresh.items():
             parent = self._enter(way[:-1])
-            os.rename(temporary, way[-1], src_dir_fd=parent, dst_dir_fd=parent)
+            with self._writing(way):
+                os.rename(temporary, way[-1], src_dir_fd=parent, dst_dir_fd=parent)
         self._fresh.clear()
         self._leave()
 
@@ -113,7 +166,9 @@ class Tree:
             raise _in_the_way(error, way) from None
         inside = self._is_new(way[:-1])
         name = way[-1] if inside else _temporary()
-        os.mkdir(name, 0o700, dir_fd=parent)
+        self._check_ours(parent, way)
+        with self._writing(way):
+            os.mkdir(name, 0o700, dir_fd=parent)
         if not inside:
             self._fresh[way] = name
         self._directories.append((way, entry))
@@ -148,14 +203,16 @@ class Tree:
         """The directory where the file of another name is."""
         return os.dup(self._enter((*self._way, *entry.first)[:-1])) if entry.kind == "again" else None
 
-    def _make(self, parent: int, name: str, entry: Entry) -> None:
+    def _make(self, parent: int, name: str, way: tuple[str, ...], entry: Entry) -> None:
         if entry.kind == "link":
-            os.symlink(entry.to, name, dir_fd=parent)
+            with self._writing(way):
+                os.symlink(entry.to, name, dir_fd=parent)
             if self._whole:
                 os.chown(name, *self._owner(entry), dir_fd=parent, follow_symlinks=False)
             os.utime(name, ns=(entry.mtime, entry.mtime), dir_fd=parent, follow_symlinks=False)
             return
-        fd = os.open(name, _NEW, 0o600, dir_fd=parent)
+        with self._writing(way):
+            fd = os.open(name, _NEW, 0o600, dir_fd=parent)
         try:
             _fill(fd, entry)
             self._dress(fd, entry)
@@ -177,11 +234,10 @@ def _temporary() -> str:
     return f"{UNFINISHED}{secrets.token_hex(8)}"
 
 
-def _is_directory(parent: int, name: str) -> bool:
-    try:
-        return stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
-    except FileNotFoundError:
-        return False
+def _mount(fd: int) -> bytes:
+    """The mount that it is on, by its number."""
+    with open(f"/proc/self/fdinfo/{fd}", "rb") as file:
+        return next(line for line in file if line.startswith(b"mnt_id:"))
 
 
 def _in_the_way(error: OSError, way: tuple[str, ...]) -> OSError | HostError:

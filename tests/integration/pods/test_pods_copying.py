@@ -61,8 +61,8 @@ def web(house):
 
     made = []
 
-    def start(script=MAKES, **options):
-        running = house.running({"main": shell(script)}, **options)
+    def start(script=MAKES, app=None, **options):
+        running = house.running({"main": shell(script, **(app or {}))}, **options)
         pod = running.__enter__()
         made.append(running)
         root = f"/proc/{house.client.pod(pod.uuid).apps[0].pid}/root"
@@ -219,12 +219,63 @@ def test_what_is_refused(house, web, tmp_path):
         pod.put(directory, "/out/a")
     with pytest.raises(KurmaError, match="has no app other"):
         house.client.copy_in(pod.uuid, "other", str(file), "/x")
-    with pytest.raises(HostError, match=r"cannot copy .*file: read-only file system"):
-        pod.put(file, "/sys/")
     pod.stop(force=True)
     with pytest.raises(PodStateError) as caught:
         pod.out("/out/a", file)
     assert "volumes stay" in caught.value.hint
+
+
+def test_what_nothing_is_written_to(web, tmp_path):
+    """What the kernel has made, what is no file, what is mounted: it stays; and who is told knows which place is
+    meant."""
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "bound").write_text("bound")
+    (tmp_path / "d").mkdir()
+    (tmp_path / "fixed").mkdir()
+    file, directory = tmp_path / "file", tmp_path / "d"
+    pod = web(
+        "mkdir /out; echo a >/out/a; touch /made; exec sleep 1000",
+        {"mountPoints": [{"name": "bound", "path": "/bound"}, {"name": "fixed", "path": "/fixed"}]},
+        volumes=[
+            {"name": "bound", "kind": "host", "source": str(tmp_path / "bound")},
+            {"name": "fixed", "kind": "host", "source": str(tmp_path / "fixed"), "readOnly": True},
+        ],
+    )
+    linked = tarfile.TarInfo("other")
+    linked.type, linked.linkname = tarfile.LNKTYPE, "no/such"
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as made:
+        made.addfile(linked)
+    packed.seek(0)
+    pod.says("mkfifo /out/pipe; mknod /tmp/node c 1 3; ln -s loop /out/loop")
+    kinds = "stat -c %F /dev/null /tmp/node /out/pipe; ls -A /dev /tmp /fixed; cat /bound"
+    before = pod.says(kinds)
+    for source, target, why in (
+        (file, "/dev/null", "^cannot write /dev/null in app main of pod .*: it is the kernel's"),
+        (file, "/dev/foo", "^cannot write /dev/foo in app main of pod .*: it is the kernel's"),
+        (directory, "/dev", "^cannot write /dev/d in .*: it is the kernel's"),
+        (file, "/proc/foo", "^cannot write /proc/foo in .*: it is the kernel's"),
+        (file, "/sys/", "^cannot write /sys/file in .*: it is the kernel's"),
+        (file, "/tmp/node", "^cannot write /tmp/node in .*: what is there is a device"),
+        (file, "/out/pipe", "^cannot write /out/pipe in .*: what is there is a named pipe"),
+        (file, "/bound", "^cannot write /bound in .*: another file is mounted there"),
+        (file, "/fixed/new", "^cannot write /fixed/new in .*: read-only file system"),
+        (directory, "/fixed", "^cannot write /fixed/d in .*: read-only file system"),
+        (file, "/proc/1/root/etc", "^/proc/1/root.*: it leads out of the root of app main"),
+        (packed, "/tmp", "^cannot copy other: it is another name of no/such, which is not there"),
+    ):
+        with pytest.raises(HostError, match=why) as caught:
+            pod.put(source, target)
+        assert "(:ro)" in (caught.value.hint or "") or "read-only" not in why
+    assert pod.says(kinds) == before
+    with pytest.raises(HostError, match="/out/loop/x: too many levels of symbolic links"):
+        pod.out("/out/loop/x", file)
+    node = tmp_path / "node"
+    os.mknod(node, 0o600 | stat.S_IFCHR, os.makedev(1, 3))
+    for target, why in ((node, "what is there is a device"), ("/dev/null", "it is the kernel's")):
+        with pytest.raises(HostError, match=f"^cannot write {target}: {why}"):
+            pod.out("/out/a", target)
+        assert stat.S_ISCHR(os.stat(target).st_mode)
 
 
 def test_nothing_is_half_there(web, tmp_path):
