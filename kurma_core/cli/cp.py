@@ -18,7 +18,7 @@ _SEE = "write POD:/PATH or POD:APP:/PATH for one side; a path of the host with a
     Option("archive", "--archive -a", "Copy owners, and all permission bits, too."),
     Option("follow", "--follow-link -L", "If SRC is a link, copy what it leads to."),
     root=True,
-    here=True,
+    here="it reaches into the app's root and the host's files by itself, and no kurmad does it for others",
 )
 def cp(session: Session, *, source: str, target: str, archive: bool, follow: bool) -> None:
     """Copy files from an app that runs, or to it.
@@ -26,7 +26,7 @@ def cp(session: Session, *, source: str, target: str, archive: bool, follow: boo
     One side is POD:PATH, or POD:APP:PATH where the pod has several apps; PATH counts from the app's root, and
     links inside lead nowhere else. Directories are copied with all that is in them: into DST if that is there,
     else under that name; SRC/. is what is in SRC. Links are copied as links; devices, sockets and pipes are left
-    out.
+    out, and nothing takes their place; nor is anything written into the kernel's /dev, /proc and /sys.
 
     What comes out is the caller's, what goes in is root's in the pod, unless -a is given. Nothing has its name
     before it is whole.

@@ -84,13 +84,13 @@ class Command:
     help; the first line of it stands in :data:`kurma_core.cli.table.TABLE`, too.
 
     :param root: it is refused at once to everybody but root, unless a daemon does it for them.
-    :param here: no daemon does it.
+    :param here: no daemon does it; or why none does.
     """
 
     __slots__ = ("arguments", "function", "here", "options", "rest", "root")
 
     def __init__(
-        self, function: Callable[..., int | None], parts: tuple[Any, ...], *, root: bool, here: bool = False
+        self, function: Callable[..., int | None], parts: tuple[Any, ...], *, root: bool, here: bool | str = False
     ) -> None:
         self.function = function
         self.arguments = tuple(part for part in parts if isinstance(part, Argument))
@@ -101,7 +101,7 @@ class Command:
 
 
 def command(
-    *parts: Argument | Option | Rest, root: bool = False, here: bool = False
+    *parts: Argument | Option | Rest, root: bool = False, here: bool | str = False
 ) -> Callable[[Callable[..., int | None]], Command]:
     """Makes a :class:`Command` of the function below it."""
     return lambda function: Command(function, parts, root=root, here=here)

@@ -126,6 +126,8 @@ def _check_power(call: Call, session: Session) -> None:
     """:raises PrivilegeError: we are not root, and there is no daemon that does it for us."""
     from kurma_core.errors import KurmaError, PrivilegeError
 
+    if isinstance(call.command.here, str):
+        raise PrivilegeError(f"only root can {' '.join(call.path)}: {call.command.here}", hint=_AS_ROOT)
     if call.command.here:
         try:
             hint = _way_to_kurmad(session)

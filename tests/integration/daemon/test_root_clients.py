@@ -275,6 +275,14 @@ def test_who_may_not_use_the_socket_is_told_who_may(place, busybox_image, group)
         lines = [line for line in log.read_text().splitlines() if f"user {NOBODY}, process " in line]
         asked = [line.partition(" asks for ")[2] for line in lines]
         assert asked == ["POST /v1/images", "DELETE /v1/images/example.com%2Fbusybox"]
+        for groups in ([], [group]):
+            copied = run("cp", "./busybox.aci", "web:/", groups=groups)
+            assert copied.returncode == 125
+            assert copied.stderr == (
+                "kurma: only root can cp: it reaches into the app's root and the host's files by itself, and no "
+                "kurmad does it for others\n"
+                "  hint: run it as root, with sudo for instance\n"
+            )
         needless = run("daemon", groups=[group])
         assert needless.returncode == 125
         assert needless.stderr == (
