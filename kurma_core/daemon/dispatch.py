@@ -14,6 +14,7 @@ from kurma_core.cancellation import Cancellation, governing
 from kurma_core.client.frames import PROTOCOL
 from kurma_core.daemon import operations
 from kurma_core.daemon.access import shown
+from kurma_core.daemon.bodies import check_keys
 from kurma_core.daemon.exchange import NDJSON, Exchange, Gone, LateError, Said, TooLargeError
 from kurma_core.daemon.failures import error_json, internal
 from kurma_core.daemon.log import about
@@ -74,8 +75,7 @@ class Dispatcher:
             with about(request=f"{exchange.method} {exchange.path}", by=who, **path):
                 self._admit(spec, exchange)
                 query = parameters(spec, exchange.query)
-                body = exchange.json() if spec.body is not None else None
-                call = Call(self._daemon, exchange, path, query, body)
+                call = Call(self._daemon, exchange, path, query, self._body(spec, exchange))
                 with self._counted(spec, call):
                     self._run(spec, call)
         except Gone:
@@ -111,6 +111,20 @@ class Dispatcher:
                     "who runs the host grants the app host/api-access in kurma.yml, and not host/api-access=read"
                 )
             raise errors.PrivilegeError(f"{spec.method} {spec.path} is not for those who may only look", hint=hint)
+
+    @staticmethod
+    def _body(spec: Spec, exchange: Exchange) -> Json:
+        """:raises UsageError: it is no JSON, has a key that there is not, or there is one where none is taken."""
+        if spec.body is not None:
+            body = exchange.json()
+            check_keys(spec.body, body)
+            return body
+        if spec.takes is None and exchange.has_body():
+            hint = "what it takes stands in the query: " + ", ".join(f"?{query.name}=" for query in spec.query)
+            raise errors.UsageError(
+                f"{spec.method} {spec.path} takes no body", hint=hint if spec.query else "it takes no parameters"
+            )
+        return None
 
     def _counted(self, spec: Spec, call: Call) -> contextlib.AbstractContextManager[None]:
         """What lasts holds none of the connections that others need."""

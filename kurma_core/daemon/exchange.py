@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator, Sequence
 from socket import socket as Socket
@@ -119,7 +120,7 @@ class Exchange:
             except h11.RemoteProtocolError as error:
                 if self._line.http.trailing_data[1]:  # it ended in the middle
                     raise Gone from None
-                raise UsageError(f"the request's body is malformed: {error}") from None
+                raise UsageError(f"the request's body is malformed: {in_words(error)}") from None
             if isinstance(event, h11.Data):
                 yield bytes(event.data)
             elif isinstance(event, h11.EndOfMessage):
@@ -128,16 +129,25 @@ class Exchange:
                 raise Gone
 
     def json(self) -> Json:
-        """The body; None: there is none. :raises UsageError: it is no JSON."""
+        """The body; None: there is none. :raises UsageError: it is no JSON, or has a key twice."""
         data = self.body()
         if not data:
             return None
-        from kurma_core.appc.nesting import bounded
+        from kurma_core.daemon.bodies import parse
 
         try:
-            return json.loads(bounded(data))
+            return parse(data)
         except ValueError as error:
             raise UsageError(f"the request's body is no JSON: {error}") from None
+
+    def has_body(self) -> bool:
+        """Whether there is one that says anything: more than blanks, or an empty object. No more of it is read."""
+        found = b""
+        for piece in self.pieces(time.monotonic() + REQUEST_PATIENCE):
+            found = (found + piece).strip()
+            if len(found) > len(b"{}"):
+                return True
+        return found not in (b"", b"{}")
 
     # -- the answer --
 
@@ -302,6 +312,11 @@ class Line:
             raise Gone from None
 
 
+def in_words(error: h11.RemoteProtocolError) -> str:
+    """What h11 says, without how Python would write what it has found."""
+    return re.split(r""": (?:bytearray\()?b['"]""", str(error))[0]
+
+
 def json_line(value: Json) -> bytes:
     """A value as JSON, in one line with its end.
 
@@ -327,4 +342,15 @@ def _mapping(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is nothing that JSON can say")
 
 
-__all__ = ["NDJSON", "Exchange", "Gone", "LateError", "Line", "Peer", "Said", "TooLargeError", "json_line"]
+__all__ = [
+    "NDJSON",
+    "Exchange",
+    "Gone",
+    "LateError",
+    "Line",
+    "Peer",
+    "Said",
+    "TooLargeError",
+    "in_words",
+    "json_line",
+]

@@ -127,13 +127,17 @@ def operation(
 
 
 def parameters(spec: Spec, given: list[tuple[str, str]]) -> dict[str, Json]:
-    """The query's values. :raises UsageError: one is not known, or nonsense."""
+    """The query's values. :raises UsageError: one is not known, said twice, or nonsense."""
     known = {query.name: query for query in spec.query}
     found: dict[str, Json] = {query.name: () if query.many else query.default for query in spec.query}
+    said: set[str] = set()
     for name, text in given:
         query = known.get(name)
         if query is None:
             raise UsageError(f"{spec.method} {spec.path}: there is no parameter {name!r}", unknown=True)
+        if name in said and not query.many:
+            raise UsageError(f"parameter {name}: it is given more than once")
+        said.add(name)
         value = _value(query, text)
         found[name] = (*found[name], value) if query.many else value
     return found

@@ -1,7 +1,8 @@
 """JSON Schemas (draft 2020-12) of what goes over the API, by name: ``docs/json.md`` in a form that programs read.
 
-A value's keys are all there: what has no value is null. Keys are only ever added, so none is forbidden. A test
-keeps them in step with the page, and with what the values' ``to_json`` write.
+A value's keys are all there: what has no value is null. Keys are only ever added, so none is forbidden; but in
+what a caller sends, where one that the daemon does not know would be a wish that nobody hears. A test keeps them
+in step with the page, and with what the values' ``to_json`` write.
 """
 
 from __future__ import annotations
@@ -69,9 +70,10 @@ def _object(**keys: Json) -> Json:
 
 
 def _wish(*needed: str, **keys: Json) -> Json:
-    """What a caller sends: what is left out, or null, is as usual. Unknown keys are passed over."""
+    """What a caller sends: what is left out, or null, is as usual. There are no other keys."""
     maybe = {name: schema if name in needed or schema == ANY else _maybe(schema) for name, schema in keys.items()}
-    return {"type": "object", "properties": maybe, **({"required": list(needed)} if needed else {})}
+    required = {"required": list(needed)} if needed else {}
+    return {"type": "object", "properties": maybe, **required, "additionalProperties": False}
 
 
 def _and(name: str, **keys: Json) -> Json:

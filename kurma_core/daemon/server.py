@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import h11
 
 from kurma_core.daemon import quota
-from kurma_core.daemon.exchange import Exchange, Gone, LateError, Line, Peer, json_line
+from kurma_core.daemon.exchange import Exchange, Gone, LateError, Line, Peer, in_words, json_line
 from kurma_core.daemon.failures import error_json
 from kurma_core.daemon.quota import Quota
 from kurma_core.errors import BusyError, KurmaError, UsageError
@@ -285,7 +285,7 @@ class Server:
         except LateError as error:
             _refuse(line, 408, error)
         except h11.RemoteProtocolError as error:
-            _refuse(line, error.error_status_hint, UsageError(f"that is no request: {error}"))
+            _refuse(line, error.error_status_hint, UsageError(f"that is no request: {in_words(error)}"))
         except Exception:  # noqa: BLE001 (the daemon goes on)
             _LOG.exception("a mistake in kurmad; the connection of process %d is closed", line.peer.pid)
         finally:

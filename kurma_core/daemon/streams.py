@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kurma_core.appc.nesting import bounded
 from kurma_core.cancellation import governing
 from kurma_core.client.frames import INPUT, LIMIT, MESSAGE, PROTOCOL, FrameError, FrameReader, frame
+from kurma_core.daemon.bodies import parse
 from kurma_core.daemon.exchange import REQUEST_PATIENCE, Gone
 from kurma_core.daemon.operation import Operation, attempts_of, working
 from kurma_core.daemon.telling import Telling
@@ -167,7 +167,7 @@ class Stream:
 def _message(payload: bytes) -> dict[str, Json]:
     """:raises FrameError: it is none."""
     try:
-        value = json.loads(bounded(payload))
+        value = parse(payload)
     except ValueError as error:
         raise FrameError(f"a message that is no JSON: {error}") from None
     if not isinstance(value, dict) or not isinstance(value.get("is"), str):

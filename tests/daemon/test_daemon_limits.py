@@ -148,9 +148,58 @@ def test_a_body_that_nobody_wants_is_no_next_request(start: Start) -> None:
     running = start()
     smuggled = b"GET /v1/pods HTTP/1.1\r\nHost: x\r\n\r\n"
     said = b"GET /v1/version HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(smuggled)
-    assert running.say(said + smuggled).count(b"HTTP/1.1") == 1
-    answers = running.say(b"GET /v1/version HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n{}{}{}")
+    last = ASKED.replace(b"Host: x", b"Host: x\r\nConnection: close")
+    answers = running.say(said + smuggled + last)
+    assert [line.split()[1] for line in answers.splitlines() if line.startswith(b"HTTP/1.1")] == [b"400", b"200"]
+    answers = running.say(b"GET /v1/version HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}{}{}\r\n\r\n")
     assert answers.count(b"HTTP/1.1 200") == 1
+
+
+@pytest.mark.parametrize("said", [b"{}", b" \r\n", b"{}\n"])
+def test_a_body_that_says_nothing_may_come_where_none_is_taken(start: Start, said: bytes) -> None:
+    head = b"GET /v1/version HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(said)
+    running = start()
+    with running.connect() as connection:
+        connection.sendall(head + said + ASKED.replace(b"Host: x", b"Host: x\r\nConnection: close"))
+        assert rest(connection).count(b"HTTP/1.1 200") == 2
+
+
+@pytest.mark.parametrize(
+    "said", [b'{"timeout":"banana"}', b'{"zork":1}', b"[]", b"banana", b" " * 70000 + b"true"]
+)
+def test_a_body_where_none_is_taken_is_refused_and_nothing_is_done(start: Start, said: bytes) -> None:
+    """There is no daemon behind this server: whatever was done would be a mistake."""
+    head = b"POST /v1/pods/web/stop HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(
+        said
+    )
+    answer = start().say(head + said)
+    assert error_of(answer) == (400, "POST /v1/pods/{pod}/stop takes no body")
+    assert b"in the query: ?force=, ?timeout=, ?again=" in answer
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        (b'{"pod": {}, "zork": 1}', "the request's body: $ has an unknown key 'zork'"),
+        (b'{"pod": {}, "ports": [{"zork": 1}]}', "the request's body: $.ports[0] has an unknown key 'zork'"),
+        (b'{"pod": {}, "apps": {"web": {"zork": 1}}}', "the request's body: $.apps.web has an unknown key 'zork'"),
+        (b'{"pod": {"a": 1, "a": 2}}', "the request's body is no JSON: the key 'a' stands twice in one object"),
+        (b'{"pod": {}, "pod": {}}', "the request's body is no JSON: the key 'pod' stands twice in one object"),
+        (b'{"pod": ' + b"1" * 5000 + b"}", "the request's body is no JSON: a number of too many digits"),
+        (b'{"pod": NaN}', "the request's body is no JSON: NaN is no number that JSON has"),
+        (b'{"pod": \xff}', "the request's body is no JSON: byte 8 is not UTF-8"),
+        (b'{"pod": }', "the request's body is no JSON: expecting value at line 1, column 9"),
+        (b"[" * 200, "the request's body is no JSON: nested too deep"),
+    ],
+)
+def test_a_body_with_what_nobody_would_read_is_refused(start: Start, said: bytes, message: str) -> None:
+    head = b"POST /v1/pods HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(said)
+    assert error_of(start().say(head + said)) == (400, message)
+
+
+def test_a_parameter_that_is_given_twice_is_refused(start: Start) -> None:
+    answer = start().say(b"GET /v1/events?since=0&since=1 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    assert error_of(answer) == (400, "parameter since: it is given more than once")
 
 
 # --- nonsense ---
@@ -181,6 +230,8 @@ def test_nonsense_is_refused_in_a_line(start: Start, nonsense: bytes) -> None:
     status, message = error_of(answer)
     assert status in {400, 501, 505}, answer
     assert "\n" not in message
+    assert "bytearray" not in message
+    assert "b'" not in message
     assert answer.count(b"Cache-Control") == 1
     assert running.works() < 2
 

@@ -15,6 +15,7 @@ from kurma_core.appc.template import PodTemplate
 from kurma_core.client import values
 from kurma_core.daemon import dispatch, kurmad  # noqa: F401 (all operations)
 from kurma_core.daemon.access import shown
+from kurma_core.daemon.bodies import check_keys
 from kurma_core.daemon.failures import error_json
 from kurma_core.daemon.openapi import document
 from kurma_core.daemon.operations import TABLE
@@ -180,6 +181,8 @@ def test_a_request_for_a_pod_is_what_the_schema_says(flag: bool, words: str | No
     assert set(asked) == set(SCHEMAS["PodRequest"]["properties"])
     of_app = SCHEMAS["PodRequest"]["properties"]["apps"]["additionalProperties"]["properties"]
     assert set(asked["apps"]["a"]) == set(of_app)
+    check_keys("PodRequest", asked)
+    assert not validator("PodRequest").is_valid({**asked, "zork": 1})
 
 
 @settings(deadline=None)
