@@ -237,6 +237,19 @@ def test_damaged_images_hide_nothing(both, things, tmp_path):
     assert both.same(said).value[1] == []
 
 
+def test_bytes_that_are_no_archive_are_the_callers_mistake(both, tmp_path):
+    """And no failure of the daemon; and so is a name that nobody can look for."""
+    (tmp_path / "junk.aci").write_bytes(b"nonsense" * 100)
+    said = both.same(lambda client: client.image_upload(str(tmp_path / "junk.aci")))
+    assert said.error[0] == "ArchiveError"
+    told = []
+    with Connection.open(both.daemon.socket) as connection:
+        for path, body in (("/upload?name=junk.aci", b"nonsense" * 100), ("", b'{"locator": "nowhere"}')):
+            answer = connection.request("POST", f"/v1/images{path}", body)
+            told.append((answer.status, json.loads(answer.read())["error"]["kind"]))
+    assert told == [(400, "ArchiveError"), (404, "FetchNotFoundError")]
+
+
 def test_nothing_is_left_out():
     """Each method that RemoteClient has of its own is one of those compared here."""
     asked = {name.split(":")[0].split(",")[0] for name in ALIKE}
