@@ -244,10 +244,19 @@ class Owners:
             with self._lock:
                 self._after.add(running.uuid)
                 self._pods.pop(fd, None)
-            self._poll.unregister(fd)
-            running._close()
+            self._let_go(fd, running)
         running._end(record, failed, lambda: self._then(running.uuid, record))
         self.changed()
+
+    def _let_go(self, fd: int, running: Running) -> None:
+        """Whatever goes wrong with that, who waits for the pod hears of its end."""
+        try:
+            try:
+                self._poll.unregister(fd)
+            finally:
+                running._close()
+        except Exception:  # noqa: BLE001 (the daemon goes on)
+            _LOG.exception("pod %s cannot be let go of", running.uuid, extra={"pod": running.uuid})
 
     def _then(self, uuid: str, record: PodRecord | None) -> None:
         try:
