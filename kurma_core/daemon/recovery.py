@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from kurma_core.daemon.timetable import Timetable
 from kurma_core.daemon.watching import Watching
 from kurma_core.errors import KurmaError, PodNotFoundError
 from kurma_core.models import ENDED_STATES
@@ -53,6 +54,7 @@ class Recovery:
         #: Pods that wait for their look.
         self._waiting: set[str] = set()
         self._closing = False
+        self._later = Timetable("look again", 1)
         self._sweeping = threading.Timer(_SWEEP_AFTER, self._sweep)
         self._sweeping.daemon = True
         #: Set once every pod that was there at the start has been looked at.
@@ -69,6 +71,7 @@ class Recovery:
         """Looks that have begun come to their end."""
         self._closing = True
         self._sweeping.cancel()
+        self._later.close()
         self._workers.shutdown(cancel_futures=True)
         self._watching.close()
 
@@ -152,7 +155,7 @@ class Recovery:
             pid = state.get("owner")
             if isinstance(pid, int) and pid not in (0, os.getpid()) and not self._watching.owner(uuid, pid):
                 # It is dead, and somebody who came by takes it down: whether he does is seen to.
-                threading.Timer(_LOOK_AGAIN, self.look_soon, (uuid,)).start()
+                self._later.at(uuid, _LOOK_AGAIN, lambda: self.look_soon(uuid))
 
 
 __all__ = ["Recovery"]

@@ -1,0 +1,88 @@
+"""Pods that the daemon owns, or looks at, as far as that goes without a pod that runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kurma_core.daemon import recovery
+from kurma_core.daemon.owners import Owners
+from kurma_core.daemon.recovery import Recovery
+from kurma_core.pod_store import PodStore
+
+UUID = "aaaa0000-0000-4000-8000-000000000001"
+
+
+class Poll:
+    """One that does not let go of what it was given."""
+
+    def __init__(self, poll: Any) -> None:
+        self._poll = poll
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._poll, name)
+
+    def unregister(self, fd: int) -> None:
+        self._poll.unregister(fd)
+        raise OSError(9, "bad file descriptor")
+
+
+@pytest.mark.parametrize("what", ["poll", "close"])
+def test_who_waits_for_a_pod_hears_of_its_end_whatever_fails(what: str, caplog: pytest.LogCaptureFixture) -> None:
+    owners = Owners(lambda: None)  # type: ignore[arg-type, return-value]
+    owners.changed = lambda: None
+    stager, closed = os.eventfd(1), []
+
+    def close() -> None:
+        closed.append(True)
+        if what == "close":
+            raise OSError(5, "input/output error")
+
+    pod: Any = SimpleNamespace(
+        uuid=UUID, directory=None, fileno=lambda: stager, finish=lambda: "record", close=close
+    )
+    if what == "poll":
+        owners._poll = Poll(owners._poll)
+    owners.start()
+    running = owners.take(pod)
+    assert running.wait(10) == "record"  # type: ignore[comparison-overlap]
+    assert closed
+    assert [record.getMessage() for record in caplog.records] == [f"pod {UUID} cannot be let go of"]
+    owners.close()
+    os.close(stager)
+
+
+def test_a_look_that_is_still_to_come_keeps_nobody_from_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody takes down a pod whose owner is dead: whether he does is looked at, until the daemon ends."""
+    looks = []
+    monkeypatch.setattr(recovery, "_LOOK_AGAIN", 0.5)
+    monkeypatch.setattr(recovery, "needs_recovery", lambda directory: looks.append(time.monotonic()))
+    store = PodStore(str(tmp_path))
+    directory, lock = store.create(UUID, "one")
+    owner = subprocess.run(
+        [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True
+    )
+    directory.write_state({"state": "running", "steps": [], "owner": int(owner.stdout)})
+    manager: Any = SimpleNamespace(store=store)
+    owners: Any = SimpleNamespace(running=lambda uuid: None)
+    before = set(threading.enumerate())
+    looker = Recovery(lambda: manager, owners)
+    looker.start()
+    deadline = time.monotonic() + 10
+    while len(looks) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert looks[1] - looks[0] >= 0.5
+    looker.close()
+    assert set(threading.enumerate()) == before
+    os.close(lock)
