@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from kurma_core.client.frames import ERROR, INPUT, MESSAGE, OUTPUT, WINDOW, FrameError
 from kurma_core.daemon.exchange import Gone
 from kurma_core.daemon.operations import Query
+from kurma_core.daemon.threads import begin
+from kurma_core.errors import BusyError
 from kurma_core.hookspecs import Stdio
 from kurma_core.linux import terminal
 
@@ -162,10 +164,10 @@ class _Carrier:
             undo.pop_all()
 
     def start(self) -> None:
-        """:raises RuntimeError: there are as many threads as there may be; nothing is left open."""
+        """:raises BusyError: there are as many threads as there may be; nothing is left open."""
         try:
-            self._thread.start()
-        except RuntimeError:
+            begin(self._thread)
+        except BusyError:
             _close(*set(self.theirs), *self._ours, self._wake)
             self._wake = -1
             self._drained.set()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import select
 import threading
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.daemon.exchange import NDJSON, Exchange, Gone, json_line
 from kurma_core.daemon.operations import Call, Query, operation
+from kurma_core.daemon.threads import begin
 from kurma_core.errors import HostError, UsageError
 from kurma_core.journal import KINDS, SUBJECTS, Cursor
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from kurma_core.linux.inotify import Watch
 
 Json = Any
-_LOG = logging.getLogger("kurmad")
 SSE = "text/event-stream"
 
 
@@ -80,7 +79,10 @@ class Feed:
             self._followers += 1
 
     def _start(self) -> int:
-        """Begins to watch. :returns: what ends that."""
+        """Begins to watch. :returns: what ends that.
+
+        :raises BusyError: there is no thread left for it.
+        """
         with contextlib.ExitStack() as undo:
             try:
                 watch = self._journal.watch()
@@ -89,7 +91,7 @@ class Feed:
                 undo.callback(os.close, stop)
             except OSError as error:
                 raise HostError(f"events cannot be followed: {error.strerror}", errno=error.errno) from None
-            threading.Thread(target=self._run, args=(watch, stop), name="events", daemon=True).start()
+            begin(threading.Thread(target=self._run, args=(watch, stop), name="events", daemon=True))
             undo.pop_all()
             return stop
 

@@ -14,6 +14,7 @@ from kurma_core.client.left import tell_left
 from kurma_core.daemon import operation
 from kurma_core.daemon.callers import Caller
 from kurma_core.daemon.exchange import Gone
+from kurma_core.daemon.threads import begin
 from kurma_core.errors import KurmaError
 from kurma_core.pods.logs import Following, LogReader
 
@@ -214,7 +215,7 @@ def _typing(call: CallInProcess, caller: Caller) -> Iterator[None]:
             call.wait()
 
     thread = threading.Thread(target=wait, name="typing", daemon=True)
-    thread.start()
+    begin(thread)
     try:
         yield
     finally:

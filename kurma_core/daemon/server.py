@@ -20,6 +20,7 @@ from kurma_core.daemon import quota
 from kurma_core.daemon.exchange import Exchange, Gone, LateError, Line, Peer, in_words, json_line
 from kurma_core.daemon.failures import error_json
 from kurma_core.daemon.quota import Quota
+from kurma_core.daemon.threads import begin
 from kurma_core.errors import BusyError, KurmaError, UsageError
 from kurma_core.version import VERSION
 
@@ -239,12 +240,12 @@ class Server:
         if listener.fileno() < 0:
             _shut(connected)  # meanwhile nobody listens there any more, who has seen those before this one
         try:
-            threading.Thread(target=self._serve, args=(line,), name=f"connection of {pid}", daemon=True).start()
-        except RuntimeError:  # there are as many threads as there may be
+            begin(threading.Thread(target=self._serve, args=(line,), name=f"connection of {pid}", daemon=True))
+        except BusyError as error:
             with self._lock:
                 self._lines.discard(line)
             self._short.give_back(peer)
-            _turn_away(connected, BusyError("kurmad has as many threads as the host lets it have"))
+            _turn_away(connected, error)
         return True
 
     def _refuse_one(self, listener: socket.socket) -> bool:

@@ -19,6 +19,7 @@ from kurma_core.daemon.bodies import parse
 from kurma_core.daemon.exchange import REQUEST_PATIENCE, Gone
 from kurma_core.daemon.operation import Operation, attempts_of, working
 from kurma_core.daemon.telling import Telling
+from kurma_core.daemon.threads import begin
 from kurma_core.errors import Cancelled, KurmaError, UsageError
 
 if TYPE_CHECKING:
@@ -90,9 +91,10 @@ class Stream:
 
         :param heard: called for each frame: its kind, and bytes, or the JSON of a message; may raise FrameError.
         :param left: called once the client has gone.
+        :raises BusyError: there is no thread left for it.
         """
         self._heard, self._left = heard, left
-        self._thread.start()
+        begin(self._thread)
 
     def watch(self, poll: select.poll) -> int:
         """Has that poll wake once the client has gone. :returns: by which descriptor."""

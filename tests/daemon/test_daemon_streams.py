@@ -14,7 +14,7 @@ from kurma_core.client.frames import INPUT, LIMIT, LOG, MESSAGE, WINDOW, FrameRe
 from kurma_core.daemon import streams
 from kurma_core.daemon.callers import Caller
 from kurma_core.daemon.exchange import Gone
-from kurma_core.errors import UsageError
+from kurma_core.errors import BusyError, UsageError
 
 
 class Ends:
@@ -214,7 +214,7 @@ def test_for_want_of_threads_none_is_left_open(ends, monkeypatch, terminal, name
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", refused)
-    with pytest.raises(RuntimeError):
+    with pytest.raises(BusyError, match="as many threads as the host lets it have"):
         Caller(ends)
     all_closed(before)
 
