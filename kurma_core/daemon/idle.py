@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -30,7 +29,7 @@ class Idle:
     :param has_work: whether there is, besides connections and what stands in a timetable.
     :param times: what is to be done by itself.
     :param lock: of those who start daemons.
-    :param listen: listens anew, as the daemon did at its start.
+    :param listen: listens anew, or ends the daemon; raises nothing.
     :param end: ends the daemon; returns at once.
     """
 
@@ -40,7 +39,7 @@ class Idle:
         has_work: Callable[[], bool],
         times: Sequence[Timetable],
         lock: str,
-        listen: Callable[[], socket.socket],
+        listen: Callable[[], None],
         end: Callable[[], None],
     ) -> None:
         self._after = after
@@ -93,7 +92,7 @@ class Idle:
             return False  # a service manager's: it starts us again for who comes
         if not server.connections:
             return False
-        server.listen(self._listen())
+        self._listen()
         return True
 
     def close(self) -> None:

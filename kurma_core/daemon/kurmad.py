@@ -268,6 +268,13 @@ class Daemon:
                     self._end()
                     return
 
+    def _listen_again(self) -> None:
+        """By the accepting thread, which had shut the socket before it saw that somebody has come."""
+        try:
+            self.server.listen(self._place.listener())
+        except KurmaError:
+            self._look_at_place()  # which is being removed, perhaps
+
     def _end(self) -> None:
         """By itself: as SIGTERM does, once."""
         if not self._ending:
@@ -288,7 +295,7 @@ class Daemon:
     def _end_after(self, seconds: float) -> None:
         lock = f"{self.config.run_dir}/{START_LOCK}"
         times = (self.restarts.times, self.initial.times)
-        self._idle = Idle(seconds, self._has_work, times, lock, self._place.listener, self._end)
+        self._idle = Idle(seconds, self._has_work, times, lock, self._listen_again, self._end)
         self.server.end_when(self._idle)
         for each in times:
             each.one_less = self.server.stir

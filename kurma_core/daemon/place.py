@@ -22,6 +22,8 @@ _GROUP = "kurma"
 _IN_DELETE = 0x200
 _IN_DELETE_SELF, _IN_MOVE_SELF = 0x400, 0x800
 _CHANGES = IN_CREATE | IN_MOVED_FROM | IN_MOVED_TO | _IN_DELETE | _IN_DELETE_SELF | _IN_MOVE_SELF
+#: Device and inode of no file.
+_NONE = (0, 0)
 #: Seconds from the first thing that is gone to a look at what is left: who removes a directory takes a while.
 _SETTLING = 0.3
 
@@ -73,7 +75,12 @@ class Place:
 
         :raises HostError: it cannot be made; what is no socket is left where it is.
         """
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        if self._ours is not None:
+            self._ours = _NONE  # until there is another one: where none can be made, that is seen to
+        try:
+            listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        except OSError as error:
+            raise self._unusable(error) from None
         try:
             directory = os.open(self._directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             try:

@@ -165,6 +165,47 @@ def test_it_ends_when_it_has_had_nothing_to_do(starter, kurmad):
     assert starter.house.client.pod(record.uuid).exit_code == 3
 
 
+#: A daemon to whom somebody comes in its last moment, as its run directory is removed, or its place taken.
+LATE = """
+import os, shutil, socket, sys
+from kurma_core.cli.main import main
+from kurma_core.daemon.server import Server
+what, path, *arguments = sys.argv[1:]
+shut, guests = Server.shut, []
+def struck(server):
+    if not guests:
+        guests.append(socket.socket(socket.AF_UNIX))
+        guests[0].connect(path)
+        found = shut(server)
+        shutil.rmtree(os.path.dirname(path))
+        if what == "taken":
+            os.makedirs(path)
+        return found
+    return shut(server)
+Server.shut = struck
+sys.exit(main(arguments[3:]))
+"""
+
+
+@pytest.mark.parametrize("what", ["removed", "taken"])
+def test_who_comes_in_the_last_moment_and_what_goes(starter, kurmad, what):
+    """It listens anew, or ends and says why: in no case is it there and deaf."""
+    path = f"{starter.run}/kurmad.sock"
+    wrap = (sys.executable, "-c", LATE, what, path)
+    daemon = kurmad("--idle-timeout", "0.3", house=starter.house, wrap=wrap)
+    if what == "removed":
+        until(lambda: "was removed: kurmad listens there anew" in daemon.log.read_text(), "its listening anew")
+        with connect(Settings(starter.house.config_file, starter.house.state)) as client:
+            assert isinstance(client, RemoteClient)
+        assert daemon.end() == 0
+    else:
+        assert daemon.process.wait(10) == 125
+        assert daemon.log.read_text().endswith(
+            f"{path} is in the way: it is no socket\n  hint: look what it is, and remove it\n"
+        )
+        os.rmdir(path)
+
+
 def test_nobody_meets_a_daemon_that_ends(starter, monkeypatch):
     """Daemons that end as soon as they can, and callers that come all the time: each is served."""
     monkeypatch.setattr(starting, "IDLE", "0.01s")
