@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -14,6 +15,7 @@ from kurma_stager_default.inside import (
     asking,
     become,
     callin_logs,
+    callin_run,
     callin_status,
     changing,
     devicewall,
@@ -385,3 +387,30 @@ def test_names_that_change_while_a_hosts_file_is_made_are_in_it(tmp_path, monkey
     assert (tmp_path / "app").read_text() == "127.0.0.1 localhost\n10.0.0.3\tnewest\t# kurma\n"
     assert (tmp_path / "app").stat().st_mode & 0o777 == 0o644
     assert not (tmp_path / ".app.new").exists()
+
+
+@pytest.mark.parametrize("dead", [False, True])
+def test_a_command_does_not_outlive_a_call_in_that_dies_first(dead):
+    """Before the child could ask to be told of that."""
+    heard, said = os.pipe()
+    call_in = os.fork()
+    if not call_in:
+        try:
+            me = os.getpid()
+            report, told = os.pipe()
+            child = os.fork()
+            if child:
+                if not dead:
+                    os.waitpid(child, 0)
+                os._exit(0)
+            os.close(report)
+            while dead and os.getppid() == me:
+                time.sleep(0.001)
+            callin_run.end_with_parent(told)
+            os.write(said, b"goes on")
+        finally:
+            os._exit(0)
+    os.close(said)
+    os.waitpid(call_in, 0)
+    assert os.read(heard, 100) == (b"" if dead else b"goes on")
+    os.close(heard)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
 import os
+import select
 import sys
 
 from kurma_core.linux import birthplace, namespaces, process
@@ -58,6 +59,20 @@ def hold(name: str) -> int:
     return fd
 
 
+def end_with_parent(report: int) -> None:
+    """This child is killed as its parent ends; and ends now, if that has ended already: it is outside of our PID
+    namespace, and ``getppid`` says 0 in any case.
+
+    :param report: write end of a pipe, of which the parent alone has the read end: closed before its children are
+        told of its end.
+    """
+    process.set_pdeathsig(_signal.SIGKILL)
+    poll = select.poll()
+    poll.register(report, 0)
+    if poll.poll(0):
+        os._exit(_FAILED)
+
+
 def start(
     pod: manifest.Pod, app: manifest.App, command: Command, pidfd: int, tree: CgroupTree, handover: Handover | None
 ) -> tuple[int, int]:
@@ -84,7 +99,8 @@ def start(
         become.clean_process()
         # The caller's terminal must not be the command's own: it could type there what the caller then executes.
         os.setsid()
-        process.set_pdeathsig(_signal.SIGKILL)
+        os.close(report)
+        end_with_parent(told)
         become.apply_limits(app.plan)
         namespace = pod.ids.open()
         namespaces.setns(pidfd, namespaces.CLONE_NEWNS)
@@ -98,7 +114,7 @@ def start(
 
         def ready() -> None:
             # Cleared by the change of user; without it, the command would outlive a caller that is killed.
-            process.set_pdeathsig(_signal.SIGKILL)
+            end_with_parent(told)
 
         become.become(app, command.argv, identity, environment, command.directory, ready)
     except ExecuteError as error:
