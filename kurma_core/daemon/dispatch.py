@@ -70,7 +70,9 @@ class Dispatcher:
         try:
             spec, path = self._find(exchange)
         except errors.KurmaError as error:
-            exchange.respond_json(error.data.get("status", 400), error_json(error))  # type: ignore[arg-type]
+            status: Any = error.data.get("status", 400)
+            headers = (("Allow", str(error.data["allow"])),) if status == 405 else ()
+            exchange.respond_json(status, error_json(error), headers)
             return
         try:
             who = str(exchange.peer)

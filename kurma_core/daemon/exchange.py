@@ -163,8 +163,8 @@ class Exchange:
             data += self._line.encoded(h11.Data(data=body))
         self._line.write(data + self._line.encoded(h11.EndOfMessage()))
 
-    def respond_json(self, status: int, value: Json) -> None:
-        self.respond(status, json_line(value), "application/json")
+    def respond_json(self, status: int, value: Json, headers: tuple[tuple[str, str], ...] = ()) -> None:
+        self.respond(status, json_line(value), "application/json", headers)
 
     def begin(self, content_type: str, headers: tuple[tuple[str, str], ...] = ()) -> None:
         """An answer that comes in pieces, by :meth:`piece`, until :meth:`end`."""

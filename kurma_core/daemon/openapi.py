@@ -37,11 +37,15 @@ _FAILURES = {
     400: "the request is wrong: its parameters, its body, or what it asks for",
     403: "it is not allowed: by the rights of the socket, by a trust policy, or by the host",
     404: "there is no such thing",
+    405: "the path takes other methods: Allow says which",
     408: "the request did not come in time",
     409: "it cannot be done to the thing as it is",
     413: f"the body is longer than {BODY_LIMIT} bytes",
+    431: "the request's line and headers are too long",
     500: "the host, a plugin or Kurma failed",
+    501: "the body comes in a transfer encoding that is not known",
     503: "there are too many connections: try again",
+    505: "HTTP/1.1 is spoken here",
 }
 
 

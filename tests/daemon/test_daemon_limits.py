@@ -22,6 +22,8 @@ from kurma_core.client.wire import Connection
 from kurma_core.daemon import exchange, kurmad  # noqa: F401 (all operations)
 from kurma_core.daemon.dispatch import Dispatcher
 from kurma_core.daemon.exchange import Exchange, Peer
+from kurma_core.daemon.openapi import document
+from kurma_core.daemon.operations import TABLE
 from kurma_core.daemon.quota import Quota
 from kurma_core.daemon.server import Server
 from kurma_core.errors import BusyError
@@ -79,9 +81,12 @@ def rest(connection: socket.socket) -> bytes:
 
 
 def error_of(answer: bytes) -> tuple[int, str]:
-    """Status, and the message."""
+    """Status, which the API's description has, and the message."""
     head, _, body = answer.partition(b"\r\n\r\n")
-    return int(head.split()[1]), json.loads(body)["error"]["message"]
+    status = int(head.split()[1])
+    for one in document(TABLE)["paths"]["/v1/pods"].values():
+        assert str(status) in one["responses"] or status == 413
+    return status, json.loads(body)["error"]["message"]
 
 
 @pytest.fixture
@@ -266,6 +271,12 @@ def test_who_goes_away_in_the_middle_of_a_body_is_no_mistake(
 def test_targets(start: Start, target: bytes, status: int) -> None:
     answer = start().say(b"GET " + target + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
     assert int(answer.split()[1]) == status, answer
+
+
+def test_a_method_that_the_path_does_not_take(start: Start) -> None:
+    answer = start().say(b"PUT /v1/pods HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    assert error_of(answer) == (405, "/v1/pods: takes GET, POST, and not PUT")
+    assert b"\r\nAllow: GET, POST\r\n" in answer
 
 
 # --- time ---
