@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-pytest_plugins = ["tests.parts"]
+pytest_plugins = ["tests.sharing"]
 
 
 def pytest_configure(config: pytest.Config) -> None:

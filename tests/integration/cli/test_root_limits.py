@@ -85,7 +85,7 @@ def _digest(content: bytes) -> str:
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
-WAYS = {"plain": _plain, "encrypted": _encrypted, "layers": _layers}
+FORMS = {"plain": _plain, "encrypted": _encrypted, "layers": _layers}
 
 
 @pytest.fixture
@@ -98,16 +98,16 @@ def mine(kurma: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return kurma
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("limit", LIMITS)
-def test_limits_of_the_configuration(mine: Any, tmp_path: Path, limit: str, way: str) -> None:
+def test_limits_of_the_configuration(mine: Any, tmp_path: Path, limit: str, form: str) -> None:
     members, values, said = LIMITS[limit]
-    locator = WAYS[way](mine, tmp_path, members)
+    locator = FORMS[form](mine, tmp_path, members)
     (tmp_path / "kurma.json").write_text(json.dumps({"limits": values}))
     words = [("image", "fetch", locator)]
-    if way == "encrypted":
+    if form == "encrypted":
         words.append(("image", "validate", locator))
-    elif way == "plain":
+    elif form == "plain":
         words.append(("image", "extract", locator, str(tmp_path / "out")))
     for one in words:
         done = mine(*one)
