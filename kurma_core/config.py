@@ -429,7 +429,7 @@ def _config(values: dict[str, Json], origins: dict[str, str], directory: str, fi
         host_image_digests=MappingProxyType(values["host_image_digests"]),
         grants=MappingProxyType({name: _grant(name, item, origins) for name, item in values["grants"].items()}),
         initial_pods=_initial_pods(values["initial_pods"], origins),
-        prefetch_images=tuple(values["prefetch_images"]),
+        prefetch_images=_prefetched(values["prefetch_images"], origins),
         waiting_stagers=values["daemon"]["waiting_stagers"],
         registries=RegistriesConfig(
             insecure=tuple(registries["insecure"]),
@@ -493,6 +493,7 @@ def _initial_pod(entry: Json, where: Where) -> InitialPodConfig:
     from kurma_core.errors import ManifestError
 
     if isinstance(entry, str):
+        _anywhere(entry, where)
         return InitialPodConfig(None, entry, {"apps": [{"name": app_name(entry), "image": entry}]})
     template = dict(entry)
     name = template.pop("name")
@@ -504,12 +505,35 @@ def _initial_pod(entry: Json, where: Where) -> InitialPodConfig:
         where.key("name").fail(f"{name!r} is no name for a pod", hint="at most 128 of a-z, 0-9, and - inside")
     unknown: list[str] = []
     try:
-        PodTemplate.parse(template, warn=unknown.append)
+        pod = PodTemplate.parse(template, warn=unknown.append).pod
     except ManifestError as error:
         where.fail(error.message, hint=error.hint)
     if unknown:
         where.fail(unknown[0])
+    for index, app in enumerate(pod.apps):
+        if app.image.locator is not None:
+            _anywhere(app.image.locator, where.key("apps").item(index).key("image"))
     return InitialPodConfig(name, name, template)
+
+
+def _prefetched(locators: list[str], origins: Mapping[str, str]) -> tuple[str, ...]:
+    for index, locator in enumerate(locators):
+        _anywhere(locator, Where(origins["prefetch_images"], "prefetch_images").item(index))
+    return tuple(locators)
+
+
+def _anywhere(locator: str, where: Where) -> None:
+    """Refuses a path that is relative: whoever follows it has a working directory of its own."""
+    scheme, path = "", locator
+    head, colon, rest = locator.partition(":")
+    if colon and rest.startswith(("./", "../")) and "/" not in head:
+        scheme, path = f"{head}:", rest
+    bare = not scheme and path.endswith(".aci") and not any(sign in path for sign in "/:,")
+    if bare or path in (".", "..") or path.startswith(("./", "../")):
+        where.fail(
+            f"{locator!r} is a relative path, and a configuration is read from anywhere",
+            hint=f"write all of it: {scheme}/DIRECTORY/{path.rpartition('/')[2].strip('.') or 'FILE'}",
+        )
 
 
 def _network(entry: dict[str, Json]) -> NetworkConfig:

@@ -53,6 +53,17 @@ def test_an_unknown_key_names_the_nearest(tmp_path, text, message):
         ("initial_pods: [{name: web}]", "initial_pods[0]: invalid manifest: $.apps: expected a list of apps"),
         ("initial_pods: [{name: web, apps: [], ap: 1}]", "initial_pods[0]: "),
         ("initial_pods: [a/b, c, a/b]", "initial_pods[2]: a/b stands there twice"),
+        (
+            "initial_pods: [a/b, ./x/none.aci]",
+            "initial_pods[1]: './x/none.aci' is a relative path, and a configuration is read from anywhere",
+        ),
+        ("initial_pods: [none.aci]", "initial_pods[0]: 'none.aci' is a relative path"),
+        ("initial_pods: ['oci:../x']", "initial_pods[0]: 'oci:../x' is a relative path"),
+        (
+            "initial_pods: [{name: web, apps: [{name: a, image: /a.aci}, {name: b, image: ../b.aci}]}]",
+            "initial_pods[0].apps[1].image: '../b.aci' is a relative path",
+        ),
+        ("prefetch_images: [docker:///a, ./x.aci]", "prefetch_images[1]: './x.aci' is a relative path"),
         ("prefetch_images: [5]", "prefetch_images[0]: expected text, found the number 5"),
         ("userns: always", "userns: expected none, auto, or UID:COUNT with a UID from 1 on, found 'always'"),
         ("userns: '0:100'", "userns: expected none, auto, or UID:COUNT"),

@@ -28,10 +28,10 @@ def test_what_is_new(read):
 
 
 def test_initial_pods(read):
-    config = read("initial_pods: ['docker://example.com/a/web:3', {name: db, apps: [{name: db, image: ./x.aci}]}]")
+    config = read("initial_pods: ['docker://example.com/a/web:3', {name: db, apps: [{name: db, image: /x.aci}]}]")
     locator, template = config.initial_pods
     assert (locator.name, locator.key) == (None, "docker://example.com/a/web:3")
     assert locator.template == {"apps": [{"name": "web", "image": "docker://example.com/a/web:3"}]}
     assert (template.name, template.key) == ("db", "db")
-    assert template.template == {"apps": [{"name": "db", "image": "./x.aci"}]}
+    assert template.template == {"apps": [{"name": "db", "image": "/x.aci"}]}
     assert read("").initial_pods == ()
