@@ -71,20 +71,64 @@ def set_hostname(name: str) -> None:
 
 def share_directory(directory: str) -> None:
     """Make ``directory`` a shared mount, once, as ``ip netns`` does."""
-    os.makedirs(directory, 0o755, exist_ok=True)
-    if _share(directory):
-        return
+    os.close(_shared(directory))
+
+
+def _shared(directory: str) -> int:
+    """:returns: a descriptor that holds its lock: until that is closed, nobody takes it away."""
     import fcntl
 
-    # Not a mount point yet: made one by one process alone, which ip(8) keeps to by the same lock.
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    while True:
+        os.makedirs(directory, 0o755, exist_ok=True)
+        try:
+            fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
+        try:
+            # Made by one process alone, which ip(8) keeps to by the same lock.
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            if _is_at(fd, directory):
+                if not _share(directory):
+                    mounts.mount(directory, directory, None, mounts.MS_BIND | mounts.MS_REC)
+                    _share(directory)
+                return fd
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(fd)
+
+
+def unshare_directory(directory: str) -> None:
+    """Takes ``directory`` away that :func:`share_directory` has made, if nothing is in it any more. Repeatable.
+
+    :raises OSError: as the kernel says.
+    """
+    import fcntl
+
+    try:
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
-        if not _share(directory):
-            mounts.mount(directory, directory, None, mounts.MS_BIND | mounts.MS_REC)
-            _share(directory)
+        if os.fstat(fd).st_dev != os.stat(os.path.dirname(directory)).st_dev:
+            return  # somebody has mounted something of his own there
+        if os.listdir(fd):
+            return
+        # Not for good at once: we, and whoever waits for the lock, have it open.
+        while _is_at(fd, directory) and _detach(directory):
+            pass
+        if _is_at(fd, directory):
+            os.rmdir(directory)
     finally:
         os.close(fd)
+
+
+def _is_at(fd: int, directory: str) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(directory))
+    except FileNotFoundError:
+        return False
 
 
 def _share(directory: str) -> bool:
@@ -127,28 +171,37 @@ def pin(namespace: str, path: str) -> None:
     :raises FileExistsError: something is there already.
     :raises OSError: as the kernel says; nothing stays behind.
     """
-    share_directory(os.path.dirname(path))
-    os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444))
+    held = _shared(os.path.dirname(path))
     try:
-        mounts.mount(namespace, path, None, mounts.MS_BIND)
-    except OSError:
-        os.unlink(path)
-        raise
+        os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444))
+        try:
+            mounts.mount(namespace, path, None, mounts.MS_BIND)
+        except OSError:
+            os.unlink(path)
+            raise
+    finally:
+        os.close(held)
 
 
 def unpin(path: str) -> None:
     """Let go of the namespace at ``path``; it goes when its last process goes. None there is success."""
-    while True:
-        try:
-            mounts.umount(path, mounts.UMOUNT_NOFOLLOW | mounts.MNT_DETACH)
-        except OSError as error:
-            if error.errno in (errno.EINVAL, errno.ENOENT):
-                break  # nothing (more) is mounted there
-            raise
+    while _detach(path):
+        pass
     try:  # noqa: SIM105 - contextlib is not light
         os.unlink(path)
     except FileNotFoundError:
         pass
+
+
+def _detach(path: str) -> bool:
+    """Takes away the uppermost mount there. :returns: False: nothing (more) is mounted there."""
+    try:
+        mounts.umount(path, mounts.UMOUNT_NOFOLLOW | mounts.MNT_DETACH)
+    except OSError as error:
+        if error.errno in (errno.EINVAL, errno.ENOENT):
+            return False
+        raise
+    return True
 
 
 class in_netns:

@@ -132,12 +132,22 @@ class JoinRecords:
 
     def release(self, uuid: str, kind: str) -> None:
         """Lets go of the pod's namespace, if this state directory has made it; whatever lies over it goes, too.
-        Repeatable; nothing there is success.
+        The host's last user namespace takes their directory with it. Repeatable; nothing there is success.
 
         :raises OSError: it cannot be unmounted.
         """
         if self.holds(uuid, kind):
             namespaces.unpin(pin_path(kind, uuid))
+        if kind == "user":
+            self.tidy()
+
+    @staticmethod
+    def tidy() -> None:
+        """Takes away the directory of user namespaces, which is Kurma's alone, if none is there. Repeatable.
+
+        :raises OSError: it cannot be unmounted.
+        """
+        namespaces.unshare_directory(os.path.dirname(pin_path("user", "")))
 
     def forget(self, uuid: str) -> None:
         """All is undone. Where that cannot be written, the record is found again by who looks for leaks."""

@@ -120,6 +120,8 @@ class Caretaker:
             if gone:
                 drivers[name] = gone
         found = [*records, *(leak for gone in drivers.values() for leak in gone)]
+        if not dry_run:
+            self._tidy()
         if dry_run or not found:
             return [Finding(leak) for leak in found]
         for uuid in dict.fromkeys(leak.pod for leak in records):
@@ -326,6 +328,13 @@ class Caretaker:
         finally:
             if lock is not None:
                 os.close(lock)
+
+    def _tidy(self) -> None:
+        """What whoever let go of the last user namespace was killed before."""
+        try:
+            self._joined.tidy()
+        except OSError as error:
+            self._services.note(f"cannot take away the directory of user namespaces: {error}")
 
     def _undo(self, record: JoinRecord) -> None:
         uuid = record.uuid

@@ -28,8 +28,8 @@ def mounts():
         for line in file:
             fields = line.split()
             found.add(f"mount {fields[4]} ({fields[fields.index('-') + 1]})")
-    # The directories of pinned namespaces are made mounts of their own once per host, as ip-netns(8) does.
-    return {mount for mount in found if not mount.startswith(("mount /run/netns (", "mount /run/kurma/userns ("))}
+    # The directory of network namespaces is made a mount of its own once per host, by ip-netns(8), too.
+    return {mount for mount in found if not mount.startswith("mount /run/netns (")}
 
 
 def cgroups():

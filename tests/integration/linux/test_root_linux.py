@@ -430,3 +430,32 @@ def test_a_leader_that_is_gone_is_no_process():
         assert identity.open() is None
     finally:
         os.kill(member, signal.SIGKILL)
+
+
+def test_who_pins_and_who_takes_the_directory_away_at_once(tmp_path):
+    """No pin fails, or is lost; and nothing is left."""
+    directory = str(tmp_path / "pins")
+
+    def pins(number):
+        for _ in range(200):
+            path = f"{directory}/{number}"
+            namespaces.pin("/proc/self/ns/user", path)
+            if os.stat(path).st_ino != os.stat("/proc/self/ns/user").st_ino or not namespaces.mounted_on(
+                directory
+            ):
+                os._exit(2)
+            namespaces.unpin(path)
+            namespaces.unshare_directory(directory)
+
+    children = []
+    for number in range(4):
+        pid = os.fork()
+        if pid == 0:
+            try:
+                pins(number)
+                os._exit(0)
+            finally:
+                os._exit(1)
+        children.append(pid)
+    assert [os.waitpid(pid, 0)[1] for pid in children] == [0] * 4
+    assert not os.path.exists(directory)

@@ -74,6 +74,7 @@ def strangers():
     assert host() == before
     assert os.stat(f"/run/kurma/userns/{uuid}").st_ino == os.stat("/proc/self/ns/user").st_ino
     namespaces.unpin(f"/run/kurma/userns/{uuid}")
+    namespaces.unshare_directory("/run/kurma/userns")
     for command in (
         "ip link delete le5e0f4a1c",
         "ip link delete kurma-br7",

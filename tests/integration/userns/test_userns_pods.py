@@ -12,7 +12,7 @@ import subprocess
 import pytest
 
 from kurma_core.errors import IdRangeError, KurmaError, ManifestError, StagerError, VolumeError
-from kurma_core.linux import capabilities
+from kurma_core.linux import capabilities, namespaces
 from tests.integration.pods.support import archive, busybox_root, shell, until
 
 pytestmark = pytest.mark.root
@@ -99,6 +99,34 @@ def test_every_namespace_belongs_to_it(house):
         assert status(first)["Uid"].split()[0] == str(ids.first)
         assert int(status(first)["CapEff"], 16) == int(status(first)["CapBnd"], 16) == 0
     assert not os.path.exists(f"/run/kurma/userns/{pod.uuid}")
+
+
+def test_the_last_one_takes_the_directory_away(house):
+    directory = "/run/kurma/userns"
+    assert not os.path.exists(directory)
+    with house.running(userns="auto") as first:
+        with house.running(userns="auto"):
+            assert namespaces.mounted_on(directory)
+        assert os.listdir(directory) == [first.uuid]
+        assert namespaces.mounted_on(directory)
+    assert not os.path.exists(directory)
+    # Of one that was killed at it, also half-way.
+    namespaces.share_directory(directory)
+    for half in (False, True):
+        if half:
+            os.mkdir(directory)
+        house.client.gc(grace=1000, dry_run=True)
+        assert os.path.exists(directory)
+        house.client.gc(grace=1000)
+        assert not os.path.exists(directory)
+    # Not what others have put there.
+    namespaces.share_directory(directory)
+    subprocess.run(["mount", "-t", "tmpfs", "none", directory], check=True)
+    house.client.gc(grace=1000)
+    subprocess.run(["umount", directory], check=True)
+    assert namespaces.mounted_on(directory)
+    house.client.gc(grace=1000)
+    assert not os.path.exists(directory)
 
 
 def test_root_inside_may_nothing_outside(house, tmp_path):
