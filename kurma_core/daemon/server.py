@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 
 import h11
 
-from kurma_core.daemon import quota
+from kurma_core.daemon import origin, quota
 from kurma_core.daemon.exchange import Exchange, Gone, LateError, Line, Peer, in_words, json_line
 from kurma_core.daemon.failures import error_json
 from kurma_core.daemon.quota import Quota
 from kurma_core.daemon.threads import begin
-from kurma_core.errors import BusyError, KurmaError, UsageError
+from kurma_core.errors import BusyError, KurmaError, PrivilegeError, UsageError
 from kurma_core.version import VERSION
 
 if TYPE_CHECKING:
@@ -227,11 +227,18 @@ class Server:
         pid, uid, _ = struct.unpack("3i", credentials)
         peer = Peer(uid, pid, rights, pod, app)
         try:
+            if pod is not None and origin.is_strange(connected, pid, pod):
+                raise PrivilegeError(
+                    "this API is for another pod's app", hint="host/api-access gives an app its own"
+                )
             self._short.take(peer)
-        except BusyError as error:
+        except (BusyError, PrivilegeError) as error:
             if time.monotonic() >= self._told + _TELL_AGAIN:
                 self._told = time.monotonic()
-                _LOG.warning("%s is refused: %s", peer, error.message)
+                who = (
+                    peer if isinstance(error, BusyError) else f"user {uid}, process {pid}, by the socket of {pod}"
+                )
+                _LOG.warning("%s is refused: %s", who, error.message)
             _turn_away(connected, error)
             return True
         line = Line(connected, peer)
@@ -310,12 +317,13 @@ def _refuse(line: Line, status: int, error: KurmaError) -> None:
         return
 
 
-def _turn_away(connected: socket.socket, error: BusyError) -> None:
+def _turn_away(connected: socket.socket, error: KurmaError) -> None:
     """Says so at once, whatever was to be asked; and waits for nothing."""
     body = json_line(error_json(error))
-    head = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    status = "503 Service Unavailable\r\nRetry-After: 1" if isinstance(error, BusyError) else "403 Forbidden"
+    head = f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nConnection: close\r\n"
     connected.setblocking(False)
-    head += f"Kurma-Version: {VERSION}\r\nRetry-After: 1\r\nContent-Length: {len(body)}\r\n\r\n"
+    head += f"Kurma-Version: {VERSION}\r\nContent-Length: {len(body)}\r\n\r\n"
     with contextlib.suppress(OSError):
         connected.send(head.encode() + body)
     connected.close()

@@ -105,6 +105,23 @@ class Inside:
         return self._house.enter(self._uuid, "sh", "-c", script, app=app)[1]
 
 
+#: Asks on a connection that a process has made which is gone before it is accepted, or soon after.
+ORPHANED = """
+import os, socket
+held = socket.socket(socket.AF_UNIX)
+pid = os.fork()
+if not pid:
+    held.connect("/stolen/kurmad.sock")
+    os._exit(0)
+os.waitpid(pid, 0)
+try:
+    held.sendall(b"GET /v1/pods HTTP/1.1\\r\\nHost: kurmad\\r\\n\\r\\n")
+except OSError:
+    pass
+print(held.recv(4096).decode())
+"""
+
+
 def doors(daemon):
     """How many sockets of apps the daemon listens at."""
     pid = daemon.process.pid
@@ -160,6 +177,23 @@ def test_an_app_may_do_what_is_granted_and_no_more(kurmad, ask, granting):
     reach = f"import socket; socket.socket(socket.AF_UNIX).connect({place!r} + '/kurmad.sock')"
     done = subprocess.run([sys.executable, "-c", reach], user=NOBODY, group=NOBODY, capture_output=True, text=True)
     assert "PermissionError" in done.stderr
+    # Nor does another pod, by whatever volume: not by who connects and ends, either.
+    volumes, mounts = programs()
+    thief = {"name": "main", "image": house.image, "app": shell("exec sleep 1000"), "mounts": mounts}
+    thief["mounts"] = [*mounts, {"volume": "stolen", "path": "/stolen"}]
+    stolen = {"name": "stolen", "kind": "host", "source": place}
+    with house.running(
+        {}, template={"apps": [thief], "volumes": [*volumes, stolen], "networks": ["none"]}
+    ) as other:
+        strange = Inside(house, other.uuid)
+        code, out, err = strange("--host", "unix:/stolen/kurmad.sock", "list")
+        assert (code, out) == (125, "")
+        assert err.startswith("kurma: this API is for another pod's app\n")
+        code, out, err = house.enter(other.uuid, sys.executable, "-c", ORPHANED, app="main")
+        assert (code, out.split("\r\n")[0], err) == (0, "HTTP/1.1 403 Forbidden", "")
+        assert (
+            f", by the socket of {uuid} is refused: this API is for another pod's app\n" in daemon.log.read_text()
+        )
     # The daemon dies, and another one comes: with more rights, by the same path.
     daemon.process.kill()
     daemon.process.wait()
