@@ -20,19 +20,27 @@ def is_early(document: Json) -> bool:
     return is_early_pod(document)
 
 
-def read(file: str) -> Json:
+def read(file: str, option: str = "") -> Json:
     """The value in a pod's file, JSON or YAML; ``-`` is standard input. An early document must be JSON (E9).
 
-    :raises KurmaError: it cannot be read, or is neither.
+    :param option: which names the file.
+    :raises UsageError: it cannot be read, and an option names it. :raises KurmaError: it cannot be read, or is
+        neither.
     """
     if not file.endswith(".json"):
         from kurma_core.appc.jsonio import loads
         from kurma_core.config_files import text_of, value_of
+        from kurma_core.errors import ConfigError, HostError, UsageError
         from kurma_core.named_files import called
 
         path = "/dev/stdin" if file == "-" else file
-        text = text_of(path, pipe=True)
+        try:
+            text = text_of(path, pipe=True)
+        except ConfigError as error:
+            if option and isinstance(error.__cause__, HostError):
+                raise UsageError(f"{option}: {error.message}", path=path) from None
+            raise
         name = called(path)
         value = value_of(name, text)
         return loads(text, name) if is_early(value) else value
-    return values.json_file(file, endless=True)
+    return values.json_file(file, option, endless=True)

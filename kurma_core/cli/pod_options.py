@@ -271,7 +271,7 @@ def _document(image: str | None, file: str | None, note: Callable[[str], None]) 
 
         return {"apps": [{"name": app_name(image), "image": image}]}
     assert file is not None
-    document = pod_file.read(file)
+    document = pod_file.read(file, "--pod")
     if pod_file.is_early(document):
         from kurma_core.appc.early_pod import convert_pod
 

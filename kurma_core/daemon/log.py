@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any
 
+from kurma_core.errors import HostError
 from kurma_core.linux.clock import timestamp
 
 LEVELS = ("debug", "info", "warning", "error")
@@ -37,16 +38,31 @@ def set_up(level: str, format: str, environment: MutableMapping[str, str], file:
     error then are, too: nothing that is said by whom else gets lost.
 
     :param environment: of which ``JOURNAL_STREAM`` is taken out: who we start is not connected to it.
-    :raises OSError: the file cannot be opened.
+    :raises HostError: the file cannot be opened.
     """
     journal = environment.pop("JOURNAL_STREAM", "")
-    handler: logging.Handler = _Stderr() if file is None else LogFile(file)
+    handler: logging.Handler = _Stderr() if file is None else _opened(file)
     to_journal = file is None and _is(2, journal)
     handler.setFormatter(Json() if format == "json" else Plain(priorities=to_journal))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
     logging.raiseExceptions = False
+
+
+def _opened(file: str) -> LogFile:
+    try:
+        return LogFile(file)
+    except OSError as error:
+        above = os.path.dirname(os.path.abspath(file))
+        raise HostError(
+            f"--log-file: {file}: cannot be written: {(error.strerror or str(error)).lower()}",
+            hint="name a file that can be written; without it the log goes to standard error"
+            if os.path.isdir(above)
+            else f"mkdir -p {above}",
+            path=file,
+            errno=error.errno,
+        ) from None
 
 
 def _is(fd: int, journal: str) -> bool:

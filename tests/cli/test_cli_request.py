@@ -593,13 +593,14 @@ def test_every_option_is_used_by_a_test() -> None:
 
 
 @pytest.mark.parametrize("name", ["pod.json", "pod.yml", "pod"])
-def test_a_pod_s_file_that_is_not_there(
+def test_a_file_of_an_option_that_is_not_there(
     fakes: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     client = fakes.FakeClient()
     for path, why in ((tmp_path / name, "no such file or directory"), (tmp_path, "it is a directory")):
-        assert main(["run", "--pod", str(path)], connect=client.connect) == 125
-        assert capsys.readouterr().err == f"kurma: {path}: cannot be read: {why}\n"
+        for option, words in (("--pod", []), ("--env-file", ["img"])):
+            assert main(["run", option, str(path), *words], connect=client.connect) == 2
+            assert capsys.readouterr().err.splitlines()[0] == f"kurma: {option}: {path}: cannot be read: {why}"
     assert client.calls == []
 
 

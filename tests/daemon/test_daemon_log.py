@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from kurma_core.daemon import log
+from kurma_core.errors import HostError
 
 SAYS = """
 import logging, os, sys
@@ -99,3 +100,14 @@ def test_levels_are_those_of_logging():
     assert [logging.getLevelName(level.upper()) for level in log.LEVELS] == [10, 20, 30, 40]
     with pytest.raises(OSError, match="No such file"):
         log.LogFile("/nowhere/log")
+
+
+def test_a_file_that_cannot_be_written_is_told_with_what_to_do(tmp_path):
+    for path, why, hint in (
+        (tmp_path / "x/y", "no such file or directory", f"mkdir -p {tmp_path}/x"),
+        (tmp_path, "is a directory", "name a file that can be written; without it the log goes to standard error"),
+    ):
+        with pytest.raises(HostError) as caught:
+            log.set_up("info", "plain", {}, str(path))
+        assert caught.value.message == f"--log-file: {path}: cannot be written: {why}"
+        assert caught.value.hint == hint
