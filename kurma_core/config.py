@@ -482,7 +482,8 @@ def _initial_pods(entries: list[Json], origins: Mapping[str, str]) -> tuple[Init
         where = Where(origins["initial_pods"], "initial_pods").item(index)
         pod = _initial_pod(entry, where)
         if pod.key in found:
-            where.fail(f"{pod.key} stands there twice")
+            # A locator may have a password in it.
+            where.fail(f"{pod.key if '@' not in pod.key else 'the same'} stands there twice")
         found[pod.key] = pod
     return tuple(found.values())
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
 Json = Any
 #: Keys whose values are left out, at any depth, and what stands there: manifests have the environment of apps in
@@ -22,6 +22,10 @@ _HIDDEN: Mapping[str, Json] = {
 }
 #: Keys whose values may be addresses with a password in them; what is to be had is named by its locator.
 _ADDRESSES = ("locator", "url", "name")
+#: In an address, or part of another one, before the host; a digest behind the @ is none.
+_WHO = re.compile(
+    r"((?::|%3A)(?://|%2F%2F))(?:(?!%2F|%3F|%23)[^/?#\s])*(?:@|%40)(?!sha\d+(?::|%3A))", re.IGNORECASE
+)
 
 
 def shown(value: Json) -> Json:
@@ -35,18 +39,15 @@ def shown(value: Json) -> Json:
         if key in _HIDDEN:
             found[key] = _HIDDEN[key]
         elif key in _ADDRESSES and isinstance(one, str):
-            found[key] = _without_password(one)
+            found[key] = without_passwords(one)
         else:
             found[key] = shown(one)
     return found
 
 
-def _without_password(address: str) -> str:
-    try:
-        place = urlsplit(address).netloc
-    except ValueError:
-        return ""
-    return address.replace(place, place.rpartition("@")[2], 1) if "@" in place else address
+def without_passwords(text: str) -> str:
+    """The text without who, and by which password, stands in addresses in it."""
+    return _WHO.sub(r"\1", text) if "@" in text or "%40" in text else text
 
 
-__all__ = ["shown"]
+__all__ = ["shown", "without_passwords"]

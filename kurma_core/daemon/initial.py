@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.cancellation import Cancellation, governing
+from kurma_core.daemon.access import without_passwords
 from kurma_core.daemon.timetable import Timetable
 from kurma_core.errors import Cancelled, KurmaError, PodNotFoundError
 from kurma_core.linux.clock import timestamp
@@ -109,7 +110,8 @@ class Initial:
     def _failed(self, what: str, aim: _Aim, error: KurmaError, do: Callable[[], None]) -> None:
         delay = min(_LONGEST, _FIRST * 2 ** min(aim.tries, 20))
         aim.tries += 1
-        aim.state, aim.error, aim.next = "failed", error.message, timestamp(time.time() + delay)
+        message = without_passwords(error.message)
+        aim.state, aim.error, aim.next = "failed", message, timestamp(time.time() + delay)
         _LOG.error("%s: %s; tried again in %g s", f"initial {what}", error.message, delay)
         self.times.at(what, delay, lambda: self._attempt(what, aim, do))
 

@@ -1,4 +1,5 @@
-"""What the daemon says: one line for each thing, for people, for the journal, or as JSON for programs."""
+"""What the daemon says: one line for each thing, for people, for the journal, or as JSON for programs. Passwords
+in addresses are left out, whoever says them."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any
 
+from kurma_core.daemon.access import without_passwords
 from kurma_core.errors import HostError
 from kurma_core.linux.clock import timestamp
 
@@ -82,6 +84,7 @@ class Plain(logging.Formatter):
         text = record.getMessage()
         if record.exc_info:
             text += "\n" + self.formatException(record.exc_info)
+        text = without_passwords(text)
         if self._priorities:
             priority = _PRIORITIES.get(record.levelno, 6)
             return "\n".join(f"<{priority}>{line}" for line in text.splitlines())
@@ -96,14 +99,14 @@ class Json(logging.Formatter):
         fields: dict[str, Any] = {
             "time": timestamp(record.created),
             "level": record.levelname.lower(),
-            "message": record.getMessage(),
-            **_ABOUT.get(),
+            "message": without_passwords(record.getMessage()),
+            **{name: without_passwords(text) for name, text in _ABOUT.get().items()},
         }
         pod = getattr(record, "pod", None)
         if pod is not None:
             fields["pod"] = pod
         if record.exc_info:
-            fields["trace"] = self.formatException(record.exc_info)
+            fields["trace"] = without_passwords(self.formatException(record.exc_info))
         return json.dumps(fields, ensure_ascii=False)
 
 

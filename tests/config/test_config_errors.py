@@ -64,6 +64,7 @@ def test_an_unknown_key_names_the_nearest(tmp_path, text, message):
             "initial_pods[0].apps[1].image: '../b.aci' is a relative path",
         ),
         ("prefetch_images: [docker:///a, ./x.aci]", "prefetch_images[1]: './x.aci' is a relative path"),
+        ("initial_pods: ['x://u:p@h/b', 'x://u:p@h/b']", "initial_pods[1]: the same stands there twice"),
         ("prefetch_images: [5]", "prefetch_images[0]: expected text, found the number 5"),
         ("userns: always", "userns: expected none, auto, or UID:COUNT with a UID from 1 on, found 'always'"),
         ("userns: '0:100'", "userns: expected none, auto, or UID:COUNT"),

@@ -4,14 +4,19 @@ may only look has no secrets in it."""
 from __future__ import annotations
 
 import json
+import threading
+import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from kurma_core.daemon import kurmad  # noqa: F401 (all operations)
 from kurma_core.daemon.access import shown
+from kurma_core.daemon.initial import Initial
 from kurma_core.daemon.openapi import document
 from kurma_core.daemon.operations import TABLE
+from kurma_core.errors import FetchError
 
 #: For who may only look. Whoever adds an operation says here which it is: it changes nothing, starts nothing, and
 #: shows no secrets, which apps have in their environments, their logs and their files.
@@ -105,6 +110,8 @@ def test_the_description_says_so() -> None:
         {"metadata": {"url": f"http://169.254.169.255/{SECRET}"}},
         {"provenance": [{"locator": f"https://me:{SECRET}@example.com/a.aci"}]},
         {"url": f"https://{SECRET}@[::1"},
+        {"url": f"https://me:{SECRET}@me:{SECRET}@example.com/a.aci"},
+        {"locator": f"docker://me:{SECRET}@a@sha256:1"},
         {"daemon": {"prefetchImages": [{"name": f"https://me:{SECRET}@example.com/a.aci"}]}},
         {"processes": [{"pid": 1, "command": ["mysql", f"-p{SECRET}"]}]},
     ],
@@ -114,11 +121,35 @@ def test_what_they_see_has_no_secrets(value: Any) -> None:
     assert SECRET not in json.dumps(shown(value))
 
 
+def test_why_an_image_cannot_be_had_has_no_password() -> None:
+    """Whatever a plugin says."""
+
+    def fetch(locator: str) -> None:
+        raise FetchError(f"{locator}: there is nothing")
+
+    daemon: Any = SimpleNamespace(
+        config=SimpleNamespace(initial_pods=(), prefetch_images=(f"x://me:{SECRET}@example.com/a",)),
+        client=SimpleNamespace(images=SimpleNamespace(fetch=fetch)),
+        manager=SimpleNamespace(store=SimpleNamespace(uuids=list)),
+    )
+    ready = threading.Event()
+    ready.set()
+    initial = Initial(daemon, ready)
+    initial.reconcile()
+    deadline = time.monotonic() + 10
+    while (error := initial.to_json()["prefetchImages"][0]["error"]) is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    initial.close()
+    assert error == "x://example.com/a: there is nothing"
+
+
 def test_they_see_all_the_rest() -> None:
     value = {
         "uuid": "u",
         "apps": [{"name": "main", "exited": True, "exitCode": 3}],
         "locator": "docker://example.com/a@sha256:1",
+        "name": "docker://a@sha256:1",
         "url": "https://example.com/a%40b",
         "none": None,
     }

@@ -70,6 +70,30 @@ def test_for_programs():
     assert third["trace"].endswith("ValueError: x")
 
 
+@pytest.mark.parametrize("format", ["plain", "json"])
+def test_no_passwords(format):
+    """Of addresses: as they are, and as part of another; and nothing else goes."""
+    script = """
+import logging
+from kurma_core.daemon import log
+log.set_up("info", "FORMAT", {})
+with log.about(request="DELETE /v1/images/https://me:hunter2@example.com"):
+    logging.info("initial image %s: no", "https://me:hunter2@example.com/a.aci?b@c")
+logging.info("root asks for DELETE /v1/images/https%3A%2F%2Fme%3Ahunter2%40example.com%2Fa")
+try:
+    raise ValueError("docker://me:hunter2@busybox@sha256:12 and docker://busybox@sha256:34")
+except ValueError:
+    logging.exception("mail me@example.com")
+"""
+    command = [sys.executable, "-c", script.replace("FORMAT", format)]
+    text = subprocess.run(command, capture_output=True, check=True, text=True).stderr
+    assert "hunter2" not in text
+    assert "initial image https://example.com/a.aci?b@c: no" in text
+    assert "DELETE /v1/images/https%3A%2F%2Fexample.com%2Fa" in text
+    assert "ValueError: docker://busybox@sha256:12 and docker://busybox@sha256:34" in text
+    assert "mail me@example.com" in text
+
+
 def test_a_file_is_standard_error_and_is_turned_over(tmp_path, monkeypatch):
     path = tmp_path / "log"
     script = SAYS.replace(

@@ -112,15 +112,24 @@ def test_initial_pods(kurmad, make_house, ask, tmp_path):
 def test_what_fails_is_tried_again_and_told(kurmad, make_house, ask, tmp_path):
     house = make_house()
     image, other = tmp_path / "sleeper.aci", tmp_path / "other.aci"
-    configure(house, initial_pods=[str(image)], prefetch_images=[str(other)])
+    secret = "me:hunter2@127.0.0.1:9/a.aci"
+    configure(
+        house,
+        initial_pods=[str(image), f"nothing://{secret}"],
+        prefetch_images=[str(other), f"https://{secret}"],
+    )
     daemon = kurmad(house=house)
 
     def told():
         found = ask(daemon).info()["daemon"]
-        return found["initialPods"][0], found["prefetchImages"][0]
+        return *found["initialPods"], *found["prefetchImages"]
 
     until(lambda: {one["state"] for one in told()} == {"failed"}, "the failure")
-    pod, fetched = told()
+    pod, _, fetched, _ = told()
+    shown = [daemon.log.read_text(), *(one["error"] for one in told())]
+    assert not [text for text in shown if "hunter2" in text]
+    for what in ("image https", "pod nothing"):
+        assert f"initial {what}://127.0.0.1:9/a.aci: " in shown[0]
     assert (pod["pod"], fetched["image"]) == (None, None)
     assert f"{image}" in pod["error"]
     assert pod["next"] > "2"
