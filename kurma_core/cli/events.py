@@ -37,7 +37,7 @@ def events(
     whoever has brought them about, with or without a daemon. Their numbers only grow, and one that is missing is
     kept no longer.
     """
-    from kurma_core.cli import output
+    from kurma_core.cli.reader import WhileRead
     from kurma_core.errors import UsageError
 
     if since is not None and not (since.isascii() and since.isdigit() and len(since) < 19):
@@ -46,17 +46,23 @@ def events(
     found = session.client.events(
         0 if begin is None and no_follow else begin, follow=not no_follow, pod=pod, subjects=subject, kinds=kind
     )
-    for event in found:
-        if format == "json":
-            import json
+    with WhileRead(not no_follow):
+        for event in found:
+            session.line(_told(event, format))
+            if not no_follow:
+                session.flush()
 
-            session.line(json.dumps(event.to_json(), ensure_ascii=False))
-        elif format == "yaml":
-            session.line("---\n" + output.formatted(format, event.to_json()))
-        else:
-            session.line(output.printable(_row(event)))
-        if not no_follow:
-            session.flush()
+
+def _told(event: Event, format: str) -> str:
+    from kurma_core.cli import output
+
+    if format == "json":
+        import json
+
+        return json.dumps(event.to_json(), ensure_ascii=False)
+    if format == "yaml":
+        return "---\n" + output.formatted(format, event.to_json())
+    return output.printable(_row(event))
 
 
 def _row(event: Event) -> str:

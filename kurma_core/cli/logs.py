@@ -47,6 +47,7 @@ def logs(
     Their standard output comes out on standard output, their standard error on standard error, byte for byte.
     """
     from kurma_core.cli.loglines import LogPrinter
+    from kurma_core.cli.reader import WhileRead
     from kurma_core.errors import UsageError
 
     if tail is not None and tail < 0:
@@ -65,6 +66,7 @@ def logs(
         instance=-1 if previous else instance,
     )
     printer = LogPrinter(session, flush=follow, prefix=prefix, timestamps=timestamps)
-    for line in lines:
-        printer(line)
-    printer.end()
+    with WhileRead(follow):
+        for line in lines:
+            printer(line)
+        printer.end()

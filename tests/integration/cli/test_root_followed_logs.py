@@ -52,3 +52,28 @@ def test_a_reader_that_was_stopped_reads_on(small_logs: Any, tmp_path: Path, how
         reader.send_signal(signal.SIGCONT)
         running.communicate(timeout=30)
     assert running.returncode == 0
+
+
+@both_ways
+@pytest.mark.parametrize("words", [("logs", "--follow", "quiet"), ("events", "--since", "0")])
+def test_a_reader_that_goes_away_ends_it(kurma: Any, words: tuple[str, ...]) -> None:
+    """Although nothing more is written."""
+    options = ("run", "--rm", "--name", "quiet", "--net", "none", "--exec", "/bin/sh")
+    running = kurma.popen(*options, kurma.image, "--", "-c", "echo ready; exec sleep 1000")
+    try:
+        assert running.stdout.readline() == "ready\n"
+        follower = kurma.popen(*words)
+        assert follower.stdout.readline()
+        # It has nothing more to print, and waits.
+        end = time.monotonic() + 20
+        while "S" not in Path(f"/proc/{follower.pid}/stat").read_text().rpartition(")")[2].split()[0]:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        time.sleep(0.3)
+        follower.stdout.close()
+        assert follower.wait(20) == 141
+        assert follower.stderr.read() == ""
+        follower.stderr.close()
+    finally:
+        running.send_signal(signal.SIGTERM)
+        running.communicate(timeout=30)
