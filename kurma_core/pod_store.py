@@ -243,16 +243,26 @@ class PodStore:
         self.root = f"{state_dir}/pods"
         self.names = f"{self.root}/names"
 
-    def reserve(self, uuid: str) -> tuple[PodDirectory, int]:
+    def make(self) -> None:
+        """Makes its directories, in a state directory that is there. :raises OSError: they cannot be made."""
+        for place, mode in ((self.root, 0o777), (self.names, 0o700)):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(place, mode)
+
+    def reserve(self, uuid: str, *, anew: bool = True) -> tuple[PodDirectory, int]:
         """A directory for a pod to come, which nobody sees as one.
 
+        :param anew: False: not where the state directory has gone meanwhile.
         :returns: it, and its owner lock.
         :raises HostError: it cannot be made.
         """
         path = f"{self.root}/{_UNFINISHED}{uuid}.{get_native_id()}"
         lock: int | None = None
         try:
-            os.makedirs(self.names, mode=0o700, exist_ok=True)
+            if anew:
+                os.makedirs(self.names, mode=0o700, exist_ok=True)
+            else:
+                self.make()
             os.mkdir(path, 0o700)
             lock = PodDirectory(path).try_own()
             assert lock is not None

@@ -240,8 +240,8 @@ class Daemon:
                 self.server.listen_to(listener)
                 if listener.getsockname() != self._path:
                     _LOG.warning("it listens at %s; commands look for %s", listener.getsockname(), self._path)
-            return
-        self.server.listen(self._place.listener())
+        else:
+            self.server.listen(self._place.listener())
         self._watch_place()
 
     def _watch_place(self) -> None:

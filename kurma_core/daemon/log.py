@@ -15,6 +15,7 @@ from typing import Any
 from kurma_core.daemon.access import without_passwords
 from kurma_core.errors import HostError
 from kurma_core.linux.clock import timestamp
+from kurma_core.linux.lockfile import is_at
 
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("plain", "json")
@@ -127,7 +128,8 @@ class _Stderr(_Handler):
 
 
 class LogFile(_Handler):
-    """A file that is turned over when it is full: ``FILE.1`` is the one before it."""
+    """A file that is turned over when it is full: ``FILE.1`` is the one before it. One that is removed, or moved
+    away, is made anew."""
 
     def __init__(self, path: str, size: int = SIZE) -> None:
         super().__init__()
@@ -145,6 +147,10 @@ class LogFile(_Handler):
         self._size = os.fstat(2).st_size
 
     def _write(self, line: bytes) -> None:
+        if not is_at(2, self._path):
+            # Somebody has removed it, or its directory, which may not be there again yet.
+            with suppress(OSError):
+                self._open()
         if self._size + len(line) > self._limit:
             os.rename(self._path, f"{self._path}.1")
             self._open()

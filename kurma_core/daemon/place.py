@@ -21,6 +21,7 @@ _LOG = logging.getLogger("kurmad")
 _GROUP = "kurma"
 _IN_DELETE = 0x200
 _IN_DELETE_SELF, _IN_MOVE_SELF = 0x400, 0x800
+_IN_MASK_ADD = 0x20000000
 _CHANGES = IN_CREATE | IN_MOVED_FROM | IN_MOVED_TO | _IN_DELETE | _IN_DELETE_SELF | _IN_MOVE_SELF
 #: Device and inode of no file.
 _NONE = (0, 0)
@@ -38,6 +39,8 @@ class Place:
         self._directory = os.path.dirname(path)
         self._lock_path = f"{self._directory}/kurmad.lock"
         self._state_dir = state_dir
+        #: Device and inode of the state directory, once it is there.
+        self._served: tuple[int, int] | None = None
         self._hint = hint
         self._lock: int | None = None
         self._watch: Watch | None = None
@@ -50,7 +53,7 @@ class Place:
         :raises HostError: somebody does; or the run directory cannot be used.
         """
         try:
-            os.makedirs(self._directory, mode=0o755, exist_ok=True)
+            self._make_directories()
             status = os.stat(self._directory)
             lock = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
@@ -69,6 +72,21 @@ class Place:
                 hint=f"chown root {self._directory} && chmod go-w {self._directory}",
                 path=self._directory,
             )
+
+    def _make_directories(self) -> None:
+        """The state directory once, and never anew."""
+        if self._served is None:
+            os.makedirs(self._directory, mode=0o755, exist_ok=True)
+            with contextlib.suppress(OSError):  # what cannot be written can be read
+                os.makedirs(self._state_dir, exist_ok=True)
+            self._served = _identity(self._state_dir)
+            return
+        self._check_state()
+        if os.path.dirname(self._directory) == self._state_dir:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(self._directory, 0o755)
+        else:
+            os.makedirs(self._directory, mode=0o755, exist_ok=True)
 
     def listener(self) -> socket.socket:
         """The socket, root's and the group's.
@@ -135,6 +153,12 @@ class Place:
         except OSError as error:
             _LOG.warning("%s is not watched: %s", self._directory, error.strerror)
             return None
+        with contextlib.suppress(OSError):  # it is gone, which a look shows
+            # It may be moved with what it is in; and that may be the run directory, which is watched already.
+            place = os.path.realpath(self._state_dir)
+            while place != "/":
+                self._watch.add(place, _IN_DELETE_SELF | _IN_MOVE_SELF | _IN_MASK_ADD)
+                place = os.path.dirname(place)
         return self._watch.fd
 
     def changed(self) -> bool:
@@ -145,15 +169,20 @@ class Place:
         """
         if self._watch is not None:
             self._watch.drain()
+        self._check_state()
         locked = self._lock is None or is_at(self._lock, self._lock_path)
         if locked and (self._ours is None or self._is_ours()):
             return False
         time.sleep(_SETTLING)
-        if not os.path.isdir(self._state_dir):
-            raise HostError(f"{self._state_dir}, which kurmad serves, is gone", path=self._state_dir)
+        self._check_state()
         if not locked:
             self.take()
         return self._ours is not None and not self._is_ours()
+
+    def _check_state(self) -> None:
+        """:raises HostError: it was removed, or moved; whatever may be in its place is not what is served."""
+        if self._served is not None and _identity(self._state_dir) != self._served:
+            raise HostError(f"{self._state_dir}, which kurmad serves, is gone", path=self._state_dir)
 
     def _is_ours(self) -> bool:
         try:
@@ -206,6 +235,15 @@ def lent(descriptors: Sequence[int]) -> list[socket.socket]:
             ) from None
         found.append(listener)
     return found
+
+
+def _identity(directory: str) -> tuple[int, int] | None:
+    """Device and inode; None: it is not there."""
+    try:
+        status = os.stat(directory)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _group() -> int:

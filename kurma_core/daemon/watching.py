@@ -48,7 +48,7 @@ class Watching:
     def start(self) -> None:
         """From here on nothing goes unseen. Where the kernel lets nobody watch any more, the log says so."""
         try:
-            os.makedirs(self._store.names, mode=0o700, exist_ok=True)
+            self._store.make()
             # A pod's directory comes by a rename; one whose name is not its UUID is none.
             self._watch = Watch(self._store.root, IN_MOVED_TO | IN_CREATE)
         except OSError as error:

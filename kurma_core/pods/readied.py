@@ -190,7 +190,7 @@ def ready(services: Services, stager: str) -> Readied:
         raise StagerError(f"stager {stager} does not wait for its pod: its plugin runs pods by itself")
     uuid = str(uuids.uuid4())
     listener: Listener | None = None
-    directory, lock = services.store.reserve(uuid)
+    directory, lock = services.store.reserve(uuid, anew=False)
     try:
         directory.write_state({"state": "preparing", "steps": list(READIED)})
         path, cgroup = pin_path("net", uuid), f"kurma/{uuid}"

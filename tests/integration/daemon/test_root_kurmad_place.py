@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -138,13 +139,63 @@ def test_a_state_directory_that_is_gone_ends_it(tmp_path, kurmad, make_house):
     command = [sys.executable, "-m", "kurma_core.cli.main", "--config", house.config_file, "daemon"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     until(lambda: answers(str(tmp_path / "run" / "kurmad.sock")), "the daemon")
-    until((tmp_path / "state").exists, "the state directory")
+    until((tmp_path / "state" / "events").exists, "the state directory")
     shutil.rmtree(tmp_path / "state")
     shutil.rmtree(tmp_path / "run")
     _, errors = process.communicate(timeout=20)
     assert process.returncode == 125
     assert errors.splitlines()[-1] == f"kurma: {tmp_path}/state, which kurmad serves, is gone"
     assert not (tmp_path / "run" / "kurmad.sock").exists()
+
+
+def test_a_state_directory_that_is_moved_ends_it(kurmad, ask):
+    """With its run directory in it, and while stagers are made for pods to come: none makes it anew."""
+    daemon = kurmad()
+    state = daemon.house.state
+    with ask(daemon) as client:
+        record = client.prepare(daemon.house.request("true", ephemeral=True))
+        client._ask("POST", ("pods", record.uuid, "start"))
+        os.rename(state, f"{state}x")
+        try:
+            assert daemon.process.wait(20) == 125
+            assert not os.path.exists(state)
+        finally:
+            shutil.rmtree(state, ignore_errors=True)
+            os.rename(f"{state}x", state)
+    assert daemon.log.read_text().splitlines()[-1] == f"kurma: {state}, which kurmad serves, is gone"
+
+
+@pytest.mark.parametrize("how", ["above", "another"])
+def test_a_state_directory_that_is_not_what_it_was_ends_it(tmp_path, make_house, how):
+    above = tmp_path / "above"
+    above.mkdir()
+    house = make_house({"run_dir": str(tmp_path / "run"), "state_dir": str(above / "state")})
+    command = [sys.executable, "-m", "kurma_core.cli.main", "--config", house.config_file, "daemon"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    until(lambda: answers(str(tmp_path / "run" / "kurmad.sock")), "the daemon")
+    until((above / "state" / "events").exists, "the state directory")
+    moved = above if how == "above" else above / "state"
+    moved.rename(tmp_path / "moved")
+    if how == "another":
+        moved.mkdir()
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 125
+    assert errors.splitlines()[-1] == f"kurma: {above}/state, which kurmad serves, is gone"
+    assert how == "another" or not above.exists()
+
+
+def test_its_log_comes_back_with_its_directory(kurmad, make_house):
+    house = make_house()
+    run = Path(house.state, "run")
+    run.mkdir(exist_ok=True)
+    daemon = kurmad("--log-file", str(run / "kurmad.log"), house=house)
+    shutil.rmtree(run)
+    daemon.wait_up()
+    until((run / "kurmad.log").exists, "the log")
+    until(lambda: "was removed: kurmad listens there anew" in (run / "kurmad.log").read_text(), "what it says")
+    os.unlink(run / "kurmad.log")
+    assert daemon.end() == 0
+    assert "ends; pods that run go on" in (run / "kurmad.log").read_text()
 
 
 def test_it_needs_no_standard_descriptors(make_house):
