@@ -7,6 +7,7 @@ from kurma_core.errors import KurmaError
 from kurma_core.models import ENDED_STATES
 from kurma_core.pods.launch import STEPS
 from tests.integration.daemon.test_root_adoption import SIGNS, TICKS, descriptors, owner, started
+from tests.integration.daemon.test_root_supply import begin, full, left, waiting
 from tests.integration.pods.support import alive, links, until
 from tests.integration.pods.test_pods_crash import assert_nothing_left
 
@@ -50,6 +51,21 @@ POINTS = {
         ("leaving", f"{_STORE}.delete"),
     ],
 }
+#: Of a pod that is made and started by one request, and takes a stager that waits.
+_READIED = "kurma_core.pods.readied:Readied"
+POINTS["take"] = [
+    ("entering", f"{_READIED}.become"),
+    ("leaving", f"{_READIED}.become"),
+    ("leaving", f"{_DIRECTORY}.write_pod"),
+    ("entering", f"{_OWNED}.claim"),
+    ("leaving", f"{_OWNED}.claim"),
+    ("before", "network-namespace"),
+    ("before", "networks"),
+    ("entering", "kurma_core.staging.waiting:WaitingStager.go"),
+    ("leaving", f"{_ACI}.hand_over"),
+    ("after", "stager"),
+    ("leaving", "kurma_core.daemon.owners:Owners.take"),
+]
 FAULTS = [point for points in POINTS.values() for point in points]
 
 
@@ -135,6 +151,36 @@ def test_create(before, host):
         assert house.kept() == sorted(["names", host.neighbour]), fault
         uuids += made
     assert uuids
+    host.is_whole(uuids, before)
+
+
+def test_a_start_that_takes_what_waits(before, kurmad, make_house, ask):
+    """Each time one is left half-way from waiting to a pod: that runs, and is the next daemon's, or is undone."""
+    house = make_house({"stop_timeout": 2, "daemon": {"waiting_stagers": 1}})
+    host = Host(house, kurmad, ask)
+    uuids, states = [], {}
+    for fault in POINTS["take"]:
+        begin(host.daemon, "true", ephemeral=True)
+        (uuid,) = full(house, 1)
+        uuids.append(uuid)
+        request = house.request(_ENDS, net=_NET)
+        host.dies(fault, lambda client, request=request: client.run_on(request))
+        until(lambda uuid=uuid: uuid not in waiting(house), f"its going, {fault}")
+        state = house.state_of(uuid) if uuid in house.uuids() else {"state": "undone"}
+        states[fault] = state["state"]
+        if state["state"] == "running":
+            assert owner(house, uuid) == host.daemon.process.pid
+            until(lambda uuid=uuid: "up" in house.log(house.client.pod(uuid)), "its trap")
+            record = house.client.stop(uuid)
+            assert (record.state, record.exit_code, house.log(record)) == ("stopped", 4, "up\nbye\n")
+        if state["state"] != "undone":
+            until(lambda uuid=uuid: house.state_of(uuid)["steps"] == [], f"its teardown, {fault}")
+            house.client.rm(uuid)
+        until(lambda uuid=uuid: left(house, uuid) == [], f"what is left to go, {fault}")
+        assert_nothing_left(uuid)
+        assert waiting(house) == {}
+    found = list(states.values())
+    assert found == ["undone"] * 3 + ["prepared"] + ["errored"] * 5 + ["running"] * 2, states
     host.is_whole(uuids, before)
 
 
