@@ -14,6 +14,8 @@ from kurma_net_cni.rules import FAMILIES, Table, families
 Json = Any
 #: Plugins that make nothing but the pod's interface, and whose DEL fails where what they made it of is gone.
 LINK_ALONE = ("host-device", "ipvlan", "macvlan", "vlan")
+#: Plugins that look whether a chain is there, and then make it: two that do so at the same time fail.
+MAKE_CHAINS = ("firewall", "portmap")
 _RATES = ("ingressRate", "egressRate")
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
 from kurma_core.errors import NetworkError
+from kurma_core.linux.lockfile import lock_file
 from kurma_net_cni.records import Records
 
 #: Where the links are; it is empty after a boot, and so are the networks.
@@ -32,6 +33,23 @@ def enrol(state_dir: str, directory: str = OF_THE_HOST) -> None:
             os.symlink(place, link)
     except OSError as error:
         raise NetworkError(f"cannot write {link}: {error.strerror}", path=link, errno=error.errno) from error
+
+
+@contextmanager
+def alone(directory: str = OF_THE_HOST) -> Iterator[None]:
+    """Nobody else of this host is in here meanwhile, whatever its state directory.
+
+    :raises NetworkError: the lock cannot be taken.
+    """
+    path = os.path.join(directory, ".chains")
+    try:
+        lock = lock_file(path)
+    except OSError as error:
+        raise NetworkError(f"cannot lock {path}: {error.strerror}", path=path, errno=error.errno) from error
+    try:
+        yield
+    finally:
+        os.close(lock)
 
 
 @contextmanager

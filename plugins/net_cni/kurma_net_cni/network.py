@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.appc.cni_result import parse_result
@@ -291,15 +292,19 @@ class CniNetwork:
         previous: Json,
         program: str = "",
     ) -> Json:
-        return self._executor.execute(
-            verb,
-            program or plugin["type"],
-            document(chain, plugin, context.attachment, previous),
-            pod=context.pod,
-            namespace=namespace,
-            interface=context.interface,
-            arguments=arguments_in_environment(chain, context.attachment),
-        )
+        from kurma_net_cni.flaws import MAKE_CHAINS
+        from kurma_net_cni.neighbours import alone
+
+        with alone(self._neighbours) if verb == "ADD" and plugin["type"] in MAKE_CHAINS else nullcontext():
+            return self._executor.execute(
+                verb,
+                program or plugin["type"],
+                document(chain, plugin, context.attachment, previous),
+                pod=context.pod,
+                namespace=namespace,
+                interface=context.interface,
+                arguments=arguments_in_environment(chain, context.attachment),
+            )
 
     # -- what pods share --
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from kurma_net_cni.execute import Executor
@@ -284,6 +285,29 @@ def test_no_gc_of_networks_that_others_join_too(make_driver, tmp_path, one):
     driver = make_driver(config_dirs=[tmp_path / "net.d"])
     driver.mend([driver.discover()["n"]], ())
     assert not one.was_asked("GC")
+
+
+# --- many at once ----------------------------------------------------------------------------------------------
+
+MEETING = """#!/bin/sh
+[ "$CNI_COMMAND" = ADD ] || exit 0
+mkdir "$0.inside" || { echo met >>"$0.met"; exit 1; }
+sleep 0.05
+rmdir "$0.inside"
+cat "$0.result"
+"""
+
+
+@pytest.mark.parametrize("kind", ["firewall", "portmap"])
+def test_plugins_that_make_chains_do_not_meet(make_driver, bin_dir, kind):
+    """Debian's look whether a chain is there, and then make it; whosever state directory it is."""
+    Stub(bin_dir, kind)
+    (bin_dir / kind).write_text(MEETING)
+    drivers = [make_driver("first"), make_driver("second")]
+    with ThreadPoolExecutor(6) as pool:
+        pods = [context(f"p{number}", config(kind, version="1.0.0")) for number in range(6)]
+        list(pool.map(lambda driver, pod: driver.add(pod), drivers * 3, pods))
+    assert not (bin_dir / f"{kind}.met").exists()
 
 
 # --- what is left of pods that are gone ------------------------------------------------------------------------
