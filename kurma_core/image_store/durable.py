@@ -79,9 +79,10 @@ def try_lock(path: str) -> int | None:
     return None
 
 
-def share_lock(path: str) -> int | None:
+def share_lock(path: str, *, wait: bool = True) -> int | None:
     """Hold the directory ``path`` against removal; None: it is not there.
 
+    :param wait: for somebody who has it alone; False: None as well then.
     :returns: a descriptor that holds the lock until it is closed.
     """
     try:
@@ -89,12 +90,17 @@ def share_lock(path: str) -> int | None:
     except FileNotFoundError:
         return None
     try:
-        lock(fd, fcntl.LOCK_SH)
+        if wait:
+            lock(fd, fcntl.LOCK_SH)
+        else:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        if is_at(fd, path):
+            return fd
+    except BlockingIOError:
+        pass
     except BaseException:
         os.close(fd)
         raise
-    if is_at(fd, path):
-        return fd
     os.close(fd)
     return None
 

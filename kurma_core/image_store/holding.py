@@ -65,20 +65,23 @@ class Holds:
                 return record
         raise StoreError(f"{what}: is removed from the store as fast as it comes", image=record.id)
 
-    def hold(self, image_id: str) -> bool:
-        """False: it is not in the store (any more). Outside of :meth:`keeping` nothing is held."""
-        return self._hold(f"images/{image_id}")
+    def hold(self, image_id: str, *, wait: bool = True) -> bool:
+        """False: it is not in the store (any more). Outside of :meth:`keeping` nothing is held.
+
+        :param wait: until it is decided whether somebody removes it; False: also if that is not known yet.
+        """
+        return self._hold(f"images/{image_id}", wait=wait)
 
     def hold_tree(self, tree_id: str) -> bool:
         """The same for a rendered tree."""
         return self._hold(f"trees/{tree_id}")
 
-    def _hold(self, place: str) -> bool:
+    def _hold(self, place: str, *, wait: bool = True) -> bool:
         held = self._mine.get()
         if held is None:
             return os.path.isdir(self._store.path(place))
         if place not in held:
-            fd = share_lock(self._store.path(place))
+            fd = share_lock(self._store.path(place), wait=wait)
             if fd is None:
                 return False
             held[place] = fd

@@ -283,7 +283,9 @@ def place(
             _add_provenance(store, work, image, archive, shipped=shipped)
         sync_directory(store.path("images"))
         placed = store.get(image.id)
-        store.holds.hold(image.id)
+        # Not waiting: who removes it has its lock, and waits for the store's, which is ours here. It goes then,
+        # and who wants it looks again.
+        store.holds.hold(image.id, wait=False)
     store.step("done")
     return placed
 

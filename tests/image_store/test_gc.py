@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import threading
 import time
 
 import pytest
@@ -184,6 +185,38 @@ def test_nothing_can_be_held_while_it_is_asked_whether_a_pod_uses_it(store: Imag
     with pytest.raises(ImageError, match="a pod uses it"):
         store.remove(one.id, unused=unused)
     assert store.get(one.id) == one
+
+
+def test_who_removes_an_image_and_who_brings_it_in_do_not_wait_for_each_other(store: ImageStore) -> None:
+    """The one has the image and wants the store, the other has the store and wants the image."""
+    one = stage_and_commit(store, image(file("rootfs/a")))
+    placed, told = threading.Event(), threading.Event()
+
+    def step(name: str) -> None:
+        if name == "image placed":
+            placed.set()
+            told.wait(30)
+
+    other = ImageStore(store.root, step=step)
+
+    def bring() -> None:
+        with other.holds.keeping():
+            stage_and_commit(other, image(file("rootfs/a")), NOW)
+
+    bringing = threading.Thread(target=bring, daemon=True)
+    removing = threading.Thread(target=lambda: store.remove(one.id, unused=unused), daemon=True)
+
+    def unused() -> None:
+        bringing.start()
+        placed.wait(30)
+        told.set()
+
+    removing.start()
+    removing.join(10)
+    bringing.join(10)
+    assert not removing.is_alive()
+    assert not bringing.is_alive()
+    assert store.ids() == ()
 
 
 def test_no_lock_is_held_while_sizes_are_looked_at(store: ImageStore, monkeypatch: pytest.MonkeyPatch) -> None:

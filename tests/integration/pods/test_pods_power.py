@@ -399,7 +399,7 @@ def test_no_daemon_no_api_and_gated_all_the_same(workshop):
         workshop.house().run({}, template=template)
     house = workshop.house(api=workshop.signed_by("alice", isolators=["host/api-access"]))
     record, output = house.run({}, template=template)
-    assert output.splitlines()[-1] == "drwxr-xr-x"
+    assert "drwxr-xr-x" in output.splitlines()
     (report,) = [one for one in record.isolators if one.name == "host/api-access"]
     told = "no kurmad serves the state directory: nobody answers until one does"
     assert (report.outcome, report.note) == ("modified", told)
