@@ -82,6 +82,30 @@ def _raise_signals() -> None:
             _signal.signal(number, came)
     if _signal.getsignal(_signal.SIGINT) == _signal.SIG_DFL:
         _signal.signal(_signal.SIGINT, _signal.default_int_handler)
+    sys.unraisablehook = _raise_again
+
+
+def _raise_again(lost: sys.UnraisableHookArgs) -> None:
+    """A signal that came while Python ran a destructor, or whatever else drops all that is raised in it, comes
+    again a moment later: Ctrl-C must not be lost. Nothing but builtin modules is imported: it may be in an import.
+    """
+    import _thread
+    import time
+
+    errors = sys.modules.get("kurma_core.errors")
+    if isinstance(lost.exc_value, KeyboardInterrupt):
+        number = 2
+    elif errors is not None and isinstance(lost.exc_value, errors.Interrupted):
+        number = lost.exc_value.number
+    else:
+        sys.__unraisablehook__(lost)
+        return
+
+    def again() -> None:
+        time.sleep(0.001)  # at once would be in here still, and dropped, too
+        os.kill(os.getpid(), number)
+
+    _thread.start_new_thread(again, ())
 
 
 def _open_standard_streams() -> None:

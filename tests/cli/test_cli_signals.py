@@ -79,6 +79,37 @@ def test_ctrl_c_before_anything_is_loaded(module: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
+_IN_A_DESTRUCTOR = """
+import os, sys, time
+from kurma_core.cli.main import _raise_signals
+_raise_signals()
+class Last:
+    def __del__(self):
+        os.kill(os.getpid(), int(sys.argv[1]))
+        time.sleep(0.01)
+try:
+    Last()
+    time.sleep(10)
+except BaseException as error:
+    print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "raised"),
+    [
+        (signal.SIGINT, "KeyboardInterrupt "),
+        (signal.SIGTERM, "Interrupted interrupted by SIGTERM"),
+        (signal.SIGHUP, "Interrupted interrupted by SIGHUP"),
+    ],
+)
+def test_a_signal_in_a_destructor_is_not_lost(number: signal.Signals, raised: str) -> None:
+    """Python drops what is raised there."""
+    command = [sys.executable, "-c", _IN_A_DESTRUCTOR, str(int(number))]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+    assert (done.stdout, done.stderr) == (f"{raised}\n", "")
+
+
 def test_what_is_to_be_ignored_is_ignored(tmp_path: Path) -> None:
     """As with nohup."""
     ask = "import signal, sys; from kurma_core.cli.main import _raise_signals; _raise_signals(); "
