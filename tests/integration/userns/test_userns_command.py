@@ -92,8 +92,10 @@ def test_an_apps_own_terminal_in_it(kurma):
     person = Person((*KURMA, "run", "-i", "-t", *words), kurma.environment)
     try:
         person.wait_raw()
-        person.type("stat -c %a:%u:%g $(tty); stat -c %u /dev/console; echo mine > /dev/tty; sleep 1000\n")
+        person.type("stat -c %a:%u:%g $(tty); stat -c %u /dev/console; echo mine > /dev/tty; cat\n")
         person.expect("620:1000:5\r\n1000\r\nmine\r\n")
+        person.type("here\n")
+        person.expect("here\r\nhere\r\n")  # what Ctrl-C is to end is in the foreground now
         person.type("\x03")
         person.type("exit 7\n")
         assert person.wait() == 7
