@@ -97,6 +97,7 @@ def test_an_apps_own_terminal_in_it(kurma):
         person.type("here\n")
         person.expect("here\r\nhere\r\n")  # what Ctrl-C is to end is in the foreground now
         person.type("\x03")
+        person.expect("^C\r\n~ $ ")  # what is typed before that, the shell may drop
         person.type("exit 7\n")
         assert person.wait() == 7
     finally:
