@@ -7,10 +7,12 @@ import sys
 
 from kurma_core.cli.parse import parse
 from kurma_core.cli.session import OutputClosed, Session
+from kurma_core.linux.interruption import comes_again, send_again
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from types import FrameType
 
     from kurma_core.cli.parse import Call
     from kurma_core.cli.session import Connect
@@ -72,40 +74,32 @@ def _raise_signals() -> None:
     ignored."""
     import _signal  # type: ignore[import-not-found]
 
-    def came(number: int, _: object) -> None:
+    def came(number: int, frame: FrameType | None) -> None:
+        if comes_again(number, frame):
+            return
+        if number == _signal.SIGINT:
+            raise KeyboardInterrupt
         from kurma_core.errors import Interrupted
 
         raise Interrupted(number)
 
-    for number in (_signal.SIGTERM, _signal.SIGHUP):
-        if _signal.getsignal(number) == _signal.SIG_DFL:
+    for number in (_signal.SIGTERM, _signal.SIGHUP, _signal.SIGINT):
+        if _signal.getsignal(number) in (_signal.SIG_DFL, _signal.default_int_handler):
             _signal.signal(number, came)
-    if _signal.getsignal(_signal.SIGINT) == _signal.SIG_DFL:
-        _signal.signal(_signal.SIGINT, _signal.default_int_handler)
     sys.unraisablehook = _raise_again
 
 
 def _raise_again(lost: sys.UnraisableHookArgs) -> None:
     """A signal that came while Python ran a destructor, or whatever else drops all that is raised in it, comes
-    again a moment later: Ctrl-C must not be lost. Nothing but builtin modules is imported: it may be in an import.
+    again a moment later: Ctrl-C must not be lost.
     """
-    import _thread
-    import time
-
     errors = sys.modules.get("kurma_core.errors")
     if isinstance(lost.exc_value, KeyboardInterrupt):
-        number = 2
+        send_again(2)
     elif errors is not None and isinstance(lost.exc_value, errors.Interrupted):
-        number = lost.exc_value.number
+        send_again(lost.exc_value.number)
     else:
         sys.__unraisablehook__(lost)
-        return
-
-    def again() -> None:
-        time.sleep(0.001)  # at once would be in here still, and dropped, too
-        os.kill(os.getpid(), number)
-
-    _thread.start_new_thread(again, ())
 
 
 def _open_standard_streams() -> None:

@@ -13,6 +13,7 @@ import stat
 from _collections_abc import Callable, Iterator
 
 from kurma_core.errors import Interrupted
+from kurma_core.linux.interruption import comes_again
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,8 +62,10 @@ class Signals:
         os.close(self._read)
         os.close(self._write)
 
-    def _came(self, number: int, _: FrameType | None) -> None:
+    def _came(self, number: int, frame: FrameType | None) -> None:
         if self.raising and number in _SIGNALS:
+            if comes_again(number, frame):
+                return
             self.raising = False
             raise Interrupted(number)
         try:

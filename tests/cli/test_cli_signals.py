@@ -110,6 +110,62 @@ def test_a_signal_in_a_destructor_is_not_lost(number: signal.Signals, raised: st
     assert (done.stdout, done.stderr) == (f"{raised}\n", "")
 
 
+_IN_AN_IMPORT = """
+import importlib._bootstrap as machinery, os, sys, threading, time
+from kurma_core.cli.main import _raise_signals
+from kurma_core.pods.foreground import Signals
+_raise_signals()
+class Imp:
+    "What Python's imports take their lock by; the first time a signal comes at once afterwards."
+    came = False
+    def __getattr__(self, name):
+        return getattr(real, name)
+# A frame of the import system, as where the signal comes by chance.
+exec(compile('''
+def acquire_lock():
+    real.acquire_lock()
+    if not Imp.came:
+        Imp.came = True
+        os.kill(os.getpid(), int(sys.argv[1]))
+''', "<frozen importlib._bootstrap>", "exec"))
+real, imp = machinery._imp, Imp()
+imp.acquire_lock = acquire_lock
+def run():
+    machinery._imp = imp
+    try:
+        import colorsys
+        time.sleep(10)
+    finally:
+        machinery._imp = real
+try:
+    if sys.argv[2] == "command":
+        run()
+    else:
+        with Signals():
+            run()
+except BaseException as error:
+    print(type(error).__name__, error)
+other = threading.Thread(target=lambda: __import__("cmd"), daemon=True)
+other.start()
+other.join(10)
+print("held up" if other.is_alive() else "free", Imp.came)
+"""
+
+
+@pytest.mark.parametrize("who", ["command", "pod"])
+@pytest.mark.parametrize(
+    ("number", "raised"),
+    [(signal.SIGINT, "KeyboardInterrupt "), (signal.SIGTERM, "Interrupted interrupted by SIGTERM")],
+)
+def test_a_signal_in_an_import_holds_nobody_up(number: signal.Signals, raised: str, who: str) -> None:
+    """What is raised in the steps of an import that hold Python's own lock leaves it held, for all threads."""
+    command = [sys.executable, "-c", _IN_AN_IMPORT, str(int(number)), who]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    if who == "pod":
+        raised = f"Interrupted interrupted by {number.name}"
+    assert (done.stdout, done.stderr) == (f"{raised}\nfree True\n", "")
+
+
 def test_what_is_to_be_ignored_is_ignored(tmp_path: Path) -> None:
     """As with nohup."""
     ask = "import signal, sys; from kurma_core.cli.main import _raise_signals; _raise_signals(); "

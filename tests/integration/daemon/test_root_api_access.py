@@ -226,7 +226,7 @@ def test_an_app_may_do_what_is_granted_and_no_more(kurmad, ask, granting):
     # Its end is the pod's.
     client = ask(daemon)
     client.stop(uuid)
-    assert os.listdir(place) == []
+    until(lambda: not os.listdir(place), "the end of its path")
     until(lambda: doors(daemon) == 0, "the end of its socket")
     client.rm(uuid)
     reloaded(daemon)
