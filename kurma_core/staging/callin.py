@@ -22,6 +22,7 @@ from kurma_core.linux import process
 from kurma_core.linux.beneath import open_in_root
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.execute import DEFAULT_PATH
+from kurma_core.linux.held_process import exit_code
 from kurma_core.spawn_plan import EnterPlan
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ class CallIn:
             os.close(self._process.pidfd)
         if code is None:
             raise StagerError(f"the exit status of the stager's call-in {self._verb!r} is not known")
-        return code if code >= 0 else 128 - code
+        return exit_code(code)
 
     def end(self) -> None:
         """Asks it to end, and waits until it has; the terminal that it was lent is as it was.

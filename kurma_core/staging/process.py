@@ -1,8 +1,4 @@
-"""A running stager, held by a pidfd: from the process that started it, or found again by any other.
-
-Whoever is its parent waits for it; others learn its exit status from the kernel (Linux 6.15 and later), or not
-at all. Nothing here depends on being the parent.
-"""
+"""A running stager: from the process that started it, or found again by any other."""
 
 from __future__ import annotations
 
@@ -14,13 +10,14 @@ from typing import Any
 
 from kurma_core.errors import StagerError
 from kurma_core.linux import process
+from kurma_core.linux.held_process import HeldProcess
 
 _PF_EXITING = 0x4
 #: How many of those that hold descriptor 4 an error names.
 _NAMED = 4
 
 
-class StagerProcess:
+class StagerProcess(HeldProcess):
     """Implements :class:`kurma_core.hookspecs.RunningStager`.
 
     :param pidfd: closed by :meth:`close`.
@@ -43,19 +40,13 @@ class StagerProcess:
         unready: Callable[[], list[str]] = list,
         pipe: int | None = None,
     ) -> None:
-        self._identity = identity
-        self._pidfd = pidfd
+        super().__init__(identity, pidfd)
         self._ready = ready
         self._last_output = last_output
         self._image = image
         self._members = members
         self._unready = unready
         self._pipe = pipe if ready is None else os.fstat(ready).st_ino
-        self._status: int | None = None
-
-    @property
-    def pid(self) -> int:
-        return self._identity.pid
 
     @property
     def identity(self) -> Mapping[str, Any]:
@@ -65,31 +56,6 @@ class StagerProcess:
         if self._pipe is not None:
             known["pipe"] = self._pipe
         return known if self._image is None else {**known, "image": self._image}
-
-    def fileno(self) -> int:
-        return self._pidfd
-
-    def alive(self) -> bool:
-        return not process.wait_pidfd(self._pidfd, 0)
-
-    def signal(self, number: int) -> None:
-        try:
-            process.pidfd_send_signal(self._pidfd, number)
-        except ProcessLookupError:
-            return
-
-    def wait(self, timeout: float | None = None) -> int | None:
-        if self._status is None and process.wait_pidfd(self._pidfd, timeout):
-            code = process.exit_status(self._pidfd)
-            self._status = code if code is None or code >= 0 else 128 - code
-        return self._status
-
-    def wait_reaped(self) -> int | None:
-        """As :meth:`wait`, of one that has ended, for who cannot do without knowing how: its parent, mostly init,
-        may take its time to hear of it, and the kernel tells others then."""
-        if self._status is None:
-            process.wait_reaped(self._pidfd)
-        return self.wait(0)
 
     def has_come_up(self) -> bool:
         """Of one that was found again, and whose starter has died before it was told: whether nobody in the pod
@@ -183,10 +149,10 @@ class StagerProcess:
         return f"; it said: {text}" if text else ""
 
     def close(self) -> None:
-        for fd in (self._pidfd, self._ready):
-            if fd is not None and fd >= 0:
-                os.close(fd)
-        self._pidfd, self._ready = -1, None
+        super().close()
+        if self._ready is not None:
+            os.close(self._ready)
+            self._ready = None
 
 
 def _listed(names: list[str]) -> str:

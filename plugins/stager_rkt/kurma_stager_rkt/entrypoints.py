@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from kurma_core.errors import CommandNotExecutableError, CommandNotFoundError, StagerError
 from kurma_core.hookspecs import HostProgram
 from kurma_core.linux import process
+from kurma_core.linux.held_process import exit_code, put_to_death
 from kurma_stager_rkt.contents import ROOTFS
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     Start = Callable[[HostProgram], Started]
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+#: The exit code of one whose own nobody could learn.
+_UNKNOWN = 255
 #: Of the caller's environment, for who has its terminal.
 _PASSED = ("TERM", "LANG", "COLORTERM")
 
@@ -67,18 +70,11 @@ def finish(started: Started, timeout: float | None = None, signals: int = -1) ->
     """
     try:
         if not _wait(started.pidfd, timeout, signals):
-            process.pidfd_send_signal(started.pidfd, signal.SIGKILL)
-            process.wait_pidfd(started.pidfd)
-            process.exit_status(started.pidfd)
             return None
-        code = process.exit_status(started.pidfd)
-        return 255 if code is None else code if code >= 0 else 128 - code
-    except BaseException:
-        process.pidfd_send_signal(started.pidfd, signal.SIGKILL)
-        process.wait_pidfd(started.pidfd)
-        process.exit_status(started.pidfd)
-        raise
+        status = process.exit_status(started.pidfd)
+        return _UNKNOWN if status is None else exit_code(status)
     finally:
+        put_to_death(started.pidfd)
         os.close(started.pidfd)
 
 

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import select
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import StagerError
-from kurma_core.linux import process
+from kurma_core.linux.held_process import HeldProcess
 from kurma_core.linux.inotify import Watch
 from kurma_stager_rkt.podpid import is_ready, pod_pid
 from kurma_stager_rkt.stage1 import READINESS
+
+if TYPE_CHECKING:
+    from kurma_core.linux.process import ProcessIdentity
 
 #: Seconds after which it is looked again, whatever the watches say: a process that is named may come to be later.
 _LOOK_AGAIN = 0.1
 
 
-class RunningStage1:
+class RunningStage1(HeldProcess):
     """Implements :class:`kurma_core.hookspecs.RunningStager`.
 
     :param place: the pod's directory, in ``run``.
@@ -26,45 +28,15 @@ class RunningStage1:
     :param image: ID of the stage1 image.
     """
 
-    def __init__(self, known: process.ProcessIdentity, pidfd: int, place: str, version: int, image: str) -> None:
-        self._known = known
-        self._pidfd = pidfd
+    def __init__(self, known: ProcessIdentity, pidfd: int, place: str, version: int, image: str) -> None:
+        super().__init__(known, pidfd)
         self._place = place
         self._version = version
         self._image = image
-        self._status: int | None = None
-
-    @property
-    def pid(self) -> int:
-        return self._known.pid
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        return {**self._known.to_json(), "image": self._image, "interface": self._version}
-
-    def fileno(self) -> int:
-        return self._pidfd
-
-    def alive(self) -> bool:
-        return not process.wait_pidfd(self._pidfd, 0)
-
-    def signal(self, number: int) -> None:
-        try:
-            process.pidfd_send_signal(self._pidfd, number)
-        except ProcessLookupError:
-            return
-
-    def wait(self, timeout: float | None = None) -> int | None:
-        if self._status is None and process.wait_pidfd(self._pidfd, timeout):
-            code = process.exit_status(self._pidfd)
-            self._status = code if code is None or code >= 0 else 128 - code
-        return self._status
-
-    def wait_reaped(self) -> int | None:
-        """As :meth:`wait`, of one that has ended and is not our child: as soon as the kernel tells."""
-        if self._status is None:
-            process.wait_reaped(self._pidfd)
-        return self.wait(0)
+        return {**self._identity.to_json(), "image": self._image, "interface": self._version}
 
     def has_come_up(self) -> bool:
         """Whether its pod runs (Z5)."""
@@ -108,8 +80,3 @@ class RunningStage1:
         if self._version >= READINESS and not is_ready(self._place):
             return "no rkt/supervisor-status that is a link to ready"
         return "" if pod_pid(self._place) is not None else f"neither pid nor ppid in {self._place} names a process"
-
-    def close(self) -> None:
-        if self._pidfd >= 0:
-            os.close(self._pidfd)
-            self._pidfd = -1
