@@ -129,7 +129,7 @@ class Initial:
         template = PodTemplate.parse(_marked(entry))
         current = None
         for uuid, document in self._made():
-            if document.manifest.annotation(ENTRY) != entry.key:
+            if document.manifest.annotation(ENTRY) != _mark(entry):
                 continue
             if current is None and self._is_right(document, template):
                 current = uuid
@@ -175,9 +175,9 @@ class Initial:
 
     def _remove_others(self) -> None:
         """:raises KurmaError: one cannot be removed."""
-        keys = {pod.key for pod in self._daemon.config.initial_pods}
+        marks = {_mark(pod) for pod in self._daemon.config.initial_pods}
         for uuid, document in self._made():
-            if document.manifest.annotation(ENTRY) in keys:
+            if document.manifest.annotation(ENTRY) in marks:
                 continue
             _LOG.info("initial pod %s is removed: its entry is gone", document.name)
             self._remove(uuid)
@@ -205,12 +205,21 @@ class _Aim:
 
     def to_json(self, kind: str) -> dict[str, Json]:
         return {
-            "name": self.key,
+            "name": without_passwords(self.key),
             kind: self.found,
             "state": self.state,
             "error": self.error,
             "next": self.next,
         }
+
+
+def _mark(entry: InitialPodConfig) -> str:
+    """What tells pods of this entry from others': a pod's annotations are to be seen, so no password is in it."""
+    public = without_passwords(entry.key)
+    if public == entry.key:
+        return public
+    # Another one may differ in who asks alone.
+    return f"{public} {hashlib.sha256(entry.key.encode()).hexdigest()[:12]}"
 
 
 def _marked(entry: InitialPodConfig) -> dict[str, Json]:
@@ -220,7 +229,7 @@ def _marked(entry: InitialPodConfig) -> dict[str, Json]:
     annotations = list(entry.template.get("annotations") or [])
     if not any(one["name"] == restarts.POLICY for one in annotations):
         annotations.append({"name": restarts.POLICY, "value": "always"})
-    annotations += [{"name": ENTRY, "value": entry.key}, {"name": VERSION, "value": digest}]
+    annotations += [{"name": ENTRY, "value": _mark(entry)}, {"name": VERSION, "value": digest}]
     return {**entry.template, "annotations": annotations}
 
 

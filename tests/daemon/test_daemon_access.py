@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from kurma_core.config import InitialPodConfig
 from kurma_core.daemon import kurmad  # noqa: F401 (all operations)
 from kurma_core.daemon.access import shown
-from kurma_core.daemon.initial import Initial
+from kurma_core.daemon.initial import ENTRY, Initial, _marked
 from kurma_core.daemon.openapi import document
 from kurma_core.daemon.operations import TABLE
 from kurma_core.errors import FetchError
@@ -142,6 +143,21 @@ def test_why_an_image_cannot_be_had_has_no_password() -> None:
         time.sleep(0.01)
     initial.close()
     assert error == "x://example.com/a: there is nothing"
+    assert initial.to_json()["prefetchImages"][0]["name"] == "x://example.com/a"
+
+
+def test_what_a_pod_was_made_for_has_no_password() -> None:
+    """Its annotations are for all to see; two entries that differ in the password alone stay two."""
+    made = []
+    for password in (SECRET, "other", SECRET):
+        locator = f"x://me:{password}@example.com/a"
+        entry = InitialPodConfig(name=None, key=locator, template={"apps": [{"name": "a", "image": locator}]})
+        (mark,) = [one["value"] for one in _marked(entry)["annotations"] if one["name"] == ENTRY]
+        made.append(mark)
+    assert SECRET not in json.dumps(made)
+    assert made[0] == made[2] != made[1]
+    plain = InitialPodConfig(name=None, key="x://example.com/a", template={"apps": []})
+    assert {"name": ENTRY, "value": "x://example.com/a"} in _marked(plain)["annotations"]
 
 
 def test_they_see_all_the_rest() -> None:

@@ -54,9 +54,25 @@ def whose(pod, paths, ours):
         return "ours"
     for path in paths:
         for directory, _, _ in os.walk(path):
-            if any(_has_mounted(pod, pid) for pid in _lines(f"{directory}/cgroup.procs")):
+            if any(_has_mounted(pod, pid) or _is_anothers(pid) for pid in _lines(f"{directory}/cgroup.procs")):
                 return "theirs"
     return None
+
+
+def _is_anothers(pid):
+    """Whether a process was started by another run, as stagers are that wait for pods to come. Each run has a
+    mount namespace of its own (``tests/host``)."""
+    found = False
+    while pid not in ("0", "1", None):
+        try:
+            if os.readlink(f"/proc/{pid}/ns/mnt") == os.readlink("/proc/self/ns/mnt"):
+                return False
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                found = found or b"KURMA_TEST_HOST=1" in file.read().split(b"\0")
+        except OSError:
+            return False  # it has gone
+        pid = next((line.split()[1] for line in _lines(f"/proc/{pid}/status") if line.startswith("PPid:")), None)
+    return found
 
 
 def _places(ours):
