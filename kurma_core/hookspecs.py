@@ -500,6 +500,7 @@ class PodSetup:
         none.
     :param attachments: the networks that it is to be joined to, loopback first, for a driver with
         ``joins_networks``, which joins them itself. Empty: the host's.
+    :param asked: of ``dns`` and ``hosts`` those that somebody has said something of.
     """
 
     uuid: str
@@ -523,6 +524,7 @@ class PodSetup:
     metadata_url: str | None = None
     names: bool = False
     attachments: tuple[Attachment, ...] = ()
+    asked: tuple[str, ...] = ()
 
 
 class RunningStager(Protocol):
@@ -651,6 +653,26 @@ class StagerOfRemains(Protocol):
 
         :returns: what the user should know, line by line; it hinders nothing.
         :raises OSError: something cannot be freed; it is tried again.
+        """
+        ...
+
+
+class CollectorOfRemains(Protocol):
+    """What the driver of a stager plugin may have besides, also a :class:`StagerOfImages`: it finds what it has of
+    pods whose own directories are gone, removed by hand, say. ``gc`` asks it."""
+
+    def remains(self) -> Collection[str]:
+        """UUIDs of the pods, of any stager of this plugin's, of which there is something.
+
+        :raises OSError: that cannot be told.
+        """
+        ...
+
+    def discard_gone(self, uuid: str) -> tuple[str, ...] | None:
+        """As :meth:`StagerOfRemains.discard`, of a pod that has no directory.
+
+        :returns: None: there was nothing any more.
+        :raises BlockingIOError: it runs still.
         """
         ...
 

@@ -296,7 +296,8 @@ def mounts_at_or_below(path: str) -> list[Mount]:
 def unmount_below(path: str) -> int:
     """Unmount all that is mounted on ``path`` and below it, innermost first; nothing there is success.
 
-    What is busy is detached, and goes when its last user goes.
+    What is busy is detached, and goes when its last user goes. A tree that was bound from elsewhere stays whole
+    there, also where mounts are propagated.
 
     :returns: how many mounts went.
     """
@@ -305,12 +306,24 @@ def unmount_below(path: str) -> int:
         found = mounts_at_or_below(path)
         if not found:
             return count
+        targets = {one.id: one.target for one in found}
         for one in reversed(found):
+            if one.parent in targets:
+                _keep_to_itself(targets[one.parent])
             count += _unmount(one.target)
     left = mounts_at_or_below(path)
     if left:
         raise OSError(errno.EBUSY, "cannot be unmounted", left[-1].target)
     return count
+
+
+def _keep_to_itself(target: str) -> None:
+    """What is unmounted below a mount would be so below its peers, too."""
+    try:
+        mount(None, target, None, MS_PRIVATE)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOENT):
+            raise
 
 
 def _unmount(target: str) -> int:

@@ -270,7 +270,7 @@ class PodEnder(PodFinder):
 
     def collect(self, *, grace: float, dry_run: bool) -> Collected:
         """Takes down what is dead, whenever it died, removes pods that ended more than ``grace`` seconds ago, and
-        frees what pods that are gone have left on the host by way of networks.
+        frees what pods that are gone have left: what their stagers have kept, and what is there of networks.
 
         :returns: a line for each thing done, or that would be done, or was left.
         """
@@ -291,6 +291,9 @@ class PodEnder(PodFinder):
         if not dry_run:
             readied.sweep(self.services, min(grace, _HALF_MADE_GRACE))
             self.store.sweep(min(grace, _HALF_MADE_GRACE))
+        for line, wrong in remains.of_gone_pods(self.services, dry_run=dry_run):
+            said.append(line)
+            failed = failed or wrong
         for finding in self.caretaker.of_gone_pods(dry_run=dry_run):
             what = "would be freed" if dry_run else "freed" if finding.mended else "left"
             failed = failed or (not dry_run and not finding.mended)

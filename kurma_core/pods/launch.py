@@ -434,6 +434,7 @@ def pod_setup(
         metadata_url=launch.metadata_url,
         names=document.network_namespace is not None and bool(findable(attachments)),
         attachments=attachments if document.own_networks else (),
+        asked=tuple(what for what, said in (("dns", document.dns), ("hosts", document.hosts)) if said),
     )
 
 

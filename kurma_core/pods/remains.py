@@ -1,13 +1,17 @@
-"""What stagers of some designs leave of a pod, until it is removed or started again (``StagerOfRemains``)."""
+"""What stagers of some designs leave of a pod, until it is removed or started again (``StagerOfRemains``), and
+what they have of pods that are gone (``CollectorOfRemains``)."""
 
 from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING
 
-from kurma_core.errors import HostError
+from kurma_core.errors import HostError, KurmaError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kurma_core.hookspecs import CollectorOfRemains
     from kurma_core.pod_store import PodDirectory
     from kurma_core.pods.services import Services
 
@@ -46,3 +50,39 @@ def discard(services: Services, directory: PodDirectory) -> None:
         ) from None
     for note in notes:
         services.note(f"pod {directory.uuid}: {note}")
+
+
+def of_gone_pods(services: Services, *, dry_run: bool) -> Iterator[tuple[str, bool]]:
+    """Frees what there is of pods that have no directory any more; a line of each, and whether that has failed."""
+    try:
+        for collector in services.stagers.collectors():
+            # Asked first: a pod has its directory from before there is anything else of it until after that.
+            for uuid in sorted(collector.remains()):
+                if not os.path.lexists(services.store.directory(uuid).path):
+                    yield from _free_gone(services, collector, uuid, dry_run)
+    except OSError as error:
+        yield f"what stagers have of pods that are gone cannot be listed: {error.filename}: {error.strerror}", True
+    except KurmaError as error:
+        yield f"what stagers have of pods that are gone is left: {error.message}", True
+
+
+def _free_gone(
+    services: Services, collector: CollectorOfRemains, uuid: str, dry_run: bool
+) -> Iterator[tuple[str, bool]]:
+    said = f"pod {uuid}: its directory is gone"
+    if dry_run:
+        yield f"{said}: what its stager has of it would be removed", False
+        return
+    try:
+        notes = collector.discard_gone(uuid)
+    except BlockingIOError as error:
+        yield f"{said}, and it runs: left: {error.strerror}", False
+    except OSError as error:
+        why = f"{error.filename or ''}: {error.strerror or error}"
+        yield f"{said}: what its stager has of it is left: {why}", True
+    else:
+        if notes is None:
+            return
+        for note in notes:
+            services.note(f"pod {uuid}: {note}")
+        yield f"{said}: what its stager had of it is removed", False

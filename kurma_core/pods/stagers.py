@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, cast
 
 from kurma_core.errors import PluginError, PluginNotFoundError, StagerError, StagerNotFoundError
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kurma_core.config import Config
-    from kurma_core.hookspecs import Json, Stager, StagerImageSource, StagerOfImages
+    from kurma_core.hookspecs import CollectorOfRemains, Json, Stager, StagerImageSource, StagerOfImages
     from kurma_core.images import HostImage, ImageManager
     from kurma_core.registry import PluginRegistry
     from kurma_core.spawner.client import Spawner
@@ -78,6 +79,23 @@ class Stagers:
             return self.get(name)
         except (StagerError, PluginError):
             return self._engine(name)
+
+    def collectors(self) -> Iterator[CollectorOfRemains]:
+        """Drivers of plugins that may have something of pods that are gone. One that keeps nothing in the state
+        directory is not even loaded.
+
+        :raises PluginError: a plugin that keeps something is broken.
+        """
+        installed = self._registry.names(_GROUP)
+        try:
+            places = sorted(os.listdir(os.path.join(self._config.state_dir, "plugins", _GROUP)))
+        except FileNotFoundError:
+            return
+        for name in places:
+            if name in installed:
+                driver = self._registry.driver(_GROUP, name)
+                if hasattr(driver, "discard_gone"):
+                    yield cast("CollectorOfRemains", driver)
 
     def unapplied(self, name: str) -> str:
         """Why isolators of a pod under this stager would be ignored: it does not say that it applies them (X1).

@@ -117,6 +117,7 @@ class StagerContract:
         yield start
         for pod, running in started:
             driver.cleanup(pod.directory, pod.cgroup)
+            running.wait(PATIENCE)  # it may be our child
             running.close()
 
     # -- the contract --
@@ -177,8 +178,8 @@ class StagerContract:
             time.sleep(0.01)
         assert set(status) == {"app"}
         assert status["app"].exited is False
-        assert status["app"].pid is not None
-        os.kill(status["app"].pid, 0)
+        if status["app"].pid is not None:  # a stager may not be able to tell
+            os.kill(status["app"].pid, 0)
 
     def test_stop_ends_it(self, driver: Stager, start: Callable[[str], Any]) -> None:
         pod, running = start("trap 'exit 3' TERM; while :; do sleep 0.1; done")

@@ -33,6 +33,7 @@ class RunWishes:
     :param local_config: directory with ``net.d``; empty: rkt's own.
     :param hostname: ``rkt-UUID`` where nobody has given one.
     :param resolv, hosts: where ``/etc/resolv.conf`` and ``/etc/hosts`` come from: ``stage0``, ``default`` …
+    :param asked: somebody wants them to be so, and is told if stage1 cannot be.
     :param lifted: of :data:`LIFTED`.
     :param mutable: apps may come and go.
     :param ipc: of :data:`IPC`; empty: as stage1 thinks best.
@@ -49,6 +50,7 @@ class RunWishes:
     hostname: str = ""
     resolv: str = "default"
     hosts: str = "default"
+    asked: bool = False
     lifted: tuple[str, ...] = ()
     mutable: bool = False
     ipc: str = ""
@@ -94,7 +96,7 @@ def _later(stage1: Stage1, wishes: RunWishes, note: Callable[[str], None]) -> li
         note(_unknown(stage1, f"the hostname {hostname}", 2))
     if stage1.version >= 4:
         found.append(f"--dns-conf-mode=resolv={wishes.resolv},hosts={wishes.hosts}")
-    elif wishes.resolv == "stage0" or wishes.hosts == "stage0":
+    elif wishes.asked:
         note(_unknown(stage1, "where resolv.conf and hosts come from", 4) + "; the files are there all the same")
     for name, argument in LIFTED.items():
         if name not in wishes.lifted:

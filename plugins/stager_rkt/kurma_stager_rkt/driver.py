@@ -19,7 +19,7 @@ from kurma_stager_rkt import contents, entrypoints, removal, roots, settings, st
 from kurma_stager_rkt.arguments import RunWishes, run_arguments
 from kurma_stager_rkt.places import PREPARED, RUN, Places
 from kurma_stager_rkt.podpid import pod_pid
-from kurma_stager_rkt.records import Note, app_statuses
+from kurma_stager_rkt.records import COPY, NOTE, Note, app_statuses
 from kurma_stager_rkt.running import RunningStage1
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from kurma_core.models import AppStatus
 
 _LOCK_FD = 3
-#: Seconds that a ``stop`` entrypoint may take; and stage1, once it was told to stop by force.
-_STOP_PATIENCE, _FORCE_PATIENCE = 20.0, 2.0
+#: Seconds that stage1 may take to end, once it was told to stop by force.
+_FORCE_PATIENCE = 2.0
 #: Seconds until what holds a pod's lock, though it was killed, is given up.
 _KILL_PATIENCE = 5.0
 
@@ -44,7 +44,7 @@ class Stage1Stager:
         self.name = name
         self._locator = locator
         self._context = context
-        self._places = Places(f"{context.state_dir}/pods")
+        self._places = Places.of(context)
         #: What was verified when the pod was prepared, just before it is started.
         self._trees: dict[str, HostTree] = {}
 
@@ -59,10 +59,11 @@ class Stage1Stager:
         self.discard(pod.directory)
         replace_file(f"{pod.directory}/stager/remains", f"{self.name}\n".encode())
         replace_file(f"{pod.directory}/stager/output", b"")
-        note.write(pod.directory)
+        note.write(f"{pod.directory}/{NOTE}")
         try:
             place = self._places.make(pod.uuid)
             try:
+                note.write(f"{place.path}/{COPY}")
                 contents.write_pod(place.path, pod, tree)
                 place.move(PREPARED)
             finally:
@@ -75,7 +76,7 @@ class Stage1Stager:
         said = settings.read(self.name, {**self._context.config, **pod.config})
         image = stage1.read(self.name, tree.manifest)
         local = said.local_config or (contents.LOCAL_CONFIG if contents.networks(pod) else "")
-        note = Note(pod.cgroup, tree.id, tree.path, image, debug=said.debug, local_config=local)
+        note = Note(pod.cgroup, tree.id, tree.path, image, said.debug, local, said.patience)
         return note, RunWishes(
             uuid=pod.uuid,
             apps=len(pod.apps),
@@ -86,6 +87,7 @@ class Stage1Stager:
             hostname=pod.hostname,
             resolv="stage0" if contents.resolv_conf(pod) else "default",
             hosts="stage0" if pod.hosts else "default",
+            asked=bool(pod.asked),
             lifted=said.lift,
             ipc=said.ipc,
             metadata=pod.metadata_url is not None and bool(pod.attachments),
@@ -229,14 +231,14 @@ class Stage1Stager:
                 fds={0: null, 1: null, 2: null},
                 cgroup=note.cgroup,
             )
-            code = entrypoints.finish(started, _STOP_PATIENCE)
+            code = entrypoints.finish(started, note.patience)
         except (StagerError, HostError) as error:
             self._context.note(f"stager {self.name}: {error.message}")
             return False
         finally:
             os.close(null)
         if code != 0:
-            how = f"did not end within {_STOP_PATIENCE:g} s" if code is None else f"ended with status {code}"
+            how = f"did not end within {note.patience} s" if code is None else f"ended with status {code}"
             self._context.note(f"stager {self.name}: its stop entrypoint {how}: signals are sent")
         return code == 0
 

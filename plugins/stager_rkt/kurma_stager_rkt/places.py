@@ -19,8 +19,12 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+from typing import TYPE_CHECKING
 
 from kurma_core.linux.beneath import remove_tree
+
+if TYPE_CHECKING:
+    from kurma_core.hookspecs import DriverContext
 
 EMBRYO, PREPARE, PREPARED, RUN = "embryo", "prepare", "prepared", "run"
 EXITED_GARBAGE, GARBAGE = "exited-garbage", "garbage"
@@ -72,6 +76,24 @@ class Places:
 
     def __init__(self, root: str) -> None:
         self.root = root
+
+    @classmethod
+    def of(cls, context: DriverContext) -> Places:
+        """The plugin's, whatever the stager."""
+        return cls(f"{context.state_dir}/pods")
+
+    def uuids(self) -> set[str]:
+        """Of all pods, in whatever state. What has another name is not ours.
+
+        :raises OSError: they cannot be listed.
+        """
+        found: set[str] = set()
+        for state in STATES:
+            try:
+                found.update(filter(_is_uuid, os.listdir(f"{self.root}/{state}")))
+            except FileNotFoundError:
+                continue
+        return found
 
     def path(self, state: str, uuid: str) -> str:
         return f"{self.root}/{state}/{uuid}"
@@ -132,6 +154,15 @@ class Places:
             os.close(fd)
             raise
         return PodPlace(self, uuid, state, fd)
+
+
+def _is_uuid(name: str) -> bool:
+    import uuid
+
+    try:
+        return str(uuid.UUID(name)) == name
+    except ValueError:
+        return False
 
 
 def _sync(directory: str) -> None:

@@ -8,11 +8,14 @@ from kurma_core.hookspecs import Driver, DriverContext, hookimpl
 from kurma_stager_rkt.settings import OPTIONS
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from kurma_core.hookspecs import Stager, StagerOfImages
+    from kurma_stager_rkt.places import Places
 
 
 class Stage1Images:
-    """Implements :class:`kurma_core.hookspecs.StagerOfImages`."""
+    """Implements :class:`kurma_core.hookspecs.StagerOfImages`, and ``CollectorOfRemains``."""
 
     def __init__(self, context: DriverContext) -> None:
         self._context = context
@@ -21,6 +24,19 @@ class Stage1Images:
         from kurma_stager_rkt.driver import Stage1Stager
 
         return Stage1Stager(name, locator, self._context)
+
+    def remains(self) -> Collection[str]:
+        return self._places().uuids()
+
+    def discard_gone(self, uuid: str) -> tuple[str, ...] | None:
+        from kurma_stager_rkt import gone
+
+        return gone.discard(self._context.start_program, self._places(), uuid)
+
+    def _places(self) -> Places:
+        from kurma_stager_rkt.places import Places
+
+        return Places.of(self._context)
 
 
 def _create(context: DriverContext) -> StagerOfImages:

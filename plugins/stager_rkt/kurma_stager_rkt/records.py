@@ -14,6 +14,10 @@ from kurma_core.models import AppStatus
 from kurma_core.value import frozen
 from kurma_stager_rkt.stage1 import Stage1
 
+#: Where a :class:`Note` is in Kurma's directory of a pod, and in rkt's.
+NOTE, COPY = "stager/stage1.json", "kurma.json"
+#: Seconds that an entrypoint other than ``run`` and ``enter`` may take, unless an admin says otherwise.
+PATIENCE = 30
 #: Bytes of a status file: more is nonsense.
 _LIMIT = 32
 _OPEN = os.O_RDONLY | os.O_NONBLOCK
@@ -22,10 +26,12 @@ _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 @frozen
 class Note:
-    """``stager/stage1.json`` in Kurma's directory of the pod: what entrypoints are called with later.
+    """``stager/stage1.json`` in Kurma's directory of the pod: what entrypoints are called with later. In rkt's
+    there is a copy, :data:`COPY`, for when Kurma's is gone.
 
     :param cgroup: the pod's. :param image: stage1's ID; ``path`` its tree in the store.
     :param local_config: relative to the pod's directory, which moves; or the admin's, absolute; empty: rkt's own.
+    :param patience: seconds that its ``stop`` and ``gc`` entrypoints may take.
     """
 
     cgroup: str
@@ -34,8 +40,10 @@ class Note:
     stage1: Stage1
     debug: bool = False
     local_config: str = ""
+    patience: int = PATIENCE
 
-    def write(self, directory: str) -> None:
+    def write(self, file: str) -> None:
+        """:param file: its path."""
         value = {
             "version": 1,
             "cgroup": self.cgroup,
@@ -46,14 +54,20 @@ class Note:
             "entrypoints": dict(self.stage1.entrypoints),
             "debug": self.debug,
             "localConfig": self.local_config,
+            "patience": self.patience,
         }
-        replace_file(f"{directory}/stager/stage1.json", json.dumps(value).encode())
+        replace_file(file, json.dumps(value).encode())
 
     @classmethod
     def read(cls, directory: str) -> Note | None:
-        """None: the pod was never prepared, or the record is damaged."""
+        """:param directory: Kurma's. :returns: None: the pod was never prepared, or the record is damaged."""
+        return cls.of_file(f"{directory}/{NOTE}")
+
+    @classmethod
+    def of_file(cls, file: str) -> Note | None:
+        """As :meth:`read`."""
         try:
-            with open(f"{directory}/stager/stage1.json", "rb") as stream:
+            with open(file, "rb") as stream:
                 value = json.load(stream)
             return cls(
                 cgroup=str(value["cgroup"]),
@@ -62,6 +76,7 @@ class Note:
                 stage1=Stage1(str(value["name"]), int(value["interface"]), dict(value["entrypoints"])),
                 debug=bool(value["debug"]),
                 local_config=str(value["localConfig"]),
+                patience=int(value.get("patience", PATIENCE)),
             )
         except (OSError, ValueError, KeyError, TypeError):
             return None

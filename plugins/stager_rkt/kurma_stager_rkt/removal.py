@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from kurma_core.errors import KurmaError
 from kurma_core.linux import mounts
+from kurma_core.linux.cgroups import CgroupTree
 from kurma_stager_rkt import entrypoints, roots
 from kurma_stager_rkt.places import EXITED_GARBAGE, GARBAGE, RUN
 
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     from kurma_stager_rkt.places import PodPlace
     from kurma_stager_rkt.records import Note
 
-#: Seconds that a ``gc`` entrypoint may take.
-_PATIENCE = 30.0
 #: Bytes of what it prints that are told.
 _TOLD = 400
 
@@ -49,18 +48,37 @@ def _call(start: entrypoints.Start, place: PodPlace, note: Note | None) -> Itera
     output = os.memfd_create("gc", os.MFD_CLOEXEC)
     try:
         roots.show_stage1_again(place.path, note.image, note.path)
-        started = entrypoints.begin(
-            start, note, place.path, "gc", gc_arguments(note, place.uuid, place.path), fds={1: output, 2: output}
-        )
-        code = entrypoints.finish(started, _PATIENCE)
+        code = _run(start, place, note, output)
         if code != 0:
-            how = f"did not end within {_PATIENCE:g} s" if code is None else f"ended with status {code}"
+            how = f"did not end within {note.patience} s" if code is None else f"ended with status {code}"
             yield f"its gc entrypoint {how}{_said(output)}"
     except (KurmaError, OSError) as error:
         why = error.message if isinstance(error, KurmaError) else f"{error.filename or ''}: {error.strerror}"
         yield f"its gc entrypoint was not run: {why}"
     finally:
         os.close(output)
+
+
+def _run(start: entrypoints.Start, place: PodPlace, note: Note, output: int) -> int | None:
+    """In a cgroup of its own: nothing that it has started goes on once it has ended, or was given up; nor does one
+    that somebody has started who was killed then."""
+    cgroup = CgroupTree(f"{note.cgroup}-gc")
+    cgroup.kill()
+    cgroup.create()
+    try:
+        started = entrypoints.begin(
+            start,
+            note,
+            place.path,
+            "gc",
+            gc_arguments(note, place.uuid, place.path),
+            fds={1: output, 2: output},
+            cgroup=cgroup.name,
+        )
+        return entrypoints.finish(started, note.patience)
+    finally:
+        cgroup.kill()
+        cgroup.remove()
 
 
 def gc_arguments(note: Note, uuid: str, place: str) -> tuple[str, ...]:

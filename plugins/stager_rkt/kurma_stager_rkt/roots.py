@@ -34,14 +34,16 @@ class _Layer:
 
 def make_stage1(place: str, image: str, path: str, storage: str) -> bool:
     """:param image: its ID. :param path: its tree. :returns: whether it is an overlay."""
-    return _make(f"{place}/{ROOTFS}", [path], f"{place}/overlay/{tree_id(image)}", "", storage)
+    side = f"{place}/overlay/{tree_id(image)}"
+    return _make(f"{place}/{ROOTFS}", [path], f"{side}/upper", f"{side}/work", storage)
 
 
 def make_app(place: str, pod: PodSetup, app: str, storage: str) -> None:
     """:raises OSError: the app's root cannot be made."""
     layers = next(each.layers for each in pod.apps if each.name == app)
     side = f"{place}/overlay/{tree_id(layers[0].id)}"
-    _make(f"{place}/{ROOTFS}/opt/stage2/{app}/rootfs", [one.path for one in layers], side, app, storage)
+    target = f"{place}/{ROOTFS}/opt/stage2/{app}/rootfs"
+    _make(target, [one.path for one in layers], f"{side}/upper/{app}", f"{side}/work/{app}", storage)
 
 
 def show_stage1_again(place: str, image: str, path: str) -> None:
@@ -52,9 +54,8 @@ def show_stage1_again(place: str, image: str, path: str) -> None:
     _mount(f"{place}/{ROOTFS}", [path], f"{side}/upper", f"{side}/work")
 
 
-def _make(target: str, layers: Sequence[str], side: str, name: str, storage: str) -> bool:
+def _make(target: str, layers: Sequence[str], upper: str, work: str, storage: str) -> bool:
     if storage != "copy":
-        upper, work = (os.path.join(f"{side}/{kind}", name) for kind in ("upper", "work"))
         for directory in (upper, work):
             os.makedirs(directory, 0o755, exist_ok=True)
         _look_alike(layers[0], upper)

@@ -9,6 +9,7 @@ from kurma_core.errors import StagerError
 from kurma_core.hookspecs import Option
 from kurma_core.value import frozen
 from kurma_stager_rkt.arguments import IPC, LIFTED
+from kurma_stager_rkt.records import PATIENCE
 from kurma_stager_rkt.roots import STORAGES
 
 OPTIONS = (
@@ -18,6 +19,7 @@ OPTIONS = (
     Option(
         "localConfig", str, "", "directory with stage1's configuration (net.d); empty: of Kurma's CNI networks"
     ),
+    Option("patience", int, PATIENCE, "seconds that a stop or gc entrypoint may take, at least 1", least=1),
     Option("storage", str, "", "how roots are made: overlay or copy; empty: overlay where it works"),
 )
 
@@ -29,6 +31,7 @@ class Settings:
     ipc: str
     local_config: str
     storage: str
+    patience: int = PATIENCE
 
 
 def read(stager: str, config: Mapping[str, Any]) -> Settings:
@@ -45,9 +48,13 @@ def read(stager: str, config: Mapping[str, Any]) -> Settings:
     values = {name: config.get(name, option.default) for name, option in known.items()}
     lift, path = values["lift"], values["localConfig"]
     wrong = [one for one in lift if one not in LIFTED]
-    right = not wrong and values["ipc"] in IPC and values["storage"] in STORAGES
-    if not right or (path and not path.startswith("/")):
-        key = "lift" if wrong else "ipc" if values["ipc"] not in IPC else "storage"
-        key = key if not right else "localConfig"
+    right = {
+        "lift": not wrong,
+        "ipc": values["ipc"] in IPC,
+        "localConfig": not path or path.startswith("/"),
+        "storage": values["storage"] in STORAGES,
+        "patience": values["patience"] >= 1,
+    }
+    for key in (key for key, well in right.items() if not well):
         raise StagerError(f"stager {stager}: {key} in its configuration is {values[key]!r:.80}: {known[key].help}")
-    return Settings(values["debug"], tuple(lift), values["ipc"], path, values["storage"])
+    return Settings(values["debug"], tuple(lift), values["ipc"], path, values["storage"], values["patience"])

@@ -21,6 +21,7 @@ ALL = RunWishes(
     hostname="db",
     resolv="stage0",
     hosts="stage0",
+    asked=True,
     lifted=("seccomp", "capabilities", "paths"),
     ipc="parent",
 )
@@ -78,6 +79,14 @@ def test_all_of_a_version(version, later, left_out):
 )
 def test_nothing_is_wished_for(version, later):
     assert told(version, PLAIN) == (["--net=none", *later, UUID], [])
+
+
+@pytest.mark.parametrize("version", [1, 3])
+def test_name_servers_that_nobody_asked_for(version):
+    """What pods have anyway, of the host's and of their own names, is no reason to speak."""
+    assert told(version, replace(PLAIN, resolv="stage0", hosts="stage0"))[1] == []
+    (note,) = told(version, replace(PLAIN, resolv="stage0", asked=True))[1]
+    assert "is not told where resolv.conf and hosts come from" in note
 
 
 def test_the_hosts_network():

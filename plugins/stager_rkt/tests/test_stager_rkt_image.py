@@ -61,12 +61,15 @@ def test_the_plugin_runs_images(tmp_path):
 
 def test_what_is_said_of_it():
     found = settings.read("mine", {"lift": ["seccomp"], "ipc": "parent", "localConfig": "/etc/rkt"})
+    assert (found.patience, settings.read("mine", {"patience": 5}).patience) == (30, 5)
     assert (found.lift, found.ipc, found.local_config, found.debug) == (("seccomp",), "parent", "/etc/rkt", False)
 
 
 @pytest.mark.parametrize(
     ("config", "why"),
     [
+        ({"patience": 0}, "patience in its configuration is 0: seconds that a stop or gc entrypoint may take"),
+        ({"patience": "long"}, "patience in its configuration is 'long'"),
         ({"colour": 1}, "'colour', which means nothing to stage1 images"),
         ({"debug": "yes"}, "debug in its configuration is 'yes'"),
         ({"lift": ["all"]}, "lift in its configuration is ['all']"),

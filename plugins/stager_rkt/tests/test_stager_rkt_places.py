@@ -47,6 +47,17 @@ def test_a_pods_life(places):
     assert (places.find(UUID), places.take(UUID)) == (None, None)
 
 
+def test_all_pods(places):
+    """In whatever state; what is no pod's is passed over, and a place that is not there holds none."""
+    assert places.uuids() == set()
+    others = "246d7cef-fbf6-41da-a2f8-eba218597f9c", "346d7cef-fbf6-41da-a2f8-eba218597f9c"
+    for uuid, state in zip((UUID, *others), ("run", "embryo", "exited-garbage"), strict=True):
+        os.makedirs(places.path(state, uuid))
+    for name in ("notes", UUID.replace("-", ""), UUID.upper()):
+        os.makedirs(places.path("run", name))
+    assert places.uuids() == {UUID, *others}
+
+
 def test_a_move_is_on_disk(places, monkeypatch):
     """Both directories are synced, and no sooner than the rename."""
     place = places.make(UUID)

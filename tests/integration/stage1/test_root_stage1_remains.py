@@ -1,0 +1,218 @@
+"""What is left of pods under stage1 images is taken away, whatever has become of the pods' own directories, and
+whatever entrypoints do (Z2, Z6)."""
+
+import os
+import shutil
+import signal
+import subprocess
+
+import pytest
+
+from kurma_core.errors import StagerError
+from kurma_core.hookspecs import Stdio
+from kurma_core.linux.cgroups import CgroupTree
+from kurma_core.linux.mounts import mounts_at_or_below
+from kurma_core.testing.stagers import pod_setup
+from tests.integration.cli.conftest import KURMA
+from tests.integration.pods.support import alive, until
+from tests.integration.stage1.driven import driven
+
+pytestmark = pytest.mark.root
+
+UUID = "146d7cef-fbf6-41da-a2f8-eba218597f9c"
+#: Ends at once, and leaves a tree of mounts.
+SHORT = """mkdir made; mount -t tmpfs tmpfs made; mkdir made/below; mount -t tmpfs tmpfs made/below
+echo $$ > pid; echo 3 > stage1/rootfs/rkt/status/app; exit 3
+"""
+LONG = "echo $$ > pid; exec sleep 1000\n"
+
+
+@pytest.fixture
+def pod(tmp_path):
+    (tmp_path / "app/bin").mkdir(parents=True)
+    found = pod_setup(tmp_path / UUID, tmp_path / "app", ("/bin/true",))
+    tree = CgroupTree(found.cgroup)
+    tree.create()
+    yield found
+    tree.kill()
+    tree.remove()
+
+
+@pytest.fixture
+def null():
+    fd = os.open("/dev/null", os.O_RDWR)
+    yield Stdio(fd, fd, fd)
+    os.close(fd)
+
+
+def started(found, pod, null):
+    found.driver.prepare(pod)
+    return found.driver.start(pod, null)
+
+
+def ended(found, pod, null):
+    """A pod that has run, and is taken down."""
+    running = started(found, pod, null)
+    code = running.wait(20)
+    running.close()
+    found.driver.cleanup(pod.directory, pod.cgroup)
+    return code
+
+
+def test_a_pod_whose_directory_is_removed_by_hand(stage1s):
+    """Its stage1's gc entrypoint is run, as for any other; nothing is left. Others are left alone."""
+    stage1 = stage1s.stage1(2, SHORT, ("run", "gc"))
+    uuids = []
+    for name in ("by-hand", "kept"):
+        done = stage1s("run", "--stager", stage1.stager, "--net", "none", "--name", name, stage1s.image)
+        assert (done.returncode, "resolv.conf" in done.stderr) == (3, False), done.stderr
+        uuids.append(stage1s.show(name)["uuid"])
+    gone, kept = uuids
+    foreign = stage1s.pods / "run" / "notes"
+    foreign.mkdir()
+    shutil.rmtree(stage1s.directory / "state/pods" / gone)
+    said = stage1s.out("gc", "--dry-run", "--grace-period", "1h")
+    assert f"pod {gone}: its directory is gone: what its stager has of it would be removed\n" == said
+    assert stage1s.place(gone) == "run"
+    done = stage1s("gc", "--grace-period", "1h")
+    line = f"pod {gone}: its directory is gone: what its stager had of it is removed\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, line, "")
+    assert (stage1s.place(gone), stage1s.place(kept)) == ("", "run")
+    assert stage1.call("gc").words == [gone]
+    assert stage1s.out("gc", "--grace-period", "1h") == ""
+    assert foreign.is_dir()
+    foreign.rmdir()
+    assert stage1s("rm", "kept").returncode == 0
+
+
+def test_one_that_runs_still(stage1s):
+    """It is told which process that is; once it has ended, it is removed."""
+    stage1 = stage1s.stage1(2, LONG, ("run",))
+    words = ("run", "--stager", stage1.stager, "--net", "none", "--name", "lost", stage1s.image)
+    # Its stage1 has these descriptors, and goes on.
+    null = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    command = subprocess.Popen([*KURMA, *words], env=stage1s.environment, **null)
+    try:
+        until(lambda: "running" in stage1s("list").stdout or command.poll() is not None)
+        pod = stage1s.show("lost")
+    finally:
+        command.kill()
+        command.wait()
+    uuid, pid = pod["uuid"], pod["stagerPid"]
+    shutil.rmtree(stage1s.directory / "state/pods" / uuid)
+    done = stage1s("gc", "--grace-period", "1h")
+    why = f"process {pid}, or one of its stage1, holds its lock"
+    assert (done.returncode, done.stdout) == (
+        0,
+        f"pod {uuid}: its directory is gone, and it runs: left: {why}\n",
+    ), done.stderr
+    assert alive(pid)
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: not alive(pid))
+    done = stage1s("gc", "--grace-period", "1h")
+    assert (done.returncode, "what its stager had of it is removed" in done.stdout) == (0, True), done.stderr
+    assert "has no gc entrypoint" in done.stderr
+    assert stage1s.place(uuid) == ""
+    assert not CgroupTree(f"kurma/{uuid}").exists()
+    assert not mounts_at_or_below(str(stage1s.pods))
+
+
+def test_mounts_that_stage1_has_of_the_hosts(tmp_path, pod, null):
+    """They are the host's still, where the two are propagated to each other, as the host's own usually are."""
+    host = tmp_path / "host"
+    host.mkdir()
+    mount = ["mount", "-t", "tmpfs", "tmpfs"]
+    subprocess.run([*mount, host], check=True)
+    try:
+        subprocess.run(["mount", "--make-shared", host], check=True)
+        (host / "below").mkdir()
+        subprocess.run([*mount, host / "below"], check=True)
+        bound = f"mkdir bound; mount --rbind {host} bound\n"
+        cover = "mount -t tmpfs tmpfs over; "
+        covered = f"mkdir over; {cover} mkdir over/it; mount --rbind {host} over/it; {cover}\n"
+        with driven(tmp_path, {"run": bound + covered + SHORT}) as found:
+            assert ended(found, pod, null) == 3
+            assert not mounts_at_or_below(found.state)
+            assert len(mounts_at_or_below(str(host))) == 2
+            found.driver.discard(pod.directory)
+    finally:
+        subprocess.run(["umount", "-R", host], check=True)
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ("(trap '' TERM; exec sleep 1000) & sleep 1000", "its gc entrypoint did not end within 1 s"),
+        ("echo half; kill -KILL $$", "its gc entrypoint ended with status 137: half"),
+        ("#!/no/such/shell\n", "its gc entrypoint was not run: stage1 image example.com/stage1: entrypoint gc: "),
+    ],
+    ids=["hangs", "killed", "cannot be executed"],
+)
+def test_a_gc_entrypoint_that(tmp_path, pod, null, script, told):
+    """The pod goes all the same, and all that it has started; that is told in one line."""
+    with driven(tmp_path, {"run": SHORT, "gc": f"{script}\n"}, config={"patience": 1}) as found:
+        assert ended(found, pod, null) == 3
+        (line,) = found.driver.discard(pod.directory)
+        assert line.startswith(told), line
+        assert found.images.remains() == set()
+        assert not CgroupTree(f"{pod.cgroup}-gc").exists()
+        assert not mounts_at_or_below(str(tmp_path))
+
+
+def test_a_stop_entrypoint_that_hangs(tmp_path, pod, null):
+    """It is given up, and the pod ended by a signal; what it has started ends with the pod."""
+    scripts = {"run": LONG, "stop": "sleep 1000 & sleep 1000\n"}
+    with driven(tmp_path, scripts, config={"patience": 1}) as found:
+        running = started(found, pod, null)
+        assert running.wait_running(20)
+        found.driver.stop(pod.directory, running, force=False)
+        assert running.wait(20) == 128 + signal.SIGTERM
+        (note,) = found.notes
+        assert note == "stager mine: its stop entrypoint did not end within 1 s: signals are sent"
+        found.driver.cleanup(pod.directory, pod.cgroup)
+        assert CgroupTree(pod.cgroup).pids() == []
+        found.driver.discard(pod.directory)
+        running.close()
+
+
+@pytest.mark.parametrize(
+    ("scripts", "code", "why"),
+    [
+        ({"enter": "kill -KILL $$"}, 137, ""),
+        ({}, None, "stage1 image example.com/stage1 has no entrypoint enter"),
+        ({"enter": "#!/no/such/shell\n"}, None, "stage1 image example.com/stage1: entrypoint enter: cannot start"),
+    ],
+    ids=["killed", "missing", "cannot be executed"],
+)
+def test_an_enter_entrypoint_that_is(tmp_path, pod, null, scripts, code, why):
+    with driven(tmp_path, {"run": LONG, **scripts}) as found:
+        running = started(found, pod, null)
+        assert running.wait_running(20)
+        if code is None:
+            with pytest.raises(StagerError) as raised:
+                found.driver.call(pod.directory, running, "run", ("app",), null)
+            assert raised.value.message.startswith(why)
+        else:
+            assert found.driver.call(pod.directory, running, "run", ("app",), null) == code
+        assert running.alive()
+        found.driver.cleanup(pod.directory, pod.cgroup)
+        assert running.wait(20) == 128 + signal.SIGKILL
+        found.driver.discard(pod.directory)
+        running.close()
+
+
+def test_a_run_entrypoint_that_is_killed(tmp_path, pod, null):
+    """That is its status; its apps have none. One that cannot be executed fails the start, and is taken down."""
+    with driven(tmp_path, {"run": "echo $$ > pid; kill -KILL $$\n"}) as found:
+        assert ended(found, pod, null) == 137
+        status = found.driver.status(pod.directory, None)["app"]
+        assert (status.exited, status.exit_code) == (False, None)
+        found.driver.discard(pod.directory)
+    shutil.rmtree(tmp_path / "stage1")
+    with driven(tmp_path, {"run": "#!/no/such/shell\n"}) as found:
+        with pytest.raises(StagerError, match=r"stage1 image example\.com/stage1: entrypoint run: cannot start"):
+            started(found, pod, null)
+        found.driver.cleanup(pod.directory, pod.cgroup)
+        assert not mounts_at_or_below(str(tmp_path))
+        found.driver.discard(pod.directory)
+        assert found.images.remains() == set()
