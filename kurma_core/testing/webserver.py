@@ -28,6 +28,7 @@ class Page:
     :param length: the length is announced.
     :param stalls: for each request to come, the number of bytes after which nothing more is sent for a while.
     :param delay: seconds before the answer.
+    :param gate: nothing is answered before it is set.
     :ivar sent: how often the content, or a part of it, was sent.
     """
 
@@ -39,6 +40,7 @@ class Page:
     ranges: bool = True
     length: bool = True
     delay: float = 0.0
+    gate: threading.Event | None = None
     redirect: str = ""
     authorization: str = ""
     stalls: list[int] = field(default_factory=list)
@@ -137,6 +139,8 @@ def _handler(server: WebServer) -> type[http.server.BaseHTTPRequestHandler]:
                 return
             if page.delay:
                 threading.Event().wait(page.delay)
+            if page.gate is not None:
+                page.gate.wait(_STALL)
             if page.statuses:
                 self._say(page.statuses.pop(0), page.headers, b"not now")
             elif page.authorization and self.headers.get("Authorization") != page.authorization:

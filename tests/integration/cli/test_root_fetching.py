@@ -136,12 +136,20 @@ def test_what_has_not_changed_is_not_sent_again(shop: Shop) -> None:
 def test_two_processes_read_it_once(shop: Shop) -> None:
     shop.trust()
     ident = shop.owner.publish("example.com/app", "1.0", content=large())
-    shop.owner.server.pages[f"{PLACE}.asc"].delay = 1.5  # while one waits for the signature, the other comes
-    both = [shop.popen("image", "fetch", APP) for _ in range(2)]
-    ends = [one.communicate(timeout=60) for one in both]
+    # While one waits for the signature, the other comes.
+    gate = shop.owner.server.pages[f"{PLACE}.asc"].gate = threading.Event()
+    first = shop.popen("image", "fetch", APP)
+    wait_for(lambda: shop.bodies(f"{PLACE}.asc"))
+    second = shop.popen("image", "fetch", APP)
+    assert second.stderr is not None
+    said = ""
+    while "waiting for another fetch of the same" not in said:
+        said += (line := second.stderr.readline())
+        assert line, said
+    gate.set()
+    ends = [one.communicate(timeout=60) for one in (first, second)]
     assert [out for out, _ in ends] == [f"{ident}\n"] * 2, ends
     assert shop.bodies(f"{PLACE}.asc") == 1, "one of them verified it, and the other found it"
-    assert any("waiting for another fetch of the same" in err for _, err in ends), ends
     assert not shop.leftovers()
 
 
@@ -193,14 +201,12 @@ def silent() -> Iterator[socket.socket]:
             one.close()
 
 
-def interrupted(process: subprocess.Popen[str]) -> tuple[float, str]:
-    """Seconds from Ctrl-C to the end, and standard error."""
-    began = time.monotonic()
+def interrupt(process: subprocess.Popen[str]) -> None:
+    """Ctrl-C ends it, long before any time-out does."""
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=20)
     assert process.returncode == 130, err
     assert "Traceback" not in err
-    return time.monotonic() - began, err
 
 
 @pytest.mark.parametrize("words", [("image", "fetch"), ("run", "--net", "none")], ids=["fetch", "run"])
@@ -211,7 +217,7 @@ def test_ctrl_c_while_nobody_answers(shop: Shop, silent: socket.socket, words: t
     assert "not verified" in process.stderr.readline() + process.stderr.readline()  # it has begun
     time.sleep(0.5)
     assert process.poll() is None
-    assert interrupted(process)[0] < 3
+    interrupt(process)
     assert shop.clean()
     assert shop.out("list", "--no-legend") == ""
 
@@ -224,7 +230,7 @@ def test_ctrl_c_in_the_wait_that_a_server_asks_for(shop: Shop) -> None:
     process = shop.popen("image", "fetch", APP)
     assert process.stderr is not None
     assert "too many requests: trying again in 50 s" in process.stderr.readline()
-    assert interrupted(process)[0] < 3
+    interrupt(process)
     assert shop.clean()
 
 
@@ -236,7 +242,7 @@ def test_ctrl_c_in_the_middle_keeps_what_came(shop: Shop) -> None:
     page.stalls = [1_000_000]
     process = shop.popen("image", "fetch", APP)
     wait_for(lambda: sum(path.stat().st_size for path in partials(shop)) > 500_000)
-    assert interrupted(process)[0] < 3
+    interrupt(process)
     assert not shop.new()
     assert [path.parent.name for path in shop.leftovers()] == ["partial"]
     assert shop.out("image", "fetch", APP) == f"{ident}\n"
@@ -249,25 +255,25 @@ def test_a_connection_that_is_not_taken_ends_by_time(shop: Shop, silent: socket.
     began = time.monotonic()
     url = f"http://127.0.0.1:{silent.getsockname()[1]}/x.aci"
     done = shop("image", "fetch", "--insecure-options=http,image", url)
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - began < 20, "the time-out is 30 by itself"
     assert done.returncode == 125
     assert "no answer in time" in done.stderr
     assert shop.clean()
 
 
 def test_a_head_that_drips_ends_by_time(shop: Shop) -> None:
-    """One byte each second, and the time-out is two: four are enough."""
+    """One byte five times a second, and the time-out is one: all of it is not waited for."""
     config = Path(shop.environment["KURMA_CONFIG"])
-    config.write_text('{"plugins": {"fetchers": {"http": {"config": {"timeout": 2.0}}}}}')
+    config.write_text('{"plugins": {"fetchers": {"http": {"config": {"timeout": 1.0}}}}}')
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def drip() -> None:
             connection, _ = listener.accept()
             with connection:
                 try:
-                    for byte in b"HTTP/1.1 200 OK\r\nServer: slow\r\n":
+                    for byte in b"HTTP/1.1 200 OK\r\nServer: " + b"slow" * 100:
                         connection.sendall(bytes((byte,)))
-                        time.sleep(1)
+                        time.sleep(0.2)
                 except OSError:
                     pass
 
@@ -276,7 +282,7 @@ def test_a_head_that_drips_ends_by_time(shop: Shop) -> None:
         began = time.monotonic()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/x.aci"
         done = shop("image", "fetch", "--insecure-options=http,image", url)
-        assert 3 < time.monotonic() - began < 12
+        assert 1 < time.monotonic() - began < 40
         thread.join(10)
     assert done.returncode == 125
     assert "no answer in time" in done.stderr

@@ -159,7 +159,7 @@ def test_it_ends_when_it_has_had_nothing_to_do(starter, kurmad):
     assert daemon.process.poll() is None
     with connect(Settings(starter.house.config_file, starter.house.state)) as client:
         client.stop(record.uuid)
-    assert daemon.process.wait(5) == 0
+    assert daemon.process.wait(20) == 0
     assert not os.path.exists(daemon.socket)
     assert "ends: nothing to do for 0.5 seconds" in daemon.log.read_text()
     assert starter.house.client.pod(record.uuid).exit_code == 3

@@ -38,7 +38,7 @@ def figures(daemon):
 def test_figures_of_pods_and_of_the_daemon(kurmad, ask):
     daemon = kurmad()
     client = ask(daemon)
-    record = client.prepare(daemon.house.request("x=$(head -c 8000000 /dev/zero | tr '\\0' a); sleep 1000"))
+    record = client.prepare(daemon.house.request("x=$(head -c 16000000 /dev/zero | tr '\\0' a); sleep 1000"))
     client._ask("POST", ("pods", record.uuid, "start"))
     own = (("name", record.name), ("pod", record.uuid))
     until(lambda: figures(daemon)["kurma_pod_memory_bytes", own] > 8_000_000)

@@ -39,8 +39,8 @@ def test_always_until_it_is_stopped(kurmad, ask):
     daemon = kurmad()
     house = daemon.house
     uuid = started(daemon, "echo once; exit 0", annotations=policy("always"))
-    assert 0.9 < waits(house, uuid, 0) < 3
-    assert 1.9 < waits(house, uuid, 1) < 4, "twice as long"
+    assert waits(house, uuid, 0) > 0.9
+    assert waits(house, uuid, 1) > 1.9, "twice as long"
     assert house.log(house.client.pod(uuid)) == "once\n"
     assert ask(daemon).pod(uuid).restart["policy"] == "always"
     # Stopped while it waits: by a command of another process, which speaks to no daemon.
@@ -55,7 +55,7 @@ def test_always_until_it_is_stopped(kurmad, ask):
     ask(second)
     again = house.launch(start=uuid, wait=None)
     assert again.wait() == 0
-    assert 0.9 < waits(house, uuid, 0) < 3
+    assert 0.9 < waits(house, uuid, 0) < 3.9, "not the four seconds that were next"
     house.client.rm(uuid)
     time.sleep(1.2)
     assert "cannot" not in second.log.read_text()

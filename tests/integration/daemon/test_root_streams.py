@@ -77,9 +77,9 @@ def threads(daemon):
 
 
 def memory(daemon):
-    """Kilobytes that are its own."""
+    """Kilobytes that it has for itself; not of files, which others may have mapped, or may not."""
     text = Path(f"/proc/{daemon.process.pid}/smaps_rollup").read_text()
-    return sum(int(count) for count in re.findall(r"Private_\w+: +(\d+)", text))
+    return sum(int(count) for count in re.findall(r"^Anonymous: +(\d+)", text, re.MULTILINE))
 
 
 def test_the_example_of_the_documentation(kurmad, ask, tmp_path):

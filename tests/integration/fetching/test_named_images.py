@@ -23,6 +23,7 @@ from kurma_core.errors import (
 )
 from tests.integration.fetching.parts import Machine, MakeMachine
 from tests.integration.fetching.publisher import Publisher, publisher
+from tests.integration.pods.support import until
 from tests.trust.signers import Signers
 
 pytestmark = pytest.mark.root
@@ -187,7 +188,7 @@ def test_pull_never_asks_nobody(here: Machine, owner: Publisher) -> None:
 def test_the_same_name_twice_at_once_is_read_once(here: Machine, owner: Publisher) -> None:
     ident = owner.publish("example.com/app", "1.0", content="x" * 3_000_000)
     page = owner.server.pages["/images/example.com/app-1.0.aci.asc"]
-    page.delay = 0.5  # while one waits for the signature, the other comes
+    page.gate = threading.Event()
     found: list[str] = []
     both = [
         threading.Thread(target=lambda: found.append(here.images.fetch("example.com/app:1.0").id))
@@ -195,6 +196,9 @@ def test_the_same_name_twice_at_once_is_read_once(here: Machine, owner: Publishe
     ]
     for one in both:
         one.start()
+    # While one waits for the signature, the other comes.
+    until(lambda: any("waiting for another fetch of the same" in note for note in here.notes), "the other")
+    page.gate.set()
     for one in both:
         one.join()
     assert found == [ident, ident]
