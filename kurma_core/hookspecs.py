@@ -761,6 +761,24 @@ class StagerImageSource(Protocol):
         ...
 
 
+class StagerOfExports(Protocol):
+    """What a :class:`StagerImageSource` may have besides: its stager as an image for others to run pods with, by a
+    contract of theirs (``kurma stager export``).
+
+    :param exports: the formats that there are, by the names that ``--format`` takes.
+    """
+
+    exports: Collection[str]
+
+    def export(self, format: str, rootfs: str) -> Mapping[str, Json]:
+        """Fills the empty directory and returns the image manifest (JSON value).
+
+        :param format: one of :attr:`exports`.
+        :raises StagerError: the host lacks something.
+        """
+        ...
+
+
 class StagerOfImages(Protocol):
     """A way of running images as stagers that is not the Kurma Stager Specification, brought by a plugin NAME.
     ``--stager NAME:LOCATOR`` names such an image, or a section of ``stagers`` with ``driver`` and ``image``."""

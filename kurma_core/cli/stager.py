@@ -58,6 +58,24 @@ def check(session: Session, *, image: str, format: str) -> int:
     return 1 if count["fail"] else 0
 
 
+@command(
+    Argument("file", "FILE", "The archive to write: an .aci."),
+    Option("format", "--format", "By which contract it is called: stage1.", metavar="FORMAT", default="stage1"),
+    Option("stager", "--stager", "The stager; without it, the configured one.", metavar="NAME"),
+)
+def export(session: Session, *, file: str, format: str, stager: str | None) -> None:
+    """Write a stager as an image that others run pods with; print its ID.
+
+    stage1 is rkt's interface: FILE is what rkt run --stage1-path takes, and kurma run --stager rkt:FILE. It needs
+    neither Kurma nor Python where it runs. It is signed by nobody: kurma image sign FILE does that; and for kurma,
+    list the key's fingerprint in trusted_host_keys, or the printed ID in host_image_digests.
+    """
+    from kurma_core.named_files import writable
+
+    writable(file)
+    session.line(session.client.stager_export(file, format=format, name=stager))
+
+
 _MARKS = {"ok": "ok  ", "fail": "FAIL", "skipped": "--  "}
 
 

@@ -557,6 +557,22 @@ class LocalClient(ImageCalls, TrustCalls):
         self._need_root("build a stager")
         return self._services.stagers.image(name, rebuild=force)
 
+    def stager_export(self, path: str, *, format: str, name: str | None = None) -> str:
+        """Writes a stager as an image for others to run pods with; the image's ID. Nothing comes into the store.
+
+        :param path: the archive; whole, or not at all.
+        :param format: by which contract it is called.
+        :param name: of the stager; None: the configured one.
+        :raises StagerError: it cannot be exported as that. :raises HostError: the file cannot be written.
+        """
+        import tempfile
+
+        with tempfile.TemporaryDirectory(prefix="kurma-export-") as directory:
+            rootfs = f"{directory}/rootfs"
+            os.mkdir(rootfs)
+            manifest = self._services.stagers.export(name or self.config.stager, format, rootfs)
+            return self.images.files.build(rootfs, manifest, path)
+
     def stager_check(self, reference: str, tell: Callable[[Line], None]) -> Sequence[Line]:
         """Runs the contract suite; every line, in the suite's order.
 

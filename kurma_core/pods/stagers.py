@@ -13,7 +13,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kurma_core.config import Config
-    from kurma_core.hookspecs import CollectorOfRemains, Json, Stager, StagerImageSource, StagerOfImages
+    from kurma_core.hookspecs import (
+        CollectorOfRemains,
+        Json,
+        Stager,
+        StagerImageSource,
+        StagerOfExports,
+        StagerOfImages,
+    )
     from kurma_core.images import HostImage, ImageManager
     from kurma_core.registry import PluginRegistry
     from kurma_core.spawner.client import Spawner
@@ -153,6 +160,20 @@ class Stagers:
             raise StagerError(f"stager {name} is no image: its plugin runs pods by itself")
         source = cast("StagerImageSource", driver)
         return self._images().host_image_from_source(name, source, rebuild=rebuild, files=files)
+
+    def export(self, name: str, format: str, rootfs: str) -> Mapping[str, Json]:
+        """Fills an empty directory with that stager as an image for others. :returns: the image manifest.
+
+        :raises StagerError: it cannot be exported, or not as that.
+        """
+        driver = cast("StagerOfExports", self._load(name)) if self._meant(name) == (name, None) else None
+        known = sorted(getattr(driver, "exports", ()))
+        if driver is None or format not in known:
+            raise StagerError(
+                f"stager {name} cannot be exported as {format}",
+                hint=f"--format takes {', '.join(known)}" if known else "stagers of plugins may be: --stager NAME",
+            )
+        return driver.export(format, rootfs)
 
     def _meant(self, name: str) -> tuple[str | None, str | None]:
         """The plugin that drives it, None: the engine of the Kurma Stager Specification; and the locator of its

@@ -37,7 +37,7 @@ def load(todo, library):
         if parent:
             setattr(modules[parent], last, module)
         exec(code, module.__dict__)
-load("MODULES", "LIBRARY")
+load("MODULES", sys.prefix + "LIBRARY")
 from MAIN import main
 code = main()
 sys.stdout.flush()
@@ -154,7 +154,8 @@ class Modules:
         return compile(self._tree(name), f"{self.path(name)}.py", "exec", dont_inherit=True, optimize=2)
 
     def program(self, main: str, library: str) -> CodeType:
-        """What runs ``main()`` of that module. :param library: where what is imported late will be."""
+        """What runs ``main()`` of that module. :param library: where what is imported late will be, below the
+        interpreter's prefix."""
         modules = [(name, self.is_package(name), self.code(name)) for name in reversed(self.first(main))]
         begin = compile(_BEGIN.replace("MAIN", main), "start", "exec", dont_inherit=True, optimize=2)
         filled = {"MODULES": modules, "LIBRARY": f"{library}/"}
@@ -169,8 +170,8 @@ def _parents(name: str) -> list[str]:
 
 def main(job: dict[str, Any]) -> None:
     """:param job: ``standard``: ``[source, target, shown]`` of each module that is not ours; ``sources``: see
-    :class:`Modules`; ``programs``: ``[module, target]`` each; ``library``: the modules' directory as the programs
-    will know it; ``directory``: as we do.
+    :class:`Modules`; ``programs``: ``[module, target]`` each; ``library``: the modules' directory below the
+    interpreter's prefix; ``directory``: as we know it.
     """
     for source, target, shown in job["standard"]:
         with open(source, "rb") as file:

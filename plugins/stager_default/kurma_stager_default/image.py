@@ -92,24 +92,15 @@ def build(rootfs: str) -> Mapping[str, Any]:
 
     :raises StagerError: something that the interpreter needs is missing.
     """
-    program = interpreter()
-    loader = _loader(program)
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    library = f"{rootfs}/{PREFIX}/lib/{version}"
-    os.makedirs(f"{library}/lib-dynload")
-    for directory in (f"{PREFIX}/bin", "run", "tmp", "etc", "pod", "layers", "volumes", "dev", "proc", "sys"):
-        os.makedirs(f"{rootfs}/{directory}", exist_ok=True)
-    _copy(program, f"{rootfs}/{PREFIX}/bin/python3")
-    extensions = _modules(program, rootfs, library)
-    _libraries(rootfs, loader, [program, *extensions])
+    fill(rootfs, {name: f"{_INSIDE}.{module}" for name, module in PROGRAMS.items()}, _own_modules())
     for name in PROGRAMS:
-        _launcher(rootfs, name)
-    _plain(rootfs)
+        launcher(rootfs, name)
+    plain(rootfs)
     return {
         "acKind": "ImageManifest",
         "acVersion": "0.8.11",
         "name": NAME,
-        "labels": [{"name": "os", "value": "linux"}, {"name": "arch", "value": _arch()}],
+        "labels": labels(),
         "app": {
             "exec": [f"/{PREFIX}/bin/python3", _OPTIONS, f"/{PREFIX}/start"],
             "user": "0",
@@ -127,6 +118,26 @@ def build(rootfs: str) -> Mapping[str, Any]:
     }
 
 
+def fill(rootfs: str, programs: Mapping[str, str], sources: list[tuple[str, str]]) -> tuple[str, str]:
+    """The interpreter in an empty directory, and programs for it.
+
+    :param programs: the module whose ``main`` each calls, by its name.
+    :param sources: of modules that are not the standard library's: ``(name, path)``.
+    :returns: where the loader is in the image, and the directory of the libraries.
+    :raises StagerError: something that the interpreter needs is missing.
+    """
+    program = interpreter()
+    loader = _loader(program)
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    library = f"{rootfs}/{PREFIX}/lib/{version}"
+    os.makedirs(f"{library}/lib-dynload")
+    for directory in (f"{PREFIX}/bin", "run", "tmp", "etc", "pod", "layers", "volumes", "dev", "proc", "sys"):
+        os.makedirs(f"{rootfs}/{directory}", exist_ok=True)
+    _copy(program, f"{rootfs}/{PREFIX}/bin/python3")
+    extensions = _modules(program, rootfs, library, programs, sources)
+    return loader, _libraries(rootfs, loader, [program, *extensions])
+
+
 def _loader(program: str) -> str:
     try:
         found = elf.loader_of(program)
@@ -139,9 +150,11 @@ def _loader(program: str) -> str:
     return found
 
 
-def _arch() -> str:
+def labels() -> list[dict[str, str]]:
+    """What it runs on, as image manifests say it."""
     machine = os.uname().machine
-    return {"x86_64": "amd64", "i686": "i386"}.get(machine, machine)
+    arch = {"x86_64": "amd64", "i686": "i386"}.get(machine, machine)
+    return [{"name": "os", "value": "linux"}, {"name": "arch", "value": arch}]
 
 
 def _stdlib() -> str:
@@ -154,13 +167,16 @@ def _own_sources() -> list[str]:
 
 
 def _own_modules() -> list[tuple[str, str]]:
-    """``(module name, source)`` of the half inside and of the light library; in order."""
+    return own_modules("inside")
+
+
+def own_modules(*parts: str) -> list[tuple[str, str]]:
+    """``(module name, source)`` of these packages of ours and of the light library; in order."""
     found = []
+    here = os.path.dirname(os.path.abspath(kurma_stager_default.__file__ or ""))
+    packages = [(f"kurma_stager_default.{part}", f"{here}/{part}") for part in parts]
     for package, directory in (
-        (
-            _INSIDE,
-            os.path.dirname(os.path.abspath(kurma_stager_default.__file__ or "")) + "/inside",
-        ),
+        *packages,
         ("kurma_core.linux", os.path.dirname(os.path.abspath(kurma_core.linux.__file__ or ""))),
     ):
         names = [name for name in sorted(os.listdir(directory)) if name.endswith(".py")]
@@ -182,11 +198,13 @@ def _copy(source: str, target: str, mode: int = 0o755) -> None:
     os.chmod(target, mode)
 
 
-def _modules(program: str, rootfs: str, library: str) -> list[str]:
+def _modules(
+    program: str, rootfs: str, library: str, programs: Mapping[str, str], sources: list[tuple[str, str]]
+) -> list[str]:
     """Standard modules that are in use, and ours, compiled, and the programs; by a fresh interpreter, so that the
     same source gives the same bytes whatever this process has loaded. :returns: the extension modules' sources.
     """
-    listed = _run(program, ["-c", _LIST, *_standard_names()])
+    listed = _run(program, ["-c", _LIST, *_standard_names(sources)])
     stdlib = _stdlib()
     standard: list[tuple[str, str, str]] = []
     extensions = []
@@ -202,12 +220,12 @@ def _modules(program: str, rootfs: str, library: str) -> list[str]:
         if os.path.exists(source):
             standard.append((source, f"{library}/{path}.pyc", f"{path}.py"))
     # The packages themselves are empty there, whatever they hold here.
-    sources: dict[str, str | None] = {**dict.fromkeys(_PACKAGES), **dict(_own_modules())}
+    ours: dict[str, str | None] = {**dict.fromkeys(_PACKAGES), **dict(sources)}
     job = {
         "standard": standard,
-        "sources": sources,
-        "programs": [(f"{_INSIDE}.{module}", f"{rootfs}/{_program(name)}") for name, module in PROGRAMS.items()],
-        "library": library[len(rootfs) :],
+        "sources": ours,
+        "programs": [(module, f"{rootfs}/{code_of(name)}") for name, module in programs.items()],
+        "library": library[len(f"{rootfs}/{PREFIX}") :],
         "directory": library,
     }
     # no_debug_ranges: the columns of each instruction, which every process would hold, for tracebacks only
@@ -215,17 +233,17 @@ def _modules(program: str, rootfs: str, library: str) -> list[str]:
     return extensions
 
 
-def _program(name: str) -> str:
+def code_of(name: str) -> str:
     """Where a program's code is, in the image."""
     return f"{PREFIX}/lib/{name}.pyc"
 
 
-def _standard_names() -> list[str]:
+def _standard_names(sources: list[tuple[str, str]]) -> list[str]:
     """Standard modules that ours import, read from their sources: nothing of ours is imported to find out."""
     import ast
 
     names = set(_LATE)
-    for _, source in _own_modules():
+    for _, source in sources:
         with open(source, "rb") as file:
             tree = ast.parse(file.read(), source)
         for node in ast.walk(tree):
@@ -254,7 +272,8 @@ def _output(command: list[str], stdin: str = "") -> str:
     return done.stdout
 
 
-def _libraries(rootfs: str, loader: str, objects: list[str]) -> None:
+def _libraries(rootfs: str, loader: str, objects: list[str]) -> str:
+    """:returns: the directory that they are in."""
     _copy(loader, f"{rootfs}{loader}")
     try:
         found = elf.libraries(loader, objects, _output)
@@ -264,9 +283,10 @@ def _libraries(rootfs: str, loader: str, objects: list[str]) -> None:
         ) from None
     for place, path in sorted(found.items()):
         _copy(path, f"{rootfs}{place}")
+    return os.path.dirname(next(iter(found), loader))
 
 
-def _plain(rootfs: str) -> None:
+def plain(rootfs: str) -> None:
     """The same whatever umask this process has and whenever it runs: the same interpreter makes the same image.
     Nobody but root may change anything."""
     for directory, _, names in os.walk(rootfs):
@@ -278,7 +298,7 @@ def _plain(rootfs: str) -> None:
         os.utime(directory, (0, 0))
 
 
-def _launcher(rootfs: str, name: str) -> None:
+def launcher(rootfs: str, name: str) -> None:
     """What is exec'd by its name: compiled code has no line that names its interpreter; and the interpreter itself
     would read a large file of it in small pieces."""
     path = f"{rootfs}/{PREFIX}/{name}"
@@ -286,7 +306,7 @@ def _launcher(rootfs: str, name: str) -> None:
         file.write(
             f"#!/{PREFIX}/bin/python3 {_OPTIONS}\n"
             f"import marshal\n"
-            f'with open("/{_program(name)}", "rb", 0) as file:\n'
+            f'with open("/{code_of(name)}", "rb", 0) as file:\n'
             f"    code = memoryview(file.readall())[{compiling.HEADER}:]\n"
             f"code = marshal.loads(code)\n"
             f"exec(code)\n"

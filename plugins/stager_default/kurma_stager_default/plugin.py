@@ -13,9 +13,11 @@ if TYPE_CHECKING:
 
 
 class DefaultStager:
-    """Implements :class:`kurma_core.hookspecs.StagerImageSource`."""
+    """Implements :class:`kurma_core.hookspecs.StagerImageSource`, and ``StagerOfExports``."""
 
     applies_isolators = True
+    #: What it can be exported as besides.
+    exports = ("stage1",)
 
     def fingerprint(self) -> str:
         from kurma_stager_default import image
@@ -26,6 +28,11 @@ class DefaultStager:
         from kurma_stager_default import image
 
         return image.build(rootfs)
+
+    def export(self, format: str, rootfs: str) -> Mapping[str, Any]:
+        from kurma_stager_default import stage1image
+
+        return stage1image.build(rootfs)
 
 
 def _create(context: DriverContext) -> StagerImageSource:

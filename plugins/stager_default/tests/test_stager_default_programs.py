@@ -40,7 +40,7 @@ def rootfs(tmp_path_factory):
 
 
 def program(rootfs, name):
-    data = (rootfs / image._program(name)).read_bytes()
+    data = (rootfs / image.code_of(name)).read_bytes()
     assert data[:4] == importlib.util.MAGIC_NUMBER
     return marshal.loads(data[compiling.HEADER :])
 
@@ -84,9 +84,9 @@ def test_a_program_brings_all_that_it_starts_with(rootfs):
 def test_programs_are_lean(rootfs):
     """No words for people in it; and what was executed once is not kept."""
     code = program(rootfs, "start")
-    size = (rootfs / image._program("start")).stat().st_size
+    size = (rootfs / image.code_of("start")).stat().st_size
     assert size < 345_000, "every pod's supervisor and PID 1 hold it: import late what only some pods need"
-    text = (rootfs / image._program("start")).read_bytes()
+    text = (rootfs / image.code_of("start")).read_bytes()
     for word in (b":param", b"collections.abc", b"__annotations__", b"dict[str, Any]"):
         assert word not in text, word
     columns = [position[2] for _, _, one in modules(code) for position in one.co_positions()]
@@ -100,7 +100,7 @@ def test_a_program_is_read_at_once(rootfs):
         code = compile(launcher.read_text(), name, "exec")
         assert {"readall", "loads"} <= set(code.co_names)
         assert "load" not in code.co_names
-        assert f"/{image._program(name)}" in code.co_consts
+        assert f"/{image.code_of(name)}" in code.co_consts
         assert launcher.stat().st_mode & 0o777 == 0o755
 
 

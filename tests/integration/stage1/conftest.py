@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.integration.cli.conftest import Command
+from tests.integration.cli.conftest import KURMA, Command
 from tests.integration.pods.support import archive, busybox_root, image_id
 
 PREFIX = "coreos.com/rkt/stage1/"
@@ -161,3 +162,12 @@ def stage1_app(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def stage1s(tmp_path_factory: pytest.TempPathFactory, stage1_app: str) -> Stage1Command:
     return Stage1Command(tmp_path_factory.mktemp("stage1"), stage1_app)
+
+
+@pytest.fixture(scope="session")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The default stager as a stage1 image."""
+    directory = tmp_path_factory.mktemp("exported")
+    path = f"{directory}/stage1.aci"
+    subprocess.run([*KURMA, "--dir", f"{directory}/state", "stager", "export", path], check=True, timeout=60)
+    return path

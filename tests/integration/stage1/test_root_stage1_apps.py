@@ -11,8 +11,17 @@ from tests.integration.pods.support import archive, until
 pytestmark = pytest.mark.root
 
 SMALL = Path(__file__).parent / "small"
-#: What an app sees, told on a volume.
-LOOK = 'echo "$(id -u) $(id -g) $(pwd) $GIVEN $OF_IMAGE $AC_APP_NAME" > /data/$AC_APP_NAME; exit '
+#: What an app sees, told on a volume, a file for each subject.
+LOOK = """t() { cat > /data/$AC_APP_NAME.$1; }
+echo "$(id -u) $(id -g) $(id -G) $(pwd) $GIVEN $OF_IMAGE $AC_APP_NAME" | t self
+env | grep -v -e ^_= -e ^SHLVL= -e ^PWD= -e ^OLDPWD= | sed "s|http://.*|URL|" | sort | t environment
+awk '{print $5}' /proc/self/mountinfo | sort | t mounts
+{ cat /fixed/file; touch /fixed/new 2>/dev/null || echo read-only; } | t fixed
+hostname | t hostname
+grep -e ^Cap -e ^NoNewPrivs -e ^Seccomp: /proc/self/status | t capabilities
+cat /proc/1/comm | t first
+ls -A / /dev | t files
+exit """
 
 
 @pytest.fixture(scope="module")
@@ -27,41 +36,87 @@ def small(stage1s):
     return f"rkt:{path}"
 
 
+@pytest.fixture(scope="module")
+def own(stage1s, exported):
+    """The default stager as a stage1."""
+    stage1s.pin(exported)
+    return f"rkt:{exported}"
+
+
 def pod(kurma, data):
     def app(name, code, user, group):
         command = {"exec": ["/bin/sh", "-c", f"{LOOK}{code}"], "user": user, "group": group}
         given = [{"name": "GIVEN", "value": "a=b"}]
-        point = {"name": "data", "path": "/data"}
-        command |= {"workingDirectory": "/tmp", "environment": given, "mountPoints": [point]}
+        points = [{"name": "data", "path": "/data"}, {"name": "fixed", "path": "/fixed", "readOnly": True}]
+        command |= {"workingDirectory": "/tmp", "environment": given, "mountPoints": points}
+        command |= {"supplementaryGIDs": [77]}
         return {"name": name, "image": kurma.image, "app": command}
 
     return {
         "acKind": "PodManifest",
         "acVersion": "0.8.11",
         "apps": [app("one", 5, "alice", "users"), app("two", 0, "0", "0")],
-        "volumes": [{"name": "data", "kind": "host", "source": str(data)}],
+        "volumes": [
+            {"name": "data", "kind": "host", "source": str(data)},
+            {"name": "fixed", "kind": "host", "source": str(data.parent / "fixed"), "readOnly": True},
+        ],
     }
 
 
-def test_the_same_as_under_the_default_stager(stage1s, small, tmp_path):
+@pytest.fixture(scope="module")
+def observed(stage1s, small, own, tmp_path_factory):
+    """What the same pod file gives under each stager: exit code, state, the apps' statuses, and what each app has
+    seen of itself, by subject."""
     found = {}
-    for stager in ("default", small):
-        data = tmp_path / stager[:3]
-        data.mkdir(mode=0o777)
-        data.chmod(0o777)
-        file = tmp_path / f"{stager[:3]}.json"
+    for name, stager in {"default": "default", "exported": own, "small": small}.items():
+        place = tmp_path_factory.mktemp(f"same-{name}")
+        data = place / "data"
+        for directory in (data, place / "fixed"):
+            directory.mkdir(mode=0o777)
+            directory.chmod(0o777)
+        (place / "fixed/file").write_text("on the host\n")
+        file = place / "pod.json"
         file.write_text(json.dumps(pod(stage1s, data)))
-        name = f"same-{stager[:3]}"
-        done = stage1s("run", "--stager", stager, "--net", "host", "--name", name, "--pod", str(file))
-        shown = stage1s.show(name)
+        words = ("--net", "host", "--hostname", "same", "--name", f"same-{name}", "--pod", str(file))
+        done = stage1s("run", "--stager", stager, *words)
+        shown = stage1s.show(f"same-{name}")
         apps = {app: (each["exitCode"], each["exited"], each["exitReason"]) for app, each in shown["apps"].items()}
-        written = {each.name: each.read_text() for each in data.iterdir()}
-        found[stager] = (done.returncode, shown["state"], apps, written)
-    assert found["default"] == found[small]
-    code, state, apps, written = found[small]
-    assert (code, state) == (5, "stopped")
-    assert apps == {"one": (5, True, "exited"), "two": (0, True, "exited")}
-    assert written == {"one": "1000 100 /tmp a=b  one\n", "two": "0 0 /tmp a=b  two\n"}
+        seen = {each.name: each.read_text() for each in data.iterdir()}
+        assert name == "default" or done.returncode == 5, done.stderr
+        found[name] = {"code": done.returncode, "state": shown["state"], "status": apps, **seen}
+    return found
+
+
+#: What the small one has no means for: namespaces, mounts of its own, and what the default stager adds by itself.
+WITHOUT_SMALL = (".environment", ".mounts", ".fixed", ".hostname", ".capabilities", ".first", ".files")
+
+
+@pytest.mark.parametrize("stager", ["exported", "small"])
+def test_the_same_as_under_the_default_stager(observed, stager):
+    """The shared one: a pod file, and what comes of it under the default stager run directly, under it as a
+    stage1, and under another stage1."""
+    expected = {
+        subject: value
+        for subject, value in observed["default"].items()
+        if stager != "small" or not subject.endswith(WITHOUT_SMALL)
+    }
+    assert {subject: observed[stager].get(subject) for subject in expected} == expected
+
+
+def test_what_that_is(observed):
+    """Of the default stager: so that the comparison is not one of nothing with nothing."""
+    found = observed["default"]
+    assert (found["code"], found["state"]) == (5, "stopped")
+    assert found["status"] == {"one": (5, True, "exited"), "two": (0, True, "exited")}
+    assert found["one.self"] == "1000 100 100 77 /tmp a=b  one\n"
+    assert found["two.self"].startswith("0 0 ")
+    assert "GIVEN=a=b\n" in found["one.environment"]
+    assert "HOME=/\n" in found["one.environment"]
+    assert found["one.fixed"] == "on the host\nread-only\n"
+    assert found["one.hostname"] == "same\n"
+    assert {"/", "/data", "/fixed", "/proc", "/sys", "/dev", "/dev/shm"} <= set(found["one.mounts"].split())
+    assert "CapEff:\t0000000000000000\n" in found["one.capabilities"]
+    assert found["one.first"] == "kurma-init\n"
 
 
 def test_it_is_entered_and_stopped(stage1s, small):

@@ -120,6 +120,8 @@ def _union(pod: Pod, app: App, directory: str, note: Callable[[str], None], name
     plain = [f"/layers/{layer}" for layer in app.layers]
     if not plain:
         raise SetupError("it has no layers")
+    if pod.storage == "given":
+        return _given(app, plain[0])
     os.mkdir(directory + "/upper")
     if pod.storage != "copy":
         layers = userns.map_layers(plain, namespace) if namespace >= 0 else plain
@@ -140,6 +142,14 @@ def _union(pod: Pod, app: App, directory: str, note: Callable[[str], None], name
                 raise
             note(f"app {app.name}: its root is a copy, since overlay is not to be had ({error.strerror or error})")
     return _copied(pod, app, directory + "/upper", namespace)
+
+
+def _given(app: App, path: str) -> int:
+    """What somebody else has put together for this app, with its pod's owners on disk."""
+    root = mounts.open_tree(mounts.AT_FDCWD, path, recursive=False)
+    mounts.set_attributes(root, _nodev(app), recursive=False)
+    mounts.move_mount_to(root, PLACE)
+    return root
 
 
 def _nodev(app: App) -> int:

@@ -49,6 +49,7 @@ class Instance:
         "oom",
         "oom_before",
         "reason",
+        "shown",
         "signal",
         "slave",
         "started",
@@ -69,6 +70,8 @@ class Instance:
         self.log = log
         #: told of the stream and what of it could not be written to the log
         self.lost: Callable[[bytes, bytes], None] | None = None
+        #: told of the stream and of all that is read of it
+        self.shown: Callable[[bytes, bytes], None] | None = None
         #: how often the kernel had ended a process of the app for want of memory, when this execution began, and
         #: when the main process was last known to have outlived that
         self.oom_before = self.oom = oom
@@ -118,6 +121,8 @@ class Instance:
             count += len(data)
             kept_from = self.log.dropped_in_all
             self.log.write(self.streams[fd], data)
+            if self.shown is not None:
+                self.shown(self.streams[fd], data)
             if self.lost is not None and self.log.dropped_in_all > kept_from:
                 self.lost(self.streams[fd], data[-(self.log.dropped_in_all - kept_from) :])
         return count
@@ -220,6 +225,7 @@ class AppRun:
             log.close()
             applog.remove(log.path)
             raise
+        self.instance.shown = pod.shown
         self.number += 1
         if old is not None:
             self._remember(old)

@@ -75,6 +75,51 @@ def start_under(namespace: int, stop_fd: int) -> tuple[int, int]:
     return pid, ready
 
 
+def start_held(namespace: int, stop_fd: int) -> tuple[int, int, int]:
+    """As :func:`start`, where PID 1 is to be the only child of its parent: of a process that does nothing else,
+    and ends as PID 1 does, or as we do. The caller is in the pod's namespaces from now on.
+
+    :param namespace: a descriptor of the user namespace that they are to belong to; -1: the host's.
+    :returns: PID 1, the descriptor for :func:`await_ready`, and PID 1's parent, a child of ours.
+    :raises OSError: they could not be made.
+    """
+    ready, told = os.pipe2(os.O_CLOEXEC)
+    heard, number = os.pipe2(os.O_CLOEXEC)
+    us = os.getpid()
+    holder = os.fork()
+    if holder == 0:
+        try:
+            if namespace >= 0:
+                userns.enter(namespace)
+            process.set_pdeathsig(_signal.SIGKILL)
+            if os.getppid() != us:
+                os._exit(1)
+            libc.syscall("prctl", _PR_SET_NAME, b"kurma-holder")
+            namespaces.unshare(SHARED)
+            pid = os.fork()
+            if pid == 0:
+                _be(stop_fd, told)
+            os.write(number, str(pid).encode())
+            _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
+            process.close_others(set())
+            os.waitpid(pid, 0)
+        except BaseException as error:  # noqa: BLE001 - a forked child must never run on into its parent's code
+            os.write(told, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(told)
+    os.close(number)
+    said = os.read(heard, 32)
+    os.close(heard)
+    if not said:
+        await_ready(ready)
+    pid = int(said)
+    fd = process.pidfd_open(pid)
+    namespaces.setns(fd, SHARED)
+    os.close(fd)
+    return pid, ready, holder
+
+
 def _be(stop_fd: int, told: int) -> None:
     """PID 1 itself; never returns."""
     try:

@@ -25,6 +25,10 @@ from kurma_stager_default.inside import (
 from kurma_stager_default.inside.errors import SetupError
 from kurma_stager_default.inside.loop import Loop
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 #: The descriptor whose closing says that the pod runs (G3).
 RUNNING = 4
 #: Open where this stager was started before its pod is known; a byte on it says that all is in place (G10).
@@ -38,7 +42,7 @@ def main() -> int:
     try:
         os.set_inheritable(RUNNING, False)
         become.step_back()
-        house = _House(userns.find())
+        house = House(userns.find())
         ahead = None
         if waits:
             if _sees_its_pod():
@@ -47,11 +51,17 @@ def main() -> int:
             if not _told_to_go():
                 house.end()
                 return 0
-        return _serve(house, ahead)
+        pod = manifest.load()
+        return serve(pod, house, ahead, supervisor.Supervisor, RUNNING)[0]
     except Exception as error:  # noqa: BLE001 - whatever it is, its last word is what the user is shown
-        reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else error
-        _complain(str(reason))
+        complain(reason_of(error))
         return 1
+
+
+def reason_of(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
 
 
 def _load_what_is_wanted() -> None:
@@ -103,18 +113,20 @@ _SHAREABLE = (
 )
 
 
-class _House:
+class House:
     """What every pod has, whatever stands in its manifest: namespaces, PID 1, the pod's ``/dev/shm``.
 
     :param namespace: a descriptor of the user namespace that they are to belong to; -1: the host's. Closed here.
+    :param held: PID 1 is the only child of its parent.
+    :attr:`first` is PID 1, :attr:`ours` that one of our own children whose end tells of PID 1's.
     """
 
-    def __init__(self, namespace: int) -> None:
+    def __init__(self, namespace: int, *, held: bool = False) -> None:
         if _is_open(GO):
             os.set_inheritable(GO, False)
         #: the host's own, held until it is known whether the pod is to share them
         self._hosts = [os.open(f"/proc/self/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind, _ in _SHAREABLE]
-        if namespace < 0:
+        if namespace < 0 and not held:
             namespaces.unshare(init.SHARED)
         for directory in (approot.PLACE, approot.SHM):
             os.makedirs(directory, 0o755, exist_ok=True)
@@ -129,10 +141,13 @@ class _House:
         memory.trim()
         #: becomes readable when somebody asks PID 1 to end
         self.requests, stop = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        if namespace < 0:
-            self.first, self._ready = init.start(stop)
+        if held:
+            self.first, self._ready, self.ours = init.start_held(namespace, stop)
         else:
-            self.first, self._ready = init.start_under(namespace, stop)
+            start = init.start(stop) if namespace < 0 else init.start_under(namespace, stop)
+            self.first, self._ready = start
+            self.ours = self.first
+        if namespace >= 0:
             os.close(namespace)
         os.close(stop)
 
@@ -194,8 +209,14 @@ class _Ahead:
             self.devices = devicewall.close_anew(self.groups.layout, wall)
 
 
-def _serve(house: _House, ahead: _Ahead | None) -> int:
-    pod = manifest.load()
+def serve(
+    pod: manifest.Pod,
+    house: House,
+    ahead: _Ahead | None,
+    kind: Callable[..., supervisor.Supervisor],
+    running: int,
+) -> tuple[int, supervisor.Supervisor]:
+    """The pod's life, to its end. :param running: closed once the pod runs. :returns: the stager's exit status."""
     house.share(pod.plan.namespaces)
     wall = devicewall.rules(app.plan for app in pod.apps)
     if ahead is None:
@@ -210,12 +231,12 @@ def _serve(house: _House, ahead: _Ahead | None) -> int:
         namespaces.set_hostname(pod.hostname)
     _sysctls(pod.plan.sysctls, pod.ids)
     os.chown(approot.SHM, *pod.ids.root)
-    serving = supervisor.Supervisor(
+    serving = kind(
         pod,
         groups,
         ahead.control,
-        RUNNING,
-        house.first,
+        running,
+        house.ours,
         house.requests,
         _take_stdin(pod),
         _notes(pod, ahead.devices),
@@ -227,11 +248,11 @@ def _serve(house: _House, ahead: _Ahead | None) -> int:
     house.end()
     said = serving.broken or serving.hangs or serving.unsaved
     if said is not None:
-        _complain(said)
-    return code
+        complain(said)
+    return code, serving
 
 
-def _complain(text: str) -> None:
+def complain(text: str) -> None:
     try:  # noqa: SIM105 - contextlib costs every pod's start
         os.write(2, f"{text}\n".encode(errors="replace"))
     except OSError:

@@ -9,6 +9,7 @@ from kurma_stager_default.inside.userns import Ids
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -20,7 +21,8 @@ LIFECYCLES = ("all", "any")
 PROTOCOLS = ("tcp", "udp")
 #: On an image: its app says when it is ready.
 NOTIFIES = "appc.io/executor/supports-systemd-notify"
-STORAGES = ("overlay", "copy")
+#: How an app's root is made; ``given``: it is there, the app's only layer, and is written to.
+STORAGES = ("overlay", "copy", "given")
 
 
 class ManifestError(Exception):
@@ -164,6 +166,7 @@ class Pod:
         "log_size",
         "names",
         "plan",
+        "shown",
         "stop_timeout",
         "storage",
     )
@@ -194,6 +197,8 @@ class Pod:
         self.log_size: int = logs.get("size", 16 << 20)
         self.log_count: int = logs.get("count", 5)
         self.storage: str | None = _one_of("graphStorage", config.get("graphStorage") or None, (*STORAGES, None))
+        #: told of what an app writes, the stream and the data, besides the log; set by who shows it
+        self.shown: Callable[[bytes, bytes], None] | None = None
         self.lifecycle: str = _one_of("kurma.io/lifecycle", notes.get("kurma.io/lifecycle", "all"), LIFECYCLES)
         self.apps = [_app(document, app, ours, environment) for app in pod.get("apps") or []]
         #: it ends only when it is stopped, whatever apps come and go

@@ -30,9 +30,12 @@ _STATUS_PAUSE = 5.0
 class Supervisor:
     """:param control: nobody has been heard by it yet.
     :param running: the descriptor whose closing says that the pod runs.
-    :param init: PID of the pod's PID 1; ``requests`` becomes readable when it is asked to end.
+    :param init: PID of the pod's PID 1, or of its parent, if that is our child; ``requests`` becomes readable when
+        PID 1 is asked to end.
     :param stdin: for the app that wants it; -1: none.
     """
+
+    LIFECYCLE = Lifecycle
 
     def __init__(
         self,
@@ -65,7 +68,7 @@ class Supervisor:
         #: why status.json is not up to date
         self.unsaved: str | None = None
         self.loop = control.loop
-        self.life = Lifecycle(self, pod, stdin)
+        self.life = self.LIFECYCLE(self, pod, stdin)
         self._readers: list[Conversation] = []
         self._rest = Rest(self.loop)
         self.control = control

@@ -1,0 +1,75 @@
+"""The ``enter`` entrypoint: ``--pid=N --appname=APP -- CMD ARG…``, in the pod's directory.
+
+The command is run by the stager's own call-in for that: as the app is, with no more power than the app has.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from kurma_core.linux import namespaces
+from kurma_stager_default.inside import smalljson
+from kurma_stager_default.stage1.place import FAILED, Place, Record, Stage1Error, say, told
+
+#: The descriptor that the call-in has its document on.
+_DOCUMENT = 3
+_PROGRAM = "/opt/stager/run"
+
+
+def main() -> int:
+    try:
+        pid, app, command = _arguments(sys.argv[1:])
+        place = Place()
+        record = Record.read(place)
+        fd = None if record is None else record.process.open()
+        if record is None or fd is None:
+            raise Stage1Error("the pod does not run")
+        first = _number(f"{place.path}/pid")
+        if pid not in ("", str(first)):
+            raise Stage1Error(f"--pid={pid}: the pod's first process is {first}")
+        document = _document(command)
+        namespaces.setns(fd, namespaces.CLONE_NEWNS | namespaces.CLONE_NEWNET)
+        os.chdir("/")
+        os.dup2(document, _DOCUMENT)
+        kept = {key: os.environ[key] for key in ("TERM",) if key in os.environ}
+        os.execve(_PROGRAM, [_PROGRAM, app], kept)  # noqa: S606
+    except Stage1Error as error:
+        say(str(error))
+    except OSError as error:
+        say(told(error))
+    return FAILED
+
+
+def _arguments(words: list[str]) -> tuple[str, str, list[str]]:
+    """:raises Stage1Error: they are not understood."""
+    given = {"--pid": "", "--appname": ""}
+    command: list[str] = []
+    for number, word in enumerate(words):
+        name, _, value = word.partition("=")
+        if word == "--":
+            command = words[number + 1 :]
+            break
+        if name not in given:
+            raise Stage1Error(f"enter: unknown argument {word!r}")
+        given[name] = value
+    if not command or not given["--appname"]:
+        raise Stage1Error("usage: enter --pid=N --appname=APP -- CMD ARG…")
+    return given["--pid"], given["--appname"], command
+
+
+def _number(path: str) -> int:
+    try:
+        with open(path) as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return 0
+
+
+def _document(command: list[str]) -> int:
+    """The command as the call-in wants it, on a descriptor of its own; with a terminal, if the caller has one."""
+    value = {"exec": command, "tty": os.isatty(0) and os.isatty(1)}
+    fd = os.memfd_create("command")
+    os.write(fd, smalljson.encode(value).encode())
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd

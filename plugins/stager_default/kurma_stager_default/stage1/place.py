@@ -1,0 +1,108 @@
+"""A pod's directory as its entrypoints find it, and what the first of them leaves there for the others (Z2)."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from kurma_core.linux.cgroup_layout import Hierarchy, Layout
+from kurma_core.linux.cgroups import CgroupTree
+from kurma_core.linux.process import ProcessIdentity
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+#: Exit status of an entrypoint that could not do its work.
+FAILED = 125
+ROOTFS = "stage1/rootfs"
+#: Below stage1's root; no app sees that.
+RECORD = "stage1/running.json"
+APPS = "opt/stage2"
+
+
+class Stage1Error(Exception):
+    """What failed, on what, why; in a line."""
+
+
+class Place:
+    """The directory that the caller has changed to.
+
+    :raises Stage1Error: it is no pod's.
+    """
+
+    def __init__(self) -> None:
+        self.path = os.getcwd()
+        self.rootfs = f"{self.path}/{ROOTFS}"
+        if not os.path.isdir(self.rootfs):
+            raise Stage1Error(f"{self.path}: not a pod's directory: it has no {ROOTFS}")
+
+    @property
+    def uuid(self) -> str:
+        return os.path.basename(self.path)
+
+    def json(self, path: str) -> dict[str, Any]:
+        """A document of the pod's. :raises Stage1Error: it cannot be read."""
+        try:
+            with open(f"{self.path}/{path}", "rb") as file:
+                value = json.load(file)
+        except (OSError, ValueError) as error:
+            raise Stage1Error(f"{self.path}/{path}: {why(error)}") from None
+        if not isinstance(value, dict):
+            raise Stage1Error(f"{self.path}/{path}: not a JSON object")
+        return value
+
+
+class Record:
+    """Who runs the pod, and what there is of it outside of its directory.
+
+    :param cgroups: its own, on each hierarchy.
+    """
+
+    def __init__(self, process: ProcessIdentity, cgroups: CgroupTree) -> None:
+        self.process = process
+        self.cgroups = cgroups
+
+    def write(self, place: Place) -> None:
+        hierarchies = [
+            [one.version, list(one.controllers), one.directory, one.place]
+            for one in self.cgroups.layout.hierarchies
+        ]
+        value = {"process": self.process.to_json(), "cgroup": self.cgroups.name, "hierarchies": hierarchies}
+        path = f"{place.rootfs}/{RECORD}"
+        with open(f"{path}.new", "w") as file:
+            json.dump(value, file)
+        os.rename(f"{path}.new", path)
+
+    @classmethod
+    def read(cls, place: Place) -> Record | None:
+        """None: the pod was never run. :raises Stage1Error: it is damaged."""
+        path = f"{ROOTFS}/{RECORD}"
+        if not os.path.exists(f"{place.path}/{path}"):
+            return None
+        value = place.json(path)
+        try:
+            hierarchies = [
+                Hierarchy(version, tuple(controllers), directory, where)
+                for version, controllers, directory, where in value["hierarchies"]
+            ]
+            tree = CgroupTree(value["cgroup"], Layout(hierarchies))
+            return cls(ProcessIdentity.from_json(value["process"]), tree)
+        except (KeyError, TypeError, ValueError, OSError):
+            raise Stage1Error(f"{place.path}/{path}: damaged") from None
+
+
+def why(error: Exception) -> str:
+    return (error.strerror or str(error)).lower() if isinstance(error, OSError) else str(error)
+
+
+def say(text: str) -> None:
+    print(f"stage1: {text}", file=sys.stderr, flush=True)
+
+
+def told(error: Exception) -> str:
+    """In a line, for whoever called."""
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {why(error)}"
+    return why(error)

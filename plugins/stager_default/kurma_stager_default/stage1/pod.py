@@ -1,0 +1,178 @@
+"""The pod's supervisor as a stage1: the default stager's, that tells stage0 what it wants to know, by files (Z5).
+
+In stage1's own root, in the host's PID namespace, with the lock on the pod's directory.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import sys
+import time
+
+from kurma_core.linux import process
+from kurma_stager_default.inside import become, manifest, supervisor, userns
+from kurma_stager_default.inside import main as stager
+from kurma_stager_default.inside.applog import STDERR
+from kurma_stager_default.inside.lifecycle import Lifecycle
+from kurma_stager_default.stage1.output import Output
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from kurma_stager_default.inside.apprun import AppRun, Instance
+
+_LOCK = 3
+_FAILED = 125
+_STATUS = "/rkt/status"
+#: Seconds for which what apps have written waits for its reader, once the pod is to stop.
+_PATIENCE = 2.0
+
+
+class _Lifecycle(Lifecycle):
+    """No more is read from apps than somebody takes."""
+
+    __slots__ = ()
+
+    def _read(self, instance: Instance, fd: int) -> None:
+        super()._read(instance, fd)
+        output = self._supervisor.output(instance.streams.get(fd))  # type: ignore[attr-defined]
+        if output.full and fd in instance.streams:
+            self._loop.unwatch(fd)
+            output.waiting.append(lambda: self._read_on(instance, fd))
+
+    def _read_on(self, instance: Instance, fd: int) -> None:
+        if fd in instance.streams:
+            self._loop.watch(fd, lambda fd, _: self._read(instance, fd))
+
+
+class Stage1Supervisor(supervisor.Supervisor):
+    """:attr:`first` is PID 1, :attr:`typist` what types into the app's terminal, if it has one."""
+
+    LIFECYCLE = _Lifecycle
+    first = 0
+    typist: Typist | None = None
+
+    def run(self) -> int:
+        self._outputs = (Output(self.loop, 1), Output(self.loop, 2))
+        self._told: set[str] = set()
+        self.pod.shown = lambda stream, data: self.output(stream).put(data)
+        code = super().run()
+        self._write_out()
+        if self.typist is not None:
+            self.typist.end()
+        return code
+
+    def output(self, stream: bytes | None) -> Output:
+        return self._outputs[stream == STDERR]
+
+    def _announce(self) -> None:
+        before = self._running
+        super()._announce()
+        if before >= 0 and self._running < 0:
+            _write("ppid", str(self._init), _LOCK)
+            _write("pid", str(self.first), _LOCK)
+            if self.typist is not None:
+                self.typist.begin(self)
+
+    def _write_status(self) -> None:
+        super()._write_status()
+        for run in self.runs:
+            code = None if run.instance is None else run.instance.code
+            if run.over and code is not None and run.app.name not in self._told:
+                self._told.add(run.app.name)
+                _write(f"{_STATUS}/{run.app.name}", str(code))
+
+    def _write_out(self) -> None:
+        """What is left; a reader that stands still holds up a pod that is to stop for a moment only."""
+        until = time.monotonic() + _PATIENCE
+        while not all(output.empty for output in self._outputs):
+            if self.stopping and time.monotonic() > until:
+                return
+            if self.stopping:
+                self.loop.at("output", until, lambda: None)
+            self.loop.turn()
+
+
+def first_code(runs: list[AppRun]) -> int:
+    """The pod's: of its apps' codes, the first that is not 0."""
+    codes = [run.instance.code for run in runs if run.instance is not None and run.instance.code]
+    return codes[0] if codes else 0
+
+
+class Typist:
+    """The process between the caller's terminal and the app's: an attached call-in that shows nothing, for the
+    supervisor does. It is made before there are namespaces of the pod's: no app sees it.
+    """
+
+    def __init__(self, app: str) -> None:
+        go, self._go = os.pipe2(os.O_CLOEXEC)
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                process.set_pdeathsig(15)
+                os.close(self._go)
+                os.close(_LOCK)
+                if os.read(go, 1):
+                    program = "/opt/stager/attach"
+                    os.execve(program, [program, app, "--no-output", "--detach-keys", ""], {})  # noqa: S606
+            finally:
+                os._exit(_FAILED)
+        os.close(go)
+        self._pidfd = process.pidfd_open(self.pid)
+
+    def begin(self, serving: Stage1Supervisor) -> None:
+        """The app's terminal is there. That its person's has gone is the pod's end."""
+        os.write(self._go, b"g")
+        serving.loop.watch(self._pidfd, lambda fd, _: self._left(serving, fd), select.POLLIN)
+
+    def _left(self, serving: Stage1Supervisor, fd: int) -> None:
+        serving.loop.unwatch(fd)
+        serving.stop()
+
+    def end(self) -> None:
+        """It puts the terminal back as it was."""
+        os.close(self._go)
+        try:
+            process.pidfd_send_signal(self._pidfd, 15)
+        except ProcessLookupError:
+            return
+        process.wait_pidfd(self._pidfd, _PATIENCE)
+
+
+def _write(path: str, text: str, directory: int | None = None) -> None:
+    """Whole, or not at all: whoever looks may look at any time. :param directory: that it is in."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(f"{path}.new", flags, 0o644, dir_fd=directory)
+    try:
+        os.write(fd, f"{text}\n".encode())
+    finally:
+        os.close(fd)
+    os.rename(f"{path}.new", path, src_dir_fd=directory, dst_dir_fd=directory)
+
+
+def main() -> int:
+    gc.disable()
+    try:
+        process.close_others({0, 1, 2, _LOCK})
+        os.set_inheritable(_LOCK, False)
+        become.step_back()
+        pod = manifest.load()
+        typist = next((Typist(app.name) for app in pod.apps if app.terminal is not None), None)
+        house = stager.House(userns.find(), held=True)
+        running = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+
+        def supervise(*given: Any) -> Stage1Supervisor:
+            made = Stage1Supervisor(*given)
+            made.first, made.typist = house.first, typist
+            return made
+
+        code, serving = stager.serve(pod, house, None, supervise, running)
+        if "--debug" in sys.argv[1:]:
+            stager.complain("\n".join(serving.notes))
+        return _FAILED if code else first_code(serving.runs)
+    except Exception as error:  # noqa: BLE001 - whatever it is, its last word is what the user is shown
+        stager.complain(stager.reason_of(error))
+        return _FAILED

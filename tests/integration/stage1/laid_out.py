@@ -1,0 +1,145 @@
+"""A pod's directory made by hand, as the Stage 1 ACI implementor's guide describes it, on a host that has a shell
+and little else: no Python, nothing of Kurma's. An image's entrypoints are run there as the guide has it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import tarfile
+import uuid
+from pathlib import Path
+from typing import Any
+
+from kurma_core.linux import mounts, namespaces
+from tests.integration.pods.support import busybox_root
+
+PREFIX = "coreos.com/rkt/stage1/"
+#: High enough to be nobody else's.
+LOCK = 50
+
+
+class BareHost:
+    """A root file system with busybox alone, that stands for a host; one image is unpacked beside its pods."""
+
+    def __init__(self, directory: Path, image: str) -> None:
+        self.root = directory / "host"
+        busybox_root(str(self.root))
+        for name in ("proc", "sys", "dev", "run", "pods/run", "srv"):
+            (self.root / name).mkdir(parents=True, exist_ok=True)
+        self._image = directory / "image"
+        with tarfile.open(image) as archive:
+            archive.extractall(self._image)
+        self.manifest = json.loads((self._image / "manifest").read_text())
+        self.entrypoints = {
+            each["name"].removeprefix(PREFIX): each["value"] for each in self.manifest["annotations"]
+        }
+
+    def pod(self, *apps: dict[str, Any], **more: Any) -> LaidOut:
+        """:param apps: of the pod manifest; ``image`` of one is its image's manifest's ``app``."""
+        return LaidOut(self, self._image / "rootfs", apps, more)
+
+    def enter(self) -> None:
+        """In a child: this root is all that there is of the host."""
+        namespaces.unshare(namespaces.CLONE_NEWNS)
+        mounts.make_private("/")
+        for name in ("proc", "sys", "dev"):
+            mounts.bind_path(f"/{name}", f"{self.root}/{name}")
+        tree = mounts.open_tree(mounts.AT_FDCWD, str(self.root))
+        mounts.move_mount_to(tree, str(self.root))
+        mounts.pivot_root(tree)
+
+
+class LaidOut:
+    """One pod's directory; :attr:`place` on the machine, :attr:`inside` on the bare host."""
+
+    def __init__(
+        self, host: BareHost, image: Path, apps: tuple[dict[str, Any], ...], more: dict[str, Any]
+    ) -> None:
+        self.host = host
+        self.uuid = str(uuid.uuid4())
+        self.inside = f"/pods/run/{self.uuid}"
+        self.place = host.root / "pods/run" / self.uuid
+        self.rootfs = self.place / "stage1/rootfs"
+        shutil.copytree(image, self.rootfs, symlinks=True)
+        (self.place / "stage1/manifest").write_text(json.dumps(host.manifest))
+        for name in ("rkt/status", "rkt/env"):
+            (self.rootfs / name).mkdir(parents=True)
+        entries = []
+        for app in apps:
+            entry = dict(app)
+            image_app = entry.pop("image", {"exec": ["/bin/true"], "user": "0", "group": "0"})
+            stage2 = self.rootfs / "opt/stage2" / app["name"]
+            busybox_root(str(stage2 / "rootfs"))
+            of_image = {"acKind": "ImageManifest", "acVersion": "0.8.11", "name": f"example.com/{app['name']}"}
+            (stage2 / "manifest").write_text(json.dumps({**of_image, "app": image_app}))
+            entries.append({"image": {"id": "sha512-" + "0" * 64}, **entry})
+        manifest = {"acKind": "PodManifest", "acVersion": "0.8.11", "apps": entries, **more}
+        (self.place / "pod").write_text(json.dumps(manifest))
+        self._lock = os.open(self.place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+
+    def begin(self, entrypoint: str, *words: str, **how: Any) -> subprocess.Popen[bytes]:
+        """Executes an entrypoint, relative to stage1's root, from the pod's directory."""
+        path = f"{self.inside}/stage1/rootfs{self.host.entrypoints[entrypoint]}"
+        environment: dict[str, str] = {}
+        lock = -1
+        if entrypoint == "run":
+            lock, self._lock = self._lock, -1
+            environment["RKT_LOCK_FD"] = str(LOCK)
+
+        def prepare() -> None:
+            if lock >= 0:
+                os.dup2(lock, LOCK)
+            self.host.enter()
+            os.chdir(self.inside)
+
+        how.setdefault("stdin", subprocess.DEVNULL)
+        how.setdefault("stdout", subprocess.PIPE)
+        how.setdefault("stderr", subprocess.PIPE)
+        try:
+            return subprocess.Popen(
+                [path, *words],
+                env={**environment, **how.pop("env", {})},
+                preexec_fn=prepare,
+                close_fds=False,  # all but that one are closed by being executed
+                **how,
+            )
+        finally:
+            if lock >= 0:
+                os.close(lock)
+
+    def call(self, entrypoint: str, *words: str, timeout: float = 60, **how: Any) -> tuple[int, str, str]:
+        """To its end: exit code, standard output, standard error."""
+        process = self.begin(entrypoint, *words, **how)
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+        return process.returncode, out.decode(), err.decode()
+
+    def run(self, *words: str) -> tuple[int, str, str]:
+        return self.call("run", *words, self.uuid)
+
+    @property
+    def statuses(self) -> dict[str, int]:
+        return {each.name: int(each.read_text()) for each in (self.rootfs / "rkt/status").iterdir()}
+
+    def pid(self, name: str = "pid") -> int:
+        file = self.place / name
+        return int(file.read_text()) if file.exists() else 0
+
+    def held(self) -> bool:
+        """Whether somebody has the pod's lock."""
+        fd = os.open(self.place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(fd)
+        return False
