@@ -60,10 +60,10 @@ def check(session: Session, *, image: str, format: str) -> int:
 
 @command(
     Argument("file", "FILE", "The archive to write: an .aci."),
-    Option("format", "--format", "By which contract it is called: stage1.", metavar="FORMAT", default="stage1"),
+    Option("contract", "--format", "By which contract it is called: stage1.", metavar="FORMAT", default="stage1"),
     Option("stager", "--stager", "The stager; without it, the configured one.", metavar="NAME"),
 )
-def export(session: Session, *, file: str, format: str, stager: str | None) -> None:
+def export(session: Session, *, file: str, contract: str, stager: str | None) -> None:
     """Write a stager as an image that others run pods with; print its ID.
 
     stage1 is rkt's interface: FILE is what rkt run --stage1-path takes, and kurma run --stager rkt:FILE. It needs
@@ -73,7 +73,7 @@ def export(session: Session, *, file: str, format: str, stager: str | None) -> N
     from kurma_core.named_files import writable
 
     writable(file)
-    session.line(session.client.stager_export(file, format=format, name=stager))
+    session.line(session.client.stager_export(file, format=contract, name=stager))
 
 
 _MARKS = {"ok": "ok  ", "fail": "FAIL", "skipped": "--  "}

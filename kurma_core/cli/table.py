@@ -111,7 +111,9 @@ TABLE: dict[str, Entry | Group] = {
                 "check",
                 "Run the contract suite on a stager's image, line by line.",
             ),
-            "export": Entry("stager", "export", "Write a stager as an image that others run pods with."),
+            "export": Entry(
+                "stager", "export", "Write a stager as an image that others run pods with; print its ID."
+            ),
         },
     ),
     "network": Group(
