@@ -155,7 +155,7 @@ def test_what_cannot_be_compiled_is_told(tmp_path, monkeypatch):
     sources = image._own_modules()
     broken_one = [(name, str(broken) if name.endswith(".landlock") else source) for name, source in sources]
     monkeypatch.setattr(image, "_own_modules", lambda: broken_one)
-    monkeypatch.setattr(image, "_standard_names", lambda: ["os"])
+    monkeypatch.setattr(image, "_standard_names", lambda _: ["os"])
     with pytest.raises(StagerError, match=r"cannot be made: .*SyntaxError") as caught:
         image.build(str(tmp_path / "rootfs"))
     assert "\n" not in str(caught.value)
