@@ -21,6 +21,7 @@ from kurma_stager_rkt.places import PREPARED, RUN, Places
 from kurma_stager_rkt.podpid import pod_pid
 from kurma_stager_rkt.records import COPY, NOTE, Note, app_statuses
 from kurma_stager_rkt.running import RunningStage1
+from kurma_stager_rkt.strays import end_strays
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs import DriverContext, HostTree, PodSetup, RunningStager, Stdio
@@ -253,13 +254,9 @@ class Stage1Stager:
             mounts.unmount_below(self._places.path(state, uuid))
 
     def _end_strays(self, uuid: str) -> None:
-        """What stage1 has taken out of the pod's cgroup, and holds its lock still."""
+        """What stage1 has taken out of the pod's cgroup."""
         deadline = time.monotonic() + _KILL_PATIENCE
-        while self._places.held(uuid):
-            pid = pod_pid(self._places.path(RUN, uuid))
-            if pid is not None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        while end_strays(self._places.path(RUN, uuid)) or self._places.held(uuid):
             if time.monotonic() > deadline:
                 raise OSError(errno.EBUSY, "a process outside of the pod's cgroup holds its lock", self._run(uuid))
             time.sleep(0.01)

@@ -225,6 +225,33 @@ def test_its_owner_is_killed(stage1s, foreground):
     assert (stage1s.place(uuid), len(stage1.calls("gc"))) == ("", 1)
 
 
+#: Leaves a process that is in none of the pod's cgroups any more, and names another one, which is none of its own.
+STRAY = """sh -c 'for one in /sys/fs/cgroup/cgroup.procs /sys/fs/cgroup/*/cgroup.procs; do echo $$ > $one; done
+echo $$ > stray; exec sleep 1000' 2>/dev/null &
+while ! test -s stray; do sleep 0.02 < /dev/null; done
+cp stray {record}; echo {other} > pid; exit 4
+"""
+
+
+def test_what_has_left_the_pods_cgroup(stage1s):
+    """It goes with the pod, told by the lock that it has inherited. Who merely has the number that a file of the
+    pod names does not."""
+    record = stage1s.directory / "stray"
+    with subprocess.Popen(["sleep", "1000"]) as other:
+        try:
+            stage1 = stage1s.stage1(2, STRAY.format(record=record, other=other.pid), ("run", "gc"))
+            words = ("--stager", stage1.stager, "--net", "none", "--name", "strays", stage1s.image)
+            assert stage1s("run", *words).returncode == 4
+            assert not alive(int(record.read_text()))
+            assert other.poll() is None
+            uuid = stage1s.show("strays")["uuid"]
+            assert is_free(stage1s.pods / "run" / uuid)
+        finally:
+            other.kill()
+    stage1s.out("rm", "strays")
+    assert stage1s.place(uuid) == ""
+
+
 def test_under_kurmad(stage1s):
     """The daemon owns it; what it prints is its log; a pod of the foreground has its caller's descriptors."""
     stage1 = stage1s.stage1(2, "echo out; echo err >&2\n" + LONG, ("run", "gc"))
