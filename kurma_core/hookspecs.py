@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from kurma_core.appc.image import ImageManifest
     from kurma_core.appc.pod import PodManifest
+    from kurma_core.errors import StagerError
     from kurma_core.linux.process import ProcessIdentity
     from kurma_core.models import (
         AppStatus,
@@ -711,10 +712,14 @@ class StagerOfTerminals(Protocol):
 
 class AppChanger(Protocol):
     """What a :class:`Stager` may have besides: pods whose apps come and go while they run (G10). All but
-    ``app_verbs`` raise StagerError where the stager refuses, does not answer in time, or breaks its protocol."""
+    the first two raise StagerError where the stager refuses, does not answer in time, or breaks its protocol."""
 
     def app_verbs(self, directory: str) -> frozenset[str]:
         """Of ``add``, ``start``, ``stop`` and ``rm``: what the stager of the running pod in that directory can."""
+        ...
+
+    def no_verb(self, directory: str, verb: str) -> StagerError:
+        """What people are told who ask for a verb that is not among those."""
         ...
 
     def add_app(self, pod: PodSetup, running: RunningStager) -> None:

@@ -225,16 +225,14 @@ class PodChanger(PodEnder):
         offered = driver.app_verbs(directory.path)
         for verb in verbs:
             if verb not in offered:
-                raise StagerError(
-                    f"cannot {_WORDS[verb]} pod {document.name}: its stager {document.stager} has no app-{verb}",
-                    hint="the default stager has; a stager's image declares it by the annotation "
-                    "kurma.io/stager/callins",
-                )
+                error = driver.no_verb(directory.path, verb)
+                raise StagerError(f"cannot {_WORDS[verb]} pod {document.name}: {error.message}", hint=error.hint)
 
     def _runs(self, directory: PodDirectory, app: str) -> bool:
         for one in self._record(directory).apps:
             if one.name == app:
-                return one.pid is not None and not one.exited
+                # Not every stager tells of processes.
+                return not one.exited and (one.pid is not None or one.started_at is not None)
         return False
 
     def _commit(self, pod: Changeable, document: PodDocument) -> None:

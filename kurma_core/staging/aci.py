@@ -317,6 +317,12 @@ class AciStager:
     def app_verbs(self, directory: str) -> frozenset[str]:
         return frozenset(_call_record(directory).get("verbs", ()))
 
+    def no_verb(self, directory: str, verb: str) -> StagerError:
+        return StagerError(
+            f"its stager {self.name} has no app-{verb}",
+            hint="the default stager has; a stager's image declares it by the annotation kurma.io/stager/callins",
+        )
+
     def add_app(self, pod: PodSetup, running: RunningStager) -> None:
         self._check_powers(pod, self._image)
         apps.add(self, pod, running)

@@ -106,11 +106,9 @@ def _later(stage1: Stage1, wishes: RunWishes, note: Callable[[str], None]) -> li
         else:
             note(_unknown(stage1, f"that restrictions of {name} are lifted", 3) + "; they stay")
     if wishes.mutable:
-        if not stage1.mutable:
+        if stage1.lacking:
             raise StagerError(
-                f"stage1 image {stage1.name} keeps pods as they are (interface version {stage1.version}, "
-                f"{'no ' if 'app/add' not in stage1.entrypoints else ''}entrypoints for apps): a pod without apps "
-                "could never get any",
+                f"stage1 image {stage1.name}: a pod without apps could never get any: {stage1.lacking}",
                 hint="name apps in the pod's file, or use another --stager",
             )
         found.append("--mutable")

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 LOCAL_CONFIG = "local-config"
 ROOTFS = "stage1/rootfs"
 METADATA = "AC_METADATA_URL"
+#: Annotation of a pod whose apps may come and go.
+MUTABLE = "coreos.com/rkt/stage1/mutable"
 _PLAIN, _DIRECTORY = 0o640, 0o750
 
 
@@ -31,25 +33,23 @@ def write_pod(place: str, pod: PodSetup, stage1: HostTree) -> None:
     _write(f"{place}/stage1/manifest", _json(stage1.manifest.to_json()))
     _write(f"{place}/stage1TreeStoreID", tree_id(stage1.id))
     for app in pod.apps:
-        _write(f"{place}/appsinfo/{app.name}/manifest", _json(_image(pod, app)))
-        _write(f"{place}/appsinfo/{app.name}/treeStoreID", tree_id(app.layers[0].id))
+        write_app_info(place, pod, app)
     for name, config in networks(pod).items():
         kind = "conflist" if "plugins" in config else "conf"
         _write(f"{place}/{LOCAL_CONFIG}/net.d/{name}.{kind}", _json(config))
 
 
+def write_app_info(place: str, pod: PodSetup, app: AppSetup) -> None:
+    _write(f"{place}/appsinfo/{app.name}/manifest", _json(_image(pod, app)))
+    _write(f"{place}/appsinfo/{app.name}/treeStoreID", tree_id(app.layers[0].id))
+
+
 def write_rootfs(rootfs: str, pod: PodSetup) -> None:
     """What stage1 finds in its own root, which is its image's but for that."""
-    for directory in ("rkt/status", "rkt/env"):
+    for directory in ("rkt/status", "rkt/env", "opt/stage2"):
         os.makedirs(f"{rootfs}/{directory}", 0o755, exist_ok=True)
-    apps = {each.name: each for each in pod.manifest.apps}
     for app in pod.apps:
-        os.makedirs(f"{rootfs}/opt/stage2/{app.name}/rootfs", 0o755, exist_ok=True)
-        _write(f"{rootfs}/opt/stage2/{app.name}/manifest", _json(_image(pod, app)))
-        found = effective_app(apps[app.name], ImageManifest.parse(_image(pod, app)))
-        _write(
-            f"{rootfs}/rkt/env/{app.name}", "".join(f"{k}={v}\n" for k, v in _environment(pod, found, app).items())
-        )
+        write_app(f"{rootfs}/opt/stage2", f"{rootfs}/rkt/env", pod, app)
     if resolv_conf(pod):
         _write(f"{rootfs}/etc/rkt-resolv.conf", resolv_conf(pod), 0o644)
     if pod.hosts:
@@ -57,9 +57,20 @@ def write_rootfs(rootfs: str, pod: PodSetup) -> None:
         _write(f"{rootfs}/etc/rkt-hosts", "".join(lines), 0o644)
 
 
+def write_app(stage2: str, env: str, pod: PodSetup, app: AppSetup) -> None:
+    """:param stage2, env: the two directories of stage1's root."""
+    os.makedirs(f"{stage2}/{app.name}/rootfs", 0o755, exist_ok=True)
+    _write(f"{stage2}/{app.name}/manifest", _json(_image(pod, app)))
+    found = effective_app(pod.manifest.app(app.name), ImageManifest.parse(_image(pod, app)))
+    _write(f"{env}/{app.name}", "".join(f"{k}={v}\n" for k, v in _environment(pod, found, app).items()))
+
+
 def pod_manifest(pod: PodSetup) -> dict[str, Any]:
     """Reified, each app's ``app`` as it is to run, whether the pod or the image says so."""
     value = pod.manifest.to_json()
+    if pod.keep:
+        annotations = [one for one in value.get("annotations", ()) if one["name"] != MUTABLE]
+        value["annotations"] = [*annotations, {"name": MUTABLE, "value": "true"}]
     setups = {each.name: each for each in pod.apps}
     for app, document in zip(pod.manifest.apps, value["apps"], strict=True):
         setup = setups[app.name]

@@ -8,14 +8,16 @@ import json
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import HostError, StagerError
 from kurma_core.linux import mounts, process
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.files import replace_file
+from kurma_core.value import replace
 from kurma_stager_rkt import contents, entrypoints, removal, roots, settings, stage1
+from kurma_stager_rkt.apps import VERBS, PodApps
 from kurma_stager_rkt.arguments import RunWishes, run_arguments
 from kurma_stager_rkt.places import PREPARED, RUN, Places
 from kurma_stager_rkt.podpid import pod_pid
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from kurma_core.models import AppStatus
 
 _LOCK_FD = 3
+#: In Kurma's directory of the pod: apps are still to be added before it runs.
+_COMING = "stager/coming"
 #: Seconds that stage1 may take to end, once it was told to stop by force.
 _FORCE_PATIENCE = 2.0
 #: Seconds until what holds a pod's lock, though it was killed, is given up.
@@ -35,7 +39,7 @@ _KILL_PATIENCE = 5.0
 
 
 class Stage1Stager:
-    """Implements :class:`kurma_core.hookspecs.Stager`, and ``StagerOfRemains``."""
+    """Implements :class:`kurma_core.hookspecs.Stager`, ``StagerOfRemains`` and ``AppChanger``."""
 
     joins_networks = True
     ends_with_exit_code = True
@@ -65,7 +69,7 @@ class Stage1Stager:
             place = self._places.make(pod.uuid)
             try:
                 note.write(f"{place.path}/{COPY}")
-                contents.write_pod(place.path, pod, tree)
+                contents.write_pod(place.path, _at_first(pod), tree)
                 place.move(PREPARED)
             finally:
                 place.close()
@@ -77,7 +81,17 @@ class Stage1Stager:
         said = settings.read(self.name, {**self._context.config, **pod.config})
         image = stage1.read(self.name, tree.manifest)
         local = said.local_config or (contents.LOCAL_CONFIG if contents.networks(pod) else "")
-        note = Note(pod.cgroup, tree.id, tree.path, image, said.debug, local, said.patience)
+        note = Note(
+            cgroup=pod.cgroup,
+            image=tree.id,
+            path=tree.path,
+            stage1=image,
+            debug=said.debug,
+            local_config=local,
+            mutable=pod.keep,
+            lifted=said.lift,
+            patience=said.patience,
+        )
         return note, RunWishes(
             uuid=pod.uuid,
             apps=len(pod.apps),
@@ -90,17 +104,13 @@ class Stage1Stager:
             hosts="stage0" if pod.hosts else "default",
             asked=bool(pod.asked),
             lifted=said.lift,
+            mutable=pod.keep,
             ipc=said.ipc,
             metadata=pod.metadata_url is not None and bool(pod.attachments),
         )
 
     def _check(self, pod: PodSetup) -> None:
         """:raises StagerError: the pod asks for something that no stage1 does, and is not to be run without."""
-        if pod.keep:
-            raise StagerError(
-                f"stager {self.name}: pods without apps are not run under stage1 images",
-                hint="name apps in the pod's file, or use another --stager",
-            )
         if any(plan.traffic for plan in (pod.pod_plan, *pod.plans.values())):
             raise StagerError(
                 f"stager {self.name}: a pod whose network its stage1 makes cannot be held to limits of traffic",
@@ -113,7 +123,7 @@ class Stage1Stager:
     def start(self, pod: PodSetup, stdio: Stdio) -> RunningStage1:
         tree = self._trees.pop(pod.uuid, None) or self._context.host_image(self._locator)
         note, wishes = self._decided(pod, tree)
-        storage = settings.read(self.name, {**self._context.config, **pod.config}).storage
+        storage = self._storage(pod)
         try:
             place = self._places.take(pod.uuid)
         except OSError as error:
@@ -121,11 +131,15 @@ class Stage1Stager:
         if place is None or place.state != PREPARED:
             raise StagerError(f"stager {self.name}: pod {pod.uuid} is not prepared in {self._places.root}")
         try:
+            if pod.keep and pod.apps:
+                # Before it can be found again: whoever does must not take it for whole.
+                replace_file(f"{pod.directory}/{_COMING}", b"")
             place.move(RUN)
             roots.make_stage1(place.path, tree.id, tree.path, storage)
-            contents.write_rootfs(f"{place.path}/{contents.ROOTFS}", pod)
-            for app in pod.apps:
-                roots.make_app(place.path, pod, app.name, storage)
+            rootfs = f"{place.path}/{contents.ROOTFS}"
+            contents.write_rootfs(rootfs, _at_first(pod))
+            for app in _at_first(pod).apps:
+                roots.make_app(place.path, pod, app.name, storage, f"{rootfs}/opt/stage2")
             with _Output(pod.directory, stdio) as fds:
                 started = entrypoints.begin(
                     self._context.start_program,
@@ -142,7 +156,18 @@ class Stage1Stager:
         finally:
             # From here on the lock is stage1's alone: it is free once that has ended.
             place.close()
-        return RunningStage1(started.identity, started.pidfd, place.path, note.stage1.version, tree.id)
+        coming = f"{pod.directory}/{_COMING}"
+        running = RunningStage1(started.identity, started.pidfd, place.path, note.stage1.version, tree.id, coming)
+        if pod.keep and pod.apps:
+            running.add_coming = lambda timeout: self._add_again(pod, running, timeout)
+        return running
+
+    def _add_again(self, pod: PodSetup, running: RunningStage1, timeout: float) -> None:
+        """What a mutable pod has had when it ended: stage1s start them without apps."""
+        for app in pod.apps:
+            alone = replace(pod.manifest, apps=(pod.manifest.app(app.name),))
+            self.add_app(replace(pod, apps=(app,), manifest=alone), running)
+            self.start_app(pod.directory, running, app.name, timeout)
 
     def attach_to(self, directory: str, identity: Mapping[str, Any]) -> RunningStage1 | None:
         try:
@@ -151,7 +176,9 @@ class Stage1Stager:
         except (ValueError, KeyError, TypeError):
             return None
         fd = known.open()
-        return None if fd is None else RunningStage1(known, fd, self._run(directory), version, image)
+        if fd is None:
+            return None
+        return RunningStage1(known, fd, self._run(directory), version, image, f"{directory}/{_COMING}")
 
     # -- while it runs --
 
@@ -160,7 +187,10 @@ class Stage1Stager:
         state = self._places.find(uuid)
         if state is None:
             return {}
-        return app_statuses(self._places.path(state, uuid), alive=running is not None and running.alive())
+        note = Note.read(directory)
+        alive = running is not None and running.alive()
+        mutable = note is not None and note.mutable
+        return app_statuses(self._places.path(state, uuid), alive=alive, mutable=mutable)
 
     def call(
         self,
@@ -243,6 +273,50 @@ class Stage1Stager:
             self._context.note(f"stager {self.name}: its stop entrypoint {how}: signals are sent")
         return code == 0
 
+    # -- apps that come and go: see kurma_core.hookspecs.AppChanger --
+
+    def app_verbs(self, directory: str) -> frozenset[str]:
+        note = Note.read(directory)
+        return VERBS if note is not None and note.mutable else frozenset()
+
+    def no_verb(self, directory: str, verb: str) -> StagerError:
+        lacking = self._note(directory).stage1.lacking
+        if lacking:
+            return StagerError(
+                f"stage1 image {self._note(directory).stage1.name} keeps pods as they are: {lacking}",
+                hint="run the pod with another --stager",
+            )
+        return StagerError(
+            "a stage1 is told at its start whether apps may come and go, and this pod was made with its apps",
+            hint="make one without any (`apps: []` in its file), and add them by kurma app add",
+        )
+
+    def add_app(self, pod: PodSetup, running: RunningStager) -> None:
+        self._check(pod)
+        with self._changing(pod.directory, f"add app {pod.apps[0].name}") as apps:
+            apps.add(pod, self._storage(pod))
+
+    def remove_app(self, directory: str, running: RunningStager, app: str, volumes: tuple[str, ...]) -> None:
+        with self._changing(directory, f"remove app {app}") as apps:
+            apps.remove(app, volumes)
+
+    def start_app(self, directory: str, running: RunningStager, app: str, timeout: float) -> None:
+        with self._changing(directory, f"start app {app}") as apps:
+            apps.start(app, timeout)
+
+    def stop_app(self, directory: str, running: RunningStager, app: str, timeout: float | None) -> None:
+        with self._changing(directory, f"stop app {app}") as apps:
+            apps.stop(app, timeout)
+
+    @contextlib.contextmanager
+    def _changing(self, directory: str, what: str) -> Iterator[PodApps]:
+        uuid = os.path.basename(directory)
+        try:
+            start, note = self._context.start_program, self._note(directory)
+            yield PodApps(start, note, self._run(directory), uuid, self._context.note)
+        except OSError as error:
+            raise self._host_error(what, uuid, error) from None
+
     # -- its end --
 
     def cleanup(self, directory: str, cgroup: str) -> None:
@@ -276,6 +350,9 @@ class Stage1Stager:
 
     # -- helpers --
 
+    def _storage(self, pod: PodSetup) -> str:
+        return settings.read(self.name, {**self._context.config, **pod.config}).storage
+
     def _run(self, directory: str) -> str:
         return self._places.path(RUN, os.path.basename(directory))
 
@@ -292,6 +369,11 @@ class Stage1Stager:
             path=error.filename,
             pod=uuid,
         )
+
+
+def _at_first(pod: PodSetup) -> PodSetup:
+    """What its stage1 finds when it starts: a mutable pod has no apps yet."""
+    return replace(pod, apps=(), manifest=replace(pod.manifest, apps=())) if pod.keep else pod
 
 
 class _Output:

@@ -13,6 +13,7 @@ from kurma_core.hookspecs import HostProgram
 from kurma_core.linux import process
 from kurma_core.linux.held_process import exit_code, put_to_death
 from kurma_stager_rkt.contents import ROOTFS
+from kurma_stager_rkt.podpid import pod_pid
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs import Started, Stdio
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
     Start = Callable[[HostProgram], Started]
 
+#: Bytes of what one prints that are told.
+_TOLD = 400
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 #: The exit code of one whose own nobody could learn.
 _UNKNOWN = 255
@@ -37,17 +40,19 @@ def begin(
     fds: Mapping[int, int],
     environment: Mapping[str, str] | None = None,
     cgroup: str = "",
+    alone: bool = False,
 ) -> Started:
     """Starts an entrypoint: a child of this process, in the pod's directory.
 
     :param place: the pod's directory.
+    :param alone: it gets nothing of the caller's environment.
     :raises StagerError: the image names none, or it cannot be executed.
     :raises HostError: it cannot be started.
     """
     path = note.stage1.entrypoints.get(name)
     if path is None:
         raise StagerError(f"stage1 image {note.stage1.name} has no entrypoint {name}")
-    passed = {key: os.environ[key] for key in _PASSED if key in os.environ}
+    passed = {key: os.environ[key] for key in _PASSED if key in os.environ and not alone}
     try:
         return start(
             HostProgram(
@@ -61,6 +66,63 @@ def begin(
     except (CommandNotFoundError, CommandNotExecutableError) as error:
         # Not the command that the user asked for: the exit code must not say so.
         raise StagerError(f"stage1 image {note.stage1.name}: entrypoint {name}: {error.message}") from None
+
+
+def cross(
+    start: Start, note: Note, place: str, name: str, arguments: tuple[str, ...], *, fds: Mapping[int, int]
+) -> Started:
+    """Starts one of those that cross into the pod, by ``enter`` and its first process: ``attach``, ``app/…``.
+
+    :raises StagerError: as :func:`begin`; or the pod has no such process.
+    :raises HostError: it cannot be started.
+    """
+    enter = note.stage1.entrypoints.get("enter")
+    if enter is None:
+        raise StagerError(f"stage1 image {note.stage1.name} has no entrypoint enter, by which {name} would go")
+    pid = pod_pid(place)
+    if pid is None:
+        raise StagerError(f"the pod has no process that entrypoint {name} could go to")
+    environment = {"RKT_STAGE1_ENTERCMD": f"{place}/{ROOTFS}{enter}", "RKT_STAGE1_ENTERPID": str(pid)}
+    return begin(
+        start,
+        note,
+        place,
+        name,
+        arguments,
+        fds=fds,
+        environment=environment,
+        cgroup=note.cgroup,
+        alone=True,
+    )
+
+
+def ask(start: Start, note: Note, place: str, name: str, arguments: tuple[str, ...], timeout: float) -> None:
+    """Runs one that crosses into the pod to its end; what it prints is kept for its error.
+
+    :param timeout: seconds; then it is killed.
+    :raises StagerError: it does not end in time, or not well: with its ``status``; and as :func:`cross`.
+    :raises HostError: it cannot be started.
+    """
+    output = os.memfd_create("said", os.MFD_CLOEXEC)
+    null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        code = finish(cross(start, note, place, name, arguments, fds={0: null, 1: output, 2: output}), timeout)
+        if code != 0:
+            how = f"did not end within {timeout:g} s" if code is None else f"ended with status {code}"
+            raise StagerError(
+                f"stage1 image {note.stage1.name}: entrypoint {name} {how}{said(output)}", status=code
+            )
+    finally:
+        os.close(null)
+        os.close(output)
+
+
+def said(output: int) -> str:
+    """The end of what one has printed to a file, in a line, after a colon; empty: nothing."""
+    size = os.lseek(output, 0, os.SEEK_END)
+    text = os.pread(output, _TOLD, max(0, size - _TOLD)).decode("utf-8", "replace")
+    lines = " / ".join(line.strip() for line in text.splitlines() if line.strip())
+    return f": {lines}" if lines else ""
 
 
 def finish(started: Started, timeout: float | None = None, signals: int = -1) -> int | None:

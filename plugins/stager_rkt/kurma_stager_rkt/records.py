@@ -30,8 +30,9 @@ class Note:
     there is a copy, :data:`COPY`, for when Kurma's is gone.
 
     :param cgroup: the pod's. :param image: stage1's ID; ``path`` its tree in the store.
+    :param mutable: apps may come and go. :param lifted: restrictions that are not put on them.
     :param local_config: relative to the pod's directory, which moves; or the admin's, absolute; empty: rkt's own.
-    :param patience: seconds that its ``stop`` and ``gc`` entrypoints may take.
+    :param patience: seconds that its ``stop``, ``gc`` and ``app`` entrypoints may take.
     """
 
     cgroup: str
@@ -41,6 +42,8 @@ class Note:
     debug: bool = False
     local_config: str = ""
     patience: int = PATIENCE
+    mutable: bool = False
+    lifted: tuple[str, ...] = ()
 
     def write(self, file: str) -> None:
         """:param file: its path."""
@@ -55,6 +58,8 @@ class Note:
             "debug": self.debug,
             "localConfig": self.local_config,
             "patience": self.patience,
+            "mutable": self.mutable,
+            "lifted": list(self.lifted),
         }
         replace_file(file, json.dumps(value).encode())
 
@@ -77,23 +82,27 @@ class Note:
                 debug=bool(value["debug"]),
                 local_config=str(value["localConfig"]),
                 patience=int(value.get("patience", PATIENCE)),
+                mutable=bool(value.get("mutable")),
+                lifted=tuple(value.get("lifted", ())),
             )
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
 
-def app_statuses(place: str, *, alive: bool) -> dict[str, AppStatus]:
+def app_statuses(place: str, *, alive: bool, mutable: bool = False) -> dict[str, AppStatus]:
     """Of each app of the pod: ended where ``rkt/status`` has its exit code, also in an overlay's upper side (Z5).
 
     :param alive: stage1 runs, and so do apps of which nothing else is said.
+    :param mutable: its apps have been started one by one, if at all.
     """
     try:
         names = sorted(os.listdir(f"{place}/appsinfo"))
     except OSError:
         return {}
-    started = _stamp(f"{place}/pid") or _stamp(f"{place}/ppid")
+    first = _stamp(f"{place}/pid") or _stamp(f"{place}/ppid")
     found = {}
     for name in names:
+        started = _started(place, name) if mutable else first
         code, when = _exit_code(place, name)
         if code is not None:
             found[name] = AppStatus(
@@ -114,23 +123,39 @@ def app_statuses(place: str, *, alive: bool) -> dict[str, AppStatus]:
 
 def _exit_code(place: str, app: str) -> tuple[int | None, str | None]:
     """Untrusted: what a stage1 that shares its root with apps has there may be theirs."""
-    for root in _roots(place):
-        try:
-            top = os.open(root, _DIRECTORY)
-        except OSError:
-            continue
-        try:
-            fd = open_beneath(top, f"rkt/status/{app}", _OPEN)
-        except OSError:
-            continue
-        finally:
-            os.close(top)
+    for fd in _status_files(place, app):
         with open(fd, "rb") as stream:
             status = os.fstat(fd)
             text = stream.read(_LIMIT).strip() if stat.S_ISREG(status.st_mode) else b""
         if text.isdigit() and int(text) <= 255:
             return int(text), _time(status.st_mtime)
     return None, None
+
+
+def _started(place: str, app: str) -> str | None:
+    """When it was asked for last."""
+    for fd in _status_files(place, f"{app}-started"):
+        try:
+            return _time(os.fstat(fd).st_mtime)
+        finally:
+            os.close(fd)
+    return None
+
+
+def _status_files(place: str, name: str) -> Iterator[int]:
+    """Descriptors, the taker's, of the file of that name in ``rkt/status``, wherever it is."""
+    for root in _roots(place):
+        try:
+            top = os.open(root, _DIRECTORY)
+        except OSError:
+            continue
+        try:
+            fd = open_beneath(top, f"rkt/status/{name}", _OPEN)
+        except OSError:
+            continue
+        finally:
+            os.close(top)
+        yield fd
 
 
 def _roots(place: str) -> Iterator[str]:

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from kurma_stager_rkt.places import PodPlace
     from kurma_stager_rkt.records import Note
 
-#: Bytes of what it prints that are told.
-_TOLD = 400
-
 
 def remove(start: entrypoints.Start, place: PodPlace, note: Note | None) -> Iterator[str]:
     """Removes a pod that does not run, and whose lock is ours; what the user should know. Repeatable.
@@ -51,7 +48,7 @@ def _call(start: entrypoints.Start, place: PodPlace, note: Note | None) -> Itera
         code = _run(start, place, note, output)
         if code != 0:
             how = f"did not end within {note.patience} s" if code is None else f"ended with status {code}"
-            yield f"its gc entrypoint {how}{_said(output)}"
+            yield f"its gc entrypoint {how}{entrypoints.said(output)}"
     except (KurmaError, OSError) as error:
         why = error.message if isinstance(error, KurmaError) else f"{error.filename or ''}: {error.strerror}"
         yield f"its gc entrypoint was not run: {why}"
@@ -87,10 +84,3 @@ def gc_arguments(note: Note, uuid: str, place: str) -> tuple[str, ...]:
     if note.local_config and note.stage1.version >= 5:
         found.append(f"--local-config={os.path.join(place, note.local_config)}")
     return (*found, uuid)
-
-
-def _said(output: int) -> str:
-    size = os.lseek(output, 0, os.SEEK_END)
-    text = os.pread(output, _TOLD, max(0, size - _TOLD)).decode("utf-8", "replace")
-    lines = " / ".join(line.strip() for line in text.splitlines() if line.strip())
-    return f": {lines}" if lines else ""

@@ -38,12 +38,26 @@ def make_stage1(place: str, image: str, path: str, storage: str) -> bool:
     return _make(f"{place}/{ROOTFS}", [path], f"{side}/upper", f"{side}/work", storage)
 
 
-def make_app(place: str, pod: PodSetup, app: str, storage: str) -> None:
-    """:raises OSError: the app's root cannot be made."""
+def make_app(place: str, pod: PodSetup, app: str, storage: str, stage2: str) -> None:
+    """:param stage2: the directory ``opt/stage2`` of stage1's root.
+    :raises OSError: the app's root cannot be made.
+    """
     layers = next(each.layers for each in pod.apps if each.name == app)
     side = f"{place}/overlay/{tree_id(layers[0].id)}"
-    target = f"{place}/{ROOTFS}/opt/stage2/{app}/rootfs"
+    target = f"{stage2}/{app}/rootfs"
     _make(target, [one.path for one in layers], f"{side}/upper/{app}", f"{side}/work/{app}", storage)
+
+
+def forget_app(place: str, app: str) -> None:
+    """Removes the writable side of an app's root, which is not mounted any more. Repeatable."""
+    try:
+        with open(f"{place}/appsinfo/{app}/treeStoreID", encoding="ascii") as stream:
+            side = f"{place}/overlay/{stream.read()}"
+    except FileNotFoundError:
+        return
+    for kind in ("upper", "work"):
+        if os.path.isdir(f"{side}/{kind}"):
+            _remove(f"{side}/{kind}", app)
 
 
 def show_stage1_again(place: str, image: str, path: str) -> None:
@@ -71,17 +85,21 @@ def _make(target: str, layers: Sequence[str], upper: str, work: str, storage: st
 
 
 def _mount(target: str, layers: list[str], upper: str, work: str) -> None:
-    parent = os.open(os.path.dirname(work), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        remove_tree(parent, os.path.basename(work))  # a volatile one is used once
-    finally:
-        os.close(parent)
+    _remove(os.path.dirname(work), os.path.basename(work))  # a volatile one is used once
     os.mkdir(work, 0o700)
     mount = overlay.mount_overlay(layers, upper, work)
     try:
         mounts.move_mount_to(mount, target)
     finally:
         os.close(mount)
+
+
+def _remove(directory: str, name: str) -> None:
+    parent = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        remove_tree(parent, name)
+    finally:
+        os.close(parent)
 
 
 def _copy(target: str, paths: Iterable[str]) -> None:

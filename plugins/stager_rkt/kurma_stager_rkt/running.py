@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import select
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import StagerError
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Seconds after which it is looked again, whatever the watches say: a process that is named may come to be later.
 _LOOK_AGAIN = 0.1
+#: Seconds that each app has to start that is added to a pod which has just come up.
+_LEAST = 10.0
 
 
 class RunningStage1(HeldProcess):
@@ -26,13 +29,19 @@ class RunningStage1(HeldProcess):
     :param place: the pod's directory, in ``run``.
     :param version: of the interface.
     :param image: ID of the stage1 image.
+    :param coming: a file that is there as long as apps of a mutable pod, which starts without, are to be added.
     """
 
-    def __init__(self, known: ProcessIdentity, pidfd: int, place: str, version: int, image: str) -> None:
+    def __init__(
+        self, known: ProcessIdentity, pidfd: int, place: str, version: int, image: str, coming: str
+    ) -> None:
         super().__init__(known, pidfd)
         self._place = place
         self._version = version
         self._image = image
+        self._coming = coming
+        #: Adds them, in so many seconds; None: there are none, or somebody else does.
+        self.add_coming: Callable[[float], None] | None = None
 
     @property
     def identity(self) -> Mapping[str, Any]:
@@ -40,7 +49,7 @@ class RunningStage1(HeldProcess):
 
     def has_come_up(self) -> bool:
         """Whether its pod runs (Z5)."""
-        return self.alive() and self._lacks() == ""
+        return self.alive() and self._lacks() == "" and not os.path.exists(self._coming)
 
     def wait_running(self, timeout: float) -> bool:
         """As the protocol has it; that the entrypoint has ended, with whatever status, is the pod's end: its exit
@@ -57,6 +66,7 @@ class RunningStage1(HeldProcess):
                 if not self.alive():
                     return False
                 if not lacks:
+                    self._add(max(deadline - time.monotonic(), _LEAST))
                     return True
                 left = deadline - time.monotonic()
                 if left <= 0:
@@ -68,6 +78,12 @@ class RunningStage1(HeldProcess):
                 watch.drain()
         finally:
             watch.close()
+
+    def _add(self, timeout: float) -> None:
+        if self.add_coming is not None:
+            self.add_coming(timeout)
+            os.unlink(self._coming)
+            self.add_coming = None
 
     def _watch_status(self, watch: Watch) -> None:
         try:

@@ -19,7 +19,7 @@ OPTIONS = (
     Option(
         "localConfig", str, "", "directory with stage1's configuration (net.d); empty: of Kurma's CNI networks"
     ),
-    Option("patience", int, PATIENCE, "seconds that a stop or gc entrypoint may take, at least 1", least=1),
+    Option("patience", int, PATIENCE, "seconds that a stop, gc or app entrypoint may take, at least 1", least=1),
     Option("storage", str, "", "how roots are made: overlay or copy; empty: overlay where it works"),
 )
 

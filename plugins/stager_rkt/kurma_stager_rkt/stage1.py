@@ -12,11 +12,14 @@ if TYPE_CHECKING:
     from kurma_core.appc.image import ImageManifest
 
 PREFIX = "coreos.com/rkt/stage1/"
-ENTRYPOINTS = ("run", "enter", "gc", "stop", "attach", "app/add", "app/rm", "app/start", "app/stop")
+OF_APPS = ("app/add", "app/rm", "app/start", "app/stop")
+ENTRYPOINTS = ("run", "enter", "gc", "stop", "attach", *OF_APPS)
 #: The latest version that is known of. What came with each stands in ``arguments``.
 LATEST = 6
 #: From here on a pod is told to be ready by ``rkt/supervisor-status``; before, by its pid file.
 READINESS = 5
+#: From here on apps may come and go, where the image has the entrypoints for that.
+MUTABLE = 5
 
 
 @frozen
@@ -28,11 +31,12 @@ class Stage1:
     entrypoints: Mapping[str, str]
 
     @property
-    def mutable(self) -> bool:
-        """Whether apps may come and go in its pods."""
-        return self.version >= 5 and all(
-            f"app/{verb}" in self.entrypoints for verb in ("add", "rm", "start", "stop")
-        )
+    def lacking(self) -> str:
+        """What keeps apps from coming and going in its pods; empty: nothing."""
+        if self.version < MUTABLE:
+            return f"it keeps to interface version {self.version}, and that came with {MUTABLE}"
+        names = [name for name in (*OF_APPS, "enter") if name not in self.entrypoints]
+        return f"it has no entrypoint {', '.join(names)}" if names else ""
 
 
 def read(stager: str, manifest: ImageManifest) -> Stage1:

@@ -19,7 +19,7 @@ def manifest(**annotations):
 def test_entrypoints_and_version():
     found = stage1.read("mine", manifest(run="/init", **{"app/add": "/bin/add"}, interface_version="5"))
     assert (found.version, found.entrypoints) == (5, {"run": "/init", "app/add": "/bin/add"})
-    assert not found.mutable
+    assert found.lacking == "it has no entrypoint app/rm, app/start, app/stop, enter"
 
 
 def test_no_version_is_version_1():
@@ -28,8 +28,8 @@ def test_no_version_is_version_1():
 
 def test_mutable_with_all_entrypoints_of_apps():
     every = {name: f"/ex/{name}" for name in stage1.ENTRYPOINTS}
-    assert stage1.read("mine", manifest(**every, interface_version="5")).mutable
-    assert not stage1.read("mine", manifest(**every, interface_version="4")).mutable
+    assert stage1.read("mine", manifest(**every, interface_version="5")).lacking == ""
+    assert "version 4" in stage1.read("mine", manifest(**every, interface_version="4")).lacking
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.pods.support import archive, until
+from tests.integration.stage1.conftest import BASIC
 
 pytestmark = pytest.mark.root
 
@@ -24,16 +25,22 @@ ls -A / /dev | t files
 exit """
 
 
-@pytest.fixture(scope="module")
-def small(stage1s):
-    root = stage1s.directory / "small-root"
+def small_image(stage1s, name, version, entrypoints):
+    """The small one as a stage1 image. :returns: the stager's name."""
+    root = stage1s.directory / f"{name}-root"
     shutil.copytree(SMALL, root)
-    names = ("run", "enter", "stop", "gc")
-    annotations = [{"name": f"coreos.com/rkt/stage1/{name}", "value": f"/ex/{name}"} for name in names]
-    annotations.append({"name": "coreos.com/rkt/stage1/interface-version", "value": "2"})
-    path = archive(str(root), str(stage1s.directory / "small.aci"), "example.com/small", annotations=annotations)
+    annotations = [{"name": f"coreos.com/rkt/stage1/{entry}", "value": f"/ex/{entry}"} for entry in entrypoints]
+    annotations.append({"name": "coreos.com/rkt/stage1/interface-version", "value": str(version)})
+    path = archive(
+        str(root), str(stage1s.directory / f"{name}.aci"), f"example.com/{name}", annotations=annotations
+    )
     stage1s.pin(path)
     return f"rkt:{path}"
+
+
+@pytest.fixture(scope="module")
+def small(stage1s):
+    return small_image(stage1s, "small", 2, BASIC)
 
 
 @pytest.fixture(scope="module")

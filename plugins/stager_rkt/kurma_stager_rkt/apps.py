@@ -1,0 +1,222 @@
+"""Apps that come and go in a mutable pod while it runs: its files, and the entrypoints ``app/…`` (Z4, Z6, G10).
+
+What stage1 has been asked for stands in ``appsinfo/APP/stage1``: an app that it may not know, since whoever added
+or removed it died or failed half-way, goes whatever its entrypoint makes of that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import select
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from kurma_core.errors import StagerError
+from kurma_core.linux import mounts
+from kurma_core.linux.beneath import open_beneath, remove_tree
+from kurma_core.linux.files import replace_file
+from kurma_core.linux.inotify import Watch
+from kurma_stager_rkt import contents, entrypoints, roots
+from kurma_stager_rkt.arguments import LIFTED
+from kurma_stager_rkt.records import app_statuses
+
+if TYPE_CHECKING:
+    from kurma_core.hookspecs import PodSetup
+    from kurma_stager_rkt.records import Note
+
+Json = Any
+VERBS = frozenset(("add", "start", "stop", "rm"))
+#: What ``appsinfo/APP/stage1`` says.
+_ASKED, _ADDED, _REMOVING = "asked", "added", "removing"
+#: Seconds that ``app/stop`` may take beyond what the app has.
+_SLACK = 10.0
+#: Seconds until the exit code of an app that stage1 has stopped; and for who else has the lock of the manifest.
+_CODE, _LOCK = 2.0, 10.0
+_TURN = 0.1
+#: What ``app/stop`` of rkt's own stage1s ends with where the app does not run.
+_NOT_THERE = 5
+
+
+class PodApps:
+    """The apps of one running pod.
+
+    :param place: its directory, of rkt's. :param directory: of Kurma's.
+    :param tell: told what the user should know, and hinders nothing.
+    """
+
+    def __init__(
+        self, start: entrypoints.Start, note: Note, place: str, uuid: str, tell: Callable[[str], None]
+    ) -> None:
+        self._start = start
+        self._note = note
+        self._place = place
+        self._uuid = uuid
+        self._tell = tell
+
+    def add(self, pod: PodSetup, storage: str) -> None:
+        """See :class:`kurma_core.hookspecs.AppChanger`. :raises OSError: its files cannot be made."""
+        (app,) = pod.apps
+        contents.write_app_info(self._place, pod, app)
+        with self._inside("opt/stage2") as stage2, self._inside("rkt/env") as env:
+            contents.write_app(stage2, env, pod, app)
+            roots.make_app(self._place, pod, app.name, storage, stage2)
+        with self._inside("rkt/status") as status:
+            _touch(f"{status}/{app.name}-created")
+        document = contents.pod_manifest(pod)
+        with self._manifest() as manifest:
+            _drop(manifest, app.name)
+            manifest["apps"] += document["apps"]
+            manifest["volumes"] = document.get("volumes", [])
+        self._remember(app.name, _ASKED)
+        lifted = [argument for name, argument in LIFTED.items() if name in self._note.lifted]
+        self._ask("app/add", app.name, self._note.patience, f"--uuid={self._uuid}", *lifted)
+        self._remember(app.name, _ADDED)
+
+    def remove(self, app: str, volumes: tuple[str, ...]) -> None:
+        """See :class:`kurma_core.hookspecs.AppChanger`. :raises OSError: its files cannot be removed."""
+        known = self._known(app)
+        if known:
+            self._remember(app, _REMOVING)
+            try:
+                self._ask("app/rm", app, self._note.patience)
+            except StagerError as error:
+                if known == _ADDED:
+                    self._remember(app, _ADDED)
+                    raise
+                self._tell(f"app {app}, which was half there: {error.message}; it is removed all the same")
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._memory(app))
+        with self._inside("opt/stage2") as stage2:
+            mounts.unmount_below(f"{self._place}/{contents.ROOTFS}/opt/stage2/{app}")
+            _remove(stage2, app)
+        roots.forget_app(self._place, app)
+        with self._inside("rkt/env") as env, self._inside("rkt/status") as status:
+            _remove(env, app)
+            for name in (f"{app}-created", f"{app}-started", app):
+                _remove(status, name)
+        with self._manifest() as manifest:
+            _drop(manifest, app)
+            manifest["volumes"] = [one for one in manifest.get("volumes", []) if one["name"] not in volumes]
+        if os.path.isdir(f"{self._place}/appsinfo"):
+            _remove(f"{self._place}/appsinfo", app)
+
+    def start(self, app: str, timeout: float) -> None:
+        """See :class:`kurma_core.hookspecs.AppChanger`; what it wrote before is there still, as under rkt."""
+        with self._inside("rkt/status") as status:
+            for name in (f"{app}-started", app):
+                _remove(status, name)
+            _touch(f"{status}/{app}-started")
+            try:
+                self._ask("app/start", app, timeout)
+            except BaseException:
+                _remove(status, f"{app}-started")
+                raise
+
+    def stop(self, app: str, timeout: float | None) -> None:
+        """See :class:`kurma_core.hookspecs.AppChanger`; stage1 cannot be told how long the app may take."""
+        if not self._runs(app):
+            return
+        try:
+            self._ask("app/stop", app, self._note.patience if timeout is None else timeout + _SLACK)
+        except StagerError as error:
+            if error.data.get("status") != _NOT_THERE:
+                raise
+        with self._inside("rkt/status") as status:
+            if not self._ends(app, status):
+                # It has ended, stage1 says, and nobody will know how.
+                _remove(status, f"{app}-started")
+
+    def _ends(self, app: str, status: str) -> bool:
+        deadline = time.monotonic() + _CODE
+        watch = Watch(status)
+        try:
+            while self._runs(app):
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return False
+                select.select([watch], [], [], min(left, _TURN))
+                watch.drain()
+            return True
+        finally:
+            watch.close()
+
+    def _runs(self, app: str) -> bool:
+        found = app_statuses(self._place, alive=True, mutable=True).get(app)
+        return found is not None and found.started_at is not None and not found.exited
+
+    def _ask(self, entrypoint: str, app: str, timeout: float, *more: str) -> None:
+        words = (f"--app={app}", *(["--debug"] if self._note.debug else []), *more)
+        entrypoints.ask(self._start, self._note, self._place, entrypoint, words, timeout)
+
+    # -- what is written down --
+
+    def _memory(self, app: str) -> str:
+        return f"{self._place}/appsinfo/{app}/stage1"
+
+    def _remember(self, app: str, what: str) -> None:
+        replace_file(self._memory(app), what.encode(), 0o640)
+
+    def _known(self, app: str) -> str:
+        try:
+            with open(self._memory(app), encoding="ascii") as stream:
+                return stream.read()
+        except FileNotFoundError:
+            return ""
+
+    @contextlib.contextmanager
+    def _inside(self, directory: str) -> Iterator[str]:
+        """A directory of stage1's root, that it may have made what it likes of, as a path by descriptor."""
+        root = os.open(f"{self._place}/{contents.ROOTFS}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fd = open_beneath(root, directory, os.O_RDONLY | os.O_DIRECTORY)
+        finally:
+            os.close(root)
+        try:
+            yield f"/proc/self/fd/{fd}"
+        finally:
+            os.close(fd)
+
+    @contextlib.contextmanager
+    def _manifest(self) -> Iterator[dict[str, Json]]:
+        """The pod's, to be changed, under the lock that rkt has for that: replaced whole at the end."""
+        lock = os.open(f"{self._place}/pod.lck", os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o640)
+        try:
+            _lock(lock, f"{self._place}/pod.lck")
+            with open(f"{self._place}/pod", "rb") as stream:
+                value = json.load(stream)
+            yield value
+            replace_file(f"{self._place}/pod", (json.dumps(value) + "\n").encode(), 0o640)
+        finally:
+            os.close(lock)
+
+
+def _lock(fd: int, path: str) -> None:
+    deadline = time.monotonic() + _LOCK
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise StagerError(f"{path} is locked by another program", hint="try again in a moment") from None
+            time.sleep(_TURN)
+
+
+def _drop(manifest: dict[str, Json], app: str) -> None:
+    manifest["apps"] = [one for one in manifest["apps"] if one["name"] != app]
+
+
+def _touch(path: str) -> None:
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o640))
+
+
+def _remove(directory: str, name: str) -> None:
+    parent = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        remove_tree(parent, name)
+    finally:
+        os.close(parent)
