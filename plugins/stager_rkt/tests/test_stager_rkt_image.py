@@ -68,7 +68,7 @@ def test_what_is_said_of_it():
 @pytest.mark.parametrize(
     ("config", "why"),
     [
-        ({"patience": 0}, "patience in its configuration is 0: seconds that a stop, gc or app entrypoint may take"),
+        ({"patience": 0}, "patience in its configuration is 0: seconds that a stop, gc or app entrypoint"),
         ({"patience": "long"}, "patience in its configuration is 'long'"),
         ({"colour": 1}, "'colour', which means nothing to stage1 images"),
         ({"debug": "yes"}, "debug in its configuration is 'yes'"),
