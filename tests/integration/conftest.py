@@ -45,6 +45,7 @@ def nothing_left(own_host, suspects, request):
     before, cgroups = leftovers.state(), leftovers.cgroups()
     yield
     left = _gone(lambda: (leftovers.state() - before) | suspects.left_since(cgroups, request.node.nodeid))
+    suspects.test_is_over()
     assert not left, f"the test left behind: {', '.join(sorted(left))}"
 
 

@@ -42,21 +42,25 @@ def cgroups():
     return found
 
 
-def whose(pod, paths, ours):
+def whose(pod, paths, ours, over=frozenset()):
     """``"ours"``, where this run has such a pod; ``"theirs"``, where a process of it has the pod's directory, and
     that is none of ours; None: nothing tells, as for a moment at each pod's start and end.
 
     :param paths: of its cgroups.
     :param ours: this run's directory for temporary files.
+    :param over: names in it where nobody looks for the pod: there are thousands of directories in those of tests
+        that are over.
     """
     # Those to come have another name until then.
-    if any(os.path.lexists(f"{place}/{pod}") or glob.glob(f"{place}/.half-{pod}.*") for place in _places(ours)):
+    places = _places(ours, over)
+    if any(os.path.lexists(f"{place}/{pod}") or glob.glob(f"{place}/.half-{pod}.*") for place in places):
         return "ours"
-    for path in paths:
-        for directory, _, _ in os.walk(path):
-            if any(_has_mounted(pod, pid) or _is_anothers(pid) for pid in _lines(f"{directory}/cgroup.procs")):
-                return "theirs"
-    return None
+    directories = [directory for path in paths for directory, _, _ in os.walk(path)]
+    pids = {pid for directory in directories for pid in _lines(f"{directory}/cgroup.procs")}
+    mounted = [root for pid in pids for root in _mounted(pod, pid)]
+    if any(f"{ours}/" in root for root in mounted):
+        return "ours"
+    return "theirs" if mounted or any(_is_anothers(pid) for pid in pids) else None
 
 
 def _is_anothers(pid):
@@ -75,11 +79,12 @@ def _is_anothers(pid):
     return found
 
 
-def _places(ours):
+def _places(ours, over):
     """Where there are pods' directories, in a few levels of ours."""
-    level = [ours]
-    for _ in range(_LEVELS):
-        level = [f"{directory}/{name}" for directory in level for name in _below(directory)]
+    level = [f"{ours}/{name}" for name in _below(ours) if name not in over]
+    for number in range(_LEVELS):
+        if number:
+            level = [f"{directory}/{name}" for directory in level for name in _below(directory)]
         yield from (f"{directory}/pods" for directory in level if os.path.isdir(f"{directory}/pods"))
 
 
@@ -98,10 +103,11 @@ def _below(directory):
     return _READ[directory][1]
 
 
-def _has_mounted(pod, pid):
+def _mounted(pod, pid):
+    """The directories of the pod that the process has mounted, as their file system knows them."""
     roots = [line.split()[3] for line in _lines(f"/proc/{pid}/mountinfo")]
     found = (root for root in roots if f"/pods/{pod}/" in root or f"/pods/.half-{pod}." in root)
-    return any(not root.endswith("//deleted") for root in found)
+    return [root for root in found if not root.endswith("//deleted")]
 
 
 def _lines(path):
@@ -119,6 +125,7 @@ class Suspects:
     def __init__(self, ours):
         self._ours = ours
         self._found = {}
+        self._over = frozenset()
 
     def left_since(self, before, test):
         """Cgroups of this run that were not there ``before``; what is doubtful is noted under the test's name."""
@@ -126,7 +133,7 @@ class Suspects:
         for pod, paths in cgroups().items():
             if pod in before:
                 continue
-            owner = whose(pod, paths, self._ours)
+            owner = whose(pod, paths, self._ours, self._over)
             if owner == "ours":
                 left |= {f"cgroup {path}" for path in paths}
             elif owner is None:
@@ -134,6 +141,10 @@ class Suspects:
             else:
                 self._found.pop(pod, None)
         return left
+
+    def test_is_over(self):
+        """Whatever comes into the directories that tests have by now is told at the end of the run."""
+        self._over = frozenset(name for name in names(self._ours) if name.startswith("test_"))
 
     def left(self):
         """Those that are there yet, with the test that they came with."""

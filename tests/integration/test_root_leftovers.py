@@ -75,6 +75,17 @@ def test_a_pod_of_ours(pod, in_pod, tmp_path):
     assert left(pod, tmp_path / "ours") == (True, False)
 
 
+def test_a_pod_of_a_test_that_is_over(pod, in_pod, tmp_path):
+    """Its directory is not looked for; who has it mounted tells, or it is told at the end."""
+    directory = made(tmp_path / "ours" / "test_of_before0" / "state" / "pods" / pod[0] / "pod")
+    suspects = leftovers.Suspects(str(tmp_path / "ours"))
+    suspects.test_is_over()
+    assert not any(pod[0] in one for one in suspects.left_since({}, "a test"))
+    assert f"cgroup kurma/{pod[0]}, since a test" in suspects.left()
+    in_pod(directory)
+    assert any(pod[0] in one for one in suspects.left_since({}, "a test"))
+
+
 def test_what_nobody_knows_must_have_gone_by_the_end(pod, in_pod, tmp_path):
     """As a pod's whose directory is gone; its process may live."""
     assert left(pod, tmp_path / "ours") == (False, True)
