@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import StagerError
 from kurma_core.linux import mounts
-from kurma_core.linux.beneath import open_beneath, remove_tree
+from kurma_core.linux.beneath import remove_tree
 from kurma_core.linux.files import replace_file
 from kurma_core.linux.inotify import Watch
 from kurma_stager_rkt import contents, entrypoints, roots
@@ -61,10 +61,10 @@ class PodApps:
         """See :class:`kurma_core.hookspecs.AppChanger`. :raises OSError: its files cannot be made."""
         (app,) = pod.apps
         contents.write_app_info(self._place, pod, app)
-        with self._inside("opt/stage2") as stage2, self._inside("rkt/env") as env:
+        with contents.inside(self._place, "opt/stage2") as stage2, contents.inside(self._place, "rkt/env") as env:
             contents.write_app(stage2, env, pod, app)
             roots.make_app(self._place, pod, app.name, storage, stage2)
-        with self._inside("rkt/status") as status:
+        with contents.inside(self._place, "rkt/status") as status:
             _touch(f"{status}/{app.name}-created")
         document = contents.pod_manifest(pod)
         with self._manifest() as manifest:
@@ -90,11 +90,11 @@ class PodApps:
                 self._tell(f"app {app}, which was half there: {error.message}; it is removed all the same")
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._memory(app))
-        with self._inside("opt/stage2") as stage2:
+        with contents.inside(self._place, "opt/stage2") as stage2:
             mounts.unmount_below(f"{self._place}/{contents.ROOTFS}/opt/stage2/{app}")
             _remove(stage2, app)
         roots.forget_app(self._place, app)
-        with self._inside("rkt/env") as env, self._inside("rkt/status") as status:
+        with contents.inside(self._place, "rkt/env") as env, contents.inside(self._place, "rkt/status") as status:
             _remove(env, app)
             for name in (f"{app}-created", f"{app}-started", app):
                 _remove(status, name)
@@ -106,7 +106,7 @@ class PodApps:
 
     def start(self, app: str, timeout: float) -> None:
         """See :class:`kurma_core.hookspecs.AppChanger`; what it wrote before is there still, as under rkt."""
-        with self._inside("rkt/status") as status:
+        with contents.inside(self._place, "rkt/status") as status:
             for name in (f"{app}-started", app):
                 _remove(status, name)
             _touch(f"{status}/{app}-started")
@@ -125,7 +125,7 @@ class PodApps:
         except StagerError as error:
             if error.data.get("status") != _NOT_THERE:
                 raise
-        with self._inside("rkt/status") as status:
+        with contents.inside(self._place, "rkt/status") as status:
             if not self._ends(app, status):
                 # It has ended, stage1 says, and nobody will know how.
                 _remove(status, f"{app}-started")
@@ -166,19 +166,6 @@ class PodApps:
                 return stream.read()
         except FileNotFoundError:
             return ""
-
-    @contextlib.contextmanager
-    def _inside(self, directory: str) -> Iterator[str]:
-        """A directory of stage1's root, that it may have made what it likes of, as a path by descriptor."""
-        root = os.open(f"{self._place}/{contents.ROOTFS}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fd = open_beneath(root, directory, os.O_RDONLY | os.O_DIRECTORY)
-        finally:
-            os.close(root)
-        try:
-            yield f"/proc/self/fd/{fd}"
-        finally:
-            os.close(fd)
 
     @contextlib.contextmanager
     def _manifest(self) -> Iterator[dict[str, Json]]:

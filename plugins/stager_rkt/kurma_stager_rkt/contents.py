@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.appc.image import ImageManifest
 from kurma_core.appc.reify import effective_app
+from kurma_core.linux.places import make_dirs
 
 if TYPE_CHECKING:
     from kurma_core.appc.image import App
@@ -44,21 +46,40 @@ def write_app_info(place: str, pod: PodSetup, app: AppSetup) -> None:
     _write(f"{place}/appsinfo/{app.name}/treeStoreID", tree_id(app.layers[0].id))
 
 
-def write_rootfs(rootfs: str, pod: PodSetup) -> None:
+@contextlib.contextmanager
+def inside(place: str, path: str) -> Iterator[str]:
+    """A directory of stage1's root as a path by descriptor, made if need be: its image, and what runs in it, may
+    have links there to wherever they like.
+
+    :raises OSError: something else is in the way.
+    """
+    root = os.open(f"{place}/{ROOTFS}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fd = make_dirs(root, path, symlinks=True)
+    finally:
+        os.close(root)
+    try:
+        yield f"/proc/self/fd/{fd}"
+    finally:
+        os.close(fd)
+
+
+def write_rootfs(place: str, pod: PodSetup) -> None:
     """What stage1 finds in its own root, which is its image's but for that."""
-    for directory in ("rkt/status", "rkt/env", "opt/stage2"):
-        os.makedirs(f"{rootfs}/{directory}", 0o755, exist_ok=True)
-    for app in pod.apps:
-        write_app(f"{rootfs}/opt/stage2", f"{rootfs}/rkt/env", pod, app)
-    if resolv_conf(pod):
-        _write(f"{rootfs}/etc/rkt-resolv.conf", resolv_conf(pod), 0o644)
-    if pod.hosts:
-        lines = [f"{address}\t{' '.join(names)}\n" for address, names in pod.hosts]
-        _write(f"{rootfs}/etc/rkt-hosts", "".join(lines), 0o644)
+    with inside(place, "rkt/status"), inside(place, "rkt/env") as env, inside(place, "opt/stage2") as stage2:
+        for app in pod.apps:
+            write_app(stage2, env, pod, app)
+    if resolv_conf(pod) or pod.hosts:
+        with inside(place, "etc") as etc:
+            if resolv_conf(pod):
+                _write(f"{etc}/rkt-resolv.conf", resolv_conf(pod), 0o644)
+            if pod.hosts:
+                lines = [f"{address}\t{' '.join(names)}\n" for address, names in pod.hosts]
+                _write(f"{etc}/rkt-hosts", "".join(lines), 0o644)
 
 
 def write_app(stage2: str, env: str, pod: PodSetup, app: AppSetup) -> None:
-    """:param stage2, env: the two directories of stage1's root."""
+    """:param stage2, env: the two directories of stage1's root, by descriptor."""
     os.makedirs(f"{stage2}/{app.name}/rootfs", 0o755, exist_ok=True)
     _write(f"{stage2}/{app.name}/manifest", _json(_image(pod, app)))
     found = effective_app(pod.manifest.app(app.name), ImageManifest.parse(_image(pod, app)))

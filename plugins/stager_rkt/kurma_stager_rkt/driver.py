@@ -136,10 +136,10 @@ class Stage1Stager:
                 replace_file(f"{pod.directory}/{_COMING}", b"")
             place.move(RUN)
             roots.make_stage1(place.path, tree.id, tree.path, storage)
-            rootfs = f"{place.path}/{contents.ROOTFS}"
-            contents.write_rootfs(rootfs, _at_first(pod))
-            for app in _at_first(pod).apps:
-                roots.make_app(place.path, pod, app.name, storage, f"{rootfs}/opt/stage2")
+            contents.write_rootfs(place.path, _at_first(pod))
+            with contents.inside(place.path, "opt/stage2") as stage2:
+                for app in _at_first(pod).apps:
+                    roots.make_app(place.path, pod, app.name, storage, stage2)
             with _Output(pod.directory, stdio) as fds:
                 started = entrypoints.begin(
                     self._context.start_program,

@@ -10,6 +10,7 @@ from kurma_stager_rkt.stage1 import ENTRYPOINTS, Stage1
 
 from kurma_core.errors import StagerError
 from kurma_core.testing.stagers import pod_setup
+from kurma_core.value import replace
 
 UUID = "146d7cef-fbf6-41da-a2f8-eba218597f9c"
 
@@ -128,9 +129,26 @@ def test_a_link_that_stage1_has_made(pod, tmp_path):
     env = pod.place / "stage1/rootfs/rkt/env"
     env.rmdir()
     env.symlink_to(elsewhere)
-    with pytest.raises(OSError, match="symbolic links"):
-        pod.apps.add(pod.setup, "copy")
+    pod.apps.add(pod.setup, "copy")
     assert list(elsewhere.iterdir()) == []
+    assert (pod.place / f"stage1/rootfs{elsewhere}/app").is_file()
+
+
+def test_links_that_its_image_has(pod, tmp_path):
+    """At its start neither: what is written into stage1's root is in that root."""
+    elsewhere = tmp_path / "elsewhere"
+    for name in ("stage2", "env", "status", "etc"):
+        (elsewhere / name).mkdir(parents=True)
+    rootfs = pod.place / "stage1/rootfs"
+    for path, name in (("opt/stage2", "stage2"), ("rkt/env", "env"), ("rkt/status", "status")):
+        (rootfs / path).rmdir()
+        (rootfs / path).symlink_to(elsewhere / name)
+    (rootfs / "etc").symlink_to("../../../../../elsewhere/etc")
+    setup = replace(pod.setup, hosts=(("127.0.0.1", ("here",)),))
+    contents.write_rootfs(str(pod.place), setup)
+    assert [path for path in elsewhere.rglob("*") if path.is_file()] == []
+    inside = sorted(path.name for path in rootfs.rglob("*") if path.is_file())
+    assert inside == ["app", "manifest", "rkt-hosts"]
 
 
 def test_what_is_told_of_an_app(pod):
