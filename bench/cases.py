@@ -18,6 +18,7 @@ from measuring import BenchError, alternate, descendants, median, run
 from pulling import IMAGES, MANY, Pulling, served
 from runtimes import Kurma, Podman, Runc, busybox_root, output
 from serving import Daemon
+from stage1 import OfStage1
 
 KURMA = "kurma"
 _TO_THE_SAME, _WHOLE = "runc run, to the same", "runc run, all of it"
@@ -415,6 +416,21 @@ def listing(bench: Bench) -> list[Figure]:
     ]
 
 
+def run_stage1(bench: Bench) -> list[Figure]:
+    """The whole command under a small stage1 image, with a hundred pods that have ended, and with none."""
+    count = 100
+    alone, crowded = (OfStage1(bench.work, name, bench.archive) for name in ("stage1", "stage1-crowded"))
+    bench.note(f"making {count} pods under a stage1 that have ended")
+    for _ in range(count):
+        run(crowded.run, crowded.environment)
+    sides = {
+        KURMA: lambda: run([*crowded.run, "--rm"], crowded.environment) * 1000,
+        "none ended": lambda: run([*alone.run, "--rm"], alone.environment) * 1000,
+    }
+    what = f"`run --rm` under a small stage1 image, `/bin/true`, with {count} that have ended; with none"
+    return [Figure("run-stage1", what, "ms", alternate(sides, bench.rounds), ("none ended", 1.1))]
+
+
 def help_(bench: Bench) -> list[Figure]:
     """How long the list of commands takes."""
     sides = {
@@ -476,6 +492,7 @@ CASES: Mapping[str, Callable[[Bench], list[Figure]]] = {
     "logs": logs,
     "memory": memory,
     "list": listing,
+    "run-stage1": run_stage1,
     "help": help_,
     "images": images,
 }

@@ -17,7 +17,7 @@ import time
 
 _WORK = "KURMA_BENCH_HOST"
 #: Kurma's state directories, in the work directory.
-STATES = ("kurma", "crowded")
+STATES = ("kurma", "crowded", "stage1", "stage1-crowded")
 #: Seconds for one whole run; then it is ended.
 LIMIT = 1800
 

@@ -85,6 +85,36 @@ def test_a_pod_whose_directory_is_removed_by_hand(stage1s):
     assert stage1s("rm", "kept").returncode == 0
 
 
+def test_a_start_looks_at_no_pod_that_has_ended(stage1s, tmp_path):
+    """Nor does it list those that there are: with a hundred of them, it takes no longer."""
+    stage1 = stage1s.stage1(2, SHORT, ("run",))
+    ended = []
+    for name in ("ended", "another"):
+        words = ("run", "--stager", stage1.stager, "--net", "none", "--name", name, stage1s.image)
+        assert stage1s(*words).returncode == 3
+        ended.append(stage1s.show(name)["uuid"])
+    log = tmp_path / "log"
+    strace = ["strace", "-f", "-qq", "-y", "-s", "4096", "-o", str(log), "-e", "trace=%file,getdents64"]
+    words = ("run", "--stager", stage1.stager, "--net", "none", "--name", "new", stage1s.image)
+    done = subprocess.run(
+        [*strace, *KURMA, *words],
+        env=stage1s.environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 3, done.stderr
+    lines, own = log.read_text(errors="replace").splitlines(), stage1s.show("new")["uuid"]
+    state = f"{stage1s.directory}/state/"
+    assert any(own in line for line in lines)
+    assert [line for line in lines if any(uuid in line for uuid in ended)] == []
+    listed = {line.partition("<")[2].partition(">")[0] for line in lines if "getdents64(" in line}
+    of_pods = [path for path in listed if path.startswith(state) and "/pods" in path and own not in path]
+    assert of_pods == []
+    for name in ("ended", "another", "new"):
+        assert stage1s("rm", name).returncode == 0
+
+
 def test_one_that_runs_still(stage1s):
     """It is told which process that is; once it has ended, it is removed."""
     stage1 = stage1s.stage1(2, LONG, ("run",))
