@@ -8,7 +8,7 @@ import pytest
 from tests.integration import leftovers
 
 #: Seconds that what was ended may take to go.
-_PATIENCE = 5.0
+_PATIENCE = 20.0
 
 
 def pytest_collection_modifyitems(items):

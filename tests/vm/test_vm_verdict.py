@@ -34,7 +34,12 @@ def ran(directory, *, body="pass", torn="whole", options=()):
     plugin = ["-p", "tests.vm.ran", "-p", "no:cacheprovider"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", *plugin, "-c", "/dev/null", f"{directory}/test_some.py", *options],
-        env={"KURMA_TEST_RECORD": f"{directory}/results/ran", "PYTHONDONTWRITEBYTECODE": "1"},
+        env={
+            "KURMA_TEST_RECORD": f"{directory}/results/ran",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            # Plugins that are installed are none of its business, and take a second.
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        },
         capture_output=True,
         text=True,
     )

@@ -392,7 +392,8 @@ def test_apps_that_do_not_run(kurma: Any, attached: Any, tmp_path: Path) -> None
     file.write_text(json.dumps({"apps": apps, "networks": ["none"]}))
     process = kurma.popen("run", "--name", "four", "--pod", str(file))
     until(lambda: "up" in kurma("logs", "four", "open").stdout, "up")
-    assert kurma.out("logs", "four", "tty") == "/dev/pts/0\n"
+    until(lambda: kurma.out("logs", "four", "tty") == "/dev/pts/0\n", "the terminal's name")
+    until(lambda: json.loads(kurma.out("app", "list", "four", "--format", "json"))[2]["exited"], "its end")
     done = kurma("attach", "four", "over")
     assert (done.returncode, done.stderr) == (125, "kurma: app over has ended\n")
 

