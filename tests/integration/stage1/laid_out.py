@@ -30,17 +30,17 @@ class BareHost:
         busybox_root(str(self.root))
         for name in ("proc", "sys", "dev", "run", "pods/run", "srv"):
             (self.root / name).mkdir(parents=True, exist_ok=True)
-        self._image = directory / "image"
+        self.image = directory / "image"
         with tarfile.open(image) as archive:
-            archive.extractall(self._image)
-        self.manifest = json.loads((self._image / "manifest").read_text())
+            archive.extractall(self.image)
+        self.manifest = json.loads((self.image / "manifest").read_text())
         self.entrypoints = {
             each["name"].removeprefix(PREFIX): each["value"] for each in self.manifest["annotations"]
         }
 
     def pod(self, *apps: dict[str, Any], **more: Any) -> LaidOut:
         """:param apps: of the pod manifest; ``image`` of one is its image's manifest's ``app``."""
-        return LaidOut(self, self._image / "rootfs", apps, more)
+        return LaidOut(self, self.image / "rootfs", apps, more)
 
     def enter(self) -> None:
         """In a child: this root is all that there is of the host."""
@@ -82,13 +82,18 @@ class LaidOut:
         self._lock = os.open(self.place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
 
+    def take_lock(self) -> int:
+        """The locked descriptor, which is the caller's to close."""
+        fd, self._lock = self._lock, -1
+        return fd
+
     def begin(self, entrypoint: str, *words: str, **how: Any) -> subprocess.Popen[bytes]:
         """Executes an entrypoint, relative to stage1's root, from the pod's directory."""
         path = f"{self.inside}/stage1/rootfs{self.host.entrypoints[entrypoint]}"
         environment: dict[str, str] = {}
         lock = -1
-        if entrypoint == "run":
-            lock, self._lock = self._lock, -1
+        if entrypoint == "run" and self._lock >= 0:
+            lock = self.take_lock()
             environment["RKT_LOCK_FD"] = str(LOCK)
 
         def prepare() -> None:

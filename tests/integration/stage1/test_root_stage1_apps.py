@@ -126,10 +126,12 @@ def test_what_that_is(observed):
     assert found["one.first"] == "kurma-init\n"
 
 
-def test_it_is_entered_and_stopped(stage1s, small):
-    """By the small one's own entrypoints, in the app's root; its volume is unmounted with it."""
+@pytest.mark.parametrize("which", ["small", "own"])
+def test_it_is_entered_and_stopped(stage1s, which, request):
+    """By the image's own entrypoints, in the app's root; its volume is unmounted with it."""
+    stager = request.getfixturevalue(which)
     words = ("--net", "host", "--name", "long", "--exec", "/bin/sleep", stage1s.image, "--", "1000")
-    command = stage1s.popen("run", "--stager", small, *words)
+    command = stage1s.popen("run", "--stager", stager, *words)
     try:
         until(lambda: "running" in stage1s("list").stdout or command.poll() is not None)
         assert command.poll() is None, command.communicate()
@@ -138,5 +140,6 @@ def test_it_is_entered_and_stopped(stage1s, small):
         assert command.wait(20) == 143
         assert stage1s("rm", "long").stderr == ""
     finally:
+        stage1s("stop", "--force", "long")  # what a stage1 runs outlives a command that is killed
         command.kill()
         command.communicate()

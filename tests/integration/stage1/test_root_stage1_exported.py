@@ -1,14 +1,24 @@
 """The default stager as a stage1 image, driven by nothing but what the implementor's guide says (Z9)."""
 
+import contextlib
+import os
+import pty
+import signal
+import subprocess
+from pathlib import Path
+
 import pytest
 
+from kurma_core.linux import mounts
+from tests.integration.pods.support import alive, until
 from tests.integration.stage1.laid_out import BareHost
 
 pytestmark = pytest.mark.root
 
 
 def shell(name, script, **more):
-    return {"name": name, "app": {"exec": ["/bin/sh", "-c", script], "user": "0", "group": "0", **more}}
+    of_app = {"exec": ["/bin/sh", "-c", script], "user": "0", "group": "0", **more}
+    return {"name": name, "app": of_app}
 
 
 @pytest.fixture(scope="module")
@@ -16,7 +26,379 @@ def host(tmp_path_factory, exported):
     return BareHost(tmp_path_factory.mktemp("bare"), exported)
 
 
-def test_an_app_runs_and_its_code_is_kept(host):
-    pod = host.pod(shell("web", "echo out; echo err >&2; exit 7"))
-    assert pod.run("--net=host") == (7, "out\n", "err\n")
-    assert pod.statuses == {"web": 7}
+@contextlib.contextmanager
+def running(pod, *words, **how):
+    """The ``run`` entrypoint, until its pod runs; killed at the end, if it is still there."""
+    process = pod.begin("run", *words, pod.uuid, **how)
+    try:
+        until(lambda: pod.pid() or process.poll() is not None, "the pod's pid file")
+        assert process.poll() is None, process.communicate()
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def cgroups(pod):
+    walk = os.walk("/sys/fs/cgroup")  # others' come and go meanwhile
+    return [directory for directory, _, _ in walk if directory.endswith(f"/rkt-{pod.uuid}")]
+
+
+def processes(pod):
+    """All that are in the pod's cgroups, of the machine's numbers."""
+    found = set()
+    for directory in cgroups(pod):
+        for file in Path(directory).rglob("cgroup.procs"):
+            found.update(map(int, file.read_text().split()))
+    return found
+
+
+def children(pid):
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def stat(pid):
+    return dict(
+        line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":\t" in line
+    )
+
+
+def test_the_manifest(host):
+    annotations = {each["name"]: each["value"] for each in host.manifest["annotations"]}
+    assert annotations == {
+        "coreos.com/rkt/stage1/run": "/stage1/run",
+        "coreos.com/rkt/stage1/enter": "/stage1/enter",
+        "coreos.com/rkt/stage1/gc": "/stage1/gc",
+        "coreos.com/rkt/stage1/stop": "/stage1/stop",
+        "coreos.com/rkt/stage1/interface-version": "2",
+    }
+    pod = host.pod(shell("web", "true"))
+    # "developers SHOULD NOT create or use these paths in the image's filesystem"
+    image = host.image / "rootfs"
+    assert not (image / "opt/stage2").exists()
+    assert not (image / "rkt").exists()
+    assert pod.rootfs.is_dir()
+
+
+def test_there_is_no_python_there(host):
+    """The bare host is as bare as it says."""
+    pod = host.pod(shell("web", "true"))
+    code, out, _ = pod.call("gc", pod.uuid)
+    assert (code, out) == (0, "")
+    found = subprocess.run(
+        ["/bin/sh", "-c", "ls / /usr /bin/python3 /work 2>&1; command -v python3 kurma"],
+        preexec_fn=host.enter,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={},
+    )
+    assert "ls: /usr: No such file" in found.stdout
+    assert "ls: /bin/python3: No such file" in found.stdout
+    assert found.returncode == 127
+
+
+def test_its_life(host):
+    """pid and ppid, the lock, the walls, enter, stop, the exit code, gc; and what is left: nothing."""
+    before = {each.target for each in mounts.mountinfo()}
+    trap = "trap 'echo bye; exit 9' TERM; while :; do sleep 0.05; done"
+    pod = host.pod(shell("web", trap, user="1000", group="100"), shell("db", "exec sleep 1000"))
+    with running(pod, "--net=host") as process:
+        first, parent = pod.pid(), pod.pid("ppid")
+        assert children(parent) == [first]
+        assert stat(first)["NSpid"].split()[-1] == "1"
+        assert stat(first)["Name"] == "kurma-init"
+        assert pod.held()
+        assert {each.target for each in mounts.mountinfo()} == before
+        assert pod.statuses == {}
+        enter = ("enter", f"--pid={first}", "--appname=web", "--")
+        seen = "id -u; id -g; ls /; cat /proc/1/comm; echo $AC_APP_NAME; hostname; exit 4"
+        code, out, err = pod.call(*enter, "/bin/sh", "-c", seen)
+        names = ["bin", "data", "dev", "etc", "proc", "root", "sys", "tmp"]
+        expected = ["1000", "100", *names, "kurma-init", "web", f"rkt-{pod.uuid}"]
+        assert (code, out.split(), err) == (4, expected, "")
+        assert pod.call(*enter, "/bin/none")[0] == 127
+        code, _, err = pod.call("enter", f"--pid={first}", "--appname=none", "--", "/bin/true")
+        assert code == 2
+        assert "no app 'none'" in err
+        code, _, err = pod.call("enter", "--pid=1", "--appname=web", "--", "/bin/true")
+        assert (code, err) == (125, f"stage1: --pid=1: the pod's first process is {first}\n")
+        code, _, err = pod.call("gc", pod.uuid)
+        assert (code, err) == (125, f"stage1: the pod runs: process {process.pid}\n")
+        ours = processes(pod)
+        assert len(ours) >= 2
+        assert pod.call("stop", pod.uuid) == (0, "", "")
+        out, _ = process.communicate(timeout=30)
+        # The first of those that are not 0, in the manifest's order.
+        assert (process.returncode, out) == (9, b"bye\n")
+    assert pod.statuses == {"web": 9, "db": 143}
+    assert not pod.held()
+    assert not [pid for pid in (*ours, first, parent) if alive(pid)]
+    assert pod.call("stop", pod.uuid)[0] == 0
+    assert pod.call("enter", f"--pid={first}", "--appname=web", "--", "/bin/true")[0] == 125
+    assert cgroups(pod)
+    assert pod.call("gc", pod.uuid) == (0, "", "")
+    assert pod.call("gc", "--debug", pod.uuid)[0] == 0
+    assert not cgroups(pod)
+    assert {each.target for each in mounts.mountinfo()} == before
+
+
+@pytest.mark.parametrize("how", ["force", "kill"])
+def test_its_end_by_force(host, how):
+    """Also of the entrypoint alone: PID 1 goes with it, and all that is the pod's."""
+    pod = host.pod(shell("web", "trap '' TERM; sleep 1000 & wait; sleep 1000"))
+    with running(pod, "--net=none") as process:
+        ours = {pod.pid(), pod.pid("ppid"), *processes(pod)}
+        if how == "force":
+            assert pod.call("stop", "--force", pod.uuid) == (0, "", "")
+        else:
+            process.kill()
+        process.communicate(timeout=30)
+        assert process.returncode == -signal.SIGKILL
+        until(lambda: not [pid for pid in ours if alive(pid)])
+    assert pod.statuses == {}
+    assert not pod.held()
+    assert pod.call("gc", pod.uuid) == (0, "", "")
+    assert not cgroups(pod)
+
+
+def test_killed_while_it_starts(host):
+    """At any moment: gc leaves nothing."""
+    for delay in (0.02, 0.05, 0.08, 0.12):
+        pod = host.pod(shell("web", "exec sleep 1000"))
+        process = pod.begin("run", "--net=host", pod.uuid)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(delay)
+        process.kill()
+        process.communicate(timeout=30)
+        until(lambda pod=pod: not processes(pod))
+        assert not pod.held()
+        assert pod.call("gc", pod.uuid) == (0, "", "")
+        assert not cgroups(pod)
+
+
+LOOK = """echo "$(id -u) $(id -g) $(pwd) $A|$B|$C|$D"
+cat /etc/resolv.conf; cat /etc/hosts; hostname; cat /etc/hostname
+cat /fixed/file; touch /fixed/new || echo read-only; echo written > /data/file; ls -ld /empty; touch /nowhere
+ls /sys/class/net; cat /proc/self/limits > /dev/null && echo end"""
+
+
+def test_what_an_app_has(host):
+    (host.root / "srv/data").mkdir()
+    (host.root / "srv/fixed").mkdir()
+    (host.root / "srv/fixed/file").write_text("from the host\n")
+    points = [{"name": name, "path": f"/{name}"} for name in ("data", "fixed", "empty")]
+    given = [{"name": "A", "value": "of\nB=two lines"}, {"name": "C", "value": "of the manifest"}]
+    app = shell("web", LOOK, user="alice", group="users", environment=given, mountPoints=points)
+    app["app"]["workingDirectory"] = "/tmp"
+    volumes = [
+        {"name": "data", "kind": "host", "source": "/srv/data"},
+        {"name": "fixed", "kind": "host", "source": "/srv/fixed", "readOnly": True},
+        {"name": "empty", "kind": "empty", "mode": "0750", "uid": 1000, "gid": 7},
+    ]
+    os.chmod(host.root / "srv/data", 0o777)
+    pod = host.pod({**app, "readOnlyRootFS": True}, volumes=volumes)
+    (pod.rootfs / "rkt/env/web").write_text("A=of\nB=two lines\nC=of stage0\nD=d=e\n")
+    (pod.rootfs / "etc/rkt-resolv.conf").write_text("# comment\nnameserver 192.0.2.1\nsearch example.com\n")
+    (pod.rootfs / "etc/rkt-hosts").write_text("127.0.0.1 localhost\n192.0.2.7 other more\n")
+    code, out, err = pod.run("--net=none", "--hostname=named")
+    lines = out.splitlines()
+    assert lines[:2] == ["1000 100 /tmp of", "B=two lines||of stage0|d=e"]
+    assert lines[2:4] == ["nameserver 192.0.2.1", "search example.com"]
+    assert [line.split() for line in lines[4:6]] == [["127.0.0.1", "localhost"], ["192.0.2.7", "other", "more"]]
+    assert lines[6:10] == ["named", "named", "from the host", "read-only"]
+    assert lines[10].split()[:4:3] == ["drwxr-x---", "7"]
+    assert lines[11:] == ["lo", "end"]
+    assert code == 0
+    assert "/nowhere: Read-only file system" in err
+    assert (host.root / "srv/data/file").read_text() == "written\n"
+    assert not (host.root / "srv/fixed/new").exists()
+
+
+def test_handlers_and_what_an_app_writes(host):
+    """H4; and the app's root is the one that stage0 has laid out: others look there."""
+    handlers = [
+        {"name": "pre-start", "exec": ["/bin/sh", "-c", "echo before > /tmp/before"]},
+        {"name": "post-stop", "exec": ["/bin/sh", "-c", "echo after > /tmp/after"]},
+    ]
+    image = {"exec": ["/bin/sh", "-c", "cat /tmp/before; kill -9 $$"], "user": "0", "group": "0"}
+    pod = host.pod({"name": "web", "image": {**image, "eventHandlers": handlers}})
+    assert pod.run() == (137, "before\n", "")
+    assert pod.statuses == {"web": 137}
+    tmp = pod.rootfs / "opt/stage2/web/rootfs/tmp"
+    assert sorted(each.name for each in tmp.iterdir()) == ["after", "before"]
+
+
+def isolator(name, value):
+    return {"name": name, "value": value}
+
+
+def test_isolators(host):
+    look = "grep -e CapBnd -e NoNewPrivs /proc/self/status; cat /proc/self/oom_score_adj; sleep 1000"
+    isolators = [
+        isolator("os/linux/capabilities-retain-set", {"set": ["CAP_KILL"]}),
+        isolator("os/linux/no-new-privileges", True),
+        isolator("os/linux/oom-score-adj", 123),
+        isolator("resource/memory", {"limit": "64Mi"}),
+        isolator("resource/cpu", {"limit": "500m"}),
+        isolator("resource/unheard-of", {"limit": "1"}),
+    ]
+    pod = host.pod(shell("web", look, isolators=isolators))
+    with running(pod, "--net=host") as process:
+        said = [process.stdout.readline() for _ in range(3)]
+        assert said == [b"CapBnd:\t0000000000000020\n", b"NoNewPrivs:\t1\n", b"123\n"]
+        files = {"memory.limit_in_bytes": "67108864", "memory.max": "67108864"}
+        files |= {"cpu.cfs_quota_us": "50000", "cpu.max": "50000 100000"}
+        found = {}
+        for directory in cgroups(pod):
+            for file in files:
+                with contextlib.suppress(FileNotFoundError):
+                    found[file] = Path(directory, "app-web", file).read_text().strip()
+        assert len(found) == 2
+        assert found == {file: files[file] for file in found}
+        pod.call("stop", pod.uuid)
+        _, err = process.communicate(timeout=30)
+        assert err == b"stage1: app web: isolator resource/unheard-of is not known to this stage1, and ignored\n"
+    assert pod.call("gc", pod.uuid)[0] == 0
+
+
+def test_user_namespace(host):
+    """--private-users: stage0 has shifted the files' owners; the pod's namespaces are the user namespace's."""
+    first, count = 200_000, 65536
+    look = "id -u; cat /proc/self/uid_map; echo x > /root/file; ls -ln /root/file; sleep 1000"
+    pod = host.pod(shell("web", look))
+    root = pod.rootfs / "opt/stage2/web/rootfs"
+    for directory, names, files in os.walk(root):
+        for name in (".", *names, *files):
+            os.chown(os.path.join(directory, name), first, first, follow_symlinks=False)
+    with running(pod, f"--private-users={first}:{count}", "--net=none") as process:
+        lines = [process.stdout.readline().split() for _ in range(3)]
+        assert lines[:2] == [[b"0"], [b"0", str(first).encode(), str(count).encode()]]
+        assert lines[2][2:4] == [b"0", b"0"]
+        status = (root / "root/file").stat()
+        assert (status.st_uid, status.st_gid) == (first, first)
+        assert stat(pod.pid())["Uid"].split()[0] == str(first)
+        assert children(pod.pid("ppid")) == [pod.pid()]
+        enter = ("enter", f"--pid={pod.pid()}", "--appname=web", "--")
+        assert pod.call(*enter, "/bin/sh", "-c", "ping -c 1 127.0.0.1 > /dev/null && id -u") == (0, "0\n", "")
+        assert pod.call("stop", "--force", pod.uuid)[0] == 0
+    assert pod.call("gc", pod.uuid)[0] == 0
+
+
+def test_input(host):
+    """--interactive, from a pipe."""
+    pod = host.pod(shell("web", "cat; echo end"))
+    process = pod.begin("run", "--interactive", "--net=host", pod.uuid, stdin=subprocess.PIPE)
+    out, _ = process.communicate(b"typed\n", timeout=30)
+    assert (process.returncode, out) == (0, b"typed\nend\n")
+    pod = host.pod(shell("web", "cat; echo end"))
+    process = pod.begin("run", "--net=host", pod.uuid, stdin=subprocess.PIPE)
+    out, _ = process.communicate(b"typed\n", timeout=30)
+    assert (process.returncode, out) == (0, b"end\n")
+
+
+def test_terminal(host):
+    """--interactive, from a terminal: the app has one of its own, and the caller's is as it was afterwards."""
+    import termios
+
+    pod = host.pod(shell("web", "stty size; tty; read x; echo got $x; exit 6"))
+    master, slave = pty.openpty()
+    termios.tcsetwinsize(slave, (33, 77))
+    before = termios.tcgetattr(slave)
+
+    process = pod.begin(
+        "run",
+        "--interactive",
+        "--net=host",
+        pod.uuid,
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        start_new_session=True,
+    )
+    try:
+        said = b""
+        while b"/dev/" not in said:
+            said += os.read(master, 1024)
+        assert b"33 77\r\n" in said
+        until(lambda: termios.tcgetattr(slave)[3] & termios.ICANON == 0, "the caller's terminal to be raw")
+        os.write(master, b"this\r")
+        while b"got this" not in said:
+            said += os.read(master, 1024)
+        assert process.wait(30) == 6
+        assert termios.tcgetattr(slave) == before
+    finally:
+        process.kill()
+        process.wait()
+        os.close(master)
+        os.close(slave)
+
+
+def test_much_output(host):
+    """At its reader's pace, to the last byte; and a reader who has gone harms no app."""
+    size = 3_000_000
+    pod = host.pod(shell("web", f"head -c {size} /dev/zero; echo end >&2; exit 3"))
+    process = pod.begin("run", "--net=host", pod.uuid)
+    until(pod.pid)
+    assert pod.statuses == {}  # it is held up by us
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, len(out), err) == (3, size, b"end\n")
+    pod = host.pod(shell("web", f"head -c {size} /dev/zero; exit 3"))
+    process = pod.begin("run", "--net=host", pod.uuid)
+    process.stdout.close()
+    process.stdout = None
+    process.communicate(timeout=60)
+    assert process.returncode == 3
+
+
+def mounted(*points):
+    return [{"name": name, "path": f"/{name}"} for name in points]
+
+
+@pytest.mark.parametrize(
+    ("words", "apps", "said"),
+    [
+        (["--net=default"], [shell("a", "")], "--net=default: this stage1 brings no network plugins"),
+        (["--net"], [shell("a", "")], "--net=default: "),
+        (["--mutable"], [shell("a", "")], "unknown argument '--mutable'"),
+        (["--private-users=1"], [shell("a", "")], "expected SHIFT:COUNT"),
+        (["--interactive"], [shell("a", ""), shell("b", "")], "only in a pod of one app"),
+        ([], [shell("a", "", mountPoints=mounted("v"))], "app a: there is no volume v for its mount point /v"),
+        (
+            [],
+            [shell("a", "", isolators=[isolator("os/linux/seccomp-remove-set", {"set": []})])],
+            "cannot keep to it",
+        ),
+        ([], [shell("a", "", isolators=[isolator("resource/memory", {"limit": "many"})])], "not understood"),
+        ([], [], "no apps"),
+    ],
+)
+def test_what_it_cannot_do_is_told_in_a_line(host, words, apps, said):
+    pod = host.pod(*apps)
+    code, out, err = pod.run(*words)
+    assert (code, out) == (125, "")
+    assert err.startswith("stage1: ")
+    assert err.count("\n") == 1
+    assert said in err
+    assert not cgroups(pod)
+    assert pod.pid() == 0
+
+
+def test_what_is_wrong_on_the_way(host):
+    """A start that fails when much of it is done; a caller that is not stage0."""
+    pod = host.pod(
+        shell("a", "", mountPoints=mounted("v")), volumes=[{"name": "v", "kind": "host", "source": "/no"}]
+    )
+    assert pod.run() == (125, "", "stage1: volume v: /no: no such file or directory\n")
+    assert not cgroups(pod)
+    pod = host.pod(shell("a", "", user="nobody-here"))
+    code, _, err = pod.run("--net=host")
+    assert (code, pod.pid()) == (125, 0)
+    assert "nobody-here" in err
+    assert err.count("\n") == 1
+    assert pod.call("gc", pod.uuid) == (0, "", "")
+    pod = host.pod(shell("a", ""))
+    os.close(pod.take_lock())
+    code, _, err = pod.call("run", pod.uuid, env={"RKT_LOCK_FD": "0"})
+    assert (code, err.count("\n")) == (125, 1)
+    assert "RKT_LOCK_FD=0: not of the pod's directory" in err

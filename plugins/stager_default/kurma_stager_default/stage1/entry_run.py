@@ -17,10 +17,6 @@ from kurma_stager_default.stage1.arguments import NONE, RunArguments
 from kurma_stager_default.stage1.document import Document, metadata_url
 from kurma_stager_default.stage1.place import FAILED, Place, Record, Stage1Error, say, told
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from kurma_core.linux.cgroups import CgroupTree
-
 #: The descriptor of the pod's directory, as the supervisor has it.
 LOCK = 3
 #: What the supervisor is executed by, in stage1's own root.
@@ -60,15 +56,16 @@ def _take_lock(place: Place) -> None:
 
 def _run(place: Place, wanted: RunArguments) -> None:
     notes: list[str] = []
-    tree = groups.make(f"rkt-{wanted.uuid or place.uuid}")
+    tree = groups.planned(f"rkt-{wanted.uuid or place.uuid}")
+    # First of all: from here on, gc knows what to look for, whenever this process ends.
+    Record(process.ProcessIdentity.current(), tree).write(place)
     try:
-        document = Document(place, wanted, tree.layout, notes.append)
+        tree.create()
+        document = Document(place, wanted, groups.within(tree), notes.append)
         url = metadata_url(wanted, notes.append)
         for text in notes:
             say(text)
-        record = Record(process.ProcessIdentity.current(), tree)
         os.makedirs(f"{place.rootfs}/rkt/status", exist_ok=True)
-        record.write(place)
         userns = -1 if wanted.users is None else _user_namespace(wanted.users)
         namespaces.unshare(namespaces.CLONE_NEWNS)
         if wanted.network == NONE:
@@ -77,24 +74,10 @@ def _run(place: Place, wanted: RunArguments) -> None:
         manifest = smalljson.encode(document.value).encode()
         root.enter(place, document, manifest, tree, userns)
     except BaseException:
-        _undo(tree)
+        tree.remove()  # nobody is in it yet
         raise
     environment = {"HOSTNAME": document.hostname, **({"AC_METADATA_URL": url} if url else {})}
     os.execve(_PROGRAM[0], [*_PROGRAM, *(["--debug"] if wanted.debug else [])], environment)  # noqa: S606
-
-
-def _undo(tree: CgroupTree) -> None:
-    """Nothing of the pod's runs; we may be in it ourselves."""
-    for directory in tree.directories():
-        try:
-            with open(f"{os.path.dirname(directory)}/cgroup.procs", "w") as file:
-                file.write("0")
-        except OSError:
-            return  # a version 2 cgroup that has controllers for its children: gc removes what is below
-    try:
-        tree.remove()
-    except OSError:
-        return  # as above
 
 
 def _user_namespace(users: tuple[int, int]) -> int:

@@ -1,48 +1,48 @@
-"""The pod's cgroup: below that which stage1 was started in, on each hierarchy of the host."""
+"""The pod's cgroup: at the one that stage1 was started in, on each hierarchy of the host."""
 
 from __future__ import annotations
 
 import os
 
-from kurma_core.linux.cgroup_layout import Hierarchy, Layout, controllers
+from kurma_core.linux.cgroup_layout import Hierarchy, Layout
 from kurma_core.linux.cgroups import CgroupTree
 
-_OWN = "stager"
 
+def planned(name: str) -> CgroupTree:
+    """Of that name, not made yet.
 
-def make(name: str) -> CgroupTree:
-    """Made, of that name, with this process in it where it would be in the way: a cgroup of version 2 has
-    controllers for its children only while no process is in itself.
+    It is a child of ours; on version 2 rather beside ours, where controllers are switched on: a cgroup that has
+    processes, as ours, gives none to its children.
     """
-    layout = Layout([_ours(hierarchy) for hierarchy in Layout.detect().hierarchies])
-    tree = CgroupTree(name, layout)
-    tree.create()
-    v2 = [one for one in layout.hierarchies if one.version == 2 and controllers(one.directory)]
-    if v2:
-        own = CgroupTree(f"{name}/{_OWN}", Layout(v2))
-        own.create()
-        own.add(os.getpid())
-        tree.create()  # what could not be switched on while we were there
-    return tree
-
-
-def _ours(hierarchy: Hierarchy) -> Hierarchy:
-    """As if the cgroup that this process is in were all that there is."""
-    wanted = set(hierarchy.controllers) if hierarchy.version == 1 else {""}
     with open("/proc/self/cgroup") as file:
-        for line in file:
-            _, names, path = line.rstrip("\n").split(":", 2)
-            if wanted & set(names.split(",")):
-                return _at(hierarchy, path)
-    return hierarchy
+        ours = [line.rstrip("\n").split(":", 2) for line in file]
+    return CgroupTree(name, Layout([_at(hierarchy, ours) for hierarchy in Layout.detect().hierarchies]))
 
 
-def _at(hierarchy: Hierarchy, path: str) -> Hierarchy:
-    directory = hierarchy.directory + (path if path != "/" else "")
-    # In a cgroup namespace, or a container, paths may be of somewhere else.
-    return Hierarchy(
-        hierarchy.version,
-        hierarchy.controllers,
-        directory if os.path.isdir(directory) else hierarchy.directory,
-        hierarchy.place,
-    )
+def within(tree: CgroupTree) -> Layout:
+    """As if that cgroup, which is made, were the root: so one sees which controllers it can be held by."""
+    return Layout([_moved(one, f"{one.directory}/{tree.name}") for one in tree.layout.hierarchies])
+
+
+def _at(hierarchy: Hierarchy, ours: list[list[str]]) -> Hierarchy:
+    wanted = set(hierarchy.controllers) if hierarchy.version == 1 else {""}
+    path = next((path for _, names, path in ours if wanted & set(names.split(","))), "/")
+    directory = hierarchy.directory + path.rstrip("/")
+    if not os.path.isdir(directory):  # what is mounted is of another cgroup namespace than ours
+        directory = hierarchy.directory
+    parent = os.path.dirname(directory)
+    if hierarchy.version == 2 and directory != hierarchy.directory and _gives(parent):
+        directory = parent
+    return _moved(hierarchy, directory)
+
+
+def _gives(directory: str) -> bool:
+    try:
+        with open(f"{directory}/cgroup.subtree_control") as file:
+            return bool(file.read().split())
+    except OSError:
+        return False
+
+
+def _moved(hierarchy: Hierarchy, directory: str) -> Hierarchy:
+    return Hierarchy(hierarchy.version, hierarchy.controllers, directory, hierarchy.place)

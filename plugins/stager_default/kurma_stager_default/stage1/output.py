@@ -20,7 +20,7 @@ _FULL = 1 << 18
 class Output:
     """One of the two.
 
-    :attr:`waiting` are called once there is room again.
+    :attr:`waiting` are called once there is room again. :attr:`held`: nothing is written just yet.
     """
 
     def __init__(self, loop: Loop, fd: int) -> None:
@@ -29,6 +29,7 @@ class Output:
         os.set_inheritable(self._fd, False)
         self._rest = bytearray()
         self._gone = False
+        self.held = False
         self.waiting: list[Callable[[], None]] = []
 
     @property
@@ -43,6 +44,13 @@ class Output:
         """Whoever is not there to read it any more misses it."""
         if not self._gone:
             self._rest += data
+            if not self.held:
+                self._write()
+
+    def release(self) -> None:
+        """What was held back, and all that comes."""
+        if self.held:
+            self.held = False
             self._write()
 
     def _writable(self, _fd: int, _events: int) -> None:

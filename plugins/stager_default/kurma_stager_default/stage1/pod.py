@@ -29,6 +29,8 @@ _FAILED = 125
 _STATUS = "/rkt/status"
 #: Seconds for which what apps have written waits for its reader, once the pod is to stop.
 _PATIENCE = 2.0
+#: Seconds between two looks at a terminal.
+_TURN = 0.01
 
 
 class _Lifecycle(Lifecycle):
@@ -58,6 +60,8 @@ class Stage1Supervisor(supervisor.Supervisor):
     def run(self) -> int:
         self._outputs = (Output(self.loop, 1), Output(self.loop, 2))
         self._told: set[str] = set()
+        for output in self._outputs:
+            output.held = self.typist is not None
         self.pod.shown = lambda stream, data: self.output(stream).put(data)
         code = super().run()
         self._write_out()
@@ -77,6 +81,11 @@ class Stage1Supervisor(supervisor.Supervisor):
             if self.typist is not None:
                 self.typist.begin(self)
 
+    def release_output(self) -> None:
+        """The caller's terminal shows what an app writes as the app's own has made it."""
+        for output in self._outputs:
+            output.release()
+
     def _write_status(self) -> None:
         super()._write_status()
         for run in self.runs:
@@ -88,6 +97,7 @@ class Stage1Supervisor(supervisor.Supervisor):
     def _write_out(self) -> None:
         """What is left; a reader that stands still holds up a pod that is to stop for a moment only."""
         until = time.monotonic() + _PATIENCE
+        self.release_output()
         while not all(output.empty for output in self._outputs):
             if self.stopping and time.monotonic() > until:
                 return
@@ -122,14 +132,29 @@ class Typist:
                 os._exit(_FAILED)
         os.close(go)
         self._pidfd = process.pidfd_open(self.pid)
+        self._terminal = os.dup(0)  # which the supervisor does without
+        self._until = 0.0
 
     def begin(self, serving: Stage1Supervisor) -> None:
         """The app's terminal is there. That its person's has gone is the pod's end."""
         os.write(self._go, b"g")
         serving.loop.watch(self._pidfd, lambda fd, _: self._left(serving, fd), select.POLLIN)
+        self._until = time.monotonic() + _PATIENCE
+        self._look(serving)
+
+    def _look(self, serving: Stage1Supervisor) -> None:
+        """Whether the terminal is in raw mode by now: what is written to it before is written otherwise."""
+        import termios
+
+        now = time.monotonic()
+        if termios.tcgetattr(self._terminal)[1] & termios.OPOST and now < self._until:
+            serving.loop.at(self, now + _TURN, lambda: self._look(serving))
+        else:
+            serving.release_output()
 
     def _left(self, serving: Stage1Supervisor, fd: int) -> None:
         serving.loop.unwatch(fd)
+        serving.release_output()
         serving.stop()
 
     def end(self) -> None:
