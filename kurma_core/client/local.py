@@ -567,10 +567,16 @@ class LocalClient(ImageCalls, TrustCalls):
         """
         import tempfile
 
-        with tempfile.TemporaryDirectory(prefix="kurma-export-") as directory:
+        from kurma_core.image_store.store import guard
+
+        name = name or self.config.stager
+        with (
+            guard(f"cannot export stager {name}"),
+            tempfile.TemporaryDirectory(prefix="kurma-export-") as directory,
+        ):
             rootfs = f"{directory}/rootfs"
             os.mkdir(rootfs)
-            manifest = self._services.stagers.export(name or self.config.stager, format, rootfs)
+            manifest = self._services.stagers.export(name, format, rootfs)
             return self.images.files.build(rootfs, manifest, path)
 
     def stager_check(self, reference: str, tell: Callable[[Line], None]) -> Sequence[Line]:

@@ -1,0 +1,47 @@
+"""``kurma stager export``: a stager as an image for others, in process, whoever asks."""
+
+import pytest
+
+from kurma_core.client import Settings, connect
+from kurma_core.errors import HostError, StagerError, StagerNotFoundError
+
+
+@pytest.fixture
+def client(tmp_path):
+    (tmp_path / "kurma.yml").write_text(
+        f"state_dir: {tmp_path}/state\nrun_dir: {tmp_path}/run\nstagers:\n  mine: {{image: /srv/mine.aci}}\n"
+    )
+    with connect(Settings(config_file=str(tmp_path / "kurma.yml"))) as client:
+        yield client
+
+
+def test_it_is_an_archive(client, tmp_path):
+    """Of the configured stager; its ID is told, and nothing comes into the store."""
+    found = client.stager_export(str(tmp_path / "stage1.aci"), format="stage1")
+    facts = client.images.files.inspect(str(tmp_path / "stage1.aci"))
+    assert facts.id == found
+    assert facts.contents.manifest.annotation("coreos.com/rkt/stage1/interface-version") == "2"
+    assert facts.contents.manifest.annotation("coreos.com/rkt/stage1/run") == "/stage1/run"
+    assert not (tmp_path / "state/images").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "format", "error", "said"),
+    [
+        (None, "odd", StagerError, "stager default cannot be exported as odd"),
+        ("rkt", "stage1", StagerError, "stager rkt cannot be exported as stage1"),
+        ("mine", "stage1", StagerError, "stager mine cannot be exported as stage1"),
+        ("rkt:/srv/x.aci", "stage1", StagerError, "cannot be exported as stage1"),
+        ("none", "stage1", StagerNotFoundError, "no stager none"),
+    ],
+)
+def test_what_cannot_be_exported(client, tmp_path, name, format, error, said):
+    with pytest.raises(error, match=said) as caught:
+        client.stager_export(str(tmp_path / "out.aci"), format=format, name=name)
+    assert caught.value.hint
+    assert not (tmp_path / "out.aci").exists()
+
+
+def test_a_place_that_cannot_be_written_to(client, tmp_path):
+    with pytest.raises(HostError):
+        client.stager_export(str(tmp_path / "none/out.aci"), format="stage1")
