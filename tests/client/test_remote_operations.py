@@ -34,6 +34,7 @@ STAYS = {
     "probe": "for the daemon's own client",
     "successor": "for the daemon's own client",
     "services": "for the daemon's own client",
+    "stager_export": "of this installation's plugins, into a file of the caller's",
     "registry": "this installation's plugins",
     "config": "of what is done in process",
     "images": "of what is done in process",
