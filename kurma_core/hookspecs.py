@@ -471,7 +471,8 @@ class VolumeSetup:
 
 @frozen
 class UserNamespace:
-    """A pod's user namespace: where it is pinned on the host, and which of the host's ids it has (H9)."""
+    """A pod's user namespace: where it is pinned on the host, and which of the host's ids it has (H9). Of a driver
+    with ``joins_networks``, its stager makes it, and there is no ``path``."""
 
     path: str
     ids: IdRange
@@ -585,7 +586,7 @@ class Stager(Protocol):
     any other, pods with a user namespace are refused.
 
     A driver whose stagers join their pods to networks themselves says so by an attribute ``joins_networks`` that
-    is true: the core makes no network namespace then, and hands :attr:`PodSetup.attachments` on.
+    is true: the core makes no network and no user namespace then, and hands :attr:`PodSetup.attachments` on.
 
     A driver whose stagers end with the exit code of their pods, whatever it is, says so by an attribute
     ``ends_with_exit_code`` that is true. With any other, a status that is not 0 is the stager's own failure.

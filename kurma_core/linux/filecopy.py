@@ -14,6 +14,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from kurma_core.linux.owners import Shift
+
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _THIS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _FICLONE = 0x40049409
@@ -33,12 +35,14 @@ def go_on() -> None:
 class Copies:
     """Copies into one tree. Names that share a file in a source share one in the tree as well."""
 
-    __slots__ = ("check", "clone", "made", "splice", "top")
+    __slots__ = ("check", "clone", "made", "shift", "splice", "top")
 
-    def __init__(self, top: int, check: Callable[[], object] = go_on) -> None:
+    def __init__(self, top: int, check: Callable[[], object] = go_on, shift: Shift | None = None) -> None:
         """:param top: the tree's top directory; stays the caller's.
         :param check: called again and again; what it raises ends the work.
+        :param shift: of the owners.
         """
+        self.shift = shift
         self.check = check
         self.top = top
         self.clone = True
@@ -101,7 +105,7 @@ class Copies:
         """Content, then owner (which takes setuid away), mode, attributes (which may hold it all), times."""
         if stat.S_ISREG(status.st_mode) and status.st_size:
             self._copy_content(source, target, name, status.st_size)
-        os.chown(name, status.st_uid, status.st_gid, dir_fd=target, follow_symlinks=False)
+        os.chown(name, *_owner(status, self.shift), dir_fd=target, follow_symlinks=False)
         this = os.open(name, _THIS, dir_fd=source)
         try:
             that = os.open(name, _THIS, dir_fd=target)
@@ -110,7 +114,7 @@ class Copies:
                     # By the magic link, since chmod by name would follow a link that somebody has just put there.
                     os.chmod(f"/proc/self/fd/{that}", stat.S_IMODE(status.st_mode))
                 # The xattr calls refuse O_PATH descriptors; the magic link leads to the very entry, links too.
-                _copy_attributes(f"/proc/self/fd/{this}", f"/proc/self/fd/{that}")
+                _copy_attributes(f"/proc/self/fd/{this}", f"/proc/self/fd/{that}", self.shift)
             finally:
                 os.close(that)
         finally:
@@ -172,23 +176,28 @@ class Copies:
         return os.pwrite(writer, data, offset) if data else 0
 
 
-def copy_directory_attributes(source: int, target: int) -> None:
+def copy_directory_attributes(source: int, target: int, shift: Shift | None = None) -> None:
     """Give the directory ``target`` the owner, mode, times and attributes of ``source``, and no other ones."""
     status = os.fstat(source)
-    os.fchown(target, status.st_uid, status.st_gid)
+    os.fchown(target, *_owner(status, shift))
     os.fchmod(target, stat.S_IMODE(status.st_mode))
-    _copy_attributes(source, target)
+    _copy_attributes(source, target, shift)
     os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-def _copy_attributes(source: int | str, target: int | str) -> None:
+def _owner(status: os.stat_result, shift: Shift | None) -> tuple[int, int]:
+    return (status.st_uid, status.st_gid) if shift is None else shift.owner(status)
+
+
+def _copy_attributes(source: int | str, target: int | str, shift: Shift | None) -> None:
     """Extended attributes, ACLs and file capabilities among them; exactly those, since some are inherited."""
     names = _attributes(source)
     for name in _attributes(target):
         if name not in names:
             drop_attribute(target, name)
     for name in names:
-        os.setxattr(target, name, os.getxattr(source, name))
+        value = os.getxattr(source, name)
+        os.setxattr(target, name, value if shift is None else shift.attribute(name, value))
 
 
 def _attributes(file: int | str) -> list[str]:

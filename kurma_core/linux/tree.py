@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
     from typing import Protocol
 
+    from kurma_core.linux.owners import Shift
+
     class Filter(Protocol):
         """Relative paths of the finished tree that are kept."""
 
@@ -58,7 +60,12 @@ _MOST_ROOT_NAMES = 128
 
 
 def merge(
-    target: str, steps: Iterable[Step], *, copy: bool = False, check: Callable[[], object] = filecopy.go_on
+    target: str,
+    steps: Iterable[Step],
+    *,
+    copy: bool = False,
+    check: Callable[[], object] = filecopy.go_on,
+    shift: Shift | None = None,
 ) -> None:
     """Lay the steps' directories over ``target``, in order (N2).
 
@@ -69,12 +76,13 @@ def merge(
     :param copy: make files of its own, sharing their blocks where the file system can; else hard links, and
         copies only where no link can be made.
     :param check: called again and again; what it raises ends the work.
+    :param shift: of the owners, where copies are made.
     :raises OSError: with the path, as the kernel says.
     """
     top = os.open(target, _DIRECTORY)
     try:
-        _plain_directory(top)
-        copies = filecopy.Copies(top, check)
+        _plain_directory(top, shift)
+        copies = filecopy.Copies(top, check, shift)
         fresh = True
         for step in steps:
             copies.next_source()
@@ -103,7 +111,7 @@ def _lay(top: int, step: Step, copies: filecopy.Copies, copy: bool, fresh: bool)
             below, made = _directory_in(way[-1], name)
             way.append(below)
             if made:
-                _plain_directory(below)
+                _plain_directory(below, copies.shift)
         _take_away(way[-1], step)
         source = os.open(step.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         _Laying(source, os.dup(way[-1]), names, step, copies, copy).run(made)
@@ -149,7 +157,7 @@ class _Laying:
                 # Only now: nothing more is written into this directory by this step.
                 times = looks.pop()
                 if times is None:
-                    filecopy.copy_directory_attributes(self.source, self.target)
+                    filecopy.copy_directory_attributes(self.source, self.target, self.copies.shift)
                 else:
                     os.utime(self.target, ns=times)
                 todo.pop()
@@ -265,11 +273,12 @@ def _directory_in(parent: int, name: str) -> tuple[int, bool]:
     raise FileExistsError(errno.EEXIST, "something else writes here", name)
 
 
-def _plain_directory(fd: int) -> None:
+def _plain_directory(fd: int, shift: Shift | None) -> None:
     """As a directory looks that no image says anything about: ours, 0755, of the year 1970."""
     for name in os.listxattr(fd):
         filecopy.drop_attribute(fd, name)  # a default ACL of the directory above leaves its mark
-    os.fchown(fd, os.geteuid(), os.getegid())
+    owner = (os.geteuid(), os.getegid())
+    os.fchown(fd, *(owner if shift is None else shift.ids(*owner)))
     os.fchmod(fd, 0o755)
     os.utime(fd, ns=(0, 0))
 

@@ -60,7 +60,8 @@ class PodDocument:
     :param ids: of the host that its user namespace has; its own until it is removed. None: no user namespace.
     :param keep: it was made without apps, and ends only when it is stopped (G10).
     :param added_volumes: names of those that came with an app, while the pod ran.
-    :param own_networks: its stager joins it to the networks, in a namespace of its own making.
+    :param own_networks: its stager joins it to the networks, in a namespace of its own making, as is the user
+        namespace.
     :param needs: power over the host that an app's image must be granted at every start, by app; "": that every
         app's must, for all of them have it (X6).
     """
@@ -122,8 +123,8 @@ class PodDocument:
 
     @property
     def user_namespace(self) -> str | None:
-        """The pinned namespace's path (H9); None: the host's."""
-        return None if self.ids is None else user_namespace(self.uuid)
+        """The pinned namespace's path (H9); None: the host's, or the stager's."""
+        return None if self.ids is None or self.own_networks else user_namespace(self.uuid)
 
     def to_json(self) -> dict[str, Json]:
         return {

@@ -121,7 +121,7 @@ class UserNamespace:
 
     def do(self, launch: Launch) -> None:
         path, ids = launch.document.user_namespace, launch.document.ids
-        if path is None or ids is None:
+        if ids is None:
             return
         from kurma_core.spawn_plan import UserMap
 
@@ -132,6 +132,8 @@ class UserNamespace:
                 hint="run the pod with --userns none, or with another stager",
             )
         launch.services.id_ranges.hold(launch.document.uuid, ids)
+        if path is None:
+            return
         whole = ((0, ids.first, ids.count),)
         launch.services.spawner.make_user_namespace(path, UserMap(whole, whole))
         launch.services.joined.made(launch.document.uuid, "user")
@@ -428,8 +430,8 @@ def pod_setup(
         hosts=pod_hosts(document, attachments),
         volume_links=document.volume_links,
         userns=None
-        if document.user_namespace is None or document.ids is None
-        else hookspecs.UserNamespace(document.user_namespace, document.ids),
+        if document.ids is None
+        else hookspecs.UserNamespace(document.user_namespace or "", document.ids),
         keep=document.keep,
         metadata_url=launch.metadata_url,
         names=document.network_namespace is not None and bool(findable(attachments)),

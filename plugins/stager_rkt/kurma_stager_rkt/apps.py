@@ -66,15 +66,22 @@ class PodApps:
             roots.make_app(self._place, pod, app.name, storage, stage2)
         with contents.inside(self._place, "rkt/status") as status:
             _touch(f"{status}/{app.name}-created")
-        document = contents.pod_manifest(pod)
+        document = contents.pod_manifest(pod, attachable=self._note.stage1.attaches)
         with self._manifest() as manifest:
             _drop(manifest, app.name)
             manifest["apps"] += document["apps"]
             manifest["volumes"] = document.get("volumes", [])
         self._remember(app.name, _ASKED)
-        lifted = [argument for name, argument in LIFTED.items() if name in self._note.lifted]
-        self._ask("app/add", app.name, self._note.patience, f"--uuid={self._uuid}", *lifted)
+        self._ask("app/add", app.name, self._note.patience, f"--uuid={self._uuid}", *self._walls(pod, app.name))
         self._remember(app.name, _ADDED)
+
+    def _walls(self, pod: PodSetup, app: str) -> Iterator[str]:
+        """What ``app/add`` is told of restrictions, of all of which a privileged app is free, and of users."""
+        for name, argument in LIFTED.items():
+            if name in self._note.lifted or pod.plans[app].privileged:
+                yield argument
+        if self._note.private_users is not None:
+            yield "--private-users={}:{}".format(*self._note.private_users)
 
     def remove(self, app: str, volumes: tuple[str, ...]) -> None:
         """See :class:`kurma_core.hookspecs.AppChanger`. :raises OSError: its files cannot be removed."""

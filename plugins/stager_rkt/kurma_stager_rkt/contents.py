@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.appc.image import ImageManifest
 from kurma_core.appc.reify import effective_app
+from kurma_core.linux.owners import Shift
 from kurma_core.linux.places import make_dirs
 
 if TYPE_CHECKING:
@@ -21,16 +22,23 @@ if TYPE_CHECKING:
 LOCAL_CONFIG = "local-config"
 ROOTFS = "stage1/rootfs"
 METADATA = "AC_METADATA_URL"
+#: Annotations of an app that may be attached to, one for each of its streams; and what they say.
+STREAMS = tuple(f"coreos.com/rkt/stage2/{name}" for name in ("stdin", "stdout", "stderr"))
+TTY, STREAM, INTERACTIVE = "tty", "stream", "interactive"
 #: Annotation of a pod whose apps may come and go.
 MUTABLE = "coreos.com/rkt/stage1/mutable"
 _PLAIN, _DIRECTORY = 0o640, 0o750
 
 
 def write_pod(place: str, pod: PodSetup, stage1: HostTree) -> None:
-    """All that is known before its root file systems are there. :param place: the pod's directory, empty."""
+    """All that is known before its root file systems are there, but for the pod's manifest.
+
+    :param place: the pod's directory, empty.
+    """
     _write(f"{place}/pod-created", "")
     _write(f"{place}/pod.lck", "")
-    _write(f"{place}/pod", _json(pod_manifest(pod)))
+    if pod.userns is not None:
+        _write(f"{place}/private-users-prepared", str(pod.userns.ids))
     os.makedirs(f"{place}/{ROOTFS}", _DIRECTORY)
     _write(f"{place}/stage1/manifest", _json(stage1.manifest.to_json()))
     _write(f"{place}/stage1TreeStoreID", tree_id(stage1.id))
@@ -41,21 +49,27 @@ def write_pod(place: str, pod: PodSetup, stage1: HostTree) -> None:
         _write(f"{place}/{LOCAL_CONFIG}/net.d/{name}.{kind}", _json(config))
 
 
+def write_manifest(place: str, pod: PodSetup, *, attachable: bool, in_front: bool = False) -> None:
+    """The pod's, in its directory ``place``. For the rest see :func:`pod_manifest`."""
+    _write(f"{place}/pod", _json(pod_manifest(pod, attachable=attachable, in_front=in_front)))
+
+
 def write_app_info(place: str, pod: PodSetup, app: AppSetup) -> None:
     _write(f"{place}/appsinfo/{app.name}/manifest", _json(_image(pod, app)))
     _write(f"{place}/appsinfo/{app.name}/treeStoreID", tree_id(app.layers[0].id))
 
 
 @contextlib.contextmanager
-def inside(place: str, path: str) -> Iterator[str]:
+def inside(place: str, path: str, owner: tuple[int, int] = (0, 0)) -> Iterator[str]:
     """A directory of stage1's root as a path by descriptor, made if need be: its image, and what runs in it, may
     have links there to wherever they like.
 
+    :param owner: of what is made.
     :raises OSError: something else is in the way.
     """
     root = os.open(f"{place}/{ROOTFS}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fd = make_dirs(root, path, symlinks=True)
+        fd = make_dirs(root, path, 0o755, *owner, symlinks=True)
     finally:
         os.close(root)
     try:
@@ -66,28 +80,55 @@ def inside(place: str, path: str) -> Iterator[str]:
 
 def write_rootfs(place: str, pod: PodSetup) -> None:
     """What stage1 finds in its own root, which is its image's but for that."""
-    with inside(place, "rkt/status"), inside(place, "rkt/env") as env, inside(place, "opt/stage2") as stage2:
+    owner = _root(pod)
+    with (
+        inside(place, "rkt/status", owner),
+        inside(place, "rkt/env", owner) as env,
+        inside(place, "opt/stage2", owner) as stage2,
+    ):
         for app in pod.apps:
             write_app(stage2, env, pod, app)
     if resolv_conf(pod) or pod.hosts:
-        with inside(place, "etc") as etc:
+        with inside(place, "etc", owner) as etc:
             if resolv_conf(pod):
-                _write(f"{etc}/rkt-resolv.conf", resolv_conf(pod), 0o644)
+                _own(_write(f"{etc}/rkt-resolv.conf", resolv_conf(pod), 0o644), pod)
             if pod.hosts:
                 lines = [f"{address}\t{' '.join(names)}\n" for address, names in pod.hosts]
-                _write(f"{etc}/rkt-hosts", "".join(lines), 0o644)
+                _own(_write(f"{etc}/rkt-hosts", "".join(lines), 0o644), pod)
 
 
 def write_app(stage2: str, env: str, pod: PodSetup, app: AppSetup) -> None:
     """:param stage2, env: the two directories of stage1's root, by descriptor."""
-    os.makedirs(f"{stage2}/{app.name}/rootfs", 0o755, exist_ok=True)
-    _write(f"{stage2}/{app.name}/manifest", _json(_image(pod, app)))
+    for directory in (f"{stage2}/{app.name}", f"{stage2}/{app.name}/rootfs"):
+        if not os.path.isdir(directory):
+            os.mkdir(directory, 0o755)
+            _own(directory, pod)
+    _own(_write(f"{stage2}/{app.name}/manifest", _json(_image(pod, app))), pod)
     found = effective_app(pod.manifest.app(app.name), ImageManifest.parse(_image(pod, app)))
-    _write(f"{env}/{app.name}", "".join(f"{k}={v}\n" for k, v in _environment(pod, found, app).items()))
+    lines = [f"{key}={value}\n" for key, value in _environment(pod, found, app).items()]
+    _own(_write(f"{env}/{app.name}", "".join(lines)), pod)
 
 
-def pod_manifest(pod: PodSetup) -> dict[str, Any]:
-    """Reified, each app's ``app`` as it is to run, whether the pod or the image says so."""
+def mode(pod: PodSetup, app: AppSetup, *, in_front: bool) -> str:
+    """How the app's streams are to be had. Empty: as stage1 thinks best, and nobody attaches.
+
+    :param in_front: the caller's standard input is somebody's.
+    """
+    if in_front and (app.interactive or (app.terminal and app.stdin_open and len(pod.apps) == 1)):
+        return INTERACTIVE
+    return TTY if app.terminal else STREAM if app.stdin_open or app.interactive else ""
+
+
+def modes_of(app: Mapping[str, Any]) -> dict[str, str]:
+    """What an app's annotations say of its streams. :param app: as a pod manifest has it."""
+    return {one["name"]: one["value"] for one in app.get("annotations", ()) if one["name"] in STREAMS}
+
+
+def pod_manifest(pod: PodSetup, *, attachable: bool, in_front: bool = False) -> dict[str, Any]:
+    """Reified, each app's ``app`` as it is to run, whether the pod or the image says so.
+
+    :param attachable: stage1 can attach. :param in_front: see :func:`mode`.
+    """
     value = pod.manifest.to_json()
     if pod.keep:
         annotations = [one for one in value.get("annotations", ()) if one["name"] != MUTABLE]
@@ -99,6 +140,11 @@ def pod_manifest(pod: PodSetup) -> dict[str, Any]:
         environment = [{"name": k, "value": v} for k, v in _environment(pod, found, setup).items()]
         document["app"] = {**found.to_json(), "environment": environment}
         document["mounts"] = [{"volume": each.volume, "path": each.path} for each in setup.mounts]
+        streams = mode(pod, setup, in_front=in_front)
+        if attachable and streams:
+            # What the pod's author says of one goes first.
+            new = [{"name": name, "value": streams} for name in STREAMS if name not in modes_of(document)]
+            document["annotations"] = [*document.get("annotations", ()), *new]
     ports = [_port(pod, port) for one in pod.attachments for port in one.ports]
     if ports:
         value["ports"] = ports
@@ -168,8 +214,27 @@ def _json(value: object) -> str:
     return json.dumps(value) + "\n"
 
 
-def _write(path: str, text: str, mode: int = _PLAIN) -> None:
+def shift(pod: PodSetup) -> Shift | None:
+    """Of the owners of what is in its root file systems."""
+    return None if pod.userns is None else Shift(pod.userns.ids)
+
+
+def _root(pod: PodSetup) -> tuple[int, int]:
+    """Who root of the pod's user namespace is."""
+    to = shift(pod)
+    return (0, 0) if to is None else to.ids(0, 0)
+
+
+def _own(path: str, pod: PodSetup) -> None:
+    """Gives what was made in stage1's root to root of the pod's user namespace."""
+    if pod.userns is not None:
+        os.chown(path, *_root(pod), follow_symlinks=False)
+
+
+def _write(path: str, text: str, mode: int = _PLAIN) -> str:
+    """:returns: the path."""
     os.makedirs(os.path.dirname(path), _DIRECTORY, exist_ok=True)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     with open(fd, "w", encoding="utf-8") as stream:
         stream.write(text)
+    return path

@@ -16,11 +16,11 @@ from kurma_core.linux import mounts, process
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.files import replace_file
 from kurma_core.value import replace
-from kurma_stager_rkt import contents, entrypoints, removal, roots, settings, stage1
+from kurma_stager_rkt import callins, contents, entrypoints, removal, roots, settings
 from kurma_stager_rkt.apps import VERBS, PodApps
-from kurma_stager_rkt.arguments import RunWishes, run_arguments
+from kurma_stager_rkt.arguments import run_arguments
+from kurma_stager_rkt.deciding import Decided, check, decide
 from kurma_stager_rkt.places import PREPARED, RUN, Places
-from kurma_stager_rkt.podpid import pod_pid
 from kurma_stager_rkt.records import COPY, NOTE, Note, app_statuses
 from kurma_stager_rkt.running import RunningStage1
 from kurma_stager_rkt.strays import end_strays
@@ -42,6 +42,8 @@ class Stage1Stager:
     """Implements :class:`kurma_core.hookspecs.Stager`, ``StagerOfRemains`` and ``AppChanger``."""
 
     joins_networks = True
+    user_namespaces = True
+    host_powers = True
     ends_with_exit_code = True
     default_hostname = "rkt-{uuid}"
 
@@ -57,9 +59,10 @@ class Stage1Stager:
 
     def prepare(self, pod: PodSetup) -> None:
         tree = self._context.host_image(self._locator)
-        note, wishes = self._decided(pod, tree)
-        run_arguments(note.stage1, wishes, self._context.note)
-        self._check(pod)
+        decided = self._decided(pod, tree)
+        note = decided.note
+        run_arguments(note.stage1, decided.wishes, self._context.note)
+        check(self.name, pod, self._context.note)
         os.makedirs(f"{pod.directory}/stager", mode=0o700, exist_ok=True)
         self.discard(pod.directory)
         replace_file(f"{pod.directory}/stager/remains", f"{self.name}\n".encode())
@@ -70,6 +73,7 @@ class Stage1Stager:
             try:
                 note.write(f"{place.path}/{COPY}")
                 contents.write_pod(place.path, _at_first(pod), tree)
+                contents.write_manifest(place.path, _at_first(pod), attachable=note.stage1.attaches)
                 place.move(PREPARED)
             finally:
                 place.close()
@@ -77,53 +81,14 @@ class Stage1Stager:
             raise self._host_error("prepare the pod", pod.uuid, error) from None
         self._trees[pod.uuid] = tree
 
-    def _decided(self, pod: PodSetup, tree: HostTree) -> tuple[Note, RunWishes]:
-        said = settings.read(self.name, {**self._context.config, **pod.config})
-        image = stage1.read(self.name, tree.manifest)
-        local = said.local_config or (contents.LOCAL_CONFIG if contents.networks(pod) else "")
-        note = Note(
-            cgroup=pod.cgroup,
-            image=tree.id,
-            path=tree.path,
-            stage1=image,
-            debug=said.debug,
-            local_config=local,
-            mutable=pod.keep,
-            lifted=said.lift,
-            patience=said.patience,
-        )
-        return note, RunWishes(
-            uuid=pod.uuid,
-            apps=len(pod.apps),
-            networks=contents.network_names(pod),
-            debug=said.debug,
-            interactive=any(app.interactive for app in pod.apps),
-            local_config=os.path.join(self._places.path(RUN, pod.uuid), local) if local else "",
-            hostname=pod.hostname,
-            resolv="stage0" if contents.resolv_conf(pod) else "default",
-            hosts="stage0" if pod.hosts else "default",
-            asked=bool(pod.asked),
-            lifted=said.lift,
-            mutable=pod.keep,
-            ipc=said.ipc,
-            metadata=pod.metadata_url is not None and bool(pod.attachments),
-        )
-
-    def _check(self, pod: PodSetup) -> None:
-        """:raises StagerError: the pod asks for something that no stage1 does, and is not to be run without."""
-        if any(plan.traffic for plan in (pod.pod_plan, *pod.plans.values())):
-            raise StagerError(
-                f"stager {self.name}: a pod whose network its stage1 makes cannot be held to limits of traffic",
-                hint="leave these isolators out, or use another --stager",
-            )
-        for one in pod.attachments:
-            if one.request.ips or one.request.mac or one.request.interface:
-                self._context.note(f"network {one.network}: its stage1 is not told of addresses and interfaces")
+    def _decided(self, pod: PodSetup, tree: HostTree, stdio: Stdio | None = None) -> Decided:
+        config = {**self._context.config, **pod.config}
+        return decide(self.name, pod, tree, config, self._places.path(RUN, pod.uuid), stdio)
 
     def start(self, pod: PodSetup, stdio: Stdio) -> RunningStage1:
         tree = self._trees.pop(pod.uuid, None) or self._context.host_image(self._locator)
-        note, wishes = self._decided(pod, tree)
-        storage = self._storage(pod)
+        decided = self._decided(pod, tree, stdio)
+        note = decided.note
         try:
             place = self._places.take(pod.uuid)
         except OSError as error:
@@ -135,18 +100,20 @@ class Stage1Stager:
                 # Before it can be found again: whoever does must not take it for whole.
                 replace_file(f"{pod.directory}/{_COMING}", b"")
             place.move(RUN)
-            roots.make_stage1(place.path, tree.id, tree.path, storage)
+            if decided.in_front:
+                contents.write_manifest(place.path, _at_first(pod), attachable=note.stage1.attaches, in_front=True)
+            roots.make_stage1(place.path, tree.id, tree.path, decided.storage, contents.shift(pod))
             contents.write_rootfs(place.path, _at_first(pod))
             with contents.inside(place.path, "opt/stage2") as stage2:
                 for app in _at_first(pod).apps:
-                    roots.make_app(place.path, pod, app.name, storage, stage2)
+                    roots.make_app(place.path, pod, app.name, decided.storage, stage2)
             with _Output(pod.directory, stdio) as fds:
                 started = entrypoints.begin(
                     self._context.start_program,
                     note,
                     place.path,
                     "run",
-                    run_arguments(note.stage1, wishes),
+                    run_arguments(note.stage1, decided.wishes),
                     fds={**fds, _LOCK_FD: place.fd},
                     environment={"RKT_LOCK_FD": str(_LOCK_FD)},
                     cgroup=pod.cgroup,
@@ -201,44 +168,13 @@ class Stage1Stager:
         stdio: Stdio,
         document: bytes | None = None,
     ) -> int:
-        note = self._note(directory)
-        if verb != "run":
-            raise StagerError(f"stager {self.name}: a stage1 cannot be asked for {verb}")
-        place = self._run(directory)
-        pid = pod_pid(place)
-        if pid is None:
-            raise StagerError(f"stager {self.name}: the pod has no process that could be entered")
-        (app,) = arguments
-        command = self._command(json.loads(document or b"{}"), place, app)
-        words = (f"--pid={pid}", f"--appname={app}", "--", *command)
-        started = entrypoints.begin(
-            self._context.start_program,
-            note,
-            place,
-            "enter",
-            words,
-            fds=entrypoints.descriptors(stdio),
-            cgroup=note.cgroup,
-        )
-        code = entrypoints.finish(started, signals=stdio.signals)
-        assert code is not None
-        return code
-
-    def _command(self, document: Mapping[str, Any], place: str, app: str) -> tuple[str, ...]:
-        """What the ``enter`` entrypoint can be told: a command, that is run as the app is.
-
-        :raises StagerError: more than that is asked for.
-        """
-        with open(f"{place}/pod", "rb") as stream:
-            found = next(each["app"] for each in json.load(stream)["apps"] if each["name"] == app)
-        for key, value in document.items():
-            if key in ("exec", "tty") or not value or value == found.get(key):
-                continue
-            raise StagerError(
-                f"stager {self.name}: a stage1 enters an app as the app itself: it cannot be told of {key}",
-                hint="enter without that, and let the command do it",
-            )
-        return tuple(document.get("exec") or ("/bin/sh",))
+        note, place, start = self._note(directory), self._run(directory), self._context.start_program
+        app, *options = arguments or ("",)
+        if verb == "run":
+            return callins.enter(start, note, place, app, json.loads(document or b"{}"), stdio)
+        if verb == "attach":
+            return callins.attach(start, note, place, app, tuple(options), stdio)
+        raise StagerError(f"stager {self.name}: a stage1 cannot be asked for {verb}")
 
     def stop(self, directory: str, running: RunningStager, *, force: bool) -> None:
         note = Note.read(directory)
@@ -292,7 +228,7 @@ class Stage1Stager:
         )
 
     def add_app(self, pod: PodSetup, running: RunningStager) -> None:
-        self._check(pod)
+        check(self.name, pod, self._context.note)
         with self._changing(pod.directory, f"add app {pod.apps[0].name}") as apps:
             apps.add(pod, self._storage(pod))
 

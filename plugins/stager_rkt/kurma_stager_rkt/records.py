@@ -31,6 +31,7 @@ class Note:
 
     :param cgroup: the pod's. :param image: stage1's ID; ``path`` its tree in the store.
     :param mutable: apps may come and go. :param lifted: restrictions that are not put on them.
+    :param private_users: first id of the host that its user namespace has, and how many; None: it has none.
     :param local_config: relative to the pod's directory, which moves; or the admin's, absolute; empty: rkt's own.
     :param patience: seconds that its ``stop``, ``gc`` and ``app`` entrypoints may take.
     """
@@ -44,6 +45,7 @@ class Note:
     patience: int = PATIENCE
     mutable: bool = False
     lifted: tuple[str, ...] = ()
+    private_users: tuple[int, int] | None = None
 
     def write(self, file: str) -> None:
         """:param file: its path."""
@@ -60,6 +62,7 @@ class Note:
             "patience": self.patience,
             "mutable": self.mutable,
             "lifted": list(self.lifted),
+            "privateUsers": self.private_users,
         }
         replace_file(file, json.dumps(value).encode())
 
@@ -84,9 +87,14 @@ class Note:
                 patience=int(value.get("patience", PATIENCE)),
                 mutable=bool(value.get("mutable")),
                 lifted=tuple(value.get("lifted", ())),
+                private_users=_pair(value.get("privateUsers")),
             )
         except (OSError, ValueError, KeyError, TypeError):
             return None
+
+
+def _pair(value: list[int] | None) -> tuple[int, int] | None:
+    return None if value is None else (int(value[0]), int(value[1]))
 
 
 def app_statuses(place: str, *, alive: bool, mutable: bool = False) -> dict[str, AppStatus]:

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from kurma_core.linux import mounts, overlay, tree
 from kurma_core.linux.beneath import remove_tree
-from kurma_stager_rkt.contents import ROOTFS, tree_id
+from kurma_stager_rkt.contents import ROOTFS, shift, tree_id
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs import PodSetup
+    from kurma_core.linux.owners import Shift
 
 STORAGES = ("", "overlay", "copy")
 #: What a kernel says that has no overlay for these directories.
@@ -32,10 +33,12 @@ class _Layer:
         self.path = path
 
 
-def make_stage1(place: str, image: str, path: str, storage: str) -> bool:
-    """:param image: its ID. :param path: its tree. :returns: whether it is an overlay."""
+def make_stage1(place: str, image: str, path: str, storage: str, shift: Shift | None) -> bool:
+    """:param image: its ID. :param path: its tree. :param shift: of the owners: it is a copy then.
+    :returns: whether it is an overlay.
+    """
     side = f"{place}/overlay/{tree_id(image)}"
-    return _make(f"{place}/{ROOTFS}", [path], f"{side}/upper", f"{side}/work", storage)
+    return _make(f"{place}/{ROOTFS}", [path], f"{side}/upper", f"{side}/work", storage, shift)
 
 
 def make_app(place: str, pod: PodSetup, app: str, storage: str, stage2: str) -> None:
@@ -45,7 +48,7 @@ def make_app(place: str, pod: PodSetup, app: str, storage: str, stage2: str) -> 
     layers = next(each.layers for each in pod.apps if each.name == app)
     side = f"{place}/overlay/{tree_id(layers[0].id)}"
     target = f"{stage2}/{app}/rootfs"
-    _make(target, [one.path for one in layers], f"{side}/upper/{app}", f"{side}/work/{app}", storage)
+    _make(target, [one.path for one in layers], f"{side}/upper/{app}", f"{side}/work/{app}", storage, shift(pod))
 
 
 def forget_app(place: str, app: str) -> None:
@@ -68,8 +71,8 @@ def show_stage1_again(place: str, image: str, path: str) -> None:
     _mount(f"{place}/{ROOTFS}", [path], f"{side}/upper", f"{side}/work")
 
 
-def _make(target: str, layers: Sequence[str], upper: str, work: str, storage: str) -> bool:
-    if storage != "copy":
+def _make(target: str, layers: Sequence[str], upper: str, work: str, storage: str, shift: Shift | None) -> bool:
+    if storage != "copy" and shift is None:
         for directory in (upper, work):
             os.makedirs(directory, 0o755, exist_ok=True)
         _look_alike(layers[0], upper)
@@ -80,7 +83,7 @@ def _make(target: str, layers: Sequence[str], upper: str, work: str, storage: st
             if storage == "overlay" or error.errno not in _NO_OVERLAY:
                 raise
             os.rmdir(upper)
-    _copy(target, reversed(layers))
+    _copy(target, reversed(layers), shift)
     return False
 
 
@@ -102,8 +105,8 @@ def _remove(directory: str, name: str) -> None:
         os.close(parent)
 
 
-def _copy(target: str, paths: Iterable[str]) -> None:
-    tree.merge(target, cast("Any", [_Layer(path) for path in paths]), copy=True)
+def _copy(target: str, paths: Iterable[str], shift: Shift | None) -> None:
+    tree.merge(target, cast("Any", [_Layer(path) for path in paths]), copy=True, shift=shift)
 
 
 def _look_alike(source: str, target: str) -> None:

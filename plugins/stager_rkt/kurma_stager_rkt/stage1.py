@@ -18,7 +18,7 @@ ENTRYPOINTS = ("run", "enter", "gc", "stop", "attach", *OF_APPS)
 LATEST = 6
 #: From here on a pod is told to be ready by ``rkt/supervisor-status``; before, by its pid file.
 READINESS = 5
-#: From here on apps may come and go, where the image has the entrypoints for that.
+#: From here on apps may come and go, and be attached to, where the image has the entrypoints for that.
 MUTABLE = 5
 
 
@@ -29,6 +29,11 @@ class Stage1:
     name: str
     version: int
     entrypoints: Mapping[str, str]
+
+    @property
+    def attaches(self) -> bool:
+        """Whether people can attach to its apps."""
+        return self.version >= MUTABLE and {"attach", "enter"} <= self.entrypoints.keys()
 
     @property
     def lacking(self) -> str:

@@ -9,6 +9,7 @@ from kurma_stager_rkt.records import Note, app_statuses
 from kurma_stager_rkt.stage1 import ENTRYPOINTS, Stage1
 
 from kurma_core.errors import StagerError
+from kurma_core.models import IsolatorPlan
 from kurma_core.testing.stagers import pod_setup
 from kurma_core.value import replace
 
@@ -170,3 +171,15 @@ def test_what_is_told_of_an_app(pod):
     with pytest.raises(StagerError):
         pod.apps.start("app", 10)
     assert status() == (False, False, None)
+
+
+def test_a_privileged_app_in_a_user_namespace(pod, monkeypatch):
+    """Is told of as such when it is added: its walls are its own."""
+    asked = []
+    monkeypatch.setattr(entrypoints, "ask", lambda *given: asked.append(given[4]))
+    stage1 = Stage1("example.com/s", 5, dict.fromkeys(ENTRYPOINTS, "/ex"))
+    note = Note("cgroup", "id", "path", stage1, mutable=True, private_users=(70000, 65536))
+    setup = replace(pod.setup, plans={"app": IsolatorPlan(privileged=True)})
+    PodApps(None, note, str(pod.place), UUID, pod.told.append).add(setup, "copy")
+    walls = ("--disable-capabilities-restriction", "--disable-paths", "--disable-seccomp")
+    assert asked == [("--app=app", f"--uuid={UUID}", *walls, "--private-users=70000:65536")]

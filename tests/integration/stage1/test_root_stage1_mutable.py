@@ -39,10 +39,10 @@ case $1 in *full|*killer|*stays) echo no such app; exit 1;; *leaver) touch let; 
 
 
 @contextlib.contextmanager
-def foreground(kurma, *words):
+def foreground(kurma, *words, stdin=subprocess.DEVNULL):
     """A command in front of its pod, whose name is the last word; until the pod runs, and ended after that."""
     command = subprocess.Popen(
-        [*KURMA, *words], env=kurma.environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        [*KURMA, *words], env=kurma.environment, stdin=stdin, stderr=subprocess.PIPE, text=True
     )
     name = words[-1]
     try:

@@ -1,0 +1,122 @@
+"""What people do in a pod that runs: ``enter`` and ``attach`` (Z6)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from kurma_core.errors import StagerError
+from kurma_core.linux.terminal import Held
+from kurma_stager_rkt import contents, entrypoints
+from kurma_stager_rkt.podpid import pod_pid
+from kurma_stager_rkt.records import app_statuses
+
+if TYPE_CHECKING:
+    from kurma_core.hookspecs import Stdio
+    from kurma_stager_rkt.records import Note
+
+_NO_STDIN = "--no-stdin"
+
+
+def enter(
+    start: entrypoints.Start, note: Note, place: str, app: str, document: Mapping[str, Any], stdio: Stdio
+) -> int:
+    """Runs a command as the app; its exit code.
+
+    :param document: what is asked for, as the ``run`` call-in of a stager has it.
+    :raises StagerError: more than stage1 can be told; or it cannot be.
+    """
+    pid = pod_pid(place)
+    if pid is None:
+        raise StagerError("the pod has no process that could be entered")
+    words = (f"--pid={pid}", f"--appname={app}", "--", *_command(document, place, app))
+    started = entrypoints.begin(
+        start, note, place, "enter", words, fds=entrypoints.descriptors(stdio), cgroup=note.cgroup
+    )
+    code = entrypoints.finish(started, signals=stdio.signals)
+    assert code is not None
+    return code
+
+
+def _command(document: Mapping[str, Any], place: str, app: str) -> tuple[str, ...]:
+    """What the ``enter`` entrypoint can be told: a command, that is run as the app is.
+
+    :raises StagerError: more than that is asked for.
+    """
+    found = _app(place, app)["app"]
+    for key, value in document.items():
+        if key in ("exec", "tty") or not value or value == found.get(key):
+            continue
+        raise StagerError(
+            f"a stage1 enters an app as the app itself: it cannot be told of {key}",
+            hint="enter without that, and let the command do it",
+        )
+    return tuple(document.get("exec") or ("/bin/sh",))
+
+
+def attach(
+    start: entrypoints.Start, note: Note, place: str, app: str, options: tuple[str, ...], stdio: Stdio
+) -> int:
+    """Joins an app's streams, as its stage1 has them; the app's exit code if it has ended well meanwhile.
+
+    :param options: of :func:`kurma_core.pods.attach.attach`.
+    :raises StagerError: stage1 cannot be told of one, or the app is none to attach to.
+    """
+    unknown = [option for option in options if option != _NO_STDIN]
+    if unknown:
+        raise StagerError(
+            f"a stage1 attaches by keys of its own: it cannot be told of {unknown[0]}", hint="leave it out"
+        )
+    modes = contents.modes_of(_app(place, app))
+    if contents.INTERACTIVE in modes.values():
+        raise StagerError(
+            f"app {app} has the standard input of the command that runs its pod: nobody else can attach to it",
+            hint="run the pod in the background, by -d",
+        )
+    words = attach_arguments(app, modes, debug=note.debug, stdin=_NO_STDIN not in options)
+    fds = entrypoints.descriptors(stdio)
+    with _kept(stdio):
+        code = entrypoints.finish(
+            entrypoints.cross(start, note, place, "attach", words, fds=fds), signals=stdio.signals
+        )
+    assert code is not None
+    status = app_statuses(place, alive=True, mutable=note.mutable).get(app)
+    return status.exit_code if code == 0 and status is not None and status.exit_code is not None else code
+
+
+def attach_arguments(app: str, modes: Mapping[str, str], *, debug: bool, stdin: bool) -> tuple[str, ...]:
+    """Of the ``attach`` entrypoint: all that there is, or all but the standard input.
+
+    :param modes: of the app's streams, as its annotations have them.
+    """
+    named = (f"--app={app}", *(["--debug"] if debug else []))
+    if stdin:
+        return ("--action=auto-attach", *named)
+    terminal = contents.TTY in modes.values()
+    wanted = {
+        "tty-in": False,
+        "tty-out": terminal,
+        "stdin": False,
+        "stdout": not terminal,
+        "stderr": not terminal,
+    }
+    return ("--action=custom-attach", *named, *(f"--{key}={str(on).lower()}" for key, on in wanted.items()))
+
+
+@contextlib.contextmanager
+def _kept(stdio: Stdio) -> Iterator[None]:
+    """A person's terminal is afterwards as it was, whatever stage1 has made of it."""
+    held = Held(stdio.stdin) if stdio.terminal else None
+    try:
+        yield
+    finally:
+        if held is not None:
+            held.restore()
+
+
+def _app(place: str, app: str) -> Mapping[str, Any]:
+    """As the pod's manifest has it."""
+    with open(f"{place}/pod", "rb") as stream:
+        return next(each for each in json.load(stream)["apps"] if each["name"] == app)

@@ -1,0 +1,162 @@
+"""What a pod is run with, and what the user is told of that (Z4, X6)."""
+
+import os
+
+import pytest
+from kurma_stager_rkt import contents
+from kurma_stager_rkt.callins import attach_arguments
+from kurma_stager_rkt.deciding import check, decide, lifted_of_pod
+
+from kurma_core.appc.image import ImageManifest
+from kurma_core.errors import StagerError
+from kurma_core.hookspecs import HostTree, MountSetup, Stdio, VolumeSetup
+from kurma_core.models import Attachment, Device, IsolatorPlan, NetworkRequest
+from kurma_core.testing.stagers import pod_setup
+from kurma_core.value import replace
+
+ALL = ("capabilities", "paths", "seccomp")
+
+
+@pytest.fixture
+def pod(tmp_path):
+    return pod_setup(tmp_path / "pod", tmp_path, ("/bin/true",))
+
+
+def with_two(pod, first, second, **more):
+    one = pod.apps[0]
+    apps = (replace(one, name="one"), replace(one, name="two"))
+    return replace(
+        pod,
+        apps=apps,
+        plans={"one": IsolatorPlan(privileged=first), "two": IsolatorPlan(privileged=second)},
+        **more,
+    )
+
+
+def test_walls_that_are_taken_down(pod):
+    """For all apps or for none; into a mutable pod apps come with a word of their own."""
+    assert lifted_of_pod("mine", pod, ("paths",)) == ("paths",)
+    assert lifted_of_pod("mine", with_two(pod, True, True), ()) == ALL
+    with pytest.raises(StagerError, match="one is privileged, and two is not"):
+        lifted_of_pod("mine", with_two(pod, True, False), ())
+    assert lifted_of_pod("mine", with_two(pod, True, False, keep=True), ("paths",)) == ("paths",)
+
+
+def told(pod):
+    notes = []
+    check("mine", pod, notes.append)
+    return notes
+
+
+def attachment(network, config, interface="eth0", **request):
+    return Attachment(network, "driver", interface, config, NetworkRequest(network, **request))
+
+
+def test_what_stage1_is_not_told_of(pod):
+    """A line each; nothing of what it knows by itself."""
+    assert told(pod) == []
+    known = (
+        attachment("loopback", {"driver": "loopback"}, "lo"),
+        attachment("default", {"driver": "bridge"}),
+        attachment("back", {"type": "bridge"}),
+    )
+    assert told(replace(pod, attachments=known)) == []
+    mac = "02:00:00:00:00:01"
+    networks = (attachment("own", {"driver": "bridge"}), attachment("back", {"type": "bridge"}, "eth1", mac=mac))
+    volumes = (
+        VolumeSetup("fast", "", False, tmpfs={"mode": "0755"}),
+        VolumeSetup("data", "/somewhere", False),
+    )
+    mounts = (MountSetup("data", "/data", False, seed=True), MountSetup("fast", "/fast", False))
+    asking = replace(
+        pod,
+        attachments=networks,
+        volumes=volumes,
+        apps=(replace(pod.apps[0], mounts=mounts),),
+        plans={"app": IsolatorPlan(devices=(Device("/dev/kvm", "c", 10, 232),))},
+        pod_plan=IsolatorPlan(namespaces={"ipc": "host", "uts": "host"}),
+    )
+    assert told(asking) == [
+        "network own: it is Kurma's own, of which its stage1 gets the name alone",
+        "network back: its stage1 is not told of addresses and interfaces",
+        "volume fast: its stage1 does not keep it in memory",
+        "volume data: its stage1 makes an empty one, without what the image has there",
+        "its stage1 is not told that the pod shares the host's uts namespace",
+        "app app: its stage1 is not told of its devices",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("app", "in_front", "mode"),
+    [
+        ({}, True, ""),
+        ({"stdin_open": True}, True, "stream"),
+        ({"terminal": True}, True, "tty"),
+        ({"terminal": True, "stdin_open": True}, True, "interactive"),
+        ({"terminal": True, "stdin_open": True}, False, "tty"),
+        ({"interactive": True, "stdin_open": True}, True, "interactive"),
+        ({"interactive": True, "stdin_open": True}, False, "stream"),
+    ],
+)
+def test_streams_of_an_app(pod, app, in_front, mode):
+    """What somebody types goes to it, or it may be attached to, or neither; and its author has the last word."""
+    setup = replace(pod.apps[0], **app)
+    pod = replace(pod, apps=(setup,))
+    assert contents.mode(pod, setup, in_front=in_front) == mode
+    (found,) = contents.pod_manifest(pod, attachable=True, in_front=in_front)["apps"]
+    assert contents.modes_of(found) == (dict.fromkeys(contents.STREAMS, mode) if mode else {})
+    (found,) = contents.pod_manifest(pod, attachable=False, in_front=in_front)["apps"]
+    assert contents.modes_of(found) == {}
+
+
+def test_a_word_of_the_pods_author(pod):
+    """On a stream of an app goes before what Kurma makes of it."""
+    name = contents.STREAMS[1]
+    value = pod.manifest.to_json()
+    value["apps"][0]["annotations"] = [{"name": name, "value": "log"}]
+    pod = replace(pod, manifest=type(pod.manifest).parse(value), apps=(replace(pod.apps[0], stdin_open=True),))
+    (found,) = contents.pod_manifest(pod, attachable=True)["apps"]
+    assert contents.modes_of(found) == {**dict.fromkeys(contents.STREAMS, "stream"), name: "log"}
+
+
+def test_standard_input_in_front(pod, tmp_path):
+    """Is handed on where it is somebody's; in the background, under a stage1 that can attach, nobody's."""
+    pod = replace(pod, apps=(replace(pod.apps[0], interactive=True, stdin_open=True),))
+
+    def interactive(version, path):
+        names = ("run", "enter", "attach", "interface-version")
+        values = ("/run", "/enter", "/attach", str(version))
+        annotations = [
+            {"name": f"coreos.com/rkt/stage1/{name}", "value": value}
+            for name, value in zip(names, values, strict=True)
+        ]
+        image = {
+            "acKind": "ImageManifest",
+            "acVersion": "0.8.11",
+            "name": "example.com/s",
+            "annotations": annotations,
+        }
+        tree = HostTree("sha512-0", str(tmp_path), ImageManifest.parse(image))
+        with open(path) as stdin:
+            stdio = Stdio(stdin.fileno(), 1, 2)
+            return decide("mine", pod, tree, {}, "/place", stdio).wishes.interactive
+
+    file = tmp_path / "input"
+    file.touch()
+    assert [interactive(5, file), interactive(5, os.devnull), interactive(4, os.devnull)] == [True, False, True]
+
+
+def test_what_attach_is_told():
+    assert attach_arguments("a", {}, debug=True, stdin=True) == ("--action=auto-attach", "--app=a", "--debug")
+    for mode, terminal in (("tty", "true"), ("stream", "false")):
+        found = attach_arguments("a", dict.fromkeys(contents.STREAMS, mode), debug=False, stdin=False)
+        streams = "false" if terminal == "true" else "true"
+        assert found == (
+            "--action=custom-attach",
+            "--app=a",
+            "--tty-in=false",
+            f"--tty-out={terminal}",
+            "--stdin=false",
+            f"--stdout={streams}",
+            f"--stderr={streams}",
+        )
