@@ -577,7 +577,8 @@ class LocalClient(ImageCalls, TrustCalls):
             rootfs = f"{directory}/rootfs"
             os.mkdir(rootfs)
             manifest = self._services.stagers.export(name, format, rootfs)
-            return self.images.files.build(rootfs, manifest, path)
+            # It runs as root, whoever has written it here.
+            return self.images.files.build(rootfs, manifest, path, owner=(0, 0))
 
     def stager_check(self, reference: str, tell: Callable[[Line], None]) -> Sequence[Line]:
         """Runs the contract suite; every line, in the suite's order.

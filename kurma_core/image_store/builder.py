@@ -39,6 +39,7 @@ def build_archive(
     *,
     compress: str = "",
     warn: Warn | None = None,
+    owner: tuple[int, int] | None = None,
 ) -> str:
     """Write an image archive: the manifest, then ``rootfs`` in the order of its names' bytes.
 
@@ -49,6 +50,7 @@ def build_archive(
     :param rootfs: directory with the root filesystem; None: an empty one. No link in it is followed.
     :param compress: ``""``, ``gzip``, ``bzip2``, ``xz`` or ``zstd``.
     :param warn: called with one line for each unknown key of the manifest.
+    :param owner: user and group of all that there is, in place of whose it is here.
     :returns: the image's ID.
     :raises ManifestError: the manifest breaks the specification.
     :raises ArchiveError: a file is none that an image can hold, or changes while it is read.
@@ -76,7 +78,7 @@ def build_archive(
         else:
             root = open_tree(rootfs)
             try:
-                _add_tree(writer, root)
+                _add_tree(writer, root, owner)
             finally:
                 os.close(root)
         writer.close()
@@ -88,10 +90,10 @@ def add_manifest(writer: TarWriter, manifest: bytes) -> None:
     writer.add(Entry(b"manifest", FILE, mode=0o644, size=len(manifest)), (manifest,))
 
 
-def _add_tree(writer: TarWriter, root: int) -> None:
+def _add_tree(writer: TarWriter, root: int, owner: tuple[int, int] | None) -> None:
     first: dict[tuple[int, int], bytes] = {}
     for path, parent, name, status in walk(root):
-        add_file(writer, b"rootfs/" + path if path else b"rootfs", parent, name, status, first)
+        add_file(writer, b"rootfs/" + path if path else b"rootfs", parent, name, status, first, owner)
 
 
 def add_file(
@@ -101,14 +103,18 @@ def add_file(
     name: bytes,
     status: os.stat_result,
     first: dict[tuple[int, int], bytes],
+    owner: tuple[int, int] | None = None,
 ) -> None:
     """Write one file of a tree.
 
     :param path: its name in the archive.
     :param parent: descriptor of the directory that it lies in as ``name``.
     :param first: the path under which each file with several names was written; added to.
+    :param owner: whose it is, if not whose it is here.
     """
     entry = _describe(path, parent, name, status)
+    if owner is not None:
+        entry.uid, entry.gid = owner
     if entry.kind != DIRECTORY and status.st_nlink > 1:
         identity = (status.st_dev, status.st_ino)
         known = first.setdefault(identity, path)

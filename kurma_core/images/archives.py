@@ -73,12 +73,14 @@ class ArchiveFiles:
         *,
         compress: str = "",
         passphrase: bytes | None = None,
+        owner: tuple[int, int] | None = None,
     ) -> str:
         """Makes an archive of a directory, reproducibly (A6): whole, or not at all.
 
         :param rootfs: None: an empty root filesystem.
         :param compress: ``""``, ``gzip``, ``bzip2``, ``xz`` or ``zstd``.
         :param passphrase: encrypts it (A1); the ID is that of the archive in it.
+        :param owner: user and group of all its files, in place of whose they are.
         :returns: the image's ID.
         :raises ManifestError: :raises ArchiveError: :raises HostError: the file cannot be written.
         :raises UsageError: it lies in ``rootfs``, or takes another's place than a regular file's.
@@ -91,9 +93,9 @@ class ArchiveFiles:
             )
         with named_files.written(path) as out:
             if passphrase is None:
-                return build_archive(rootfs, manifest, out, compress=compress, warn=self._note)
+                return build_archive(rootfs, manifest, out, compress=compress, warn=self._note, owner=owner)
             with self._trust.encrypting(out, passphrase) as encrypted:
-                return build_archive(rootfs, manifest, encrypted, compress=compress, warn=self._note)
+                return build_archive(rootfs, manifest, encrypted, compress=compress, warn=self._note, owner=owner)
 
     def inspect(self, path: str) -> ArchiveFacts:
         """Reads an archive to its end and checks all of it; what is odd in its manifest is told (T8).

@@ -1,9 +1,12 @@
 """``kurma stager export``: a stager as an image for others, in process, whoever asks."""
 
+import tarfile
+
 import pytest
 
 from kurma_core.client import Settings, connect
 from kurma_core.errors import HostError, StagerError, StagerNotFoundError
+from kurma_core.image_store.builder import build_archive
 
 
 @pytest.fixture
@@ -16,13 +19,30 @@ def client(tmp_path):
 
 
 def test_it_is_an_archive(client, tmp_path):
-    """Of the configured stager; its ID is told, and nothing comes into the store."""
+    """Of the configured stager; its ID is told, all of it is root's, and nothing comes into the store."""
     found = client.stager_export(str(tmp_path / "stage1.aci"), format="stage1")
     facts = client.images.files.inspect(str(tmp_path / "stage1.aci"))
     assert facts.id == found
     assert facts.contents.manifest.annotation("coreos.com/rkt/stage1/interface-version") == "2"
     assert facts.contents.manifest.annotation("coreos.com/rkt/stage1/run") == "/stage1/run"
     assert not (tmp_path / "state/images").exists()
+    with tarfile.open(tmp_path / "stage1.aci") as archive:
+        assert {(each.uid, each.gid) for each in archive} == {(0, 0)}
+
+
+def test_whose_files_they_are(tmp_path):
+    """Root's, whoever has exported them: here, they are somebody else's."""
+    (tmp_path / "rootfs").mkdir()
+    (tmp_path / "rootfs/file").write_text("x")
+    manifest = {"acKind": "ImageManifest", "acVersion": "0.8.11", "name": "example.com/x"}
+    with open(tmp_path / "x.aci", "wb") as out:
+        build_archive(str(tmp_path / "rootfs"), manifest, out, owner=(7, 8))
+    with tarfile.open(tmp_path / "x.aci") as archive:
+        assert {each.name: (each.uid, each.gid) for each in archive} == {
+            "manifest": (0, 0),
+            "rootfs": (7, 8),
+            "rootfs/file": (7, 8),
+        }
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import os
 import pty
 import signal
 import subprocess
+import termios
 from pathlib import Path
 
 import pytest
@@ -143,20 +144,25 @@ def test_its_life(host):
     assert {each.target for each in mounts.mountinfo()} == before
 
 
-@pytest.mark.parametrize("how", ["force", "kill"])
+@pytest.mark.parametrize("how", ["force", "kill", "first", "parent"])
 def test_its_end_by_force(host, how):
-    """Also of the entrypoint alone: PID 1 goes with it, and all that is the pod's."""
+    """Also of the entrypoint alone, or of PID 1 or its parent: with any, all that is the pod's goes."""
     pod = host.pod(shell("web", "trap '' TERM; sleep 1000 & wait; sleep 1000"))
     with running(pod, "--net=none") as process:
         ours = {pod.pid(), pod.pid("ppid"), *processes(pod)}
         if how == "force":
             assert pod.call("stop", "--force", pod.uuid) == (0, "", "")
-        else:
+        elif how == "kill":
             process.kill()
-        process.communicate(timeout=30)
-        assert process.returncode == -signal.SIGKILL
+        else:
+            os.kill(pod.pid() if how == "first" else pod.pid("ppid"), signal.SIGKILL)
+        _, err = process.communicate(timeout=30)
+        if how in ("force", "kill"):
+            assert process.returncode == -signal.SIGKILL
+        elif (how, process.returncode) != ("first", 137):  # the app's end, which is the first that is known of it
+            assert (process.returncode, err) == (125, b"the pod's PID 1 has ended\n")
         until(lambda: not [pid for pid in ours if alive(pid)])
-    assert pod.statuses == {}
+    assert pod.statuses in ({}, {"web": 137})
     assert not pod.held()
     assert pod.call("gc", pod.uuid) == (0, "", "")
     assert not cgroups(pod)
@@ -223,7 +229,9 @@ def test_handlers_and_what_an_app_writes(host):
     ]
     image = {"exec": ["/bin/sh", "-c", "cat /tmp/before; kill -9 $$"], "user": "0", "group": "0"}
     pod = host.pod({"name": "web", "image": {**image, "eventHandlers": handlers}})
-    assert pod.run() == (137, "before\n", "")
+    code, out, err = pod.run("--debug")
+    assert (code, out) == (137, "before\n")
+    assert "stage1: landlock: " in err or "stage1: devices: " in err
     assert pod.statuses == {"web": 137}
     tmp = pod.rootfs / "opt/stage2/web/rootfs/tmp"
     assert sorted(each.name for each in tmp.iterdir()) == ["after", "before"]
@@ -297,10 +305,22 @@ def test_input(host):
     assert (process.returncode, out) == (0, b"end\n")
 
 
+def entered(pod, script):
+    """By ``enter``, at a terminal of 44 rows: the exit code, and what stands there."""
+    master, slave = pty.openpty()
+    termios.tcsetwinsize(slave, (44, 55))
+    words = (f"--pid={pod.pid()}", "--appname=web", "--", "/bin/sh", "-c", script)
+    process = pod.begin("enter", *words, stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
+    code = process.wait(30)
+    os.set_blocking(master, False)
+    said = os.read(master, 4096).split(b"\r\n")
+    os.close(master)
+    os.close(slave)
+    return code, said[:-1]
+
+
 def test_terminal(host):
     """--interactive, from a terminal: the app has one of its own, and the caller's is as it was afterwards."""
-    import termios
-
     pod = host.pod(shell("web", "stty size; tty; read x; echo got $x; exit 6"))
     master, slave = pty.openpty()
     termios.tcsetwinsize(slave, (33, 77))
@@ -322,10 +342,12 @@ def test_terminal(host):
             said += os.read(master, 1024)
         assert b"33 77\r\n" in said
         until(lambda: termios.tcgetattr(slave)[3] & termios.ICANON == 0, "the caller's terminal to be raw")
+        assert entered(pod, "tty; stty size; exit 5") == (5, [b"/dev/pts/1", b"44 55"])
         os.write(master, b"this\r")
         while b"got this" not in said:
             said += os.read(master, 1024)
         assert process.wait(30) == 6
+        assert not pod.held()
         assert termios.tcgetattr(slave) == before
     finally:
         process.kill()

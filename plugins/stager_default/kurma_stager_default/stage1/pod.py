@@ -55,6 +55,7 @@ class Stage1Supervisor(supervisor.Supervisor):
 
     LIFECYCLE = _Lifecycle
     first = 0
+    debug = False
     typist: Typist | None = None
 
     def run(self) -> int:
@@ -78,6 +79,8 @@ class Stage1Supervisor(supervisor.Supervisor):
         if before >= 0 and self._running < 0:
             _write("ppid", str(self._init), _LOCK)
             _write("pid", str(self.first), _LOCK)
+            if self.debug:
+                stager.complain("\n".join(f"stage1: {note}" for note in self.notes))
             if self.typist is not None:
                 self.typist.begin(self)
 
@@ -191,12 +194,10 @@ def main() -> int:
 
         def supervise(*given: Any) -> Stage1Supervisor:
             made = Stage1Supervisor(*given)
-            made.first, made.typist = house.first, typist
+            made.first, made.typist, made.debug = house.first, typist, "--debug" in sys.argv[1:]
             return made
 
         code, serving = stager.serve(pod, house, None, supervise, running)
-        if "--debug" in sys.argv[1:]:
-            stager.complain("\n".join(serving.notes))
         return _FAILED if code else first_code(serving.runs)
     except Exception as error:  # noqa: BLE001 - whatever it is, its last word is what the user is shown
         stager.complain(stager.reason_of(error))
