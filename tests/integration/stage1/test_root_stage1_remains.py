@@ -12,7 +12,9 @@ from kurma_core.errors import StagerError
 from kurma_core.hookspecs import Stdio
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.mounts import mounts_at_or_below
+from kurma_core.models import RenderedLayer
 from kurma_core.testing.stagers import pod_setup
+from kurma_core.value import replace
 from tests.integration.cli.conftest import KURMA
 from tests.integration.pods.support import alive, until
 from tests.integration.stage1.driven import driven
@@ -203,6 +205,63 @@ def test_a_stop_entrypoint_that_hangs(tmp_path, pod, null):
         assert CgroupTree(pod.cgroup).pids() == []
         found.driver.discard(pod.directory)
         running.close()
+
+
+def test_a_stop_by_force_that_changes_nothing(tmp_path, pod, null):
+    """Its entrypoint says that it is done, and the pod goes on: it is killed."""
+    with driven(tmp_path, {"run": LONG, "stop": "exit 0\n"}) as found:
+        running = started(found, pod, null)
+        assert running.wait_running(20)
+        found.driver.stop(pod.directory, running, force=False)
+        assert running.alive()
+        found.driver.stop(pod.directory, running, force=True)
+        assert running.wait(20) == 128 + signal.SIGKILL
+        found.driver.cleanup(pod.directory, pod.cgroup)
+        found.driver.discard(pod.directory)
+
+
+@pytest.mark.parametrize(("storage", "mounted"), [("copy", 0), ("overlay", 2), ("", 2)])
+def test_how_roots_are_made(tmp_path, pod, null, storage, mounted):
+    """Of all layers, the first on top, which stay as they are. The network is the host's."""
+    layers = []
+    for name, text in (("top", "high"), ("base", "low")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "both").write_text(text)
+        (tmp_path / name / name).write_text(text)
+        layers.append(RenderedLayer(f"sha512-{name}", str(tmp_path / name)))
+    (app,) = pod.apps
+    pod = replace(pod, apps=(replace(app, layers=tuple(layers)),))
+    look = """printf '%s\n' "$@" > argv; grep -c " $PWD/" /proc/self/mountinfo > mounted
+    cat stage1/rootfs/opt/stage2/app/rootfs/both stage1/rootfs/opt/stage2/app/rootfs/base > seen
+    echo new > stage1/rootfs/opt/stage2/app/rootfs/both; echo new > stage1/rootfs/ex/new
+    echo $$ > pid; echo 0 > stage1/rootfs/rkt/status/app; exit 0\n"""
+    with driven(tmp_path, {"run": look}, config={"storage": storage}) as found:
+        assert ended(found, pod, null) == 0
+        (place,) = (tmp_path / "plugin/pods/run").iterdir()
+        assert (place / "seen").read_text() == "highlow"
+        assert int((place / "mounted").read_text()) == mounted
+        assert (place / "argv").read_text().splitlines() == ["--net=host", "--hostname=test", UUID]
+        assert (tmp_path / "top/both").read_text() == "high"
+        assert not (tmp_path / "stage1/ex/new").exists()
+        assert found.driver.status(pod.directory, None)["app"].exit_code == 0
+        found.driver.discard(pod.directory)
+
+
+def test_what_is_entered_when_nothing_is_named(tmp_path, pod, null, monkeypatch):
+    """A shell; who has a terminal is told which one."""
+    monkeypatch.setenv("TERM", "kurma-test")
+    scripts = {"run": LONG, "enter": "printf '%s\n' \"$@\" $TERM > entered\n"}
+    with driven(tmp_path, scripts) as found:
+        running = started(found, pod, null)
+        assert running.wait_running(20)
+        assert found.driver.call(pod.directory, running, "run", ("app",), null, b"{}") == 0
+        (place,) = (tmp_path / "plugin/pods/run").iterdir()
+        words = (place / "entered").read_text().splitlines()
+        assert words == [f"--pid={running.pid}", "--appname=app", "--", "/bin/sh", "kurma-test"]
+        found.driver.stop(pod.directory, running, force=True)
+        running.wait(20)
+        found.driver.cleanup(pod.directory, pod.cgroup)
+        found.driver.discard(pod.directory)
 
 
 @pytest.mark.parametrize(
