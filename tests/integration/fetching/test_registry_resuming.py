@@ -126,14 +126,15 @@ def test_only_the_rest_is_asked_for_after_a_kill(
 
 def test_ctrl_c_ends_it_at_once(machine: MakeMachine, way: Front, digests: list[str], tmp_path: Path) -> None:
     """With all layers' threads in the middle of a read; what came is kept, and nothing else."""
-    way.pace = 0.7  # all of it takes longer than it is waited for
+    way.pace = 0.3
     here = machine()
     command = [sys.executable, "-m", "kurma_core.cli.main", "--dir", str(here.state)]
     command += ["--config", str(tmp_path / "state.json"), "image", "fetch", f"docker://{way.host}/app:v1"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     wait_for_partials(here, process, 1, files=4)
+    way.pace = 60.0  # what is to come takes longer than anybody waits here
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=15)
+    _, err = process.communicate(timeout=20)
     assert process.returncode == 130
     assert b"Traceback" not in err
     assert here.images.list() == ()
