@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.integration.pods.support import until
+
 pytestmark = [pytest.mark.root, pytest.mark.parametrize("way", ["kurmad"], indirect=True)]
 
 
@@ -45,7 +47,7 @@ def test_it_runs_on(kurma: Any) -> None:
     uuid = detached(kurma, "--name", "onward", script="echo hello; sleep 1000")
     assert len(uuid) == 36
     assert state(kurma, "onward") == "running"
-    assert kurma.out("logs", uuid) == "hello\n"
+    until(lambda: kurma.out("logs", uuid) == "hello\n", "its word")
     done = kurma("restart", "-d", "onward")
     assert (done.returncode, done.stdout) == (0, f"{uuid}\n")
     assert state(kurma, "onward") == "running"

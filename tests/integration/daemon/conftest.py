@@ -22,6 +22,7 @@ from tests.integration.pods.conftest import (  # noqa: F401 (fixtures)
     session_state,
     way,
 )
+from tests.integration.pods.support import until
 
 _FRAGILE = os.path.join(os.path.dirname(__file__), "fragile.py")
 
@@ -60,6 +61,10 @@ class Kurmad:
             assert self.process.poll() is None, self.log.read_text()
             assert time.monotonic() < deadline, self.log.read_text()
             time.sleep(0.02)
+
+    def wait_said(self, text):
+        """Until that stands in its log: it answers before it says so, or after."""
+        until(lambda: text in self.log.read_text(), f"{text!r} in the log")
 
     @contextlib.contextmanager
     def armed(self, fault):

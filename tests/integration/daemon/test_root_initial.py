@@ -126,15 +126,15 @@ def test_what_fails_is_tried_again_and_told(kurmad, make_house, ask, tmp_path):
 
     until(lambda: {one["state"] for one in told()} == {"failed"}, "the failure")
     pod, _, fetched, _ = told()
+    for what in ("image https", "pod nothing"):
+        daemon.wait_said(f"initial {what}://127.0.0.1:9/a.aci: ")
     shown = [daemon.log.read_text(), *(one["error"] for one in told())]
     assert not [text for text in shown if "hunter2" in text]
-    for what in ("image https", "pod nothing"):
-        assert f"initial {what}://127.0.0.1:9/a.aci: " in shown[0]
     assert (pod["pod"], fetched["image"]) == (None, None)
     assert f"{image}" in pod["error"]
     assert pod["next"] > "2"
-    assert f"initial pod {image}: " in daemon.log.read_text()
-    assert f"initial image {other}: " in daemon.log.read_text()
+    daemon.wait_said(f"initial pod {image}: ")
+    daemon.wait_said(f"initial image {other}: ")
     # While it waits, it is taken out: nothing more is heard of it.
     hang_up(daemon, initial_pods=[], prefetch_images=[str(other)])
     sleeper(image)

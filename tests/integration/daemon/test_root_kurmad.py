@@ -35,7 +35,7 @@ def test_a_pod_in_the_foreground_belongs_to_the_daemon(kurmad, ask, null):
 
     request = daemon.house.request("echo hello; echo oops >&2; exit 3")
     record = client.run(request, null, lines.append, prepared=prepared)
-    assert [(one.stream, one.text) for one in lines] == [("stdout", b"hello"), ("stderr", b"oops")]
+    assert sorted((one.stream, one.text) for one in lines) == [("stderr", b"oops"), ("stdout", b"hello")]
     assert (record.state, record.exit_code) == ("stopped", 3)
     assert [one.state for one in seen] == ["prepared"]
     assert client.pod(record.uuid) == daemon.house.client.pod(record.uuid)

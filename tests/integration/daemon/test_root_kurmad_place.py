@@ -129,7 +129,7 @@ def test_a_socket_that_is_removed_comes_back(kurmad, ask):
     time.sleep(0.25)
     shutil.rmtree(f"{daemon.house.state}/run", ignore_errors=True)
     daemon.wait_up()
-    assert "was removed: kurmad listens there anew" in daemon.log.read_text()
+    daemon.wait_said("was removed: kurmad listens there anew")
     assert daemon.end() == 0
     assert not os.path.exists(daemon.socket)
 
@@ -257,7 +257,7 @@ def test_without_descriptors_callers_are_sent_away(kurmad, ask):
     finally:
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
     assert ask(daemon)._ask("GET", ("version",))
-    assert "a connection was refused: there are too many open files" in daemon.log.read_text()
+    daemon.wait_said("a connection was refused: there are too many open files")
 
 
 def test_nothing_wakes_a_daemon_that_has_nothing_to_do(kurmad, ask):

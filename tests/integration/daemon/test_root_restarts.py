@@ -77,7 +77,7 @@ def test_on_failure_across_a_daemon_that_is_killed(kurmad):
     daemon.end(signal.SIGKILL)
     second = kurmad(house=house)
     waits(house, ill, 1)
-    assert f"pod {house.client.pod(ill).name} is started again: its policy is on-failure" in second.log.read_text()
+    second.wait_said(f"pod {house.client.pod(ill).name} is started again: its policy is on-failure")
     for uuid in (well, asked):
         assert (house.state_of(uuid)["state"], house.state_of(uuid).get("restart")) == ("stopped", None)
 
@@ -118,7 +118,7 @@ def test_starts_that_fail_are_tried_again(kurmad, tmp_path):
         {"policy": "always", "count": 2, "next": None},
         daemon.process.pid,
     )
-    assert "cannot be started again" in daemon.log.read_text()
+    daemon.wait_said("cannot be started again")
 
 
 def test_after_a_reboot(kurmad):

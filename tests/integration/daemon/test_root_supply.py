@@ -253,7 +253,7 @@ def test_one_that_dies_is_replaced(filled):
     now = full(daemon.house)
     assert uuid not in now
     assert len(set(now) & set(there)) == 1
-    assert "no stager waits for a pod: one that waited has ended by itself" in daemon.log.read_text()
+    daemon.wait_said("no stager waits for a pod: one that waited has ended by itself")
     assert begin(daemon, "true")["uuid"] in now
 
 

@@ -265,7 +265,7 @@ def test_under_kurmad(stage1s):
         done = stage1s("run", "-d", "--stager", stage1.stager, *words, "behind", stage1s.image)
         assert done.returncode == 0, done.stderr + log.read_text()
         assert int(stage1.call("run").parent) == daemon.pid
-        assert stage1s.out("logs", "behind").splitlines() == ["out", "err"]
+        until(lambda: sorted(stage1s.out("logs", "behind").splitlines()) == ["err", "out"])
         shown = stage1s("run", "--stager", front.stager, *words, "front", stage1s.image)
         assert (shown.returncode, shown.stdout) == (5, "in front\n"), shown.stderr
         assert stage1s("stop", "behind").returncode == 0

@@ -121,8 +121,12 @@ def test_every_byte_comes_back(pods):
 
 
 def test_interleaved_parts(pods):
-    script = "printf 'o1 '; sleep .1; printf 'e1 ' >&2; sleep .1; echo o2; sleep .1; echo e2 >&2; sleep 1000"
+    parts = ("printf 'o1 '", "printf 'e1 ' >&2", "echo o2", "echo e2 >&2")
+    script = "mkfifo /tmp/go; " + "; read x </tmp/go; ".join(parts) + "; sleep 1000"
     pod = pods({"main": sh(script)}).started()
+    for count in (1, 2, 3):
+        until(lambda count=count: pod.raw_log().count(b"\n") == count, "the next part")
+        assert pod.run("sh", "-c", "echo >/tmp/go")[0] == 0
     until(lambda: pod.raw_log().count(b"\n") == 4, "all of it")
     assert by_call_in(pod, "main", "--stream", "stdout") == b"o1 o2\n" == by_core(pod, stream="stdout")
     assert by_call_in(pod, "main", "--stream", "stderr") == b"e1 e2\n" == by_core(pod, stream="stderr")
@@ -139,6 +143,7 @@ def long_log(pods):
     script = "seq 1 300; sleep .1; seq 301 600 >&2; sleep .1; seq 601 900; echo ready; sleep 1000"
     pod = pods({"main": sh(script)}, times=small(count=50)).started()
     pod.wait_log("ready")
+    until(lambda: len(by_core(pod).split()) == 901, "what was said on standard error before that")
     assert len(os.listdir(f"{pod.directory}/pod/logs")) > 5
     return pod
 
