@@ -8,7 +8,8 @@ import subprocess
 import pytest
 
 from tests.integration.cli.conftest import KURMA
-from tests.integration.stage1.test_root_stage1_mutable import LONG, foreground
+from tests.integration.pods.support import until
+from tests.integration.stage1.test_root_stage1_mutable import APP_VERBS, LONG, SCRIPTS, empty_file, foreground
 
 pytestmark = pytest.mark.root
 
@@ -123,3 +124,37 @@ def test_none_to_attach_to(stage1s):
         done = stage1s("attach", "bare")
         assert done.returncode == 125
         assert "has no entrypoint attach" in done.stderr
+
+
+def test_by_way_of_kurmad(stage1s):
+    """An app in the background has a standard input for who attaches; apps come, and go; and come again."""
+    scripts = {"attach": ATTACH, **SCRIPTS}
+    stage1 = stage1s.stage1(5, LONG, (*ENTRYPOINTS, *APP_VERBS), scripts=scripts)
+    words = ("--stager", stage1.stager, "--net", "none", "--name")
+    with open(stage1s.directory / "kurmad.log", "ab") as stream:
+        daemon = subprocess.Popen([*KURMA, "daemon"], env=stage1s.environment, stderr=stream)
+    try:
+        until(lambda: (stage1s.directory / "state/run/kurmad.sock").exists())
+        stage1s.out("run", "-d", "-i", *words, "behind", stage1s.image)
+        assert "--interactive" not in stage1.call("run").words
+        uuid = stage1s.show("behind")["uuid"]
+        assert streams(stage1s, uuid) == of_all("stream")
+        done = stage1s("attach", "behind", input="end\n")
+        assert (done.returncode, done.stdout, done.stderr) == (7, "told: end\n", "aside\n")
+        stage1s.out("run", "-d", *words, "changing", "--pod", empty_file(stage1s))
+        uuid = stage1s.show("changing")["uuid"]
+        stage1s.out("app", "add", "--start", "changing", "--name", "one", "-t", stage1s.image)
+        assert streams(stage1s, uuid) == of_all("tty")
+        for _ in range(2):
+            app = stage1s.show("changing")["apps"]["one"]
+            assert (app["exited"], app["startedAt"] is not None) == (False, True)
+            assert stage1s("stop", "changing").returncode == 0
+            assert stage1s("start", "-d", "changing").returncode == 0
+        assert [call.words[0] for call in stage1.calls("app/start")] == ["--app=one"] * 3
+        assert stage1s("app", "rm", "--force", "changing", "one").returncode == 0
+        assert stage1s.show("changing")["apps"] == {}
+        assert stage1s("rm", "--force", "behind", "changing").returncode == 0
+    finally:
+        stage1s("rm", "--force", "behind", "changing")  # nothing, where all has gone well
+        daemon.terminate()
+        assert daemon.wait(20) == 0
