@@ -79,7 +79,8 @@ def test_nothing_is_asked_before_the_pod_runs(foreign):
 def test_a_wrong_status_is_an_error_and_hides_no_pod(foreign, script, said):
     house = foreign(SERVE, {"status": script})
     driver = driver_of(house)
-    driver.times = replace(driver.times, status=0.5)
+    if "did not answer" in said:
+        driver.times = replace(driver.times, status=0.5)
     with house.running() as pod:
         with pytest.raises(StagerError) as caught:
             driver.status(pod.directory, pod.stager)
@@ -135,12 +136,12 @@ def test_run_that_refuses_its_document_says_so_by_its_exit_code(foreign):
 def test_run_that_does_not_read_is_torn_down(foreign, size):
     house = foreign(SERVE, {"run": "echo $$ > /pod/reader; exec sleep 1000"})
     driver = driver_of(house)
-    driver.times = replace(driver.times, document=0.5)
+    driver.times = replace(driver.times, document=1.5)
     with house.running() as pod:
         started = time.monotonic()
-        with pytest.raises(StagerError, match=r"'run' did not read its document within 0\.5 s"):
+        with pytest.raises(StagerError, match=r"'run' did not read its document within 1\.5 s"):
             house.enter(pod.uuid, "x" * size)
-        assert 0.4 < time.monotonic() - started < 5
+        assert 1.4 < time.monotonic() - started < 20
         with open(house.path(pod, "pod/reader")) as file:
             assert not alive(int(file.read()))
         assert house.client.pod(pod.uuid).state == "running"

@@ -302,7 +302,7 @@ def test_post_stop_runs_at_a_stop_and_is_bounded(pods):
             "good": {**sh("echo up; exec sleep 1000"), **handlers(post_stop="echo after")},
             "hangs": {**sh("echo up; exec sleep 1000"), **handlers(post_stop="echo after; exec sleep 1000")},
         },
-        times=StagerTimes(stop=0.5),
+        times=StagerTimes(stop=1),
     ).started()
     pod.wait_log("up", "good.log")
     pod.wait_log("up", "hangs.log")
