@@ -576,7 +576,9 @@ class Stager(Protocol):
     says so by an attribute ``host_powers`` that is true; with any other, pods that need it are refused.
 
     A driver that applies :attr:`PodSetup.plans`, and so isolators, says so by an attribute ``applies_isolators``
-    that is true, as does a :class:`StagerImageSource`; with any other, they are reported as ignored (X1).
+    that is true, as does a :class:`StagerImageSource`; with any other, they are reported as ignored (X1). Such a
+    one may have an attribute ``isolators_in_part``: by name, those that it keeps to in part, and what that is;
+    they are reported as modified. Both are attributes of what the hook gives, of a :class:`StagerOfImages` say.
 
     A driver whose ``status`` tells nothing but what stands in ``pod/status.json`` below the pod's directory,
     whenever that is there, says so by an attribute ``status_file`` that is true: a daemon does not ask it again as

@@ -95,6 +95,7 @@ def compile_isolators(
     *,
     strict: bool = False,
     unapplied: str = "",
+    partly: Mapping[str, str] | None = None,
 ) -> Isolation:
     """Compiles the pod's isolators and each app's, and what holds where they have none.
 
@@ -102,9 +103,10 @@ def compile_isolators(
     :param pod: None: the pod is there already, and ``host`` knows its isolators; only the apps' are compiled.
     :param strict: an isolator that somebody asked for and that is not enforced as it stands is an error.
     :param unapplied: why nobody will apply the plans; empty: the stager will.
+    :param partly: isolators that the stager knows something of all the same, and what.
     :raises IsolatorError: a value is wrong, two isolators contradict each other, or strictness.
     """
-    compilers = _Compilers(drivers, strict=strict, unapplied=unapplied)
+    compilers = _Compilers(drivers, strict=strict, unapplied=unapplied, partly=partly)
     pod_plan, reports = IsolatorPlan(), tuple[IsolatorReport, ...]()
     if pod is not None:
         isolators = tuple(pod)
@@ -130,10 +132,18 @@ def scopes(name: str, drivers: Iterable[Isolator]) -> tuple[str, ...]:
 class _Compilers:
     """The plugins, by the isolators that they look after."""
 
-    def __init__(self, drivers: Iterable[Isolator], *, strict: bool, unapplied: str = "") -> None:
+    def __init__(
+        self,
+        drivers: Iterable[Isolator],
+        *,
+        strict: bool,
+        unapplied: str = "",
+        partly: Mapping[str, str] | None = None,
+    ) -> None:
         self._drivers = tuple(drivers)
         self._strict = strict
         self._unapplied = unapplied
+        self._partly = partly or {}
         self._by_name: dict[str, Isolator] = {}
         #: what the pod's isolators mean for each of its apps
         self._each = IsolatorPlan()
@@ -170,7 +180,8 @@ class _Compilers:
             each_apps = compiled.apps is not None and compiled.apps.api is None
             sets = each_apps or replace(compiled.plan, traffic=(), api=None) != IsolatorPlan()
             if self._unapplied and sets:
-                compiled = replace(compiled, outcome="ignored", note=self._unapplied)
+                how = ("modified", self._partly[name]) if name in self._partly else ("ignored", self._unapplied)
+                compiled = replace(compiled, outcome=how[0], note=how[1])
             if self._strict and not default and compiled.outcome != "enforced":
                 raise IsolatorError(
                     f"isolator {name} of {_called(scope)} would be {compiled.outcome}: {compiled.note}",

@@ -42,6 +42,7 @@ def isolation(
         host,
         strict=strict,
         unapplied=services.stagers.unapplied(stager),
+        partly=services.stagers.applied_in_part(stager),
     )
     if there:
         return found

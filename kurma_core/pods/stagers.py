@@ -123,6 +123,18 @@ class Stagers:
             return ""
         return "" if manifest.annotation("kurma.io/stager/isolators") == "true" else why
 
+    def applied_in_part(self, name: str) -> Mapping[str, str]:
+        """Isolators that it knows something of, though it applies no plans, and what."""
+        from kurma_core.errors import KurmaError
+
+        if self._meant(name)[0] is None:
+            return {}
+        try:
+            found: Mapping[str, str] = getattr(self._load(name), "isolators_in_part", {})
+        except KurmaError:
+            return {}
+        return found
+
     def joins_networks(self, name: str) -> bool:
         """Whether that stager joins its pods to networks itself."""
         return bool(self._asked(name, "joins_networks", False))

@@ -316,6 +316,10 @@ def test_under_a_stager_that_does_not_apply_them_they_are_ignored() -> None:
     assert [(one.outcome, one.note) for one in result.reports] == [("ignored", "stager x does not")]
     with pytest.raises(IsolatorError, match="would be ignored: stager x does not"):
         compile_isolators([], {"app": asked}, [Score()], HOST, strict=True, unapplied="stager x does not")
+    # But those that it knows something of.
+    partly = {"os/linux/oom-score-adj": "it does half of it"}
+    result = compile_isolators([], {"app": asked}, [Score()], HOST, unapplied="stager x does not", partly=partly)
+    assert [(one.outcome, one.note) for one in result.reports] == [("modified", "it does half of it")]
 
 
 def test_one_that_stands_twice_is_refused() -> None:

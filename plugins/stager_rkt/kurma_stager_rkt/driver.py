@@ -67,6 +67,8 @@ class Stage1Stager:
         self.discard(pod.directory)
         replace_file(f"{pod.directory}/stager/remains", f"{self.name}\n".encode())
         replace_file(f"{pod.directory}/stager/output", b"")
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{pod.directory}/{_COMING}")
         note.write(f"{pod.directory}/{NOTE}")
         try:
             place = self._places.make(pod.uuid)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from kurma_core.hookspecs import Driver, DriverContext, hookimpl
 from kurma_stager_rkt.settings import OPTIONS
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 class Stage1Images:
     """Implements :class:`kurma_core.hookspecs.StagerOfImages`, and ``CollectorOfRemains``."""
+
+    isolators_in_part: ClassVar = {
+        "os/linux/privileged": "stage1 lifts its restrictions, from interface version 3 on; devices it gives none"
+    }
 
     def __init__(self, context: DriverContext) -> None:
         self._context = context

@@ -120,6 +120,7 @@ def test_a_privileged_app(stage1s):
     done = run(stage1s, stage1, "--rm", *PRIVILEGED)
     assert done.returncode == 3, done.stderr
     assert stage1.call("run").words[2:5] == walls
+    assert "isolator os/linux/privileged of app app is modified: stage1 lifts its restrictions" in done.stderr
     app = {"name": "app", "image": stage1s.image}
     file = stage1s.directory / "asks.json"
     privileged = [{"name": "os/linux/privileged", "value": True}]
