@@ -31,6 +31,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pytest
 
@@ -75,7 +76,7 @@ def pod_setup(
         apps=(AppSetup("app", (layer,), environment=(("KURMA_TEST", "yes"),)),),
         volumes=(),
         network_namespace=None,
-        cgroup="kurma-contract",
+        cgroup=f"kurma-contract-{uuid4().hex[:8]}",  # others may run the same on this machine
         plans={"app": IsolatorPlan()},
         pod_plan=IsolatorPlan(),
         config={},

@@ -27,8 +27,15 @@ class TestSmallStage1(StagerContract):
 
     @pytest.fixture
     def make_pod(self, tmp_path, app_root):
-        tree = CgroupTree("kurma-contract")
-        tree.create()
-        yield lambda exec: pod_setup(tmp_path / "146d7cef-fbf6-41da-a2f8-eba218597f9c", app_root, exec)
-        tree.kill()
-        tree.remove()
+        trees = []
+
+        def make(exec):
+            pod = pod_setup(tmp_path / "146d7cef-fbf6-41da-a2f8-eba218597f9c", app_root, exec)
+            trees.append(CgroupTree(pod.cgroup))
+            trees[-1].create()
+            return pod
+
+        yield make
+        for tree in trees:
+            tree.kill()
+            tree.remove()

@@ -134,7 +134,7 @@ def test_its_life(host):
         assert (process.returncode, out) == (9, b"bye\n")
     assert pod.statuses == {"web": 9, "db": 143}
     assert not pod.held()
-    assert not [pid for pid in (*ours, first, parent) if alive(pid)]
+    until(lambda: not [pid for pid in (*ours, first, parent) if alive(pid)], "the end of all")
     assert pod.call("stop", pod.uuid)[0] == 0
     assert pod.call("enter", f"--pid={first}", "--appname=web", "--", "/bin/true")[0] == 125
     assert cgroups(pod)
