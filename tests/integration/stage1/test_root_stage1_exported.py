@@ -99,6 +99,7 @@ def test_there_is_no_python_there(host):
     assert found.returncode == 127
 
 
+@pytest.mark.vm
 def test_its_life(host):
     """pid and ppid, the lock, the walls, enter, stop, the exit code, gc; and what is left: nothing."""
     before = {each.target for each in mounts.mountinfo()}
@@ -241,6 +242,7 @@ def isolator(name, value):
     return {"name": name, "value": value}
 
 
+@pytest.mark.vm
 def test_isolators(host):
     look = "grep -e CapBnd -e NoNewPrivs /proc/self/status; cat /proc/self/oom_score_adj; sleep 1000"
     isolators = [
@@ -413,6 +415,16 @@ def test_what_is_wrong_on_the_way(host):
     )
     assert pod.run() == (125, "", "stage1: volume v: /no: no such file or directory\n")
     assert not cgroups(pod)
+    for wrong in ("{", "[]", '{"apps": [{"name": "../a"}]}', '{"apps": [{"name": "a", "app": {"exec": 5}}]}'):
+        pod = host.pod(shell("a", ""))
+        (pod.place / "pod").write_text(wrong)
+        code, _, err = pod.run()
+        assert (code, err.count("\n")) == (125, 1), err
+        assert err.startswith("stage1: ")
+        assert not cgroups(pod)
+    pod = host.pod(shell("a", "exit 8"))
+    (pod.rootfs / "opt/stage2/a/manifest").unlink()  # the pod says it all
+    assert pod.run()[0] == 8
     pod = host.pod(shell("a", "", user="nobody-here"))
     code, _, err = pod.run("--net=host")
     assert (code, pod.pid()) == (125, 0)

@@ -48,7 +48,7 @@ class Document:
         for entry in pod.get("apps") or []:
             name = _name(entry, "an app")
             self.apps.append(name)
-            images[name] = place.json(f"{ROOTFS}/{APPS}/{name}/manifest")
+            images[name] = _image(place, name)
             settings[name] = self._app(name, entry, images[name])
         if not self.apps:
             raise Stage1Error("the pod has no apps, and this stage1 runs no pods that change")
@@ -81,6 +81,8 @@ class Document:
         app = entry.get("app") or image.get("app")
         if not app or not app.get("exec"):
             raise Stage1Error(f"app {name}: neither the pod nor its image says what to run")
+        if not isinstance(app["exec"], list) or not all(isinstance(word, str) for word in app["exec"]):
+            raise Stage1Error(f"app {name}: its exec is no list of words: {app['exec']!r}")
         return {
             "mounts": [self._mount(name, *each) for each in _mounts(name, entry, app)],
             "environment": environment(self._place, name, app),
@@ -107,6 +109,15 @@ class Document:
             app["stdin"] = True
 
 
+def read(place: Place, wanted: RunArguments, layout: Layout, note: Callable[[str], None]) -> Document:
+    """:raises Stage1Error: see :class:`Document`; or a manifest is none."""
+    try:
+        return Document(place, wanted, layout, note)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        text = f"{type(error).__name__}: {error}"
+        raise Stage1Error(f"{place.path}/pod, or an app's manifest: not understood: {text}") from None
+
+
 def metadata_url(wanted: RunArguments, note: Callable[[str], None]) -> str:
     """What apps are told of it; empty: nothing."""
     if not wanted.token:
@@ -115,6 +126,14 @@ def metadata_url(wanted: RunArguments, note: Callable[[str], None]) -> str:
         note("its apps get no AC_METADATA_URL: a pod without a network reaches no metadata service")
         return ""
     return f"http://127.0.0.1:{_METADATA_PORT}/{wanted.token}"
+
+
+def _image(place: Place, app: str) -> Json:
+    """Its manifest, where stage0 has left one; the pod's may say all that there is to know."""
+    for path in (f"{ROOTFS}/{APPS}/{app}/manifest", f"appsinfo/{app}/manifest"):
+        if os.path.lexists(f"{place.path}/{path}"):
+            return place.json(path)
+    return {}
 
 
 def _name(entry: Json, what: str) -> str:

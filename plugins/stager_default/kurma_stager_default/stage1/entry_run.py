@@ -14,7 +14,7 @@ from kurma_core.linux import links, mounts, namespaces, process
 from kurma_stager_default.inside import smalljson
 from kurma_stager_default.stage1 import groups, root
 from kurma_stager_default.stage1.arguments import NONE, RunArguments
-from kurma_stager_default.stage1.document import Document, metadata_url
+from kurma_stager_default.stage1.document import metadata_url, read
 from kurma_stager_default.stage1.place import FAILED, Place, Record, Stage1Error, say, told
 
 #: The descriptor of the pod's directory, as the supervisor has it.
@@ -61,7 +61,7 @@ def _run(place: Place, wanted: RunArguments) -> None:
     Record(process.ProcessIdentity.current(), tree).write(place)
     try:
         tree.create()
-        document = Document(place, wanted, groups.within(tree), notes.append)
+        document = read(place, wanted, groups.within(tree), notes.append)
         url = metadata_url(wanted, notes.append)
         for text in notes:
             say(text)
