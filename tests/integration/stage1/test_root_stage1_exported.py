@@ -6,6 +6,7 @@ import pty
 import signal
 import subprocess
 import termios
+import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from tests.integration.pods.support import alive, until
 from tests.integration.stage1.laid_out import BareHost
 
 pytestmark = pytest.mark.root
+#: Bytes that the kernel takes at least before somebody reads.
+PIPE = 65536
 
 
 def shell(name, script, **more):
@@ -358,13 +361,30 @@ def test_terminal(host):
         os.close(slave)
 
 
+def stands_still(pod):
+    """Whether all of the pod's processes that write anything have written some, and no more for a moment."""
+
+    def written():
+        found = {}
+        for pid in processes(pod):
+            with contextlib.suppress(OSError):
+                text = Path(f"/proc/{pid}/io").read_text()
+                found[pid] = int(text.partition("wchar: ")[2].split()[0])
+        return found
+
+    before = written()
+    time.sleep(0.3)
+    return before == written() and any(count > PIPE for count in before.values())
+
+
 def test_much_output(host):
     """At its reader's pace, to the last byte; and a reader who has gone harms no app."""
     size = 3_000_000
     pod = host.pod(shell("web", f"head -c {size} /dev/zero; echo end >&2; exit 3"))
     process = pod.begin("run", "--net=host", pod.uuid)
     until(pod.pid)
-    assert pod.statuses == {}  # it is held up by us
+    until(lambda: pod.statuses or stands_still(pod), "the app to be held up by us")
+    assert pod.statuses == {}
     out, err = process.communicate(timeout=60)
     assert (process.returncode, len(out), err) == (3, size, b"end\n")
     pod = host.pod(shell("web", f"head -c {size} /dev/zero; exit 3"))

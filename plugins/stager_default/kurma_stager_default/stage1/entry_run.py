@@ -60,7 +60,7 @@ def _run(place: Place, wanted: RunArguments) -> None:
     # First of all: from here on, gc knows what to look for, whenever this process ends.
     Record(process.ProcessIdentity.current(), tree).write(place)
     try:
-        tree.create()
+        groups.make(tree)
         document = read(place, wanted, groups.within(tree), notes.append)
         url = metadata_url(wanted, notes.append)
         for text in notes:

@@ -19,6 +19,17 @@ def planned(name: str) -> CgroupTree:
     return CgroupTree(name, Layout([_at(hierarchy, ours) for hierarchy in Layout.detect().hierarchies]))
 
 
+def make(tree: CgroupTree) -> None:
+    """What is planned; and on version 2 all controllers switched on that can be, from the top down to it: of those
+    of systemd's slices, few are."""
+    tops = {one.place: one for one in Layout.detect().hierarchies if one.version == 2}
+    for one in tree.layout.hierarchies:
+        top = tops.get(one.place)
+        if top is not None and one.directory != top.directory:
+            CgroupTree(f"{one.directory[len(top.directory) + 1 :]}/{tree.name}", Layout([top])).create()
+    tree.create()
+
+
 def within(tree: CgroupTree) -> Layout:
     """As if that cgroup, which is made, were the root: so one sees which controllers it can be held by."""
     return Layout([_moved(one, f"{one.directory}/{tree.name}") for one in tree.layout.hierarchies])
