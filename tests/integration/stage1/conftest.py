@@ -169,5 +169,5 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The default stager as a stage1 image."""
     directory = tmp_path_factory.mktemp("exported")
     path = f"{directory}/stage1.aci"
-    subprocess.run([*KURMA, "--dir", f"{directory}/state", "stager", "export", path], check=True, timeout=60)
+    subprocess.run([*KURMA, "--dir", f"{directory}/state", "stager", "export", path], check=True, timeout=300)
     return path

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kurma_core.linux import mounts
 from tests.integration.pods.support import archive, until
 from tests.integration.stage1.conftest import BASIC
 
@@ -143,3 +144,12 @@ def test_it_is_entered_and_stopped(stage1s, which, request):
         stage1s("stop", "--force", "long")  # what a stage1 runs outlives a command that is killed
         command.kill()
         command.communicate()
+
+
+def test_gc_takes_them_all(stage1s, observed):
+    """With their gc entrypoints: no pod, mount or directory is left."""
+    ended = stage1s("gc", "--grace-period", "0s")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert not list(stage1s.pods.glob("*/*"))
+    assert not [each for each in mounts.mountinfo() if each.target.startswith(str(stage1s.pods))]
+    assert {f"same-{name}" for name in observed} & set(stage1s.out("list").split()) == set()
