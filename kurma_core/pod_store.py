@@ -36,7 +36,7 @@ from kurma_core.errors import (
     PodStateError,
 )
 from kurma_core.linux import beneath
-from kurma_core.linux.files import replace_file
+from kurma_core.linux.files import replace_file, spare_file, use_spare
 
 Json = Any
 VERSION = 1
@@ -70,7 +70,8 @@ class PodDirectory:
         return self._read("pod.json")
 
     def write_pod(self, value: dict[str, Json]) -> None:
-        self._write("pod.json", value)
+        with self._writing("pod.json"):
+            use_spare(self.file("pod.json.spare"), self.file("pod.json"), _lines(value))
 
     def read_state(self) -> dict[str, Json]:
         """``state.json``; it has a ``state``. :raises: as :meth:`read_pod`."""
@@ -88,6 +89,26 @@ class PodDirectory:
 
     def write_state(self, value: dict[str, Json]) -> None:
         self._write("state.json", value)
+
+    def spare(self, value: dict[str, Json]) -> None:
+        """Makes files for the pod's first records, of which :meth:`write_spare` and :meth:`write_pod` then need no
+        new ones. :param value: what ``state.json`` says by now.
+        """
+        with self._writing("state.json"):
+            spare_file(self.file("state.json.spare"), _lines(value))
+        with self._writing("pod.json"):
+            spare_file(self.file("pod.json.spare"), b"")
+
+    def drop_spare(self) -> None:
+        """Nobody needs what :meth:`spare` has made any more. Repeatable."""
+        for name in ("state.json.spare", "pod.json.spare"):
+            with contextlib.suppress(OSError):
+                os.unlink(self.file(name))
+
+    def write_spare(self, value: dict[str, Json]) -> None:
+        """As :meth:`write_state`, once, by way of the file that :meth:`spare` has made, if it has."""
+        with self._writing("state.json"):
+            use_spare(self.file("state.json.spare"), self.file("state.json"), _lines(value))
 
     def change_state(self, *, only_in: Collection[str] | None = None, **changes: Json) -> dict[str, Json]:
         """Reads, changes and replaces ``state.json`` under the op lock.
@@ -136,12 +157,14 @@ class PodDirectory:
         )
 
     def _write(self, name: str, value: dict[str, Json]) -> None:
+        with self._writing(name):
+            replace_file(self.file(name), _lines(value))
+
+    @contextlib.contextmanager
+    def _writing(self, name: str) -> Iterator[None]:
+        """:raises HostError: that file cannot be written."""
         try:
-            # A line for each key: to be read by people, and written by the fast half of the encoder.
-            lines = [
-                f"{json.dumps(key)}: {json.dumps(part)}" for key, part in {"version": VERSION, **value}.items()
-            ]
-            replace_file(self.file(name), ("{\n " + ",\n ".join(lines) + "\n}\n").encode())
+            yield
         except OSError as error:
             raise HostError(
                 f"pod {self.uuid}: cannot write {name}: {os.strerror(error.errno or 0)}",
@@ -231,6 +254,13 @@ class PodDirectory:
                 errno=error.errno,
                 path=self.file(name),
             ) from None
+
+
+def _lines(value: dict[str, Json]) -> bytes:
+    """A record as it stands on disk: a line for each key, to be read by people, and written by the fast half of
+    the encoder."""
+    lines = [f"{json.dumps(key)}: {json.dumps(part)}" for key, part in {"version": VERSION, **value}.items()]
+    return ("{\n " + ",\n ".join(lines) + "\n}\n").encode()
 
 
 class PodStore:

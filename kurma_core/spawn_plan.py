@@ -6,7 +6,7 @@ are resolved inside the new root by descriptor; sources are paths of the host, o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from kurma_core.value import field, frozen
@@ -230,9 +230,17 @@ class Starter(Protocol):
         """:raises CommandNotFoundError, CommandNotExecutableError, HostError: it could not be started."""
         ...
 
-    def bind_into(self, pid: int, operations: Sequence[Operation], *, pidfd: int | None = None) -> None:
+    def bind_into(
+        self,
+        pid: int,
+        operations: Sequence[Operation],
+        *,
+        pidfd: int | None = None,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> None:
         """Carries out mount operations in the root of a running process.
 
+        :param meanwhile: called while another process does that; what it raises is raised once that is done.
         :raises HostError: one failed; those before it stay.
         """
         ...

@@ -43,6 +43,8 @@ def run(call: Call, request: PodRequest) -> Json:
         record = begun.record
         try:
             with begun:
+                if front.holds:
+                    begun.settle()
                 front.tell_prepared(record.to_json())
                 return front.run(record.uuid, caller, begun)
         except KurmaError as error:
@@ -86,10 +88,15 @@ class _Front:
         """Whether the pod is the daemon's."""
         return self._running is not None
 
+    @property
+    def holds(self) -> bool:
+        """Whether the client wants to be waited for."""
+        return bool(self._call.query.get("hold"))
+
     def tell_prepared(self, pod: Json) -> None:
         """Waits for the client's word, if it wants to be waited for."""
         self._stream.tell({"is": "prepared", "pod": pod})
-        if self._call.query.get("hold"):
+        if self.holds:
             with self._call.cancellation.waking(self._go.set):
                 self._go.wait()
 

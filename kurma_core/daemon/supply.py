@@ -14,6 +14,7 @@ import select
 import threading
 import time
 from collections import deque
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from kurma_core.cancellation import Cancellation, governing, shielded
@@ -41,12 +42,14 @@ class Begun:
     """A pod that was prepared to be started at once. Left as a context, without its start, it is as any other.
 
     :param record: the pod's. :param readied: what it was made of, for its start; None: of nothing.
+    :param images: closed with it: the images that it stands on are held until then.
     """
 
-    def __init__(self, supply: Supply, record: PodRecord, readied: Readied | None) -> None:
+    def __init__(self, supply: Supply, record: PodRecord, readied: Readied | None, images: ExitStack) -> None:
         self.record = record
         self.readied = readied
         self._supply = supply
+        self._images = images
         self._over = False
 
     def __enter__(self) -> Begun:
@@ -65,10 +68,19 @@ class Begun:
         finally:
             self.up()
 
+    def settle(self) -> None:
+        """It does not start at once after all, and is as prepared as any other meanwhile.
+
+        :raises HostError: that cannot be recorded.
+        """
+        if self.readied is not None:
+            self.readied.settle()
+
     def up(self) -> None:
         """It runs: whatever comes now is in nobody's way. May be repeated."""
         if not self._over:
             self._over = True
+            self._images.close()
             self._supply._one_less_under_way()
 
 
@@ -120,14 +132,19 @@ class Supply:
         with self._lock:
             self._under_way += 1
         one = None
+        held = ExitStack()
         try:
             one = self._take(client, request)
+            if one is not None:
+                held.enter_context(client.images.keeping())
+                one.holds_images = True
             record = client.manager.prepare(request, progress, one)
         except BaseException:
+            held.close()
             self._give_back(one)
             self._one_less_under_way()
             raise
-        return Begun(self, record, None if one is None or one.lock < 0 else one)
+        return Begun(self, record, None if one is None or one.lock < 0 else one, held)
 
     def refresh(self) -> None:
         """There is another configuration: what was made by the one before is thrown away."""

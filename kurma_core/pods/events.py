@@ -21,8 +21,11 @@ class Events:
         self._registry = registry
         self._journal = journal
 
-    def tell(self, kind: str, document: PodDocument, detail: Mapping[str, Any] | None = None) -> None:
-        event = PodEvent(kind, document.uuid, document.name, timestamp(), detail or {})
+    def tell(
+        self, kind: str, document: PodDocument, detail: Mapping[str, Any] | None = None, at: str | None = None
+    ) -> None:
+        """:param at: when it happened; None: now."""
+        event = PodEvent(kind, document.uuid, document.name, at or timestamp(), detail or {})
         self._journal.tell("pod", kind, event.pod, event.name, event.detail, event.at)
         self._registry.emit(event)
 

@@ -52,6 +52,8 @@ class Launch:
     stager: RunningStager | None = None
     #: what was made before the pod was known
     readied: Readied | None = None
+    #: the apps' images, held by who starts the pod; None: they are looked up
+    rendered: Mapping[str, RenderedImage] | None = None
     #: which namespaces, by their kind, were made before
     kept: Collection[str] = ()
     #: of the pod's metadata service; holds its token
@@ -233,7 +235,7 @@ class Stager:
         assert launch.stdio is not None
         # Neither the stager's image nor the apps' layers are removed before the record names them.
         with launch.services.images.keeping():
-            rendered = render_apps(launch)
+            rendered = render_apps(launch) if launch.rendered is None else launch.rendered
             launch.metadata_url, told = metadata.settled(launch.services, launch.directory)
             setup = pod_setup(launch, rendered, launch.services.note)
             driver.prepare(setup)

@@ -19,7 +19,7 @@ from kurma_core.pods import executions, ports, recovery, remains, restarts
 from kurma_core.pods.changing import APPS_PATIENCE, PodChanger
 from kurma_core.pods.ending import Collected
 from kurma_core.pods.finding import LOCK_PATIENCE
-from kurma_core.pods.launch import READIED, Launch, tear_down
+from kurma_core.pods.launch import Launch, tear_down
 from kurma_core.pods.owned import OwnedPod
 from kurma_core.pods.records import read_document, record_of
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from kurma_core.hookspecs import Progress, Stdio
+    from kurma_core.models import RenderedImage
     from kurma_core.pod_store import PodDirectory
     from kurma_core.pods.document import PodDocument
     from kurma_core.pods.readied import Readied
@@ -44,7 +45,8 @@ class PodManager(PodChanger):
         """Makes a pod that can be started. What fails leaves nothing behind.
 
         :param readied: what there is for a pod to come. It becomes this pod, and is to be given to :meth:`start`,
-            too; where it does not fit, it is discarded, and the pod is as any other.
+            too, or released: until then the pod is still being made for all others. Where it does not fit, it is
+            discarded, and the pod is as any other.
         :raises KurmaError: see :func:`kurma_core.pods.prepare.pod_document`.
         :raises PodExistsError: its UUID or name is taken.
         """
@@ -64,16 +66,20 @@ class PodManager(PodChanger):
             directory, lock = readied.become(name), readied.lock
         try:
             with self.services.images.keeping():
-                document = pod_document(request, uuid, name, created_at, self.services, progress)
+                rendered: dict[str, RenderedImage] = {}
+                document = pod_document(request, uuid, name, created_at, self.services, progress, rendered)
                 if readied is not None and not readied.fits(document):
                     lock, readied = readied.withdraw(), None
                 if readied is None:
                     directory.write_state({"state": "preparing", "steps": []})
                 directory.write_pod(document.to_json())
-            if readied is not None:
+            state = {"state": "prepared", "steps": []}
+            if readied is None:
+                directory.write_state(state)
+            else:
+                # It starts at once, which is on record as its next step.
                 readied.document = document
-            state = {"state": "prepared", "steps": [] if readied is None else list(READIED)}
-            directory.write_state(state)
+                readied.rendered = rendered if readied.holds_images else None
             record = record_of(directory, document, state)
         except BaseException:
             if readied is not None:
@@ -84,7 +90,11 @@ class PodManager(PodChanger):
             # What is readied is owned from its making to its start.
             if readied is None or readied.lock < 0:
                 os.close(lock)
-        self.events.tell("prepared", document)
+        if readied is None:
+            self.events.tell("prepared", document)
+        else:
+            at = timestamp()
+            readied.tell_later(lambda: self.events.tell("prepared", document, at=at))
         return record
 
     @staticmethod
@@ -142,13 +152,16 @@ class PodManager(PodChanger):
         directory, lock = readied.directory, readied.taken()
         try:
             document = readied.document or read_document(directory)
-            launch = Launch(self.services, directory, document, stdio, readied=readied)
+            launch = Launch(self.services, directory, document, stdio, readied=readied, rendered=readied.rendered)
             pod = OwnedPod(launch, lock, self.events)
             try:
                 self._check_power(document)
                 self._claim(pod, directory, document)
             except BaseException:
                 tear_down(launch)  # it is as any other that was prepared
+                directory.drop_spare()
+                directory.change_state(only_in=("preparing",), state="prepared")
+                readied.told()
                 raise
             return self._bring_up(pod, settled)
         except BaseException:

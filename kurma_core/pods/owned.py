@@ -130,7 +130,11 @@ class OwnedPod:
                 )
             # What was readied has its places already: nothing that the steps undo can be another's.
             steps = {} if self._launch.readied is None else planned_steps(self._launch)
-            self._launch.directory.write_state({**state, **self._beginning(state, again), **steps})
+            value = {**state, **self._beginning(state, again), **steps}
+            if self._launch.readied is None:
+                self._launch.directory.write_state(value)
+            else:
+                self._launch.directory.write_spare(value)
 
     @staticmethod
     def _beginning(state: Mapping[str, Any], again: bool) -> dict[str, Any]:
@@ -163,11 +167,18 @@ class OwnedPod:
         :param settled: called once the pod is up, or on its way down: from here on nothing may interrupt us.
         :raises KurmaError: why it did not come up.
         """
-        launch = self._launch
-        self._events.tell("starting", launch.document)
+        launch, begun = self._launch, timestamp()
+        if launch.readied is None:
+            self._events.tell("starting", launch.document, at=begun)
         try:
             try:
-                bring_up(launch)
+                try:
+                    bring_up(launch)
+                finally:
+                    if launch.readied is not None:
+                        # What was prepared and is started is told while it starts.
+                        launch.readied.told()
+                        self._events.tell("starting", launch.document, at=begun)
                 with current().waking(lambda: self.stager.signal(signal.SIGKILL)):
                     running = self.stager.wait_running(timeout)
                 if running:

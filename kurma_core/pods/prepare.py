@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kurma_core.hookspecs import Isolator as IsolatorDriver
     from kurma_core.hookspecs import Progress
     from kurma_core.isolation import Isolation
-    from kurma_core.models import Attachment, IdRange, IsolatorPlan
+    from kurma_core.models import Attachment, IdRange, IsolatorPlan, RenderedImage
     from kurma_core.pods.document import Need
     from kurma_core.pods.request import PodRequest
     from kurma_core.pods.services import Services
@@ -41,11 +41,19 @@ _WORDS = {"private": "auto", "host": "none"}
 
 
 def pod_document(
-    request: PodRequest, uuid: str, name: str, created_at: str, services: Services, progress: Progress | None
+    request: PodRequest,
+    uuid: str,
+    name: str,
+    created_at: str,
+    services: Services,
+    progress: Progress | None,
+    rendered: dict[str, RenderedImage] | None = None,
 ) -> PodDocument:
     """Decides everything about the pod.
 
     A pod without apps is kept until it is stopped: apps may come and go.
+
+    :param rendered: gets each app's image, as it was made sure that it can be rendered.
 
     :raises KurmaError: an image that cannot be had, a manifest that does not hold, a volume without its source,
         an unknown network, isolator, stager or renderer …
@@ -68,7 +76,11 @@ def pod_document(
     ports.check_free(services.store, uuid, ports.published(attachments))
     for app in reified.pod.apps:
         terminals.check(app)
-        services.images.render(str(app.image.id), renderer, verify=request.verify, insecure=request.insecure)
+        image = services.images.render(
+            str(app.image.id), renderer, verify=request.verify, insecure=request.insecure
+        )
+        if rendered is not None:
+            rendered[app.name] = image
     ids = _ids(place.userns, reified.pod, uuid, services)
     manifest, mounts, environment = _with_host_mounts(reified, isolation, resolved)
     return PodDocument(

@@ -25,8 +25,11 @@ from kurma_core.staging.starting import WAITS
 from kurma_core.staging.waiting import WaitingPlace
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kurma_core.config import Config
     from kurma_core.metadata.listening import Listener
+    from kurma_core.models import RenderedImage
     from kurma_core.pod_store import PodDirectory
     from kurma_core.pods.document import PodDocument
     from kurma_core.pods.request import PodRequest
@@ -58,6 +61,11 @@ class Readied:
         self.waiting = waiting
         #: of the pod that was made of it, which nobody else has had in hand since
         self.document: PodDocument | None = None
+        #: What is found of images from the pod's making to its start is held (``ImageManager.keeping``).
+        self.holds_images = False
+        #: the apps' images; None: they are looked up anew
+        self.rendered: dict[str, RenderedImage] | None = None
+        self._untold: Callable[[], None] | None = None
         self._listener: Listener | None = listener
         self._services = services
 
@@ -102,6 +110,14 @@ class Readied:
         self.waiting.printed_to(self.directory.file("stager"))
         return self.directory
 
+    def settle(self) -> None:
+        """The pod that was prepared of it waits for its start, and is shown as one that does.
+
+        :raises HostError: that cannot be recorded.
+        """
+        self.directory.change_state(state="prepared")
+        self.told()
+
     def release(self) -> None:
         """The pod that was prepared of it is not started now: it is as any other that was prepared, and nobody's.
         Nothing once it was started.
@@ -112,9 +128,20 @@ class Readied:
             return
         try:
             self._end()
-            self.directory.change_state(steps=[])
+            self.directory.change_state(state="prepared", steps=[])
+            self.told()
         finally:
             os.close(self.taken())
+
+    def tell_later(self, tell: Callable[[], None]) -> None:
+        """What observers are told of the pod's making: nobody's start waits for that."""
+        self._untold = tell
+
+    def told(self) -> None:
+        """It is told now, if it was not yet."""
+        tell, self._untold = self._untold, None
+        if tell is not None:
+            tell()
 
     def withdraw(self) -> int:
         """Ends the stager, and undoes all but the directory. :returns: the lock, the caller's now.
@@ -127,6 +154,7 @@ class Readied:
     def _end(self) -> None:
         self.waiting.discard()
         self.close_listener()
+        self.directory.drop_spare()
         undo(self._services, self.uuid)
 
     def taken(self) -> int:
@@ -193,6 +221,7 @@ def ready(services: Services, stager: str) -> Readied:
     directory, lock = services.store.reserve(uuid, anew=False)
     try:
         directory.write_state({"state": "preparing", "steps": list(READIED)})
+        directory.spare({"state": "preparing", "steps": list(READIED)})
         path, cgroup = pin_path("net", uuid), f"kurma/{uuid}"
         services.joined.begin(uuid, "", (), ("net",))
         try:

@@ -44,6 +44,8 @@ class Spawner:
         self._interpreter = interpreter or getattr(sys, "_base_executable", "") or sys.executable
         self._socket: _socket.socket | None = None
         self._pid = 0
+        #: An answer is waited for.
+        self._busy = False
         #: Called with the PID of its program each time that it was started, before it starts anything.
         self.settle: Callable[[int], None] = lambda pid: None
         # Around a question and its answer, and starting and ending the program.
@@ -149,10 +151,19 @@ class Spawner:
         message, fds = encode(plan)
         return self._spawned(message, fds, plan.argv)
 
-    def bind_into(self, pid: int, operations: Sequence[Operation], *, pidfd: int | None = None) -> None:
+    def bind_into(
+        self,
+        pid: int,
+        operations: Sequence[Operation],
+        *,
+        pidfd: int | None = None,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> None:
         """Carry out mount operations in the root of a running process; sources are the host's paths.
 
         :param pidfd: guards against a reused PID.
+        :param meanwhile: called while the program works; what it raises is raised once that is done. It must not
+            ask the spawner for anything.
         :raises HostError: as :meth:`start`. Operations before the failed one stay.
         """
         message: dict[str, object] = {
@@ -161,7 +172,7 @@ class Spawner:
             "pidfd": pidfd is not None,
             "operations": encode_operations(tuple(operations)),
         }
-        answer, _ = self._ask(message, [] if pidfd is None else [pidfd])
+        answer, _ = self._ask(message, [] if pidfd is None else [pidfd], meanwhile)
         _raise_failure(answer, f"cannot mount into process {pid}")
 
     def unbind_from(self, pid: int, targets: Sequence[str], *, pidfd: int | None = None) -> None:
@@ -202,17 +213,26 @@ class Spawner:
             os.close(received[0])
         return answer, received
 
-    def _ask(self, message: dict[str, object], fds: list[int]) -> tuple[dict[str, object], list[int]]:
+    def _ask(
+        self, message: dict[str, object], fds: list[int], meanwhile: Callable[[], None] | None = None
+    ) -> tuple[dict[str, object], list[int]]:
         with self._lock:
-            return self._asked(message, fds)
+            return self._asked(message, fds, meanwhile)
 
-    def _asked(self, message: dict[str, object], fds: list[int]) -> tuple[dict[str, object], list[int]]:
+    def _asked(
+        self, message: dict[str, object], fds: list[int], meanwhile: Callable[[], None] | None
+    ) -> tuple[dict[str, object], list[int]]:
+        if self._busy:
+            raise HostError("the spawner is at work for who asks it")
+        failed: Exception | None = None
         for attempt in range(2):
             fresh = self._socket is None
             self.open()
             assert self._socket is not None
             try:
                 wire.send(self._socket, message, fds)
+                if meanwhile is not None:
+                    failed, meanwhile = self._failure_of(meanwhile), None
                 answer = wire.receive(self._socket)
             except (BrokenPipeError, ConnectionResetError):
                 # Died since the last request, which therefore was not read: ask a new one.
@@ -224,11 +244,24 @@ class Spawner:
                 # Interrupted between question and answer: the next question must not get this one's answer.
                 self.close()
                 raise
+            if failed is not None:
+                raise failed
             if answer is not None:
                 return answer
             self.close()
             break
         raise HostError("the spawner died before it answered", hint="is memory short? see the kernel's log")
+
+    def _failure_of(self, work: Callable[[], None]) -> Exception | None:
+        """What it raises while an answer is waited for; an interruption of this process goes on."""
+        self._busy = True
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - raised again, after the answer
+            return error
+        finally:
+            self._busy = False
+        return None
 
 
 def _raise_failure(answer: dict[str, object], what: str) -> None:

@@ -152,21 +152,24 @@ class AciStager:
         :raises HostError: it could not be made whole.
         """
         try:
-            why_not = waiting.why_not(pod)
-            image = self._image(files=False)
-            if why_not is None and image.id != waiting.image:
-                why_not = "its image is not the stager's any more"
-            self._check_powers(pod, lambda: image)
-            if why_not is not None:
-                raise StagerError(f"stager {self.name}: the waiting one is of no use to pod {pod.name}: {why_not}")
-            manifest = self._record(pod, image)
-            os.rename(waiting.output, f"{pod.directory}/stager/output")
+            self._check_use(pod, waiting.why_not(pod))
+            manifest = self.manifest(pod)
             waiting.move_to(pod.cgroup)
             operations = pod_parts(pod, manifest)
             if not waiting.place.own:
                 operations[:0] = places_of_pod(pod.directory, CgroupTree(pod.cgroup))
+
+            def meanwhile() -> None:
+                image = self._image(files=False)
+                self._check_use(
+                    pod, None if image.id == waiting.image else "its image is not the stager's any more"
+                )
+                self._check_powers(pod, lambda: image)
+                self._keep(pod, image, manifest)
+                os.rename(waiting.output, f"{pod.directory}/stager/output")
+
             try:
-                self.spawner.bind_into(waiting.pid, operations, pidfd=waiting.pidfd)
+                self.spawner.bind_into(waiting.pid, operations, pidfd=waiting.pidfd, meanwhile=meanwhile)
             except HostError as error:
                 raise of_volume(error, pod.volumes) from None
             pidfd, ready = waiting.go()
@@ -182,8 +185,20 @@ class AciStager:
             waiting.discard()
         return self._running(pod, waiting.identity, pidfd, ready, waiting.image)
 
-    def _record(self, pod: PodSetup, image: StagerImage, stdio: Stdio | None = None) -> bytes:
-        """What it is told, which is kept; where its call-ins go, and which it has. :returns: the stager manifest.
+    def _check_use(self, pod: PodSetup, why_not: str | None) -> None:
+        """:raises StagerError: a waiting stager cannot be this pod's, and why."""
+        if why_not is not None:
+            raise StagerError(f"stager {self.name}: the waiting one is of no use to pod {pod.name}: {why_not}")
+
+    def _record(self, pod: PodSetup, image: StagerImage, stdio: Stdio) -> bytes:
+        """As :meth:`_keep`. :returns: the stager manifest."""
+        size = _terminal_size(stdio) if any(each.terminal for each in pod.apps) else None
+        manifest = self.manifest(pod, size)
+        self._keep(pod, image, manifest)
+        return manifest
+
+    def _keep(self, pod: PodSetup, image: StagerImage, manifest: bytes) -> None:
+        """What it is told; where its call-ins go, and which it has.
 
         :raises StagerError: the pod has no apps, and could never get any.
         """
@@ -194,14 +209,9 @@ class AciStager:
                 "declares no app-add",
                 hint="name apps in the pod's file, or use another --stager",
             )
-        size = None
-        if stdio is not None and any(each.terminal for each in pod.apps):
-            size = _terminal_size(stdio)
-        manifest = self.manifest(pod, size)
         replace_file(f"{pod.directory}/stager/manifest", manifest)
         call = {"cgroup": pod.cgroup, "verbs": sorted(verbs)}
         replace_file(f"{pod.directory}/stager/call.json", json.dumps(call).encode())
-        return manifest
 
     @staticmethod
     def _running(pod: PodSetup, identity: ProcessIdentity, pidfd: int, ready: int, image: str) -> StagerProcess:

@@ -105,6 +105,15 @@ _TABLES = {"x86_64": _X86_64, "aarch64": _AARCH64, "arm64": _AARCH64}
 
 def numbers(machine: str) -> dict[str, int]:
     """Number by name. :param machine: as ``uname`` names it. :raises LookupError: no table of it is here."""
+    if machine not in _numbers:
+        _numbers[machine] = _numbered(machine)
+    return _numbers[machine]
+
+
+_numbers: dict[str, dict[str, int]] = {}
+
+
+def _numbered(machine: str) -> dict[str, int]:
     found = {name: number for number, name in enumerate(_TABLES[machine].split()) if name != "-"}
     found.update({name: number for number, name in enumerate(_SHARED.split(), _SHARED_FROM)})
     return found

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from _thread import get_native_id
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import NetworkError
 from kurma_core.hookspecs import AttachmentContext, Driver, DriverContext, Network, hookimpl
+from kurma_core.linux.namespaces import in_netns
 from kurma_core.linux.netns_thread import in_network_namespace
 
 if TYPE_CHECKING:
@@ -51,6 +54,10 @@ class LoopbackNetwork:
 
 def _inside(context: AttachmentContext, function: Callable[[], T]) -> T:
     try:
+        if get_native_id() != os.getpid():
+            # No signal interrupts this thread on its way there or home: it needs no other one for that.
+            with in_netns(context.namespace):
+                return function()
         return in_network_namespace(context.namespace, function)
     except OSError as error:
         raise NetworkError(

@@ -78,13 +78,48 @@ def interpreter() -> str:
 
 
 def fingerprint() -> str:
-    """Changes whenever the image would: some forty ``stat`` calls, no reading."""
+    """Changes whenever the image would: some hundred ``stat`` calls, no reading."""
+    global _known
+    if _known is not None and _known.seen == _seen(_known.paths):
+        return _known.fingerprint
     program = interpreter()
+    loader = _loader(program)
+    named = [getattr(sys, "_base_executable", None) or sys.executable, loader, os.__file__]
+    paths = [*named, *_directories("inside"), *_own_sources(), *_builders()]
+    seen = _seen(paths)
     digest = hashlib.sha256(f"{sys.version}\0{sys.implementation.cache_tag}\0{_stdlib()}\0".encode())
-    for path in [program, os.path.realpath(_loader(program)), *_own_sources(), *_builders()]:
+    for path in [program, os.path.realpath(loader), *_own_sources(), *_builders()]:
         status = os.stat(path)
         digest.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
-    return digest.hexdigest()
+    _known = _Known(paths, seen, digest.hexdigest())
+    return _known.fingerprint
+
+
+class _Known:
+    """A fingerprint, and by what it is seen that it is the same still: asked for at every start, each time by a
+    long-lived process."""
+
+    __slots__ = ("fingerprint", "paths", "seen")
+
+    def __init__(self, paths: list[str], seen: list[tuple[int, ...]], fingerprint: str) -> None:
+        self.paths = paths
+        self.seen = seen
+        self.fingerprint = fingerprint
+
+
+_known: _Known | None = None
+
+
+def _seen(paths: list[str]) -> list[tuple[int, ...]]:
+    """As links lead now. What comes to a directory, or leaves it, changes that."""
+    found: list[tuple[int, ...]] = []
+    for path in paths:
+        try:
+            status = os.stat(path)
+        except OSError:
+            return []
+        found.append((status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns))
+    return found
 
 
 def build(rootfs: str) -> Mapping[str, Any]:
@@ -173,18 +208,21 @@ def _own_modules() -> list[tuple[str, str]]:
 def own_modules(*parts: str) -> list[tuple[str, str]]:
     """``(module name, source)`` of these packages of ours and of the light library; in order."""
     found = []
-    here = os.path.dirname(os.path.abspath(kurma_stager_default.__file__ or ""))
-    packages = [(f"kurma_stager_default.{part}", f"{here}/{part}") for part in parts]
-    for package, directory in (
-        *packages,
-        ("kurma_core.linux", os.path.dirname(os.path.abspath(kurma_core.linux.__file__ or ""))),
-    ):
+    packages = [f"kurma_stager_default.{part}" for part in parts]
+    for package, directory in zip((*packages, "kurma_core.linux"), _directories(*parts), strict=True):
         names = [name for name in sorted(os.listdir(directory)) if name.endswith(".py")]
         found += [
             (package if name == "__init__.py" else f"{package}.{name[:-3]}", f"{directory}/{name}")
             for name in names
         ]
     return found
+
+
+def _directories(*parts: str) -> list[str]:
+    """Of these packages of ours, and of the light library."""
+    here = os.path.dirname(os.path.abspath(kurma_stager_default.__file__ or ""))
+    light = os.path.dirname(os.path.abspath(kurma_core.linux.__file__ or ""))
+    return [*(f"{here}/{part}" for part in parts), light]
 
 
 def _builders() -> list[str]:

@@ -1,6 +1,7 @@
 """The host half: the image that the plugin builds."""
 
 import os
+import shutil
 import subprocess
 
 import kurma_stager_default
@@ -77,10 +78,22 @@ def test_a_program_that_no_image_can_be_made_of_is_named(tmp_path, monkeypatch):
 
 
 def test_the_fingerprint_follows_the_sources(monkeypatch, tmp_path):
-    """H1: the image is made again when the plugin changes."""
-    before = image.fingerprint()
-    changed = tmp_path / "changed.py"
-    changed.write_text("")
-    sources = image._own_modules()
-    monkeypatch.setattr(image, "_own_modules", lambda: [*sources[:-1], (sources[-1][0], str(changed))])
-    assert image.fingerprint() != before
+    """H1: the image is made again when the plugin changes, also under a process that has asked before."""
+    copies = []
+    for number, directory in enumerate(image._directories("inside")):
+        copies.append(str(tmp_path / str(number)))
+        shutil.copytree(directory, copies[-1])
+    monkeypatch.setattr(image, "_known", None)
+    monkeypatch.setattr(image, "_directories", lambda *parts: copies)
+    first = image.fingerprint()
+    (tmp_path / "0" / "other").mkdir()  # as Python makes one
+    assert image.fingerprint() == first
+    with open(tmp_path / "1" / "mounts.py", "a") as file:
+        file.write("#")
+    changed = image.fingerprint()
+    assert changed != first
+    (tmp_path / "1" / "more.py").write_text("")
+    more = image.fingerprint()
+    assert more not in (first, changed)
+    os.rename(tmp_path / "1" / "more.py", tmp_path / "1" / "renamed.py")
+    assert image.fingerprint() not in (first, changed, more)

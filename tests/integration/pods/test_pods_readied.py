@@ -183,6 +183,8 @@ def test_a_pod_that_was_prepared_of_it_is_left_alone_until_it_is_started(house, 
     readied = make()
     record = house.client._pods.prepare(house.request("exec sleep 1000"), readied=readied)
     with house.connect() as other:
+        assert other.pod(record.uuid).state == "preparing", "it is about to be started"
+        readied.settle()
         assert other.pod(record.uuid).state == "prepared"
         assert not [line for line in other.gc(grace=3600) if readied.uuid in line]
         assert not [one for one in other.network_check() if one.leak.pod == readied.uuid]

@@ -403,6 +403,18 @@ def test_entering_and_binding_into(spawner, base, tree, netns):
         spawner.bind_into(started.pid, [late, Directory("/empty")], pidfd=started.pidfd)
         with pytest.raises(HostError, match=f"cannot mount into process {started.pid}: bind /nope on /x"):
             spawner.bind_into(started.pid, [Bind("/nope", "/x")])
+
+        def fails():
+            with pytest.raises(HostError, match="at work"):
+                spawner.probe()
+            raise KeyError("meanwhile")
+
+        # Both have happened, and the next answer is the next question's.
+        with pytest.raises(KeyError, match="meanwhile"):
+            spawner.bind_into(started.pid, [Directory("/other")], pidfd=started.pidfd, meanwhile=fails)
+        assert os.path.isdir(f"/proc/{started.pid}/root/other")
+        with pytest.raises(HostError, match="bind /nope on /x"):
+            spawner.bind_into(started.pid, [Bind("/nope", "/x")], meanwhile=lambda: None)
         output = Output()
         script = (
             "cat /mark /layers/late/file; echo; ls /sys/class/net; cat /proc/self/cgroup; "
