@@ -13,7 +13,7 @@ from kurma_core.linux.execute import ExecuteError, of_one_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 #: So much of a program's beginning decides what it is: ``BINPRM_BUF_SIZE``.
 _LINE = 256
@@ -46,6 +46,8 @@ _PT_INTERP = 3
 _ET_EXEC, _ET_DYN = 2, 3
 #: Most of an ELF program's header table and loader's name that is looked at, in bytes.
 _TABLE, _LOADER = 65536, 4096
+#: In most programs the table is where the file begins.
+_START = 4096
 
 
 def expected(program: str) -> Mapping[int, str]:
@@ -106,7 +108,7 @@ def _reason(path: str, code: int, nested: int) -> str:
                 return _script(head, code, nested)
             if head[:4] == b"\x7fELF":
                 file.seek(0)
-                return _elf(file.read(_TABLE), path, code)
+                return _elf(file.read(_START), path, code, lambda: file.read(_TABLE))
     except OSError:
         return f"cannot be executed ({os.strerror(code).lower()}), nor read to see why"
     if code in (_FINE, errno.ENOEXEC, errno.ELIBBAD):
@@ -152,7 +154,8 @@ def _script(head: bytes, code: int, nested: int) -> str:
     return f"{called}: {_reason(name, code, nested + 1)}"
 
 
-def _elf(head: bytes, path: str, code: int) -> str:
+def _elf(head: bytes, path: str, code: int, more: Callable[[], bytes]) -> str:
+    """:param more: what follows ``head``, if the table reaches as far."""
     if len(head) < 64:
         return "is a truncated ELF program"
     order = "little" if head[5] == 1 else "big"
@@ -171,6 +174,8 @@ def _elf(head: bytes, path: str, code: int) -> str:
     at, size, count = (
         (number(32, 8), number(54, 2), number(56, 2)) if wide else (number(28, 4), number(42, 2), number(44, 2))
     )
+    if at + size * count > len(head):
+        head += more()
     for header in range(at, at + size * count, size or 1):
         if number(header, 4) == _PT_INTERP:
             start, length = (

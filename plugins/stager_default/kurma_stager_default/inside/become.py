@@ -28,6 +28,7 @@ _OOM = "/proc/self/oom_score_adj"
 _LAST = "-999"
 # What it was, while it is not.
 _before: list[str] = []
+_KEYLESS: list[bytes] = []
 _CAP_SYS_PTRACE = 19
 _CAP_SYS_ADMIN = 21
 _CAP_PERFMON = 38
@@ -162,6 +163,18 @@ def apply_limits(plan: Plan) -> None:
         labels.set_for_exec(plan)
 
 
+def _no_keys() -> bytes:
+    """The filter that keeps apps from keyrings, which is the same for all."""
+    if not _KEYLESS:
+        _KEYLESS.append(seccomp.refuse_keys())
+    return _KEYLESS[0]
+
+
+def prepare() -> None:
+    """What can be made before an app is known is made."""
+    _no_keys()
+
+
 class Identity:
     """Who the process becomes."""
 
@@ -247,7 +260,7 @@ def become(
         landlock.enter_domain()
     # None of the calls that follow is a key's, so this one may come before them.
     if not plan.privileged and seccomp.usable():
-        _filter(seccomp.refuse_keys())()
+        _filter(_no_keys())()
 
     def change_user() -> None:
         os.setgroups(identity.groups)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from kurma_core.linux.cgroups import CgroupTree
     from kurma_stager_default.inside.handover import Handover
+    from kurma_stager_default.inside.rootmaker import RootMaker
 
 #: What a child is for.
 ROOT = "root"
@@ -37,6 +38,7 @@ class Files:
     :attr:`handover`: main gets a terminal, and gives its master away by this.
     :attr:`sockets`: what main is to listen on, :attr:`names` their ports' names.
     :attr:`ahead`: what the kernel shows in a root was made before, and is this one's.
+    :attr:`maker`: another process makes the root; None: the child does.
     :attr:`notify`: the socket by which main says that it is ready; empty: it does not.
     """
 
@@ -44,6 +46,7 @@ class Files:
         "ahead",
         "directory",
         "handover",
+        "maker",
         "names",
         "namespace",
         "notify",
@@ -64,6 +67,7 @@ class Files:
         self.names: list[str] = []
         self.notify = ""
         self.ahead = False
+        self.maker: RootMaker | None = None
 
 
 class Child:
@@ -104,7 +108,8 @@ class Child:
         elif kind == "G":
             self.executing = True
         elif kind == "S":
-            self.failure = (SETUP_FAILED, text)
+            # Who made its root knows better why it has none.
+            self.failure = self.failure or (SETUP_FAILED, text)
         elif kind.startswith("X"):
             self.failure = (int(kind[1:]), text)
 
@@ -119,19 +124,29 @@ def spawn(pod: Pod, app: App, kind: str, argv: list[str], files: Files, tree: Cg
 
     :param files: with a namespace in it, the child goes there; else it makes the root itself.
     """
-    report, told = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-    os.set_blocking(told, True)
+    maker = files.maker
+    if maker is None:
+        report, told = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        os.set_blocking(told, True)
+    else:
+        report, told = maker.report, maker.told
     parent = os.getpid()
     try:
         pid = birthplace.fork_into(tree.directories())
     except BaseException as error:
         if os.getpid() == parent:
+            if maker is not None:
+                maker.drop()
+                files.maker = None
             raise
         # A child that could not join must never run on into its parent's code.
         os.write(told, f"S its cgroup cannot be joined: {error}\n".encode())
         os._exit(SETUP_FAILED)
     if pid:
         os.close(told)
+        if maker is not None:
+            maker.let_go()
+            files.maker = None
         return Child(pid, report, kind)
     if kind == MAIN and files.sockets:
         from kurma_stager_default.inside import listening
@@ -173,6 +188,8 @@ def _run(
     if files.namespace >= 0:
         namespaces.setns(files.namespace, namespaces.CLONE_NEWNS)
         os.chdir("/")
+    elif files.maker is not None:
+        files.maker.enter()
     else:
         approot.enter(
             pod, app, files.directory, lambda text: tell("N", text), namespace, files.notify, ahead=files.ahead
@@ -195,7 +212,13 @@ def _run(
         pod.ids.check(identity)
         # Who made the root before has made its mounts the user namespace's own.
         (userns.enter if files.namespace >= 0 else userns.enter_with_mounts)(namespace)
-    become.become(app, argv, identity, environment, app.working_directory, lambda: tell("G"))
+
+    def ready() -> None:
+        if files.maker is not None and kind == MAIN:
+            files.maker.await_end()
+        tell("G")
+
+    become.become(app, argv, identity, environment, app.working_directory, ready)
 
 
 def _hand_over(files: Files) -> list[tuple[str, str]]:

@@ -133,6 +133,7 @@ class Lifecycle:
         instance = run.new_instance(self._pod, -1)
         self._give(run, instance)
         instance.files.ahead = self._supervisor.take_ahead(run)
+        instance.files.maker = self._supervisor.take_maker(run, instance.directory)
         for fd in instance.streams:
             self._loop.watch(fd, lambda fd, _: self._read(instance, fd))
         handlers = run.app.pre_start is not None or run.app.post_stop is not None

@@ -18,6 +18,7 @@ from kurma_stager_default.inside import (
     init,
     manifest,
     podgroups,
+    rootmaker,
     supervisor,
     sysmounts,
     userns,
@@ -48,9 +49,12 @@ def main() -> int:
             if _sees_its_pod():
                 ahead = _Ahead([])
                 ahead.mount()
+                ahead.maker = rootmaker.start(ahead.mounts)
             if not _told_to_go():
                 house.end()
                 return 0
+            if ahead is not None and ahead.maker is not None:
+                ahead.maker.begin()
         pod = manifest.load()
         return serve(pod, house, ahead, supervisor.Supervisor, RUNNING)[0]
     except Exception as error:  # noqa: BLE001 - whatever it is, its last word is what the user is shown
@@ -83,6 +87,8 @@ def _load_for_apps() -> None:
 
     from kurma_core.linux import overlay, places, unexecutable, userdb  # noqa: F401
     from kurma_stager_default.inside import hostfiles  # noqa: F401
+
+    become.prepare()
 
 
 def _is_open(fd: int) -> bool:
@@ -189,6 +195,8 @@ class _Ahead:
         self.control = control.Control(Loop())
         #: what the kernel shows is there for the first app
         self.mounts = False
+        #: makes the root of the first app
+        self.maker: rootmaker.RootMaker | None = None
 
     def mount(self) -> None:
         """By a child, since what ``/proc`` shows is the pod's. Where it fails, the first app tries, and tells."""
@@ -243,6 +251,11 @@ def serve(
     )
     if ahead.mounts:
         serving.made_ahead()
+    if ahead.maker is not None:
+        if rootmaker.wanted(pod) is None:
+            ahead.maker.drop()
+        else:
+            serving.maker = ahead.maker
     house.await_ready()
     code = serving.run()
     house.end()

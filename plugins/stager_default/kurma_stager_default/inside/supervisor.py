@@ -11,7 +11,7 @@ import gc
 import os
 import time
 
-from kurma_stager_default.inside import child, podgroups, signals, smalljson, statusfile, sysmounts
+from kurma_stager_default.inside import child, podgroups, rootmaker, signals, smalljson, statusfile, sysmounts
 from kurma_stager_default.inside.apprun import WAITING, AppRun
 from kurma_stager_default.inside.control import Control, Conversation
 from kurma_stager_default.inside.lifecycle import Lifecycle
@@ -21,6 +21,8 @@ from kurma_stager_default.inside.rest import Rest
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    from kurma_stager_default.inside.rootmaker import RootMaker
 
 _HEARD = (_signal.SIGCHLD, _signal.SIGTERM, _signal.SIGINT)
 # Seconds until status.json is tried again that could not be written.
@@ -65,6 +67,8 @@ class Supervisor:
         self.changed = True
         #: what the kernel shows was made before, and no app has it yet
         self.ahead = False
+        #: makes the root of the first app; None: nobody but that does
+        self.maker: RootMaker | None = None
         #: why status.json is not up to date
         self.unsaved: str | None = None
         self.loop = control.loop
@@ -120,6 +124,17 @@ class Supervisor:
             return False
         self.ahead = False
         return True
+
+    def take_maker(self, run: AppRun, directory: str) -> RootMaker | None:
+        """Who makes the root of that execution; None: its own process."""
+        maker = self.maker
+        if maker is None or run is not self.runs[0]:
+            return None
+        self.maker = None
+        if directory != rootmaker.directory_of(run.app):
+            maker.drop()
+            return None
+        return maker
 
     def _code(self) -> int:
         """How the apps ended stands in status.json. Where that cannot be, our own exit status tells."""
