@@ -47,6 +47,8 @@ _SHORTEST = 4
 _FLOCK = "hhqqi4x"
 #: So begins a directory that is not yet a pod, or none any more.
 _UNFINISHED = ".half-"
+#: What a pod to come has for its first records: of two states, and of what it is.
+_SPARES, _SPARE_POD = ("state.json.spare", "state.json.spare2"), "pod.json.spare"
 
 
 class PodDirectory:
@@ -71,7 +73,7 @@ class PodDirectory:
 
     def write_pod(self, value: dict[str, Json]) -> None:
         with self._writing("pod.json"):
-            use_spare(self.file("pod.json.spare"), self.file("pod.json"), _lines(value))
+            use_spare(self.file(_SPARE_POD), self.file("pod.json"), _lines(value))
 
     def read_state(self) -> dict[str, Json]:
         """``state.json``; it has a ``state``. :raises: as :meth:`read_pod`."""
@@ -92,35 +94,43 @@ class PodDirectory:
 
     def spare(self, value: dict[str, Json]) -> None:
         """Makes files for the pod's first records, of which :meth:`write_spare` and :meth:`write_pod` then need no
-        new ones. :param value: what ``state.json`` says by now.
+        new ones; :meth:`drop_spare` is to follow. :param value: what ``state.json`` says by now.
         """
         with self._writing("state.json"):
-            spare_file(self.file("state.json.spare"), _lines(value))
+            for name in _SPARES:
+                spare_file(self.file(name), _lines(value))
+            # What they are renamed over has another name: to remove it is not for who starts the pod to wait for.
+            for name in ("state.json", *_SPARES[:-1]):
+                os.link(self.file(name), self.file(f"{name}.old"))
         with self._writing("pod.json"):
-            spare_file(self.file("pod.json.spare"), b"")
+            spare_file(self.file(_SPARE_POD), b"")
 
     def drop_spare(self) -> None:
         """Nobody needs what :meth:`spare` has made any more. Repeatable."""
-        for name in ("state.json.spare", "pod.json.spare"):
+        for name in (*_SPARES, *(f"{name}.old" for name in ("state.json", *_SPARES[:-1])), _SPARE_POD):
             with contextlib.suppress(OSError):
                 os.unlink(self.file(name))
 
     def write_spare(self, value: dict[str, Json]) -> None:
-        """As :meth:`write_state`, once, by way of the file that :meth:`spare` has made, if it has."""
+        """As :meth:`write_state`, by way of what :meth:`spare` has made, as long as there is some of it."""
         with self._writing("state.json"):
-            use_spare(self.file("state.json.spare"), self.file("state.json"), _lines(value))
+            spare = next((name for name in _SPARES if os.path.lexists(self.file(name))), _SPARES[0])
+            use_spare(self.file(spare), self.file("state.json"), _lines(value))
 
-    def change_state(self, *, only_in: Collection[str] | None = None, **changes: Json) -> dict[str, Json]:
+    def change_state(
+        self, *, only_in: Collection[str] | None = None, spare: bool = False, **changes: Json
+    ) -> dict[str, Json]:
         """Reads, changes and replaces ``state.json`` under the op lock.
 
         :param only_in: nothing is changed where the pod is in none of these states.
+        :param spare: see :meth:`write_spare`.
         :returns: the state as it then is.
         """
         with self.op_lock():
             state = self.read_state()
             if only_in is None or state.get("state") in only_in:
                 state.update(changes)
-                self.write_state(state)
+                (self.write_spare if spare else self.write_state)(state)
             return state
 
     def move_to(self, state: str, *, only_in: Collection[str]) -> bool:

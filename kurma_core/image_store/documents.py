@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import time
 from collections.abc import Mapping
 
 from kurma_core.appc.nesting import bounded
@@ -85,6 +86,33 @@ def read_originals(path: str, image_id: str) -> dict[str, bytes]:
     return found
 
 
+def _document(path: str, image_id: str) -> dict[str, Any]:
+    """One of the store, which nobody changes: known as long as its file is the same by all that is seen of it.
+
+    :raises ImageNotFoundError: there is no such file. :raises: as :func:`load`.
+    """
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        raise not_found(image_id) from None
+    seen = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    known = _known.get(path)
+    if known is not None and known[0] == seen:
+        return known[1]
+    document = load(read_file(path, image_id), path)
+    if found.st_size <= _SHORT and time.time_ns() - found.st_ctime_ns > _SETTLED:
+        if len(_known) >= _MOST:
+            _known.clear()
+        _known[path] = seen, document
+    return document
+
+
+_known: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {}
+#: Documents that are known at a time, and the bytes of one at most; nanoseconds after which a change is sure to be
+#: seen by a file's times.
+_MOST, _SHORT, _SETTLED = 64, 16384, 1_000_000_000
+
+
 def load(content: bytes, path: str) -> dict[str, Any]:
     """A document of the store. :raises StoreError: damaged. :raises FormatVersionError: too new."""
     try:
@@ -153,7 +181,7 @@ def converted_digest(manifest: bytes) -> str:
 def read_image(store: ImageStore, image_id: str) -> ImageRecord:
     """:raises ImageNotFoundError: it is not there. :raises StoreError: its record is damaged."""
     path = store.path("images", checked_id(image_id), "image.json")
-    document = load(read_file(path, image_id), path)
+    document = _document(path, image_id)
     try:
         archive = os.stat(store.path("archives", f"{image_id}.aci")).st_blocks * 512
     except FileNotFoundError:
@@ -182,8 +210,6 @@ def touch(path: str, image_id: str) -> None:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except (FileNotFoundError, NotADirectoryError):
         raise not_found(image_id) from None
-    import time
-
     try:
         # The kernel's own stamp may be some milliseconds old, and a sweep compares it with the time of day.
         now = time.time_ns()
@@ -230,9 +256,8 @@ def layer_values(store: ImageStore, key: str) -> dict[str, Any]:
     try:
         if not is_key(key):
             raise FileNotFoundError
-        with open(path, "rb") as file:
-            return load(file.read(), path)
-    except FileNotFoundError:
+        return _document(path, key)
+    except (FileNotFoundError, ImageNotFoundError):
         raise StoreError(
             f"the image store is damaged: the layer {key} is missing", hint="remove the image and fetch it anew"
         ) from None

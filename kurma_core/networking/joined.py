@@ -83,8 +83,9 @@ class JoinRecords:
         wanted = tuple(kinds)
         own = self._own.get(uuid)
         made = {} if own is None else {kind: own.made[kind] for kind in kept if _is_there(own, kind)}
-        if made.keys() != PINS.keys() and self.read(uuid) is not None:
-            for kind in PINS.keys() - made.keys():
+        # Who has begun with this before, for the pod to come, has cleared all.
+        if not made and self.read(uuid) is not None:
+            for kind in PINS:
                 self.release(uuid, kind)
         for kind in wanted:
             if kind not in made:

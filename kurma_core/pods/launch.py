@@ -240,7 +240,8 @@ class Stager:
             setup = pod_setup(launch, rendered, launch.services.note)
             driver.prepare(setup)
             launch.stager = _handed_over(launch, driver, setup) or driver.start(setup, launch.stdio)
-            launch.record(
+            launch.directory.change_state(
+                spare=launch.readied is not None,
                 stager=dict(launch.stager.identity),
                 layers=_in_use(rendered),
                 metadata=told,

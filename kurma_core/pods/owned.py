@@ -73,6 +73,7 @@ class OwnedPod:
         attachments = read_attachments(directory.read_state())
         launch = Launch(services, directory, document, attachments=attachments, stager=stager)
         launch.record(owner=os.getpid())
+        directory.drop_spare()
         try:
             metadata.take_up(services, directory, document)
         except PodNotFoundError:
@@ -186,6 +187,8 @@ class OwnedPod:
                     launch.directory.change_state(only_in=("starting",), state="running")
             finally:
                 settled()
+                if launch.readied is not None:
+                    launch.directory.drop_spare()
         except BaseException as error:
             with shielded():
                 stopped = self._stopped()

@@ -111,9 +111,10 @@ def take_down(services: Services, directory: PodDirectory, events: Events) -> bo
     if failures:
         end = {**end, "state": "errored", "reason": f"teardown is not complete: {failures[0].message}"}
     unrecorded: HostError | None = None
-    when = {} if state.get("finishedAt") else {"finishedAt": timestamp(), "over": mark()}
+    when: dict[str, Any] = {} if state.get("finishedAt") else {"finishedAt": timestamp(), "over": mark()}
     try:
         directory.change_state(**end, **when, owner=None)
+        directory.drop_spare()
         events.ended(end, document)
     except HostError as error:
         if not unwritable(error):

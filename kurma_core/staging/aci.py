@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from kurma_core.errors import HostError, StagerError
 from kurma_core.hookspecs import Stdio
 from kurma_core.linux.cgroups import CgroupTree
-from kurma_core.linux.files import replace_file
+from kurma_core.linux.files import replace_file, spare_file, use_spare
 from kurma_core.models import needs_powers
 from kurma_core.staging import apps, records
 from kurma_core.staging.callin import CallIn
@@ -141,7 +141,12 @@ class AciStager:
         """
         from kurma_core.staging.waiting import start_waiting
 
-        return start_waiting(self.spawner, self.name, self._image(), place)
+        image = self._image()
+        if place.own:
+            # What will stand beside what it prints, as far as that can be known.
+            self._keep_call(place.directory, place.cgroup, image)
+            spare_file(f"{place.directory}/manifest.spare", b"")
+        return start_waiting(self.spawner, self.name, image, place)
 
     def hand_over(self, waiting: WaitingStager, pod: PodSetup) -> StagerProcess:
         """As :meth:`start`, by a stager that waits: its root, cgroup and network are made whole, then it is told.
@@ -165,7 +170,7 @@ class AciStager:
                     pod, None if image.id == waiting.image else "its image is not the stager's any more"
                 )
                 self._check_powers(pod, lambda: image)
-                self._keep(pod, image, manifest)
+                self._keep(pod, image, manifest, called=bool(waiting.place.own))
                 os.rename(waiting.output, f"{pod.directory}/stager/output")
 
             try:
@@ -197,9 +202,10 @@ class AciStager:
         self._keep(pod, image, manifest)
         return manifest
 
-    def _keep(self, pod: PodSetup, image: StagerImage, manifest: bytes) -> None:
+    def _keep(self, pod: PodSetup, image: StagerImage, manifest: bytes, *, called: bool = False) -> None:
         """What it is told; where its call-ins go, and which it has.
 
+        :param called: the latter two stand there.
         :raises StagerError: the pod has no apps, and could never get any.
         """
         verbs = apps.declared(image.manifest)
@@ -209,9 +215,15 @@ class AciStager:
                 "declares no app-add",
                 hint="name apps in the pod's file, or use another --stager",
             )
-        replace_file(f"{pod.directory}/stager/manifest", manifest)
-        call = {"cgroup": pod.cgroup, "verbs": sorted(verbs)}
-        replace_file(f"{pod.directory}/stager/call.json", json.dumps(call).encode())
+        own = f"{pod.directory}/stager"
+        use_spare(f"{own}/manifest.spare", f"{own}/manifest", manifest)
+        if not called:
+            self._keep_call(own, pod.cgroup, image)
+
+    @staticmethod
+    def _keep_call(directory: str, cgroup: str, image: StagerImage) -> None:
+        call = {"cgroup": cgroup, "verbs": sorted(apps.declared(image.manifest))}
+        replace_file(f"{directory}/call.json", json.dumps(call).encode())
 
     @staticmethod
     def _running(pod: PodSetup, identity: ProcessIdentity, pidfd: int, ready: int, image: str) -> StagerProcess:
