@@ -1,8 +1,10 @@
 """Pods made of what was there before anybody asked for them: UUID, cgroup, network namespace, a stager that waits
 (G10)."""
 
+import concurrent.futures
 import contextlib
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -16,7 +18,7 @@ from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.models import NetworkRequest
 from kurma_core.pods.readied import ready
 from kurma_core.pods.request import AppOverrides
-from tests.integration.pods.support import alive, until
+from tests.integration.pods.support import alive, shell, until
 
 pytestmark = pytest.mark.root
 
@@ -309,3 +311,88 @@ def test_one_whose_making_was_killed_goes(house, where):
         until(lambda: CgroupTree(f"kurma/{uuid}").pids() == [], "the stager's end")
     house.client.gc(grace=0)
     assert left(house, uuid) == []
+
+
+def maker_of(readied):
+    """The process that waits beside the stager, to make the first app's root."""
+
+    def found():
+        with open(f"/proc/{readied.waiting.pid}/task/{readied.waiting.pid}/children") as file:
+            return [int(word) for word in file.read().split()]
+
+    def waits():
+        # For the word, which comes on descriptor 5.
+        words = pathlib.Path(f"/proc/{readied.waiting.pid}/syscall").read_text().split()
+        return words[1:2] == ["0x5"] and sorted(comm(pid) for pid in found()) == ["kurma-init", "python3"]
+
+    until(waits, "it and the pod's PID 1")
+    return next(pid for pid in found() if comm(pid) == "python3")
+
+
+def comm(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/comm").read_text().strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def test_the_first_apps_root_is_made_beside_the_stager(house, make):
+    """No app without it; and it has gone before the app's program runs."""
+    readied = make()
+    maker = maker_of(readied)
+    os.kill(maker, signal.SIGSTOP)
+    script = "cat /proc/[0-9]*/comm; cat /proc/self/mountinfo; echo made >/made; exec sleep 1000"
+    pod = CgroupTree(f"kurma/{readied.uuid}")
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(begin, house, readied, {"main": script, "other": "exec sleep 1000"})
+        until(lambda: "sleep" in [comm(pid) for pid in pod.pids()], "the other app, which makes its own")
+        assert [comm(pid) for pid in CgroupTree(f"{pod.name}/app-main").pids()] == ["python3"]
+        assert not coming.done()
+        os.kill(maker, signal.SIGCONT)
+        owned, record = coming.result()
+    assert not alive(maker)
+    changes = f"{owned.directory}/pod/apps/main/0/upper/made"
+    until(lambda: os.path.exists(changes), "its file")
+    log = house.log(record, "main")
+    commands, _, mounts = log.partition("\n1")
+    assert "kurma-init" in commands
+    assert "python3" not in commands
+    assert not [line for line in mounts.splitlines() if " /layers" in line or " /pod" in line]
+    finish(owned)
+
+
+def test_one_that_was_killed_is_not_needed(house, make):
+    """The app's own process makes its root, then."""
+    readied = make()
+    os.kill(maker_of(readied), signal.SIGKILL)
+    pod, record = begin(house, readied, "echo x >/made; cat /made; exec sleep 1000")
+    assert pod.stager.pid == readied.waiting.pid
+    until(lambda: house.log(record) == "x\n", "its file")
+    finish(pod)
+
+
+def test_what_it_cannot_make_is_told_as_of_any_root(house, make, tmp_path):
+    readied = make()
+    (tmp_path / "file").touch()
+    volume = {"name": "v", "kind": "host", "source": f"{tmp_path}/file"}
+    app = {"app": shell("true"), "mounts": [{"volume": "v", "path": "/etc"}]}
+    with pytest.raises(StagerError, match="v: cannot be mounted at /etc: a directory stands where a file is"):
+        begin(house, readied, {"main": app}, volumes=[volume])
+    assert not alive(readied.waiting.pid)
+
+
+def test_an_app_with_a_handler_does_not_wait_for_it(house, make):
+    """Its root is made before its handler runs, by who always does that; the other one goes unused."""
+    readied = make()
+    maker = maker_of(readied)
+    os.kill(maker, signal.SIGSTOP)
+    handler = {"name": "pre-start", "exec": ["/bin/sh", "-c", "echo before >/made"]}
+    pod, record = begin(
+        house, readied, {"main": {**shell("cat /made; exec sleep 1000"), "eventHandlers": [handler]}}
+    )
+    assert pod.stager.pid == readied.waiting.pid
+    until(lambda: "before" in house.log(record), "its file")
+    with contextlib.suppress(ProcessLookupError):  # the kernel lets go of it once it is nobody's child
+        os.kill(maker, signal.SIGCONT)
+    until(lambda: not alive(maker), "its end")
+    finish(pod)

@@ -188,9 +188,7 @@ def _run(
     if files.namespace >= 0:
         namespaces.setns(files.namespace, namespaces.CLONE_NEWNS)
         os.chdir("/")
-    elif files.maker is not None:
-        files.maker.enter()
-    else:
+    elif files.maker is None or not files.maker.enter():
         approot.enter(
             pod, app, files.directory, lambda text: tell("N", text), namespace, files.notify, ahead=files.ahead
         )

@@ -18,8 +18,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from kurma_stager_default.inside.manifest import App, Pod
 
-#: Of the report of a child, see :mod:`.child`.
+#: Bytes of a line of the report of a child, see :mod:`.child`.
 _LINE = 2000
+_MADE, _FAILED = b"m", b"f"
 
 
 def wanted(pod: Pod) -> App | None:
@@ -69,15 +70,23 @@ class RootMaker:
         os.close(self.report)
         os.close(self.told)
 
-    def enter(self) -> None:
-        """In the app's process: the root is ours from here on. :raises SetupError: it was not made."""
-        if not os.read(self._done, 1):
-            raise SetupError("its root was not made")
+    def enter(self) -> bool:
+        """In the app's process: the root is ours from here on.
+
+        :returns: False: there is none, for that process has ended before; we make it ourselves.
+        :raises SetupError: it cannot be made; that process has told why.
+        """
+        word = os.read(self._done, 1)
+        if word == _FAILED:
+            raise SetupError("its root cannot be made")
+        if not word:
+            return False
         made = os.open(f"/proc/{self._pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         namespaces.setns(made, namespaces.CLONE_NEWNS)
         os.close(made)
         os.chdir("/")
         os.close(self._go)
+        return True
 
     def await_end(self) -> None:
         """Until it has gone, which has all rights still. Before the app's program runs."""
@@ -120,12 +129,10 @@ def _make(heard: int, ready: int, told: int, mounted: bool) -> None:
             return
         os.umask(0o022)
         approot.enter(pod, app, directory_of(app), lambda text: tell(f"N {text}"), ahead=mounted)
-    except SetupError as error:
-        tell(f"S {error}")
-        return
     except BaseException as error:  # noqa: BLE001 - a forked child must never run on into its parent's code
-        tell(f"S {type(error).__name__}: {error}")
+        tell(f"S {error}" if isinstance(error, SetupError) else f"S {type(error).__name__}: {error}")
+        os.write(ready, _FAILED)
         return
     os.close(told)
-    os.write(ready, b".")
+    os.write(ready, _MADE)
     os.read(heard, 1)
