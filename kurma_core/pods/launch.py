@@ -62,7 +62,7 @@ class Launch:
     patience: float = _KILL_PATIENCE
 
     def record(self, **changes: Json) -> None:
-        self.directory.change_state(**changes)
+        self.directory.change_state(spare=self.readied is not None, **changes)
 
 
 class Step(Protocol):
@@ -240,8 +240,7 @@ class Stager:
             setup = pod_setup(launch, rendered, launch.services.note)
             driver.prepare(setup)
             launch.stager = _handed_over(launch, driver, setup) or driver.start(setup, launch.stdio)
-            launch.directory.change_state(
-                spare=launch.readied is not None,
+            launch.record(
                 stager=dict(launch.stager.identity),
                 layers=_in_use(rendered),
                 metadata=told,
