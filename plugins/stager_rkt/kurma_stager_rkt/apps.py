@@ -98,7 +98,7 @@ class PodApps:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._memory(app))
         with contents.inside(self._place, "opt/stage2") as stage2:
-            mounts.unmount_below(f"{self._place}/{contents.ROOTFS}/opt/stage2/{app}")
+            mounts.unmount_below(f"{os.readlink(stage2)}/{app}")
             _remove(stage2, app)
         roots.forget_app(self._place, app)
         with contents.inside(self._place, "rkt/env") as env, contents.inside(self._place, "rkt/status") as status:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,7 @@ def write_manifest(place: str, pod: PodSetup, *, attachable: bool, in_front: boo
 
 
 def write_app_info(place: str, pod: PodSetup, app: AppSetup) -> None:
+    """``appsinfo/APP``: its image's manifest, and the name of its tree (Z2)."""
     _write(f"{place}/appsinfo/{app.name}/manifest", _json(_image(pod, app)))
     _write(f"{place}/appsinfo/{app.name}/treeStoreID", tree_id(app.layers[0].id))
 
@@ -98,10 +100,16 @@ def write_rootfs(place: str, pod: PodSetup) -> None:
 
 
 def write_app(stage2: str, env: str, pod: PodSetup, app: AppSetup) -> None:
-    """:param stage2, env: the two directories of stage1's root, by descriptor."""
+    """:param stage2, env: the two directories of stage1's root, by descriptor.
+    :raises OSError: there is something else than the app's directories, a link for one.
+    """
     for directory in (f"{stage2}/{app.name}", f"{stage2}/{app.name}/rootfs"):
-        if not os.path.isdir(directory):
+        try:
             os.mkdir(directory, 0o755)
+        except FileExistsError:
+            if not stat.S_ISDIR(os.lstat(directory).st_mode):
+                raise
+        else:
             _own(directory, pod)
     _own(_write(f"{stage2}/{app.name}/manifest", _json(_image(pod, app))), pod)
     found = effective_app(pod.manifest.app(app.name), ImageManifest.parse(_image(pod, app)))

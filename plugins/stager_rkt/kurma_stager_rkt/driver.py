@@ -279,7 +279,8 @@ class Stage1Stager:
         notes: tuple[str, ...] = ()
         if place is not None:
             try:
-                notes = tuple(removal.remove(self._context.start_program, place, Note.read(directory)))
+                note = Note.read(directory) or Note.of_file(f"{place.path}/{COPY}")
+                notes = tuple(removal.remove(self._context.start_program, place, note))
             finally:
                 place.close()
         with contextlib.suppress(FileNotFoundError):

@@ -118,9 +118,10 @@ class Places:
             raise
         return place
 
-    def take(self, uuid: str) -> PodPlace | None:
+    def take(self, uuid: str, how: int = fcntl.LOCK_EX) -> PodPlace | None:
         """The pod's directory, wherever it is, locked. None: there is none.
 
+        :param how: ``LOCK_SH``, for who looks merely, and is not to be taken for a holder by others who look.
         :raises BlockingIOError: somebody else holds the lock.
         """
         for _ in range(16):
@@ -128,7 +129,7 @@ class Places:
             if state is None:
                 return None
             try:
-                place = self._locked(uuid, state)
+                place = self._locked(uuid, state, how)
             except FileNotFoundError:
                 continue  # moved meanwhile
             if os.path.isdir(place.path) and os.path.samestat(os.fstat(place.fd), os.stat(place.path)):
@@ -139,17 +140,17 @@ class Places:
     def held(self, uuid: str) -> bool:
         """Whether somebody holds the pod's lock."""
         try:
-            place = self.take(uuid)
+            place = self.take(uuid, fcntl.LOCK_SH)
         except BlockingIOError:
             return True
         if place is not None:
             place.close()
         return False
 
-    def _locked(self, uuid: str, state: str) -> PodPlace:
+    def _locked(self, uuid: str, state: str, how: int = fcntl.LOCK_EX) -> PodPlace:
         fd = os.open(self.path(state, uuid), _DIRECTORY)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(fd, how | fcntl.LOCK_NB)
         except BaseException:
             os.close(fd)
             raise

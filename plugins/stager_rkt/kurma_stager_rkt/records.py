@@ -167,13 +167,14 @@ def _status_files(place: str, name: str) -> Iterator[int]:
 
 
 def _roots(place: str) -> Iterator[str]:
+    """Stage1's, mounted or not, and the writable side of its overlay. In those of other trees, apps write."""
     yield f"{place}/stage1/rootfs"
     try:
-        trees = os.listdir(f"{place}/overlay")
+        with open(f"{place}/stage1TreeStoreID", encoding="ascii") as stream:
+            tree = stream.read()
     except OSError:
         return
-    for tree in trees:
-        yield f"{place}/overlay/{tree}/upper"
+    yield f"{place}/overlay/{tree}/upper"
 
 
 def _stamp(path: str) -> str | None:

@@ -26,6 +26,8 @@ OPTIONS = (
 
 @frozen
 class Settings:
+    """By the names of :data:`OPTIONS`; empty: stage1, or the host, has its own way."""
+
     debug: bool
     lift: tuple[str, ...]
     ipc: str

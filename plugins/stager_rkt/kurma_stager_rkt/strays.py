@@ -1,19 +1,25 @@
 """Processes of a pod that its stage1 has taken out of the pod's cgroup: told by what they hold and have mounted.
 
-The number in ``pid`` alone says nothing once the pod has ended: it may be another process's by now.
+The number in ``pid`` alone says nothing once the pod has ended: it may be another process's by now. Nor does
+``subcgroup`` (Z5), where stage1 says which cgroup they are in: one that does not name the pod is not its own.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import stat
 
 from kurma_core.linux import process
 from kurma_stager_rkt.podpid import pod_pid
 
+#: Bytes of the path of a cgroup.
+_LONGEST = 4096
+
 
 def end_strays(place: str) -> bool:
-    """Kills those that have inherited the pod's lock, and the pod's first process. Repeatable.
+    """Kills those that have inherited the pod's lock, the pod's first process, and those in the cgroup that stage1
+    has named. Repeatable.
 
     :param place: the pod's directory.
     :returns: whether there were any.
@@ -22,13 +28,45 @@ def end_strays(place: str) -> bool:
         lock = os.stat(place)
     except FileNotFoundError:
         return False
-    first = pod_pid(place)
+    first, cgroup = pod_pid(place), subcgroup(place)
     found = [
         _kill(int(name), lock, place)
         for name in filter(str.isdigit, os.listdir("/proc"))
-        if int(name) == first or _has_inherited(name, lock)
+        if int(name) == first or _has_inherited(name, lock) or _is_in(name, cgroup)
     ]
     return any(found)
+
+
+def subcgroup(place: str) -> str:
+    """The end, or all, of the path of the cgroup that stage1 says its processes are in (Z5).
+
+    :returns: empty: it says none, or one that does not name the pod.
+    """
+    try:
+        fd = os.open(f"{place}/subcgroup", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        content = os.read(fd, _LONGEST) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+    finally:
+        os.close(fd)
+    path = content.decode("utf-8", "replace").strip().strip("/")
+    return path if _names(path.rpartition("/")[2], os.path.basename(place)) else ""
+
+
+def _names(text: str, uuid: str) -> bool:
+    """Also as systemd writes it in the names of its cgroups."""
+    return uuid in text.replace("\\x2d", "-")
+
+
+def _is_in(pid: str, cgroup: str) -> bool:
+    if not cgroup:
+        return False
+    try:
+        with open(f"/proc/{pid}/cgroup", encoding="utf-8", errors="replace") as stream:
+            return any(f"/{cgroup}/" in line.rstrip("\n").split(":", 2)[2] + "/" for line in stream)
+    except OSError:
+        return False  # it has ended
 
 
 def _kill(pid: int, lock: os.stat_result, place: str) -> bool:
@@ -76,8 +114,8 @@ def _is_of(pid: int, uuid: str) -> bool:
             if any(name in line for line in stream if line.split()[4] == b"/"):
                 return True
         for file in ("cgroup", "cmdline"):
-            with open(f"/proc/{pid}/{file}", "rb") as stream:
-                if name in stream.read():
+            with open(f"/proc/{pid}/{file}", encoding="utf-8", errors="replace") as stream:
+                if _names(stream.read(), uuid):
                     return True
     except OSError:
         return False  # it has ended

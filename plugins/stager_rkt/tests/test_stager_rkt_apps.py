@@ -152,6 +152,19 @@ def test_links_that_its_image_has(pod, tmp_path):
     assert inside == ["app", "manifest", "rkt-hosts"]
 
 
+@pytest.mark.parametrize("path", ["app", "app/rootfs"])
+def test_a_link_in_an_apps_place(pod, tmp_path, path):
+    """Is no directory for it: nothing is written where it leads."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    link = pod.place / "stage1/rootfs/opt/stage2" / path
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(elsewhere)
+    with pytest.raises(FileExistsError):
+        contents.write_rootfs(str(pod.place), pod.setup)
+    assert list(elsewhere.iterdir()) == []
+
+
 def test_what_is_told_of_an_app(pod):
     """Whether it was started, and how it has ended, last."""
 

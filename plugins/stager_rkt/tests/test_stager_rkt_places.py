@@ -8,6 +8,7 @@ import pytest
 from kurma_stager_rkt.places import STATES, Places
 from kurma_stager_rkt.podpid import is_ready, pod_pid
 from kurma_stager_rkt.records import app_statuses
+from kurma_stager_rkt.strays import subcgroup
 
 UUID = "146d7cef-fbf6-41da-a2f8-eba218597f9c"
 
@@ -45,6 +46,42 @@ def test_a_pods_life(places):
     again.remove()
     again.close()
     assert (places.find(UUID), places.take(UUID)) == (None, None)
+
+
+def test_who_looks_at_a_lock_holds_none(places):
+    """Two that look do not take each other for the pod's."""
+    place = places.make(UUID)
+    path = place.path
+    place.close()
+    fd = os.open(path, os.O_RDONLY)
+    fcntl.flock(fd, fcntl.LOCK_SH)
+    assert not places.held(UUID)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    assert places.held(UUID)
+    os.close(fd)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (f"/machine.slice/machine-rkt\\x2d{UUID.replace('-', chr(92) + 'x2d')}.scope\n", True),
+        (f"kurma/{UUID}/system.slice\n", False),
+        (f"a/rkt-{UUID}", True),
+        ("", False),
+        ("/", False),
+        ("user.slice", False),
+    ],
+)
+def test_the_cgroup_that_stage1_names(tmp_path, text, found):
+    """Only one that is named after the pod, also in systemd's words: who is in there is killed with the pod."""
+    place = tmp_path / UUID
+    place.mkdir()
+    assert subcgroup(str(place)) == ""
+    (place / "subcgroup").write_text(text)
+    assert subcgroup(str(place)) == (text.strip().strip("/") if found else "")
+    (place / "subcgroup").unlink()
+    os.mkfifo(place / "subcgroup")
+    assert subcgroup(str(place)) == ""
 
 
 def test_all_pods(places):
@@ -137,6 +174,7 @@ def test_exit_codes(tmp_path, root):
     """Also in an overlay's upper directory, where nothing is mounted any more."""
     for app in ("one", "two", "three", "four"):
         (tmp_path / "appsinfo" / app).mkdir(parents=True)
+    (tmp_path / "stage1TreeStoreID").write_text("deps-sha512-1")
     status = tmp_path / root / "rkt/status"
     status.mkdir(parents=True)
     (status / "one").write_text("42\n")
@@ -147,6 +185,17 @@ def test_exit_codes(tmp_path, root):
     assert (found["one"].exit_code, found["one"].state) == (42, "exited")
     assert {found[app].state for app in ("two", "three", "four")} == {"running"}
     assert app_statuses(str(tmp_path), alive=False)["four"].state == "created"
+
+
+def test_what_an_app_writes_is_nobodys_exit_code(tmp_path):
+    """Also where its root's writable side looks like stage1's."""
+    for app in ("rkt", "other"):
+        (tmp_path / "appsinfo" / app).mkdir(parents=True)
+    (tmp_path / "stage1TreeStoreID").write_text("deps-sha512-1")
+    status = tmp_path / "overlay/deps-sha512-2/upper/rkt/status"
+    status.mkdir(parents=True)
+    (status / "other").write_text("0")
+    assert app_statuses(str(tmp_path), alive=True)["other"].exit_code is None
 
 
 def test_apps_before_it_runs(tmp_path):

@@ -28,7 +28,8 @@ class Driven:
                 file.write(text if text.startswith("#!") else f"#!/bin/sh\n{text}")
             os.chmod(path, 0o755)
         annotations = [{"name": PREFIX + name, "value": f"/ex/{name}"} for name in scripts]
-        annotations.append({"name": PREFIX + "interface-version", "value": str(version)})
+        if version is not None:
+            annotations.append({"name": PREFIX + "interface-version", "value": str(version)})
         manifest = {"acKind": "ImageManifest", "acVersion": "0.8.11", "name": "example.com/stage1"}
         tree = HostTree(IMAGE, root, ImageManifest.parse({**manifest, "annotations": annotations}))
         self.notes = []
