@@ -118,9 +118,10 @@ def _ipc(name: str, pod: PodSetup, said: str) -> str:
     return "parent"
 
 
-def check(name: str, pod: PodSetup, note: Callable[[str], None]) -> None:
+def check(name: str, pod: PodSetup, note: Callable[[str], None], local_config: str = "") -> None:
     """Tells what stage1 is not told of.
 
+    :param local_config: as a :class:`Note` has it.
     :raises StagerError: the pod asks for something that no stage1 does, and is not to be run without.
     """
     if any(plan.traffic for plan in (pod.pod_plan, *pod.plans.values())):
@@ -128,17 +129,21 @@ def check(name: str, pod: PodSetup, note: Callable[[str], None]) -> None:
             f"stager {name}: a pod whose network its stage1 makes cannot be held to limits of traffic",
             hint="leave these isolators out, or use another --stager",
         )
-    for text in (*_networks(pod), *_volumes(pod), *_powers(pod)):
+    for text in (*_networks(pod, local_config), *_volumes(pod), *_powers(pod)):
         note(text)
 
 
-def _networks(pod: PodSetup) -> list[str]:
+def _networks(pod: PodSetup, local_config: str) -> list[str]:
     found, theirs = [], contents.networks(pod)
     for one in pod.attachments:
         if one.request.ips or one.request.mac or one.request.interface:
             found.append(f"network {one.network}: its stage1 is not told of addresses and interfaces")
         if one.interface != "lo" and one.network not in theirs and one.network not in _KNOWN_NETWORKS:
             found.append(f"network {one.network}: it is Kurma's own, of which its stage1 gets the name alone")
+    if local_config.startswith("/"):
+        found += [
+            f"network {name}: its stage1 looks for it in {local_config}, as it is told to" for name in theirs
+        ]
     return found
 
 

@@ -62,7 +62,7 @@ class Stage1Stager:
         decided = self._decided(pod, tree)
         note = decided.note
         run_arguments(note.stage1, decided.wishes, self._context.note)
-        check(self.name, pod, self._context.note)
+        check(self.name, pod, self._context.note, note.local_config)
         os.makedirs(f"{pod.directory}/stager", mode=0o700, exist_ok=True)
         self.discard(pod.directory)
         replace_file(f"{pod.directory}/stager/remains", f"{self.name}\n".encode())

@@ -86,6 +86,18 @@ def test_what_stage1_is_not_told_of(pod):
     ]
 
 
+def test_where_networks_are_looked_for(pod):
+    """In the directory that the admin names, Kurma's own configurations are not."""
+    one = replace(pod, attachments=(attachment("back", {"type": "bridge"}), attachment("default", {}, "eth1")))
+    for local, expected in (
+        ("local-config", []),
+        ("/etc/rkt", ["network back: its stage1 looks for it in /etc/rkt, as it is told to"]),
+    ):
+        notes = []
+        check("mine", one, notes.append, local)
+        assert notes == expected
+
+
 @pytest.mark.parametrize(
     ("app", "in_front", "mode"),
     [
