@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 
 from kurma_core.linux.beneath import open_beneath
 
@@ -30,11 +31,18 @@ def _number(place: str, name: str) -> int | None:
         fd = os.open(f"{place}/{name}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
-    with open(fd, "rb") as stream:
-        text = stream.read(32).strip()
+    try:
+        text = small_content(fd, 32).strip()
+    finally:
+        os.close(fd)
     if not text.isdigit() or not 0 < int(text) <= _MOST:
         return None
     return int(text)
+
+
+def small_content(fd: int, limit: int) -> bytes:
+    """The first ``limit`` bytes of a regular file; of anything else, that others may have put there: none."""
+    return os.read(fd, limit) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
 
 
 def _children(parent: int) -> list[int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 import time
 from collections.abc import Iterator
 
@@ -12,6 +11,7 @@ from kurma_core.linux.beneath import open_beneath
 from kurma_core.linux.files import replace_file
 from kurma_core.models import AppStatus
 from kurma_core.value import frozen
+from kurma_stager_rkt.podpid import small_content
 from kurma_stager_rkt.stage1 import Stage1
 
 #: Where a :class:`Note` is in Kurma's directory of a pod, and in rkt's.
@@ -132,11 +132,12 @@ def app_statuses(place: str, *, alive: bool, mutable: bool = False) -> dict[str,
 def _exit_code(place: str, app: str) -> tuple[int | None, str | None]:
     """Untrusted: what a stage1 that shares its root with apps has there may be theirs."""
     for fd in _status_files(place, app):
-        with open(fd, "rb") as stream:
-            status = os.fstat(fd)
-            text = stream.read(_LIMIT).strip() if stat.S_ISREG(status.st_mode) else b""
+        try:
+            text, when = small_content(fd, _LIMIT).strip(), os.fstat(fd).st_mtime
+        finally:
+            os.close(fd)
         if text.isdigit() and int(text) <= 255:
-            return int(text), _time(status.st_mtime)
+            return int(text), _time(when)
     return None, None
 
 

@@ -56,7 +56,7 @@ def read(stager: str, manifest: ImageManifest) -> Stage1:
         if not path.startswith("/") or "\0" in path or ".." in path.split("/"):
             raise StagerError(
                 f"stager {stager}: image {manifest.name} is no stage1 image: its annotation {PREFIX}{name} is "
-                f"{path!r:.80}, which is no absolute path"
+                f"{path!r:.80}, which is no absolute path without `..`"
             )
         found[name] = path
     if "run" not in found:

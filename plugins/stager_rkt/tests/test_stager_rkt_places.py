@@ -157,6 +157,20 @@ def test_pid_by_a_link(tmp_path):
     assert pod_pid(str(tmp_path)) is None
 
 
+@pytest.mark.parametrize("name", ["pid", "ppid"])
+def test_pid_that_is_no_file(tmp_path, name):
+    """A directory; a pipe that somebody holds open, and has written nothing to, or a PID."""
+    (tmp_path / name).mkdir()
+    assert pod_pid(str(tmp_path)) is None
+    (tmp_path / name).rmdir()
+    os.mkfifo(tmp_path / name)
+    pipe = os.open(tmp_path / name, os.O_RDWR)
+    assert pod_pid(str(tmp_path)) is None
+    os.write(pipe, b"1")
+    assert pod_pid(str(tmp_path)) is None
+    os.close(pipe)
+
+
 def test_supervisor_status(tmp_path):
     rkt = tmp_path / "stage1/rootfs/rkt"
     assert not is_ready(str(tmp_path))
@@ -172,7 +186,7 @@ def test_supervisor_status(tmp_path):
 @pytest.mark.parametrize("root", ["stage1/rootfs", "overlay/deps-sha512-1/upper"])
 def test_exit_codes(tmp_path, root):
     """Also in an overlay's upper directory, where nothing is mounted any more."""
-    for app in ("one", "two", "three", "four"):
+    for app in ("one", "two", "three", "four", "five"):
         (tmp_path / "appsinfo" / app).mkdir(parents=True)
     (tmp_path / "stage1TreeStoreID").write_text("deps-sha512-1")
     status = tmp_path / root / "rkt/status"
@@ -180,10 +194,11 @@ def test_exit_codes(tmp_path, root):
     (status / "one").write_text("42\n")
     (status / "two").write_text("300")
     (status / "three").symlink_to("one")
+    (status / "five").mkdir()
     (tmp_path / "pid").write_text("1")
     found = app_statuses(str(tmp_path), alive=True)
     assert (found["one"].exit_code, found["one"].state) == (42, "exited")
-    assert {found[app].state for app in ("two", "three", "four")} == {"running"}
+    assert {found[app].state for app in ("two", "three", "four", "five")} == {"running"}
     assert app_statuses(str(tmp_path), alive=False)["four"].state == "created"
 
 
