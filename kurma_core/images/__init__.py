@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from kurma_core.appc.image import ImageManifest
     from kurma_core.appc.pod import RuntimeImage
     from kurma_core.config import Config
+    from kurma_core.fetching.locator import Locator
     from kurma_core.hookspecs import Fetcher, Progress, Renderer, StagerImageSource
     from kurma_core.image_store import GcReport, ImageStore
     from kurma_core.images.archives import ArchiveFiles
@@ -324,10 +325,18 @@ class ImageManager:
         :raises TrustError: neither is so. :raises StoreError: a file was changed since. :raises FetchError: …
         """
         found = self._fetching.parse(locator)
-        pins = self._config.host_image_digests
-        pinned = pins.get(locator) or pins.get(found.text)
         acquisition = self._acquisition(self._policy(()), None)
+        pinned = self._pinned(locator, found)
         return self._host.by_locator(found, _checked_pull(pull), acquisition, pinned, files=files)
+
+    def _pinned(self, locator: str, found: Locator) -> str | None:
+        """A file may be named by a path here and by another, or its address, there: all mean the same."""
+        pins = self._config.host_image_digests
+        exact = pins.get(locator) or pins.get(found.text)
+        if exact is not None or found.scheme != "file":
+            return exact
+        paths = (each for each in pins if each.startswith("/"))
+        return next((pins[each] for each in paths if self._fetching.parse(each).text == found.text), None)
 
     def host_image_from_source(
         self, name: str, source: StagerImageSource, *, rebuild: bool = False, files: bool = True

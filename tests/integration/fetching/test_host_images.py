@@ -229,6 +229,22 @@ def test_a_pin_for_another_locator_is_none(machine: MakeMachine, tmp_path: Path)
         here.images.host_image(path)
 
 
+def test_a_file_that_is_pinned_is_the_same_by_any_path(
+    machine: MakeMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = archive(machine(), tmp_path)
+    digest = f"sha256:{hashlib.sha256(Path(path).read_bytes()).hexdigest()}"
+    monkeypatch.chdir(tmp_path)
+    for pin in (path, f"file://{path}", f"{tmp_path}//./stager.aci"):
+        here = machine("pinned", host_image_digests={"example.com/other": "sha256:" + 64 * "0", pin: digest})
+        for locator in (path, f"file://{path}", "./stager.aci", "stager.aci"):
+            assert here.images.host_image(locator).manifest.name == "example.com/stager"
+    # A pin by a relative path would be for whatever is there where it is read.
+    here = machine("relative", host_image_digests={"./stager.aci": digest})
+    with pytest.raises(TrustError, match="is not signed"):
+        here.images.host_image(path)
+
+
 def test_a_stager_with_dependencies_is_refused(here: Machine, tmp_path: Path) -> None:
     path = archive(here, tmp_path, dependencies=[{"imageName": "example.com/x"}])
     Path(path + ".asc").write_bytes(here.images._trust.sign(path))
