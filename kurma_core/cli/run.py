@@ -33,8 +33,8 @@ def run(session: Session, *, rm: bool, prefix: bool, detach: bool, **options: An
     The exit code is the app's; with several apps the first that is not 0, in the order of the manifest. Ctrl-C,
     SIGTERM and SIGHUP stop the pod; a second one ends it at once. With -it, what is typed goes to the app's own
     terminal, Ctrl-C too.
-    With -d, -i keeps the app's standard input open for those who attach; the exit code is 0 once it runs, and
-    126 or 127 where no app's program can be executed.
+    With -d, -i keeps the app's standard input open for those who attach; the exit code is 0 once it runs, 126
+    or 127 where no app's program can be executed, and the pod's own if it fails at once.
     """
     _look_at_detach(session, detach=detach, prefix=prefix)
     session.passphrase_file = options["passphrase_file"]
@@ -150,15 +150,20 @@ def _launch(session: Session, pod: str, *, ephemeral: bool = False) -> int:
 
 
 def _tell_up(session: Session, record: PodRecord, *, ephemeral: bool) -> int:
-    """Prints its UUID, and says what of it could not be executed.
+    """Prints its UUID, and says what of it could not be executed, or why it is over already.
 
-    :returns: the exit code: of the first app that could not be, if no other one runs.
+    :returns: the exit code: of the first app that could not be, if no other one runs; or the failed pod's.
     """
     for app in record.unstarted:
         session.note(f"app {app.name}: {app.told}")
     up = not record.unstarted or not all(app.exited for app in record.apps)
-    if up or not ephemeral:
+    failed = up and record.state == "errored"
+    if failed:
+        session.note(f"pod {record.name}: {record.reason}")
+    if (up and not failed) or not ephemeral:
         session.line(record.uuid)
+    if failed:
+        return exit_code(record)
     return 0 if up else record.unstarted[0].exit_code or 125
 
 

@@ -80,13 +80,14 @@ def pod_start(call: Call) -> Json:
 
 
 def _started(call: Call, start: Callable[[Callable[[Running], None]], Running]) -> Json:
-    """The pod that was started, also if it is over, and removed at its end. One that is over because a program
-    could not be executed is told of as it has ended.
+    """The pod that was started, also if it is over, and removed at its end. One that was over before it was up, or
+    because a program could not be executed, is told of as it has ended.
     """
     with contextlib.ExitStack() as held:
         running = start(lambda running: held.enter_context(running.reading()))
         record = call.client.pod(running.uuid)
-        if record.unstarted and all(app.exited for app in record.apps) and not running.pod.stays:
+        stopped = record.unstarted and all(app.exited for app in record.apps) and not running.pod.stays
+        if stopped or running.pod.over_at_once:
             record = running.wait()
         return record.to_json()
 

@@ -56,6 +56,8 @@ class OwnedPod:
         self._events = events
         self._over = False
         self._unrecorded: KurmaError | None = None
+        #: Its stager had ended before the pod was up.
+        self.over_at_once = False
 
     @classmethod
     def adopted(
@@ -182,6 +184,7 @@ class OwnedPod:
                         self._events.tell("starting", launch.document, at=begun)
                 with current().waking(lambda: self.stager.signal(signal.SIGKILL)):
                     running = self.stager.wait_running(timeout)
+                self.over_at_once = not running
                 if running:
                     # Not if somebody stops it already.
                     launch.directory.change_state(only_in=("starting",), state="running")

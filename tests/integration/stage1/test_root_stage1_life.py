@@ -256,6 +256,7 @@ def test_under_kurmad(stage1s):
     """The daemon owns it; what it prints is its log; a pod of the foreground has its caller's descriptors."""
     stage1 = stage1s.stage1(2, "echo out; echo err >&2\n" + LONG, ("run", "gc"))
     front = stage1s.stage1(2, "echo in front; echo $$ > pid; exit 5\n")
+    broken = stage1s.stage1(2, "echo no luck; exit 3\n")
     log = stage1s.directory / "kurmad.log"
     with open(log, "ab") as stream:
         daemon = subprocess.Popen([*KURMA, "daemon"], env=stage1s.environment, stderr=stream)
@@ -268,9 +269,14 @@ def test_under_kurmad(stage1s):
         until(lambda: sorted(stage1s.out("logs", "behind").splitlines()) == ["err", "out"])
         shown = stage1s("run", "--stager", front.stager, *words, "front", stage1s.image)
         assert (shown.returncode, shown.stdout) == (5, "in front\n"), shown.stderr
+        for name, rm in (("never", ()), ("gone", ("--rm",))):
+            failed = stage1s("run", "-d", *rm, "--stager", broken.stager, *words, name, stage1s.image)
+            assert (failed.returncode, len(failed.stdout)) == (3, 0 if rm else 37), failed.stderr
+            assert f"kurma: pod {name}: the stager ended with status 3: no luck\n" in failed.stderr
+        assert stage1s("start", "-d", "never").returncode == 3
         assert stage1s("stop", "behind").returncode == 0
         assert stage1s.show("behind")["apps"]["app"]["exitCode"] == 7
-        assert stage1s("rm", "behind", "front").returncode == 0
+        assert stage1s("rm", "behind", "front", "never").returncode == 0
         assert stage1.call("gc").words == [stage1.calls("run")[0].words[-1]]
     finally:
         daemon.terminate()
