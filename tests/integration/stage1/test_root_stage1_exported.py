@@ -241,6 +241,14 @@ def test_handlers_and_what_an_app_writes(host):
     assert sorted(each.name for each in tmp.iterdir()) == ["after", "before"]
 
 
+def test_a_status_that_cannot_be_written(host):
+    """It ends no pod, and no other app."""
+    pod = host.pod(shell("one", "exit 3"), shell("two", "sleep 0.3; echo two; exit 4"))
+    (pod.rootfs / "rkt/status/one").mkdir()
+    assert pod.run() == (3, "two\n", "")
+    assert (pod.rootfs / "rkt/status/two").read_text() == "4\n"
+
+
 def isolator(name, value):
     return {"name": name, "value": value}
 

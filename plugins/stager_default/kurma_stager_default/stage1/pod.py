@@ -94,8 +94,12 @@ class Stage1Supervisor(supervisor.Supervisor):
         for run in self.runs:
             code = None if run.instance is None else run.instance.code
             if run.over and code is not None and run.app.name not in self._told:
-                self._told.add(run.app.name)
-                _write(f"{_STATUS}/{run.app.name}", str(code))
+                try:
+                    _write(f"{_STATUS}/{run.app.name}", str(code))
+                except OSError as error:
+                    self.note(f"{_STATUS}/{run.app.name}: {error.strerror}")  # a full disk ends no pod
+                else:
+                    self._told.add(run.app.name)
 
     def _write_out(self) -> None:
         """What is left; a reader that stands still holds up a pod that is to stop for a moment only."""
