@@ -74,8 +74,13 @@ def inside(place: str, path: str, owner: tuple[int, int] = (0, 0)) -> Iterator[s
         fd = make_dirs(root, path, 0o755, *owner, symlinks=True)
     finally:
         os.close(root)
+    path = f"/proc/self/fd/{fd}"
     try:
-        yield f"/proc/self/fd/{fd}"
+        yield path
+    except OSError as error:
+        if isinstance(error.filename, str) and error.filename.startswith(path):
+            error.filename = os.readlink(path) + error.filename.removeprefix(path)  # for who reads it
+        raise
     finally:
         os.close(fd)
 

@@ -303,7 +303,7 @@ class Stage1Stager:
 
     def _host_error(self, what: str, uuid: str, error: OSError) -> HostError:
         return HostError(
-            f"stager {self.name}: cannot {what}: {error.filename or ''}: {error.strerror or error}",
+            f"stager {self.name}: cannot {what}: {removal.why(error)}",
             errno=error.errno,
             path=error.filename,
             pod=uuid,

@@ -50,10 +50,14 @@ def _call(start: entrypoints.Start, place: PodPlace, note: Note | None) -> Itera
             how = f"did not end within {note.patience} s" if code is None else f"ended with status {code}"
             yield f"its gc entrypoint {how}{entrypoints.said(output)}"
     except (KurmaError, OSError) as error:
-        why = error.message if isinstance(error, KurmaError) else f"{error.filename or ''}: {error.strerror}"
-        yield f"its gc entrypoint was not run: {why}"
+        yield f"its gc entrypoint was not run: {error.message if isinstance(error, KurmaError) else why(error)}"
     finally:
         os.close(output)
+
+
+def why(error: OSError) -> str:
+    """On what something failed, if that is known, and why."""
+    return f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
 
 
 def _run(start: entrypoints.Start, place: PodPlace, note: Note, output: int) -> int | None:

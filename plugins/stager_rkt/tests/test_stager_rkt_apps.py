@@ -160,8 +160,9 @@ def test_a_link_in_an_apps_place(pod, tmp_path, path):
     link = pod.place / "stage1/rootfs/opt/stage2" / path
     link.parent.mkdir(exist_ok=True)
     link.symlink_to(elsewhere)
-    with pytest.raises(FileExistsError):
+    with pytest.raises(FileExistsError) as raised:
         contents.write_rootfs(str(pod.place), pod.setup)
+    assert raised.value.filename == str(link)
     assert list(elsewhere.iterdir()) == []
 
 

@@ -6,6 +6,7 @@ import pytest
 from kurma_stager_rkt import contents
 from kurma_stager_rkt.callins import attach_arguments
 from kurma_stager_rkt.deciding import check, decide, lifted_of_pod
+from kurma_stager_rkt.removal import why
 
 from kurma_core.appc.image import ImageManifest
 from kurma_core.errors import StagerError
@@ -84,6 +85,12 @@ def test_what_stage1_is_not_told_of(pod):
         "its stage1 is not told that the pod shares the host's uts namespace",
         "app app: its stage1 is not told of its devices",
     ]
+
+
+def test_why():
+    """With or without a name."""
+    found = [why(OSError(22, "Invalid argument", name)) for name in ("/there", None)]
+    assert [*found, why(OSError("odd"))] == ["/there: Invalid argument", "Invalid argument", "odd"]
 
 
 def test_where_networks_are_looked_for(pod):

@@ -140,6 +140,20 @@ def test_app_entrypoints_that_hang_or_are_killed(tmp_path, pod, null):
         driver.discard(pod.directory)
 
 
+def test_a_record_that_is_gone(tmp_path, pod, null):
+    """Its copy in rkt's directory says how ``gc`` is called."""
+    freed = tmp_path / "freed"
+    with driven(tmp_path, {"run": SHORT, "gc": f'echo "$@" > {freed}\n'}) as found:
+        found.driver.prepare(pod)
+        running = found.driver.start(pod, null)
+        assert running.wait(20) == 3
+        running.close()
+        found.driver.cleanup(pod.directory, pod.cgroup)
+        os.unlink(f"{pod.directory}/stager/stage1.json")
+        assert found.driver.discard(pod.directory) == ()
+    assert freed.read_text() == f"{UUID}\n"
+
+
 def test_an_enter_entrypoint_that_hangs(tmp_path, pod, null):
     """Is its caller's to end: by a signal, or by going away."""
     with driven(tmp_path, {"run": LONG, "enter": "echo $$ > entered; exec sleep 1000\n"}) as found:
