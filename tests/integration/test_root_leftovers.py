@@ -2,6 +2,7 @@
 
 import subprocess
 import uuid
+from pathlib import Path
 
 import pytest
 
@@ -104,6 +105,25 @@ def test_a_pod_of_another_run(pod, in_pod, tmp_path):
     in_pod(made(tmp_path / "theirs" / "test" / "pods" / pod[0] / "pod"))
     assert not any(pod[0] in one for one in suspects.left())
     assert left(pod, tmp_path / "ours") == (False, False)
+
+
+def test_a_pod_in_the_host_of_another_run(pod, tmp_path):
+    """It has no mounts of its own, nor anything of its run in its environment, and its parent is gone."""
+    host = Path(__file__).parents[1] / "host"
+    command = 'sh "$0" env -i sh -c "echo there; exec sleep 1000" & wait'
+    other = subprocess.Popen(["sh", "-c", command, host], stdout=subprocess.PIPE, start_new_session=True)
+    try:
+        assert other.stdout.readline() == b"there\n"
+        with open(f"/proc/{other.pid}/task/{other.pid}/children") as file:
+            pid = int(file.read())
+        CgroupTree(f"kurma/{pod[0]}").add(pid)
+        other.kill()
+        other.wait()
+        assert left(pod, tmp_path / "ours") == (False, False)
+    finally:
+        other.stdout.close()
+        other.kill()
+        other.wait()
 
 
 def test_a_suspect_that_goes_is_forgotten(pod, tmp_path):
