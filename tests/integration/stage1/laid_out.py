@@ -4,6 +4,7 @@ and little else: no Python, nothing of Kurma's. An image's entrypoints are run t
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -30,6 +31,7 @@ class BareHost:
         busybox_root(str(self.root))
         for name in ("proc", "sys", "dev", "run", "pods/run", "srv"):
             (self.root / name).mkdir(parents=True, exist_ok=True)
+        self._pods: set[str] = set()
         self.image = directory / "image"
         with tarfile.open(image) as archive:
             archive.extractall(self.image)
@@ -40,7 +42,16 @@ class BareHost:
 
     def pod(self, *apps: dict[str, Any], **more: Any) -> LaidOut:
         """:param apps: of the pod manifest; ``image`` of one is its image's manifest's ``app``."""
-        return LaidOut(self, self.image / "rootfs", apps, more)
+        pod = LaidOut(self, self.image / "rootfs", apps, more)
+        self._pods.add(f"rkt-{pod.uuid}")
+        return pod
+
+    def clear(self) -> None:
+        """The cgroups of those pods that no ``gc`` was called for."""
+        for directory, _, _ in os.walk("/sys/fs/cgroup", topdown=False):
+            if self._pods.intersection(directory.split("/")):
+                with contextlib.suppress(OSError):
+                    os.rmdir(directory)
 
     def enter(self) -> None:
         """In a child: this root is all that there is of the host."""

@@ -27,7 +27,9 @@ def shell(name, script, **more):
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory, exported):
-    return BareHost(tmp_path_factory.mktemp("bare"), exported)
+    host = BareHost(tmp_path_factory.mktemp("bare"), exported)
+    yield host
+    host.clear()
 
 
 @contextlib.contextmanager
