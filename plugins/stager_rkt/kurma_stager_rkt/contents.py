@@ -78,7 +78,7 @@ def inside(place: str, path: str, owner: tuple[int, int] = (0, 0)) -> Iterator[s
     try:
         yield path
     except OSError as error:
-        if isinstance(error.filename, str) and error.filename.startswith(path):
+        if isinstance(error.filename, str) and f"{error.filename}/".startswith(f"{path}/"):
             error.filename = os.readlink(path) + error.filename.removeprefix(path)  # for who reads it
         raise
     finally:

@@ -152,6 +152,19 @@ def test_links_that_its_image_has(pod, tmp_path):
     assert inside == ["app", "manifest", "rkt-hosts"]
 
 
+def test_whose_file_an_error_is_of(pod):
+    """By its path; what is of another descriptor, whose number begins alike, stays what it is."""
+
+    def told(end):
+        with pytest.raises(OSError) as raised, contents.inside(str(pod.place), "opt") as opt:
+            raise OSError(2, "gone", opt + end)
+        return raised.value.filename
+
+    opt = f"{pod.place}/stage1/rootfs/opt"
+    assert (told(""), told("/app")) == (opt, f"{opt}/app")
+    assert told("1/app").startswith("/proc/self/fd/")
+
+
 @pytest.mark.parametrize("path", ["app", "app/rootfs"])
 def test_a_link_in_an_apps_place(pod, tmp_path, path):
     """Is no directory for it: nothing is written where it leads."""
