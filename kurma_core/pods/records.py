@@ -151,7 +151,7 @@ def conclusion(
     if status == 0 and (problem or alive):
         state = "errored"
         reason = problem or f"the stager is wrong: it ended, and its status.json says that app {alive[0]} runs"
-    elif status == 0 or (all_ended and (speaks or status is None)):
+    elif status == 0 or (all_ended and (speaks or status is None)) or (speaks and status and _stopped(directory)):
         state, reason = "stopped", None
     elif status is None:
         state, reason = "errored", "the stager ended, and nobody saw how"
@@ -188,10 +188,12 @@ def _over(app: AppStatus, *, killed: bool) -> AppStatus:
 
 
 def _stopped(directory: PodDirectory) -> bool:
+    """Whether somebody has asked it to stop: what for is on record before its stager is told."""
     try:
-        return bool(directory.read_state()["state"] == "stopping")
+        state = directory.read_state()
     except KurmaError:
         return False
+    return bool(state["state"] == "stopping" or state.get("cause"))
 
 
 def by_force(directory: PodDirectory) -> None:

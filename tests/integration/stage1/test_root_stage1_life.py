@@ -157,6 +157,17 @@ def test_stopped_by_signals(stage1s, foreground):
         assert stage1s.show(name)["state"] == "stopped"
 
 
+def test_stopped_and_says_nothing(stage1s, foreground):
+    """One that dies of the signal, and leaves no exit codes: it was to end, and that is no error."""
+    stage1 = stage1s.stage1(2, "sleep 1000 & echo $! > pid; wait\n", ("run",))
+    command = foreground(stage1, "mute")
+    runs(stage1s, "mute")
+    stage1s.out("stop", "mute")
+    assert command.wait(20) == 143
+    pod = stage1s.show("mute")
+    assert (pod["state"], pod["reason"], pod["exitCode"]) == ("stopped", None, 143)
+
+
 def test_removed(stage1s, foreground):
     """Marked first, then its entrypoint is run, whatever that does; then nothing is left, mounts included."""
     gc = {
