@@ -88,6 +88,7 @@ class Caller:
 
         :param since: when it was started the time before.
         :returns: it, however it is by then.
+        :raises PodNotFoundError: whoever made it died before it was made, and it was undone.
         """
         while True:
             record = self.pod(uuid)
@@ -96,7 +97,7 @@ class Caller:
                     return values.pod(self.client._ask("POST", ("pods", uuid, "start")))
                 except (DaemonGoneError, PodStateError):
                     self.lost()
-            elif record.state != "starting":
+            elif record.state not in ("preparing", "starting"):
                 return record
             time.sleep(0.02)
 

@@ -238,7 +238,10 @@ class Commanded(Life):
                 continue  # it came to nothing
             if lost is None:
                 return done
-            self.caller.start(self.uuid)
+            try:
+                self.caller.start(self.uuid)
+            except PodNotFoundError:
+                continue  # as well
             shown = done.stdout.decode().splitlines()
             assert words or shown == self.log[: len(shown)], f"shown: {shown[:3]}…{shown[-3:]}"
             return None
