@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from kurma_core import cancellation
 from kurma_core.errors import TrustError
 from kurma_core.linux.lockfile import lock_file, locked
+from kurma_core.linux.process import wait_pidfd
 from kurma_core.trust import keystore
 
 if TYPE_CHECKING:
@@ -147,7 +148,6 @@ class MachineKey:
 
 def _end_agent(home: str) -> None:
     """End the agent that gpg started for that home, and see it gone; none is success."""
-    import select
     import shutil
     import signal
     import subprocess
@@ -176,7 +176,7 @@ def _end_agent(home: str) -> None:
             check=False,
             timeout=_AGENT_ENDS,
         )
-        if not select.select([agent], [], [], _AGENT_ENDS)[0]:
+        if not wait_pidfd(agent, _AGENT_ENDS):
             signal.pidfd_send_signal(agent, signal.SIGKILL)
     finally:
         os.close(agent)

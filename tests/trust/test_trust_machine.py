@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import stat
 import subprocess
 import sys
@@ -26,6 +27,19 @@ def state(tmp_path: Path) -> str:
 @pytest.fixture
 def trust(state: str) -> Trust:
     return Trust({}, (), (), state)
+
+
+def test_by_a_process_that_has_many_descriptors(trust: Trust) -> None:
+    """As a daemon of some hundred pods has them."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))
+    taken = [os.open("/dev/null", os.O_RDONLY) for _ in range(1100)]
+    try:
+        assert trust.machine_key()
+    finally:
+        for fd in taken:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_made_once_and_private(trust: Trust, state: str) -> None:

@@ -140,12 +140,14 @@ class PodApps:
     def _ends(self, app: str, status: str) -> bool:
         deadline = time.monotonic() + _CODE
         watch = Watch(status)
+        poll = select.poll()
+        poll.register(watch, select.POLLIN)
         try:
             while self._runs(app):
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return False
-                select.select([watch], [], [], min(left, _TURN))
+                poll.poll(min(left, _TURN) * 1000)
                 watch.drain()
             return True
         finally:
