@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import StagerError
 from kurma_core.linux import mounts
-from kurma_core.linux.beneath import remove_tree
 from kurma_core.linux.files import replace_file
 from kurma_core.linux.inotify import Watch
 from kurma_stager_rkt import contents, entrypoints, roots
@@ -99,28 +98,28 @@ class PodApps:
                 os.unlink(self._memory(app))
         with contents.inside(self._place, "opt/stage2") as stage2:
             mounts.unmount_below(f"{os.readlink(stage2)}/{app}")
-            _remove(stage2, app)
+            roots.remove_in(stage2, app)
         roots.forget_app(self._place, app)
         with contents.inside(self._place, "rkt/env") as env, contents.inside(self._place, "rkt/status") as status:
-            _remove(env, app)
+            roots.remove_in(env, app)
             for name in (f"{app}-created", f"{app}-started", app):
-                _remove(status, name)
+                roots.remove_in(status, name)
         with self._manifest() as manifest:
             _drop(manifest, app)
             manifest["volumes"] = [one for one in manifest.get("volumes", []) if one["name"] not in volumes]
         if os.path.isdir(f"{self._place}/appsinfo"):
-            _remove(f"{self._place}/appsinfo", app)
+            roots.remove_in(f"{self._place}/appsinfo", app)
 
     def start(self, app: str, timeout: float) -> None:
         """See :class:`kurma_core.hookspecs.AppChanger`; what it wrote before is there still, as under rkt."""
         with contents.inside(self._place, "rkt/status") as status:
             for name in (f"{app}-started", app):
-                _remove(status, name)
+                roots.remove_in(status, name)
             _touch(f"{status}/{app}-started")
             try:
                 self._ask("app/start", app, timeout)
             except BaseException:
-                _remove(status, f"{app}-started")
+                roots.remove_in(status, f"{app}-started")
                 raise
 
     def stop(self, app: str, timeout: float | None) -> None:
@@ -135,7 +134,7 @@ class PodApps:
         with contents.inside(self._place, "rkt/status") as status:
             if not self._ends(app, status):
                 # It has ended, stage1 says, and nobody will know how.
-                _remove(status, f"{app}-started")
+                roots.remove_in(status, f"{app}-started")
 
     def _ends(self, app: str, status: str) -> bool:
         deadline = time.monotonic() + _CODE
@@ -208,11 +207,3 @@ def _drop(manifest: dict[str, Json], app: str) -> None:
 
 def _touch(path: str) -> None:
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o640))
-
-
-def _remove(directory: str, name: str) -> None:
-    parent = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        remove_tree(parent, name)
-    finally:
-        os.close(parent)

@@ -60,7 +60,7 @@ def forget_app(place: str, app: str) -> None:
         return
     for kind in ("upper", "work"):
         if os.path.isdir(f"{side}/{kind}"):
-            _remove(f"{side}/{kind}", app)
+            remove_in(f"{side}/{kind}", app)
 
 
 def show_stage1_again(place: str, image: str, path: str) -> None:
@@ -88,7 +88,7 @@ def _make(target: str, layers: Sequence[str], upper: str, work: str, storage: st
 
 
 def _mount(target: str, layers: list[str], upper: str, work: str) -> None:
-    _remove(os.path.dirname(work), os.path.basename(work))  # a volatile one is used once
+    remove_in(os.path.dirname(work), os.path.basename(work))  # a volatile one is used once
     os.mkdir(work, 0o700)
     mount = overlay.mount_overlay(layers, upper, work)
     try:
@@ -97,7 +97,12 @@ def _mount(target: str, layers: list[str], upper: str, work: str) -> None:
         os.close(mount)
 
 
-def _remove(directory: str, name: str) -> None:
+def remove_in(directory: str, name: str) -> None:
+    """What has that name there, with all below it; a missing one is success.
+
+    :param directory: may be a path by descriptor.
+    :raises OSError: as :func:`kurma_core.linux.beneath.remove_tree`.
+    """
     parent = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         remove_tree(parent, name)

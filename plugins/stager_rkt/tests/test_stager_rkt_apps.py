@@ -69,7 +69,7 @@ STEPS = [
     (apps, "_touch"),
     (apps, "replace_file"),
     (entrypoints, "ask"),
-    (apps, "remove_tree"),
+    (roots, "remove_in"),
     (roots, "forget_app"),
     (apps, "_drop"),
 ]

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kurma_core.hookspecs import PodSetup, Stdio
+from kurma_core.linux.cgroups import CgroupTree
+from kurma_core.testing.stagers import pod_setup
 from tests.integration.cli.conftest import KURMA, Command
 from tests.integration.pods.support import archive, busybox_root, image_id
+from tests.integration.stage1.driven import UUID
 
 PREFIX = "coreos.com/rkt/stage1/"
 #: The entrypoints of every version.
@@ -171,3 +176,22 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = f"{directory}/stage1.aci"
     subprocess.run([*KURMA, "--dir", f"{directory}/state", "stager", "export", path], check=True, timeout=300)
     return path
+
+
+@pytest.fixture
+def pod(tmp_path: Path) -> Iterator[PodSetup]:
+    """For a driver that is called without the core: a pod, and its cgroup."""
+    (tmp_path / "app/bin").mkdir(parents=True)
+    found = pod_setup(tmp_path / UUID, tmp_path / "app", ("/bin/true",))
+    tree = CgroupTree(found.cgroup)
+    tree.create()
+    yield found
+    tree.kill()
+    tree.remove()
+
+
+@pytest.fixture
+def null() -> Iterator[Stdio]:
+    fd = os.open("/dev/null", os.O_RDWR)
+    yield Stdio(fd, fd, fd)
+    os.close(fd)

@@ -11,6 +11,9 @@ from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.spawn_plan import SpawnPlan
 from kurma_core.spawner.client import Spawner
 
+#: Of a pod that the core knows nothing of.
+UUID = "146d7cef-fbf6-41da-a2f8-eba218597f9c"
+
 PREFIX = "coreos.com/rkt/stage1/"
 IMAGE = "sha512-" + "1" * 128
 

@@ -43,18 +43,16 @@ def of_all(mode):
     return dict.fromkeys(("stdin", "stdout", "stderr"), mode)
 
 
+def run_streams(stage1s, stage1):
+    """The words that run an app whose streams can be attached to."""
+    file = pod_file(stage1s, "streams", stdin="true")
+    return "run", "--stager", stage1.stager, "--net", "none", "--pod", file
+
+
 def test_attached(stage1s):
     """With the caller's descriptors; its exit code, or the app's that has ended well meanwhile."""
     stage1 = stage1s.stage1(5, LONG, ENTRYPOINTS, scripts={"attach": ATTACH})
-    words = (
-        "run",
-        "--stager",
-        stage1.stager,
-        "--net",
-        "none",
-        "--pod",
-        pod_file(stage1s, "streams", stdin="true"),
-    )
+    words = run_streams(stage1s, stage1)
     with foreground(stage1s, *words, "--name", "streams") as pod:
         assert streams(stage1s, pod["uuid"]) == of_all("stream")
         done = stage1s("attach", "streams", input="hello\n")
@@ -110,15 +108,7 @@ def test_none_to_attach_to(stage1s):
     os.close(reader)
     os.close(writer)
     stage1 = stage1s.stage1(4, LONG, ("run", "enter"))
-    words = (
-        "run",
-        "--stager",
-        stage1.stager,
-        "--net",
-        "none",
-        "--pod",
-        pod_file(stage1s, "streams", stdin="true"),
-    )
+    words = run_streams(stage1s, stage1)
     with foreground(stage1s, *words, "--name", "bare") as pod:
         assert streams(stage1s, pod["uuid"]) == {}
         done = stage1s("attach", "bare")

@@ -9,42 +9,21 @@ import subprocess
 import pytest
 
 from kurma_core.errors import StagerError
-from kurma_core.hookspecs import Stdio
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.mounts import mounts_at_or_below
 from kurma_core.models import RenderedLayer
-from kurma_core.testing.stagers import pod_setup
 from kurma_core.value import replace
 from tests.integration.cli.conftest import KURMA
 from tests.integration.pods.support import alive, until
-from tests.integration.stage1.driven import driven
+from tests.integration.stage1.driven import UUID, driven
 
 pytestmark = pytest.mark.root
 
-UUID = "146d7cef-fbf6-41da-a2f8-eba218597f9c"
 #: Ends at once, and leaves a tree of mounts.
 SHORT = """mkdir made; mount -t tmpfs tmpfs made; mkdir made/below; mount -t tmpfs tmpfs made/below
 echo $$ > pid; echo 3 > stage1/rootfs/rkt/status/app; exit 3
 """
 LONG = "echo $$ > pid; exec sleep 1000\n"
-
-
-@pytest.fixture
-def pod(tmp_path):
-    (tmp_path / "app/bin").mkdir(parents=True)
-    found = pod_setup(tmp_path / UUID, tmp_path / "app", ("/bin/true",))
-    tree = CgroupTree(found.cgroup)
-    tree.create()
-    yield found
-    tree.kill()
-    tree.remove()
-
-
-@pytest.fixture
-def null():
-    fd = os.open("/dev/null", os.O_RDWR)
-    yield Stdio(fd, fd, fd)
-    os.close(fd)
 
 
 def started(found, pod, null):

@@ -12,37 +12,17 @@ from kurma_core.errors import StagerError
 from kurma_core.hookspecs import Stdio
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.mounts import mounts_at_or_below
-from kurma_core.testing.stagers import pod_setup
 from kurma_core.value import replace
 from tests.integration.pods.support import alive, until
 from tests.integration.stage1.conftest import RECORDER, Recorded
-from tests.integration.stage1.driven import driven
+from tests.integration.stage1.driven import UUID, driven
 
 pytestmark = pytest.mark.root
 
-UUID = "146d7cef-fbf6-41da-a2f8-eba218597f9c"
 READY = "ln -s ready stage1/rootfs/rkt/supervisor-status\n"
 SHORT = f"{READY}echo $$ > pid; echo 3 > stage1/rootfs/rkt/status/app; exit 3\n"
 LONG = f"{READY}echo $$ > pid; exec sleep 1000\n"
 HANGS = "echo stuck; sleep 1000"
-
-
-@pytest.fixture
-def pod(tmp_path):
-    (tmp_path / "app/bin").mkdir(parents=True)
-    found = pod_setup(tmp_path / UUID, tmp_path / "app", ("/bin/true",))
-    tree = CgroupTree(found.cgroup)
-    tree.create()
-    yield found
-    tree.kill()
-    tree.remove()
-
-
-@pytest.fixture
-def null():
-    fd = os.open("/dev/null", os.O_RDWR)
-    yield Stdio(fd, fd, fd)
-    os.close(fd)
 
 
 WALLS = ["--disable-capabilities-restriction", "--disable-paths", "--disable-seccomp"]
