@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import StagerError
 from kurma_core.linux import mounts
+from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.files import replace_file
 from kurma_core.linux.inotify import Watch
 from kurma_stager_rkt import contents, entrypoints, roots
@@ -96,6 +97,7 @@ class PodApps:
                 self._tell(f"app {app}, which was half there: {error.message}; it is removed all the same")
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._memory(app))
+        self._end_what_is_left(app)
         with contents.inside(self._place, "opt/stage2") as stage2:
             mounts.unmount_below(f"{os.readlink(stage2)}/{app}")
             roots.remove_in(stage2, app)
@@ -109,6 +111,13 @@ class PodApps:
             manifest["volumes"] = [one for one in manifest.get("volumes", []) if one["name"] not in volumes]
         if os.path.isdir(f"{self._place}/appsinfo"):
             roots.remove_in(f"{self._place}/appsinfo", app)
+
+    def _end_what_is_left(self, app: str) -> None:
+        """Of an app that does not run: what its entrypoints have started."""
+        group = CgroupTree(self._cgroup(app))
+        if group.exists():
+            group.kill()
+            group.remove()
 
     def start(self, app: str, timeout: float) -> None:
         """See :class:`kurma_core.hookspecs.AppChanger`; what it wrote before is there still, as under rkt."""
@@ -158,7 +167,12 @@ class PodApps:
 
     def _ask(self, entrypoint: str, app: str, timeout: float, *more: str) -> None:
         words = (f"--app={app}", *(["--debug"] if self._note.debug else []), *more)
-        entrypoints.ask(self._start, self._note, self._place, entrypoint, words, timeout)
+        cgroup = f"{self._cgroup(app)}/{os.path.basename(entrypoint)}"
+        entrypoints.ask(self._start, self._note, self._place, entrypoint, words, timeout, cgroup)
+
+    def _cgroup(self, app: str) -> str:
+        """In which that app's entrypoints are, each in a child of it."""
+        return f"{self._note.cgroup}/apps/{app}"
 
     # -- what is written down --
 

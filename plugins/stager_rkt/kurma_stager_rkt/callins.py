@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,15 @@ if TYPE_CHECKING:
     from kurma_stager_rkt.records import Note
 
 _NO_STDIN = "--no-stdin"
+#: What an ``enter`` entrypoint has no words for: how it is asked for, and what does it instead.
+_UNTOLD = {
+    "user": ("--user", "it runs as the app's own user"),
+    "group": ("--group", "it runs in the app's own group"),
+    "environment": ("--env", "let the command set it: -- env NAME=VALUE COMMAND"),
+    "workingDirectory": ("--workdir", "let the command change to it: -- sh -c 'cd PATH; exec COMMAND'"),
+}
+#: The exit code of one whose caller has gone, and that did not end then.
+_KILLED = 137
 
 
 def enter(
@@ -36,8 +46,7 @@ def enter(
         start, note, place, "enter", words, fds=entrypoints.descriptors(stdio), cgroup=note.cgroup
     )
     code = entrypoints.finish(started, signals=stdio.signals)
-    assert code is not None
-    return code
+    return _KILLED if code is None else code
 
 
 def _command(document: Mapping[str, Any], place: str, app: str) -> tuple[str, ...]:
@@ -46,13 +55,13 @@ def _command(document: Mapping[str, Any], place: str, app: str) -> tuple[str, ..
     :raises StagerError: more than that is asked for.
     """
     found = _app(place, app)["app"]
-    for key, value in document.items():
-        if key in ("exec", "tty") or not value or value == found.get(key):
-            continue
-        raise StagerError(
-            f"a stage1 enters an app as the app itself: it cannot be told of {key}",
-            hint="enter without that, and let the command do it",
-        )
+    # A user brings groups: who is another user is told so.
+    for key, (option, instead) in _UNTOLD.items():
+        if document.get(key) and document[key] != found.get(key):
+            raise StagerError(
+                f"cannot enter app {app} with {option}: a stage1 enters an app as the app itself",
+                hint=f"leave it out: {instead}" if key in ("user", "group") else instead,
+            )
     return tuple(document.get("exec") or ("/bin/sh",))
 
 
@@ -77,11 +86,12 @@ def attach(
         )
     words = attach_arguments(app, modes, debug=note.debug, stdin=_NO_STDIN not in options)
     fds = entrypoints.descriptors(stdio)
-    with _kept(stdio):
-        code = entrypoints.finish(
-            entrypoints.cross(start, note, place, "attach", words, fds=fds), signals=stdio.signals
-        )
-    assert code is not None
+    cgroup = f"{note.cgroup}/attached/{os.urandom(8).hex()}"
+    with _kept(stdio), entrypoints.home(cgroup) as group:
+        started = entrypoints.cross(start, note, place, "attach", words, fds=fds, cgroup=cgroup)
+        code = entrypoints.finish(started, signals=stdio.signals)
+        group.kill()  # what it has started was for its caller
+    code = _KILLED if code is None else code
     status = app_statuses(place, alive=True, mutable=note.mutable).get(app)
     return status.exit_code if code == 0 and status is not None and status.exit_code is not None else code
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from kurma_core.errors import CommandNotExecutableError, CommandNotFoundError, StagerError
 from kurma_core.hookspecs import HostProgram
 from kurma_core.linux import process
+from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.held_process import exit_code, put_to_death
 from kurma_stager_rkt.contents import ROOTFS
 from kurma_stager_rkt.podpid import pod_pid
@@ -26,6 +29,8 @@ _TOLD = 400
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 #: The exit code of one whose own nobody could learn.
 _UNKNOWN = 255
+#: Seconds that one has to end whose caller has gone.
+_ALONE = 5.0
 #: Of the caller's environment, for who has its terminal.
 _PASSED = ("TERM", "LANG", "COLORTERM")
 
@@ -69,10 +74,18 @@ def begin(
 
 
 def cross(
-    start: Start, note: Note, place: str, name: str, arguments: tuple[str, ...], *, fds: Mapping[int, int]
+    start: Start,
+    note: Note,
+    place: str,
+    name: str,
+    arguments: tuple[str, ...],
+    *,
+    fds: Mapping[int, int],
+    cgroup: str,
 ) -> Started:
     """Starts one of those that cross into the pod, by ``enter`` and its first process: ``attach``, ``app/…``.
 
+    :param cgroup: in which it is: see :func:`home`.
     :raises StagerError: as :func:`begin`; or the pod has no such process.
     :raises HostError: it cannot be started.
     """
@@ -91,27 +104,53 @@ def cross(
         arguments,
         fds=fds,
         environment=environment,
-        cgroup=note.cgroup,
+        cgroup=cgroup,
         alone=True,
     )
 
 
-def ask(start: Start, note: Note, place: str, name: str, arguments: tuple[str, ...], timeout: float) -> None:
+@contextlib.contextmanager
+def home(cgroup: str) -> Iterator[CgroupTree]:
+    """A cgroup for one that crosses into the pod. If an error leaves this, whatever it has started is killed; else
+    that is the pod's, and stays.
+
+    :param cgroup: below the pod's. Who is in it already is of a caller who was killed, and is killed.
+    """
+    tree = CgroupTree(cgroup)
+    tree.kill()
+    tree.create()
+    try:
+        yield tree
+    except BaseException:
+        tree.kill()
+        raise
+    finally:
+        if not tree.pids():
+            with contextlib.suppress(OSError):
+                tree.remove()
+
+
+def ask(
+    start: Start, note: Note, place: str, name: str, arguments: tuple[str, ...], timeout: float, cgroup: str
+) -> None:
     """Runs one that crosses into the pod to its end; what it prints is kept for its error.
 
-    :param timeout: seconds; then it is killed.
+    :param timeout: seconds; then it is killed. What it has started is, too, if it does not end well.
+    :param cgroup: of its own: see :func:`home`.
     :raises StagerError: it does not end in time, or not well: with its ``status``; and as :func:`cross`.
     :raises HostError: it cannot be started.
     """
     output = os.memfd_create("said", os.MFD_CLOEXEC)
     null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
     try:
-        code = finish(cross(start, note, place, name, arguments, fds={0: null, 1: output, 2: output}), timeout)
-        if code != 0:
-            how = f"did not end within {timeout:g} s" if code is None else f"ended with status {code}"
-            raise StagerError(
-                f"stage1 image {note.stage1.name}: entrypoint {name} {how}{said(output)}", status=code
-            )
+        with home(cgroup):
+            fds = {0: null, 1: output, 2: output}
+            code = finish(cross(start, note, place, name, arguments, fds=fds, cgroup=cgroup), timeout)
+            if code != 0:
+                how = f"did not end within {timeout:g} s" if code is None else f"ended with status {code}"
+                raise StagerError(
+                    f"stage1 image {note.stage1.name}: entrypoint {name} {how}{said(output)}", status=code
+                )
     finally:
         os.close(null)
         os.close(output)
@@ -128,7 +167,7 @@ def said(output: int) -> str:
 def finish(started: Started, timeout: float | None = None, signals: int = -1) -> int | None:
     """Waits for its end; its exit code, 128+N for signal N. None: the time was over, and it was killed.
 
-    :param signals: see :class:`kurma_core.hookspecs.Stdio`.
+    :param signals: see :class:`kurma_core.hookspecs.Stdio`. Who is asked by their end to end has a moment for it.
     """
     try:
         if not _wait(started.pidfd, timeout, signals):
@@ -143,17 +182,20 @@ def finish(started: Started, timeout: float | None = None, signals: int = -1) ->
 def _wait(pidfd: int, timeout: float | None, signals: int) -> bool:
     if signals < 0:
         return process.wait_pidfd(pidfd, timeout)
+    deadline = None if timeout is None else time.monotonic() + timeout
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     poll.register(signals, select.POLLIN)
     while True:
-        ready = [fd for fd, _ in poll.poll(None if timeout is None else timeout * 1000)]
+        left = None if deadline is None else max(deadline - time.monotonic(), 0) * 1000
+        ready = [fd for fd, _ in poll.poll(left)]
         if pidfd in ready or not ready:
             return bool(ready)
         numbers = os.read(signals, 64)
         if not numbers:  # who asked for it has gone
             poll.unregister(signals)
             numbers = bytes([signal.SIGTERM])
+            deadline = time.monotonic() + _ALONE
         for number in numbers:
             try:
                 process.pidfd_send_signal(pidfd, number)

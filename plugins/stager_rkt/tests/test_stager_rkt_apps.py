@@ -41,7 +41,8 @@ class Pod:
         note = Note("cgroup", "id", "path", stage1, debug=True, mutable=True, lifted=("seccomp",))
         self.apps = PodApps(None, note, str(self.place), UUID, self.told.append)
 
-    def _ask(self, start, note, place, name, words, timeout):
+    def _ask(self, start, note, place, name, words, timeout, cgroup):
+        assert cgroup == f"cgroup/apps/app/{name.removeprefix('app/')}"
         self.asked.append((name, *words))
         if name == "app/add":
             self.known.add("app")

@@ -90,12 +90,34 @@ def test_when_it_runs_and_how_it_is_entered(stage1s, foreground, version, script
     assert call.words[1:] == ["--appname=app", "--", "/bin/ls", "-l", "--", "a b"]
     assert call.cwd.strip() == str(place)
     assert alive(int(done.stdout))
-    refused = stage1s("enter", "--user", "alice", name, "--", "id")
-    assert "it cannot be told of" in refused.stderr
     # It has no stop entrypoint's script: it is told by a signal, at which a shell without a trap ends.
     assert stage1s("stop", "--force", name).returncode == 0
     assert command.wait(20) != 0
     assert not alive(int(call.words[0].removeprefix("--pid=")))
+
+
+def test_entered_with_what_stage1_cannot_be_told(stage1s, foreground):
+    """Is refused before anything is run, by the option's name; what is the app's own anyway is no wish."""
+    stage1 = stage1s.stage1(2, "sleep 1000 & echo $! > pid; wait\n", ("run", "enter"))
+    command = foreground(stage1, "plain")
+    runs(stage1s, "plain")
+    for words, hint in (
+        (("--user", "1"), "leave it out: it runs as the app's own user"),
+        (("--user", "alice:users"), "leave it out: it runs as the app's own user"),
+        (("--group", "1"), "leave it out: it runs in the app's own group"),
+        (("-e", "A=b"), "let the command set it: -- env NAME=VALUE COMMAND"),
+        (("--workdir", "/tmp"), "let the command change to it: -- sh -c 'cd PATH; exec COMMAND'"),
+    ):
+        refused = stage1s("enter", *words, "plain", "--", "id")
+        option = "--env" if words[0] == "-e" else words[0]
+        why = f"cannot enter app app with {option}: a stage1 enters an app as the app itself"
+        assert (refused.returncode, refused.stdout) == (125, "")
+        assert refused.stderr == f"kurma: {why}\n  hint: {hint}\n"
+    assert stage1.calls("enter") == []
+    assert stage1s("enter", "--user", "0", "--group", "0", "plain", "--", "id").returncode == 0
+    assert len(stage1.calls("enter")) == 1
+    stage1s.out("stop", "plain")
+    command.wait(20)
 
 
 def test_it_never_says_that_it_runs(stage1s, foreground):
