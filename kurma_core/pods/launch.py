@@ -369,6 +369,12 @@ def tear_down(launch: Launch) -> list[KurmaError]:
     return failures
 
 
+def not_complete(launch: Launch, failures: list[KurmaError]) -> str:
+    """What is said of a pod, whose name the reader knows, of which :func:`tear_down` could not undo all."""
+    why = failures[0].message.removeprefix(f"pod {launch.document.uuid}: ")
+    return f"teardown is not complete: {why}"
+
+
 def _app_setup(launch: Launch, app: str, layers: tuple[RenderedLayer, ...]) -> AppSetup:
     document = launch.document
     image = launch.services.images.manifest(document.images[app])
@@ -463,8 +469,9 @@ def _release(launch: Launch, kind: str) -> None:
 
 
 def _host_error(what: str, launch: Launch, error: OSError) -> HostError:
+    on = f"{error.filename}: " if error.filename else ""
     return HostError(
-        f"pod {launch.document.uuid}: cannot {what}: {error.filename or ''}: {error.strerror or error}",
+        f"pod {launch.document.uuid}: cannot {what}: {on}{error.strerror or error}",
         errno=error.errno,
         path=error.filename,
         pod=launch.document.uuid,

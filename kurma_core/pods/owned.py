@@ -21,7 +21,7 @@ from kurma_core.errors import (
 from kurma_core.linux.clock import timestamp
 from kurma_core.linux.process import boot_id
 from kurma_core.pods import restarts
-from kurma_core.pods.launch import Launch, bring_up, planned_steps, tear_down
+from kurma_core.pods.launch import Launch, bring_up, not_complete, planned_steps, tear_down
 from kurma_core.pods.records import (
     by_force,
     conclusion,
@@ -261,9 +261,7 @@ class OwnedPod:
                 stager_pid=None,
             )
         if failures:
-            raise PodError(
-                f"pod {self.uuid}: teardown is not complete: {failures[0].message}", hint="kurma gc tries again"
-            )
+            raise PodError(f"pod {self.uuid}: {not_complete(launch, failures)}", hint="kurma gc tries again")
         return record
 
     def _conclusion(self, status: int | None) -> dict[str, Any]:
@@ -305,7 +303,7 @@ class OwnedPod:
         self._over = True
         failures = tear_down(self._launch)
         if failures:
-            how = {**how, "state": "errored", "reason": f"teardown is not complete: {failures[0].message}"}
+            how = {**how, "state": "errored", "reason": not_complete(self._launch, failures)}
         try:
             self._launch.record(**how, finishedAt=timestamp(), over=mark(), owner=None)
         except KurmaError as error:

@@ -9,7 +9,7 @@ from kurma_core.errors import HostError, KurmaError, PodNotFoundError
 from kurma_core.linux.clock import timestamp
 from kurma_core.linux.process import boot_id
 from kurma_core.pods import remains, restarts
-from kurma_core.pods.launch import Launch, ends_now, tear_down
+from kurma_core.pods.launch import Launch, ends_now, not_complete, tear_down
 from kurma_core.pods.listing import LIVE, unsettled
 from kurma_core.pods.records import conclusion, read_document
 from kurma_core.pods.space import unwritable
@@ -109,7 +109,7 @@ def take_down(services: Services, directory: PodDirectory, events: Events) -> bo
         end["cause"] = restarts.REBOOTED
     failures = tear_down(launch)
     if failures:
-        end = {**end, "state": "errored", "reason": f"teardown is not complete: {failures[0].message}"}
+        end = {**end, "state": "errored", "reason": not_complete(launch, failures)}
     unrecorded: HostError | None = None
     when: dict[str, Any] = {} if state.get("finishedAt") else {"finishedAt": timestamp(), "over": mark()}
     try:
@@ -121,7 +121,7 @@ def take_down(services: Services, directory: PodDirectory, events: Events) -> bo
             raise
         unrecorded = error
     if failures:
-        raise KurmaError(f"pod {document.uuid}: teardown is not complete: {failures[0].message}")
+        raise KurmaError(f"pod {document.uuid}: {not_complete(launch, failures)}")
     if document.ephemeral:
         remains.discard(services, directory)
         services.store.delete(directory, document.name)

@@ -166,7 +166,13 @@ class Stagers:
         """
         _, locator = self._meant(name)
         if locator is not None:
-            return self._images().host_image(locator, pull="always" if rebuild else "new", files=files)
+            from kurma_core.errors import FetchError
+
+            try:
+                return self._images().host_image(locator, pull="always" if rebuild else "new", files=files)
+            except FetchError as error:
+                error.message = f"stager {name}: its image: {error.message}"
+                raise
         driver = self._load(name)
         if not hasattr(driver, "fingerprint"):
             raise StagerError(f"stager {name} is no image: its plugin runs pods by itself")

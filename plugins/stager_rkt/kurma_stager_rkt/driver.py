@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from kurma_core.errors import HostError, StagerError
+from kurma_core.errors import FetchError, HostError, StagerError
 from kurma_core.linux import mounts, process
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.files import replace_file
@@ -58,7 +58,7 @@ class Stage1Stager:
     # -- its start --
 
     def prepare(self, pod: PodSetup) -> None:
-        tree = self._context.host_image(self._locator)
+        tree = self._image()
         decided = self._decided(pod, tree)
         note = decided.note
         run_arguments(note.stage1, decided.wishes, self._context.note)
@@ -88,7 +88,7 @@ class Stage1Stager:
         return decide(self.name, pod, tree, config, self._places.path(RUN, pod.uuid), stdio)
 
     def start(self, pod: PodSetup, stdio: Stdio) -> RunningStage1:
-        tree = self._trees.pop(pod.uuid, None) or self._context.host_image(self._locator)
+        tree = self._trees.pop(pod.uuid, None) or self._image()
         decided = self._decided(pod, tree, stdio)
         note = decided.note
         try:
@@ -288,6 +288,13 @@ class Stage1Stager:
         return notes
 
     # -- helpers --
+
+    def _image(self) -> HostTree:
+        try:
+            return self._context.host_image(self._locator)
+        except FetchError as error:
+            error.message = f"stager {self.name}: its image: {error.message}"
+            raise
 
     def _storage(self, pod: PodSetup) -> str:
         return settings.read(self.name, {**self._context.config, **pod.config}).storage

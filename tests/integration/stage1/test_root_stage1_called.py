@@ -198,11 +198,15 @@ def test_the_callers_terminal(stage1s):
         (("--stager", "rkt"), "stager rkt: rkt runs images, and none is named"),
         (("--stager", "rocket:{app}"), "no stager rocket:"),
         (("--stager", "default:{app}"), "default runs no images"),
+        (("--stager", "rkt:/no.aci"), "kurma: stager rkt:/no.aci: its image: /no.aci: no such file\n"),
+        (("--stager", "absent"), "kurma: stager absent: its image: /no.aci: no such file\n"),
+        (("--stager", "unknown"), "kurma: stager unknown: its image: /no.aci: no such file\n"),
     ],
 )
 def test_what_is_not_run(stage1s, words, why):
     """Images that nobody vouches for (K5), and those that are none; nothing is left of the pod."""
     stage1 = stage1s.stage1(2, SHORT, pinned=False)
+    stage1s.configure(stagers={"absent": {"driver": "rkt", "image": "/no.aci"}, "unknown": {"image": "/no.aci"}})
     stage1s.pin(stage1s.image)
     given = [word.format(unpinned=stage1.path, app=stage1s.image) for word in words]
     done = stage1s("run", *given, "--rm", "--net", "none", stage1s.image)

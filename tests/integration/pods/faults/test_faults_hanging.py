@@ -76,7 +76,8 @@ def test_an_app_in_uninterruptible_sleep(make_house, hanging, force):
         record = house.client.pod(run.uuid)
         assert record.state == "errored"
         assert str(pid) in record.reason
-        assert "teardown is not complete" in run.errors
+        assert f"pod {run.uuid}: teardown is not complete: cannot end" in run.errors
+        assert record.reason.startswith("teardown is not complete: cannot end")
         assert ("asked" in house.log(record, "beside")) != force
         if not force:
             assert f"process {pid} hangs in the kernel" in record.apps[0].message
