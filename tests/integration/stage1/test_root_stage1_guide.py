@@ -30,7 +30,7 @@ def test_the_guide(stage1s, tmp_path):
     assert [name for name, _ in FILES] == ["stage1/ex/run", "stage1/ex/enter", "stage1/ex/gc", "stage1.json"]
     environment = {**stage1s.environment, "PATH": f"{os.path.dirname(PROGRAM)}:{os.environ['PATH']}"}
     lines = [step for block in SESSIONS for step in steps(block)]
-    assert len(lines) == 8
+    assert len(lines) == 9
     built = tmp_path / "stage1.aci"
     for line, shown in lines:
         command = line.replace("/srv/", f"{tmp_path}/").replace("example.com/busybox", stage1s.image)

@@ -179,6 +179,21 @@ def test_stopped_by_signals(stage1s, foreground):
         assert stage1s.show(name)["state"] == "stopped"
 
 
+def test_what_does_not_stop_is_killed(stage1s, foreground):
+    """After twice the apps' time and some, or the one that is given; as docs/stage1.md has it."""
+    stage1s.configure(stop_timeout="1s")
+    for words, least in (((), 7.0), (("--timeout", "1s"), 1.0)):
+        stage1 = stage1s.stage1(2, "trap '' TERM\nsleep 1000 & echo $! > pid; wait\n", ("run",))
+        command = foreground(stage1, "stubborn")
+        runs(stage1s, "stubborn")
+        began = time.monotonic()
+        assert stage1s("stop", *words, "stubborn").returncode == 0
+        assert time.monotonic() - began >= least
+        assert command.wait(20) == 137
+        stage1s.out("rm", "stubborn")
+    stage1s.configure(stop_timeout="10s")
+
+
 def test_stopped_and_says_nothing(stage1s, foreground):
     """One that dies of the signal, and leaves no exit codes: it was to end, and that is no error."""
     stage1 = stage1s.stage1(2, "sleep 1000 & echo $! > pid; wait\n", ("run",))
