@@ -6,6 +6,8 @@ import signal
 
 import pytest
 
+from kurma_core.linux.block_groups import spread
+
 pytest_plugins = ["tests.sharing"]
 
 
@@ -17,6 +19,12 @@ def pytest_configure(config: pytest.Config) -> None:
         # How long one example takes is the machine's business: on a busy one, any may take long.
         settings.register_profile("kurma", deadline=None)
         settings.load_profile("kurma")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _spread_out(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Each test's files are made in a part of the disk of their own: others have just removed some."""
+    spread(str(tmp_path_factory.getbasetemp()))
 
 
 def _hear_signals() -> None:

@@ -35,7 +35,7 @@ from kurma_core.errors import (
     PodNotFoundError,
     PodStateError,
 )
-from kurma_core.linux import beneath
+from kurma_core.linux import beneath, block_groups
 from kurma_core.linux.files import replace_file, spare_file, use_spare
 
 Json = Any
@@ -303,6 +303,7 @@ class PodStore:
                 os.makedirs(self.names, mode=0o700, exist_ok=True)
             else:
                 self.make()
+            block_groups.spread(self.root)
             os.mkdir(path, 0o700)
             lock = PodDirectory(path).try_own()
             assert lock is not None

@@ -28,6 +28,7 @@ from kurma_core.image_store import documents
 from kurma_core.image_store.durable import share_lock
 from kurma_core.image_store.holding import Holds
 from kurma_core.image_store.limits import Limits
+from kurma_core.linux import block_groups
 from kurma_core.models import ImageRecord, Provenance
 
 TYPE_CHECKING = False
@@ -301,6 +302,8 @@ class ImageStore:
             os.makedirs(self.root, 0o700, exist_ok=True)
             for name in _DIRECTORIES:
                 os.makedirs(self.path(name), 0o700, exist_ok=True)
+            # All that has many files is made there.
+            block_groups.spread(self.path("tmp"))
 
     @contextmanager
     def unless_removed(self, image_id: str) -> Iterator[None]:
