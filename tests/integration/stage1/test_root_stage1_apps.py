@@ -127,6 +127,25 @@ def test_what_that_is(observed):
     assert found["one.first"] == "kurma-init\n"
 
 
+@pytest.mark.parametrize(
+    ("words", "code", "why"),
+    [
+        (("--exec", "/none"), 127, "/none: not found"),
+        (("--exec", "/etc/passwd"), 126, "/etc/passwd: is not executable (mode 0644)"),
+        (("--user", "nobody-here"), 125, "no user 'nobody-here' in the image's /etc/passwd"),
+        (("--workdir", "/none"), 125, "the working directory /none does not exist"),
+    ],
+)
+def test_why_an_app_does_not_run_is_told_alike(stage1s, own, words, code, why):
+    """In one line, by who has seen it: nobody else can say it."""
+    for stager, told in (("default", "kurma: "), (own, "stage1: ")):
+        done = stage1s("run", "--rm", "--stager", stager, "--net", "host", *words, stage1s.image)
+        if code == 125 and stager == "default":
+            told += "the pod cannot be started: "
+        assert (done.returncode, done.stdout) == (code, "")
+        assert done.stderr == f"{told}app app: {why}\n"
+
+
 @pytest.mark.parametrize("which", ["small", "own"])
 def test_it_is_entered_and_stopped(stage1s, which, request):
     """By the image's own entrypoints, in the app's root; its volume is unmounted with it."""

@@ -56,7 +56,11 @@ def main() -> int:
             if ahead is not None and ahead.maker is not None:
                 ahead.maker.begin()
         pod = manifest.load()
-        return serve(pod, house, ahead, supervisor.Supervisor, RUNNING)[0]
+        code, serving = serve(pod, house, ahead, supervisor.Supervisor, RUNNING)
+        said = last_word(serving)
+        if said is not None:
+            complain(said)
+        return code
     except Exception as error:  # noqa: BLE001 - whatever it is, its last word is what the user is shown
         complain(reason_of(error))
         return 1
@@ -259,10 +263,12 @@ def serve(
     house.await_ready()
     code = serving.run()
     house.end()
-    said = serving.broken or serving.hangs or serving.unsaved
-    if said is not None:
-        complain(said)
     return code, serving
+
+
+def last_word(serving: supervisor.Supervisor) -> str | None:
+    """Why its pod is over, if that is not its apps' end."""
+    return serving.broken or serving.hangs or serving.unsaved
 
 
 def complain(text: str) -> None:

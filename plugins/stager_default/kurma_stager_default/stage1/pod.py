@@ -94,12 +94,26 @@ class Stage1Supervisor(supervisor.Supervisor):
         for run in self.runs:
             code = None if run.instance is None else run.instance.code
             if run.over and code is not None and run.app.name not in self._told:
+                self._tell_why(run)
                 try:
                     _write(f"{_STATUS}/{run.app.name}", str(code))
                 except OSError as error:
                     self.note(f"{_STATUS}/{run.app.name}: {error.strerror}")  # a full disk ends no pod
                 else:
                     self._told.add(run.app.name)
+
+    def _tell_why(self, run: AppRun) -> None:
+        """What an exit code does not say: an app that has never run has written nothing. What ends the pod, too, is
+        its last word."""
+        instance = run.instance
+        if instance is not None and instance.message is not None and self.broken is None:
+            line = f"stage1: app {run.app.name}: {instance.message}{self._newline}"
+            self.output(STDERR).put(line.encode(errors="replace"))
+
+    @property
+    def _newline(self) -> str:
+        """What is written as on the app's terminal is shown on a raw one."""
+        return "\n" if self.typist is None else "\r\n"
 
     def _write_out(self) -> None:
         """What is left; a reader that stands still holds up a pod that is to stop for a moment only."""
@@ -202,7 +216,10 @@ def main() -> int:
             return made
 
         code, serving = stager.serve(pod, house, None, supervise, running)
+        said = stager.last_word(serving)
+        if said is not None:
+            stager.complain(f"stage1: {said}")
         return _FAILED if code else first_code(serving.runs)
     except Exception as error:  # noqa: BLE001 - whatever it is, its last word is what the user is shown
-        stager.complain(stager.reason_of(error))
+        stager.complain(f"stage1: {stager.reason_of(error)}")
         return _FAILED
