@@ -43,7 +43,6 @@ STDIO = (
 class Caller:
     """For a ``with`` statement: what is done inside is done with the caller's descriptors, and heard from them.
 
-    :param shown: what is written to standard output and error goes to the caller in frames, if it lends none.
     :param left: called once the client has gone.
     :param told: called with the messages that are none of input, terminals and signals.
     """
@@ -52,7 +51,6 @@ class Caller:
         self,
         call: Call,
         *,
-        shown: bool = True,
         left: Callable[[], None] = lambda: None,
         told: Callable[[dict[str, Json]], None] = lambda message: None,
     ) -> None:
@@ -69,7 +67,7 @@ class Caller:
                 self._theirs += fds
             else:
                 size = (call.query["rows"], call.query["columns"]) if call.query["terminal"] else None
-                self._carrier = _Carrier(call.stream, size, shown)
+                self._carrier = _Carrier(call.stream, size)
                 self._carrier.start()
                 fds, person = self._carrier.theirs, size is not None
                 self._theirs += set(fds)
@@ -134,9 +132,9 @@ class _Carrier:
     :param size: rows and columns of the terminal; None: pipes.
     """
 
-    def __init__(self, stream: Stream, size: tuple[int, int] | None, shown: bool) -> None:
+    def __init__(self, stream: Stream, size: tuple[int, int] | None) -> None:
         self._stream = stream
-        self._shown = shown
+        self._gone = False
         self._terminal = size is not None
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._outputs: dict[int, int] = {}
@@ -251,11 +249,11 @@ class _Carrier:
             if not data:
                 self._outputs.pop(fd, None)
                 return
-            if self._shown:
+            if not self._gone:
                 try:
                     self._stream.send(self._outputs[fd], data)
                 except Gone:
-                    self._shown = False
+                    self._gone = True
             if not whole:
                 return
 

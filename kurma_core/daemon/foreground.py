@@ -38,7 +38,7 @@ _LONGEST = 1 << 19
 def run(call: Call, request: PodRequest) -> Json:
     """Prepares and runs it; how it has ended."""
     front = _Front(call)
-    with Caller(call, shown=False, left=front.left, told=front.told) as caller:
+    with Caller(call, left=front.left, told=front.told) as caller:
         begun = call.daemon.supply.begin(request, operation.current().progress())
         record = begun.record
         try:
@@ -59,7 +59,7 @@ def run(call: Call, request: PodRequest) -> Json:
 def start(call: Call, reference: str) -> Json:
     """Runs a prepared pod, or an ended one again; how it has ended."""
     front = _Front(call)
-    with Caller(call, shown=False, left=front.left, told=front.told) as caller:
+    with Caller(call, left=front.left, told=front.told) as caller:
         return front.run(reference, caller)
 
 

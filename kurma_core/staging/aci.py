@@ -391,7 +391,7 @@ def _call_record(directory: str) -> dict[str, Any]:
 
 
 def last_output(directory: str) -> str:
-    """The last lines that the stager of the pod in that directory printed, joined by " / "."""
+    """The last lines that the stager of the pod in that directory printed, joined by " / "; fit to be shown."""
     try:
         with open(f"{directory}/stager/output", "rb") as stream:
             size = stream.seek(0, os.SEEK_END)
@@ -399,4 +399,6 @@ def last_output(directory: str) -> str:
             text = stream.read().decode("utf-8", "replace")
     except OSError:
         return ""
-    return " / ".join(line.strip() for line in text.splitlines()[-_TAIL_LINES:] if line.strip())
+    from kurma_core.linux.programs import one_line
+
+    return one_line(" / ".join(line.strip() for line in text.splitlines()[-_TAIL_LINES:] if line.strip()))

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _LOCK_FD = 3
 #: In Kurma's directory of the pod: apps are still to be added before it runs.
 _COMING = "stager/coming"
+_OUTPUT = "stager/output"
 #: Seconds that stage1 may take to end, once it was told to stop by force.
 _FORCE_PATIENCE = 2.0
 #: Seconds until what holds a pod's lock, though it was killed, is given up.
@@ -66,7 +67,7 @@ class Stage1Stager:
         os.makedirs(f"{pod.directory}/stager", mode=0o700, exist_ok=True)
         self.discard(pod.directory)
         replace_file(f"{pod.directory}/stager/remains", f"{self.name}\n".encode())
-        replace_file(f"{pod.directory}/stager/output", b"")
+        replace_file(f"{pod.directory}/{_OUTPUT}", b"")
         with contextlib.suppress(FileNotFoundError):
             os.unlink(f"{pod.directory}/{_COMING}")
         note.write(f"{pod.directory}/{NOTE}")
@@ -125,8 +126,9 @@ class Stage1Stager:
         finally:
             # From here on the lock is stage1's alone: it is free once that has ended.
             place.close()
-        coming = f"{pod.directory}/{_COMING}"
-        running = RunningStage1(started.identity, started.pidfd, place.path, note.stage1.version, tree.id, coming)
+        running = RunningStage1(
+            started.identity, started.pidfd, place.path, note.stage1.version, tree.id, *_files(pod.directory)
+        )
         if pod.keep and pod.apps:
             running.add_coming = lambda timeout: self._add_again(pod, running, timeout)
         return running
@@ -147,7 +149,7 @@ class Stage1Stager:
         fd = known.open()
         if fd is None:
             return None
-        return RunningStage1(known, fd, self._run(directory), version, image, f"{directory}/{_COMING}")
+        return RunningStage1(known, fd, self._run(directory), version, image, *_files(directory))
 
     # -- while it runs --
 
@@ -322,12 +324,17 @@ def _at_first(pod: PodSetup) -> PodSetup:
     return replace(pod, apps=(), manifest=replace(pod.manifest, apps=())) if pod.keep else pod
 
 
+def _files(directory: str) -> tuple[str, str]:
+    """Of a pod, in Kurma's directory: that apps are still to be added; what stage1 prints and nobody would see."""
+    return f"{directory}/{_COMING}", f"{directory}/{_OUTPUT}"
+
+
 class _Output:
     """Descriptors 0, 1 and 2 of stage1, for a ``with`` statement: the caller's; what nobody would see, because
     the pod is nobody's foreground, goes to a file that ``kurma logs`` reads."""
 
     def __init__(self, directory: str, stdio: Stdio) -> None:
-        self._path = f"{directory}/stager/output"
+        self._path = f"{directory}/{_OUTPUT}"
         self._fds = entrypoints.descriptors(stdio)
         self._file = -1
 

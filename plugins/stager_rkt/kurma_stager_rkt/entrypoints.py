@@ -15,6 +15,7 @@ from kurma_core.hookspecs import HostProgram
 from kurma_core.linux import process
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.held_process import exit_code, put_to_death
+from kurma_core.linux.programs import one_line
 from kurma_stager_rkt.contents import ROOTFS
 from kurma_stager_rkt.podpid import pod_pid
 
@@ -157,10 +158,10 @@ def ask(
 
 
 def said(output: int) -> str:
-    """The end of what one has printed to a file, in a line, after a colon; empty: nothing."""
+    """The end of what one has printed to a file, in a line for people, after a colon; empty: nothing."""
     size = os.lseek(output, 0, os.SEEK_END)
     text = os.pread(output, _TOLD, max(0, size - _TOLD)).decode("utf-8", "replace")
-    lines = " / ".join(line.strip() for line in text.splitlines() if line.strip())
+    lines = one_line(" / ".join(line.strip() for line in text.splitlines() if line.strip()))
     return f": {lines}" if lines else ""
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kurma_core.errors import StagerError
 from kurma_core.linux.held_process import HeldProcess
 from kurma_core.linux.inotify import Watch
+from kurma_stager_rkt.entrypoints import said
 from kurma_stager_rkt.podpid import is_ready, pod_pid
 from kurma_stager_rkt.stage1 import READINESS
 
@@ -30,15 +31,24 @@ class RunningStage1(HeldProcess):
     :param version: of the interface.
     :param image: ID of the stage1 image.
     :param coming: a file that is there as long as apps of a mutable pod, which starts without, are to be added.
+    :param output: the file that has what it prints and nobody would see; empty: none.
     """
 
     def __init__(
-        self, known: ProcessIdentity, pidfd: int, place: str, version: int, image: str, coming: str
+        self,
+        known: ProcessIdentity,
+        pidfd: int,
+        place: str,
+        version: int,
+        image: str,
+        coming: str,
+        output: str = "",
     ) -> None:
         super().__init__(known, pidfd)
         self._place = place
         self._version = version
         self._image = image
+        self._output = output
         self._coming = coming
         #: Adds them, in so many seconds; None: there are none, or somebody else does.
         self.add_coming: Callable[[float], None] | None = None
@@ -71,13 +81,24 @@ class RunningStage1(HeldProcess):
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise StagerError(
-                        f"stage1 does not say within {timeout:g} s that its pod runs: {lacks}",
+                        f"stage1 does not say within {timeout:g} s that its pod runs: {lacks}{self._said()}",
                         hint="start_timeout in kurma.yml says how long to wait",
                     )
                 poll.poll(min(left, _LOOK_AGAIN) * 1000)
                 watch.drain()
         finally:
             watch.close()
+
+    def _said(self) -> str:
+        try:
+            fd = os.open(self._output, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return ""
+        try:
+            text = said(fd)
+        finally:
+            os.close(fd)
+        return f"; it said{text}" if text else ""
 
     def _add(self, timeout: float) -> None:
         if self.add_coming is not None:

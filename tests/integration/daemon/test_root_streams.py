@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kurma_core.client.frames import INPUT, LOG, MESSAGE, OUTPUT, FrameReader, frame
+from kurma_core.client.frames import ERROR, INPUT, LOG, MESSAGE, OUTPUT, FrameReader, frame
 from kurma_core.errors import HostError, Interrupted
 from kurma_core.hookspecs import Stdio
 from tests.integration.pods.support import text_of, until
@@ -40,7 +40,7 @@ class Raw:
         head, _, rest = answer.partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 101 "), answer
         self._reader = FrameReader(rest)
-        self.got = {OUTPUT: b"", LOG: b""}
+        self.got = {OUTPUT: b"", ERROR: b"", LOG: b""}
 
     def say(self, **message):
         self.socket.sendall(frame(MESSAGE, json.dumps(message).encode()))

@@ -103,8 +103,8 @@ class Stage1Supervisor(supervisor.Supervisor):
                     self._told.add(run.app.name)
 
     def _tell_why(self, run: AppRun) -> None:
-        """What an exit code does not say: an app that has never run has written nothing. What ends the pod, too, is
-        its last word."""
+        """What an exit code does not say: an app that has never run has written nothing. What ends the pod, too,
+        is its last word."""
         instance = run.instance
         if instance is not None and instance.message is not None and self.broken is None:
             line = f"stage1: app {run.app.name}: {instance.message}{self._newline}"

@@ -1,0 +1,111 @@
+"""What clients of kurmad's API, who have lent it nothing, see of what a stage1 prints (Z3, Z8)."""
+
+import http.client
+import json
+import socket
+import subprocess
+from types import SimpleNamespace
+
+import pytest
+
+from kurma_core.client.frames import ERROR, OUTPUT
+from tests.integration.cli.conftest import KURMA
+from tests.integration.daemon.test_root_streams import Raw
+from tests.integration.pods.support import until
+
+pytestmark = pytest.mark.root
+
+#: What it says last is in colours, and longer than anybody reads.
+SAYS = r"""echo first >&2; head -c 3000 /dev/zero | tr '\0' x; printf '\n\033[31mno\rluck\033[0m\n'; """
+
+
+SCRIPTS = {
+    "exits": (2, SAYS + "exit 254\n"),
+    "hangs": (2, SAYS + "sleep 1000\n"),
+    "hangs, of version 5": (5, SAYS + "sleep 1000\n"),
+    "reads": (2, "echo early; echo $$ > pid; read x; echo got $x; echo late >&2; exit 4\n"),
+    "complains": (2, "echo no luck >&2; sleep 1000\n"),
+}
+
+
+@pytest.fixture(scope="module")
+def images(stage1s):
+    """By name; before the daemon reads which are pinned."""
+    return {name: stage1s.stage1(version, script) for name, (version, script) in SCRIPTS.items()}
+
+
+@pytest.fixture(scope="module")
+def daemon(stage1s, images):
+    stage1s.configure(start_timeout="2s")
+    path = stage1s.directory / "state/run/kurmad.sock"
+    with open(stage1s.directory / "kurmad.log", "ab") as stream:
+        process = subprocess.Popen([*KURMA, "daemon"], env=stage1s.environment, stderr=stream)
+    try:
+        until(path.exists)
+        yield SimpleNamespace(socket=str(path), process=process)
+    finally:
+        process.terminate()
+        assert process.wait(20) == 0
+
+
+def body(kurma, stage1):
+    app = {"name": "app", "image": kurma.image}
+    return {"pod": {"apps": [app], "networks": ["none"]}, "stager": stage1.stager, "ephemeral": True}
+
+
+def asked(daemon, path, value):
+    """Status and answer of a POST."""
+    connection = http.client.HTTPConnection("kurmad")
+    connection.sock = socket.socket(socket.AF_UNIX)
+    connection.sock.settimeout(60)
+    connection.sock.connect(daemon.socket)
+    try:
+        connection.request("POST", path, json.dumps(value), {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("exits", "the stager ended with status 254: "),
+        ("hangs", "stage1 does not say within 2 s that its pod runs: neither pid nor ppid in "),
+        ("hangs, of version 5", "stage1 does not say within 2 s that its pod runs: no rkt/supervisor-status "),
+    ],
+)
+def test_a_pod_that_does_not_come_up(stage1s, images, daemon, name, why):
+    """Its error has the last that its stage1 has printed: of bearable length, and fit for any terminal."""
+    stage1 = images[name]
+    status, answer = asked(daemon, "/v1/pods?start=true", body(stage1s, stage1))
+    if name == "exits":
+        assert (status, answer["state"], answer["exitCode"]) == (200, "errored", 254)
+        said = answer["reason"]
+    else:
+        assert status >= 400
+        said = answer["error"]["message"]
+    assert said.startswith(why)
+    assert said.endswith(" / [31mno / luck [0m"), said
+    assert said.isprintable()
+    assert len(said) < 1500
+    shown = stage1s("run", "-d", "--rm", "--stager", stage1.stager, "--net", "none", stage1s.image)
+    assert shown.returncode in (125, 254)
+    assert said.rpartition(" / ")[2] in shown.stderr
+
+
+def test_a_pod_in_front_by_frames(stage1s, images, daemon):
+    """All that it prints comes as output and error, before the pod is up and after."""
+    client = Raw(daemon, "/v1/pods/run", body(stage1s, images["reads"]))
+    client.until(output=b"early\n")
+    client.until("running")
+    client.type(b"typed\n")
+    record = client.until("result")["value"]
+    assert (record["state"], record["exitCode"]) == ("errored", 4)
+    assert (client.got[OUTPUT], client.got[ERROR]) == (b"early\ngot typed\n", b"late\n")
+    client.close()
+    client = Raw(daemon, "/v1/pods/run", body(stage1s, images["complains"]))
+    error = client.until("error")["error"]
+    assert error["message"].startswith("stage1 does not say within 2 s")
+    assert client.got[ERROR] == b"no luck\n"
+    client.close()
