@@ -22,6 +22,8 @@ awk '{print $5}' /proc/self/mountinfo | sort | t mounts
 hostname | t hostname
 grep -e ^Cap -e ^NoNewPrivs -e ^Seccomp: /proc/self/status | t capabilities
 cat /proc/1/comm | t first
+cat /proc/self/uid_map /proc/self/gid_map | tr -s " " | t map
+stat -c "%u %g %a %n" / /bin /bin/busybox /etc/passwd | t owners
 ls -A / /dev | t files
 exit """
 
@@ -71,32 +73,59 @@ def pod(kurma, data):
     }
 
 
+def observe(stage1s, stager, name, place, *words):
+    """What that pod file gives under a stager: exit code, state, the apps' statuses, and what each app has seen of
+    itself, by subject; and the pod, as it is shown."""
+    data = place / "data"
+    for directory in (data, place / "fixed"):
+        directory.mkdir(mode=0o777)
+        directory.chmod(0o777)
+    (place / "fixed/file").write_text("on the host\n")
+    file = place / "pod.json"
+    file.write_text(json.dumps(pod(stage1s, data)))
+    done = stage1s("run", "--stager", stager, "--hostname", "same", "--name", name, *words, "--pod", str(file))
+    assert stager == "default" or done.returncode == 5, done.stderr
+    shown = stage1s.show(name)
+    apps = {app: (each["exitCode"], each["exited"], each["exitReason"]) for app, each in shown["apps"].items()}
+    seen = {each.name: each.read_text() for each in data.iterdir()}
+    return {"code": done.returncode, "state": shown["state"], "status": apps, **seen}, shown
+
+
 @pytest.fixture(scope="module")
 def observed(stage1s, small, own, tmp_path_factory):
-    """What the same pod file gives under each stager: exit code, state, the apps' statuses, and what each app has
-    seen of itself, by subject."""
+    """By stager."""
+    stagers = {"default": "default", "exported": own, "small": small}
+    return {
+        name: observe(stage1s, stager, f"same-{name}", tmp_path_factory.mktemp(f"same-{name}"), "--net", "host")[0]
+        for name, stager in stagers.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def mapped(stage1s, small, own, tmp_path_factory):
+    """The same in a user namespace, with who owns on the host what the apps have written; ``FIRST`` stands for the
+    first of its ids there."""
     found = {}
     for name, stager in {"default": "default", "exported": own, "small": small}.items():
-        place = tmp_path_factory.mktemp(f"same-{name}")
-        data = place / "data"
-        for directory in (data, place / "fixed"):
-            directory.mkdir(mode=0o777)
-            directory.chmod(0o777)
-        (place / "fixed/file").write_text("on the host\n")
-        file = place / "pod.json"
-        file.write_text(json.dumps(pod(stage1s, data)))
-        words = ("--net", "host", "--hostname", "same", "--name", f"same-{name}", "--pod", str(file))
-        done = stage1s("run", "--stager", stager, *words)
-        shown = stage1s.show(f"same-{name}")
-        apps = {app: (each["exitCode"], each["exited"], each["exitReason"]) for app, each in shown["apps"].items()}
-        seen = {each.name: each.read_text() for each in data.iterdir()}
-        assert name == "default" or done.returncode == 5, done.stderr
-        found[name] = {"code": done.returncode, "state": shown["state"], "status": apps, **seen}
+        place = tmp_path_factory.mktemp(f"mapped-{name}")
+        words = ("--net", "none", "--userns", "auto")
+        seen, shown = observe(stage1s, stager, f"mapped-{name}", place, *words)
+        first = shown["userNamespace"]["first"]
+        for app in ("one", "two"):
+            status = (place / f"data/{app}.self").stat()
+            seen[f"{app}.owner"] = (status.st_uid - first, status.st_gid - first)
+        found[name] = {
+            # Under a stage1, only apps in the host's network have metadata.
+            subject: value.replace(str(first), "FIRST").replace("AC_METADATA_URL=URL\n", "")
+            if isinstance(value, str)
+            else value
+            for subject, value in seen.items()
+        }
     return found
 
 
 #: What the small one has no means for: namespaces, mounts of its own, and what the default stager adds by itself.
-WITHOUT_SMALL = (".environment", ".mounts", ".fixed", ".hostname", ".capabilities", ".first", ".files")
+WITHOUT_SMALL = (".environment", ".mounts", ".fixed", ".hostname", ".capabilities", ".first", ".files", ".map")
 
 
 @pytest.mark.parametrize("stager", ["exported", "small"])
@@ -109,6 +138,26 @@ def test_the_same_as_under_the_default_stager(observed, stager):
         if stager != "small" or not subject.endswith(WITHOUT_SMALL)
     }
     assert {subject: observed[stager].get(subject) for subject in expected} == expected
+
+
+@pytest.mark.parametrize("stager", ["exported", "small"])
+def test_the_same_in_a_user_namespace(mapped, stager):
+    """Whoever makes it: the ids that the apps see, those that their files have on the host, their ends."""
+    expected = {
+        subject: value
+        for subject, value in mapped["default"].items()
+        if stager != "small" or not subject.endswith(WITHOUT_SMALL)
+    }
+    assert {subject: mapped[stager].get(subject) for subject in expected} == expected
+
+
+def test_what_that_is_in_a_user_namespace(mapped):
+    found = mapped["default"]
+    assert (found["code"], found["state"]) == (5, "stopped")
+    assert found["one.map"] == found["two.map"] == " 0 FIRST 65536\n" * 2
+    assert (found["one.owner"], found["two.owner"]) == ((1000, 100), (0, 0))
+    assert found["one.owners"].startswith("0 0 755 /\n0 0 755 /bin\n0 0 ")
+    assert found["one.self"] == "1000 100 100 77 /tmp a=b  one\n"
 
 
 def test_what_that_is(observed):
@@ -165,10 +214,48 @@ def test_it_is_entered_and_stopped(stage1s, which, request):
         command.communicate()
 
 
-def test_gc_takes_them_all(stage1s, observed):
+def status_of(pid):
+    """Its first uid and its map of them, as the host has them."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (uid,) = (line.split()[1] for line in lines if line.startswith("Uid:"))
+    return int(uid), Path(f"/proc/{pid}/uid_map").read_text().split()
+
+
+def test_it_runs_in_a_user_namespace(stage1s, own):
+    """Seen from both sides while it does: by enter, by its processes on the host, by the files that it makes."""
+    words = ("--net", "none", "--userns", "auto", "--name", "inside", "--exec", "/bin/sh", stage1s.image)
+    command = stage1s.popen("run", "--stager", own, *words, "--", "-c", "echo x > /root/new; exec sleep 1000")
+    try:
+        until(lambda: "running" in stage1s("list").stdout or command.poll() is not None)
+        assert command.poll() is None, command.communicate()
+        shown = stage1s.show("inside")
+        ids = shown["userNamespace"]
+        first, count = ids["first"], ids["count"]
+        place = stage1s.pods / "run" / shown["uuid"]
+        pid = int((place / "pid").read_text())
+        assert status_of(pid) == (first, ["0", str(first), str(count)])
+        new = place / "stage1/rootfs/opt/stage2/app/rootfs/root/new"
+        until(new.exists)
+        assert (new.stat().st_uid, new.stat().st_gid) == (first, first)
+        look = "cat /proc/self/uid_map; id -u; stat -c %u /root/new; mknod /tmp/null c 1 3 || echo refused"
+        said = stage1s.out("enter", "inside", "--", "/bin/sh", "-c", f"{{ {look}; }} 2> /dev/null").split()
+        assert said == ["0", str(first), str(count), "0", "0", "refused"]
+        assert stage1s("stop", "inside").returncode == 0
+        assert command.wait(20) == 143
+        until(lambda: not Path(f"/proc/{pid}").exists(), "the end of its first process")
+        assert (stage1s("rm", "inside").stderr, place.exists()) == ("", False)
+    finally:
+        stage1s("stop", "--force", "inside")
+        command.kill()
+        command.communicate()
+
+
+def test_gc_takes_them_all(stage1s, observed, mapped):
     """With their gc entrypoints: no pod, mount or directory is left."""
     ended = stage1s("gc", "--grace-period", "0s")
     assert (ended.returncode, ended.stderr) == (0, "")
     assert not list(stage1s.pods.glob("*/*"))
     assert not [each for each in mounts.mountinfo() if each.target.startswith(str(stage1s.pods))]
-    assert {f"same-{name}" for name in observed} & set(stage1s.out("list").split()) == set()
+    assert {f"{kind}-{name}" for kind in ("same", "mapped") for name in observed} & set(
+        stage1s.out("list").split()
+    ) == set()
