@@ -115,6 +115,7 @@ class HostProgram:
     :param cgroup: in which it is born, relative to each hierarchy's root; made already. Empty: the caller's.
     :param fds: number in the program → descriptor of the caller. 0, 1 and 2 are ``/dev/null`` unless given; every
         other one is closed.
+    :param parent_death_signal: sent to it when this process ends, however it does; None: it goes on.
     """
 
     argv: tuple[str, ...]
@@ -122,6 +123,7 @@ class HostProgram:
     directory: str
     cgroup: str = ""
     fds: Mapping[int, int] = field(default_factory=dict)
+    parent_death_signal: int | None = None
 
 
 class Started(Protocol):

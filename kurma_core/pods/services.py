@@ -138,6 +138,7 @@ class Services:
                 cwd=program.directory,
                 cgroup=tuple(CgroupTree(program.cgroup).leaf(OWN_CGROUP)) if program.cgroup else (),
                 fds=program.fds,
+                parent_death_signal=program.parent_death_signal,
             )
         )
 

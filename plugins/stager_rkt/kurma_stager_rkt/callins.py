@@ -43,7 +43,14 @@ def enter(
         raise StagerError("the pod has no process that could be entered")
     words = (f"--pid={pid}", f"--appname={app}", "--", *_command(document, place, app))
     started = entrypoints.begin(
-        start, note, place, "enter", words, fds=entrypoints.descriptors(stdio), cgroup=note.cgroup
+        start,
+        note,
+        place,
+        "enter",
+        words,
+        fds=entrypoints.descriptors(stdio),
+        cgroup=note.cgroup,
+        with_caller=True,
     )
     code = entrypoints.finish(started, signals=stdio.signals)
     return _KILLED if code is None else code
@@ -88,7 +95,7 @@ def attach(
     fds = entrypoints.descriptors(stdio)
     cgroup = f"{note.cgroup}/attached/{os.urandom(8).hex()}"
     with _kept(stdio), entrypoints.home(cgroup) as group:
-        started = entrypoints.cross(start, note, place, "attach", words, fds=fds, cgroup=cgroup)
+        started = entrypoints.cross(start, note, place, "attach", words, fds=fds, cgroup=cgroup, with_caller=True)
         code = entrypoints.finish(started, signals=stdio.signals)
         group.kill()  # what it has started was for its caller
     code = _KILLED if code is None else code

@@ -47,11 +47,13 @@ def begin(
     environment: Mapping[str, str] | None = None,
     cgroup: str = "",
     alone: bool = False,
+    with_caller: bool = False,
 ) -> Started:
     """Starts an entrypoint: a child of this process, in the pod's directory.
 
     :param place: the pod's directory.
     :param alone: it gets nothing of the caller's environment.
+    :param with_caller: it is asked to end when this process ends: it serves a person.
     :raises StagerError: the image names none, or it cannot be executed.
     :raises HostError: it cannot be started.
     """
@@ -67,6 +69,7 @@ def begin(
                 directory=place,
                 cgroup=cgroup,
                 fds=fds,
+                parent_death_signal=signal.SIGTERM if with_caller else None,
             )
         )
     except (CommandNotFoundError, CommandNotExecutableError) as error:
@@ -83,6 +86,7 @@ def cross(
     *,
     fds: Mapping[int, int],
     cgroup: str,
+    with_caller: bool = False,
 ) -> Started:
     """Starts one of those that cross into the pod, by ``enter`` and its first process: ``attach``, ``app/…``.
 
@@ -107,6 +111,7 @@ def cross(
         environment=environment,
         cgroup=cgroup,
         alone=True,
+        with_caller=with_caller,
     )
 
 

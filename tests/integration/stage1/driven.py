@@ -56,6 +56,7 @@ class Driven:
                 cwd=program.directory,
                 cgroup=tuple(CgroupTree(program.cgroup).leaf("own")) if program.cgroup else (),
                 fds=program.fds,
+                parent_death_signal=program.parent_death_signal,
             )
         )
 

@@ -3,6 +3,7 @@ has started, in one clear line; its pod goes on, and can be used (Z4, Z6)."""
 
 import os
 import signal
+import subprocess
 import threading
 from pathlib import Path
 
@@ -14,7 +15,9 @@ from kurma_core.hookspecs import Stdio
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.mounts import mounts_at_or_below
 from kurma_core.value import replace
+from tests.integration.cli.conftest import KURMA
 from tests.integration.pods.support import until
+from tests.integration.stage1 import test_root_stage1_mutable
 from tests.integration.stage1.conftest import OF_APPS
 from tests.integration.stage1.driven import driven
 
@@ -38,7 +41,7 @@ WELL = {
 SCRIPTS = {
     "run": LONG,
     "gc": "exit 0\n",
-    "enter": 'exec "$@"\n',
+    "enter": 'shift 3; exec "$@"\n',
     **{name: OBEY.format(name=name.replace("/", "-")) + WELL.get(name, "") for name in OF_APPS},
 }
 HOWS = {
@@ -190,3 +193,72 @@ def test_an_attach_entrypoint(mutable, null, monkeypatch):
     assert attached(mutable, null) == 0
     assert mutable.running.alive()
     mutable.do("rm")
+
+
+@pytest.fixture(scope="module")
+def hanging(stage1s):
+    """A stager whose entrypoints are given up after a second, and its mutable pod."""
+    scripts = {name: script for name, script in SCRIPTS.items() if name != "run"}
+    stage1 = stage1s.stage1(5, test_root_stage1_mutable.LONG, ("run", "enter", "gc", *OF_APPS), scripts=scripts)
+    stage1s.configure(stagers={"slow": {"driver": "rkt", "image": stage1.path, "config": {"patience": 1}}})
+    with test_root_stage1_mutable.empty_pod(stage1s, "slow", "hangs") as pod:
+        yield f"stage1 image example.com/{Path(stage1.path).stem}", stage1s.pods / "run" / pod["uuid"]
+
+
+def test_what_is_said_of_one_that_hangs(stage1s, hanging):
+    """One line, exit code 125; afterwards, everything goes as ever."""
+    image, place = hanging
+
+    def given_up(verb, *words):
+        name = f"app/{verb}"
+        (place / f"app-{verb}").write_text("hangs")
+        done = stage1s("app", verb, "hangs", *words)
+        (place / f"app-{verb}").unlink()
+        why = f"{image}: entrypoint {name} did not end within 1 s: half"
+        assert (done.returncode, done.stdout) == (125, "")
+        assert [line for line in done.stderr.splitlines() if why in line] == done.stderr.splitlines()[:1]
+        assert done.stderr.count("\n") <= 2, done.stderr
+
+    given_up("add", "--name", "one", stage1s.image)
+    assert stage1s.show("hangs")["apps"] == {}
+    assert stage1s("app", "add", "hangs", "--name", "one", stage1s.image).returncode == 0
+    given_up("rm", "one")
+    assert list(stage1s.show("hangs")["apps"]) == ["one"]
+    assert stage1s("app", "start", "hangs", "one").returncode == 0
+    given_up("stop", "one")
+    app = stage1s.show("hangs")["apps"]["one"]
+    assert (app["exited"], app["startedAt"] is not None) == (False, True)
+    assert stage1s("enter", "hangs", "one", "--", "/bin/true").returncode == 0
+    assert stage1s("app", "stop", "hangs", "one").returncode == 0
+    assert stage1s("app", "rm", "hangs", "one").returncode == 0
+
+
+def test_who_is_attached_goes_away(stage1s, hanging):
+    """Of whom kurmad has heard; an entrypoint that hangs goes, too."""
+    _, place = hanging
+    assert stage1s("app", "add", "hangs", "--start", "--name", "two", stage1s.image).returncode == 0
+    (place / "attach").write_text("hangs")
+    null = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    tree = CgroupTree(f"kurma/{place.name}/attached")
+
+    def attach():
+        (place / "hanging").unlink(missing_ok=True)
+        found = subprocess.Popen([*KURMA, "attach", "hangs", "two"], env=stage1s.environment, **null)
+        until((place / "hanging").exists)
+        return found
+
+    with open(stage1s.directory / "kurmad.log", "ab") as stream:
+        daemon = subprocess.Popen([*KURMA, "daemon"], env=stage1s.environment, stderr=stream)
+    try:
+        until((stage1s.directory / "state/run/kurmad.sock").exists)
+        command = attach()
+        assert tree.pids() != []
+        command.kill()
+        command.wait()
+        until(lambda: not tree.pids(), "the end of what it had attached")
+    finally:
+        daemon.terminate()
+        assert daemon.wait(20) == 0
+    (place / "attach").unlink()
+    assert stage1s("attach", "hangs", "two").returncode == 0
+    assert stage1s("app", "rm", "--force", "hangs", "two").returncode == 0

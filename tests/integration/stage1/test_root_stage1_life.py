@@ -120,6 +120,31 @@ def test_entered_with_what_stage1_cannot_be_told(stage1s, foreground):
     command.wait(20)
 
 
+def test_who_has_entered_is_killed(stage1s, foreground):
+    """What he has entered ends with him, as a call-in of any stager does."""
+    stage1 = stage1s.stage1(
+        2,
+        "sleep 1000 & echo $! > pid; wait\n",
+        ("run", "enter"),
+        scripts={"enter": "echo $$ > entered.new; mv entered.new entered; exec sleep 1000\n"},
+    )
+    command = foreground(stage1, "entered")
+    place = stage1s.pods / "run" / runs(stage1s, "entered")["uuid"]
+    null = subprocess.DEVNULL
+    words = [*KURMA, "enter", "entered", "--", "/bin/sh"]
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        entered = subprocess.Popen(words, env=stage1s.environment, stdin=null, stdout=null, stderr=null)
+        until((place / "entered").exists)
+        pid = int((place / "entered").read_text())
+        assert alive(pid)
+        entered.send_signal(number)
+        assert entered.wait(20) == -number
+        until(lambda pid=pid: not alive(pid), "the end of what was entered")
+        (place / "entered").unlink()
+    stage1s.out("stop", "entered")
+    command.wait(20)
+
+
 def test_it_never_says_that_it_runs(stage1s, foreground):
     """Its pod is taken down, and the error says what was waited for."""
     stage1s.configure(start_timeout="2s")
