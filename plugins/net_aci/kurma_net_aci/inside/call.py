@@ -66,9 +66,10 @@ class Call:
         why, why_end = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(out_end, True)
         os.set_blocking(err_end, True)
+        us = os.getpid()
         child = os.fork()
         if child == 0:
-            _become(self._job, out_end, err_end, why_end)
+            _become(self._job, us, out_end, err_end, why_end)
         for fd in (out_end, err_end, why_end):
             os.close(fd)
         held = process.pidfd_open(child)
@@ -144,12 +145,14 @@ def _stop_pipe() -> int:
     return reader
 
 
-def _become(wanted: job.Job, out: int, err: int, why: int) -> None:
+def _become(wanted: job.Job, caller: int, out: int, err: int, why: int) -> None:
     """The child: root with all that root may (inside the network's root already), in a session of its own."""
     try:
         os.setsid()
         # It does not outlive this program, should that be killed; its own children might.
         process.set_pdeathsig(_SIGKILL)
+        if os.getppid() != caller:
+            os._exit(execute.NOT_FOUND)
         os.setgroups([])
         os.setresgid(0, 0, 0)
         os.setresuid(0, 0, 0)

@@ -35,6 +35,7 @@ def start(stop_fd: int) -> tuple[int, int]:
     if pid:
         os.close(told)
         return pid, ready
+    os.close(ready)
     _be(stop_fd, told)
     raise AssertionError("PID 1 has returned")
 
@@ -51,6 +52,7 @@ def start_under(namespace: int, stop_fd: int) -> tuple[int, int]:
     helper = os.fork()
     if helper == 0:
         try:
+            os.close(ready)
             userns.enter(namespace)
             namespaces.unshare(SHARED)
             pid, _ = process.clone(process.CLONE_PARENT)
@@ -89,6 +91,7 @@ def start_held(namespace: int, stop_fd: int) -> tuple[int, int, int]:
     holder = os.fork()
     if holder == 0:
         try:
+            os.close(ready)
             if namespace >= 0:
                 userns.enter(namespace)
             process.set_pdeathsig(_signal.SIGKILL)
@@ -121,7 +124,9 @@ def start_held(namespace: int, stop_fd: int) -> tuple[int, int, int]:
 
 
 def _be(stop_fd: int, told: int) -> None:
-    """PID 1 itself; never returns."""
+    """PID 1 itself; never returns. Nobody but the stager has the other end of ``told``: PID 1 ends here where that
+    has ended before it could ask to be told of it.
+    """
     try:
         code = memory.programs()  # there is no /proc later
         _prepare()
