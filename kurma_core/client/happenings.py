@@ -50,7 +50,7 @@ def read(journal: Journal, since: int | None, *, follow: bool) -> Iterator[Event
         try:
             while True:
                 yield from cursor.read()
-                wait_readable(watch, None, None)
+                wait_readable(None, watch)
                 watch.drain()
         finally:
             watch.close()

@@ -22,7 +22,7 @@ _NUMBERS = {"x86_64": (294, 254, 255), "aarch64": (26, 27, 28), "arm64": (26, 27
 class Watch:
     """Polls readable when something in a directory changes.
 
-    A host allows few of these (128 is usual): one per command that follows, never one per pod.
+    A host allows few of these (128 is usual): one per command that follows, never one per pod; see ``watches.py``.
 
     :raises OSError: ``EMFILE`` when the host's instances are used up; ``ENOENT``.
     """
@@ -81,6 +81,14 @@ class Watch:
                 self._watches.discard(number)
             at += 16 + length
         return found
+
+    def remove(self, number: int) -> None:
+        """Watches that no more. Nothing happens if what it watched is gone."""
+        self._watches.discard(number)
+        try:  # noqa: SIM105 - contextlib is not light
+            libc.syscall(self._remove, self.fd, number)
+        except OSError:
+            pass
 
     def forget(self) -> None:
         """Watches nothing any more, for who has yet something else to do before :meth:`close`: the kernel takes

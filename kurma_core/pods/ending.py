@@ -116,12 +116,12 @@ class PodEnder(PodFinder):
 
     def _await_stager(self, directory: PodDirectory) -> RunningStager | None:
         """Of a pod that starts: once it is there. None: it does not come in time, or the pod is over."""
-        from kurma_core.linux.inotify import Watch
+        from kurma_core.linux.watches import SharedWatch
         from kurma_core.pods.waiting import wait_readable
 
         deadline = time.monotonic() + _COMING
         try:
-            watch = Watch(directory.path)
+            watch = SharedWatch(directory.path)
         except OSError:
             return None
         try:
@@ -131,7 +131,7 @@ class PodEnder(PodFinder):
                 if stager is not None or left <= 0:
                     return stager
                 # An owner that is killed changes nothing in the directory.
-                wait_readable(watch, None, min(left, _LOOK_AGAIN))
+                wait_readable(min(left, _LOOK_AGAIN), watch)
                 watch.drain()
             self.recover(directory)
             return recovery.find_stager(self.services, directory)

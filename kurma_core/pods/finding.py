@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from kurma_core.pods.document import PodDocument
     from kurma_core.pods.listing import Recover
     from kurma_core.pods.services import Services
+    from kurma_core.pods.waiting import GivenUp
 
 #: Seconds to wait for the owner lock, where nobody should hold it for long.
 LOCK_PATIENCE = 2.0
@@ -82,9 +83,13 @@ class PodFinder:
         """Waits until the pod has ended and its teardown is done.
 
         :raises PodNotFoundError: it was removed in the meantime, as ephemeral ones are.
+        :raises Cancelled: the operation that this thread works for was.
         """
+        from kurma_core.pods.waiting import GivenUp
+
         directory = self._find(reference)
-        self._wait_ended(directory, None)
+        with GivenUp() as given_up:
+            self._wait_ended(directory, None, given_up)
         return self._record(directory)
 
     def used_images(self) -> set[str]:
@@ -194,15 +199,21 @@ class PodFinder:
             reason=None if state == "preparing" else why,
         )
 
-    def _wait_ended(self, directory: PodDirectory, deadline: float | None) -> None:
-        """Until the pod is recorded as ended (or gone): by its owner, or by us when it has none."""
-        from kurma_core.linux.inotify import Watch
+    def _wait_ended(
+        self, directory: PodDirectory, deadline: float | None, given_up: GivenUp | None = None
+    ) -> None:
+        """Until the pod is recorded as ended (or gone): by its owner, or by us when it has none; or until that is
+        given up."""
+        from kurma_core.linux.watches import SharedWatch
         from kurma_core.pods.waiting import wait_readable
 
+        watch = None
         try:
-            watch = Watch(directory.path)
-        except OSError:
+            watch = SharedWatch(directory.path)
+        except FileNotFoundError:
             return
+        except OSError:
+            pass  # other programs have used up what the host has: it is looked at now and then
         try:
             while True:
                 try:
@@ -227,10 +238,14 @@ class PodFinder:
                 try:
                     left = None if deadline is None else deadline - time.monotonic()
                     # An owner that could not record the end changes nothing in the directory.
-                    wait_readable(watch, stager, _LOOK_AGAIN if stager is None else left)
+                    wait_readable(_LOOK_AGAIN if stager is None else left, watch, stager, given_up)
                 finally:
                     if stager is not None:
                         stager.close()
-                watch.drain()
+                if given_up is not None and given_up.is_so():
+                    return
+                if watch is not None:
+                    watch.drain()
         finally:
-            watch.close()
+            if watch is not None:
+                watch.close()

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 from kurma_core.errors import HostError, PodError
 from kurma_core.linux.crilog import LogFile
-from kurma_core.linux.inotify import IN_CREATE, IN_MOVED_TO, Watch
+from kurma_core.linux.inotify import IN_CREATE, IN_MOVED_TO
 from kurma_core.linux.logchain import LogChain
+from kurma_core.linux.watches import SharedWatch
 from kurma_core.models import LogText
 from kurma_core.pods.waiting import GivenUp
 from kurma_core.staging.records import read_status_file
@@ -183,10 +184,14 @@ class Following:
 
     def __init__(self, reader: LogReader) -> None:
         self._reader = reader
-        self._watch = _watch(reader)
-        self._turns = _watch(reader, IN_CREATE | IN_MOVED_TO)
+        with contextlib.ExitStack() as undo:
+            self._watch = _watch(reader)
+            undo.callback(self._watch.close)
+            self._turns = _watch(reader, IN_CREATE | IN_MOVED_TO)
+            undo.callback(self._turns.close)
+            self._stop, self._stopper = os.pipe2(os.O_CLOEXEC)
+            undo.pop_all()
         self._looks = 0
-        self._stop, self._stopper = os.pipe2(os.O_CLOEXEC)
         self._thread = threading.Thread(target=self._hold, daemon=True)
 
     def __enter__(self) -> Following:
@@ -228,13 +233,13 @@ class Following:
                     chain.look()
 
 
-def _watch(reader: LogReader, *mask: int) -> Watch:
+def _watch(reader: LogReader, *mask: int) -> SharedWatch:
     try:
-        return Watch(reader.watched(), *mask)
+        return SharedWatch(reader.watched(), *mask)
     except OSError as error:
         raise HostError(
             f"cannot follow the logs in {reader.watched()}: {os.strerror(error.errno or 0)}",
-            hint="sysctl fs.inotify.max_user_instances says how many may be followed at once"
+            hint="other programs have used up what the host has: see sysctl fs.inotify.max_user_instances"
             if error.errno == errno.EMFILE
             else None,
             errno=error.errno,

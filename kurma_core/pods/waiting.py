@@ -28,6 +28,9 @@ class GivenUp:
     def fileno(self) -> int:
         return self._read.fileno()
 
+    def is_so(self) -> bool:
+        return current().cancelled
+
     def __enter__(self) -> GivenUp:
         self._waking.__enter__()
         return self
@@ -40,10 +43,10 @@ class GivenUp:
         self._waking.__exit__(kind, error, trace)
 
 
-def wait_readable(first: HasFileno, second: HasFileno | None, timeout: float | None) -> None:
+def wait_readable(timeout: float | None, *those: HasFileno | None) -> None:
     """Until one of them polls readable, or ``timeout`` seconds are over; some weeks at most."""
     poll = select.poll()
-    poll.register(first, select.POLLIN)
-    if second is not None:
-        poll.register(second, select.POLLIN)
+    for one in those:
+        if one is not None:
+            poll.register(one, select.POLLIN)
     poll.poll(None if timeout is None else min(max(0.0, timeout), LONGEST_POLL) * 1000)

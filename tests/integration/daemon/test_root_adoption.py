@@ -1,5 +1,6 @@
 """A daemon that comes after another one, or after foreground commands that were killed: it owns what lives."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -372,3 +373,52 @@ def test_many_wait(kurmad, ask):
         answer = sock.recv(65536)
         assert b'"exitCode": 5' in answer
         sock.close()
+
+
+def test_who_waits_for_a_pod_of_another_process_and_goes_away(kurmad):
+    daemon = kurmad()
+    run = daemon.house.launch("sleep 1000")
+
+    def threads():
+        return len(os.listdir(f"/proc/{daemon.process.pid}/task"))
+
+    before = threads()
+    waiting = []
+    for _ in range(20):
+        sock = socket.socket(socket.AF_UNIX)
+        sock.connect(daemon.socket)
+        sock.sendall(f"GET /v1/pods/{run.uuid}/wait HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        waiting.append(sock)
+    until(lambda: threads() >= before + 20, "all being served")
+    for sock in waiting:
+        sock.close()
+    until(lambda: threads() <= before + 1, "their threads' ends")
+    run.kill()
+    until(lambda: owner(daemon.house, run.uuid) == daemon.process.pid, "the adoption")
+    daemon.house.client.rm(run.uuid, force=True)
+
+
+def test_a_wait_where_others_have_used_up_all_watches(kurmad):
+    daemon = kurmad()
+    house = daemon.house
+    uuid = started(daemon, ENDS.format(5))
+    until(lambda: "up" in house.log(house.client.pod(uuid)), "the trap")
+    # A user namespace has a limit of its own.
+    none = 'echo 0 >/proc/sys/user/max_inotify_instances; exec "$@"'
+    kurma = [sys.executable, "-m", "kurma_core.cli.main", "--dir", house.state, "--config", house.config_file]
+    command = ["unshare", "--user", "--map-root-user", "sh", "-c", none, "sh", *kurma, "--host", "local", "wait"]
+    with subprocess.Popen([*command, uuid], stdout=subprocess.DEVNULL) as process:
+
+        def waits():
+            links = []
+            for fd in os.listdir(f"/proc/{process.pid}/fd"):
+                with contextlib.suppress(FileNotFoundError):
+                    links.append(os.readlink(f"/proc/{process.pid}/fd/{fd}"))
+            return process.poll() is not None or "anon_inode:[pidfd]" in links
+
+        try:
+            until(waits, "its waiting for the stager")
+            os.kill(house.client.pod(uuid).apps[0].pid, signal.SIGUSR1)
+            assert process.wait(30) == 5
+        finally:
+            process.kill()

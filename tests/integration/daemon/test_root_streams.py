@@ -15,6 +15,7 @@ import pytest
 from kurma_core.client.frames import ERROR, INPUT, LOG, MESSAGE, OUTPUT, FrameReader, frame
 from kurma_core.errors import HostError, Interrupted
 from kurma_core.hookspecs import Stdio
+from tests.integration.daemon.test_root_events import watching
 from tests.integration.pods.support import text_of, until
 
 pytestmark = pytest.mark.root
@@ -191,6 +192,27 @@ def test_who_follows_a_silent_pod_and_goes_leaves_nothing(kurmad, ask):
         follower.close()
     until(lambda: threads(daemon) <= before, "the end of its threads")
     assert client.pod(pod).state == "running"
+
+
+def test_more_follow_than_a_host_has_watches(kurmad, ask):
+    """They take one inotify instance of the 128 that all of root's programs have."""
+    daemon = kurmad()
+    client = ask(daemon)
+    pod = running(daemon, client, "until [ -e /tmp/go ]; do sleep 0.05; done; echo up; sleep 1000")
+    before = watching(daemon)
+    followers = [Raw(daemon, f"/v1/pods/{pod}/logs?follow=true") for _ in range(140)]
+    until(lambda: watching(daemon) == before + 1, "the watch")
+    until(lambda: threads(daemon) >= 140, "all being served")
+    assert daemon.house.enter(pod, "touch", "/tmp/go")[0] == 0
+    for follower in followers:
+        while b"up" not in follower.got[LOG]:
+            follower._reader.feed(follower.socket.recv(65536))
+            for kind, payload in follower._reader.frames():
+                follower.got[kind] += payload
+    assert watching(daemon) == before + 1
+    for follower in followers:
+        follower.close()
+    until(lambda: watching(daemon) == before, "no watch any more")
 
 
 @pytest.fixture

@@ -1,0 +1,80 @@
+"""Many watches of one process on one inotify instance."""
+
+import contextlib
+import os
+import select
+import threading
+
+import pytest
+
+from kurma_core.linux.inotify import IN_CREATE, IN_MOVED_TO
+from kurma_core.linux.watches import SharedWatch
+from tests.integration.pods.support import until
+
+
+def readable(watch, seconds=10.0):
+    return bool(select.select([watch], [], [], seconds)[0])
+
+
+def instances():
+    found = 0
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            found += os.readlink(f"/proc/self/fd/{fd}") == "anon_inode:inotify"
+    return found
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays():
+    before = len(os.listdir("/proc/self/fd"))
+    yield
+    until(lambda: not [one for one in threading.enumerate() if one.name == "watches"], "the end of the thread")
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_any_number_takes_one_instance(tmp_path):
+    places = [tmp_path / str(number) for number in range(200)]
+    for place in places:
+        place.mkdir()
+    before = instances()
+    watches = [SharedWatch(str(place)) for place in places]
+    assert instances() == before + 1
+    (places[77] / "new").touch()
+    assert readable(watches[77])
+    assert watches[77].drain() & IN_CREATE
+    assert not readable(watches[77], 0)
+    assert not [number for number, watch in enumerate(watches) if number != 77 and readable(watch, 0)]
+    for watch in watches:
+        watch.close()
+
+
+def test_each_on_one_directory_hears_of_what_it_wants(tmp_path):
+    moves, all_of_it = SharedWatch(str(tmp_path), IN_MOVED_TO), SharedWatch(str(tmp_path))
+    (tmp_path / "new").touch()
+    assert readable(all_of_it)
+    assert not readable(moves, 0)
+    all_of_it.close()
+    (tmp_path / "new").rename(tmp_path / "other")
+    assert readable(moves)
+    assert moves.drain() == IN_MOVED_TO
+    moves.forget()
+    moves.forget()
+    moves.close()
+
+
+def test_a_directory_that_is_gone_and_comes_again(tmp_path):
+    place = tmp_path / "place"
+    with pytest.raises(FileNotFoundError):
+        SharedWatch(str(place))
+    place.mkdir()
+    old = SharedWatch(str(place))
+    place.rmdir()
+    place.mkdir()
+    new = SharedWatch(str(place))
+    (place / "file").touch()
+    assert readable(new)
+    old.close()
+    new.drain()
+    (place / "another").touch()
+    assert readable(new)
+    new.close()
