@@ -38,7 +38,8 @@ _LOG = logging.getLogger("kurmad")
 ENTRY, VERSION = "kurma.io/daemon/initial-pod", "kurma.io/daemon/initial-version"
 #: Seconds: the first pause after a failure, and the longest.
 _FIRST, _LONGEST = 1.0, 300.0
-_AT_ONCE = 2
+#: How many are made, and fetched beforehand, at a time: a host that does not answer holds up few others.
+_AT_ONCE = 4
 
 
 class Initial:
@@ -47,36 +48,44 @@ class Initial:
     def __init__(self, daemon: Daemon, ready: threading.Event) -> None:
         self._daemon = daemon
         self._ready = ready
-        #: What is still to be done.
-        self.times = Timetable("initial", _AT_ONCE)
+        #: What is still to be done: no pod waits for an image that it does not need.
+        self.times = Timetable("initial", _AT_ONCE), Timetable("prefetch", _AT_ONCE)
         self._cancellation = Cancellation()
         self._lock = threading.Lock()
         self._pods: dict[str, _Aim] = {}
         self._images: dict[str, _Aim] = {}
+        self._others = _Aim("pods", self.times[0])
 
     def reconcile(self) -> None:
         """Begins to make true what the configuration says, in the background."""
         config: Config = self._daemon.config
         pods = {pod.key: pod for pod in config.initial_pods}
+        of_pods, of_images = self.times
         with self._lock:
-            gone = {f"pod {key}" for key in self._pods} | {f"image {key}" for key in self._images}
-            self._pods = {key: self._pods.get(key) or _Aim(key) for key in pods}
-            self._images = {key: self._images.get(key) or _Aim(key) for key in config.prefetch_images}
-            aims = [(self._pods[key], pod) for key, pod in pods.items()]
-            images = list(self._images.values())
-        for what in gone:
-            self.times.cancel(what)
-        self._begin("pods", _Aim("pods"), self._remove_others)
-        for aim, pod in aims:
-            self._begin(f"pod {aim.key}", aim, functools.partial(self._have, aim, pod))
-        for aim in images:
-            self._begin(f"image {aim.key}", aim, functools.partial(self._fetch, aim))
+            before = [*self._pods.values(), *self._images.values()]
+            self._pods = {key: self._pods.get(key) or _Aim(f"pod {key}", of_pods, key) for key in pods}
+            self._images = {
+                key: self._images.get(key) or _Aim(f"image {key}", of_images, key)
+                for key in config.prefetch_images
+            }
+            wanted: dict[_Aim, InitialPodConfig | None] = {self._pods[key]: pod for key, pod in pods.items()}
+            wanted |= dict.fromkeys(self._images.values())
+            for aim in before:
+                if aim not in wanted or wanted[aim] != aim.entry:
+                    aim.give_up()  # its entry is gone, or says something else by now
+            for aim, pod in wanted.items():
+                aim.entry = pod
+        self._begin(self._others, self._remove_others)
+        for aim, pod in wanted.items():
+            have = functools.partial(self._fetch, aim) if pod is None else functools.partial(self._have, aim, pod)
+            self._begin(aim, have)
 
     def close(self) -> None:
         """What is being fetched is given up."""
         self._cancellation.cancel()
         self._ready.set()  # whoever waits for that finds that it is given up
-        self.times.close()
+        for times in self.times:
+            times.close()
 
     def to_json(self) -> dict[str, Json]:
         """How it stands, for people."""
@@ -88,36 +97,50 @@ class Initial:
 
     # -- doing, and doing again --
 
-    def _begin(self, what: str, aim: _Aim, do: Callable[[], None]) -> None:
+    def _begin(self, aim: _Aim, do: Callable[[], None]) -> None:
         aim.tries = 0
-        self.times.at(what, 0, lambda: self._attempt(what, aim, do))
+        aim.times.at(aim.what, 0, lambda: self._attempt(aim, do))
 
-    def _attempt(self, what: str, aim: _Aim, do: Callable[[], None]) -> None:
+    def _attempt(self, aim: _Aim, do: Callable[[], None]) -> None:
+        """One at a time of each: two reloads may follow each other closely."""
         self._ready.wait()
-        if self._cancellation.cancelled:
-            return
+        with self._lock:
+            if aim.work is not None:
+                aim.again = do
+                return
+            aim.work = Cancellation()
         try:
-            # One at a time: two reloads may follow each other closely.
-            with aim.lock, governing(self._cancellation):
+            self._try(aim, aim.work, do)
+        finally:
+            with self._lock:
+                aim.work, again, aim.again = None, aim.again, None
+        if again is not None:
+            self._begin(aim, again)
+
+    def _try(self, aim: _Aim, work: Cancellation, do: Callable[[], None]) -> None:
+        try:
+            with self._cancellation.waking(work.cancel), governing(work):
                 do()
         except Cancelled:
             return
         except KurmaError as error:
-            self._failed(what, aim, error, do)
+            self._failed(aim, error, do)
         else:
             aim.state, aim.error, aim.next = "present", None, None
 
-    def _failed(self, what: str, aim: _Aim, error: KurmaError, do: Callable[[], None]) -> None:
+    def _failed(self, aim: _Aim, error: KurmaError, do: Callable[[], None]) -> None:
         delay = min(_LONGEST, _FIRST * 2 ** min(aim.tries, 20))
         aim.tries += 1
         message = without_passwords(error.message)
         aim.state, aim.error, aim.next = "failed", message, timestamp(time.time() + delay)
-        _LOG.error("%s: %s; tried again in %g s", f"initial {what}", error.message, delay)
-        self.times.at(what, delay, lambda: self._attempt(what, aim, do))
+        _LOG.error("initial %s: %s; tried again in %g s", aim.what, error.message, delay)
+        aim.times.at(aim.what, delay, lambda: self._attempt(aim, do))
 
     # -- pods --
 
     def _fetch(self, aim: _Aim) -> None:
+        if aim.key not in self._daemon.config.prefetch_images:
+            return
         aim.found = self._daemon.client.images.fetch(aim.key).id
 
     def _have(self, aim: _Aim, entry: InitialPodConfig) -> None:
@@ -191,17 +214,30 @@ class Initial:
 class _Aim:
     """What is to be had, and how that stands.
 
+    :param what: what the log calls it. :param times: when it is tried.
     :param key: an entry's, or an image's locator.
     """
 
-    def __init__(self, key: str) -> None:
+    def __init__(self, what: str, times: Timetable, key: str = "") -> None:
+        self.what = what
+        self.times = times
         self.key = key
+        #: What says how a pod is to be.
+        self.entry: InitialPodConfig | None = None
+        #: What is done for it just now, and what is to be done after that.
+        self.work: Cancellation | None = None
+        self.again: Callable[[], None] | None = None
         self.state = "waiting"
         self.error: str | None = None
         self.next: str | None = None
         self.found: str | None = None
         self.tries = 0
-        self.lock = threading.Lock()
+
+    def give_up(self) -> None:
+        """What it is, nobody wants any more."""
+        self.times.cancel(self.what)
+        if self.work is not None:
+            self.work.cancel()
 
     def to_json(self, kind: str) -> dict[str, Json]:
         return {

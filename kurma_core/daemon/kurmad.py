@@ -294,7 +294,7 @@ class Daemon:
 
     def _end_after(self, seconds: float) -> None:
         lock = f"{self.config.run_dir}/{START_LOCK}"
-        times = (self.restarts.times, self.initial.times)
+        times = (self.restarts.times, *self.initial.times)
         self._idle = Idle(seconds, self._has_work, times, lock, self._listen_again, self._end)
         self.server.end_when(self._idle)
         for each in times:

@@ -1,5 +1,5 @@
-"""Watches on directories that share one inotify instance of this process: a host gives a user few (128 is usual), and
-whoever follows many logs at once would leave none to others."""
+"""Watches on directories that share one inotify instance of this process: a host gives a user few (128 is usual),
+and whoever follows many logs at once would leave none to others."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import time
 from pathlib import Path
 
@@ -146,6 +147,29 @@ def test_what_fails_is_tried_again_and_told(kurmad, make_house, ask, tmp_path):
     hang_up(daemon, initial_pods=[str(image)])
     run(house, str(image))
     until(lambda: ask(daemon).info()["daemon"]["initialPods"][0]["error"] is None, "what is told")
+    hang_up(daemon)
+    until(lambda: made(house) == {}, "its removal")
+
+
+def test_images_that_do_not_come_hold_up_no_pod_and_are_given_up(kurmad, make_house):
+    """Hosts that take a connection and never answer; they are waited for longer than anything is here."""
+    house = make_house()
+    with socket.create_server(("127.0.0.1", 0), backlog=16) as silent:
+        silent.settimeout(20)
+        url = f"https://127.0.0.1:{silent.getsockname()[1]}"
+        configure(house, prefetch_images=[f"{url}/{number}.aci" for number in range(5)])
+        daemon = kurmad(house=house)
+        held = [silent.accept()[0] for _ in range(2)]
+        hang_up(daemon, initial_pods=[web(house)], prefetch_images=[f"{url}/{number}.aci" for number in range(5)])
+        run(house, "web")
+        # Another reload takes out what is being fetched: its connections are closed.
+        hang_up(daemon, initial_pods=[web(house)])
+        for each in held:
+            each.settimeout(10)
+            while each.recv(65536):
+                continue
+            each.close()
+        assert "no answer in time" not in daemon.log.read_text()
     hang_up(daemon)
     until(lambda: made(house) == {}, "its removal")
 
