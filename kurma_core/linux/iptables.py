@@ -1,4 +1,4 @@
-"""Reading what ``iptables-save`` and ``ip6tables-save`` print."""
+"""What ``iptables-save`` and ``ip6tables-save`` print, and what their ``-restore`` reads."""
 
 from __future__ import annotations
 
@@ -27,6 +27,21 @@ def target_of(rule: str) -> str:
         if flag in words[:-1]:
             return words[words.index(flag) + 1]
     return ""
+
+
+def dropping(chains: dict[str, list[str]], chain: str) -> list[str]:
+    """The changes that take ``chain`` away, and the jumps to it; ``chains`` is what is left then.
+
+    A chain that was read as empty is not flushed: if somebody has put a rule into it since, the change fails.
+    """
+    rules = chains.pop(chain, None)
+    if rules is None:
+        return []
+    changes = [f"-F {chain}"] if rules else []
+    for holder, others in chains.items():
+        changes += [f"-D {rule.removeprefix('-A ')}" for rule in others if target_of(rule) == chain]
+        chains[holder] = [rule for rule in others if target_of(rule) != chain]
+    return [*changes, f"-X {chain}"]
 
 
 def comment_of(rule: str) -> str:

@@ -178,9 +178,9 @@ class CniNetwork:
                 return  # a configuration that is refused before any program runs: there is nothing to leave
             record = known or _record(context, chain.version)
             if known is not None and (known.leaving or not known.joined):
-                from kurma_net_cni import orphans
+                from kurma_core.linux import cni_orphans
 
-                orphans.end(context.pod)
+                cni_orphans.end(context.pod)
             namespace = context.namespace if is_namespace(context.namespace) else ""
             # The plugins' DEL is thorough only the first time, and while the interface is as they made it.
             thorough = known is not None and not known.leaving and intact(context, known.result)

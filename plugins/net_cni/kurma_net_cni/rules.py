@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kurma_core.errors import NetworkError
-from kurma_core.linux.iptables import parse_tables, target_of
+from kurma_core.linux.iptables import dropping, parse_tables, target_of
 from kurma_core.linux.programs import ProgramTimeout, find_program, run, search_path
 
 #: The two families; each is looked after only where its program is installed.
@@ -27,19 +27,8 @@ class Table:
         return [rule for rules in self.chains.values() for rule in rules if target_of(rule) == chain]
 
     def drop(self, chain: str) -> None:
-        """Takes ``chain`` away, and the jumps to it. To be done by :meth:`commit`; no such chain is success.
-
-        A chain that was read as empty is not flushed: if somebody has put a rule into it since, commit fails.
-        """
-        rules = self.chains.pop(chain, None)
-        if rules is None:
-            return
-        if rules:
-            self._changes.append(f"-F {chain}")
-        for holder, others in self.chains.items():
-            self._changes += [f"-D {rule.removeprefix('-A ')}" for rule in others if target_of(rule) == chain]
-            self.chains[holder] = [rule for rule in others if target_of(rule) != chain]
-        self._changes.append(f"-X {chain}")
+        """Takes ``chain`` away, and the jumps to it. To be done by :meth:`commit`; no such chain is success."""
+        self._changes += dropping(self.chains, chain)
 
     def delete(self, rule: str) -> None:
         """Takes that rule away, as :attr:`chains` has it. To be done by :meth:`commit`."""

@@ -6,7 +6,6 @@ import time
 from contextlib import suppress
 
 import pytest
-from kurma_net_cni import orphans
 from kurma_net_cni.discover import discover
 from kurma_net_cni.execute import Executor
 from kurma_net_cni.network import CniNetwork
@@ -15,6 +14,7 @@ from kurma_net_cni.records import Records
 
 from kurma_core.errors import ConfigError, FormatVersionError, NetworkError
 from kurma_core.hookspecs import DriverContext
+from kurma_core.linux import cni_orphans
 from kurma_core.linux.programs import ProgramTimeout, run
 from kurma_core.testing.networks import context
 
@@ -294,15 +294,15 @@ def test_killed_while_a_plugin_is_at_work(driver, script, bin_dir, tmp_path, ver
             driver.delete(one)
         os._exit(0)
     for _ in range(500):
-        if (bin_dir / "seen").exists() and orphans.running(one.pod):
+        if (bin_dir / "seen").exists() and cni_orphans.running(one.pod):
             break
         time.sleep(0.02)
     os.kill(child, 9)
     os.waitpid(child, 0)
-    assert orphans.running(one.pod)
+    assert cni_orphans.running(one.pod)
     assert [leak.pod for leak in driver.leaks([], ())] == [one.pod]
     assert list(driver.mend([], ())) == []
-    assert orphans.running(one.pod) == []
+    assert cni_orphans.running(one.pod) == []
     assert not (bin_dir / "late").exists()
     assert [line.split()[:2] for line in log(bin_dir)[-1 - len(before) :]] == [
         ["DEL", name] for name in ("one", *before)
@@ -312,7 +312,7 @@ def test_killed_while_a_plugin_is_at_work(driver, script, bin_dir, tmp_path, ver
 
 def test_nobody_is_looked_for_where_all_have_ended(driver, script, monkeypatch):
     """A pod that has joined, or failed to, has no plugin at work: all processes of the host are not looked at."""
-    monkeypatch.setattr(orphans, "end", lambda pod: pytest.fail("nobody can be at work"))
+    monkeypatch.setattr(cni_orphans, "end", lambda pod: pytest.fail("nobody can be at work"))
     script("one", f"echo '{RESULT}'")
     script("two", "[ $CNI_COMMAND = ADD ] && exit 1; exit 0")
     driver.add(context("pod", config("one", "one")))

@@ -61,20 +61,41 @@ def test_the_supervisor_is_light(rootfs):
 
 def test_arguments():
     found = RunArguments(["--debug", "--net=none", "--interactive", "--mds-token=t", "--hostname=h", "uuid"])
-    assert (found.debug, found.network, found.interactive) == (True, "none", True)
+    assert (found.debug, found.networks, found.interactive) == (True, {}, True)
     assert (found.token, found.hostname, found.uuid, found.users) == ("t", "h", "uuid", None)
     found = RunArguments(
         ["--private-users=200000:65536", "--local-config=/etc/rkt", "--hostname=", "--debug=false"]
     )
-    assert (found.users, found.network, found.hostname, found.debug) == ((200000, 65536), "host", "", False)
+    assert (found.users, found.networks, found.hostname, found.debug) == ((200000, 65536), None, "", False)
     assert RunArguments(["--private-users="]).users is None
+
+
+@pytest.mark.parametrize(
+    ("words", "networks"),
+    [
+        ([], None),
+        (["--net=host"], None),
+        (["--net"], {"default": ""}),
+        (["--net="], {"default": ""}),
+        (["--net=none"], {}),
+        (["--net=a,b:IP=10.1.2.3;K=v"], {"a": "", "b": "IP=10.1.2.3;K=v"}),
+        (["--net=all,a:IP=fd00::1", "--net=default"], {"all": "", "a": "IP=fd00::1", "default": ""}),
+    ],
+)
+def test_networks_that_are_named(words, networks):
+    assert RunArguments(words).networks == networks
 
 
 @pytest.mark.parametrize(
     "words",
     [
-        ["--net=a,b"],
+        ["--net=a,,b"],
+        ["--net=a", "--net=a:IP=10.1.2.3"],
+        ["--net=:IP=10.1.2.3"],
+        ["--net=all:IP=10.1.2.3"],
         ["--net=none,default"],
+        ["--net=host", "--net=default"],
+        ["../uuid"],
         ["--ipc=private"],
         ["--debug=maybe"],
         ["--hostname"],

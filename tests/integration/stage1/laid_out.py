@@ -39,6 +39,9 @@ class BareHost:
         self.entrypoints = {
             each["name"].removeprefix(PREFIX): each["value"] for each in self.manifest["annotations"]
         }
+        # Somebody holds its mounts: what one entrypoint mounts on the host, the next one finds there.
+        self._holder = subprocess.Popen(["/bin/sleep", "1000000"], preexec_fn=self._make)
+        self._namespace = os.open(f"/proc/{self._holder.pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
 
     def pod(self, *apps: dict[str, Any], **more: Any) -> LaidOut:
         """:param apps: of the pod manifest; ``image`` of one is its image's manifest's ``app``."""
@@ -46,15 +49,39 @@ class BareHost:
         self._pods.add(f"rkt-{pod.uuid}")
         return pod
 
+    def install(self, *programs: str) -> None:
+        """Programs of the machine's, with the libraries that they are linked to; a directory as it is."""
+        for program in programs:
+            path = os.path.realpath(program)
+            if os.path.isdir(path):
+                shutil.copytree(path, f"{self.root}{program}", dirs_exist_ok=True)
+                continue
+            linked = subprocess.run(["ldd", path], check=True, capture_output=True, text=True).stdout.split()
+            names = [word for word in linked if word.startswith("/")]
+            for source, target in ((path, program), *((name, name) for name in names)):
+                os.makedirs(os.path.dirname(f"{self.root}{target}"), exist_ok=True)
+                shutil.copy(source, f"{self.root}{target}")
+
     def clear(self) -> None:
-        """The cgroups of those pods that no ``gc`` was called for."""
+        """Its mounts, and the cgroups of those pods that no ``gc`` was called for."""
+        self._holder.kill()
+        self._holder.wait()
+        os.close(self._namespace)
         for directory, _, _ in os.walk("/sys/fs/cgroup", topdown=False):
             if self._pods.intersection(directory.split("/")):
                 with contextlib.suppress(OSError):
                     os.rmdir(directory)
 
+    @property
+    def mounts(self) -> set[str]:
+        """Where something is mounted there."""
+        return {each.target for each in mounts.mountinfo(self._holder.pid)}
+
     def enter(self) -> None:
         """In a child: this root is all that there is of the host."""
+        namespaces.setns(self._namespace)
+
+    def _make(self) -> None:
         namespaces.unshare(namespaces.CLONE_NEWNS)
         mounts.make_private("/")
         for name in ("proc", "sys", "dev"):

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from kurma_core.linux import mounts
 from tests.integration.pods.support import alive, until
 from tests.integration.stage1.laid_out import BareHost
 
@@ -107,7 +106,7 @@ def test_there_is_no_python_there(host):
 @pytest.mark.vm
 def test_its_life(host):
     """pid and ppid, the lock, the walls, enter, stop, the exit code, gc; and what is left: nothing."""
-    before = {each.target for each in mounts.mountinfo()}
+    before = host.mounts
     trap = "trap 'echo bye; exit 9' TERM; while :; do sleep 0.05; done"
     pod = host.pod(shell("web", trap, user="1000", group="100"), shell("db", "exec sleep 1000"))
     with running(pod, "--net=host") as process:
@@ -116,7 +115,7 @@ def test_its_life(host):
         assert stat(first)["NSpid"].split()[-1] == "1"
         assert stat(first)["Name"] == "kurma-init"
         assert pod.held()
-        assert {each.target for each in mounts.mountinfo()} == before
+        assert host.mounts == before
         assert pod.statuses == {}
         enter = ("enter", f"--pid={first}", "--appname=web", "--")
         seen = "id -u; id -g; ls /; cat /proc/1/comm; echo $AC_APP_NAME; hostname; exit 4"
@@ -147,7 +146,7 @@ def test_its_life(host):
     assert pod.call("gc", pod.uuid) == (0, "", "")
     assert pod.call("gc", "--debug", pod.uuid)[0] == 0
     assert not cgroups(pod)
-    assert {each.target for each in mounts.mountinfo()} == before
+    assert host.mounts == before
 
 
 @pytest.mark.parametrize("how", ["force", "kill", "first", "parent"])
@@ -412,8 +411,9 @@ def mounted(*points):
 @pytest.mark.parametrize(
     ("words", "apps", "said"),
     [
-        (["--net=default"], [shell("a", "")], "--net=default: this stage1 brings no network plugins"),
-        (["--net"], [shell("a", "")], "--net=default: "),
+        (["--net=default"], [shell("a", "")], "network default needs the CNI plugin ptp, which is in none of"),
+        (["--net"], [shell("a", "")], "network default needs the CNI plugin ptp"),
+        (["--net=back"], [shell("a", "")], "there is no network back: configured in /etc/rkt/net.d and built in "),
         (["--mutable"], [shell("a", "")], "unknown argument '--mutable'"),
         (["--private-users=1"], [shell("a", "")], "expected SHIFT:COUNT"),
         (["--interactive"], [shell("a", ""), shell("b", "")], "only in a pod of one app"),

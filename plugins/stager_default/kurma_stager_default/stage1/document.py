@@ -50,6 +50,8 @@ class Document:
             self.apps.append(name)
             images[name] = _image(place, name)
             settings[name] = self._app(name, entry, images[name])
+        #: Those of the host that lead to apps, as CNI's capability ``portMappings`` has them.
+        self.ports = _ports(pod, images, wanted, note)
         if not self.apps:
             raise Stage1Error("the pod has no apps, and this stage1 runs no pods that change")
         if len(set(self.apps)) < len(self.apps):
@@ -118,14 +120,42 @@ def read(place: Place, wanted: RunArguments, layout: Layout, note: Callable[[str
         raise Stage1Error(f"{place.path}/pod, or an app's manifest: not understood: {text}") from None
 
 
-def metadata_url(wanted: RunArguments, note: Callable[[str], None]) -> str:
-    """What apps are told of it; empty: nothing."""
+def metadata_url(wanted: RunArguments, gateway: str, note: Callable[[str], None]) -> str:
+    """What apps are told of it; empty: nothing. :param gateway: the host, in the pod's network; or empty."""
     if not wanted.token:
         return ""
-    if wanted.network != "host":
-        note("its apps get no AC_METADATA_URL: a pod without a network reaches no metadata service")
+    host = "127.0.0.1" if wanted.networks is None else f"[{gateway}]" if ":" in gateway else gateway
+    if not host:
+        note("its apps get no AC_METADATA_URL: a pod without a network to the host reaches no metadata service")
         return ""
-    return f"http://127.0.0.1:{_METADATA_PORT}/{wanted.token}"
+    return f"http://{host}:{_METADATA_PORT}/{wanted.token}"
+
+
+def _ports(pod: Json, images: Json, wanted: RunArguments, note: Callable[[str], None]) -> list[Json]:
+    """In the host's network, apps have the host's ports themselves."""
+    found = []
+    for port in [] if wanted.networks is None else pod.get("ports") or []:
+        own = port.get("podPort") or _app_port(pod, images, port["name"])
+        if not wanted.networks:
+            note(f"port {port['name']} is not led to the pod, which is on no network")
+        elif port.get("hostPort"):
+            found.append(
+                {
+                    "hostPort": int(port["hostPort"]),
+                    "containerPort": int(own["port"]),
+                    "protocol": str(own.get("protocol") or "tcp"),
+                    "hostIP": str(port.get("hostIP") or ""),
+                }
+            )
+    return found
+
+
+def _app_port(pod: Json, images: Json, name: str) -> Json:
+    apps = [entry.get("app") or images[entry["name"]].get("app") or {} for entry in pod.get("apps") or []]
+    found: list[Json] = [port for app in apps for port in app.get("ports") or [] if port.get("name") == name]
+    if not found:
+        raise Stage1Error(f"port {name}: no app has one of that name")
+    return found[0]
 
 
 def _image(place: Place, app: str) -> Json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from kurma_stager_default.stage1.joining import Joined
 from kurma_stager_default.stage1.place import FAILED, Place, Record, Stage1Error, say, told
 
 
@@ -13,7 +14,8 @@ def main() -> int:
         say("usage: gc [--debug] UUID")
         return 2
     try:
-        record = Record.read(Place())
+        place = Place()
+        record = Record.read(place)
         if record is None:
             return 0  # it was never run: there is nothing
         if record.process.alive():
@@ -23,7 +25,11 @@ def main() -> int:
         record.cgroups.remove()
         if "--debug" in sys.argv:
             say(f"removed {', '.join(record.cgroups.directories())}")
-        return 0
+        joined = Joined.read(place)
+        failures = joined.leave() if joined else []
+        for text in failures:
+            say(text)
+        return FAILED if failures else 0
     except Stage1Error as error:
         say(str(error))
     except OSError as error:

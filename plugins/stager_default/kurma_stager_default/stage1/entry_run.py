@@ -1,7 +1,7 @@
 """The ``run`` entrypoint: from what stage0 has laid out to a pod's supervisor, which this process becomes.
 
 It runs on the host's root, as root, in the pod's directory, whose lock it holds by ``RKT_LOCK_FD``. What it makes
-on the host is a cgroup. All else is in namespaces of its own.
+on the host is a cgroup, and by plugins what the pod's networks need. All else is in namespaces of its own.
 """
 
 from __future__ import annotations
@@ -10,12 +10,17 @@ import os
 import stat
 import sys
 
-from kurma_core.linux import links, mounts, namespaces, process
+from kurma_core.linux import mounts, namespaces, process
 from kurma_stager_default.inside import smalljson
-from kurma_stager_default.stage1 import groups, root
-from kurma_stager_default.stage1.arguments import NONE, RunArguments
+from kurma_stager_default.stage1 import groups, netconf, root, spaces
+from kurma_stager_default.stage1.arguments import RunArguments
 from kurma_stager_default.stage1.document import metadata_url, read
+from kurma_stager_default.stage1.joining import Joined, publish
 from kurma_stager_default.stage1.place import FAILED, Place, Record, Stage1Error, say, told
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from kurma_stager_default.stage1.document import Document
 
 #: The descriptor of the pod's directory, as the supervisor has it.
 LOCK = 3
@@ -47,93 +52,75 @@ def _take_lock(place: Place) -> None:
         raise Stage1Error(f"RKT_LOCK_FD={number}: not an open descriptor") from None
     if not stat.S_ISDIR(given.st_mode) or not os.path.samestat(given, os.stat(place.path)):
         raise Stage1Error(f"RKT_LOCK_FD={number}: not of the pod's directory, {place.path}")
-    if int(number) == LOCK:
-        os.set_inheritable(LOCK, True)
-    else:
+    if int(number) != LOCK:
         os.dup2(int(number), LOCK)  # the lock is of what is open, not of its number
+    os.set_inheritable(LOCK, False)  # the supervisor's, and no plugin's
     process.close_others({0, 1, 2, LOCK})
 
 
 def _run(place: Place, wanted: RunArguments) -> None:
     notes: list[str] = []
     tree = groups.planned(f"rkt-{wanted.uuid or place.uuid}")
+    earlier = Joined.read(place)
     # First of all: from here on, gc knows what to look for, whenever this process ends.
     Record(process.ProcessIdentity.current(), tree).write(place)
+    home = _Home()
+    joined = None
+    gone = False
     try:
         groups.make(tree)
         document = read(place, wanted, groups.within(tree), notes.append)
-        url = metadata_url(wanted, notes.append)
-        for text in notes:
+        userns = -1 if wanted.users is None else spaces.user_namespace(wanted.users)
+        netns = -1 if wanted.networks is None else spaces.network_namespace(userns)
+        joined = _join(place, wanted, document, netns, earlier)
+        url = metadata_url(wanted, joined.gateway if joined else "", notes.append)
+        for text in notes + (joined.told() if joined and wanted.debug else []):
             say(text)
         os.makedirs(f"{place.rootfs}/rkt/status", exist_ok=True)
-        userns = -1 if wanted.users is None else _user_namespace(wanted.users)
+        gone = True
         namespaces.unshare(namespaces.CLONE_NEWNS)
-        if wanted.network == NONE:
-            _network_namespace(userns)
+        if netns >= 0:
+            namespaces.setns(netns, namespaces.CLONE_NEWNET)
         mounts.make_private("/")
         manifest = smalljson.encode(document.value).encode()
         root.enter(place, document, manifest, tree, userns)
     except BaseException:
+        if gone:
+            home.enter(place)
+        for text in joined.leave() if joined else []:
+            say(text)
         tree.remove()  # nobody is in it yet
         raise
     environment = {"HOSTNAME": document.hostname, **({"AC_METADATA_URL": url} if url else {})}
+    os.set_inheritable(LOCK, True)
     os.execve(_PROGRAM[0], [*_PROGRAM, *(["--debug"] if wanted.debug else [])], environment)  # noqa: S606
 
 
-def _user_namespace(users: tuple[int, int]) -> int:
-    """A descriptor of one with these ids; its only process, which it takes to make it, has gone."""
-    ready, told_ready = os.pipe()
-    go, told_go = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.close(told_go)
-            namespaces.unshare(namespaces.CLONE_NEWUSER)
-            os.write(told_ready, b"R")
-            os.read(go, 1)
-        finally:
-            os._exit(0)
-    os.close(told_ready)
-    os.close(go)
-    try:
-        if not os.read(ready, 1):
-            raise Stage1Error("--private-users: this kernel makes no user namespaces here")
-        namespaces.write_maps(pid, [(0, *users)], [(0, *users)])
-        return os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
-    finally:
-        os.close(ready)
-        os.close(told_go)
-        os.waitpid(pid, 0)
+def _join(
+    place: Place, wanted: RunArguments, document: Document, netns: int, earlier: Joined | None
+) -> Joined | None:
+    """:param earlier: of a ``run`` in this directory that was killed.
+    :raises Stage1Error: there is a network that it cannot; it is in none then.
+    """
+    if earlier is not None and (failures := earlier.leave()):
+        raise Stage1Error(failures[0])
+    if not wanted.networks:
+        return None
+    chosen = netconf.chosen(wanted.networks, wanted.local_config)
+    publish(chosen, document.ports)
+    joined = Joined(place, wanted.uuid or place.uuid, wanted.local_config, chosen)
+    joined.join(netns)
+    return joined
 
 
-def _network_namespace(userns: int) -> None:
-    """One of its own, with nothing but the loopback interface; it belongs to the pod's user namespace."""
-    if userns < 0:
-        namespaces.unshare(namespaces.CLONE_NEWNET)
-        links.raise_lo()
-        return
-    made, told_made = os.pipe()
-    go, told_go = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.close(told_go)
-            namespaces.setns(userns, namespaces.CLONE_NEWUSER)
-            namespaces.unshare(namespaces.CLONE_NEWNET)
-            links.raise_lo()
-            os.write(told_made, b"R")
-            os.read(go, 1)
-        finally:
-            os._exit(0)
-    os.close(told_made)
-    os.close(go)
-    try:
-        if not os.read(made, 1):
-            raise Stage1Error("--private-users: no network namespace could be made under it")
-        fd = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-        namespaces.setns(fd, namespaces.CLONE_NEWNET)
-        os.close(fd)
-    finally:
-        os.close(made)
-        os.close(told_go)
-        os.waitpid(pid, 0)
+class _Home:
+    """The namespaces that this process was started in, where what was made can be undone."""
+
+    def __init__(self) -> None:
+        self._fds = [os.open(f"/proc/self/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind in ("mnt", "net")]
+
+    def enter(self, place: Place) -> None:
+        """:param place: whose directory this process is in then, as it was."""
+        for fd in self._fds:
+            namespaces.setns(fd)
+        os.chdir(place.path)

@@ -1,4 +1,4 @@
-"""Plugins that still run for a pod though whoever has started them is gone (killed, out of memory).
+"""CNI plugins that still run for a pod though whoever has started them is gone (killed, out of memory).
 
 They would go on making what a DEL has just taken away, and nobody would know of it any more.
 """
@@ -6,12 +6,12 @@ They would go on making what a DEL has just taken away, and nobody would know of
 from __future__ import annotations
 
 import os
-import select
-from contextlib import suppress
-from signal import SIGKILL
 
-#: How often is looked for those that were started meanwhile; milliseconds that one may take to die.
-_TRIES, _PATIENCE = 10, 5000
+from kurma_core.linux import process
+
+#: How often is looked for those that were started meanwhile; seconds that one may take to die.
+_TRIES, _PATIENCE = 10, 5.0
+_SIGKILL = 9
 
 
 def end(pod: str) -> None:
@@ -23,18 +23,18 @@ def end(pod: str) -> None:
         if not pids:
             break
         for pid in pids:
-            with suppress(OSError):  # it has ended meanwhile
+            try:  # noqa: SIM105 - contextlib is heavy
                 _kill(pid, pod)
+            except OSError:  # it has ended meanwhile
+                pass
 
 
 def _kill(pid: int, pod: str) -> None:
-    fd = os.pidfd_open(pid)
+    fd = process.pidfd_open(pid)
     try:
         if _is_for(pid, pod):
-            os.kill(pid, SIGKILL)
-            poll = select.poll()
-            poll.register(fd, select.POLLIN)
-            poll.poll(_PATIENCE)
+            process.pidfd_send_signal(fd, _SIGKILL)
+            process.wait_pidfd(fd, _PATIENCE)
     finally:
         os.close(fd)
 

@@ -1,0 +1,66 @@
+"""The pod's own user and network namespaces, made by processes that are gone once these are there."""
+
+from __future__ import annotations
+
+import os
+
+from kurma_core.linux import links, namespaces
+from kurma_stager_default.stage1.place import Stage1Error
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def user_namespace(users: tuple[int, int]) -> int:
+    """A descriptor of one with these ids. :param users: the first on the host, and how many."""
+
+    def write_maps(pid: int) -> None:
+        namespaces.write_maps(pid, [(0, *users)], [(0, *users)])
+
+    return _made(
+        "user",
+        lambda: namespaces.unshare(namespaces.CLONE_NEWUSER),
+        "--private-users: this kernel makes no user namespaces here",
+        write_maps,
+    )
+
+
+def network_namespace(userns: int) -> int:
+    """A descriptor of one with nothing but the loopback interface, which is up; it belongs to the pod's user
+    namespace. :param userns: a descriptor of that; -1: it has none.
+    """
+
+    def make() -> None:
+        if userns >= 0:
+            namespaces.setns(userns, namespaces.CLONE_NEWUSER)
+        namespaces.unshare(namespaces.CLONE_NEWNET)
+        links.raise_lo()
+
+    return _made("net", make, "no network namespace could be made")
+
+
+def _made(kind: str, make: Callable[[], None], failed: str, then: Callable[[int], None] = lambda pid: None) -> int:
+    """A descriptor of the namespace that ``make`` has put a process into; ``then`` is called with its PID."""
+    ready, told_ready = os.pipe()
+    go, told_go = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(told_go)
+            make()
+            os.write(told_ready, b"R")
+            os.read(go, 1)
+        finally:
+            os._exit(0)
+    os.close(told_ready)
+    os.close(go)
+    try:
+        if not os.read(ready, 1):
+            raise Stage1Error(failed)
+        then(pid)
+        return os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.close(ready)
+        os.close(told_go)
+        os.waitpid(pid, 0)
