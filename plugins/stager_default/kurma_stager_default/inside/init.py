@@ -65,16 +65,8 @@ def start_under(namespace: int, stop_fd: int) -> tuple[int, int]:
             os._exit(0)
     os.close(told)
     os.close(number)
-    said = os.read(heard, 32)
-    os.close(heard)
     os.waitpid(helper, 0)
-    if not said:
-        await_ready(ready)
-    pid = int(said)
-    fd = process.pidfd_open(pid)
-    namespaces.setns(fd, SHARED)
-    os.close(fd)
-    return pid, ready
+    return _join(heard, ready), ready
 
 
 def start_held(namespace: int, stop_fd: int) -> tuple[int, int, int]:
@@ -112,6 +104,14 @@ def start_held(namespace: int, stop_fd: int) -> tuple[int, int, int]:
             os._exit(0)
     os.close(told)
     os.close(number)
+    return _join(heard, ready), ready, holder
+
+
+def _join(heard: int, ready: int) -> int:
+    """Enters the namespaces of the PID 1 whose number comes by ``heard``, which is closed. :returns: that number.
+
+    :raises OSError: there is none; why is told by ``ready``.
+    """
     said = os.read(heard, 32)
     os.close(heard)
     if not said:
@@ -120,7 +120,7 @@ def start_held(namespace: int, stop_fd: int) -> tuple[int, int, int]:
     fd = process.pidfd_open(pid)
     namespaces.setns(fd, SHARED)
     os.close(fd)
-    return pid, ready, holder
+    return pid
 
 
 def _be(stop_fd: int, told: int) -> None:
