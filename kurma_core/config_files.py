@@ -9,13 +9,18 @@ from kurma_core.errors import ConfigError, HostError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any, NoReturn
+
+    import yaml
 
     Json = Any
 
 #: Values in one file, each counted as often as it is meant; and how deep they may stand in one another.
 _MOST_VALUES = 100_000
 _MOST_DEEP = 100
+#: So deep a YAML text may be without being looked at first: each bracket is a step, and so is each column at most.
+_MAY_BE_DEEP = 1000
 
 
 def read(file: str) -> Json:
@@ -110,6 +115,8 @@ def _yaml(file: str, text: str) -> Json:
             return mapping
 
     try:
+        if text.count("[") + text.count("{") + max(map(len, text.splitlines()), default=0) > _MAY_BE_DEEP:
+            _check_depth(file, yaml.parse(text, base))
         return yaml.load(text, Loader)  # noqa: S506 (a subclass of the safe loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -123,6 +130,20 @@ def _yaml(file: str, text: str) -> Json:
         ValueError
     ) as error:  # a scalar that looks like a date and is none, or a number that Python does not read
         _fail(file, f"not YAML: {_digits(error, text) or error}")
+
+
+def _check_depth(file: str, events: Iterator[yaml.Event]) -> None:
+    """The loader in C goes as deep as the text does, and beyond the end of its stack."""
+    depth = 0
+    for event in events:
+        kind = type(event).__name__
+        depth += kind in ("SequenceStartEvent", "MappingStartEvent")
+        depth -= kind in ("SequenceEndEvent", "MappingEndEvent")
+        if depth > _MOST_DEEP:
+            mark = event.start_mark
+            _fail(
+                file, f"line {mark.line + 1}: not YAML: nested too deep" if mark else "not YAML: nested too deep"
+            )
 
 
 def _digits(error: ValueError, text: str) -> str | None:
