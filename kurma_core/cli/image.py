@@ -178,7 +178,7 @@ def export(session: Session, *, image: str, file: str) -> None:
 
     The archive is uncompressed, and has the image's ID as its digest.
     """
-    session.client.image_export(image, file)
+    session.client.image_export(image, file, session.progress())
 
 
 @command(

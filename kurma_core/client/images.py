@@ -6,13 +6,26 @@ from kurma_core.client.rooms import Rooms
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import BinaryIO, Unpack
+    from typing import Any, BinaryIO, Unpack
 
     from kurma_core.client.image_values import ImageFacts, ImageListing, Rendered
     from kurma_core.client.options import BringOptions, FetchOptions
+    from kurma_core.hookspecs import Progress
     from kurma_core.image_store import GcReport
     from kurma_core.images.signing import Verified
     from kurma_core.models import ImageRecord
+
+
+class _Counted:
+    """A file of which each byte moves the progress bar."""
+
+    def __init__(self, out: BinaryIO, progress: Progress) -> None:
+        self._out, self._progress = out, progress
+
+    def write(self, data: bytes) -> int:
+        count = self._out.write(data)
+        self._progress.advance(count)
+        return count
 
 
 class ImageCalls(Rooms):
@@ -60,15 +73,24 @@ class ImageCalls(Rooms):
         """See :meth:`ImageManager.cat_manifest`. :param reference: as for :meth:`image`."""
         return self.images.cat_manifest(self.images.get(reference).id, original=original)
 
-    def image_export(self, reference: str, path: str) -> None:
+    def image_export(self, reference: str, path: str, progress: Progress | None = None) -> None:
         """Writes the image's archive, uncompressed, to a file of the caller's: whole, or not at all.
 
+        :param progress: told how much of it is written; how long it will be, nobody knows before.
         :raises ImageNotFoundError: :raises StoreError: :raises HostError: the file cannot be written.
         """
         from kurma_core.named_files import written
 
         with written(path) as out:
-            self.image_archive(reference, out)
+            if progress is None:
+                self.image_archive(reference, out)
+                return
+            counted: Any = _Counted(out, progress)
+            progress.start(reference, None)
+            try:
+                self.image_archive(reference, counted)
+            finally:
+                progress.finish()
 
     def image_archive(self, reference: str, out: BinaryIO) -> None:
         """Writes the image's archive, uncompressed, with exactly its ID.

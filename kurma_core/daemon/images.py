@@ -60,15 +60,19 @@ def image_fetch(call: Call) -> Json:
     given_up=True,
 )
 def image_upload(call: Call) -> Json:
+    from kurma_core.image_store.staging import CANNOT
+    from kurma_core.image_store.store import guard
+
     signature = _signature(call.exchange)
     root = os.path.join(call.client.config.state_dir, "images")
-    os.makedirs(root, mode=0o700, exist_ok=True)
-    # All of it first: a client that is slow, or asked for a passphrase on the way, holds up nobody.
-    with tempfile.TemporaryFile(dir=root) as stream:
-        _spool(call, stream)
-        record = call.client.images.upload(
-            stream, call.query["name"], signature=signature, insecure=frozenset(call.query["insecure"])
-        )
+    with guard(CANNOT):
+        os.makedirs(root, mode=0o700, exist_ok=True)
+        # All of it first: a client that is slow, or asked for a passphrase on the way, holds up nobody.
+        with tempfile.TemporaryFile(dir=root) as stream:
+            _spool(call, stream)
+            record = call.client.images.upload(
+                stream, call.query["name"], signature=signature, insecure=frozenset(call.query["insecure"])
+            )
     return record.to_json()
 
 

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from kurma_core.appc.image import ImageManifest
     from kurma_core.image_store.stream import Decrypt
 
-_CANNOT = "cannot put an image into the store"
+#: What fails where there is no room, say.
+CANNOT = "cannot put an image into the store"
 #: What vouches for the very bytes of an archive, so that those bytes are worth keeping.
 _SIGNED = ("signed", "built")
 
@@ -80,7 +81,7 @@ class StagedImage:
 
         :raises StoreError: the disk is full, …; then the store is as it was.
         """
-        with guard(_CANNOT):
+        with guard(CANNOT):
             image = ImageRecord(
                 id=self.id,
                 name=self.manifest.name,
@@ -103,10 +104,10 @@ class StagedImage:
 def stage(store: ImageStore, stream: BinaryIO, decrypt: Decrypt | None) -> Iterator[StagedImage]:
     """See :meth:`.store.ImageStore.stage_archive`."""
     store.prepare()
-    with guard(_CANNOT):
+    with guard(CANNOT):
         work = WorkDirectory(store.path("tmp"))
     with work:
-        with guard(_CANNOT):
+        with guard(CANNOT):
             staged = _stage(store, stream, decrypt, work.path)
         yield staged
 
@@ -204,7 +205,7 @@ def add_layered(
 
     manifest_bytes = json.dumps(manifest.to_json(), ensure_ascii=False).encode()
     store.prepare()
-    with guard(_CANNOT), WorkDirectory(store.path("tmp")) as work:
+    with guard(CANNOT), WorkDirectory(store.path("tmp")) as work:
         for key in layers:
             if not store.hold_layer(key):
                 raise StoreError(f"the image store has no layer {key}", layer=key)

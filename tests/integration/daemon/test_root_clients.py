@@ -17,7 +17,7 @@ import pytest
 from kurma_core.client import Settings, connect
 from kurma_core.client.local import LocalClient
 from kurma_core.client.remote import RemoteClient
-from kurma_core.errors import DecryptionError, HostError
+from kurma_core.errors import DecryptionError, HostError, StoreError
 from kurma_core.testing.webserver import web_server
 from plugins.fetch_docker.tests.docker_parts import BLOB, serve
 from tests.integration.pods.support import busybox_root, shell, until
@@ -357,3 +357,19 @@ def test_a_pod_is_run_by_way_of_the_daemon_without_what_runs_it(kurmad):
     heavy |= {"_ctypes", "struct", "socket", "subprocess", "logging", "yaml", "pluggy", "kurma_core.hookspecs"}
     heavy |= {"kurma_core.pods.logs", "kurma_core.pods.manager", "kurma_core.registry", "kurma_core.images"}
     assert not heavy & found
+
+
+def test_an_archive_for_which_there_is_no_room(kurmad, make_house, ask, busybox_image, tmp_path):
+    house = make_house(state=str(tmp_path / "full"))
+    os.makedirs(tmp_path / "full/images", mode=0o700)
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m,mode=0700", "tmpfs", str(tmp_path / "full/images")], check=True
+    )
+    try:
+        daemon = kurmad(house=house)
+        with pytest.raises(StoreError, match=r"^cannot put an image into the store: no space left on device$"):
+            ask(daemon).image_upload(busybox_image, insecure={"image"})
+        assert "Traceback" not in daemon.log.read_text()
+        daemon.end()
+    finally:
+        subprocess.run(["umount", str(tmp_path / "full/images")], check=True)

@@ -262,9 +262,19 @@ def test_nothing_is_left_out():
 def test_an_archive_out_and_in_again(both, things, signers, way, tmp_path):
     """Written to a file, extracted, handed over with its signature; what it leaves is told."""
     client = getattr(both, way)
-    client.image_export("example.com/busybox", str(tmp_path / "x.aci"))
+    moved = []
+    bar = SimpleNamespace(
+        start=lambda what, total: moved.append((what, total)),
+        skip=None,
+        advance=lambda count: moved.append(count),
+        finish=lambda: moved.append("end"),
+    )
+    client.image_export("example.com/busybox", str(tmp_path / "x.aci"), bar)
     with open(things.archive, "rb") as file:
         assert (tmp_path / "x.aci").read_bytes() == file.read()
+    assert (moved[0], moved[-1]) == (("example.com/busybox", None), "end")
+    assert sum(moved[1:-1]) == os.path.getsize(things.archive)
+    assert len(moved) > 5, "as it comes"
     with pytest.raises(ImageNotFoundError):
         client.image_export("example.com/none", str(tmp_path / "none.aci"))
     assert not (tmp_path / "none.aci").exists()
@@ -279,13 +289,7 @@ def test_an_archive_out_and_in_again(both, things, signers, way, tmp_path):
     path = archive(root, f"{tmp_path}/up load.aci", "example.com/up", app=shell("true"), odd=1)
     (tmp_path / "good.asc").write_bytes(signers.sign(tmp_path / "up load.aci", "alice"))
     (tmp_path / "bad.asc").write_bytes(signers.sign(tmp_path / "x.aci", "alice"))
-    moved = []
-    bar = SimpleNamespace(
-        start=lambda what, total: moved.append((what, total)),
-        skip=None,
-        advance=lambda count: moved.append(count),
-        finish=lambda: moved.append("end"),
-    )
+    moved.clear()
     with pytest.raises(KurmaError, match=r"upload:up%20load\.aci"):
         client.image_upload(path, signature=str(tmp_path / "bad.asc"))
     both.notes.clear()
