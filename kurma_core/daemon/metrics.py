@@ -41,7 +41,7 @@ class Metrics:
             self._requests[name, status] += 1
 
     def started(self, seconds: float) -> None:
-        """A pod has come up, in that time."""
+        """A pod that was prepared has come up, in that time."""
         place = next((at for at, end in enumerate(_STARTS) if seconds <= end), len(_STARTS))
         with self._lock:
             self._starts[place] += 1
@@ -59,7 +59,7 @@ class Metrics:
         with self._lock:
             counts, seconds = list(self._starts), self._start_seconds
         name, total = "kurma_pod_start_seconds", 0
-        yield from _head(name, "histogram", "time from the request to the pod's apps being started")
+        yield from _head(name, "histogram", "time in which a pod that was prepared has come up, its apps started")
         for end, count in zip((*map(str, _STARTS), "+Inf"), counts, strict=True):
             total += count
             yield _line(f"{name}_bucket", {"le": end}, total)
