@@ -117,6 +117,10 @@ class LaidOut:
             entries.append({"image": {"id": "sha512-" + "0" * 64}, **entry})
         manifest = {"acKind": "PodManifest", "acVersion": "0.8.11", "apps": entries, **more}
         (self.place / "pod").write_text(json.dumps(manifest))
+        self.lock_again()
+
+    def lock_again(self) -> None:
+        """For another ``run``: whoever had the lock has ended."""
         self._lock = os.open(self.place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
 

@@ -149,7 +149,6 @@ class Joined:
         if failures:
             return failures
         namespaces.unpin(self.pinned)
-        namespaces.unshare_directory(os.path.dirname(self.pinned))
         for path in (_INFO, _PINNED, _RECORD):
             _remove(f"{self._place.path}/{path}")
         return []

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 from kurma_core.linux.iptables import dropping, parse_tables, target_of
 from kurma_core.linux.programs import ProgramTimeout, find_program, one_line, run, search_path
 from kurma_stager_default.stage1.place import told
 
-_FAMILIES = ("iptables", "ip6tables")
+#: With a file that is there where the kernel has the family: without, the program fails, and has nothing to tell.
+_FAMILIES = (("iptables", "/proc/net/route"), ("ip6tables", "/proc/net/if_inet6"))
 #: What the names of plugins' chains begin with.
 _CHAINS = "CNI-"
 
@@ -18,7 +21,9 @@ def sweep(container: str) -> list[str]:
     :returns: why anything could not be removed.
     """
     failures: list[str] = []
-    for family in _FAMILIES:
+    for family, known in _FAMILIES:
+        if not os.path.exists(known):
+            continue
         save, restore = find_program(f"{family}-save"), find_program(f"{family}-restore")
         if save is None or restore is None:
             continue  # then no plugin can have used it
