@@ -10,35 +10,30 @@ import sys
 
 from kurma_core.linux import namespaces
 from kurma_stager_default.inside import smalljson
-from kurma_stager_default.stage1.place import FAILED, Place, Record, Stage1Error, say, told
+from kurma_stager_default.stage1.place import Place, Record, Stage1Error, entrypoint
 
 #: The descriptor that the call-in has its document on.
 _DOCUMENT = 3
 _PROGRAM = "/opt/stager/run"
 
 
+@entrypoint
 def main() -> int:
-    try:
-        pid, app, command = _arguments(sys.argv[1:])
-        place = Place()
-        record = Record.read(place)
-        fd = None if record is None else record.process.open()
-        if record is None or fd is None:
-            raise Stage1Error("the pod does not run")
-        first = _number(f"{place.path}/pid")
-        if pid not in ("", str(first)):
-            raise Stage1Error(f"--pid={pid}: the pod's first process is {first}")
-        document = _document(command)
-        namespaces.setns(fd, namespaces.CLONE_NEWNS | namespaces.CLONE_NEWNET)
-        os.chdir("/")
-        os.dup2(document, _DOCUMENT)
-        kept = {key: os.environ[key] for key in ("TERM",) if key in os.environ}
-        os.execve(_PROGRAM, [_PROGRAM, app], kept)  # noqa: S606
-    except Stage1Error as error:
-        say(str(error))
-    except OSError as error:
-        say(told(error))
-    return FAILED
+    pid, app, command = _arguments(sys.argv[1:])
+    place = Place()
+    record = Record.read(place)
+    fd = None if record is None else record.process.open()
+    if record is None or fd is None:
+        raise Stage1Error("the pod does not run")
+    first = _number(f"{place.path}/pid")
+    if pid not in ("", str(first)):
+        raise Stage1Error(f"--pid={pid}: the pod's first process is {first}")
+    document = _document(command)
+    namespaces.setns(fd, namespaces.CLONE_NEWNS | namespaces.CLONE_NEWNET)
+    os.chdir("/")
+    os.dup2(document, _DOCUMENT)
+    kept = {key: os.environ[key] for key in ("TERM",) if key in os.environ}
+    os.execve(_PROGRAM, [_PROGRAM, app], kept)  # noqa: S606
 
 
 def _arguments(words: list[str]) -> tuple[str, str, list[str]]:

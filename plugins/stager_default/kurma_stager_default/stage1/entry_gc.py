@@ -5,33 +5,28 @@ from __future__ import annotations
 import sys
 
 from kurma_stager_default.stage1.joining import Joined
-from kurma_stager_default.stage1.place import FAILED, Place, Record, Stage1Error, say, told
+from kurma_stager_default.stage1.place import FAILED, Place, Record, Stage1Error, entrypoint, say
 
 
+@entrypoint
 def main() -> int:
     words = [word for word in sys.argv[1:] if word != "--debug" and not word.startswith("--local-config=")]
     if len(words) != 1 or words[0].startswith("-"):
         say("usage: gc [--debug] UUID")
         return 2
-    try:
-        place = Place()
-        record = Record.read(place)
-        if record is None:
-            return 0  # it was never run: there is nothing
-        if record.process.alive():
-            raise Stage1Error(f"the pod runs: process {record.process.pid}")
-        # What was killed before its end has left its cgroups, and may have left somebody in them for a moment.
-        record.cgroups.kill()
-        record.cgroups.remove()
-        if "--debug" in sys.argv:
-            say(f"removed {', '.join(record.cgroups.directories())}")
-        joined = Joined.read(place)
-        failures = joined.leave() if joined else []
-        for text in failures:
-            say(text)
-        return FAILED if failures else 0
-    except Stage1Error as error:
-        say(str(error))
-    except OSError as error:
-        say(told(error))
-    return FAILED
+    place = Place()
+    record = Record.read(place)
+    if record is None:
+        return 0  # it was never run: there is nothing
+    if record.process.alive():
+        raise Stage1Error(f"the pod runs: process {record.process.pid}")
+    # What was killed before its end has left its cgroups, and may have left somebody in them for a moment.
+    record.cgroups.kill()
+    record.cgroups.remove()
+    if "--debug" in sys.argv:
+        say(f"removed {', '.join(record.cgroups.directories())}")
+    joined = Joined.read(place)
+    failures = joined.leave() if joined else []
+    for text in failures:
+        say(text)
+    return FAILED if failures else 0

@@ -16,10 +16,12 @@ from kurma_stager_default.stage1 import groups, netconf, root, spaces
 from kurma_stager_default.stage1.arguments import RunArguments
 from kurma_stager_default.stage1.document import metadata_url, read
 from kurma_stager_default.stage1.joining import Joined, publish
-from kurma_stager_default.stage1.place import FAILED, Place, Record, Stage1Error, say, told
+from kurma_stager_default.stage1.place import Place, Record, Stage1Error, entrypoint, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import NoReturn
+
     from kurma_stager_default.stage1.document import Document
 
 #: The descriptor of the pod's directory, as the supervisor has it.
@@ -28,19 +30,14 @@ LOCK = 3
 _PROGRAM = ("/opt/stager/bin/python3", "-IS", "/opt/stager/pod")
 
 
+@entrypoint
 def main() -> int:
-    try:
-        wanted = RunArguments(sys.argv[1:])
-        if os.geteuid() != 0:
-            raise Stage1Error("run: not root")
-        place = Place()
-        _take_lock(place)
-        _run(place, wanted)
-    except Stage1Error as error:
-        say(str(error))
-    except OSError as error:
-        say(told(error))
-    return FAILED
+    wanted = RunArguments(sys.argv[1:])
+    if os.geteuid() != 0:
+        raise Stage1Error("run: not root")
+    place = Place()
+    _take_lock(place)
+    _run(place, wanted)
 
 
 def _take_lock(place: Place) -> None:
@@ -58,7 +55,7 @@ def _take_lock(place: Place) -> None:
     process.close_others({0, 1, 2, LOCK})
 
 
-def _run(place: Place, wanted: RunArguments) -> None:
+def _run(place: Place, wanted: RunArguments) -> NoReturn:
     notes: list[str] = []
     tree = groups.planned(f"rkt-{wanted.uuid or place.uuid}")
     earlier = Joined.read(place)

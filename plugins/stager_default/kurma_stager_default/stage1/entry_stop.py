@@ -5,36 +5,31 @@ from __future__ import annotations
 import sys
 
 from kurma_core.linux import process
-from kurma_stager_default.stage1.place import FAILED, Place, Record, Stage1Error, say, told
+from kurma_stager_default.stage1.place import Place, Record, Stage1Error, entrypoint, say
 
 _SIGTERM, _SIGKILL = 15, 9
 #: Seconds until what was killed is given up.
 _PATIENCE = 10.0
 
 
+@entrypoint
 def main() -> int:
     words = sys.argv[1:]
     force = words[:1] == ["--force"]
     if len(words) != 1 + force or words[-1].startswith("-"):
         say("usage: stop [--force] UUID")
         return 2
+    record = Record.read(Place())
+    fd = None if record is None else record.process.open()
+    if record is None or fd is None:
+        return 0  # it does not run
     try:
-        record = Record.read(Place())
-        fd = None if record is None else record.process.open()
-        if record is None or fd is None:
-            return 0  # it does not run
-        try:
-            process.pidfd_send_signal(fd, _SIGKILL if force else _SIGTERM)
-        except ProcessLookupError:
-            return 0
-        if force:
-            # Its PID 1 dies with it, and with that all that is the pod's.
-            if not process.wait_pidfd(fd, _PATIENCE):
-                raise Stage1Error(f"process {record.process.pid} does not die: it hangs in the kernel")
-            record.cgroups.kill()
+        process.pidfd_send_signal(fd, _SIGKILL if force else _SIGTERM)
+    except ProcessLookupError:
         return 0
-    except Stage1Error as error:
-        say(str(error))
-    except OSError as error:
-        say(told(error))
-    return FAILED
+    if force:
+        # Its PID 1 dies with it, and with that all that is the pod's.
+        if not process.wait_pidfd(fd, _PATIENCE):
+            raise Stage1Error(f"process {record.process.pid} does not die: it hangs in the kernel")
+        record.cgroups.kill()
+    return 0

@@ -12,6 +12,7 @@ from kurma_core.linux.process import ProcessIdentity
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 #: Exit status of an entrypoint that could not do its work.
@@ -91,6 +92,21 @@ class Record:
             return cls(ProcessIdentity.from_json(value["process"]), tree)
         except (KeyError, TypeError, ValueError, OSError):
             raise Stage1Error(f"{place.path}/{path}: damaged") from None
+
+
+def entrypoint(work: Callable[[], int]) -> Callable[[], int]:
+    """An entrypoint that does this, with its status; what it fails of is said in a line."""
+
+    def main() -> int:
+        try:
+            return work()
+        except Stage1Error as error:
+            say(str(error))
+        except OSError as error:
+            say(told(error))
+        return FAILED
+
+    return main
 
 
 def why(error: Exception) -> str:
