@@ -18,6 +18,7 @@ from kurma_stager_default.inside import (
     init,
     manifest,
     podgroups,
+    rehearsal,
     rootmaker,
     supervisor,
     sysmounts,
@@ -50,6 +51,7 @@ def main() -> int:
                 ahead = _Ahead([])
                 ahead.mount()
                 ahead.maker = rootmaker.start(ahead.mounts)
+                rehearsal.of_pod()
             if not _told_to_go():
                 house.end()
                 return 0
