@@ -124,16 +124,18 @@ class Initial:
         except Cancelled:
             return
         except KurmaError as error:
-            self._failed(aim, error, do)
+            self._failed(aim, error.message, do)
+        except Exception as error:  # noqa: BLE001 (a mistake is one today, and may be none tomorrow)
+            _LOG.exception("initial %s: a mistake in kurmad", aim.what)
+            self._failed(aim, f"{type(error).__name__}: {error}", do)
         else:
             aim.state, aim.error, aim.next = "present", None, None
 
-    def _failed(self, aim: _Aim, error: KurmaError, do: Callable[[], None]) -> None:
+    def _failed(self, aim: _Aim, why: str, do: Callable[[], None]) -> None:
         delay = min(_LONGEST, _FIRST * 2 ** min(aim.tries, 20))
         aim.tries += 1
-        message = without_passwords(error.message)
-        aim.state, aim.error, aim.next = "failed", message, timestamp(time.time() + delay)
-        _LOG.error("initial %s: %s; tried again in %g s", aim.what, error.message, delay)
+        aim.state, aim.error, aim.next = "failed", without_passwords(why), timestamp(time.time() + delay)
+        _LOG.error("initial %s: %s; tried again in %g s", aim.what, why, delay)
         aim.times.at(aim.what, delay, lambda: self._attempt(aim, do))
 
     # -- pods --

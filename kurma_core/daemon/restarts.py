@@ -74,13 +74,20 @@ class Restarts:
             return
         except KurmaError as error:
             _LOG.error("pod %s cannot be started again: %s", uuid, error.message)
-            try:
-                if directory.read_state()["state"] in ENDED_STATES:
-                    self._plan(uuid, failed=True)
-            except KurmaError:
-                return  # it is gone
+            self._plan_anew(uuid)
+        except Exception:  # noqa: BLE001 (a mistake is one today, and may be none tomorrow)
+            _LOG.exception("pod %s cannot be started again: a mistake in kurmad", uuid)
+            self._plan_anew(uuid)
         else:
             _LOG.info("pod %s is started again: its policy is %s", document.name, restarts.policy_of(document))
+
+    def _plan_anew(self, uuid: str) -> None:
+        """After a start that has failed."""
+        try:
+            if self._manager().store.directory(uuid).read_state()["state"] in ENDED_STATES:
+                self._plan(uuid, failed=True)
+        except KurmaError:
+            return  # it is gone
 
 
 __all__ = ["Restarts"]

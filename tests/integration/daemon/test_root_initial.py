@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from kurma_core.daemon.initial import ENTRY
+from kurma_core.pods import restarts
 from tests.integration.daemon.test_root_adoption import started
 from tests.integration.pods.support import archive, busybox_root, image_id, shell, until
 from tests.integration.pods.test_pods_crash import assert_nothing_left
@@ -172,6 +173,32 @@ def test_images_that_do_not_come_hold_up_no_pod_and_are_given_up(kurmad, make_ho
         assert "no answer in time" not in daemon.log.read_text()
     hang_up(daemon)
     until(lambda: made(house) == {}, "its removal")
+
+
+def test_also_what_nobody_has_thought_of_is_tried_again(kurmad, make_house, busybox_image, ask, tmp_path):
+    """Something else is in the place of the image store, for a while."""
+    state = tmp_path / "state"
+    house = make_house(state=str(state))
+    configure(house)
+    house.client.stager_build("default")
+    house.client.images.fetch(busybox_image)
+    daemon = kurmad(house=house)
+    client = ask(daemon)
+    uuid = started(daemon, "exit 0", annotations=[{"name": restarts.POLICY, "value": "always"}])
+    store = state / "images/images"
+    store.rename(state / "away")
+    store.write_text("in the way")
+    hang_up(daemon, initial_pods=[web(house)])
+    until(lambda: client.info()["daemon"]["initialPods"][0]["state"] == "failed", "the failure")
+    daemon.wait_said(f"pod {uuid} cannot be started again")
+    store.unlink()
+    (state / "away").rename(store)
+    run(house, "web")
+    count = house.client.pod(uuid).restart["count"]
+    until(lambda: house.client.pod(uuid).restart["count"] > count, "its being started again")
+    hang_up(daemon)
+    until(lambda: made(house) == {}, "its removal")
+    house.client.stop(uuid)
 
 
 def test_reload(kurmad, make_house, ask):
