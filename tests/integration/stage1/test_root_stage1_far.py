@@ -35,15 +35,21 @@ def images(stage1s):
     return {name: stage1s.stage1(version, script) for name, (version, script) in SCRIPTS.items()}
 
 
+def listens(path):
+    """Who ended before may have left its name."""
+    with socket.socket(socket.AF_UNIX) as client:
+        return client.connect_ex(path) == 0
+
+
 @contextlib.contextmanager
 def serving(kurma, start_timeout="60s"):
     kurma.configure(start_timeout=start_timeout)
-    path = kurma.directory / "state/run/kurmad.sock"
+    path = str(kurma.directory / "state/run/kurmad.sock")
     with open(kurma.directory / "kurmad.log", "ab") as stream:
         process = subprocess.Popen([*KURMA, "daemon"], env=kurma.environment, stderr=stream)
     try:
-        until(path.exists)
-        yield SimpleNamespace(socket=str(path))
+        until(lambda: listens(path), "kurmad")
+        yield SimpleNamespace(socket=path)
     finally:
         process.terminate()
         assert process.wait(20) == 0
@@ -58,9 +64,9 @@ def asked(daemon, path, value):
     """Status and answer of a POST."""
     connection = http.client.HTTPConnection("kurmad")
     connection.sock = socket.socket(socket.AF_UNIX)
-    connection.sock.settimeout(60)
-    connection.sock.connect(daemon.socket)
     try:
+        connection.sock.settimeout(60)
+        connection.sock.connect(daemon.socket)
         connection.request("POST", path, json.dumps(value), {"Content-Type": "application/json"})
         answer = connection.getresponse()
         return answer.status, json.loads(answer.read())
