@@ -9,7 +9,15 @@ import select
 import threading
 from contextlib import suppress
 
-from kurma_core.linux.inotify import IN_CLOSE_WRITE, IN_CREATE, IN_MODIFY, IN_MOVED_TO, IN_Q_OVERFLOW, Watch
+from kurma_core.linux.inotify import (
+    IN_CLOSE_WRITE,
+    IN_CREATE,
+    IN_IGNORED,
+    IN_MODIFY,
+    IN_MOVED_TO,
+    IN_Q_OVERFLOW,
+    Watch,
+)
 
 _IN_MASK_ADD = 0x20000000
 
@@ -122,8 +130,9 @@ class _Hub:
                             for watch in told:
                                 watch.tell(watch.mask)
                     for watch in self._told.get(number, ()):
-                        if kinds & watch.mask:
-                            watch.tell(kinds & watch.mask)
+                        # That the directory is gone, everybody hears.
+                        if wanted := kinds & (watch.mask | IN_IGNORED):
+                            watch.tell(wanted)
         # The kernel takes some time for it: nobody waits for this thread.
         self._close()
 

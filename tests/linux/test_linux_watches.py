@@ -69,6 +69,8 @@ def test_a_directory_that_is_gone_and_comes_again(tmp_path):
     place.mkdir()
     old = SharedWatch(str(place))
     place.rmdir()
+    assert readable(old)
+    assert old.drain()
     place.mkdir()
     new = SharedWatch(str(place))
     (place / "file").touch()
