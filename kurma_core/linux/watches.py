@@ -4,6 +4,7 @@ and whoever follows many logs at once would leave none to others."""
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import select
 import threading
@@ -20,12 +21,16 @@ from kurma_core.linux.inotify import (
 )
 
 _IN_MASK_ADD = 0x20000000
+#: Seconds between two looks of those that there is no instance for.
+_LOOK_AGAIN = 0.5
 
 
 class SharedWatch:
     """Polls readable when something in a directory changes: as :class:`Watch`, and there may be any number.
 
-    :raises OSError: ``EMFILE`` when the host's instances are used up; ``ENOENT``; ``EAGAIN`` for want of a thread.
+    Where other programs have used up the host's instances, it does so twice a second.
+
+    :raises OSError: ``ENOENT``; ``ENOSPC`` when the host's watches are used up; ``EAGAIN`` for want of a thread.
     """
 
     def __init__(self, directory: str, mask: int = IN_MODIFY | IN_CLOSE_WRITE | IN_CREATE | IN_MOVED_TO) -> None:
@@ -80,7 +85,13 @@ class _Hub:
     _there: _Hub | None = None
 
     def __init__(self, directory: str, mask: int) -> None:
-        self._watch = Watch(directory, mask)
+        self._watch: Watch | None = None
+        try:
+            self._watch = Watch(directory, mask)
+        except OSError as error:
+            if error.errno != errno.EMFILE:
+                raise
+        self._numbers = itertools.count()
         #: By the number of a directory's watch.
         self._told: dict[int, list[SharedWatch]] = {}
         self._stop = os.eventfd(0, os.EFD_CLOEXEC)
@@ -97,12 +108,18 @@ class _Hub:
             hub = cls._there = cls(directory, watch.mask)
         # A directory that is watched already is watched for this, too; it has one number.
         try:
-            number = hub._watch.add(directory, watch.mask | _IN_MASK_ADD)
+            number = hub._add(directory, watch.mask)
         except BaseException:
             hub._end_unless_needed()
             raise
         hub._told.setdefault(number, []).append(watch)
         return hub, number
+
+    def _add(self, directory: str, mask: int) -> int:
+        if self._watch is not None:
+            return self._watch.add(directory, mask | _IN_MASK_ADD)
+        os.stat(directory)
+        return next(self._numbers)
 
     def leave(self, watch: SharedWatch, number: int) -> None:
         told = self._told[number]
@@ -110,7 +127,8 @@ class _Hub:
         if told:
             return
         del self._told[number]
-        self._watch.remove(number)
+        if self._watch is not None:
+            self._watch.remove(number)
         self._end_unless_needed()
 
     def _end_unless_needed(self) -> None:
@@ -120,24 +138,36 @@ class _Hub:
 
     def _run(self) -> None:
         poll = select.poll()
-        poll.register(self._watch.fd, select.POLLIN)
         poll.register(self._stop, select.POLLIN)
-        while all(fd != self._stop for fd, _ in poll.poll()):
+        if self._watch is not None:
+            poll.register(self._watch.fd, select.POLLIN)
+        patience = None if self._watch is not None else _LOOK_AGAIN * 1000
+        while all(fd != self._stop for fd, _ in poll.poll(patience)):
             with _LOCK:
-                for number, kinds, _ in self._watch.events():
-                    if kinds & IN_Q_OVERFLOW:
-                        for told in self._told.values():
-                            for watch in told:
-                                watch.tell(watch.mask)
-                    for watch in self._told.get(number, ()):
-                        # That the directory is gone, everybody hears.
-                        if wanted := kinds & (watch.mask | IN_IGNORED):
-                            watch.tell(wanted)
+                if self._watch is None:
+                    self._tell_all()
+                else:
+                    self._tell(self._watch.events())
         # The kernel takes some time for it: nobody waits for this thread.
         self._close()
 
+    def _tell(self, events: list[tuple[int, int, str]]) -> None:
+        for number, kinds, _ in events:
+            if kinds & IN_Q_OVERFLOW:
+                self._tell_all()
+            for watch in self._told.get(number, ()):
+                # That the directory is gone, everybody hears.
+                if wanted := kinds & (watch.mask | IN_IGNORED):
+                    watch.tell(wanted)
+
+    def _tell_all(self) -> None:
+        for told in self._told.values():
+            for watch in told:
+                watch.tell(watch.mask)
+
     def _close(self) -> None:
-        self._watch.close()
+        if self._watch is not None:
+            self._watch.close()
         os.close(self._stop)
 
 

@@ -213,7 +213,7 @@ class PodFinder:
         except FileNotFoundError:
             return
         except OSError:
-            pass  # other programs have used up what the host has: it is looked at now and then
+            pass  # the host has no watches left: it is looked at now and then
         try:
             while True:
                 try:

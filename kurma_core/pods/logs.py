@@ -239,8 +239,8 @@ def _watch(reader: LogReader, *mask: int) -> SharedWatch:
     except OSError as error:
         raise HostError(
             f"cannot follow the logs in {reader.watched()}: {os.strerror(error.errno or 0)}",
-            hint="other programs have used up what the host has: see sysctl fs.inotify.max_user_instances"
-            if error.errno == errno.EMFILE
+            hint="other programs have used up what the host has: see sysctl fs.inotify.max_user_watches"
+            if error.errno == errno.ENOSPC
             else None,
             errno=error.errno,
             path=reader.watched(),

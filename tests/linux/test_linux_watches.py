@@ -3,6 +3,8 @@
 import contextlib
 import os
 import select
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -80,3 +82,24 @@ def test_a_directory_that_is_gone_and_comes_again(tmp_path):
     (place / "another").touch()
     assert readable(new)
     new.close()
+
+
+def test_where_others_have_used_up_all_instances(tmp_path):
+    """A user namespace has a limit of its own."""
+    program = (
+        "import os, select, sys\n"
+        "from kurma_core.linux.watches import SharedWatch\n"
+        "watches = [SharedWatch(sys.argv[1]) for _ in range(3)]\n"
+        "for watch in watches:\n"
+        "    select.select([watch], [], [], 20)[0][0]\n"
+        "    assert watch.drain()\n"
+        "    watch.close()\n"
+        "try:\n"
+        "    SharedWatch(sys.argv[1] + '/none')\n"
+        "except FileNotFoundError:\n"
+        "    print('done')\n"
+    )
+    none = 'echo 0 >/proc/sys/user/max_inotify_instances; exec "$@"'
+    command = ["unshare", "--user", "--map-root-user", "sh", "-c", none, "sh", sys.executable, "-c", program]
+    done = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("done\n", "")

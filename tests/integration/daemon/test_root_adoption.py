@@ -398,7 +398,7 @@ def test_who_waits_for_a_pod_of_another_process_and_goes_away(kurmad):
     daemon.house.client.rm(run.uuid, force=True)
 
 
-def test_a_wait_where_others_have_used_up_all_watches(kurmad):
+def test_waiting_and_following_where_others_have_used_up_all_watches(kurmad):
     daemon = kurmad()
     house = daemon.house
     uuid = started(daemon, ENDS.format(5))
@@ -406,19 +406,26 @@ def test_a_wait_where_others_have_used_up_all_watches(kurmad):
     # A user namespace has a limit of its own.
     none = 'echo 0 >/proc/sys/user/max_inotify_instances; exec "$@"'
     kurma = [sys.executable, "-m", "kurma_core.cli.main", "--dir", house.state, "--config", house.config_file]
-    command = ["unshare", "--user", "--map-root-user", "sh", "-c", none, "sh", *kurma, "--host", "local", "wait"]
-    with subprocess.Popen([*command, uuid], stdout=subprocess.DEVNULL) as process:
+    command = ["unshare", "--user", "--map-root-user", "sh", "-c", none, "sh", *kurma, "--host", "local"]
+    with (
+        subprocess.Popen([*command, "logs", "--follow", uuid], stdout=subprocess.PIPE) as following,
+        subprocess.Popen([*command, "wait", uuid], stdout=subprocess.DEVNULL) as waiting,
+    ):
 
         def waits():
             links = []
-            for fd in os.listdir(f"/proc/{process.pid}/fd"):
+            for fd in os.listdir(f"/proc/{waiting.pid}/fd"):
                 with contextlib.suppress(FileNotFoundError):
-                    links.append(os.readlink(f"/proc/{process.pid}/fd/{fd}"))
-            return process.poll() is not None or "anon_inode:[pidfd]" in links
+                    links.append(os.readlink(f"/proc/{waiting.pid}/fd/{fd}"))
+            return waiting.poll() is not None or "anon_inode:[pidfd]" in links
 
         try:
+            assert following.stdout.readline() == b"up\n"
             until(waits, "its waiting for the stager")
             os.kill(house.client.pod(uuid).apps[0].pid, signal.SIGUSR1)
-            assert process.wait(30) == 5
+            assert waiting.wait(30) == 5
+            assert following.stdout.read() == b""
+            assert following.wait(30) == 0
         finally:
-            process.kill()
+            waiting.kill()
+            following.kill()
