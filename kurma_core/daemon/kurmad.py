@@ -40,12 +40,14 @@ from kurma_core.daemon.owners import Owners, Running
 from kurma_core.daemon.place import Place, lent
 from kurma_core.daemon.recovery import Recovery
 from kurma_core.daemon.reload import changed, with_fixed
+from kurma_core.daemon.rest import Rest
 from kurma_core.daemon.restarts import Restarts
 from kurma_core.daemon.server import Server
 from kurma_core.daemon.service import Told
 from kurma_core.daemon.supply import Supply
 from kurma_core.errors import KurmaError
 from kurma_core.hookspecs import Stdio
+from kurma_core.linux import memory
 from kurma_core.state_directory import run_dir_hint
 from kurma_core.version import VERSION
 
@@ -113,6 +115,8 @@ class Daemon:
         self._lent = service.sockets if service is not None else ()
         self.told = Told(service, self._is_well)
         self.owners.changed = self._pods_changed
+        self._rest = Rest()
+        self.server.served = self._rest.tired
         self._failed: KurmaError | None = None
         self._ending = False
 
@@ -198,6 +202,8 @@ class Daemon:
         signals = {signal.SIGTERM, signal.SIGINT}
         signal.pthread_sigmask(signal.SIG_BLOCK, {*signals, signal.SIGHUP})
         self._place.take()
+        # Before there are threads that have one of their own.
+        memory.one_heap()
         try:
             if idle is not None:
                 self._end_after(idle)
@@ -214,6 +220,7 @@ class Daemon:
             self.server.start()
             self.recovery.start()
             self.supply.start()
+            self._rest.start()
             _LOG.info("serves %s at %s", self.config.state_dir, self._path)
             self.client.journal.tell("daemon", "started", None, "kurmad", {"pid": os.getpid(), "version": VERSION})
             self.told.ready(self._status())
@@ -287,6 +294,7 @@ class Daemon:
     def _pods_changed(self) -> None:
         self.server.stir()
         self.told.status(self._status())
+        self._rest.tired()
 
     def _status(self) -> str:
         count = len(self.owners.uuids())
@@ -317,6 +325,7 @@ class Daemon:
         if self._stop_pods:
             self.owners.stop_all(2 * self.config.stop_timeout + _STOPPING)
         self.owners.close()
+        self._rest.close()
         self.client.close()
         self._place.close()
         if self._idle is not None:

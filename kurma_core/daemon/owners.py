@@ -245,7 +245,8 @@ class Owners:
                 self._after.add(running.uuid)
                 self._pods.pop(fd, None)
             self._let_go(fd, running)
-        running._end(record, failed, lambda: self._then(running.uuid, record))
+        uuid = running.uuid  # not the pod itself, which holds this: it goes once nobody has it any more
+        running._end(record, failed, lambda: self._then(uuid, record))
         self.changed()
 
     def _let_go(self, fd: int, running: Running) -> None:

@@ -60,6 +60,8 @@ class Server:
         self._thread: threading.Thread | None = None
         self._idle: Idle | None = None
         self._beat = threading.Event()
+        #: Called, from any thread, when a connection has ended.
+        self.served: Callable[[], None] = lambda: None
 
     @property
     def connections(self) -> int:
@@ -304,6 +306,7 @@ class Server:
             self._short.give_back(line.peer)
             if last:
                 self.stir()
+            self.served()
 
 
 def _refuse(line: Line, status: int, error: KurmaError) -> None:

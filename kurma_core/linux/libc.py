@@ -147,13 +147,15 @@ def call(name: str, *args: int) -> int | None:
 
 
 def buffer(data: bytearray) -> object:
-    """A pointer to ``data`` that the kernel may write through, for :func:`syscall`."""
-    return (_Char * len(data)).from_buffer(data)
+    """A pointer to ``data``, which is not empty, that the kernel may write through, for :func:`syscall`."""
+    # To its first byte: an array would be of a type for its length, a class of many objects made for this call.
+    return _ctypes.byref(_Char.from_buffer(data))
 
 
 def address(data: bytearray) -> int:
-    """Where ``data`` is, for a structure that points to it; it must outlive that, and keep its size."""
-    return _ctypes.addressof(buffer(data))  # type: ignore[arg-type]
+    """Where ``data``, which is not empty, is, for a structure that points to it; it must outlive that, and keep
+    its size."""
+    return _ctypes.addressof(_Char.from_buffer(data))
 
 
 def words(*values: int, size: int = 8) -> bytes:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _MADV_DONTNEED = 4
+_M_ARENA_MAX = -8
 _KEPT_AS_THEY_ARE = (b"r-xp", b"r--p")
 
 
@@ -54,6 +55,15 @@ def unmap(places: list[tuple[int, int]]) -> None:
     """
     for start, size in places:
         syscall("madvise", start, size, _MADV_DONTNEED)
+
+
+def one_heap() -> None:
+    """Have all threads that begin from here on allocate from one heap, where this libc would give them several.
+
+    For a process that runs Python, whose threads allocate one after the other anyway. What was freed in one of
+    several heaps is of no use to the others, and :func:`trim` shortens none but the first.
+    """
+    call("mallopt", _M_ARENA_MAX, 1)
 
 
 def trim() -> None:

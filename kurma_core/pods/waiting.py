@@ -23,7 +23,9 @@ class GivenUp:
 
     def __init__(self) -> None:
         self._read, self._write = _socket.socketpair()
-        self._waking = current().waking(lambda: self._write.send(b"."))
+        # By the socket, not by way of this: two that hold each other stay until garbage is collected.
+        write = self._write
+        self._waking = current().waking(lambda: write.send(b"."))
 
     def fileno(self) -> int:
         return self._read.fileno()
