@@ -226,6 +226,27 @@ def test_what_an_app_has(host):
     assert not (host.root / "srv/fixed/new").exists()
 
 
+def test_what_a_command_has_that_is_entered(host, tmp_path):
+    """Nothing that its caller has open: from a directory of the host's, the host could be read."""
+    (tmp_path / "of-the-host").touch()
+    pod = host.pod(shell("app", "exec sleep 1000"))
+    theirs = os.open(tmp_path, os.O_RDONLY)
+    with running(pod, "--net=host"):
+        try:
+            os.set_inheritable(theirs, True)
+            look = f"ls /proc/self/fd/{theirs}/; ls -l /proc/self/fd"
+            words = (f"--pid={pod.pid()}", "--appname=app", "--", "/bin/sh", "-c", f"{{ {look}; }} 2>&1")
+            code, out, _ = pod.call("enter", *words)
+        finally:
+            os.close(theirs)
+        assert f"ls: /proc/self/fd/{theirs}/: No such file" in out, (code, out)
+        assert "of-the-host" not in out
+        numbers = {line.split(" -> ")[0].split()[-1] for line in out.splitlines() if " -> " in line}
+        assert numbers == {"0", "1", "2"}, out
+        assert pod.call("stop", "--force", pod.uuid)[0] == 0
+    assert pod.call("gc", pod.uuid) == (0, "", "")
+
+
 def test_handlers_and_what_an_app_writes(host):
     """H4; and the app's root is the one that stage0 has laid out: others look there."""
     handlers = [

@@ -451,6 +451,104 @@ def test_no_plugin_has_the_pods_lock(host):
     gone(pod)
 
 
+@pytest.mark.usefixtures("clean")
+def test_gc_gives_plugins_nothing_of_its_callers(host):
+    pod = host.pod(shell("web", "true"))
+    assert pod.run("--net=default") == (0, "", "")
+    (host.root / "srv/hold").write_text("before DEL eth0")
+    theirs = os.open(pod.place, os.O_RDONLY)
+    try:
+        os.set_inheritable(theirs, True)
+        process = pod.begin("gc", pod.uuid)
+    finally:
+        os.close(theirs)
+    until((host.root / "srv/held").exists)
+    (host.root / "srv/held").unlink()
+    plugins = cni_orphans.running(pod.uuid)
+    found = {os.readlink(fd) for pid in plugins for fd in Path(f"/proc/{pid}/fd").iterdir()}
+    (host.root / "srv/hold").unlink()
+    process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert plugins
+    assert not [each for each in found if pod.uuid in each]
+    gone(pod)
+
+
+@pytest.mark.usefixtures("clean")
+def test_gc_that_cannot_remove_cgroups(host):
+    """It leaves the networks all the same: whoever has called it removes the pod, and does not ask again."""
+    pod = host.pod(shell("web", "true"))
+    assert pod.run("--net=default") == (0, "", "")
+    assert left(host)[1]
+    mounted = cgroups(pod)[0]
+    while mounted not in host.mounts:
+        mounted = os.path.dirname(mounted)
+    remount = ["/bin/mount", "-o", "remount,bind,ro", mounted]
+    subprocess.run(remount, preexec_fn=host.enter, check=True)
+    try:
+        code, _, err = pod.call("gc", pod.uuid)
+    finally:
+        remount[2] = "remount,bind,rw"
+        subprocess.run(remount, preexec_fn=host.enter, check=True)
+    assert (code, err.count("\n")) == (125, 1), err
+    assert "read-only file system" in err
+    assert not left(host)[1]
+    assert not (pod.place / "netns").exists()
+    gone(pod)
+
+
+#: A plugin that finds its disk full from the second network on.
+FULL = f"""#!/bin/sh
+[ "$CNI_COMMAND $CNI_IFNAME" = "ADD eth1" ] && touch /srv/full
+if [ -e /srv/full ]; then echo '{{"code": 5, "msg": "no space left on device"}}'; exit 1; fi
+exec {PLUGINS}/ptp
+"""
+
+
+@pytest.mark.usefixtures("clean")
+def test_what_fails_to_be_joined_and_to_be_left_for_one_reason(host):
+    """Of the network that was refused there is nothing to leave; of the one before there is, once that works."""
+    local = host.root / "etc/rkt/net.d"
+    for name, subnet in (("20-one", "10.81.0.0/24"), ("21-two", "10.82.0.0/24")):
+        config = {"cniVersion": "0.4.0", "name": name[3:], "type": "full", "ipMasq": True}
+        config["ipam"] = {"type": "host-local", "subnet": subnet}
+        (local / f"{name}.conf").write_text(json.dumps(config))
+    (local / "full").write_text(FULL)
+    (local / "full").chmod(0o755)
+    pod = host.pod(shell("web", "true"))
+    code, _, err = pod.run("--net=one,two")
+    (local / "20-one.conf").unlink()
+    (local / "21-two.conf").unlink()
+    assert code == 125
+    assert sorted(err.splitlines()) == [
+        "stage1: network one cannot be left: CNI plugin full: no space left on device",
+        "stage1: network two cannot be joined: CNI plugin full: no space left on device",
+    ]
+    assert pod.call("gc", pod.uuid)[0] == 125
+    (host.root / "srv/full").unlink()
+    gone(pod)
+    (local / "full").unlink()
+
+
+@pytest.mark.usefixtures("clean")
+def test_a_result_that_makes_no_sense(host):
+    """Is told in a line; what was joined before is left."""
+    local = host.root / "etc/rkt/net.d"
+    (local / "odd").write_text("#!/bin/sh\n[ $CNI_COMMAND = DEL ] || cat /srv/result\n")
+    (local / "odd").chmod(0o755)
+    (local / "20-odd.conf").write_text(json.dumps({"name": "odd", "type": "odd"}))
+    for result in ({"ips": 5}, {"ips": [{"address": "nonsense"}]}, {"ip4": {"ip": "10.1.1.1/99"}}):
+        (host.root / "srv/result").write_text(json.dumps(result))
+        pod = host.pod(shell("web", "true"))
+        code, _, err = pod.run("--net=back,odd")
+        assert (code, err.count("\n")) == (125, 1), err
+        assert err.startswith("stage1: network odd cannot be joined: CNI plugin odd: its result makes no sense: ")
+        assert not left(host)[1]
+        gone(pod)
+    (local / "20-odd.conf").unlink()
+    (local / "odd").unlink()
+
+
 @pytest.fixture
 def stage0(stage1s, exported):
     """``kurma`` as stage0, with a network of CNI's; nothing is left once its pods are removed."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-from kurma_core.linux import namespaces
+from kurma_core.linux import namespaces, process
 from kurma_stager_default.inside import smalljson
 from kurma_stager_default.stage1.place import Place, Record, Stage1Error, entrypoint
 
@@ -19,6 +19,7 @@ _PROGRAM = "/opt/stager/run"
 
 @entrypoint
 def main() -> int:
+    process.close_others({0, 1, 2})  # what else the caller has is the host's: a way out of the pod
     pid, app, command = _arguments(sys.argv[1:])
     place = Place()
     record = Record.read(place)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 
+from kurma_core.linux import process
 from kurma_stager_default.stage1.joining import Joined
-from kurma_stager_default.stage1.place import FAILED, Place, Record, Stage1Error, entrypoint, say
+from kurma_stager_default.stage1.place import FAILED, Place, Record, Stage1Error, entrypoint, say, told
 
 
 @entrypoint
@@ -14,6 +15,7 @@ def main() -> int:
     if len(words) != 1 or words[0].startswith("-"):
         say("usage: gc [--debug] UUID")
         return 2
+    process.close_others({0, 1, 2})  # the caller's, and no plugin's
     place = Place()
     record = Record.read(place)
     if record is None:
@@ -21,12 +23,17 @@ def main() -> int:
     if record.process.alive():
         raise Stage1Error(f"the pod runs: process {record.process.pid}")
     # What was killed before its end has left its cgroups, and may have left somebody in them for a moment.
-    record.cgroups.kill()
-    record.cgroups.remove()
-    if "--debug" in sys.argv:
-        say(f"removed {', '.join(record.cgroups.directories())}")
+    failed = False
+    try:
+        record.cgroups.kill()
+        record.cgroups.remove()
+        if "--debug" in sys.argv:
+            say(f"removed {', '.join(record.cgroups.directories())}")
+    except OSError as error:  # its networks are left all the same: the caller may not ask again
+        say(told(error))
+        failed = True
     joined = Joined.read(place)
     failures = joined.leave() if joined else []
     for text in failures:
         say(text)
-    return FAILED if failures else 0
+    return FAILED if failures or failed else 0

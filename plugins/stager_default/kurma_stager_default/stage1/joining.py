@@ -156,15 +156,17 @@ class Joined:
     def _leave_all(self, namespace: str) -> list[str]:
         plugins = self._plugins()
         failures = []
-        begun = tuple(zip(self.networks, self.results, strict=True))[: self._begun]
-        for network, result in reversed(begun):
+        for place in reversed(range(self._begun)):
+            network, result = self.networks[place], self.results[place]
+            # Of that network alone nothing was made; others may fail for the same reason (a full disk).
+            refused = self._refused if place == self._begun - 1 else ""
             for each in reversed(range(len(network.plugins))):
                 try:
                     previous = result if number(network.version) >= _DEL_KNOWS else None
                     plugins.execute("DEL", network, each, namespace, previous)
                 except PluginError as error:
                     # What a plugin does not understand, it understands now no better; nothing was made.
-                    if not self._refused or error.reason != self._refused:
+                    if not refused or error.reason != refused:
                         failures.append(str(error))
         return failures
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from ipaddress import ip_interface
 
 from kurma_core.linux.programs import ProgramTimeout, ProgramWild, one_line, run, search_path
 from kurma_stager_default.stage1.netconf import DIRECTORY, Network
@@ -96,6 +97,11 @@ class Plugins:
         result = _object(done.stdout)
         if result is None:
             raise PluginError(f"{about}: it gave no result, but {one_line(done.stdout)[:80] or 'nothing'}")
+        try:
+            for address, _ in addresses(result):
+                ip_interface(address)
+        except (TypeError, ValueError) as error:
+            raise PluginError(f"{about}: its result makes no sense: {one_line(str(error))}") from None
         result.setdefault("cniVersion", network.version)
         return result
 
