@@ -8,7 +8,6 @@ import itertools
 import os
 import select
 import threading
-from contextlib import suppress
 
 from kurma_core.linux.inotify import (
     IN_CLOSE_WRITE,
@@ -54,8 +53,10 @@ class SharedWatch:
         """Forgets what has happened; its kinds, or-ed together."""
         with _LOCK:
             kinds, self._kinds = self._kinds, 0
-            with suppress(BlockingIOError):
+            try:
                 os.eventfd_read(self._fd)
+            except BlockingIOError:
+                return kinds
         return kinds
 
     def tell(self, kinds: int) -> None:
