@@ -7,6 +7,7 @@ import contextlib
 import http.server
 import json
 import os
+import signal
 import socket
 import subprocess
 import threading
@@ -494,6 +495,23 @@ def test_gc_that_cannot_remove_cgroups(host):
     assert "read-only file system" in err
     assert not left(host)[1]
     assert not (pod.place / "netns").exists()
+    gone(pod)
+
+
+@pytest.mark.usefixtures("clean")
+def test_interrupted_while_it_joins(host):
+    """By a Ctrl-C, of somebody who has a slow plugin: it ends at once, silently, and has left all."""
+    pod = host.pod(shell("web", "true"))
+    (host.root / "srv/hold").write_text("after ADD eth1")
+    process = pod.begin("run", "--net=back,default", pod.uuid)
+    until(lambda: (host.root / "srv/held").exists() or process.poll() is not None)
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=60) == (b"", b"")
+    (host.root / "srv/held").unlink()
+    assert process.returncode == 130
+    assert cni_orphans.running(pod.uuid) == []
+    assert not left(host)[1]
+    assert not cgroups(pod)
     gone(pod)
 
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 #: Exit status of an entrypoint that could not do its work.
 FAILED = 125
+#: And of one that somebody has interrupted: 128 + SIGINT.
+_INTERRUPTED = 130
 ROOTFS = "stage1/rootfs"
 #: Below stage1's root; no app sees that.
 RECORD = "stage1/running.json"
@@ -104,6 +106,8 @@ def entrypoint(work: Callable[[], int]) -> Callable[[], int]:
             say(str(error))
         except OSError as error:
             say(told(error))
+        except KeyboardInterrupt:
+            return _INTERRUPTED  # what it had begun is undone, or gc's
         return FAILED
 
     return main
