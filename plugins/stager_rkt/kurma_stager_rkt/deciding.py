@@ -45,6 +45,8 @@ def decide(
             "configuration demands overlays",
             hint="leave `storage` out there, or run the pod with --userns none",
         )
+    if not said.local_config:  # else the networks are what the admin has there
+        _check_networks(name, pod)
     in_front = stdio is not None and not os.path.samestat(os.fstat(stdio.stdin), os.stat("/dev/null"))
     local = said.local_config or (contents.LOCAL_CONFIG if contents.networks(pod) else "")
     lifted = lifted_of_pod(name, pod, said.lift)
@@ -79,6 +81,17 @@ def decide(
         metadata=pod.metadata_url is not None and bool(pod.attachments),
     )
     return Decided(note, wishes, said.storage, in_front)
+
+
+def _check_networks(name: str, pod: PodSetup) -> None:
+    theirs = contents.networks(pod)
+    for one in pod.attachments:
+        if one.config.get("isolated") and one.network not in theirs:
+            raise StagerError(
+                f"stager {name}: network {one.network} keeps its pods from each other (`isolated`), and its "
+                "stage1 would have another of that name",
+                hint="join another --net, or use another --stager",
+            )
 
 
 def _interactive(pod: PodSetup, image: stage1.Stage1, in_front: bool) -> bool:

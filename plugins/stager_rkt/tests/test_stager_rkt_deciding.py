@@ -87,6 +87,23 @@ def test_what_stage1_is_not_told_of(pod):
     ]
 
 
+def test_a_network_that_keeps_its_pods_from_each_other(pod, tmp_path):
+    """Stage1's own one of that name does not; what an admin has for it elsewhere, and CNI's, are what they are."""
+    run = [{"name": "coreos.com/rkt/stage1/run", "value": "/run"}]
+    image = {"acKind": "ImageManifest", "acVersion": "0.8.11", "name": "example.com/s", "annotations": run}
+    tree = HostTree("sha512-0", str(tmp_path), ImageManifest.parse(image))
+
+    def decided(config, **said):
+        on = replace(pod, attachments=(attachment("default", config),))
+        return decide("mine", on, tree, said, "/place", None).wishes.networks
+
+    own = {"bridge": "mine0", "isolated": True}
+    with pytest.raises(StagerError, match="network default keeps its pods from each other"):
+        decided(own)
+    assert decided(own, localConfig="/etc/rkt") == ("default",)
+    assert decided({**own, "isolated": False}) == decided({"type": "bridge", "isolated": True}) == ("default",)
+
+
 def test_why():
     """With or without a name."""
     found = [why(OSError(22, "Invalid argument", name)) for name in ("/there", None)]

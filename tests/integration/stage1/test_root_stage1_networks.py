@@ -635,3 +635,12 @@ def test_one_that_our_own_stage0_cannot_tell(stage0, exported):
     done = stage0("run", "--rm", "--stager", f"rkt:{exported}", "--net", "mine", stage0.image)
     assert done.returncode == 125
     assert "--net: there is no network mine: " in done.stderr
+
+
+def test_one_that_keeps_its_pods_from_each_other(stage0, exported):
+    """By that name stage1 has one without that wall: the pod is not run."""
+    own = {"name": "default", "plugin": "bridge", "bridge": "kmine0", "subnets": ["10.80.0.0/24"]}
+    stage0.configure(container_networks=[{**own, "isolated": True}])
+    done = stage0("run", "--rm", "--stager", f"rkt:{exported}", "--net", "default", stage0.image)
+    assert (done.returncode, done.stdout) == (125, "")
+    assert "network default keeps its pods from each other (`isolated`)" in done.stderr
