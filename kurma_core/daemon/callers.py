@@ -35,8 +35,8 @@ STDIO = (
         default="frames",
     ),
     Query("terminal", "flag", "with frames: what the client has is a terminal", default=False),
-    Query("rows", "whole", "of that terminal", default=24),
-    Query("columns", "whole", "of that terminal", default=80),
+    Query("rows", "whole", "of that terminal", default=24, least=0, most=65535),
+    Query("columns", "whole", "of that terminal", default=80, least=0, most=65535),
 )
 
 

@@ -29,7 +29,7 @@ _PLACES = {
 _KINDS: dict[str, Json] = {
     "text": {"type": "string"},
     "flag": {"type": "boolean"},
-    "whole": {"type": "integer", "minimum": -(10**18), "maximum": 10**18},
+    "whole": {"type": "integer"},
     "seconds": {"type": "number", "minimum": 0, "exclusiveMaximum": 1e9},
 }
 #: Status: when.
@@ -103,6 +103,8 @@ def _place(name: str) -> Json:
 
 def _query(query: Query) -> Json:
     schema = dict(_KINDS[query.kind])
+    if query.kind == "whole":
+        schema |= {"minimum": query.least, "maximum": query.most}
     if query.choices:
         schema["enum"] = list(query.choices)
     if query.default is not None:

@@ -21,11 +21,17 @@ if TYPE_CHECKING:
 Json = Any
 #: What a handler of that kind is, and what it answers with.
 KINDS = ("json", "stream", "bytes", "lines")
+#: Nanoseconds since 1970 are in it.
+_WIDEST = 2**63 - 1
 
 
 @frozen
 class Query:
-    """A parameter in the query. :param kind: ``text``, ``flag``, ``whole`` or ``seconds``."""
+    """A parameter in the query.
+
+    :param kind: ``text``, ``flag``, ``whole`` or ``seconds``.
+    :param least: and ``most``: what a whole number may be.
+    """
 
     name: str
     kind: str
@@ -33,6 +39,8 @@ class Query:
     choices: tuple[str, ...] = ()
     many: bool = False
     default: Json = None
+    least: int = -_WIDEST
+    most: int = _WIDEST
 
 
 @frozen
@@ -152,6 +160,8 @@ def _value(query: Query, text: str) -> Json:
         digits = text.removeprefix("-")
         if not (digits.isascii() and digits.isdigit() and len(digits) < 20):
             raise UsageError(f"parameter {query.name}: {text!r} is no whole number")
+        if not query.least <= int(text) <= query.most:
+            raise UsageError(f"parameter {query.name}: {text} is no whole number{_bounds(query)}")
         return int(text)
     if query.kind == "seconds":
         try:
@@ -164,6 +174,12 @@ def _value(query: Query, text: str) -> Json:
     if query.choices and text not in query.choices:
         raise UsageError(f"parameter {query.name}: {text!r} is none of {', '.join(query.choices)}")
     return text
+
+
+def _bounds(query: Query) -> str:
+    if query.most < _WIDEST:
+        return f" from {query.least} to {query.most}"
+    return f", {query.least} or more" if query.least > -_WIDEST else ""
 
 
 __all__ = ["TABLE", "Call", "Query", "Spec", "operation", "parameters"]

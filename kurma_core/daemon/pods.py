@@ -24,7 +24,7 @@ _AGAIN = Query("again", "flag", "to start it again: it is left as it is if it ma
 _LOGS = (
     Query("app", "text", "only of that one"),
     Query("follow", "flag", "and what they will write", default=False),
-    Query("tail", "whole", "only the last so many lines of what is there"),
+    Query("tail", "whole", "only the last so many lines of what is there", least=0),
     Query("since", "whole", "nanoseconds since 1970: only what was written from then on"),
     Query("stream", "text", "only that one", choices=("stdout", "stderr")),
     Query("instance", "whole", "of that execution of the app; -1: the one before the last"),
@@ -101,7 +101,10 @@ def pod_stop(call: Call) -> Json:
     "POST",
     "/v1/pods/{pod}/kill",
     "Send a signal to the apps of a pod.",
-    query=(Query("signal", "whole", "its number", default=15), Query("app", "text", "only to that one")),
+    query=(
+        Query("signal", "whole", "its number", default=15, least=0, most=64),
+        Query("app", "text", "only to that one"),
+    ),
 )
 def pod_kill(call: Call) -> None:
     call.client.kill(call.path["pod"], call.query["signal"], call.query["app"])

@@ -207,6 +207,24 @@ def test_a_parameter_that_is_given_twice_is_refused(start: Start) -> None:
     assert error_of(answer) == (400, "parameter since: it is given more than once")
 
 
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        (b"POST /v1/pods/x/kill?signal=65", "parameter signal: 65 is no whole number from 0 to 64"),
+        (b"POST /v1/pods/x/kill?signal=-5", "parameter signal: -5 is no whole number from 0 to 64"),
+        (b"GET /v1/pods/x/logs?tail=-1", "parameter tail: -1 is no whole number, 0 or more"),
+        (
+            b"GET /v1/pods/x/logs?since=9223372036854775808",
+            "parameter since: 9223372036854775808 is no whole number",
+        ),
+        (b"POST /v1/pods/x/attach?rows=65536", "parameter rows: 65536 is no whole number from 0 to 65535"),
+    ],
+)
+def test_a_number_that_cannot_be_meant_is_refused(start: Start, target: bytes, message: str) -> None:
+    answer = start().say(target + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    assert error_of(answer) == (400, message)
+
+
 # --- nonsense ---
 
 
