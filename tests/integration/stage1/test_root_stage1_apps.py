@@ -57,7 +57,7 @@ def pod(kurma, data):
     def app(name, code, user, group):
         command = {"exec": ["/bin/sh", "-c", f"{LOOK}{code}"], "user": user, "group": group}
         given = [{"name": "GIVEN", "value": "a=b"}]
-        points = [{"name": "data", "path": "/data"}, {"name": "fixed", "path": "/fixed", "readOnly": True}]
+        points = [{"name": "data", "path": "/data/"}, {"name": "fixed", "path": "/fixed", "readOnly": True}]
         command |= {"workingDirectory": "/tmp", "environment": given, "mountPoints": points}
         command |= {"supplementaryGIDs": [77]}
         return {"name": name, "image": kurma.image, "app": command}

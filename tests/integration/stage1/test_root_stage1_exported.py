@@ -226,6 +226,18 @@ def test_what_an_app_has(host):
     assert not (host.root / "srv/fixed/new").exists()
 
 
+@pytest.mark.parametrize(("point", "mount"), [("/in/", "/in"), ("/in", "/./in"), ("//in/.", None)])
+def test_a_place_that_is_written_otherwise(host, point, mount):
+    """By the image's author, and by who mounts something there: the same place, as read-only as he says."""
+    (host.root / "srv/volume").mkdir(exist_ok=True)
+    app = shell("app", "touch /in/x || grep -c ' /in ' /proc/self/mountinfo")
+    app["app"]["mountPoints"] = [{"name": "v", "path": point, "readOnly": True}]
+    app["mounts"] = [{"volume": "v", "path": mount}] if mount else []
+    pod = host.pod(app, volumes=[{"name": "v", "kind": "host", "source": "/srv/volume"}])
+    assert pod.run("--net=host") == (0, "1\n", "touch: /in/x: Read-only file system\n")
+    assert pod.call("gc", pod.uuid) == (0, "", "")
+
+
 def test_what_a_command_has_that_is_entered(host, tmp_path):
     """Nothing that its caller has open: from a directory of the host's, the host could be read."""
     (tmp_path / "of-the-host").touch()

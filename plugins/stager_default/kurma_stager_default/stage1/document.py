@@ -177,17 +177,25 @@ def _name(entry: Json, what: str) -> str:
 def _mounts(name: str, entry: Json, app: Json) -> list[tuple[str, str, bool, Json | None]]:
     """Volume, path, whether read-only, and the app's own volume: those that the pod names, and for every other
     mount point of the app the volume of its name."""
-    points: dict[str, Json] = {point["name"]: point for point in app.get("mountPoints") or []}
+    points: dict[str, Json] = {
+        point["name"]: {**point, "path": _normal(point["path"])} for point in app.get("mountPoints") or []
+    }
     found = []
     for mount in entry.get("mounts") or []:
         path = mount.get("path") or (points.get(mount["volume"]) or {}).get("path")
         if not path:
             raise Stage1Error(f"app {name}: the mount of volume {mount['volume']} has no path")
+        path = _normal(path)
         read_only = any(each["path"] == path and each.get("readOnly") is True for each in points.values())
         found.append((mount["volume"], path, read_only, mount.get("appVolume")))
     taken = {path for _, path, _, _ in found}
     left = [point for point in points.values() if point["path"] not in taken]
     return found + [(point["name"], point["path"], point.get("readOnly") is True, None) for point in left]
+
+
+def _normal(path: str) -> str:
+    """Who has written a mount point, and who a mount, may have written the same place otherwise."""
+    return "/" + "/".join([part for part in path.split("/") if part not in ("", ".")])
 
 
 def environment(place: Place, name: str, app: Json) -> list[list[str]]:
