@@ -489,6 +489,7 @@ def _initial_pods(entries: list[Json], origins: Mapping[str, str]) -> tuple[Init
 
 
 def _initial_pod(entry: Json, where: Where) -> InitialPodConfig:
+    from kurma_core.appc._reader import KEPT
     from kurma_core.appc.template import PodTemplate, app_name
     from kurma_core.appc.types import sanitize_name
     from kurma_core.errors import ManifestError
@@ -510,7 +511,9 @@ def _initial_pod(entry: Json, where: Where) -> InitialPodConfig:
     except ManifestError as error:
         where.fail(error.message, hint=error.hint)
     if unknown:
-        where.fail(unknown[0])
+        where.fail(
+            unknown[0].removesuffix(KEPT), hint="an entry is what kurma run --pod takes, and the pod's name"
+        )
     for index, app in enumerate(pod.apps):
         if app.image.locator is not None:
             _anywhere(app.image.locator, where.key("apps").item(index).key("image"))

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     Warn = Callable[[str], None]
     Check = Callable[[object, str], str]
 
+#: The end of what is said of an unknown key, where it does no harm.
+KEPT = " is kept and means nothing to Kurma"
+
 
 class Reader:
     """One JSON object at a known path. Every key that is asked for counts as known, whether present or not.
@@ -115,7 +118,7 @@ class Reader:
         unknown = {key: value for key, value in self._raw.items() if key not in self._known}
         if self.warn is not None:
             for key in unknown:
-                self.warn(f"unknown key {self.at(key)} is kept and means nothing to Kurma")
+                self.warn(f"unknown key {self.at(key)}{KEPT}")
         return unknown
 
 

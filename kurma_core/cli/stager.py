@@ -66,10 +66,10 @@ def check(session: Session, *, image: str, format: str) -> int:
 def export(session: Session, *, file: str, contract: str, stager: str | None) -> None:
     """Write a stager as an image that others run pods with; print its ID.
 
-    stage1 is rkt's interface: FILE is what rkt run --stage1-path takes, and kurma run --stager rkt:FILE, with
-    --net host or none: it joins no other networks. It needs neither Kurma nor Python where it runs. It is
-    signed by nobody: kurma image sign FILE does that; and for kurma, list the key's fingerprint in
-    trusted_host_keys, or the printed ID in host_image_digests.
+    stage1 is rkt's interface: FILE is what rkt run --stage1-path takes, and kurma run --stager rkt:FILE. It
+    needs neither Kurma nor Python where it runs; networks other than host and none it joins by CNI's plugins,
+    which must be there. It is signed by nobody: kurma image sign FILE does that; and for kurma, list the key's
+    fingerprint in trusted_host_keys, or the printed ID in host_image_digests.
     """
     from kurma_core.named_files import writable
 

@@ -110,21 +110,22 @@ class Catalog:
             return self._built_in(name)
         found = self._found()
         if name not in found:
-            known = ", ".join([info.name for info in self.all()])
+            known = ", ".join([info.name for info in self._all(found)])
             raise NetworkNotFoundError(f'no network "{name}"', hint=f"there are: {known}", network=name)
         return found[name]
 
     def all(self) -> tuple[NetworkInfo, ...]:
         """Every network: configured, built in, found. One that cannot be used says why, and stops nothing."""
+        return self._all(self._found())
+
+    def _all(self, found: Mapping[str, NetworkInfo]) -> tuple[NetworkInfo, ...]:
         infos = {info.name: info for info in self.configured()}
         for name in (builtin.LO, builtin.DEFAULT, builtin.HOST, builtin.NONE):
             if name not in infos:
                 infos[name] = (
                     self._default_info() if name == builtin.DEFAULT else self._checked(self._built_in(name))
                 )
-        return tuple(
-            {**infos, **{name: info for name, info in self._found().items() if name not in infos}}.values()
-        )
+        return tuple({**infos, **{name: info for name, info in found.items() if name not in infos}}.values())
 
     def _default_info(self) -> NetworkInfo:
         try:

@@ -2,8 +2,10 @@
 
 ``/run/kurma/ports/UUID:HASH`` is a line of JSON, from before a pod with published ports is started until it is
 taken down; HASH is of its directory. Who dies leaves it behind, and nobody has to notice: a claim holds as long as
-its pod's own record says that the pod is up, or half so; where that record is gone, moved or removed by hand, as
-long as the pod's network namespace is pinned. One that holds no longer is removed by the next pod that claims.
+its pod's own record says that the pod is up, or half so, or that its stager has left something, which may be
+rules that lead to it (stage1 images keep them until their ``gc``); where that record is gone, moved or removed by
+hand, as long as the pod's network namespace is pinned. One that holds no longer is removed by the next pod that
+claims.
 """
 
 from __future__ import annotations
@@ -17,13 +19,14 @@ from kurma_core.errors import HostError, KurmaError, PodNotFoundError
 from kurma_core.linux.files import replace_file
 from kurma_core.linux.lockfile import lock_file
 from kurma_core.linux.process import boot_id
-from kurma_core.models import PortMapping
+from kurma_core.models import ENDED_STATES, PortMapping
 from kurma_core.networking.joined import pin_path
 from kurma_core.pod_store import PodDirectory
+from kurma_core.pods import remains
 from kurma_core.value import frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
 Json = Any
 OF_THE_HOST = "/run/kurma/ports"
@@ -50,9 +53,18 @@ class Claim:
         return os.path.dirname(os.path.dirname(self.directory))
 
 
-def holds(state: Mapping[str, Json]) -> bool:
-    """Whether a pod with that record holds its ports: it is up, on its way, or not wholly taken down."""
-    return state["state"] in _HOLDING or bool(state.get("steps"))
+def holds(directory: PodDirectory) -> bool:
+    """Whether that pod holds its ports: it is up, on its way, or not wholly taken down.
+
+    :raises KurmaError: its record is gone, or cannot be read.
+    """
+    state = directory.read_state()
+    return state["state"] in _HOLDING or bool(state.get("steps")) or over(directory, state["state"])
+
+
+def over(directory: PodDirectory, state: str) -> bool:
+    """Whether it has ended, and only its removal, or its next start, lets its ports go."""
+    return state in ENDED_STATES and remains.left(directory)
 
 
 class Claims:
@@ -146,7 +158,7 @@ def _holds(claim: Claim) -> bool:
     if not claim.directory:
         return False
     try:
-        return holds(PodDirectory(claim.directory).read_state())
+        return holds(PodDirectory(claim.directory))
     except PodNotFoundError:
         pass
     except KurmaError:

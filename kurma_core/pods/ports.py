@@ -11,12 +11,14 @@ import os
 from typing import TYPE_CHECKING
 
 from kurma_core.errors import KurmaError, NetworkError
+from kurma_core.pod_store import PodDirectory
+from kurma_core.pods import remains
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from kurma_core.models import Attachment, PortMapping
-    from kurma_core.pod_store import PodDirectory, PodStore
+    from kurma_core.pod_store import PodStore
     from kurma_core.pods.claims import Claim, Claims
     from kurma_core.pods.listeners import Listener
 
@@ -64,11 +66,7 @@ def check_free(
         for name, theirs in _held(store, other):
             taken = next((port for port in ports if _clash(port, theirs)), None)
             if taken is not None:
-                raise NetworkError(
-                    f"port {_text(taken)} of the host leads to pod {name} already",
-                    hint=f"choose another port, or: kurma stop {other[:8]}",
-                    pod=other,
-                )
+                raise _held_by(store.directory(other), name, taken)
     for claim in (claims or _of_the_host()).others(store.directory(uuid).path, sweep=sweep):
         taken = next((port for port in ports if any(_clash(port, theirs) for theirs in claim.ports)), None)
         if taken is not None:
@@ -89,14 +87,35 @@ def _of_the_host() -> Claims:
     return Claims()
 
 
+def _held_by(directory: PodDirectory, name: str, port: PortMapping) -> NetworkError:
+    what, verb = _how(directory)
+    return NetworkError(
+        f"port {_text(port)} of the host leads to pod {name} {what}",
+        hint=f"choose another port, or: kurma {verb} {directory.uuid[:8]}",
+        pod=directory.uuid,
+    )
+
+
+def _how(directory: PodDirectory) -> tuple[str, str]:
+    """How a pod has its ports, and by what command it lets them go."""
+    from kurma_core.pods.claims import over
+
+    try:
+        ended = over(directory, directory.read_state()["state"])
+    except KurmaError:
+        ended = False
+    return ("still, which has ended", "rm") if ended else ("already", "stop")
+
+
 def _claimed_by(claim: Claim, port: PortMapping) -> NetworkError:
     """Of another state directory; or its own has lost the pod."""
     command = f"kurma --dir {claim.state_dir}"
     known = os.path.isdir(claim.directory)
-    pod = f"pod {claim.name} already, of the state directory {claim.state_dir}"
+    what, verb = _how(PodDirectory(claim.directory))
+    pod = f"pod {claim.name} {what}, of the state directory {claim.state_dir}"
     return NetworkError(
         f"port {_text(port)} of the host leads to {pod}",
-        hint=f"choose another port, or: {command} {f'stop {claim.uuid[:8]}' if known else 'gc'}",
+        hint=f"choose another port, or: {command} {f'{verb} {claim.uuid[:8]}' if known else 'gc'}",
         pod=claim.uuid,
         path=claim.directory,
     )
@@ -159,8 +178,9 @@ def _check_address(port: PortMapping, pod: str) -> None:
 
 
 def let_go(directory: PodDirectory) -> None:
-    """The pod is taken down: what it had claimed is free. Repeatable."""
-    _of_the_host().drop(directory.path)
+    """The pod is taken down: what it had claimed is free, unless its stager has left something. Repeatable."""
+    if not remains.left(directory):
+        _of_the_host().drop(directory.path)
 
 
 def _held(store: PodStore, uuid: str) -> Iterator[tuple[str, PortMapping]]:
@@ -170,7 +190,7 @@ def _held(store: PodStore, uuid: str) -> Iterator[tuple[str, PortMapping]]:
 
     directory = store.directory(uuid)
     try:
-        if holds(directory.read_state()):
+        if holds(directory):
             document = read_document(directory)
             for port in published(document.attachments):
                 yield document.name, port

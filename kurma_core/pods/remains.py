@@ -48,6 +48,9 @@ def discard(services: Services, directory: PodDirectory) -> None:
             path=error.filename,
             pod=directory.uuid,
         ) from None
+    from kurma_core.pods import ports
+
+    ports.let_go(directory)
     for note in notes:
         services.note(f"pod {directory.uuid}: {note}")
 

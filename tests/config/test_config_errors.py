@@ -51,7 +51,7 @@ def test_an_unknown_key_names_the_nearest(tmp_path, text, message):
         ("initial_pods: [{name: A B, apps: []}]", "initial_pods[0].name: 'A B' is no name for a pod"),
         ("initial_pods: [{name: names, apps: []}]", "initial_pods[0].name: 'names' is no name for a pod"),
         ("initial_pods: [{name: web}]", "initial_pods[0]: invalid manifest: $.apps: expected a list of apps"),
-        ("initial_pods: [{name: web, apps: [], ap: 1}]", "initial_pods[0]: "),
+        ("initial_pods: [{name: web, apps: [], ap: 1}]", "initial_pods[0]: unknown key $.ap"),
         ("initial_pods: [a/b, c, a/b]", "initial_pods[2]: a/b stands there twice"),
         (
             "initial_pods: [a/b, ./x/none.aci]",

@@ -106,6 +106,27 @@ def test_the_pod_that_has_the_port_is_named(store, state, steps, holds):
     check_free(store, UUID, (PortMapping(443, 1, host_ip="127.0.0.1"), PortMapping(80, 1, "udp")), nobody)
 
 
+def leave_remains(directory):
+    os.makedirs(directory.file("stager"))
+    with open(directory.file("stager/remains"), "w") as file:
+        file.write("rkt:/srv/stage1.aci\n")
+
+
+@pytest.mark.parametrize("state", ["stopped", "errored"])
+def test_rules_that_a_stage1_keeps_until_its_gc_lead_to_a_pod_that_has_ended(store, state):
+    directory = another(store, HTTP, state=state)
+    check_free(store, UUID, (HTTP,), nobody)
+    leave_remains(directory)
+    with pytest.raises(
+        NetworkError, match=r"80/tcp of the host leads to pod web still, which has ended$"
+    ) as caught:
+        check_free(store, UUID, (HTTP,), nobody)
+    assert caught.value.hint.endswith(f"kurma rm {directory.uuid[:8]}")
+    check_free(store, directory.uuid, (HTTP,), nobody)
+    directory.write_state({"state": "prepared", "steps": []})
+    check_free(store, UUID, (HTTP,), nobody)
+
+
 def test_a_pod_that_cannot_be_read_holds_nothing(store):
     directory = another(store, HTTP, state="running")
     with open(directory.file("pod.json"), "w") as file:
@@ -201,6 +222,19 @@ def test_a_pod_of_another_state_directory_is_named(store, claims, elsewhere, sta
     assert os.listdir(claims._place).count(os.path.basename(elsewhere.file)) == 1
     assert refused(store, claims, PortMapping(81, 1)) is None
     assert refused(elsewhere.store, claims, uuid=elsewhere.directory.uuid) is None, "its own claim"
+
+
+def test_a_pod_of_another_state_directory_that_has_ended_and_left_something(store, claims, elsewhere):
+    leave_remains(elsewhere.directory)
+    elsewhere.is_now("stopped")
+    error = refused(store, claims)
+    assert error.message.endswith(
+        f"to pod web still, which has ended, of the state directory {elsewhere.state_dir}"
+    )
+    assert error.hint.endswith(f"kurma --dir {elsewhere.state_dir} rm {elsewhere.directory.uuid[:8]}")
+    os.unlink(elsewhere.directory.file("stager/remains"))
+    assert refused(store, claims) is None
+    assert not os.path.exists(elsewhere.file)
 
 
 def test_claims_that_hold_nothing(store, claims, elsewhere):

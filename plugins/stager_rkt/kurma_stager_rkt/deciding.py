@@ -151,6 +151,8 @@ def _networks(pod: PodSetup, local_config: str) -> list[str]:
     for one in pod.attachments:
         if one.request.ips or one.request.mac or one.request.interface:
             found.append(f"network {one.network}: its stage1 is not told of addresses and interfaces")
+        if one.request.optional:
+            found.append(f"network {one.network}: its stage1 is not told that the pod may go without it")
         if one.interface != "lo" and one.network not in theirs and one.network not in _KNOWN_NETWORKS:
             found.append(f"network {one.network}: it is Kurma's own, of which its stage1 gets the name alone")
     if local_config.startswith("/"):

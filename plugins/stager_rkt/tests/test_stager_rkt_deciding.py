@@ -63,7 +63,10 @@ def test_what_stage1_is_not_told_of(pod):
     )
     assert told(replace(pod, attachments=known)) == []
     mac = "02:00:00:00:00:01"
-    networks = (attachment("own", {"driver": "bridge"}), attachment("back", {"type": "bridge"}, "eth1", mac=mac))
+    networks = (
+        attachment("own", {"driver": "bridge"}),
+        attachment("back", {"type": "bridge"}, "eth1", mac=mac, optional=True),
+    )
     volumes = (
         VolumeSetup("fast", "", False, tmpfs={"mode": "0755"}),
         VolumeSetup("data", "/somewhere", False),
@@ -80,6 +83,7 @@ def test_what_stage1_is_not_told_of(pod):
     assert told(asking) == [
         "network own: it is Kurma's own, of which its stage1 gets the name alone",
         "network back: its stage1 is not told of addresses and interfaces",
+        "network back: its stage1 is not told that the pod may go without it",
         "volume fast: its stage1 does not keep it in memory",
         "volume data: its stage1 makes an empty one, without what the image has there",
         "its stage1 is not told that the pod shares the host's uts namespace",

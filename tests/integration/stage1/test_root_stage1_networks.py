@@ -621,6 +621,28 @@ def test_under_our_own_stage0(stage0, exported):
         assert f"rkt-{uuid}" in os.listdir("/run/netns")
 
 
+def test_a_port_of_a_pod_that_has_ended(stage0, exported):
+    """Its rules lead to it until gc: the next one would come up, and nobody would reach it."""
+    words = ("--stager", f"rkt:{exported}", "--net", "back", "-p", "18090:80")
+    last = stage0.out("run", "--name", "last", *words, "--exec", "/bin/true", stage0.image)
+    assert (last, stage0.show("last")["state"]) == ("", "stopped")
+    with_it = "port 18090/tcp of the host leads to pod last still, which has ended"
+    for options in (words, ("-p", "18090:80")):
+        done = stage0("run", "--rm", *options, "--exec", "/bin/true", stage0.image)
+        assert (done.returncode, with_it in done.stderr) == (125, True), done.stderr
+        assert f"kurma rm {stage0.show('last')['uuid'][:8]}" in done.stderr
+    other = stage0.directory / "other"
+    done = stage0("--dir", str(other), "run", "--rm", "-p", "18090:80", "--exec", "/bin/true", stage0.image)
+    assert (done.returncode, with_it in done.stderr) == (125, True), done.stderr
+    stage0.out("start", "last")
+    uuid = stage0.show("last")["uuid"]
+    assert [name for name in os.listdir("/run/kurma/ports") if uuid in name]
+    stage0.out("rm", "last")
+    assert not [name for name in os.listdir("/run/kurma/ports") if uuid in name]
+    with in_front(stage0, *words) as (uuid, _):
+        assert answer("127.0.0.1", 18090) == f"from rkt-{uuid}\n"
+
+
 def test_the_default_one_under_our_own_stage0(stage0, exported):
     """What it is, is for stage1 to know."""
     with in_front(stage0, "--stager", f"rkt:{exported}") as (uuid, inside):
