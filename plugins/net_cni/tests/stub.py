@@ -1,7 +1,10 @@
 """A CNI plugin that does as it is told: it notes down what it gets, and answers from a file of its test's."""
 
 import json
+import os
 
+#: Another one for each run of the tests: a pod that is left takes the plugins along that still work for it.
+POD = f"pod-{os.getpid()}"
 SCRIPT = """#!/bin/sh
 [ "$CNI_COMMAND" = VERSION ] && [ -e "$0.versions" ] && exec cat "$0.versions"
 env >"$0.$CNI_COMMAND.env"

@@ -17,6 +17,7 @@ from kurma_core.hookspecs import DriverContext
 from kurma_core.linux import cni_orphans
 from kurma_core.linux.programs import ProgramTimeout, run
 from kurma_core.testing.networks import context
+from plugins.net_cni.tests.stub import POD
 
 RESULT = '{"cniVersion": "1.0.0", "ips": [{"address": "10.0.0.2/24"}]}'
 LOG = 'echo "$CNI_COMMAND $0 [$CNI_NETNS] $CNI_CONTAINERID $CNI_IFNAME $CNI_ARGS" >> $(dirname $0)/log; '
@@ -105,7 +106,7 @@ def test_printing_without_end_is_ended(script, tmp_path):
     )  # fmt: skip
     begun = time.monotonic()
     with pytest.raises(NetworkError, match=r'"n": CNI plugin one was killed: it printed without end$'):
-        driver.add(context("pod", config("one")))
+        driver.add(context(POD, config("one")))
     assert time.monotonic() - begun < 10
 
 
@@ -123,12 +124,12 @@ def test_what_is_inherited_holds_nothing_up(script):
 def test_a_chain_runs_in_order_and_back(driver, script, bin_dir):
     script("one", LOG + CAT + " >/dev/null; " + f"echo '{RESULT}'")
     script("two", LOG + CAT + " >/dev/null; " + f"echo '{RESULT.replace('.2/', '.3/')}'")
-    one = context("pod", config("one", "two"))
+    one = context(POD, config("one", "two"))
     assert driver.add(one).addresses[0].address == "10.0.0.3/24"
     driver.check(one)
     driver.delete(one)
-    rest = "pod eth0 IgnoreUnknown=1"
-    path = "/run/netns/kurma-pod"
+    rest = f"{POD} eth0 IgnoreUnknown=1"
+    path = f"/run/netns/kurma-{POD}"
     assert log(bin_dir) == [f"ADD one [{path}] {rest}", f"ADD two [{path}] {rest}",
                             f"CHECK one [{path}] {rest}", f"CHECK two [{path}] {rest}",
                             f"DEL two [] {rest}", f"DEL one [] {rest}"]  # fmt: skip
@@ -146,7 +147,7 @@ def test_a_chain_runs_in_order_and_back(driver, script, bin_dir):
 
 def test_before_0_4_0_delete_gets_no_result_and_there_is_no_check(driver, script, bin_dir):
     script("one", LOG + CAT + ' >/dev/null; echo \'{"ip4": {"ip": "10.0.0.2/24"}}\'')
-    one = context("pod", config("one", version="0.2.0"))
+    one = context(POD, config("one", version="0.2.0"))
     driver.add(one)
     driver.check(one)
     driver.delete(one)
@@ -160,11 +161,11 @@ def test_delete_goes_on_after_a_failure_and_can_be_repeated(driver, script, bin_
         "two",
         LOG + f"[ $CNI_COMMAND = DEL ] && [ ! -e {bin_dir}/good ] && echo broken >&2 && exit 1; echo '{RESULT}'",
     )
-    one = context("pod", config("one", "two", "one"))
+    one = context(POD, config("one", "two", "one"))
     driver.add(one)
     with pytest.raises(NetworkError, match='cannot leave network "n": CNI plugin two failed: broken'):
         driver.delete(one)
-    with pytest.raises(NetworkError, match="pod pod is not joined"):
+    with pytest.raises(NetworkError, match=f"pod {POD} is not joined"):
         driver.check(one)
     assert [" ".join(line.split()[:2]) for line in log(bin_dir)[3:]] == [
         "DEL one",
@@ -181,7 +182,7 @@ def test_delete_goes_on_after_a_failure_and_can_be_repeated(driver, script, bin_
 def test_delete_after_a_failed_add_reaches_every_plugin(driver, script, bin_dir):
     script("one", LOG + f"echo '{RESULT}'")
     script("two", LOG + "[ $CNI_COMMAND = DEL ] || exit 1")
-    one = context("pod", config("one", "two", "one"))
+    one = context(POD, config("one", "two", "one"))
     with pytest.raises(NetworkError):
         driver.add(one)
     driver.delete(one)
@@ -197,7 +198,7 @@ def test_what_was_refused_at_add_is_not_left_either(driver, script, bin_dir, tol
     refuse = f'echo "{{\\"code\\": 999, \\"msg\\": \\"{words}\\"}}"; exit 1'
     script("one", LOG + ("exit 1" if told == "in no way" else refuse))
     script("two", f"echo '{RESULT}'")
-    one = context("pod", config("two", "one") if told == "by its second plugin" else config("one", "two"))
+    one = context(POD, config("two", "one") if told == "by its second plugin" else config("one", "two"))
     with pytest.raises(NetworkError):
         driver.add(one)
     if told == "alike":
@@ -234,7 +235,7 @@ ERROR = '{"cniVersion": "1.0.0", "code": 7, "msg": "no good", "details": "too sm
 )
 def test_every_failure_is_one_clear_line(driver, script, text, why):
     script("one", f"[ $CNI_COMMAND = DEL ] && exit; {text}")
-    one = context("pod", config("one"))
+    one = context(POD, config("one"))
     with pytest.raises(NetworkError, match=why) as caught:
         driver.add(one)
     assert '"n"' in caught.value.message
@@ -246,13 +247,13 @@ def test_one_that_takes_too_long_is_killed(bin_dir, tmp_path, script):
     driver = CniNetwork(Executor([str(bin_dir)], 0.5), Records(str(tmp_path / "state")), (), print)
     script("one", "[ $CNI_COMMAND = DEL ] && exit; sleep 20")
     with pytest.raises(NetworkError, match=r'"n".* was killed: it took longer than 0\.5 seconds$'):
-        driver.add(context("pod", config("one")))
+        driver.add(context(POD, config("one")))
 
 
 def test_the_error_keeps_the_plugins_code(driver, script):
     script("one", f"echo '{ERROR}'; exit 1")
     with pytest.raises(NetworkError) as caught:
-        driver.add(context("pod", config("one")))
+        driver.add(context(POD, config("one")))
     assert caught.value.data["code"] == 7
 
 
@@ -273,7 +274,7 @@ def test_a_program_that_cannot_be_executed(driver, bin_dir):
     (bin_dir / "one").write_text("no program")
     (bin_dir / "one").chmod(0o755)
     with pytest.raises(NetworkError, match="cannot be executed: Exec format error"):
-        driver.add(context("pod", config("one")))
+        driver.add(context(POD, config("one")))
 
 
 @pytest.mark.parametrize(("verb", "before"), [("ADD", ()), ("ADD", ("two",)), ("DEL", ())])
@@ -315,16 +316,16 @@ def test_nobody_is_looked_for_where_all_have_ended(driver, script, monkeypatch):
     monkeypatch.setattr(cni_orphans, "end", lambda pod: pytest.fail("nobody can be at work"))
     script("one", f"echo '{RESULT}'")
     script("two", "[ $CNI_COMMAND = ADD ] && exit 1; exit 0")
-    driver.add(context("pod", config("one", "one")))
-    driver.delete(context("pod", config("one", "one")))
+    driver.add(context(POD, config("one", "one")))
+    driver.delete(context(POD, config("one", "one")))
     with pytest.raises(NetworkError):
-        driver.add(context("pod", config("one", "two")))
-    driver.delete(context("pod", config("one", "two")))
+        driver.add(context(POD, config("one", "two")))
+    driver.delete(context(POD, config("one", "two")))
 
 
 def test_leaving_without_the_programs(driver, script, bin_dir, tmp_path):
     """Nothing to leave where none of them has run for the pod; else it is told what is missing, and stays."""
-    one = context("pod", config("one"))
+    one = context(POD, config("one"))
     driver.delete(one)
     assert not (tmp_path / "state" / "results").exists()
     path = script("one", f"echo '{RESULT}'")
@@ -346,7 +347,7 @@ def test_leaving_without_the_programs(driver, script, bin_dir, tmp_path):
 
 def test_a_newer_record_is_refused(driver, script, tmp_path):
     script("one", f"echo '{RESULT}'")
-    one = context("pod", config("one"))
+    one = context(POD, config("one"))
     driver.add(one)
     (record,) = (tmp_path / "state" / "results").iterdir()
     record.write_text(json.dumps({**json.loads(record.read_text()), "version": 2}))
@@ -443,5 +444,5 @@ def test_a_bridge_from_before_has_a_hint(driver, script):
     message = "failed to set bridge addr: br0 already has an IP address different from 10.1.0.1/16"
     script("one", f'[ $CNI_COMMAND = DEL ] && exit; echo \'{{"code": 999, "msg": "{message}"}}\'; exit 1')
     with pytest.raises(NetworkError, match="already has an IP address") as caught:
-        driver.add(context("pod", config("one")))
+        driver.add(context(POD, config("one")))
     assert caught.value.hint == "its bridge is there from before, with other addresses: kurma network rm n"

@@ -12,7 +12,7 @@ from kurma_net_cni.records import Records
 from kurma_core.errors import NetworkError
 from kurma_core.models import NetworkRequest, PortMapping
 from kurma_core.testing.networks import context
-from plugins.net_cni.tests.stub import RESULT, Stub, calls
+from plugins.net_cni.tests.stub import POD, RESULT, Stub, calls
 
 OLD = {"ip4": {"ip": "10.0.0.2/24", "gateway": "10.0.0.1", "routes": [{"dst": "0.0.0.0/0"}]}}
 MIDDLE = {"ips": [{"version": "4", "address": "10.0.0.2/24", "gateway": "10.0.0.1", "interface": 0}],
@@ -75,7 +75,7 @@ def test_every_version_from_join_to_leave(driver, bin_dir, version, result, says
     does not say its version, which is the configuration's then."""
     stub = Stub(bin_dir, "one", [version], {**result, "cniVersion": version} if says else result)
     other = Stub(bin_dir, "two", [version], {**result, "cniVersion": version})
-    pod = context("pod", config("one", "two", version=version))
+    pod = context(POD, config("one", "two", version=version))
     driver.setup(pod.attachment.config)
     driver.status(pod.attachment.config)
     joined = driver.add(pod)
@@ -99,7 +99,7 @@ def test_the_highest_version_that_all_speak_is_spoken(driver, bin_dir):
     ipam = Stub(bin_dir, "addresses", ["0.1.0", "0.4.0"])
     several = config("one", "two", version="0.3.1", cniVersions=["0.3.1", "0.4.0", "1.0.0", "1.1.0", "9.0.0"])
     several["plugins"][1]["ipam"] = {"type": "addresses"}
-    pod = context("pod", several)
+    pod = context(POD, several)
     driver.add(pod)
     assert one.read("ADD")["cniVersion"] == two.read("ADD")["cniVersion"] == "0.4.0"
     for stub in (one, two, ipam):
@@ -149,7 +149,7 @@ def test_a_plugin_from_before_version(driver, bin_dir):
 def test_a_version_that_is_refused_at_join_has_a_hint(driver, one):
     one.fails("ADD", code=1, msg="incompatible CNI versions")
     with pytest.raises(NetworkError, match="failed: incompatible CNI versions") as caught:
-        driver.add(context("pod", config("one", version="0.4.0")))
+        driver.add(context(POD, config("one", version="0.4.0")))
     assert caught.value.hint == "one speaks 1.0.0, 1.1.0: cniVersion is to be one of these"
 
 
@@ -164,7 +164,7 @@ def test_every_capability_arrives_as_the_conventions_have_it(driver, bin_dir, on
     rates = {"ingressRate": 8000, "ingressBurst": 9000, "egressRate": 8000, "egressBurst": 9000}
     dns = {"servers": ["192.0.2.53"], "searches": ["example.org"], "options": ["ndots:2"]}
     pod = context(
-        "pod",
+        POD,
         value,
         request=NetworkRequest("n", ips=("10.0.0.2", "fd00::2"), mac="02:00:00:00:00:01"),
         ports=(PortMapping(8080, 80), PortMapping(53, 5353, "udp", "::1")),
@@ -197,10 +197,10 @@ def test_every_capability_arrives_as_the_conventions_have_it(driver, bin_dir, on
 @pytest.mark.parametrize(("key", "has"), [("disableCheck", "CHECK"), ("disableGC", "GC")])
 @pytest.mark.parametrize("value", [True, "true"])
 def test_check_and_gc_can_be_unwanted(driver, one, key, has, value):
-    pod = context("pod", config("one", **{key: value}))
+    pod = context(POD, config("one", **{key: value}))
     driver.add(pod)
     driver.check(pod)
-    driver.mend([pod.attachment.config], ["pod"])
+    driver.mend([pod.attachment.config], [POD])
     assert {verb: one.was_asked(verb) for verb in ("CHECK", "GC")} == {"CHECK": has != "CHECK", "GC": has != "GC"}
 
 
