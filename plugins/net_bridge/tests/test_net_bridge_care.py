@@ -36,7 +36,7 @@ def output(*command):
 def host():
     with Netlink() as netlink:
         links = sorted(link.name for link in netlink.links())
-    return links, output("nft", "list", "ruleset")
+    return links, output("nft", "--stateless", "list", "ruleset")
 
 
 def flush():

@@ -36,7 +36,8 @@ def host_links():
 
 
 def rules():
-    return output("nft", "list", "ruleset")
+    """Without counters, which others' rules may have."""
+    return output("nft", "--stateless", "list", "ruleset")
 
 
 def flush():

@@ -57,6 +57,21 @@ def links():
     return {each[1].rstrip(":").partition("@")[0] for each in words}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def own_rules():
+    """The plugin portmap leaves the chains that call those of pods; other tests look at all rules of the host."""
+    tables, saved = tables_of_rules(), {family: output(f"{family}-save") for family in FAMILIES}
+    yield
+    for table in tables_of_rules() - tables:
+        output("nft", "delete", *table.split())
+    for family, text in saved.items():
+        subprocess.run([f"{family}-restore"], input=text, text=True, check=True)
+
+
+def tables_of_rules():
+    return set(output("nft", "list", "tables").splitlines())
+
+
 @pytest.fixture(scope="module")
 def host(tmp_path_factory, exported):
     host = BareHost(tmp_path_factory.mktemp("networked"), exported)
