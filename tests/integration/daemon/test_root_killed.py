@@ -163,6 +163,8 @@ def test_a_start_that_takes_what_waits(before, kurmad, make_house, ask):
         begin(host.daemon, "true", ephemeral=True)
         (uuid,) = full(house, 1)
         uuids.append(uuid)
+        # The other is wholly gone: who is killed while it frees a name leaves that to a later sweep.
+        until(lambda: house.names() == {host.record.name}, "the other's going")
         request = house.request(_ENDS, net=_NET)
         host.dies(fault, lambda client, request=request: client.run_on(request))
         until(lambda uuid=uuid: uuid not in waiting(house), f"its going, {fault}")
