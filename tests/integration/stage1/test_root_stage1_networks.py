@@ -449,12 +449,8 @@ def test_a_plugin_that_is_missing(host):
     gone(pod)
 
 
-@pytest.mark.usefixtures("clean")
-def test_no_plugin_has_the_pods_lock(host):
-    """One that goes on by itself would hold it for good."""
-    (host.root / "srv/hold").write_text("before ADD eth0")
-    pod = host.pod(shell("web", "true"))
-    process = pod.begin("run", "--net=default", pod.uuid)
+def holds_nothing_of(pod, host, process):
+    """The plugin that ``process`` has started, and that waits, has no descriptor of the pod's directory."""
     until((host.root / "srv/held").exists)
     (host.root / "srv/held").unlink()
     plugins = cni_orphans.running(pod.uuid)
@@ -464,6 +460,15 @@ def test_no_plugin_has_the_pods_lock(host):
     assert process.returncode == 0
     assert plugins
     assert not [each for each in found if pod.uuid in each]
+
+
+@pytest.mark.usefixtures("clean")
+def test_no_plugin_has_the_pods_lock(host):
+    """One that goes on by itself would hold it for good."""
+    (host.root / "srv/hold").write_text("before ADD eth0")
+    pod = host.pod(shell("web", "true"))
+    process = pod.begin("run", "--net=default", pod.uuid)
+    holds_nothing_of(pod, host, process)
     gone(pod)
 
 
@@ -478,15 +483,7 @@ def test_gc_gives_plugins_nothing_of_its_callers(host):
         process = pod.begin("gc", pod.uuid)
     finally:
         os.close(theirs)
-    until((host.root / "srv/held").exists)
-    (host.root / "srv/held").unlink()
-    plugins = cni_orphans.running(pod.uuid)
-    found = {os.readlink(fd) for pid in plugins for fd in Path(f"/proc/{pid}/fd").iterdir()}
-    (host.root / "srv/hold").unlink()
-    process.communicate(timeout=30)
-    assert process.returncode == 0
-    assert plugins
-    assert not [each for each in found if pod.uuid in each]
+    holds_nothing_of(pod, host, process)
     gone(pod)
 
 
