@@ -965,6 +965,8 @@ class IsolatorHost:
     :param shared: namespaces that the pod shares with the host: of ``ipc``, ``net``, ``pid``, ``user``, ``uts``.
     :param pods: the directory of all pods.
     :param api: a daemon serves the state directory at the moment, whose API apps may be given.
+    :param registry_image: the image of the app that is compiled came from a registry (Docker, OCI), and is no App
+        Container image: its default capabilities are fewer.
     """
 
     cgroups: Mapping[str, int]
@@ -977,6 +979,7 @@ class IsolatorHost:
     shared: frozenset[str] = frozenset()
     pods: str = ""
     api: bool = False
+    registry_image: bool = False
 
 
 @frozen

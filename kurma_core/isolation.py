@@ -7,7 +7,7 @@ that, and demands the report. Strict mode refuses instead.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import IsolatorError
@@ -96,6 +96,7 @@ def compile_isolators(
     strict: bool = False,
     unapplied: str = "",
     partly: Mapping[str, str] | None = None,
+    registry_images: Collection[str] = (),
 ) -> Isolation:
     """Compiles the pod's isolators and each app's, and what holds where they have none.
 
@@ -104,6 +105,7 @@ def compile_isolators(
     :param strict: an isolator that somebody asked for and that is not enforced as it stands is an error.
     :param unapplied: why nobody will apply the plans; empty: the stager will.
     :param partly: isolators that the stager knows something of all the same, and what.
+    :param registry_images: the apps whose images came from a registry.
     :raises IsolatorError: a value is wrong, two isolators contradict each other, or strictness.
     """
     compilers = _Compilers(drivers, strict=strict, unapplied=unapplied, partly=partly)
@@ -117,7 +119,8 @@ def compile_isolators(
         compilers.look_at_pod(host)
     app_plans = {}
     for name, declared in apps.items():
-        app_plans[name], more = compilers.scope(name, tuple(declared), host)
+        its_host = replace(host, registry_image=True) if name in registry_images else host
+        app_plans[name], more = compilers.scope(name, tuple(declared), its_host)
         reports += more
     return Isolation(pod_plan, app_plans, reports)
 
@@ -174,7 +177,8 @@ class _Compilers:
         for each, default in [*((one, False) for one in asked), *((one, True) for one in defaults)]:
             name, value = each
             compiled = self._compile(name, value, scope, host)
-            if default and plan.privileged and compiled.plan.seccomp is not None:
+            walls = compiled.plan.seccomp is not None or compiled.plan.capabilities is not None
+            if default and plan.privileged and walls:
                 compiled = replace(compiled, plan=IsolatorPlan(), outcome="ignored", note="the app is privileged")
             # Traffic and the API are the core's own business; all else is in the hands of the stager.
             each_apps = compiled.apps is not None and compiled.apps.api is None

@@ -25,11 +25,13 @@ def isolation(
     *,
     strict: bool,
     there: bool = False,
+    registry_images: frozenset[str] = frozenset(),
 ) -> Isolation:
     """:param apps: all isolators of each app.
     :param shared: the namespaces that the pod shares with the host.
     :param stager: that is to apply them.
     :param there: the pod runs: its own isolators hold already, and bound what the apps get.
+    :param registry_images: the apps whose images came from a registry.
     :raises IsolatorError: as :func:`kurma_core.isolation.compile_isolators`.
     """
     host = host_facts(services.cgroup_versions(), shared, services.store.root, api=_api(services, pod, apps))
@@ -43,6 +45,7 @@ def isolation(
         strict=strict,
         unapplied=services.stagers.unapplied(stager),
         partly=services.stagers.applied_in_part(stager),
+        registry_images=registry_images,
     )
     if there:
         return found

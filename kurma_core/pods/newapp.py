@@ -12,6 +12,7 @@ from kurma_core.appc.pod import PodManifest
 from kurma_core.appc.reify import effective_app, reify
 from kurma_core.errors import PodStateError, UsageError
 from kurma_core.pods import api, gate, hostmounts, isolators, terminals, volumes
+from kurma_core.pods.docker import is_docker
 from kurma_core.pods.prepare import mount_setups, told_of_api
 from kurma_core.pods.request import overridden
 from kurma_core.value import frozen, replace
@@ -98,6 +99,7 @@ def new_app(
         document.stager,
         strict=request.strict_isolators,
         there=True,
+        registry_images=frozenset([app.name] if is_docker(image[1]) else []),
     )
     added = {app.name: mount_setups(reified)[app.name]}
     pod, mounts = hostmounts.added(reified.pod, added, replace(isolation, pod=document.pod_plan))

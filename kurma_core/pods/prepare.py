@@ -16,6 +16,7 @@ from kurma_core.isolation import scopes
 from kurma_core.models import NetworkRequest, PortMapping
 from kurma_core.networking import parse_net
 from kurma_core.pods import isolators, namespaces, ports, restarts, terminals, traffic, volumes
+from kurma_core.pods.docker import is_docker
 from kurma_core.pods.document import PodDocument
 from kurma_core.pods.request import overridden, with_isolators
 from kurma_core.value import frozen, replace
@@ -69,7 +70,13 @@ def pod_document(
     declared = _isolators(reified.pod, resolved)
     place = _place(request, template, reified, declared, uuid, services)
     isolation = isolators.isolation(
-        services, reified.pod.isolators, declared, place.shared, stager, strict=request.strict_isolators
+        services,
+        reified.pod.isolators,
+        declared,
+        place.shared,
+        stager,
+        strict=request.strict_isolators,
+        registry_images=frozenset(app for app, (_, image) in resolved.items() if is_docker(image)),
     )
     limits = traffic.lasting(isolation.pod, isolation.apps)
     attachments = services.networking.limited(place.attachments, limits)

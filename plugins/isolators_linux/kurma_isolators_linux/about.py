@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 #: Name → the form of its value in words, and an example.
 ABOUT: dict[str, tuple[str, Any]] = {
     "os/linux/capabilities-remove-set": (
-        "`set`: capabilities that the default fourteen are to lack",
+        "`set`: capabilities of the default that the app is to lack",
         {"set": ["CAP_MKNOD", "CAP_NET_RAW"]},
     ),
     "os/linux/capabilities-retain-set": (

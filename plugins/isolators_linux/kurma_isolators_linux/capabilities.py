@@ -14,15 +14,18 @@ from kurma_core.errors import IsolatorError
 from kurma_core.hookspecs import Compiled
 from kurma_core.linux import capabilities as linux
 from kurma_core.models import IsolatorPlan
-from kurma_isolators_linux import machine
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs import IsolatorHost
 
+#: Of App Container's fourteen, those that podman leaves out: to write to the host's audit log, to make device nodes,
+#: to send raw packets.
+_NOT_FROM_REGISTRIES = frozenset(linux.BITS[f"CAP_{name}"] for name in ("AUDIT_WRITE", "MKNOD", "NET_RAW"))
+
 
 def remove_set(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
-    """The default fourteen without these; what is none of the fourteen is not there anyway."""
-    left = linux.DEFAULT_SET - _read(name, value)
+    """The default of the image's kind without these. A capability beyond the default is not there anyway."""
+    left = default_set(host) - _read(name, value)
     return Compiled(IsolatorPlan(capabilities=tuple(linux.names(left))))
 
 
@@ -36,6 +39,17 @@ def retain_set(name: str, value: Any, scope: str, host: IsolatorHost) -> Compile
         return Compiled(plan)
     lacking = " ".join(linux.names(wanted - kept))
     return Compiled(plan, "modified", f"without {lacking}, which Kurma does not have here itself")
+
+
+def default_set(host: IsolatorHost) -> frozenset[int]:
+    """The capabilities of an app that asks for none: App Container's fourteen; of an image from a registry, podman's
+    eleven."""
+    return linux.DEFAULT_SET - _NOT_FROM_REGISTRIES if host.registry_image else linux.DEFAULT_SET
+
+
+def default_value(*, registry_image: bool) -> dict[str, list[str]]:
+    """The value of ``os/linux/capabilities-remove-set`` that stands for :func:`default_set`."""
+    return {"set": linux.names(_NOT_FROM_REGISTRIES) if registry_image else []}
 
 
 def _read(name: str, value: Any) -> frozenset[int]:
@@ -74,6 +88,9 @@ def _bit(name: str, word: Any) -> int:
 
 def available(host: IsolatorHost) -> frozenset[int]:
     """What can be given here: what we have, or, in a user namespace, all that the kernel knows."""
+    # Every app's defaults import this module; only a retain set looks at the machine.
+    from kurma_isolators_linux import machine
+
     if not host.userns:
         return machine.capabilities(host)
     return frozenset(range(machine.number(host, "proc/sys/kernel/cap_last_cap", len(linux.NAMES) - 1) + 1))

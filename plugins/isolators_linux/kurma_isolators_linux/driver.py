@@ -79,6 +79,8 @@ _GATED = {
 }
 #: A pod's hold for each of its apps that has none of its own.
 _LABELS = ("os/linux/apparmor-profile", "os/linux/selinux-context")
+_REMOVE_CAPABILITIES = "os/linux/capabilities-remove-set"
+_CAPABILITIES = frozenset([_REMOVE_CAPABILITIES, "os/linux/capabilities-retain-set"])
 _FILTERS = frozenset(["os/linux/seccomp-retain-set", "os/linux/seccomp-remove-set", "kurma.io/seccomp-profile"])
 
 
@@ -87,7 +89,7 @@ class LinuxIsolators:
 
     names = tuple(_COMPILERS)
     exclusive: tuple[frozenset[str], ...] = (
-        frozenset(("os/linux/capabilities-remove-set", "os/linux/capabilities-retain-set")),
+        _CAPABILITIES,
         _FILTERS,
     )
 
@@ -97,6 +99,10 @@ class LinuxIsolators:
             return found
         if "kurma.io/pids-limit" not in names and "pids" in host.cgroups:
             found += (("kurma.io/pids-limit", _PIDS),)
+        if _CAPABILITIES.isdisjoint(names):
+            from kurma_isolators_linux.capabilities import default_value
+
+            found += ((_REMOVE_CAPABILITIES, default_value(registry_image=host.registry_image)),)
         if _FILTERS.isdisjoint(names):
             found += (("kurma.io/seccomp-profile", "default"),)
         if host.pod:

@@ -126,7 +126,9 @@ def granted(host: IsolatorHost) -> frozenset[str]:
 
             compiled = getattr(capabilities, f"{kind}_set")(name, host.siblings[name], "app", host)
             return frozenset(compiled.plan.capabilities or ())
-    return frozenset(linux.names(linux.DEFAULT_SET))
+    from kurma_isolators_linux import capabilities
+
+    return frozenset(linux.names(capabilities.default_set(host)))
 
 
 def machine() -> str:

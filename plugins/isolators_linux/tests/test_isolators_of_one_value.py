@@ -56,6 +56,26 @@ def test_a_remove_set_is_taken_from_the_fourteen():
     assert compiled(REMOVE, {"set": sorted(FOURTEEN)}).plan.capabilities == ()
 
 
+def test_the_default_capabilities_are_those_of_the_images_kind():
+    """App Container's fourteen, or the eleven that podman gives; an explicit set stands on the same ground."""
+    removed = [Isolator(REMOVE, {"set": ["CAP_CHOWN", "CAP_NET_RAW"]})]
+    exact = [Isolator(RETAIN, {"set": ["CAP_NET_RAW"]})]
+    apps = {"aci": (), "docker": (), "less": removed, "exact": exact}
+    of_registries = ("docker", "less", "exact")
+    done = compile_isolators([], apps, [LinuxIsolators()], V1, registry_images=of_registries)
+    eleven = FOURTEEN - {"AUDIT_WRITE", "MKNOD", "NET_RAW"}
+    wanted = {"aci": FOURTEEN, "docker": eleven, "less": eleven - {"CHOWN"}, "exact": {"NET_RAW"}}
+    assert {app: names(done.apps[app].capabilities) for app in apps} == wanted
+    # A default gives a plain user nothing.
+    assert done.apps["aci"].ambient == done.apps["docker"].ambient == ()
+    values = {one.scope: one.value["set"] for one in done.reports if one.default and one.name == REMOVE}
+    assert values == {"aci": [], "docker": ["CAP_NET_RAW", "CAP_MKNOD", "CAP_AUDIT_WRITE"]}
+    # Where the app is privileged, it has all of them.
+    every = compile_isolators([], {"all": [Isolator("os/linux/privileged", True)]}, [LinuxIsolators()], V1)
+    told = [one for one in every.reports if one.name == REMOVE]
+    assert [(one.outcome, one.note) for one in told] == [("ignored", "the app is privileged")]
+
+
 def test_a_retain_set_is_what_it_says():
     plan = compiled(RETAIN, {"set": ["CAP_SYS_TIME", "CAP_CHOWN", "CAP_CHOWN"]}).plan
     assert plan.capabilities == plan.ambient == ("CAP_CHOWN", "CAP_SYS_TIME")

@@ -207,7 +207,8 @@ def test_who_has_no_filter_gets_the_profile() -> None:
     for name in ("os/linux/seccomp-retain-set", "os/linux/seccomp-remove-set", "kurma.io/seccomp-profile"):
         assert "kurma.io/seccomp-profile" not in dict(driver.defaults("app", (name,), HOST))
     assert dict(driver.defaults("app", ("os/linux/oom-score-adj",), HOST)) == {
-        "kurma.io/seccomp-profile": "default"
+        "os/linux/capabilities-remove-set": {"set": []},
+        "kurma.io/seccomp-profile": "default",
     }
     assert driver.defaults("pod", (), HOST) == ()
 

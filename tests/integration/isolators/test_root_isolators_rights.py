@@ -15,7 +15,7 @@ NNP = "os/linux/no-new-privileges"
 STATUS = "grep -e ^Cap -e ^NoNewPrivs /proc/self/status"
 #: The fourteen, as a mask of capabilities(7).
 FOURTEEN = 0xA80425FB
-CHOWN, NET_BIND_SERVICE, NET_ADMIN, NET_RAW, MKNOD = (1 << bit for bit in (0, 10, 12, 13, 27))
+CHOWN, NET_BIND_SERVICE, NET_ADMIN, NET_RAW, MKNOD, AUDIT_WRITE = (1 << bit for bit in (0, 10, 12, 13, 27, 29))
 USERS = {"root": "0", "plain": "1000"}
 #: By name of the app: isolators, the bounding set, and what a plain user holds.
 SETS = {
@@ -94,6 +94,21 @@ def test_every_set_is_right_for_root_and_for_a_plain_user(home, userns):
             starts = [parts.index(word) for word in ("pre-start", "main", "post-stop")]
             for start in starts:
                 assert read("\n".join(parts[start + 1 : start + 7])) == numbers, (app, parts[start])
+
+
+def test_an_image_from_a_registry_has_fewer_by_default(home, tmp_path):
+    """Podman's eleven; for an app that is added, too."""
+    root = busybox_root(str(tmp_path / "root"))
+    told = [{"name": "appc.io/docker/imageid", "value": "sha256:0"}]
+    path = archive(root, str(tmp_path / "d.aci"), "example.com/docker", app=shell("true"), annotations=told)
+    home.client.images.fetch(path)
+    script = f"{STATUS}; echo up; exec sleep 1000"
+    app = {"image": image_id(path), "app": shell(script)}
+    with home.running({"first": app}) as pod:
+        home.client.app_add(pod.uuid, home.request({"later": app}), start=True)
+        for name in ("first", "later"):
+            until(lambda name=name: "up\n" in home.log(pod, name), f"app {name}")
+            assert read(home.log(pod, name))["CapBnd"] == FOURTEEN & ~NET_RAW & ~MKNOD & ~AUDIT_WRITE, name
 
 
 @pytest.mark.vm
