@@ -143,10 +143,15 @@ def _read(out: str, err: str) -> dict[str, str]:
     return facts
 
 
+def capabilities(mask: str) -> str:
+    """The names in a mask as /proc/PID/status shows it."""
+    bits = int(mask, 16)
+    return " ".join(word for number, word in enumerate(_CAPABILITIES) if bits >> number & 1) or "none"
+
+
 def _usual(name: str, value: str) -> str:
     if name.startswith("Cap"):
-        bits = int(value, 16)
-        return " ".join(word for number, word in enumerate(_CAPABILITIES) if bits >> number & 1) or "none"
+        return capabilities(value)
     value = re.sub(r"\b[0-9a-f]{12}\b", "ID", value)
     value = re.sub(r"\b(compared|variant)-\d+\b", "NAME", value)
     value = re.sub(r"^(http://[\d.]+:\d+)/[0-9a-f]{32,}$", r"\1/TOKEN", value)

@@ -25,6 +25,7 @@ _MISSING = (errno.ENOENT, errno.ENOTDIR)
 _FINE = 0
 _AFTER = (errno.ENOENT, errno.ENOEXEC, errno.EACCES, errno.ELOOP)
 SAID = {
+    errno.EPERM: "its file capabilities (see getcap) give it more than the app has",
     errno.E2BIG: "its arguments and environment are too long for this kernel",
     errno.ETXTBSY: "is open for writing",
     errno.ENOEXEC: "is a damaged ELF program",
@@ -69,7 +70,7 @@ def why_not(program: str, code: int) -> ExecuteError:
         if os.path.islink(program):
             reason = f"is a link to {os.readlink(program)}, which is missing"
         return ExecuteError(errno.ENOENT, reason, program)
-    reason = SAID[code] if code == errno.E2BIG else _reason(program, code, 0)
+    reason = SAID[code] if code in (errno.E2BIG, errno.EPERM) else _reason(program, code, 0)
     # ENOENT is also what a script without its interpreter gives; the program itself is there.
     return ExecuteError(errno.ENOEXEC if code == errno.ENOENT else code, reason, program)
 

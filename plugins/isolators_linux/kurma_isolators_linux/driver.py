@@ -77,6 +77,7 @@ _GATED = {
     "os/linux/namespaces": "host:namespaces_powers",
     "os/linux/privileged": "host:powers",
 }
+_SYSCTL = "os/unix/sysctl"
 #: A pod's hold for each of its apps that has none of its own.
 _LABELS = ("os/linux/apparmor-profile", "os/linux/selinux-context")
 _REMOVE_CAPABILITIES = "os/linux/capabilities-remove-set"
@@ -96,7 +97,8 @@ class LinuxIsolators:
     def defaults(self, scope: str, names: Collection[str], host: IsolatorHost) -> tuple[tuple[str, Any], ...]:
         found: tuple[tuple[str, Any], ...] = ()
         if scope != "app":
-            return found
+            # Sets ping_group_range, so that ping works without CAP_NET_RAW.
+            return found if _SYSCTL in names or host.host_network else ((_SYSCTL, {}),)
         if "kurma.io/pids-limit" not in names and "pids" in host.cgroups:
             found += (("kurma.io/pids-limit", _PIDS),)
         if _CAPABILITIES.isdisjoint(names):

@@ -57,6 +57,7 @@ _NEW_TIME = 0x80
 _PERSONALITIES = (0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
 # AF_ALG, AF_VSOCK: the kernel's ciphers, and the way out of a virtual machine
 _FAMILIES = (38, 40)
+_PACKET, _NETLINK, _NETLINK_AUDIT = 17, 16, 9
 
 _NO = program.error(errno.EPERM)
 _MISSING = program.error(errno.ENOSYS)
@@ -86,13 +87,28 @@ def compile_profile(numbers: dict[str, int], capabilities: Collection[str]) -> b
         if name in numbers:
             leaves[numbers[name]] = _NO
     leaves[numbers["personality"]] = program.if_one_of(0, _PERSONALITIES, program.ALLOW, _NO)
-    unsupported = program.error(errno.EAFNOSUPPORT)
-    leaves[numbers["socket"]] = program.if_one_of(0, _FAMILIES, unsupported, program.ALLOW)
+    leaves[numbers["socket"]] = _socket(capabilities)
     if _ADMIN not in capabilities:
         leaves[numbers["clone"]] = program.if_bits(0, _NAMESPACES, _NO, program.ALLOW)
         leaves[numbers["unshare"]] = program.if_bits(0, _NAMESPACES | _NEW_TIME, _NO, program.ALLOW)
         leaves[numbers["clone3"]] = _MISSING
     return program.assemble(machine(), leaves, _MISSING, program.KILL)
+
+
+def _socket(capabilities: Collection[str]) -> program.Leaf:
+    """What becomes of ``socket``, by its family and protocol.
+
+    CAP_NET_RAW alone opens raw IP sockets. A packet socket would also forge the link-layer addresses of other pods
+    on the same bridge, so it takes CAP_NET_ADMIN besides. The audit log is the host's: CAP_AUDIT_WRITE, which is
+    in the App Container default set, does not reach it. libaudit takes EINVAL for "no audit here".
+    """
+    leaf = program.ALLOW
+    if not {"CAP_AUDIT_CONTROL", "CAP_AUDIT_READ"}.intersection(capabilities):
+        audit = program.if_one_of(2, (_NETLINK_AUDIT,), program.error(errno.EINVAL), program.ALLOW)
+        leaf = program.if_one_of(0, (_NETLINK,), audit, leaf)
+    if "CAP_NET_ADMIN" not in capabilities:
+        leaf = program.if_one_of(0, (_PACKET,), _NO, leaf)
+    return program.if_one_of(0, _FAMILIES, program.error(errno.EAFNOSUPPORT), leaf)
 
 
 def profile(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:

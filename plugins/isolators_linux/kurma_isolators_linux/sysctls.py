@@ -22,6 +22,9 @@ _IPC = frozenset(
 )
 _KNOWN = f"net.*, fs.mqueue.*, kernel.domainname, {', '.join(sorted(_IPC))}"
 _LONGEST = 1000
+#: Groups that may open ICMP echo sockets: ``ping`` then works without CAP_NET_RAW. Docker's value; podman's "0 0"
+#: leaves it to group 0.
+PING_GROUPS = ("net.ipv4.ping_group_range", "0 2147483647")
 #: A dot in a name is a slash in a path, and the other way round, as in sysctl(8): ``net.ipv4.conf.eth0/7.mtu``.
 _SWAPPED = {ord("."): "/", ord("/"): "."}
 
@@ -41,6 +44,8 @@ def sysctl(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
             raise IsolatorError(f"isolator {name}: {dotted} stands there twice")
         _check(name, dotted, shared)
         found[dotted] = _text(name, dotted, setting)
+    if "net" not in shared:
+        found.setdefault(*PING_GROUPS)
     return Compiled(IsolatorPlan(sysctls=found))
 
 

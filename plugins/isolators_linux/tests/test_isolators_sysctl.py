@@ -22,13 +22,16 @@ FOREIGN = [
 ]
 
 
+PING = {"net.ipv4.ping_group_range": "0 2147483647"}
+
+
 def sysctl(value, host=HOST):
     return LinuxIsolators().compile("os/unix/sysctl", value, "pod", host)
 
 
 @pytest.mark.parametrize("key", OWN)
 def test_the_pods_own(key):
-    assert sysctl({key: "1"}).plan.sysctls == {key: "1"}
+    assert sysctl({key: "1"}).plan.sysctls == {key: "1", **PING}
     assert sysctl({key: "1"}).outcome == "enforced"
 
 
@@ -43,9 +46,25 @@ def test_others_are_refused(key):
 
 
 def test_paths_are_names_too():
-    assert sysctl({"net/ipv4/conf/eth0.7/forwarding": 1}).plan.sysctls == {"net.ipv4.conf.eth0/7.forwarding": "1"}
+    assert sysctl({"net/ipv4/conf/eth0.7/forwarding": 1}).plan.sysctls == {
+        "net.ipv4.conf.eth0/7.forwarding": "1",
+        **PING,
+    }
     with pytest.raises(IsolatorError, match=r"net\.ipv4\.ip_forward stands there twice"):
         sysctl({"net/ipv4/ip_forward": "1", "net.ipv4.ip_forward": "0"})
+
+
+def test_ping_needs_no_capability():
+    """Every pod with a network of its own, unless its isolator says otherwise; never the host's setting."""
+    driver = LinuxIsolators()
+    assert ("os/unix/sysctl", {}) in driver.defaults("pod", (), HOST)
+    assert driver.defaults("pod", ("os/unix/sysctl",), HOST) == ()
+    assert driver.defaults("pod", (), replace(HOST, host_network=True)) == ()
+    assert sysctl({}).plan.sysctls == PING
+    chosen = {"net.ipv4.ping_group_range": "1 0"}
+    assert sysctl(chosen).plan.sysctls == chosen
+    assert sysctl({}, replace(HOST, host_network=True)).plan.sysctls == {}
+    assert sysctl({}, replace(HOST, shared=frozenset({"net"}))).plan.sysctls == {}
 
 
 @pytest.mark.parametrize("value", ["", "a\nb", "\0", "x" * 2000, True, None, 1.5, ["1"]])
@@ -70,4 +89,5 @@ def test_what_is_shared_with_the_host_is_the_hosts(host, keys, whose):
         with pytest.raises(IsolatorError, match=f"{key} would be the host's: the pod is in the host's {whose}"):
             sysctl({key: "1"}, replace(HOST, **host))
     others = {"network": "kernel.sem", "IPC namespace": "kernel.domainname", "UTS namespace": "net.core.somaxconn"}
-    assert sysctl({others[whose]: "1"}, replace(HOST, **host)).plan.sysctls == {others[whose]: "1"}
+    found = sysctl({others[whose]: "1"}, replace(HOST, **host)).plan.sysctls
+    assert found == {others[whose]: "1", **({} if whose == "network" else PING)}
