@@ -429,6 +429,8 @@ class IsolatorReport:
 
 #: Ports of one range at most: each is a rule or more, and CNI's plugins run programs for each.
 MOST_PORTS = 1024
+#: Of ports that can be published.
+PROTOCOLS = ("tcp", "udp", "sctp")
 
 
 @frozen

@@ -430,17 +430,20 @@ def read_handlers(reader: Reader) -> tuple[EventHandler, ...]:
 
 def read_ports(reader: Reader, name: Check = types.ac_name) -> tuple[Port, ...]:
     """``ports`` of an app, each name once; ``name`` is the check that their names pass."""
-    ports: list[Port] = []
-    for item in reader.objects("ports"):
-        title = item.string("name", name)
-        protocol = item.string("protocol", types.nonempty)
-        port = whole(item.need("port", "an integer from 1 to 65535"), item.at("port"), 1, 65535)
-        count = item.integer("count", 1, 65535, 1)
-        if port + count - 1 > 65535:
-            raise ManifestError(item.at("count"), f"at most {65536 - port} ports from {port} up", str(count))
-        ports.append(Port(title, protocol, port, count, item.boolean("socketActivated", False), item.extra()))
+    ports = tuple(read_port(item, name) for item in reader.objects("ports"))
     refuse_repeats([port.name for port in ports], reader.at("ports"))
-    return tuple(ports)
+    return ports
+
+
+def read_port(reader: Reader, name: Check = types.ac_name) -> Port:
+    """One port of an app, or of a pod's ``podPort``."""
+    title = reader.string("name", name)
+    protocol = reader.string("protocol", types.nonempty)
+    port = whole(reader.need("port", "an integer from 1 to 65535"), reader.at("port"), 1, 65535)
+    count = reader.integer("count", 1, 65535, 1)
+    if port + count - 1 > 65535:
+        raise ManifestError(reader.at("count"), f"at most {65536 - port} ports from {port} up", str(count))
+    return Port(title, protocol, port, count, reader.boolean("socketActivated", False), reader.extra())
 
 
 def _read_dependency(reader: Reader) -> Dependency:

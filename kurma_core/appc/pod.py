@@ -17,6 +17,7 @@ from kurma_core.appc.image import (
     App,
     Isolator,
     NameValue,
+    Port,
     decode,
     encode,
     lookup,
@@ -24,6 +25,7 @@ from kurma_core.appc.image import (
     read_isolators,
     read_kind,
     read_labels,
+    read_port,
 )
 from kurma_core.appc.types import describe
 from kurma_core.errors import AppNotFoundError, ManifestError
@@ -144,19 +146,19 @@ class ExposedPort:
     """A port of an app, by name, that the host offers (P4).
 
     :param host_ip: None: any address of the host.
-    :param pod_port: None: the port that the app's manifest gives for the name.
+    :param pod_port: overrides the port that an app's manifest gives for ``name``. None: that port.
     """
 
     name: str
     host_port: int
     host_ip: str | None = None
-    pod_port: int | None = None
+    pod_port: Port | None = None
     extra: Mapping[str, Json] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Json]:
         out: dict[str, Json] = {"name": self.name, "hostPort": self.host_port}
         put(out, "hostIP", self.host_ip)
-        put(out, "podPort", self.pod_port)
+        put(out, "podPort", None if self.pod_port is None else self.pod_port.to_json())
         return {**out, **self.extra}
 
 
@@ -383,14 +385,28 @@ def _read_seed(reader: Reader) -> tuple[str, str] | None:
 
 
 def _read_port(reader: Reader) -> ExposedPort:
-    pod_port = reader.take("podPort")
     return ExposedPort(
         name=reader.string("name", types.ac_name, "the name of an app's port"),
         host_port=whole(reader.need("hostPort", "an integer from 1 to 65535"), reader.at("hostPort"), 1, 65535),
         host_ip=reader.optional("hostIP", _ip),
-        pod_port=None if pod_port is None else whole(pod_port, reader.at("podPort"), 1, 65535),
+        pod_port=_read_pod_port(reader),
         extra=reader.extra(),
     )
+
+
+def _read_pod_port(reader: Reader) -> Port | None:
+    value = reader.take("podPort")
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        raise ManifestError(
+            reader.at("podPort"),
+            "an object, a port as in an image manifest",
+            describe(value),
+            hint='for instance {"name": "http", "protocol": "tcp", "port": 80}; '
+            "leave podPort out to expose the port that the image has under the name",
+        )
+    return read_port(Reader(value, reader.at("podPort"), reader.warn))
 
 
 def _ip(value: object, path: str) -> str:

@@ -40,7 +40,8 @@ class Reified:
     """What came out.
 
     :param pod: every image with id, name and labels; every mount point with a volume and a mount; no volume of
-        an app's own (they became the pod's); every exposed port with its ``podPort``.
+        an app's own (they became the pod's); every exposed port with its ``podPort``, which also stands among the
+        ports of the apps that have one of that name.
     :param mounts: by app.
     :param ports: what ``pod.ports`` comes to, ranges spelled out.
     :param notes: one line for people on each thing that was added.
@@ -73,11 +74,14 @@ def reify(
     volumes = {volume.name: volume for volume in pod.volumes}
     notes: list[str] = []
     apps: list[PodApp] = []
+    given = {port.name: port.pod_port for port in pod.ports if port.pod_port is not None}
     for index, app in enumerate(pod.apps):
         identity, manifest = _resolved(app, index, resolved)
         image = RuntimeImage(identity, manifest.name, manifest.labels, extra=app.image.extra)
-        mounts = _reify_mounts(replace(app, image=image), manifest, volumes, strict_volumes, notes)
-        apps.append(replace(app, image=image, mounts=mounts))
+        found = replace(app, image=image)
+        if given:
+            found = _with_pod_ports(found, manifest, given, notes)
+        apps.append(replace(found, mounts=_reify_mounts(found, manifest, volumes, strict_volumes, notes)))
     ports, published = _reify_ports(pod, {app.name: effective_app(app, resolved[app.name][1]) for app in apps})
     result = replace(pod, apps=tuple(apps), volumes=tuple(volumes.values()), ports=ports)
     seen = {app.name: mounts_of(result, app, resolved[app.name][1]) for app in apps}
@@ -309,6 +313,21 @@ def _check_sockets(apps: Mapping[str, App]) -> None:
             taken.append((app_name, port))
 
 
+def _with_pod_ports(app: PodApp, image: ImageManifest, given: Mapping[str, Port], notes: list[str]) -> PodApp:
+    """The app with its ports as the pod's ``podPort`` overrides them.
+
+    :param given: each ``podPort``, by the name of the exposed port.
+    """
+    effective = effective_app(app, image)
+    ports = tuple(
+        replace(given[port.name], name=port.name) if port.name in given else port for port in effective.ports
+    )
+    for old, new in zip(effective.ports, ports, strict=True):
+        if old != new:
+            notes.append(f"app {app.name}: the pod's podPort overrides its port {old.name}")
+    return app if ports == effective.ports else replace(app, app=replace(effective, ports=ports))
+
+
 def _reify_ports(
     pod: PodManifest, apps: Mapping[str, App]
 ) -> tuple[tuple[ExposedPort, ...], tuple[PublishedPort, ...]]:
@@ -329,28 +348,24 @@ def _reify_ports(
     published: list[PublishedPort] = []
     for index, port_out in enumerate(pod.ports):
         _, target = named.get(port_out.name, ("", None))
-        first = port_out.pod_port or (target.port if target is not None else None)
-        if first is None:
+        inside = port_out.pod_port or target
+        if inside is None:
             raise ManifestError(
                 f"$.ports[{index}].name", "the name of an app's port, or a podPort", f'"{port_out.name}"'
             )
-        count = target.count if target is not None else 1
-        if max(port_out.host_port, first) + count - 1 > 65535:
+        if port_out.host_port + inside.count - 1 > 65535:
             raise ManifestError(
-                f"$.ports[{index}].hostPort", f"room for {count} ports", str(max(port_out.host_port, first))
+                f"$.ports[{index}].hostPort", f"room for {inside.count} ports", str(port_out.host_port)
             )
-        if count > MOST_PORTS:
+        if inside.count > MOST_PORTS:
             raise ManifestError(
-                f"$.ports[{index}].name", f"a range of at most {MOST_PORTS} ports to publish", str(count)
+                f"$.ports[{index}].name", f"a range of at most {MOST_PORTS} ports to publish", str(inside.count)
             )
-        exposed.append(replace(port_out, pod_port=first))
+        exposed.append(replace(port_out, pod_port=inside))
         published.extend(
             PublishedPort(
-                port_out.host_ip or "",
-                port_out.host_port + offset,
-                first + offset,
-                target.protocol if target is not None else "tcp",
+                port_out.host_ip or "", port_out.host_port + offset, inside.port + offset, inside.protocol
             )
-            for offset in range(count)
+            for offset in range(inside.count)
         )
     return tuple(exposed), tuple(published)

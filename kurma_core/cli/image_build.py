@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @command(
     Argument("directory", "DIR", "Holds the image's manifest and rootfs.", required=False),
-    Option("output", "--output -o", "The archive to write.", metavar="FILE"),
+    Option("output", "--output -o", "The archive to write; its name ends in .aci.", metavar="FILE"),
     Option("from_rootfs", "--from-rootfs", "A root filesystem, in place of DIR.", metavar="DIR"),
     Option("manifest", "--manifest", "The manifest to begin with, as JSON or YAML.", metavar="FILE"),
     Option("name", "--name", "The image's name.", metavar="NAME"),
@@ -59,12 +59,14 @@ def build(session: Session, *, directory: str | None, output: str | None, compre
     from kurma_core.named_files import writable
 
     if output is None:
-        raise UsageError("no file to write the image to", hint="-o FILE")
+        raise UsageError("no file to write the image to", hint="-o FILE.aci")
     if options["passphrase_file"] is not None and not options["encrypt"]:
         raise UsageError("--passphrase-file is given, and --encrypt is not", hint="--encrypt uses it")
     rootfs, base = _sources(directory, options["from_rootfs"], options["manifest"])
     own = None if directory is None else f"{directory}/manifest"
     writable(output, made_of=(options["manifest"], own, options["passphrase_file"]))
+    if not output.endswith(".aci"):
+        raise UsageError(f"cannot write an image to {output}: its name must end in .aci", hint=f"-o {output}.aci")
     manifest = _manifest(base, options)
     session.passphrase_file = options["passphrase_file"]
     passphrase = session.passphrases().new(output) if options["encrypt"] else None

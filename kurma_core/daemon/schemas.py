@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from kurma_core.journal import KINDS, SUBJECTS
+from kurma_core.models import PROTOCOLS
 
 Json = Any
 
@@ -93,7 +94,7 @@ _END: Json = {
     "finishedAt": _maybe(TIME),
     "log": _maybe(TEXT),
 }
-_PORT = _object(hostPort=WHOLE, podPort=WHOLE, protocol=_word("tcp", "udp"), hostIP=TEXT)
+_PORT = _object(hostPort=WHOLE, podPort=WHOLE, protocol=_word(*PROTOCOLS), hostIP=TEXT)
 _FIGURES: dict[str, Json] = {
     "memory": _maybe(SIZE),
     "memoryReclaimable": _maybe(SIZE),
@@ -216,7 +217,7 @@ _PODS: dict[str, Json] = {
         ),
         networks=_list(_NETWORK_WISH),
         ports=_list(
-            _wish("hostPort", "podPort", hostPort=WHOLE, podPort=WHOLE, protocol=_word("tcp", "udp"), hostIP=TEXT)
+            _wish("hostPort", "podPort", hostPort=WHOLE, podPort=WHOLE, protocol=_word(*PROTOCOLS), hostIP=TEXT)
         ),
         pull=_word("new", "always", "never"),
         insecure=_list(TEXT),

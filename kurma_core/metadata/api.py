@@ -69,7 +69,9 @@ class Api:
             self._stamp = self._facts.stamp()
             self._kept.clear()
             self._merged.clear()
-            self._manifest = self._facts.manifest()
+            manifest = self._facts.manifest()
+            # Present also where it is empty, as in the answer for the annotations alone.
+            self._manifest = {**manifest, "annotations": manifest.get("annotations") or []}
         key = (early, "\0".join(way))
         response = self._kept.get(key)
         if response is None:

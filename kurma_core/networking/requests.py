@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from kurma_core.appc.cni_result import address_family, is_cidr
 from kurma_core.errors import UsageError
-from kurma_core.models import MOST_PORTS, NetworkRequest, PortMapping
+from kurma_core.models import MOST_PORTS, PROTOCOLS, NetworkRequest, PortMapping
 
 _HEX = frozenset("0123456789abcdef")
-#: The protocols that can be published.
-PROTOCOLS = ("tcp", "udp", "sctp")
 
 
 def parse_net(text: str) -> NetworkRequest:

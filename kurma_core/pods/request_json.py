@@ -6,7 +6,7 @@ from kurma_core.appc import types
 from kurma_core.appc._reader import Reader, whole
 from kurma_core.appc.template import PodTemplate
 from kurma_core.errors import ManifestError
-from kurma_core.models import NetworkRequest, PortMapping
+from kurma_core.models import PROTOCOLS, NetworkRequest, PortMapping
 from kurma_core.pods.request import AppOverrides, PodRequest
 
 TYPE_CHECKING = False
@@ -135,8 +135,8 @@ def _port(reader: Reader) -> PortMapping:
         return whole(reader.need(key, "a port"), reader.at(key), 1, 65535)
 
     protocol = reader.optional("protocol", types.nonempty) or "tcp"
-    if protocol not in ("tcp", "udp"):
-        raise ManifestError(reader.at("protocol"), "tcp or udp", types.describe(protocol))
+    if protocol not in PROTOCOLS:
+        raise ManifestError(reader.at("protocol"), f"one of {', '.join(PROTOCOLS)}", types.describe(protocol))
     return PortMapping(
         number("hostPort"), number("podPort"), protocol, reader.optional("hostIP", types.text) or ""
     )

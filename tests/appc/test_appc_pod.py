@@ -16,6 +16,7 @@ from kurma_core.appc.template import PodTemplate
 from kurma_core.errors import AppNotFoundError, ManifestError
 
 IMAGE_ID = "sha512-" + "cd" * 64
+FTP = {"name": "ftp", "protocol": "tcp", "port": 21, "count": 2, "socketActivated": True}
 FULL = {
     "acKind": "PodManifest",
     "acVersion": "0.8.11",
@@ -43,7 +44,7 @@ FULL = {
     ],
     "isolators": [{"name": "resource/memory", "value": {"limit": "4G"}}],
     "annotations": [{"name": "ip-address", "value": "10.1.2.3"}],
-    "ports": [{"name": "ftp", "hostPort": 2121, "hostIP": "127.0.0.1", "podPort": 21}],
+    "ports": [{"name": "ftp", "hostPort": 2121, "hostIP": "127.0.0.1", "podPort": FTP}],
     "userAnnotations": {"a": "b"},
     "userLabels": {"c": "d"},
 }
@@ -93,7 +94,7 @@ def test_full_manifest_is_read():
     assert pod.isolators[0].value == {"limit": "4G"}
     assert pod.annotation("ip-address") == "10.1.2.3"
     port = pod.ports[0]
-    assert (port.name, port.host_port, port.host_ip, port.pod_port) == ("ftp", 2121, "127.0.0.1", 21)
+    assert (port.name, port.host_port, port.host_ip, port.pod_port.to_json()) == ("ftp", 2121, "127.0.0.1", FTP)
 
 
 def test_full_manifest_is_written_as_it_was():
@@ -207,7 +208,12 @@ def test_volume_names_are_unique():
         (("ports", 0, "hostPort"), MISSING, "an integer from 1 to 65535", "nothing"),
         (("ports", 0, "hostPort"), 0, "an integer from 1 to 65535", "0"),
         (("ports", 0, "hostIP"), "localhost", "an IPv4 or IPv6 address", '"localhost"'),
-        (("ports", 0, "podPort"), 65536, "an integer from 1 to 65535", "65536"),
+        (("ports", 0, "podPort"), 21, "an object, a port as in an image manifest", "21"),
+        (("ports", 0, "podPort", "name"), MISSING, "a string", "nothing"),
+        (("ports", 0, "podPort", "protocol"), MISSING, "a string", "nothing"),
+        (("ports", 0, "podPort", "port"), 65536, "an integer from 1 to 65535", "65536"),
+        (("ports", 0, "podPort", "count"), 65535, "at most 65515 ports from 21 up", "65535"),
+        (("ports", 0, "podPort", "socketActivated"), "yes", "true or false", '"yes"'),
         (("isolators", 0, "value"), MISSING, "the isolator's value", "nothing"),
         (("annotations", 0, "value"), 10, "a string", "10"),
         (("userLabels",), [], "an object", "an empty list"),

@@ -305,7 +305,11 @@ def test_ports_are_resolved():
         ports=[
             {"name": "web", "hostPort": 80, "hostIP": "127.0.0.1"},
             {"name": "many", "hostPort": 1000},
-            {"name": "free", "hostPort": 5, "podPort": 6},
+            {
+                "name": "free",
+                "hostPort": 5,
+                "podPort": {"name": "free", "protocol": "sctp", "port": 6, "count": 2},
+            },
         ],
     )
     many = {"name": "many", "protocol": "tcp", "port": 2000, "count": 2}
@@ -314,9 +318,31 @@ def test_ports_are_resolved():
         PublishedPort("127.0.0.1", 80, 8080, "udp"),
         PublishedPort("", 1000, 2000, "tcp"),
         PublishedPort("", 1001, 2001, "tcp"),
-        PublishedPort("", 5, 6, "tcp"),
+        PublishedPort("", 5, 6, "sctp"),
+        PublishedPort("", 6, 7, "sctp"),
     )
-    assert [port.pod_port for port in done.pod.ports] == [8080, 2000, 6]
+    assert [port["podPort"] for port in done.pod.to_json()["ports"]] == [
+        WEB,
+        many,
+        {"name": "free", "protocol": "sctp", "port": 6, "count": 2},
+    ]
+
+
+def test_a_pod_port_overrides_the_images():
+    """P4: number, protocol, count and socketActivated, for every app that has a port of that name."""
+    inside = {"name": "web", "protocol": "tcp", "port": 9090, "count": 2, "socketActivated": True}
+    source = template({"name": "a"}, {"name": "b"}, ports=[{"name": "web", "hostPort": 80, "podPort": inside}])
+    other = {"name": "other", "protocol": "tcp", "port": 1}
+    images = {"a": (ID, image(ports=[WEB, other])), "b": (ID, image())}
+    done = reify(source, images)
+    assert done.ports == (PublishedPort("", 80, 9090, "tcp"), PublishedPort("", 81, 9091, "tcp"))
+    assert done.pod.app("a").to_json()["app"]["ports"] == [inside, other]
+    assert done.pod.app("b").app is None
+    assert done.notes == ("app a: the pod's podPort overrides its port web",)
+    assert reify(done.pod, images).pod == done.pod
+    with pytest.raises(ManifestError) as caught:
+        reify(template({"name": "a"}, ports=[{"name": "web", "hostPort": 65535, "podPort": inside}]), images)
+    assert caught.value.data["path"] == "$.ports[0].hostPort"
 
 
 def test_port_of_no_app():

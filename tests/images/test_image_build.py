@@ -73,6 +73,10 @@ def test_the_word_of_a_person_counts_once(here: Path, capfd: pytest.CaptureFixtu
     error, hint = refused(capfd, *options, "--passphrase-file", "secret")
     assert error == "kurma: --passphrase-file is given, and --encrypt is not"
     assert "--encrypt" in hint
+    error, hint = refused(capfd, *options[:-1], "x.tar")
+    assert error == "kurma: cannot write an image to x.tar: its name must end in .aci"
+    assert hint == "  hint: -o x.tar.aci"
+    assert not (here / "x.tar").exists()
     assert not (here / "x.aci").exists()
 
 

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import hmac
+import json
 
 import pytest
 
@@ -61,8 +62,6 @@ def early(api, path, **options):
 
 
 def test_the_late_documents(api):
-    import json
-
     def of(path):
         return told(ask(api, f"{V1}/{path}"))
 
@@ -82,6 +81,16 @@ def test_the_late_documents(api):
         {"name": "new", "value": "n"},
     ]
     assert json.loads(of("apps/early/annotations")[2]) == []
+
+
+def test_annotations_of_a_pod_that_has_none():
+    """M2: the manifest says so as the answer for the annotations alone does."""
+    facts = FakeFacts()
+    facts.pod = {key: value for key, value in MANIFEST.items() if key != "annotations"}
+    api = Api(TOKEN, facts, early=False)
+    manifest, alone = (json.loads(ask(api, f"{V1}/pod/{what}").body) for what in ("manifest", "annotations"))
+    assert manifest == {**facts.pod, "annotations": []}
+    assert alone == []
 
 
 def test_annotations_are_merged_in_place():

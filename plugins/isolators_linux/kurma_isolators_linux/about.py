@@ -29,7 +29,7 @@ ABOUT: dict[str, tuple[str, Any]] = {
     ),
     "os/linux/namespaces": ("host or private by ipc, net, pid, user, uts", {"pid": "host", "net": "private"}),
     "os/linux/privileged": ("true or false", True),
-    "os/linux/apparmor-profile": ("the name of a profile that is loaded", "my-profile"),
+    "os/linux/apparmor-profile": ("a profile that is loaded; its name alone does, too", {"profile": "my-profile"}),
     "os/linux/selinux-context": (
         "{user, role, type, level}: a context of SELinux",
         {"user": "system_u", "role": "system_r", "type": "container_t", "level": "s0:c1,c2"},

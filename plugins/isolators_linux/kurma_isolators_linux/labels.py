@@ -1,8 +1,7 @@
 """os/linux/apparmor-profile and os/linux/selinux-context (X4): what a security module of the kernel holds apps to.
 
-App Container has the latter (Linux Isolators, since 0.8.9): user, role, type and level. The former is ours, and
-its value what rkt took: the name of a profile that is loaded. Each is looked up here, below ``IsolatorHost.root``,
-set by the stager for the next program that is executed, and checked once more by the kernel then.
+Implements App Container Executor, Linux Isolators. Each is looked up here, below ``IsolatorHost.root``, set by the
+stager for the next program that is executed, and checked once more by the kernel then.
 """
 
 from __future__ import annotations
@@ -29,12 +28,15 @@ _PARTS = ("user", "role", "type", "level")
 
 
 def apparmor_profile(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
-    """The name of a profile. One that is not loaded is refused, and not ignored, where the kernel has AppArmor."""
+    """``{"profile": "my-profile"}``, or the name alone. A profile that is not loaded is refused, and not ignored,
+    where the kernel has AppArmor."""
+    if isinstance(value, dict):
+        if value.keys() != {"profile"}:
+            found = ", ".join(sorted(value)) or "nothing"
+            raise _not_a_profile(name, f"an object of {found}")
+        value = value["profile"]
     if not isinstance(value, str) or not value.isprintable() or value != value.strip() or not value:
-        raise IsolatorError(
-            f"isolator {name}: expected the name of a profile, got {describe(value)}",
-            hint='for instance "my-profile"',
-        )
+        raise _not_a_profile(name, describe(value))
     if len(value) > _LONGEST:
         raise IsolatorError(f"isolator {name}: a profile's name has at most {_LONGEST} characters")
     if value == "unconfined":
@@ -53,6 +55,13 @@ def apparmor_profile(name: str, value: Any, scope: str, host: IsolatorHost) -> C
         )
     complains = "the profile is in complain mode: what it does not allow is logged, and not denied"
     return _of(scope, IsolatorPlan(apparmor=value), complains if mode == "complain" else "")
+
+
+def _not_a_profile(name: str, found: str) -> IsolatorError:
+    return IsolatorError(
+        f"isolator {name}: expected the name of a profile, got {found}",
+        hint='for instance {"profile": "my-profile"}, or "my-profile"',
+    )
 
 
 def _mode(name: str, profile: str, host: IsolatorHost) -> str:

@@ -85,7 +85,10 @@ def _check(name: str, key: str, shared: frozenset[str]) -> None:
 
 
 def _text(name: str, key: str, value: Any) -> str:
-    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-    if not isinstance(text, str) or not text or len(text) > _LONGEST or not text.replace("\t", " ").isprintable():
-        raise IsolatorError(f"isolator {name}: {key}: expected a line of text, got {describe(value)}")
-    return text
+    line = isinstance(value, str) and value and len(value) <= _LONGEST
+    if not line or not value.replace("\t", " ").isprintable():
+        raise IsolatorError(
+            f"isolator {name}: {key}: expected a line of text, got {describe(value)}",
+            hint=f'a value is a string, for instance {{"{key}": "1"}}',
+        )
+    return str(value)

@@ -46,15 +46,16 @@ def compiled(name, value, host, scope="app"):
 
 @pytest.mark.parametrize("profile", ["web", "web//child", "/usr/bin/man", "a name (of a kind)"])
 def test_a_loaded_profile_is_enforced(host, profile):
-    told = compiled(APPARMOR, profile, host)
-    assert (told.outcome, told.plan) == ("enforced", IsolatorPlan(apparmor=profile))
+    for value in (profile, {"profile": profile}):
+        told = compiled(APPARMOR, value, host)
+        assert (told.outcome, told.plan) == ("enforced", IsolatorPlan(apparmor=profile))
 
 
 @pytest.mark.parametrize("profile", ["we", "child", "web (enforce)", "(enforce)", "WEB", "a name"])
 def test_a_profile_that_is_not_loaded_is_refused(host, profile):
-    for scope in ("app", "pod"):
+    for scope, value in (("app", profile), ("pod", profile), ("pod", {"profile": profile})):
         with pytest.raises(IsolatorError, match=r"is not loaded$") as caught:
-            compiled(APPARMOR, profile, host, scope)
+            compiled(APPARMOR, value, host, scope)
         assert f'"{profile}"' in str(caught.value)
         assert "apparmor_parser -r" in caught.value.hint
 

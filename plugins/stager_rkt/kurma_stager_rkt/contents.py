@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.appc.image import ImageManifest
@@ -158,22 +158,30 @@ def pod_manifest(pod: PodSetup, *, attachable: bool, in_front: bool = False) -> 
             # What the pod's author says of one goes first.
             new = [{"name": name, "value": streams} for name in STREAMS if name not in modes_of(document)]
             document["annotations"] = [*document.get("annotations", ()), *new]
-    ports = [_port(pod, port) for one in pod.attachments for port in one.ports]
+    ports: list[dict[str, Any]] = []
+    for published in [port for one in pod.attachments for port in one.ports]:
+        ports.append(_port(pod, published, {port["name"] for port in ports}))
     if ports:
         value["ports"] = ports
     return value
 
 
-def _port(pod: PodSetup, port: PortMapping) -> dict[str, Any]:
-    """One that is published: by the name that an app gives it, else with a name of ours."""
+def _port(pod: PodSetup, port: PortMapping, taken: Collection[str]) -> dict[str, Any]:
+    """One published port: by the name that an app gives it, else as a ``podPort`` with a name of ours.
+
+    :param taken: names of the pod's other published ports; each name may stand once.
+    """
     host = {"hostPort": port.host_port, **({"hostIP": port.host_ip} if port.host_ip else {})}
     setups = {each.name: each for each in pod.apps}
     for app in pod.manifest.apps:
         found = effective_app(app, ImageManifest.parse(_image(pod, setups[app.name])))
         for known in found.ports:
-            if (known.port, known.protocol) == (port.pod_port, port.protocol):
+            same = (known.port, known.protocol, known.count) == (port.pod_port, port.protocol, 1)
+            if same and known.name not in taken:
                 return {"name": known.name, **host}
     name = f"port-{port.host_port}-{port.protocol}"
+    if name in taken:  # at another address of the host
+        name += f"-{len(taken)}"
     inside = {"name": name, "protocol": port.protocol, "port": port.pod_port, "count": 1, "socketActivated": False}
     return {"name": name, **host, "podPort": inside}
 

@@ -125,6 +125,22 @@ def test_published_ports(prepare):
     assert dns == {"name": "port-5353-tcp", "hostPort": 5353}
 
 
+def test_published_ports_have_a_name_each(prepare):
+    """P4: one port of an app published several times; a range of an app's, of which each is published by itself."""
+    prepare.pod = with_ports(
+        prepare.pod,
+        {"name": "web", "protocol": "tcp", "port": 80},
+        {"name": "many", "protocol": "tcp", "port": 90, "count": 2},
+    )
+    mappings = (PortMapping(8080, 80), PortMapping(8081, 80, host_ip="192.0.2.1"))
+    mappings += (PortMapping(8081, 80, host_ip="192.0.2.2"), PortMapping(8090, 90), PortMapping(8091, 91))
+    value = prepare(attachments=(network("front", ports=mappings),))
+    ports = PodManifest.parse(value).ports
+    inside = [80 if port.pod_port is None else port.pod_port.port for port in ports]
+    assert inside == [each.pod_port for each in mappings]
+    assert [port.name for port in ports if port.pod_port is None] == ["web"]
+
+
 def test_networks_of_cni(prepare):
     """Each by a name that is its network's, in a file that says which kind it is; no others."""
     chain = {"cniVersion": "1.0.0", "name": "other", "plugins": [{"type": "bridge"}]}

@@ -162,12 +162,13 @@ class TestDefault:
         script = "cd /srv/www && httpd -p 80 && httpd -p 81 && echo ready; exec sleep 1000"
         app = {"exec": ["/bin/sh", "-c", script], "user": "0", "group": "0"}
         many = {"name": "www", "protocol": "tcp", "port": 80, "count": 2}
+        inside = {"name": "here", "protocol": "tcp", "port": 81}
         pod = {
             "apps": [{"name": "web", "image": kurma.image, "app": {**app, "ports": [many]}}],
             "networks": ["default:web0"],
             "ports": [
                 {"name": "www", "hostPort": 18090},
-                {"name": "here", "hostPort": 18095, "podPort": 81, "hostIP": "127.0.0.1"},
+                {"name": "here", "hostPort": 18095, "podPort": inside, "hostIP": "127.0.0.1"},
             ],
         }
         file.write_text(json.dumps(pod))

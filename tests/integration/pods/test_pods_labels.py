@@ -110,7 +110,7 @@ def test_a_pods_profile_is_its_apps_own_unless_they_have_one(house, profiles, us
         "main": shell("sleep 1000"),
         "other": shell("sleep 1000", isolators=isolators((APPARMOR, "kurma-test-other"))),
     }
-    with house.running(apps, isolators=isolators((APPARMOR, "kurma-test")), userns=userns) as pod:
+    with house.running(apps, isolators=isolators((APPARMOR, {"profile": "kurma-test"})), userns=userns) as pod:
         house.client.app_add(pod.uuid, house.request({"late": "sleep 1000"}), start=True)
         record = house.client.pod(pod.uuid)
         seen = {name: house.enter(pod.uuid, "sh", "-c", LOOK, app=name)[1] for name in ("main", "other", "late")}

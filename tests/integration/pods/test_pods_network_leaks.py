@@ -252,7 +252,7 @@ def test_a_port_that_a_pod_of_another_state_directory_has(house, make_house, tmp
     """Nothing listens there, and the packet filter of one state directory knows nothing of the other's."""
     other = make_house({"stop_timeout": 3}, state=str(tmp_path / "other"), image=house.image)
     other.client.images.fetch(busybox_image)
-    port = {"name": "web", "hostPort": 8046, "podPort": 80}
+    port = {"name": "web", "hostPort": 8046}
     app = {"main": {"app": shell("sleep 1000", ports=[{"name": "web", "port": 80, "protocol": "tcp"}])}}
     later = house.client.prepare(house.request(app, net="default", name="later", ports=[port]))
     run = other.launch(app, net="default", name="web", ports=[port])
@@ -292,7 +292,7 @@ def test_the_default_network_of_a_pod_that_is_gone(house):
     with house.running("sleep 1000", net="default") as neighbour:
         assert house.client.network_check() == []
         before = host()
-        port = {"name": "web", "hostPort": 8047, "podPort": 80}
+        port = {"name": "web", "hostPort": 8047}
         app = {"app": shell("sleep 1000", ports=[{"name": "web", "port": 80, "protocol": "tcp"}])}
         run = house.launch({"main": app}, net="default", ports=[port])
         uuid, pid = run.uuid, house.client.pod(run.uuid).stager_pid

@@ -139,14 +139,15 @@ def _ports(pod: Json, images: Json, wanted: RunArguments, note: Callable[[str], 
         if not wanted.networks:
             note(f"port {port['name']} is not led to the pod, which is on no network")
         elif port.get("hostPort"):
-            found.append(
+            found += [
                 {
-                    "hostPort": int(port["hostPort"]),
-                    "containerPort": int(own["port"]),
+                    "hostPort": int(port["hostPort"]) + offset,
+                    "containerPort": int(own["port"]) + offset,
                     "protocol": str(own.get("protocol") or "tcp"),
                     "hostIP": str(port.get("hostIP") or ""),
                 }
-            )
+                for offset in range(int(own.get("count") or 1))
+            ]
     return found
 
 
