@@ -147,9 +147,22 @@ class LocalClient(ImageCalls, TrustCalls):
     def _foreground(
         self, reference: str, stdio: Stdio, output: Callable[[LogText], None], signals: Any
     ) -> PodRecord:
-        from kurma_core.pods.foreground import run_to_end
+        from kurma_core.pods.foreground import Shown, run_to_end
 
-        pod = self._pods.start(reference, stdio, signals.settle)
+        begun: list[bool] = []
+
+        def settled() -> None:
+            begun.append(True)
+            signals.settle()
+
+        try:
+            pod = self._pods.start(reference, stdio, settled)
+        except KurmaError:
+            shown = Shown(output)
+            for text in self.last_words(reference) if begun else ():
+                shown(text)
+            shown.flush()
+            raise
         typing = None
         try:
             app = pod.typed_into
@@ -175,6 +188,19 @@ class LocalClient(ImageCalls, TrustCalls):
             from kurma_core.linux import service_manager
 
             service_manager.tell(self.settings.service, text)
+
+    def last_words(self, reference: str) -> Iterator[LogText]:
+        """What the apps of a pod that has failed to come up had written, such as their pre-start handlers."""
+        from kurma_core.pods.logs import LogReader
+
+        try:
+            record = self._pods.pod(reference)
+            path = self._services.store.directory(record.uuid).path
+            with LogReader(path, self._logs_of(record)) as reader:
+                if reader.kept:  # else it is its stager's own, which the error tells
+                    yield from reader.rest()
+        except KurmaError:
+            return  # the pod has gone, or its logs cannot be read
 
     def log_files(self, reference: str) -> list[tuple[str, str]]:
         """The logs of a pod's apps: (app, name of the file)."""

@@ -102,12 +102,19 @@ class _Front:
 
     def run(self, reference: str, caller: Caller, begun: Begun | None = None) -> Json:
         with contextlib.ExitStack() as stack:
-            running = self._call.daemon.launch(
-                reference,
-                caller.stdio,
-                lambda running: self._is_up(running, caller, stack),
-                readied=None if begun is None else begun.readied,
-            )
+            settled = threading.Event()
+            try:
+                running = self._call.daemon.launch(
+                    reference,
+                    caller.stdio,
+                    lambda running: self._is_up(running, caller, stack),
+                    readied=None if begun is None else begun.readied,
+                    settled=settled.set,
+                )
+            except KurmaError:
+                if settled.is_set():
+                    self._send_last_words(reference)
+                raise
             caller.started()
             self._stream.tell({"is": "running", "name": running.pod.name})
             if begun is not None:
@@ -170,6 +177,14 @@ class _Front:
                 following.more()
             following.over()
             for text in reader.rest():
+                batch.add(text)
+            batch.send()
+
+
+    def _send_last_words(self, reference: str) -> None:
+        batch = _Batch(self._stream)
+        with contextlib.suppress(Gone):  # the error matters more
+            for text in self._call.client.last_words(reference):
                 batch.add(text)
             batch.send()
 

@@ -132,6 +132,7 @@ class Daemon:
         *,
         again: bool = False,
         readied: Readied | None = None,
+        settled: Callable[[], None] = lambda: None,
     ) -> Running:
         """Starts a pod that the daemon owns.
 
@@ -139,11 +140,14 @@ class Daemon:
         :param up: see :meth:`Owners.launch`.
         :param again: by its policy.
         :param readied: what it was prepared with: see :meth:`Supply.begin`.
+        :param settled: see :meth:`PodManager.start`.
         """
         null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC) if stdio is None else -1
         try:
             given, begin = stdio or Stdio(null, null, null), time.monotonic()
-            running = self.owners.launch(reference, given, up, again=again, readied=readied)
+            running = self.owners.launch(
+                reference, given, up, again=again, readied=readied, settled=settled
+            )
             self.metrics.started(time.monotonic() - begin)
             return running
         except BaseException as error:

@@ -181,14 +181,15 @@ class Owners:
         *,
         again: bool = False,
         readied: Readied | None = None,
+        settled: Callable[[], None] = lambda: None,
     ) -> Running:
         """Starts a pod and owns it.
 
         :param up: called once the pod is up, and before anybody looks whether it has ended.
-        :param readied: and ``again``: see :meth:`PodManager.start`.
+        :param readied: and ``again``, ``settled``: see :meth:`PodManager.start`.
         :raises KurmaError: see :meth:`PodManager.start`.
         """
-        return self.take(self._manager().start(reference, stdio, readied=readied, again=again), up)
+        return self.take(self._manager().start(reference, stdio, settled, readied, again=again), up)
 
     def take(self, pod: OwnedPod, up: Callable[[Running], None] = lambda running: None) -> Running:
         """Owns a pod that is up."""

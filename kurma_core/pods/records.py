@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import HostError, KurmaError, PodDamagedError, PodNotFoundError
-from kurma_core.models import AppStatus, Attachment, PodRecord
+from kurma_core.models import ENDED_STATES, AppStatus, Attachment, PodRecord
 from kurma_core.pods import executions, metadata, restarts
 from kurma_core.pods.document import PodDocument, read_document
 from kurma_core.staging.records import exit_code, parse_apps, read_status_file
@@ -89,8 +89,9 @@ def app_statuses(
         # A stager that answers nonsense, or ends while it is asked, must not keep the pod from being listed.
         told = {}
     statuses = [executions.number(state, told.get(name, AppStatus(name))) for name in document.app_names]
-    if state["state"] in ("stopped", "errored"):
-        statuses = [replace(status, pid=None) for status in statuses]
+    if state["state"] in ENDED_STATES:
+        # Of a pod that did not come up, only its stager's last word is known.
+        statuses = [_over(status, killed=state["state"] == "errored") for status in statuses]
     return tuple(statuses)
 
 
@@ -181,7 +182,7 @@ def _over(app: AppStatus, *, killed: bool) -> AppStatus:
     :param killed: the stager failed, and what was left was killed.
     """
     if app.exited or app.state == "created":
-        return app
+        return replace(app, pid=None)
     if app.restarting:
         return replace(app, pid=None, exited=True, restarting=False)
     return replace(app, pid=None, exited=True, reason="killed" if killed else None)

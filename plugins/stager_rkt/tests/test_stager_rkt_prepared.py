@@ -126,7 +126,7 @@ def test_published_ports(prepare):
 
 
 def test_published_ports_have_a_name_each(prepare):
-    """P4: one port of an app published several times; a range of an app's, of which each is published by itself."""
+    """P4: one port of an app published several times; a range of an app's, each published by itself."""
     prepare.pod = with_ports(
         prepare.pod,
         {"name": "web", "protocol": "tcp", "port": 80},

@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from kurma_core.errors import KurmaError, ManifestError, PodDamagedError, UsageError
+from kurma_core.errors import KurmaError, ManifestError, PodDamagedError, StagerError, UsageError
 from kurma_core.pods.request import AppOverrides
-from tests.integration.pods.support import busybox_archive, links, shell
+from tests.integration.pods.support import both_ways, busybox_archive, links, shell, text_of
 
 pytestmark = pytest.mark.root
 
@@ -237,3 +237,45 @@ def test_a_byte_changed_in_the_stored_stager_stops_the_next_run(make_house, tmp_
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     assert house.start(record.uuid)[0].exit_code == 0
     house.client.rm(record.uuid)
+
+
+@both_ways
+@pytest.mark.parametrize("ephemeral", [False, True])
+def test_a_pre_start_handler_that_fails(house, ephemeral):
+    """H4: what it wrote is shown, and in the log; the other app, which ran by then, is on record as ended."""
+    fails = 'until [ -e /vol/up ]; do sleep 0.01; done; echo "no database"; echo "try later" >&2; exit 3'
+    apps = {
+        "web": shell("true", eventHandlers=[{"name": "pre-start", "exec": ["/bin/sh", "-c", fails]}]),
+        "other": shell("echo other; : > /vol/up; exec sleep 1000"),
+    }
+    for app in apps.values():
+        app["mountPoints"] = [{"name": "vol", "path": "/vol"}]
+    request = house.request(apps, volumes=[{"name": "vol", "kind": "empty"}], ephemeral=ephemeral)
+    lines = []
+    with pytest.raises(StagerError, match="its pre-start handler exited with status 3"):
+        house.foreground(lambda stdio, _: house.client.run(request, stdio, lines.append))
+    assert sorted(text_of([line]) for line in lines) == ["no database\n", "other\n", "try later\n"]
+    if ephemeral:
+        assert house.client.pods() == []
+        return
+    (summary,) = house.client.pods()
+    record = house.client.pod(summary.uuid)
+    assert record.state == "errored"
+    assert [(app.exit_code, app.reason, app.pid) for app in record.apps] == [
+        (125, "start-failed", None),
+        (137, "killed", None),
+    ]
+    assert all(app.exited and app.finished_at for app in record.apps)
+    assert house.log(record, "web") == "no database\ntry later\n"
+    assert house.log(record, "other") == "other\n"
+
+
+def test_apps_of_a_pod_whose_stager_fails_at_its_start(foreign):
+    """H4, G6: whatever its status.json said last."""
+    status = '{"version": 1, "apps": {"main": {"pid": 1, "exited": false, "exitCode": null}}, "notes": []}'
+    house = foreign(f"echo '{status}' > /pod/status.json; exit 7")
+    with pytest.raises(StagerError):
+        house.run("true")
+    (summary,) = house.client.pods()
+    (app,) = house.client.pod(summary.uuid).apps
+    assert (app.exited, app.pid, app.reason) == (True, None, "killed")

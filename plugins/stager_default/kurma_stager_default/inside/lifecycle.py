@@ -346,6 +346,13 @@ class Lifecycle:
         self._close(run)
         self._ended(run)
 
+    def cut_off(self, run: AppRun) -> None:
+        """The pod cannot go on: the app's processes were killed, and nobody waits for them."""
+        if not run.over and run.instance is not None:
+            run.record(128 + _signal.SIGKILL, "killed", "its pod could not go on")
+            self._close(run)
+            run.phase = ENDED
+
     def ask_to_end(self, run: AppRun) -> None:
         """By its stop signal; before it runs, at once."""
         if run.phase == WAITING:

@@ -174,6 +174,9 @@ class Supervisor:
         if self.broken is not None:
             for run in self.runs:
                 podgroups.end_all(run.tree)
+            for run in self.runs:
+                self.life.cut_off(run)
+            self.tell()
             return True
         if self.life.lingering():
             return False
