@@ -37,8 +37,11 @@ def make_stage1(place: str, image: str, path: str, storage: str, shift: Shift | 
     """:param image: its ID. :param path: its tree. :param shift: of the owners: it is a copy then.
     :returns: whether it is an overlay.
     """
-    side = f"{place}/overlay/{tree_id(image)}"
-    return _make(f"{place}/{ROOTFS}", [path], f"{side}/upper", f"{side}/work", storage, shift)
+    side, target = f"{place}/overlay/{tree_id(image)}", f"{place}/{ROOTFS}"
+    if _make(target, [path], f"{side}/upper", f"{side}/work", storage, shift):
+        return True
+    _mount_on_itself(target)
+    return False
 
 
 def make_app(place: str, pod: PodSetup, app: str, storage: str, stage2: str) -> None:
@@ -85,6 +88,17 @@ def _make(target: str, layers: Sequence[str], upper: str, work: str, storage: st
             os.rmdir(upper)
     _copy(target, reversed(layers), shift)
     return False
+
+
+def _mount_on_itself(target: str) -> None:
+    """So that all that stage1 mounts there is in one tree, whose root no other mount covers: see
+    :func:`kurma_core.linux.mounts.unmount_below`."""
+    tree = mounts.open_tree(mounts.AT_FDCWD, target, recursive=False)
+    try:
+        mounts.set_attributes(tree, 0, recursive=False, propagation=mounts.MS_PRIVATE)
+        mounts.move_mount_to(tree, target)
+    finally:
+        os.close(tree)
 
 
 def _mount(target: str, layers: list[str], upper: str, work: str) -> None:

@@ -158,6 +158,60 @@ def test_unmount_below_takes_stacks_and_busy_ones(base):
     os.close(busy)
 
 
+def stacked_host(place):
+    """Mounts as a host has them: shared, and one of them upon another at the same place."""
+    for target in (place, place / "pts", place / "pts"):
+        target.mkdir(exist_ok=True)
+        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", target], check=True)
+        subprocess.run(["mount", "--make-shared", target], check=True)
+    return place
+
+
+def ids(place):
+    return [one.id for one in mounts.mounts_at_or_below(str(place))]
+
+
+@pytest.mark.vm
+def test_unmount_below_leaves_stacked_mounts_of_the_host(base):
+    """A path leads to the upper one alone, and an unmount upon the lower one is repeated on its peer of the host."""
+    host, pod = stacked_host(base / "host"), base / "pod"
+    before = ids(host)
+    for covered in (False, True):
+        (pod / "dev").mkdir(parents=True, exist_ok=True)
+        attach(mounts.new_filesystem("tmpfs"), pod)
+        (pod / "dev").mkdir()
+        subprocess.run(["mount", "--rbind", host, pod / "dev"], check=True)
+        subprocess.run(["mount", "--rbind", host, pod], check=True)
+        if covered:  # a tree that another one hides
+            attach(mounts.new_filesystem("tmpfs"), base)
+            pod.mkdir()
+            attach(mounts.new_filesystem("tmpfs"), pod)
+            assert mounts.unmount_below(str(base)) > 8
+            assert ids(base) == []
+        else:
+            assert mounts.unmount_below(str(pod)) == 7
+            assert ids(host) == before
+
+
+@pytest.mark.vm
+def test_unmount_below_refuses_what_would_go_elsewhere(base):
+    """What the host mounts over a mount that the pod has of it, whose tree has no root of the pod's own."""
+    host, pod = stacked_host(base / "host"), base / "pod"
+    (pod / "own").mkdir(parents=True)
+    (pod / "of-host").mkdir()
+    subprocess.run(["mount", "--rbind", host, pod / "of-host"], check=True)
+    for _ in range(2):
+        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", pod / "own"], check=True)
+        subprocess.run(["mount", "--make-shared", pod / "own"], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", host], check=True)
+    before = ids(host)
+    with pytest.raises(OSError, match="cannot be unmounted") as raised:
+        mounts.unmount_below(str(pod))
+    assert (raised.value.errno, raised.value.filename) == (errno.EBUSY, str(pod / "of-host"))
+    assert ids(host) == before
+    assert ids(pod / "own") == []
+
+
 def test_network_namespaces_are_made_and_deleted_twice():
     path = f"/run/netns/kurma-test-{uuid.uuid4().hex[:8]}"
     script = (

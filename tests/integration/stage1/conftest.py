@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from kurma_core.hookspecs import PodSetup, Stdio
+from kurma_core.linux import mounts
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.testing.stagers import pod_setup
 from tests.integration.cli.conftest import KURMA, Command
@@ -188,6 +189,38 @@ def pod(tmp_path: Path) -> Iterator[PodSetup]:
     yield found
     tree.kill()
     tree.remove()
+
+
+class Stacked:
+    """Mounts as a host has them: shared, and one upon another at the same place, as /dev/pts often is."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        for place in (path, path / "pts", path / "pts"):
+            self._mount(place)
+        self._known = self._ids()
+
+    def cover(self) -> None:
+        self._mount(self.path)
+        self._known = self._ids()
+
+    def whole(self) -> bool:
+        return self._ids() == self._known
+
+    def _mount(self, place: Path) -> None:
+        place.mkdir(exist_ok=True)
+        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", place], check=True)
+        subprocess.run(["mount", "--make-shared", place], check=True)
+
+    def _ids(self) -> list[int]:
+        return [one.id for one in mounts.mounts_at_or_below(str(self.path))]
+
+
+@pytest.fixture
+def stacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stacked]:
+    found = Stacked(tmp_path_factory.mktemp("stacked"))
+    yield found
+    mounts.unmount_below(str(found.path))
 
 
 @pytest.fixture

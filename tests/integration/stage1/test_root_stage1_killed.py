@@ -22,8 +22,9 @@ from tests.integration.stage1.driven import driven
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
-#: A tree of mounts is left behind by stage1, and another by its gc entrypoint.
-RUN = """mkdir made; mount -t tmpfs tmpfs made; mkdir made/below; mount -t tmpfs tmpfs made/below
+#: A tree of mounts is left behind by stage1, one of the host's, and another by its gc entrypoint.
+RUN = """mkdir stage1/rootfs/dev; mount --rbind {host} stage1/rootfs/dev
+mkdir made; mount -t tmpfs tmpfs made; mkdir made/below; mount -t tmpfs tmpfs made/below
 echo $$ > pid; echo 7 > stage1/rootfs/rkt/status/app; exit 7
 """
 GC = "mkdir -p late; mount -t tmpfs tmpfs late; test -e stage1/rootfs/rkt/status/app || exit 9\n"
@@ -31,7 +32,7 @@ GC = "mkdir -p late; mount -t tmpfs tmpfs late; test -e stage1/rootfs/rkt/status
 CHANGES = {f"os.{name}" for name in ("rename", "mkdir", "remove", "rmdir", "link", "chmod", "chown")}
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 UUID = "146d7cef-fbf6-41da-a2f8-eba218597f9c"
-MOUNTING = ("mount", "umount2", "move_mount", "fsmount")
+MOUNTING = ("mount", "umount2", "move_mount", "fsmount", "mount_setattr")
 
 
 class Striking:
@@ -123,12 +124,12 @@ def in_a_fork(function):
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def struck(place, pod, number, inside=False):
+def struck(place, pod, run, number, inside=False):
     """Whether somebody who does all of it was killed at that step. If not, he has told which ones there are."""
     told = place / "steps"
 
     def do():
-        with driven(place, {"run": RUN, "gc": GC}, config={"storage": "overlay"}) as made:
+        with driven(place, {"run": run, "gc": GC}, config={"storage": "overlay"}) as made:
             striking = Striking(number, inside)
             striking.install()
             life(made.driver, pod)
@@ -156,15 +157,17 @@ def all_freed(found, pod):
 NOT_RUN = ("its gc entrypoint was not run: ", "its gc entrypoint ended with status 9")
 
 
-def test_killed_before_each_step(tmp_path):
+def test_killed_before_each_step(tmp_path, stacked):
+    run = RUN.format(host=stacked.path)
     (tmp_path / "app/bin").mkdir(parents=True)
     pod = pod_setup(tmp_path / UUID, tmp_path / "app", ("/bin/true",))
-    assert not struck(tmp_path, pod, 0)
+    assert not struck(tmp_path, pod, run, 0)
     done = json.loads((tmp_path / "steps").read_text())
     steps = [name for name, _ in done]
     for name in (
         "prepare os.rename",
         "start move_mount",
+        "cleanup mount_setattr",
         "cleanup umount2",
         "discard umount2",
         "discard os.rmdir",
@@ -172,11 +175,11 @@ def test_killed_before_each_step(tmp_path):
         assert name in steps, "it does what is to be struck"
     places = [(number, False) for number in range(1, len(done) + 1)]
     places += [(number, True) for number, (_, many) in enumerate(done, 1) if many > 2]
-    with driven(tmp_path, {"run": RUN, "gc": GC}) as found:
+    with driven(tmp_path, {"run": run, "gc": GC}) as found:
         for turn, (number, inside) in enumerate(places):
             os.makedirs(f"{pod.directory}/pod", exist_ok=True)
             was = steps[number - 1]
-            if not struck(tmp_path, pod, number, inside):
+            if not struck(tmp_path, pod, run, number, inside):
                 assert was.startswith("discard os.r"), f"{was} is done each time"
                 continue
             if turn % 2:
@@ -188,6 +191,7 @@ def test_killed_before_each_step(tmp_path):
                 assert told.startswith(NOT_RUN), (was, told)
             assert found.images.remains() == set(), was
             assert not mounts_at_or_below(str(tmp_path)), was
+            assert stacked.whole(), was
             for name in (pod.cgroup, f"{pod.cgroup}-gc"):
                 assert CgroupTree(name).pids() == [], was
             assert not CgroupTree(f"{pod.cgroup}-gc").exists(), was

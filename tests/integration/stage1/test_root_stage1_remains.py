@@ -128,26 +128,35 @@ def test_one_that_runs_still(stage1s):
     assert not mounts_at_or_below(str(stage1s.pods))
 
 
-def test_mounts_that_stage1_has_of_the_hosts(tmp_path, pod, null):
-    """They are the host's still, where the two are propagated to each other, as the host's own usually are."""
-    host = tmp_path / "host"
-    host.mkdir()
-    mount = ["mount", "-t", "tmpfs", "tmpfs"]
-    subprocess.run([*mount, host], check=True)
-    try:
-        subprocess.run(["mount", "--make-shared", host], check=True)
-        (host / "below").mkdir()
-        subprocess.run([*mount, host / "below"], check=True)
-        bound = f"mkdir bound; mount --rbind {host} bound\n"
-        cover = "mount -t tmpfs tmpfs over; "
-        covered = f"mkdir over; {cover} mkdir over/it; mount --rbind {host} over/it; {cover}\n"
-        with driven(tmp_path, {"run": bound + covered + SHORT}) as found:
-            assert ended(found, pod, null) == 3
+#: Of the host's mounts: all of them in the app's root, as stage1-fly has /dev there, and in the pod's directory.
+BIND = """app=stage1/rootfs/opt/stage2/app/rootfs/dev; mkdir -p $app over
+mount --rbind {host} $app; mount -t tmpfs tmpfs over; mkdir over/it
+mount --rbind {host} over/it; mount -t tmpfs tmpfs over
+"""
+
+
+@pytest.mark.parametrize("storage", ["copy", "overlay"])
+def test_the_hosts_mounts_are_left(tmp_path, pod, null, stacked, storage):
+    """Shared as the host's are, and one upon another at the same place: after a run, a start that failed, a pod
+    over whose mounts the host has mounted something, a gc entrypoint that binds them, and one that fails."""
+    bind = BIND.format(host=stacked.path)
+    for run, gc in ((SHORT, bind), ("exit 9\n", f"{bind}exit 9\n"), (LONG, bind)):
+        with driven(tmp_path, {"run": bind + run, "gc": gc}, config={"storage": storage}) as found:
+            running = started(found, pod, null)
+            if run == LONG:
+                assert running.wait_running(20)
+                stacked.cover()
+            else:
+                assert running.wait(20) in (3, 9)
+            found.driver.cleanup(pod.directory, pod.cgroup)
+            running.wait(20)
+            running.close()
             assert not mounts_at_or_below(found.state)
-            assert len(mounts_at_or_below(str(host))) == 2
+            assert stacked.whole()
             found.driver.discard(pod.directory)
-    finally:
-        subprocess.run(["umount", "-R", host], check=True)
+            assert not mounts_at_or_below(found.state)
+            assert stacked.whole()
+            assert found.images.remains() == set()
 
 
 @pytest.mark.parametrize(
@@ -199,7 +208,7 @@ def test_a_stop_by_force_that_changes_nothing(tmp_path, pod, null):
         found.driver.discard(pod.directory)
 
 
-@pytest.mark.parametrize(("storage", "mounted"), [("copy", 0), ("overlay", 2), ("", 2)])
+@pytest.mark.parametrize(("storage", "mounted"), [("copy", 1), ("overlay", 2), ("", 2)])
 def test_how_roots_are_made(tmp_path, pod, null, storage, mounted):
     """Of all layers, the first on top, which stay as they are. The network is the host's."""
     layers = []
