@@ -6,13 +6,13 @@ holds none of it, yet is bounded by it, unless it was granted explicitly (then b
 
 from __future__ import annotations
 
-import os
+import errno
 
 from kurma_core.linux import libc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
 # In the kernel's order: a capability's bit is its place in this table.
 NAMES = (
@@ -89,6 +89,8 @@ _PR_CAP_AMBIENT_IS_SET = 1
 _PR_CAP_AMBIENT_RAISE = 2
 _PR_CAP_AMBIENT_CLEAR_ALL = 4
 _VERSION_3 = 0x20080522
+#: A set has room for so many; every kernel that Kurma runs on knows the first 38.
+_ROOM, _ALWAYS_KNOWN = 64, 38
 
 
 def parse(name: str) -> int:
@@ -110,11 +112,29 @@ def names(bits: Iterable[int]) -> list[str]:
 
 def last_cap() -> int:
     """The highest bit that the running kernel knows."""
-    fd = os.open("/proc/sys/kernel/cap_last_cap", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return int(os.read(fd, 16))
-    finally:
-        os.close(fd)
+    return max(bit for bit, _ in _each(_PR_CAPBSET_READ))
+
+
+def _each(option: int, *before: int, leave: frozenset[int] = frozenset()) -> Iterator[tuple[int, int]]:
+    """Make one ``prctl`` for each capability that the kernel knows.
+
+    The kernel says by ``EINVAL`` where its capabilities end. No file is asked: a process that has entered an app's
+    root has the app's ``/proc``, whatever that is.
+
+    :param before: the arguments that stand before the bit. :param leave: bits for which no call is made.
+    :returns: each bit, and what the call returned.
+    :raises OSError: a call failed for another reason.
+    """
+    for bit in range(_ROOM):
+        if bit in leave:
+            continue
+        try:
+            answer = libc.prctl(option, *before, bit, *[0] * (3 - len(before)))
+        except OSError as error:
+            if error.errno == errno.EINVAL and bit >= _ALWAYS_KNOWN:
+                return
+            raise
+        yield bit, answer
 
 
 def mask(bits: Iterable[int]) -> int:
@@ -149,20 +169,18 @@ def set_(effective: frozenset[int], permitted: frozenset[int], inheritable: froz
 
 def bounding() -> frozenset[int]:
     """This thread's bounding set."""
-    return frozenset(bit for bit in range(last_cap() + 1) if libc.prctl(_PR_CAPBSET_READ, bit, 0, 0, 0))
+    return frozenset(bit for bit, held in _each(_PR_CAPBSET_READ) if held)
 
 
 def drop_bounding(keep: frozenset[int]) -> None:
     """Take everything but ``keep`` out of the bounding set, for good. Needs CAP_SETPCAP."""
-    for bit in range(last_cap() + 1):
-        if bit not in keep:
-            libc.prctl(_PR_CAPBSET_DROP, bit, 0, 0, 0)
+    for _ in _each(_PR_CAPBSET_DROP, leave=keep):
+        pass
 
 
 def ambient() -> frozenset[int]:
     """This thread's ambient set."""
-    known = range(last_cap() + 1)
-    return frozenset(bit for bit in known if libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_IS_SET, bit, 0, 0))
+    return frozenset(bit for bit, held in _each(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_IS_SET) if held)
 
 
 def set_ambient(keep: frozenset[int]) -> None:
@@ -188,8 +206,8 @@ def apply(
     :param uid: the user that ``become`` leads to.
     :param granted: ``keep`` was granted explicitly, so that a plain user really holds it, across exec too; else a
         plain user holds nothing and ``keep`` only bounds what set-user-ID programs may gain.
-    :param until_exec: held besides until this process execs, and gone then: neither in its bounding nor in its
-        ambient set.
+    :param until_exec: permitted besides until this process execs, and gone then: neither in its bounding nor in
+        its ambient set. Not effective: until :func:`use_all`, no path is resolved with it.
     :param become: ``setgroups``, ``setresgid``, ``setresuid``; called while the rights for it are still there.
     """
     _, permitted, _ = get()
@@ -206,10 +224,16 @@ def apply(
     libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
     if not plain:
         # Root regains its bounding set at exec; an inheritable set would only leak to files that have one.
-        set_(held | more, held | more, none)
+        set_(held, held | more, none)
     elif granted:
-        set_(held | more, held | more, held)
+        set_(held, held | more, held)
         set_ambient(held)
         libc.prctl(_PR_SET_KEEPCAPS, 0, 0, 0, 0)
     else:
-        set_(more, more, none)
+        set_(none, more, none)
+
+
+def use_all() -> None:
+    """Make effective what is permitted."""
+    _, permitted, inheritable = get()
+    set_(permitted, permitted, inheritable)

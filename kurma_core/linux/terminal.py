@@ -8,6 +8,8 @@ import fcntl
 import os
 import stat
 
+from kurma_core.linux.beneath import open_beneath
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -36,15 +38,19 @@ def set_size(fd: int, rows: int, columns: int) -> None:
     fcntl.ioctl(fd, _TIOCSWINSZ, content)
 
 
-def open_pair(directory: str = "/dev/pts") -> tuple[int, int]:
-    """A new terminal of the devpts mounted at ``directory``: the master, which does not block, and the slave.
+def open_pair() -> tuple[int, int]:
+    """A new terminal of the devpts at ``/dev/pts``: the master, which does not block, and the slave.
 
-    Whatever an app has put in its place is refused, and never waited for.
+    In an app's root, too: a link on the way, or anything else in its place, is refused and never waited for.
 
     :raises OSError: it cannot be made.
     """
-    path = f"{directory}/ptmx"
-    master = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    path = "/dev/pts/ptmx"
+    root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        master = open_beneath(root, path, os.O_RDWR | os.O_NONBLOCK | os.O_NOCTTY)
+    finally:
+        os.close(root)
     try:
         status = os.fstat(master)
         if not stat.S_ISCHR(status.st_mode) or status.st_rdev != _MULTIPLEXER:

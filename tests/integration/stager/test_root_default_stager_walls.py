@@ -8,6 +8,7 @@ import pytest
 from kurma_stager_default import compiling
 from kurma_stager_default.inside import become
 
+from kurma_core.hookspecs import MountSetup
 from kurma_core.linux import libc
 
 pytestmark = pytest.mark.root
@@ -44,23 +45,44 @@ def test_the_hosts_device_nodes_keep_their_looks(pods):
             os.chmod(f"/dev/{name}", stat.S_IMODE(status.st_mode))
 
 
-def test_links_for_proc_and_sys_unmask_nothing(pods, busybox_root, tmp_path):
-    """H11: where an image has links for /proc and /sys, what they lead to is masked and read-only as well."""
-    layer = tmp_path / "layer"
-    layer.mkdir()
-    (layer / "proc").symlink_to("/elsewhere/proc")
-    (layer / "sys").symlink_to("../elsewhere/sys")
-    script = """
-        cd /elsewhere/proc
-        for file in kcore keys timer_list; do [ ! -e $file ] || wc -c < $file; done | sort -u
-        ls /elsewhere/proc/acpi /elsewhere/sys/firmware 2>/dev/null | grep -v : | wc -w
-        echo 1 > /elsewhere/proc/sys/kernel/panic || echo refused
-        echo 1 > /elsewhere/sys/kernel/mm/transparent_hugepage/defrag || echo refused
-        cat /proc/self/comm
-    """
-    pod = pods({"main": sh(script)}, roots=[str(layer), busybox_root])
-    assert pod.ended() == 0, pod.output()
-    assert pod.log(stream=b"stdout").split() == ["0", "0", "refused", "refused", "cat"]
+@pytest.mark.parametrize("place", ["proc", "sys", "dev"])
+@pytest.mark.parametrize(
+    ("to", "what"),
+    [
+        ("/dev/shm/x", "symbolic link"),
+        ("../..", "symbolic link"),
+        ("/proc/1/root", "symbolic link"),
+        (None, "file"),
+    ],
+)
+def test_the_systems_places_are_no_links(pods, busybox_root, tmp_path, place, to, what):
+    """H11: an app could point such a link elsewhere, and /dev/shm holds what an earlier execution left there."""
+    (tmp_path / "layer").mkdir()
+    if to is None:
+        (tmp_path / "layer" / place).write_text("")
+    else:
+        (tmp_path / "layer" / place).symlink_to(to)
+    pod = pods({"main": sh("true")}, roots=[str(tmp_path / "layer"), busybox_root])
+    assert pod.ended() == 1
+    reason = f"its root cannot be made: /{place}: the image has a {what} there; make it a directory"
+    assert pod.output() == f"app main: {reason}\n"
+
+
+@pytest.mark.parametrize("place", ["/dev/null", "/dev/pts", "/dev/pts/x", "/dev/console", "/dev/link/null"])
+def test_what_the_stager_has_made_in_dev_is_no_place_for_a_volume(pods, busybox_root, tmp_path, place):
+    (tmp_path / "source").mkdir()
+    (tmp_path / "layer").mkdir()
+    (tmp_path / "layer" / "link").symlink_to("dev")
+    place = place.replace("/dev/link", "/link")
+    pod = pods(
+        {"main": sh("true")},
+        roots=[str(tmp_path / "layer"), busybox_root],
+        volumes={"v": str(tmp_path / "source")},
+        mounts={"main": [MountSetup("v", place, False, False)]},
+    )
+    assert pod.ended() == 1
+    assert pod.output().startswith(f"app main: volume v: cannot be mounted at {place}: ")
+    assert len(pod.output().splitlines()) == 1
 
 
 @pytest.fixture

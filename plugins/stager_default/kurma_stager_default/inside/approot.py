@@ -12,7 +12,7 @@ import os
 import stat
 
 from kurma_core.linux import mounts, namespaces
-from kurma_core.linux.beneath import remove_tree
+from kurma_core.linux.beneath import open_beneath, remove_tree
 from kurma_stager_default.inside import sysmounts, userns
 from kurma_stager_default.inside.errors import SetupError
 from kurma_stager_default.inside.manifest import App, Mount, Pod
@@ -28,6 +28,8 @@ SHM = "/run/shm"
 #: Bytes of a path that messages show; they have to fit in a pipe.
 _LONG = 400
 _READABLE = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+#: Where no volume may be mounted, above or below.
+_SYSTEMS = ("/proc", "/sys", *[f"/dev/{name}" for name in sysmounts.OWN_IN_DEV])
 _NO_OVERLAY = (errno.ENODEV, errno.EINVAL, errno.EOPNOTSUPP)
 
 
@@ -63,15 +65,15 @@ def enter(
         if pod.names:
             hostfiles.show_names(root, pod, app, hidden)
         if ahead:
-            system = sysmounts.move_ahead(root, pod.ids)
+            sysmounts.move_ahead(root, pod.ids)
         else:
-            system = sysmounts.mount_all(root, SHM, pod.ids, app.plan, notify)
+            sysmounts.mount_all(root, SHM, pod.ids, app.plan, notify)
         if app.make_directory:
             # Before the volumes are there: nothing is ever made in a directory of the host's.
             from kurma_core.linux import places  # not for the supervisor to hold
 
             os.close(places.make_dirs(root, app.working_directory, 0o755, *pod.ids.root, symlinks=True))
-        _volumes(app, root, system, note, pod.ids, namespace)
+        _volumes(app, root, note, pod.ids, namespace)
         if app.read_only:
             mounts.set_attributes(root, mounts.ATTR_RDONLY, recursive=False)
         mounts.pivot_root(root)
@@ -98,20 +100,25 @@ def _make_way(directory: str) -> None:
 
 
 def show_console(slave: int) -> None:
-    """The app's terminal is its console, too. Runs in the app's root, with all rights.
+    """The app's terminal is its console, too. In the app's root, with all rights: no link is followed.
 
     :raises SetupError: it cannot be shown.
     """
-    from kurma_core.linux import places  # not for the supervisor to hold
-
     try:
         root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        place = places.make_mount_target(root, "/dev/console", directory=False)
+        dev = open_beneath(root, "/dev", os.O_PATH | os.O_DIRECTORY)
         os.close(root)
+        try:  # noqa: SIM105 - contextlib costs every pod's start
+            os.mknod("console", stat.S_IFREG | 0o644, dir_fd=dev)
+        except FileExistsError:
+            pass  # a handler has run before in this root
+        place = open_beneath(dev, "console", os.O_PATH)
+        os.close(dev)
         mounts.bind(slave, place, recursive=False)
         os.close(place)
     except OSError as error:
-        raise SetupError(f"its terminal cannot be its console: {error.strerror}") from None
+        why = "a symbolic link is there" if error.errno == errno.ELOOP else error.strerror
+        raise SetupError(f"its terminal cannot be its console: /dev/console: {why}") from None
     os.close(slave)
 
 
@@ -222,14 +229,13 @@ def _shown(path: str) -> str:
 def _volumes(
     app: App,
     root: int,
-    system: tuple[str, ...],
     note: Callable[[str], None],
     ids: userns.Ids,
     namespace: int,
 ) -> None:
     # All places are found before the first volume is mounted, so that none is made inside of another volume.
     targets = [_Target(mount, root, ids) for mount in app.mounts]
-    _refuse_overlaps(targets, system)
+    _refuse_overlaps(targets)
     for target in targets:
         mount = target.mount
         for path in target.replaced:
@@ -255,11 +261,10 @@ def _bind(target: _Target, attributes: int, namespace: int) -> None:
         os.close(tree)
 
 
-def _refuse_overlaps(targets: list[_Target], system: tuple[str, ...]) -> None:
-    """:param system: where ``/proc``, ``/sys`` and ``/dev`` are; in the last one there is room for volumes."""
-    *kernel, devices = system
+def _refuse_overlaps(targets: list[_Target]) -> None:
+    """In ``/dev`` there is room for volumes beside what the stager has made there."""
     for number, target in enumerate(targets):
-        if _holds(target.path, devices) or any(_overlap(target.path, path) for path in kernel):
+        if target.path == "/dev" or any(_overlap(target.path, path) for path in _SYSTEMS):
             raise SetupError(f"{target.name}: that place is the system's")
         for other in targets[:number]:
             if _overlap(target.path, other.path):

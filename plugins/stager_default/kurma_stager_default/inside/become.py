@@ -281,7 +281,13 @@ def become(
     try:
         if plan.seccomp:
             # Last of all: it holds for us as well, so that we only execute from there on.
-            execute.execute_after(_filter(plan.seccomp), argv, environment)
+            put_on = _filter(plan.seccomp)
+
+            def last() -> None:
+                capabilities.use_all()
+                put_on()
+
+            execute.execute_after(last, argv, environment)
         execute.execute(argv, environment)
     except execute.ExecuteError as error:
         if plan.apparmor or plan.selinux:

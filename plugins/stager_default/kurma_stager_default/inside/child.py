@@ -6,9 +6,11 @@ done, ``S text`` the set-up failed, ``X127 text`` the program cannot be executed
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 
-from kurma_core.linux import birthplace, namespaces
+from kurma_core.linux import birthplace, mounts, namespaces
 from kurma_core.linux.execute import ExecuteError
 from kurma_stager_default.inside import approot, become, userns
 from kurma_stager_default.inside.errors import SetupError
@@ -29,6 +31,27 @@ MAIN = "main"
 POST_STOP = "post-stop"
 
 SETUP_FAILED = 125
+
+_NULL_DEVICE = os.makedev(1, 3)
+_NULL: list[int] = []
+
+
+def hold_null() -> None:
+    """Take hold of the null device, for the standard input of apps. For the stager itself, in its own root; its
+    children inherit the descriptor.
+
+    By a read-only mount: no app can change the owner or mode of the host's device.
+
+    :raises OSError: the stager's ``/dev/null`` is something else.
+    """
+    path = "/dev/null"
+    fd = mounts.open_tree(mounts.AT_FDCWD, path, recursive=False, follow=False)
+    found = os.fstat(fd)
+    if not stat.S_ISCHR(found.st_mode) or found.st_rdev != _NULL_DEVICE:
+        raise OSError(errno.ENODEV, "not the null device", path)
+    attributes = mounts.ATTR_RDONLY | mounts.ATTR_NOSUID | mounts.ATTR_NOEXEC
+    mounts.set_attributes(fd, attributes, clear=mounts.ATTR_NODEV, recursive=False)
+    _NULL.append(fd)
 
 
 class Files:
@@ -185,6 +208,8 @@ def _run(
     os.setsid()
     become.apply_limits(app.plan)
     namespace = pod.ids.open()
+    # Now: in the app's root, what is at a path is the app's.
+    null = os.open(f"/proc/self/fd/{_NULL[0]}", os.O_RDONLY | os.O_CLOEXEC)
     if files.namespace >= 0:
         namespaces.setns(files.namespace, namespaces.CLONE_NEWNS)
         os.chdir("/")
@@ -203,7 +228,7 @@ def _run(
     if kind == MAIN and files.handover is not None:
         approot.show_console(files.handover.give(uid))
     else:
-        _connect(files if kind == MAIN else Files("", files.stdout, files.stderr, -1), uid)
+        _connect(files, files.stdin if kind == MAIN else -1, null, uid)
     given = _hand_over(files) if kind == MAIN else []
     environment = become.environment_of(app, identity.user, given, terminal=app.terminal is not None)
     if namespace >= 0:
@@ -233,10 +258,12 @@ def _hand_over(files: Files) -> list[tuple[str, str]]:
     return given
 
 
-def _connect(files: Files, uid: int) -> None:
-    """Standard input, output and error. The pipes become the user's, who may then open ``/dev/stdout`` anew."""
-    stdin = files.stdin if files.stdin >= 0 else os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
-    for number, fd in ((0, stdin), (1, files.stdout), (2, files.stderr)):
+def _connect(files: Files, stdin: int, null: int, uid: int) -> None:
+    """Standard input, output and error. The pipes become the user's, who may then open ``/dev/stdout`` anew.
+
+    :param stdin: -1: it is the null device.
+    """
+    for number, fd in ((0, null if stdin < 0 else stdin), (1, files.stdout), (2, files.stderr)):
         os.dup2(fd, number)
-    for number in (1, 2) if files.stdin < 0 else (0, 1, 2):
+    for number in (1, 2) if stdin < 0 else (0, 1, 2):
         os.fchown(number, uid, -1)

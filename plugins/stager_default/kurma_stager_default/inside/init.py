@@ -196,7 +196,7 @@ def _prepare() -> None:
     namespaces.unshare(namespaces.CLONE_NEWNS | namespaces.CLONE_NEWCGROUP)
     mounts.make_private("/")
     none: frozenset[int] = frozenset()
-    capabilities.drop_bounding(none)  # it asks /proc, which is gone after the next steps
+    capabilities.drop_bounding(none)
     root = mounts.new_filesystem("tmpfs", {"mode": "0555", "size": "4k", "nr_inodes": "2"}, _ATTRIBUTES)
     mounts.move_mount_to(root, "/run")
     mounts.pivot_root(root)

@@ -13,6 +13,7 @@ from kurma_core.linux import memory, mounts, namespaces, process
 from kurma_stager_default.inside import (
     approot,
     become,
+    child,
     control,
     devicewall,
     init,
@@ -138,6 +139,7 @@ class House:
             os.set_inheritable(GO, False)
         #: the host's own, held until it is known whether the pod is to share them
         self._hosts = [os.open(f"/proc/self/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind, _ in _SHAREABLE]
+        child.hold_null()
         if namespace < 0 and not held:
             namespaces.unshare(init.SHARED)
         for directory in (approot.PLACE, approot.SHM):

@@ -53,7 +53,9 @@ _READ_ONLY = ("bus", "fs", "irq", "sys", "sysrq-trigger")
 
 #: In the stager's own mount namespace, where no app comes: made before its pod is known, for its first app.
 AHEAD = "/run/ahead"
-_PLACES = ("proc", "sys", "dev")
+PLACES = ("proc", "sys", "dev")
+#: What is the stager's own of ``/dev``; volumes have room beside it.
+OWN_IN_DEV = (*NODES, "console", "notify", "pts")
 
 _CLOSED = mounts.ATTR_NOSUID | mounts.ATTR_NODEV | mounts.ATTR_NOEXEC
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -81,59 +83,64 @@ def make_ahead(shm: str, ids: Ids) -> None:
         os.close(root)
 
 
-def move_ahead(root: int, ids: Ids) -> tuple[str, ...]:
+def move_ahead(root: int, ids: Ids) -> None:
     """As :func:`mount_all`, of what was made before: moved, since it is one app's. Runs in the app's mount
     namespace, which is a copy of the stager's.
 
     :raises OSError: with what could not be moved.
     """
-    found = []
-    for name in _PLACES:
-        mount = os.open(f"{AHEAD}/{name}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        made, path = _mount(root, name, mount, ids)
-        os.close(made)
-        found.append(path)
-    return tuple(found)
+    for name in PLACES:
+        os.close(_mount(root, name, os.open(f"{AHEAD}/{name}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC), ids))
 
 
 def drop_ahead() -> None:
     """The stager's own copy, once an app has its own or there is none to come. Runs in the stager."""
-    for name in _PLACES:
+    for name in PLACES:
         mounts.umount(f"{AHEAD}/{name}", mounts.UMOUNT_NOFOLLOW | mounts.MNT_DETACH)
 
 
-def mount_all(root: int, shm: str, ids: Ids, plan: Plan, notify: str = "") -> tuple[str, str, str]:
+def mount_all(root: int, shm: str, ids: Ids, plan: Plan, notify: str = "") -> None:
     """:param shm: where the pod's shared memory is mounted: one for all its apps, as its IPC namespace is.
     :param ids: whose ids the app's are.
     :param plan: the app's: devices that it may have; from a privileged one nothing is hidden (X6).
     :param notify: a socket to be shown as ``/dev/notify``; empty: none.
-    :returns: where ``/proc``, ``/sys`` and ``/dev`` really are in the root: an image may have links there.
     :raises OSError: with what could not be mounted.
     """
     read_only = 0 if plan.privileged else mounts.ATTR_RDONLY
-    proc, proc_path = _mount(root, "proc", mounts.new_filesystem("proc", None, _CLOSED), ids)
-    sys, sys_path = _mount(root, "sys", mounts.new_filesystem("sysfs", None, _CLOSED | read_only), ids)
-    dev_path = _dev(root, shm, ids, plan, notify)
+    proc = _mount(root, "proc", mounts.new_filesystem("proc", None, _CLOSED), ids)
+    sys = _mount(root, "sys", mounts.new_filesystem("sysfs", None, _CLOSED | read_only), ids)
+    _dev(root, shm, ids, plan, notify)
     if not plan.privileged:
         for name in _READ_ONLY:
             _read_only(proc, name)
-        # From the mounts themselves: an image's /proc may be a link to where they really are.
         masked = [(proc, name) for name in _MASKED_IN_PROC]
         _mask(masked + [(sys, name) for name in (*_MASKED_IN_SYS, *_in_cpus(sys))])
     os.close(proc)
     os.close(sys)
-    return proc_path, sys_path, dev_path
 
 
-def _mount(root: int, path: str, mount: int, ids: Ids) -> tuple[int, str]:
+def _mount(root: int, name: str, mount: int, ids: Ids) -> int:
+    """Never by a link: the app could point it elsewhere later, or lead it to where another mount hides this one.
+
+    :returns: ``mount``.
+    """
     from kurma_core.linux import places  # not for the supervisor to hold
 
-    place = places.make_place(root, path, directory=True, owner=ids.root)
     try:
-        mounts.move_mount(mount, place.fd)
+        place = places.make_dirs(root, name, 0o755, *ids.root)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(
+                error.errno, "the image has a symbolic link there; make it a directory", f"/{name}"
+            ) from None
+        if error.errno == errno.ENOTDIR:
+            raise OSError(error.errno, "the image has a file there; make it a directory", f"/{name}") from None
+        raise
+    try:
+        mounts.move_mount(mount, place)
     finally:
-        os.close(place.fd)
-    return mount, place.path
+        os.close(place)
+    return mount
 
 
 def _open(directory: int, path: str) -> int | None:
@@ -190,12 +197,12 @@ def _mask(paths: list[tuple[int, str]]) -> None:
         os.close(empty)
 
 
-def _dev(root: int, shm: str, ids: Ids, plan: Plan, notify: str) -> str:
+def _dev(root: int, shm: str, ids: Ids, plan: Plan, notify: str) -> None:
     """Nodes are bound from the stager's own ``/dev``: what an app makes with mknod stays dead under ``nodev``."""
     uid, gid = ids.root
     options: dict[str, str | None] = {"mode": "0755", "size": "64k", "uid": str(uid), "gid": str(gid)}
     attributes = mounts.ATTR_NOSUID | (0 if plan.privileged else mounts.ATTR_NODEV)
-    dev, path = _mount(root, "dev", mounts.new_filesystem("tmpfs", options, attributes), ids)
+    dev = _mount(root, "dev", mounts.new_filesystem("tmpfs", options, attributes), ids)
     for name, target in _LINKS.items():
         os.symlink(target, name, dir_fd=dev)
         os.chown(name, uid, gid, dir_fd=dev, follow_symlinks=False)
@@ -217,7 +224,6 @@ def _dev(root: int, shm: str, ids: Ids, plan: Plan, notify: str) -> str:
 
         givennodes.make(dev, plan, ids)
     os.close(dev)
-    return path
 
 
 def _node(dev: int, name: str, source: str, *, clear: int) -> None:
