@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration import entering
 from tests.integration.pods.support import alive, until
 from tests.integration.stage1.laid_out import BareHost
 
@@ -236,6 +237,24 @@ def test_a_place_that_is_written_otherwise(host, point, mount):
     pod = host.pod(app, volumes=[{"name": "v", "kind": "host", "source": "/srv/volume"}])
     assert pod.run("--net=host") == (0, "1\n", "touch: /in/x: Read-only file system\n")
     assert pod.call("gc", pod.uuid) == (0, "", "")
+
+
+@pytest.mark.vm
+def test_no_path_is_asked_in_an_apps_root(host, tmp_path):
+    """H2: of main, of handlers and of what is entered, none that the app can influence while there are rights."""
+    handlers = [
+        {"name": "pre-start", "exec": ["/bin/echo", "before"]},
+        {"name": "post-stop", "exec": ["/bin/echo", "after"]},
+    ]
+    pod = host.pod(shell("web", "trap 'exit 9' TERM; while :; do sleep 0.05; done", eventHandlers=handlers))
+    with entering.traced(tmp_path) as found, running(pod, "--net=host") as process:
+        enter = ("enter", f"--pid={pod.pid()}", "--appname=web", "--", "/bin/echo", "entered")
+        assert pod.call(*enter)[:2] == (0, "entered\n")
+        assert pod.call("stop", pod.uuid)[0] == 0
+        process.wait(20)
+    # The tests' own way into the bare host leads to an entrypoint.
+    windows = [window for _, window in found() if "/stage1/" not in window.program]
+    entering.check(windows, ["before", "trap", "entered", "after"])
 
 
 def test_what_a_command_has_that_is_entered(host, tmp_path):
