@@ -180,7 +180,6 @@ class _Front:
                 batch.add(text)
             batch.send()
 
-
     def _send_last_words(self, reference: str) -> None:
         batch = _Batch(self._stream)
         with contextlib.suppress(Gone):  # the error matters more

@@ -1,4 +1,4 @@
-"""The paths that a process resolves between the entry of an app's root and the drop of its rights, by strace (H2)."""
+"""The paths that a process resolves between the entry of an app's root and the drop of its rights (H2)."""
 
 import contextlib
 import os
@@ -66,11 +66,8 @@ def traced(directory):
     :returns: a function: PIDs and windows of all processes, once it is over.
     """
     file = Path(directory, "trace")
-    strace = subprocess.Popen(
-        ["strace", "-f", "-ff", "-qq", "-s", "400", "-e", "signal=none", "-e", f"trace={_CALLS}", "-o", file]
-        + ["-p", str(os.getpid())],
-        stdin=subprocess.DEVNULL,
-    )
+    words = ["-f", "-ff", "-qq", "-s", "400", "-e", "signal=none", "-e", f"trace={_CALLS}"]
+    strace = subprocess.Popen(["strace", *words, "-o", file, "-p", str(os.getpid())], stdin=subprocess.DEVNULL)
     try:
         until(lambda: strace.poll() is not None or _tracer() == strace.pid, "strace at this process")
         yield lambda: _windows(file)

@@ -13,7 +13,7 @@ import pytest
 from kurma_core.errors import StagerError
 from kurma_core.hookspecs import Stdio
 from kurma_core.linux import capabilities
-from tests.integration.pods.support import shell, until
+from tests.integration.pods.support import archive, both_ways, busybox_root, shell, until
 
 pytestmark = [pytest.mark.root, pytest.mark.vm]
 
@@ -101,3 +101,19 @@ def test_a_console_is_not_where_a_link_leads(house):
     with pytest.raises(StagerError) as caught, house.running({"main": app}):
         pass
     assert "its terminal cannot be its console: /dev/console: a symbolic link is there" in str(caught.value)
+
+
+@both_ways
+@pytest.mark.parametrize("place", ["proc", "dev"])
+def test_a_link_in_the_place_of_the_systems_is_told_in_a_line(house, tmp_path, place):
+    """And kurmad's log has no trace of it."""
+    root = busybox_root(f"{tmp_path}/root")
+    os.symlink("/tmp", f"{root}/{place}")
+    path = archive(root, f"{tmp_path}/links.aci", f"example.com/link-{place}", app=shell("true"))
+    image = house.client.images.fetch(path).id
+    with pytest.raises(StagerError) as caught:
+        house.run({"main": {"image": image}})
+    assert str(caught.value).count("\n") == 0
+    assert f"/{place}: the image has a symbolic link there; make it a directory" in str(caught.value)
+    with contextlib.suppress(FileNotFoundError), open(f"{house.state}/kurmad.log") as log:
+        assert "Traceback" not in log.read()

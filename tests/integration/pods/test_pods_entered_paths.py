@@ -1,4 +1,4 @@
-"""No path is asked that an app can influence, between its root and the drop of rights: all that is, by strace (H2)."""
+"""No path is asked that an app can influence between its root and the drop of rights, by strace (H2)."""
 
 import contextlib
 import os
@@ -41,7 +41,7 @@ def of_pods(found, house):
 
 @pytest.mark.parametrize("users", [None, "auto"])
 def test_what_is_executed_in_a_pod(house, tmp_path, users):
-    """Added apps: main, again, handlers, with a terminal, with input; enter, with and without a terminal; cp, attach."""
+    """Added apps: main, again, handlers, a terminal, input; enter, also at a terminal; cp and attach."""
     client = house.client
     apps = {
         "again": app("echo main; exec sleep 1000", ("restart", "always"), user="alice"),
@@ -66,7 +66,15 @@ def test_what_is_executed_in_a_pod(house, tmp_path, users):
         os.kill(before, 9)
         until(lambda: running() not in (None, before), "the second execution")
     windows = of_pods(found, house)
-    programs = ["pre-startalice", "post-stopalice", "echo main", "echo typed", "read line", '"entered"', '"typed in"']
+    programs = [
+        "pre-startalice",
+        "post-stopalice",
+        "echo main",
+        "echo typed",
+        "read line",
+        '"entered"',
+        '"typed in"',
+    ]
     entering.check(windows, [*programs, '"/opt/stager/run"', '"/opt/stager/attach"', '"/opt/stager/app-start"'])
     assert sum("echo main" in window.program for window in windows) == 2
 
