@@ -440,6 +440,9 @@ class AppSetup:
     :param terminal: it gets a terminal, which is its standard input, output and error (H8).
     :param make_working_directory: a working directory that the image lacks is made, as for Docker's images.
     :param stop_signal: number of the signal that asks the app to end.
+    :param replace_files: of ``hosts``, ``hostname`` and ``resolv.conf`` below ``/etc`` those in which Kurma's
+        content takes the place of the image's. Any other that the image has stays, and its ``hosts`` gets the
+        pod's own name.
     """
 
     name: str
@@ -451,6 +454,7 @@ class AppSetup:
     stop_signal: int = 15
     stdin_open: bool = False
     terminal: bool = False
+    replace_files: tuple[str, ...] = ()
 
 
 @frozen

@@ -648,6 +648,12 @@ class AppExecution:
         )
 
 
+#: Files below an app's ``/etc`` that a stager writes, and whose content each may have: Kurma's, the image's, the
+#: image's with the pod's own name, a volume's.
+ETC_FILES = ("hosts", "hostname", "resolv.conf")
+ETC_CONTENTS = ("kurma", "image", "image+name", "volume")
+
+
 @frozen
 class AppStatus:
     """What is known of one app of a pod.
@@ -666,6 +672,7 @@ class AppStatus:
     :param ready: whether it has said that it is ready; None: it is none that says so.
     :param status_text: how it says that it is, for people.
     :param earlier: executions before this one, oldest first, as far as they are kept.
+    :param files: of :data:`ETC_FILES`, which of :data:`ETC_CONTENTS` each has. Empty: not known.
     """
 
     name: str
@@ -686,6 +693,7 @@ class AppStatus:
     ready: bool | None = None
     status_text: str | None = None
     earlier: tuple[AppExecution, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def says(self) -> str:
@@ -738,6 +746,7 @@ class AppStatus:
             "ready": self.ready,
             "statusText": self.status_text,
             "earlier": [one.to_json() for one in self.earlier],
+            "files": dict(self.files),
         }
 
     @classmethod
@@ -761,6 +770,7 @@ class AppStatus:
             ready=value["ready"],
             status_text=value["statusText"],
             earlier=tuple(AppExecution.from_json(one) for one in value["earlier"]),
+            files=value["files"],
         )
 
 

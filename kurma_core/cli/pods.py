@@ -149,6 +149,8 @@ def _page(record: PodRecord) -> Iterator[str]:
     earlier = [(app, one) for app in record.apps for one in app.earlier]
     if earlier:
         yield from ("", *table(earlier, _EARLIER_COLUMNS))
+    if any(app.files for app in record.apps):
+        yield from ("", *table(record.apps, _FILE_COLUMNS))
     if record.attachments:
         yield from ("", *table(record.attachments, _NETWORK_COLUMNS))
     mounts = _mounts(record)
@@ -203,6 +205,21 @@ def _kind_of(volume: Mapping[str, Any]) -> str:
 def _image_of(record: PodRecord) -> Any:
     return lambda app: record.images.get(app.name, "")[:20]
 
+
+_CONTENTS = {"kurma": "Kurma's", "image": "the image's", "image+name": "the image's, with the pod's name"}
+
+
+def _content_of(file: str) -> Any:
+    """Whose content it has in an app; see :data:`kurma_core.models.ETC_CONTENTS`."""
+    return lambda app: _CONTENTS.get(app.files.get(file, ""), app.files.get(file, ""))
+
+
+_FILE_COLUMNS: list[Column] = [
+    ("APP", lambda app: app.name),
+    ("/etc/hosts", _content_of("hosts")),
+    ("/etc/hostname", _content_of("hostname")),
+    ("/etc/resolv.conf", _content_of("resolv.conf")),
+]
 
 _NETWORK_COLUMNS: list[Column] = [
     ("NETWORK", lambda one: one.network),

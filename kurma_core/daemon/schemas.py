@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from kurma_core.journal import KINDS, SUBJECTS
-from kurma_core.models import PROTOCOLS
+from kurma_core.models import ETC_CONTENTS, PROTOCOLS
 
 Json = Any
 
@@ -95,6 +95,8 @@ _END: Json = {
     "log": _maybe(TEXT),
 }
 _PORT = _object(hostPort=WHOLE, podPort=WHOLE, protocol=_word(*PROTOCOLS), hostIP=TEXT)
+#: Whose content files below an app's /etc have.
+_FILES = _by_name(_word(*ETC_CONTENTS))
 _FIGURES: dict[str, Json] = {
     "memory": _maybe(SIZE),
     "memoryReclaimable": _maybe(SIZE),
@@ -122,6 +124,7 @@ _PODS: dict[str, Json] = {
         ready=_maybe(FLAG),
         statusText=_maybe(TEXT),
         earlier=_list(_ref("Execution")),
+        files=_FILES,
     ),
     "Attachment": _object(
         network=TEXT,
@@ -238,6 +241,7 @@ _PODS: dict[str, Json] = {
         restarts=WHOLE,
         ready=_maybe(FLAG),
         statusText=_maybe(TEXT),
+        files=_FILES,
     ),
     "Apps": _list(_ref("App")),
     "Collected": _object(lines=_list(TEXT), failed=FLAG),

@@ -51,6 +51,13 @@ def parse_resolv_conf(text: str) -> dict[str, tuple[str, ...]]:
     return {"nameservers": tuple(servers), "search": search, "options": tuple(options)}
 
 
+def says_dns(document: PodDocument, attachments: Iterable[Attachment]) -> bool:
+    """Whether the user or a network says something of name servers, search domains or options."""
+    said = document.dns is not None and any(document.dns.values())
+    results = [one.result for one in attachments if one.result is not None]
+    return said or any(getattr(result, part) for result in results for part in PARTS)
+
+
 def pod_dns(
     document: PodDocument,
     attachments: Iterable[Attachment],

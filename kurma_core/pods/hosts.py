@@ -7,6 +7,9 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
+from kurma_core.models import ETC_FILES
+from kurma_core.pods.dns import says_dns
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
@@ -56,6 +59,20 @@ def pod_hosts(document: PodDocument, attachments: Iterable[Attachment]) -> tuple
     if document.hostname.lower() not in _LOCAL:
         lines += [(address, _names(document.hostname)) for address in own or ["127.0.0.1"]]
     return (*lines, *document.hosts)
+
+
+def replaced_files(
+    document: PodDocument, registry_image: bool, attachments: Iterable[Attachment]
+) -> tuple[str, ...]:
+    """The files below ``/etc`` of an app in which Kurma's content takes the place of the image's.
+
+    All, where the image comes from a registry: so do podman and docker. Of an App Container image, those that the
+    user or a network says something of.
+    """
+    if registry_image:
+        return ETC_FILES
+    found = ("hosts",) if document.hosts else ()
+    return (*found, "resolv.conf") if says_dns(document, attachments) else found
 
 
 def _names(hostname: str) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.models import Attachment, needs_powers
 from kurma_core.pods import docker, memory_request, ports, terminals, traffic, volumes
 from kurma_core.pods.dns import pod_dns
-from kurma_core.pods.hosts import findable, pod_hosts
+from kurma_core.pods.hosts import findable, pod_hosts, replaced_files
 from kurma_core.pods.space import free_layers, unwritable
 
 if TYPE_CHECKING:
@@ -375,7 +375,9 @@ def not_complete(launch: Launch, failures: list[KurmaError]) -> str:
     return f"teardown is not complete: {why}"
 
 
-def _app_setup(launch: Launch, app: str, layers: tuple[RenderedLayer, ...]) -> AppSetup:
+def _app_setup(
+    launch: Launch, app: str, layers: tuple[RenderedLayer, ...], attachments: tuple[Attachment, ...]
+) -> AppSetup:
     document = launch.document
     image = launch.services.images.manifest(document.images[app])
     runtime = document.manifest.app(app)
@@ -391,6 +393,7 @@ def _app_setup(launch: Launch, app: str, layers: tuple[RenderedLayer, ...]) -> A
         terminal=terminal,
         make_working_directory=docker.is_docker(image),
         stop_signal=docker.stop_signal(image),
+        replace_files=replaced_files(document, docker.is_docker(image), attachments),
     )
 
 
@@ -419,7 +422,7 @@ def pod_setup(
     for image in rendered.values():
         manifests.update(image.manifests)
     attachments = launch.attachments or document.attachments
-    apps = tuple(_app_setup(launch, app, rendered[app].layers) for app in document.app_names)
+    apps = tuple(_app_setup(launch, app, rendered[app].layers, attachments) for app in document.app_names)
     return PodSetup(
         uuid=document.uuid,
         name=document.name,

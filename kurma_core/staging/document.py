@@ -88,6 +88,7 @@ def _app(pod: PodSetup, app: AppSetup, size: tuple[int, int] | None) -> dict[str
         "stdinOpen": app.stdin_open,
         "terminal": terminal,
         "makeWorkingDirectory": app.make_working_directory,
+        "replaceFiles": list(app.replace_files),
         "stopSignal": app.stop_signal,
         "plan": _plan(pod.plans[app.name]),
     }

@@ -13,7 +13,7 @@ from typing import Any
 
 from kurma_core.appc.nesting import bounded
 from kurma_core.errors import StagerError
-from kurma_core.models import AppExecution, AppStatus
+from kurma_core.models import ETC_CONTENTS, ETC_FILES, AppExecution, AppStatus
 
 #: More than this from a stager is nonsense.
 LIMIT = 1 << 20
@@ -149,6 +149,12 @@ class _Reading:
             for place, one in enumerate(kept)
         )
 
+    def files(self) -> dict[str, str]:
+        found = self._value.get("files")
+        if not isinstance(found, Mapping):
+            return {}
+        return {name: found[name] for name in ETC_FILES if found.get(name) in ETC_CONTENTS}
+
     def execution(self, place: int) -> AppExecution:
         """:param place: counted from 0, where it says nothing itself."""
         instance = self.number("instance", 0, _MOST)
@@ -186,6 +192,7 @@ def _app(name: str, value: object, what: str) -> AppStatus:
         ready=None if exited or not isinstance(found.get("ready"), bool) else found["ready"],
         status_text=None if exited else reading.text("statusText"),
         earlier=reading.earlier(),
+        files=reading.files(),
     )
 
 

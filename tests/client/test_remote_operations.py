@@ -29,6 +29,7 @@ STAYS = {
     "warm": "for the daemon's own client",
     "journal": "for what is done in process",
     "log_files": "for the daemon's own client",
+    "last_words": "for the daemon's own client",
     "read_logs": "for the daemon's own client",
     "manager": "for the daemon's own client",
     "probe": "for the daemon's own client",

@@ -45,6 +45,18 @@ def test_localhost_is_nobody_elses() -> None:
     assert [address for address, names in lines if "localhost" in names] == ["127.0.0.1", "::1"]
 
 
+def test_files_that_take_the_place_of_an_images() -> None:
+    """H10: all, if it is from a registry; else those that the user or a network says something of."""
+    document = pod_document(attachments=(LO, ETH))
+    says = replace(ETH, result=replace(ETH.result or NetworkResult(()), search=("example.com",)))
+    assert hosts.replaced_files(document, True, (LO, ETH)) == ("hosts", "hostname", "resolv.conf")
+    assert hosts.replaced_files(document, False, (LO, ETH)) == ()
+    assert hosts.replaced_files(DOCUMENT, False, (LO, ETH)) == ("hosts",)
+    assert hosts.replaced_files(document, False, (LO, says)) == ("resolv.conf",)
+    for dns, found in (({"options": ("ndots:2",)}, ("resolv.conf",)), ({"options": (), "search": ()}, ())):
+        assert hosts.replaced_files(replace(document, dns=dns), False, (LO, replace(ETH, result=None))) == found
+
+
 def test_networks_on_which_a_pod_is_found() -> None:
     image = replace(ETH, interface="")  # of a network that is an image and names no interface
     assert hosts.findable((LO, ETH, QUIET, image)) == (ETH, image)

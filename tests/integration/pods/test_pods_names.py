@@ -181,7 +181,8 @@ def test_names_can_be_turned_off(town):
 
 
 def test_what_an_app_and_an_image_have_there_stays(town, make_house, tmp_path):
-    """An image's own lines stand first, what an app adds is its own, and both see pods come and go."""
+    """An image's own lines stand first, then the pod's own name; what an app adds is its own, and all see pods
+    come and go. Where the user says something of hosts, the image's lines are gone (H10)."""
     own = town.client.images.fetch(
         resolver_archive(str(tmp_path), {"etc/hosts": "192.0.2.9 own\n192.0.2.8 old # kurma"})
     )
@@ -190,24 +191,38 @@ def test_what_an_app_and_an_image_have_there_stays(town, make_house, tmp_path):
         "b": {"app": sleeping(), "image": own.id},
         "c": {"app": sleeping(), "readOnlyRootFS": True},
     }
-    with town.running(apps, name="first", net="one", hosts=(("192.0.2.7", ("mine",)),)):
+    said = {"hosts": (("192.0.2.7", ("mine",)),)}
+    with (
+        town.running(apps, name="first", net="one"),
+        town.running({"b": apps["b"]}, name="said", net="one", **said),
+    ):
         for app in "ab":
             assert town.enter("first", "sh", "-c", "echo 192.0.2.1 added >> /etc/hosts", app=app)[0] == 0
         assert "Read-only" in town.enter("first", "sh", "-c", "echo >> /etc/hosts", app="c")[2]
         with town.running(name="mine", net="one"), town.running(name="second", net="one"):
             files = {app: town.enter("first", "cat", "/etc/hosts", app=app)[1].splitlines() for app in "abc"}
-            theirs = [f"{address}\tsecond\t# kurma" for address in addresses(town, "second")]
-            assert files["b"] == ["192.0.2.9 own", "192.0.2.1 added", *theirs]
-            # What the user said of a name is stronger than a pod of that name.
-            assert "192.0.2.7\tmine" in files["a"]
-            assert not [line for line in files["a"] if "\tmine\t" in line]
-            assert files["a"][-3:] == ["192.0.2.1 added", *theirs]
+
+            def lines(name, end="\t# kurma"):
+                return [f"{address}\t{name}{end}" for address in addresses(town, name)]
+
+            others = [*lines("said"), *lines("mine"), *lines("second")]
+            own_name = lines("first", end="")
+            assert files["b"] == ["192.0.2.9 own", *own_name, "192.0.2.1 added", *others]
+            assert files["a"][-len(others) - 1 :] == ["192.0.2.1 added", *others]
             assert files["c"] == [line for line in files["a"] if "added" not in line]
+            # What the user said of a name is stronger than a pod of that name.
+            replaced = town.enter("said", "cat", "/etc/hosts")[1].splitlines()
+            assert replaced[2:] == [
+                *lines("said", end=""),
+                "192.0.2.7\tmine",
+                *lines("first"),
+                *lines("second"),
+            ]
             mount = town.enter("first", "grep", "/etc/hosts", "/proc/self/mounts", app="a")[1]
             assert {"nosuid", "nodev", "noexec"} <= set(mount.split()[3].split(","))
         assert "second" not in town.enter("first", "cat", "/etc/hosts", app="b")[1]
-        code, said, _ = town.enter("first", "sed", "-n", "$p", "/etc/hosts", app="b")
-        assert (code, said) == (0, "192.0.2.1 added\n")
+        code, text, _ = town.enter("first", "sed", "/# kurma$/d", "/etc/hosts", app="b")
+        assert (code, text.splitlines()[-1]) == (0, "192.0.2.1 added")
     town.client.images.remove(own.id)
 
 

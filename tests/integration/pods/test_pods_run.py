@@ -87,19 +87,50 @@ def test_the_pods_name_leads_to_its_address(house):
     house.client.network_rm("default")
 
 
-def test_an_image_with_its_own_files_keeps_them(house, tmp_path):
-
-    root = busybox_root(str(tmp_path / "root"), {"etc/hosts": "1.2.3.4 own\n", "etc/resolv.conf": ""})
-    image = house.client.images.fetch(
-        archive(root, str(tmp_path / "own.aci"), "example.com/own", app=shell("true"))
-    ).id
-    dns = {"nameservers": ("10.9.9.9",), "search": (), "options": ()}
-    record, output = house.run(
-        {"main": {"image": image, "app": shell("cat /etc/hosts /etc/resolv.conf")}}, dns=dns
-    )
-    assert output == "1.2.3.4 own\nnameserver 10.9.9.9\n"
+@pytest.mark.parametrize("userns", ["none", "auto"])
+def test_an_image_with_its_own_files(house, tmp_path, userns):
+    """H10: it keeps them, with the pod's own name, unless it is from a registry, or the user says something of
+    them; also when it is started again, with a read-only root, and as an app that comes later."""
+    files = {"etc/hosts": "1.2.3.4 own\n", "etc/resolv.conf": "nameserver 1.2.3.4\n", "etc/hostname": "own\n"}
+    root = busybox_root(str(tmp_path / "root"), files)
+    from_docker = [{"name": "appc.io/docker/registryurl", "value": "registry.example.com"}]
+    images = [
+        house.client.images.fetch(
+            archive(root, str(tmp_path / f"{name}.aci"), f"example.com/{name}", app=shell("true"), **more)
+        ).id
+        for name, more in (("aci", {}), ("docker", {"annotations": from_docker}))
+    ]
+    script = "cat /etc/hosts /etc/resolv.conf /etc/hostname"
+    apps = {
+        "aci": {"image": images[0], "app": shell(script), "readOnlyRootFS": True},
+        "docker": {"image": images[1], "app": shell(script)},
+    }
+    local = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
+    kept = "1.2.3.4 own\n127.0.0.1\tme\nnameserver 1.2.3.4\nown\n"
+    own = {"hosts": "image+name", "hostname": "image", "resolv.conf": "image"}
+    ours = dict.fromkeys(own, "kurma")
+    record, _ = house.run(apps, hostname="me", userns=userns)
+    record, _ = house.start(record.uuid)
+    assert house.log(record, "aci") == kept
+    assert house.log(record, "docker") == f"{local}127.0.0.1\tme\nme\n"
+    assert [app.files for app in record.apps] == [own, ours]
     house.client.rm(record.uuid)
-    house.client.images.remove(image)
+    said = {"dns": {"nameservers": ("10.9.9.9",), "search": (), "options": ()}}
+    said["hosts"] = (("10.1.2.3", ("friend",)),)
+    with house.running(
+        {"aci": {**apps["aci"], "app": shell(script + "; sleep 1000")}}, userns=userns, **said
+    ) as pod:
+        house.client.app_add(pod.uuid, house.request({"late": apps["docker"]}), start=True)
+        until(lambda: house.client.pod(pod.uuid).apps[1].exited, "the end of the app that came later")
+        record = house.client.pod(pod.uuid)
+        shared = f"{local}127.0.0.1\t{record.name}\n10.1.2.3\tfriend\nnameserver 10.9.9.9\n"
+        until(lambda: house.log(record, "aci").endswith("own\n"), "its log")
+        assert house.log(record, "aci") == f"{shared}own\n"
+        assert house.log(record, "late") == f"{shared}{record.name}\n"
+        assert [app.files for app in record.apps] == [{**ours, "hostname": "image"}, ours]
+    house.client.rm(record.uuid)
+    for image in images:
+        house.client.images.remove(image)
 
 
 def test_apps_of_a_pod_share_localhost(house):

@@ -190,6 +190,7 @@ def pods(stager_tree: StagerImage, busybox_root: str, tmp_path: Any) -> Iterator
             times: StagerTimes | None = None,
             dns: Mapping[str, tuple[str, ...]] | None = None,
             hosts: tuple[tuple[str, tuple[str, ...]], ...] = (),
+            replace_files: tuple[str, ...] = (),
             stager_image: StagerImage = stager_tree,
             network_namespace: str | None = None,
             begin: Callable[[AciStager, PodSetup], StagerProcess] | None = None,
@@ -213,6 +214,7 @@ def pods(stager_tree: StagerImage, busybox_root: str, tmp_path: Any) -> Iterator
                     tuple((mounts or {}).get(app, ())),
                     tuple(environment),
                     app == interactive,
+                    replace_files=replace_files,
                 )
                 for app in apps
             )

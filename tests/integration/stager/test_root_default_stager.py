@@ -489,19 +489,31 @@ def test_host_files(pods):
     )
 
 
-def test_host_files_of_the_image_stay(pods, busybox_root, tmp_path):
-    """H10: an image's own content is not modified; an empty file is none."""
+@pytest.mark.parametrize("replaced", [(), ("hosts", "hostname", "resolv.conf")], ids=["kept", "replaced"])
+def test_host_files_of_the_image(pods, busybox_root, tmp_path, replaced):
+    """H10: they stay, with the pod's own name, or Kurma's take their place; an empty file is none."""
     layer = tmp_path / "layer"
     (layer / "etc").mkdir(parents=True)
-    (layer / "etc" / "hosts").write_text("1.1.1.1 own\n")
-    (layer / "etc" / "resolv.conf").symlink_to("../run/resolve/stub.conf")
+    (layer / "etc" / "hosts").write_text("1.1.1.1 own")  # without the line's end
+    (layer / "etc" / "hosts").chmod(0o600)
+    (layer / "run").mkdir()
+    (layer / "run" / "stub.conf").write_text("nameserver 1.1.1.1\n")
+    (layer / "etc" / "resolv.conf").symlink_to("../run/stub.conf")
     (layer / "etc" / "hostname").write_text("")
     pod = pods(
-        {"main": sh("cat /etc/hosts /etc/hostname /run/resolve/stub.conf")},
+        {"main": sh("cat /etc/hosts /etc/hostname /run/stub.conf; stat -c %a /etc/hosts")},
         roots=[str(layer), busybox_root],
         hosts=(("127.0.0.1", ("localhost",)), ("10.1.2.3", ("test-host",))),
         dns={"nameservers": ("10.0.0.53",), "search": (), "options": ()},
+        replace_files=replaced,
     )
     assert pod.ended() == 0, pod.output()
-    assert pod.log() == "1.1.1.1 own\ntest-host\nnameserver 10.0.0.53\n"
+    if replaced:
+        assert pod.log() == "127.0.0.1\tlocalhost\n10.1.2.3\ttest-host\ntest-host\nnameserver 10.0.0.53\n644\n"
+        assert pod.app()["files"] == {"hosts": "kurma", "hostname": "kurma", "resolv.conf": "kurma"}
+    else:
+        assert pod.log() == "1.1.1.1 own\n10.1.2.3\ttest-host\ntest-host\nnameserver 1.1.1.1\n600\n"
+        assert pod.app()["files"] == {"hosts": "image+name", "hostname": "kurma", "resolv.conf": "image"}
+    assert (layer / "etc" / "hosts").read_text() == "1.1.1.1 own"
+    assert (layer / "run" / "stub.conf").read_text() == "nameserver 1.1.1.1\n"
     assert (layer / "etc" / "hostname").read_text() == ""

@@ -227,6 +227,31 @@ def test_given_files_follow_links_inside(pods, no_etc, tmp_path, read_only):
         assert not os.path.exists(outside)
 
 
+@pytest.mark.vm
+def test_files_that_are_replaced_are_never_the_hosts(pods, no_etc, tmp_path):
+    """H10: where the image's file is a link to one of the host's, by whatever way."""
+    host = tmp_path / "host"
+    host.write_text("the host's\n")
+    layer = bare(tmp_path / "layer")
+    etc = layer / "etc"
+    etc.mkdir()
+    (etc / "hosts").symlink_to(host)
+    (etc / "hostname").symlink_to(f"../../../../../../../../..{host}")
+    (etc / "resolv.conf").symlink_to(f"/proc/self/root{host}")
+    for replaced in ((), ("hosts", "hostname", "resolv.conf")):
+        pod = pods(
+            {"main": sh("cat /etc/hosts; echo; cat /etc/hostname; cat /etc/resolv.conf")},
+            roots=[str(layer), no_etc],
+            hosts=(("127.0.0.1", ("test-host",)),),
+            dns={"nameservers": ("10.0.0.53",), "search": (), "options": ()},
+            replace_files=replaced,
+        )
+        assert pod.ended() == 0, pod.output()
+        assert "the host's" not in pod.log()
+        assert host.read_text() == "the host's\n"
+        assert sorted(os.listdir(layer)) == ["etc"]
+
+
 @pytest.mark.parametrize("storage", ["overlay", "copy"])
 def test_what_an_image_has_in_their_place_stays(pods, no_etc, tmp_path, storage):
     """A FIFO, a directory, a loop, a file with content: none is written to, none holds anybody up."""
@@ -240,11 +265,14 @@ def test_what_an_image_has_in_their_place_stays(pods, no_etc, tmp_path, storage)
     pod = pods(
         {"main": sh(script)},
         roots=[str(layer), no_etc],
+        hosts=(("127.0.0.1", ("test-host",)),),
         dns={"nameservers": ("10.0.0.53",), "search": (), "options": ()},
+        replace_files=("hosts", "hostname", "resolv.conf"),
         config={"graphStorage": storage},
     )
     assert pod.ended() == 0, pod.output()
     assert pod.log() == "fifo\ndirectory\n1\n"
+    assert set(pod.app()["files"].values()) == {"image"}
 
 
 def test_each_app_has_files_of_its_own(pods):

@@ -42,7 +42,7 @@ def enter(
     notify: str = "",
     *,
     ahead: bool = False,
-) -> None:
+) -> str:
     """Make the root and change to it.
 
     :param directory: for this execution's changes, on a real file system; it is made, and what is beside it, the
@@ -51,6 +51,7 @@ def enter(
     :param namespace: a descriptor of the pod's user namespace, which the root's files are to belong to; -1: none.
     :param notify: a socket that the app says by that it is ready; empty: none.
     :param ahead: what the kernel shows was made before, for this one.
+    :returns: see :func:`.hostfiles.write`.
     :raises SetupError: what failed, on what, why.
     """
     try:
@@ -60,10 +61,9 @@ def enter(
         root = _union(pod, app, directory, note, namespace)
         from kurma_stager_default.inside import hostfiles  # not for the supervisor to hold
 
-        hidden = [mount.path for mount in app.mounts]
-        hostfiles.write(root, hostfiles.contents(pod), pod.ids.root, hidden)
+        files = hostfiles.write(root, pod, app)
         if pod.names:
-            hostfiles.show_names(root, pod, app, hidden)
+            hostfiles.show_names(root, pod, app)
         if ahead:
             sysmounts.move_ahead(root, pod.ids)
         else:
@@ -78,6 +78,7 @@ def enter(
             mounts.set_attributes(root, mounts.ATTR_RDONLY, recursive=False)
         mounts.pivot_root(root)
         os.close(root)
+        return files
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         raise SetupError(f"its root cannot be made: {where}{error.strerror or error}") from None

@@ -48,6 +48,7 @@ class Instance:
         "number",
         "oom",
         "oom_before",
+        "own_files",
         "reason",
         "shown",
         "signal",
@@ -75,6 +76,8 @@ class Instance:
         #: how often the kernel had ended a process of the app for want of memory, when this execution began, and
         #: when the main process was last known to have outlived that
         self.oom_before = self.oom = oom
+        #: whose content files below ``/etc`` have, by name
+        self.own_files: dict[str, str] = {}
         self.began = time.monotonic()
         self.started: str | None = None
         self.finished: str | None = None
@@ -128,7 +131,7 @@ class Instance:
         return count
 
     def to_json(self, pid: int | None) -> dict[str, Any]:
-        value = {
+        value: dict[str, Any] = {
             "instance": self.number,
             "pid": pid,
             "exited": self.finished is not None,
@@ -142,6 +145,8 @@ class Instance:
             value["finishedAt"] = self.finished
         if self.message is not None:
             value["message"] = self.message
+        if self.own_files:
+            value["files"] = self.own_files
         if self.log.dropped_in_all:
             value["logDropped"] = self.log.dropped_in_all
         return value

@@ -1,7 +1,8 @@
 """One forked child of the stager on its way to being a process of an app, and what it reports on that way.
 
-The report is a pipe that closes at exec. Lines: ``N text`` a note, ``R`` the root is made, ``G`` all but exec is
-done, ``S text`` the set-up failed, ``X127 text`` the program cannot be executed.
+The report is a pipe that closes at exec. Lines: ``N text`` a note, ``F name=whose …`` whose content files below
+``/etc`` have, ``R`` the root is made, ``G`` all but exec is done, ``S text`` the set-up failed, ``X127 text`` the
+program cannot be executed.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class Files:
 class Child:
     """A child, as the stager sees it."""
 
-    __slots__ = ("_rest", "executing", "failure", "kind", "notes", "pid", "ready", "report")
+    __slots__ = ("_rest", "executing", "failure", "kind", "notes", "own_files", "pid", "ready", "report")
 
     def __init__(self, pid: int, report: int, kind: str) -> None:
         self.pid = pid
@@ -107,6 +108,8 @@ class Child:
         #: exit code and reason of what could not be started
         self.failure: tuple[int, str] | None = None
         self.notes: list[str] = []
+        #: whose content files below ``/etc`` have, by name; empty: not told yet
+        self.own_files: dict[str, str] = {}
         self._rest = b""
 
     def read_report(self) -> bool:
@@ -126,6 +129,8 @@ class Child:
         kind, _, text = line.partition(" ")
         if kind == "N":
             self.notes.append(text)
+        elif kind == "F":
+            self.own_files = dict([word.split("=") for word in text.split()])
         elif kind == "R":
             self.ready = True
         elif kind == "G":
@@ -214,9 +219,10 @@ def _run(
         namespaces.setns(files.namespace, namespaces.CLONE_NEWNS)
         os.chdir("/")
     elif files.maker is None or not files.maker.enter():
-        approot.enter(
+        own_files = approot.enter(
             pod, app, files.directory, lambda text: tell("N", text), namespace, files.notify, ahead=files.ahead
         )
+        tell("F", own_files)
     if kind == ROOT:
         if namespace >= 0:
             userns.enter_with_mounts(namespace)

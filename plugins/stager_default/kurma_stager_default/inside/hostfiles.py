@@ -1,8 +1,9 @@
-"""``/etc/hosts``, ``/etc/hostname`` and ``/etc/resolv.conf`` for an app that does not bring its own (H10).
+"""``/etc/hosts``, ``/etc/hostname`` and ``/etc/resolv.conf`` of an app (H10).
 
-They are written into the app's own fresh root: each app has its own; an image's file with content stays as it is.
-Where other pods are to be found by name (W10), a copy of ``/etc/hosts`` that the core keeps up to date is bound
-over it.
+They are written into the app's own fresh root, so the image stays as it is, and each execution has its own. Where
+the image has a file with content, ``App.replace_files`` says whether Kurma's content takes its place; else it is
+kept, and ``/etc/hosts`` gets the pod's own name. Where other pods are to be found by name (W10), a copy of
+``/etc/hosts`` that the core keeps up to date is bound over it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from kurma_core.linux.places import make_mount_target
 from kurma_stager_default.inside.manifest import App, Pod
 
 HOSTS = "/etc/hosts"
-#: What is larger is no hosts file of an image's, and is not copied.
+#: Whose content a file has, as status.json tells it.
+KURMA, IMAGE, IMAGE_AND_NAME, VOLUME = "kurma", "image", "image+name", "volume"
+#: A larger file is not a hosts file, and is neither added to nor copied.
 _LIMIT = 1 << 20
 #: Times that other pods' names may change while a copy is made of them.
 _TRIES = 100
@@ -24,10 +27,10 @@ _PLAIN = os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 def contents(pod: Pod) -> dict[str, str]:
-    """What is to be written, by path. Nothing for the resolver where the pod has no DNS of its own."""
+    """Kurma's content by path. Nothing for the resolver where the pod has no DNS of its own."""
     found = {
         # Whole as the core gives it, localhost included.
-        HOSTS: "".join([f"{address}\t{' '.join(names)}\n" for address, names in pod.hosts]),
+        HOSTS: "".join([_line(*each) for each in pod.hosts]),
         "/etc/hostname": pod.hostname + "\n",
     }
     dns = pod.dns
@@ -41,32 +44,82 @@ def contents(pod: Pod) -> dict[str, str]:
     return found
 
 
-def write(root: int, files: dict[str, str], owner: tuple[int, int], hidden: list[str]) -> None:
+def _line(address: str, names: list[str]) -> str:
+    return f"{address}\t{' '.join(names)}\n"
+
+
+def write(root: int, pod: Pod, app: App) -> str:
     """Runs in the app's mount namespace, before anything is mounted into ``root``.
 
-    :param hidden: where volumes will be: what they would hide is not written.
+    What a volume would hide is not written.
+
+    :returns: whose content each file has, for the report of a child: ``hosts=kurma hostname=image``.
     :raises OSError: with the path.
     """
-    for path, text in files.items():
-        place = _place(root, path, owner, hidden)
-        if place < 0:
-            continue
+    own = [_line(*each) for each in pod.hosts if pod.hostname in each[1] and pod.hostname != "localhost"]
+    found = []
+    for path, text in contents(pod).items():
+        name = path.rpartition("/")[2]
+        whose = _write(root, path, text, own if path == HOSTS else [], pod, app)
+        found.append(f"{name}={whose}")
+    return " ".join(found)
+
+
+def _write(root: int, path: str, text: str, own: list[str], pod: Pod, app: App) -> str:
+    """:param own: lines for an image's file that stays."""
+    if _hidden(path, app):
+        return VOLUME
+    place = _place(root, path, pod.ids.root)
+    if place < 0:
+        return IMAGE
+    try:
+        if os.fstat(place).st_size and path.rpartition("/")[2] not in app.replace_files:
+            return _add(place, own)
+        _replace(place, text, pod.ids.root)
+        return KURMA
+    finally:
+        os.close(place)
+
+
+def _open(place: int, flags: int) -> int:
+    """The very file that was found, whatever its name is now."""
+    return os.open(f"/proc/self/fd/{place}", flags | os.O_CLOEXEC)
+
+
+def _replace(place: int, text: str, owner: tuple[int, int]) -> None:
+    fd = _open(place, os.O_WRONLY | os.O_TRUNC)
+    try:
+        os.write(fd, text.encode())
+        # The image's may be for its root alone.
+        os.fchown(fd, *owner)
+        os.fchmod(fd, 0o644)
+    finally:
+        os.close(fd)
+
+
+def _add(place: int, lines: list[str]) -> str:
+    """Adds lines to the image's file. A root that is used again has them already."""
+    if not lines or os.fstat(place).st_size > _LIMIT:
+        return IMAGE
+    content = _content(f"/proc/self/fd/{place}")
+    there = content.splitlines(keepends=True)
+    new = b"".join([line for line in [each.encode() for each in lines] if line not in there])
+    if new:
+        fd = _open(place, os.O_WRONLY | os.O_APPEND)
         try:
-            if not os.fstat(place).st_size:
-                # The magic link leads to the very file that was found, whatever its name is now.
-                fd = os.open(f"/proc/self/fd/{place}", os.O_WRONLY | os.O_CLOEXEC)
-                try:
-                    os.write(fd, text.encode())
-                finally:
-                    os.close(fd)
+            os.write(fd, (b"" if content.endswith(b"\n") else b"\n") + new)
         finally:
-            os.close(place)
+            os.close(fd)
+    return IMAGE_AND_NAME
 
 
-def _place(root: int, path: str, owner: tuple[int, int], hidden: list[str]) -> int:
-    """A descriptor of the app's file, made if it is missing; -1: the image, or a volume, has something else."""
-    if any((path + "/").startswith(place + "/") for place in hidden):
-        return -1
+def _hidden(path: str, app: App) -> bool:
+    """Whether a volume will be there, or above."""
+    return any((path + "/").startswith(mount.path.rstrip("/") + "/") for mount in app.mounts)
+
+
+def _place(root: int, path: str, owner: tuple[int, int]) -> int:
+    """A descriptor of the app's file, made if it is missing; -1: the image has something else there."""
     try:
         place = make_mount_target(root, path, directory=False, owner=owner)
     except OSError as error:
@@ -79,14 +132,14 @@ def _place(root: int, path: str, owner: tuple[int, int], hidden: list[str]) -> i
     return -1
 
 
-def show_names(root: int, pod: Pod, app: App, hidden: list[str]) -> None:
+def show_names(root: int, pod: Pod, app: App) -> None:
     """Binds a file over the app's ``/etc/hosts`` that has its lines, and those of other pods, kept by the core.
 
     Each execution has its own: what an app adds there no other sees. Runs after :func:`write`.
 
     :raises OSError: with the path.
     """
-    place = _place(root, HOSTS, pod.ids.root, hidden)
+    place = -1 if _hidden(HOSTS, app) else _place(root, HOSTS, pod.ids.root)
     if place < 0:
         return
     try:

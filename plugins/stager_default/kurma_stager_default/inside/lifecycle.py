@@ -178,6 +178,9 @@ class Lifecycle:
         for text in one.notes:
             self._supervisor.note(text)
         one.notes.clear()
+        if one.own_files and run.instance is not None:
+            run.instance.own_files = one.own_files
+            self._supervisor.changed = True
         if one.kind == child.ROOT and one.ready and run.instance is not None and run.instance.files.namespace < 0:
             try:
                 path = f"/proc/{one.pid}/ns/mnt"

@@ -110,6 +110,7 @@ class App:
         "post_stop",
         "pre_start",
         "read_only",
+        "replace_files",
         "restart",
         "sockets",
         "stdin",
@@ -140,6 +141,8 @@ class App:
         self.layers: list[str] = []
         self.mounts: list[Mount] = []
         self.read_only = False
+        #: files below /etc in which Kurma's content takes the place of the image's
+        self.replace_files: list[str] = []
         self.restart = "never"
         self.stdin = False
         self.stdin_open = False
@@ -229,6 +232,7 @@ def _app(
     app.stdin = extra.get("stdin", False)
     app.stdin_open = extra.get("stdinOpen", False)
     app.terminal = _terminal(extra.get("terminal"))
+    app.replace_files = extra.get("replaceFiles", [])
     app.make_directory = extra.get("makeWorkingDirectory", False)
     app.stop_signal = extra.get("stopSignal", 15)
     app.plan = Plan(extra.get("plan") or {})

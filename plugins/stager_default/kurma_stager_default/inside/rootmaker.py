@@ -131,7 +131,8 @@ def _make(heard: int, ready: int, told: int, mounted: bool) -> None:
         if app is None:
             return
         os.umask(0o022)
-        approot.enter(pod, app, directory_of(app), lambda text: tell(f"N {text}"), ahead=mounted)
+        files = approot.enter(pod, app, directory_of(app), lambda text: tell(f"N {text}"), ahead=mounted)
+        tell(f"F {files}")
     except BaseException as error:  # noqa: BLE001 - a forked child must never run on into its parent's code
         tell(f"S {error}" if isinstance(error, SetupError) else f"S {type(error).__name__}: {error}")
         os.write(ready, _FAILED)
