@@ -10,7 +10,7 @@ from kurma_core.pods.readied import ready
 from tests.integration import entering
 from tests.integration.pods.support import shell, until
 
-pytestmark = [pytest.mark.root, pytest.mark.vm]
+pytestmark = pytest.mark.root
 
 
 def app(script, annotation=None, **fields):

@@ -239,7 +239,6 @@ def test_a_place_that_is_written_otherwise(host, point, mount):
     assert pod.call("gc", pod.uuid) == (0, "", "")
 
 
-@pytest.mark.vm
 def test_no_path_is_asked_in_an_apps_root(host, tmp_path):
     """H2: of main, of handlers and of what is entered, none that the app can influence while there are rights."""
     handlers = [

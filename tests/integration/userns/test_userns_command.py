@@ -44,7 +44,7 @@ def test_a_terminal_in_it(kurma):
     try:
         person.wait_raw()
         person.expect("# ")
-        person.type("tty; stat -c %a:%u:%g $(tty); echo again > /dev/tty; id -u; sleep 1000\n")
+        person.type("tty; stat -c %a:%u:%g $(tty); echo again > /dev/tty; sh -c 'id -u; exec sleep 1000'\n")
         person.expect("/dev/pts/")
         person.expect("620:0:5\r\n")
         person.expect("again\r\n")
