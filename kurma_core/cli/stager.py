@@ -68,8 +68,9 @@ def export(session: Session, *, file: str, contract: str, stager: str | None) ->
 
     stage1 is rkt's interface: FILE is what rkt run --stage1-path takes, and kurma run --stager rkt:FILE. It
     needs neither Kurma nor Python where it runs; networks other than host and none it joins by CNI's plugins,
-    which must be there. It is signed by nobody: kurma image sign FILE does that; and for kurma, list the key's
-    fingerprint in trusted_host_keys, or the printed ID in host_image_digests.
+    which must be there. It is not signed. For rkt, which knows no Ed25519 keys (this machine's is one), sign it
+    with an RSA key: kurma image sign --key FPR FILE. For kurma, list the key's fingerprint in trusted_host_keys,
+    or the printed ID in host_image_digests.
     """
     from kurma_core.named_files import writable
 

@@ -23,7 +23,7 @@ def test_it_is_an_archive(client, tmp_path):
     found = client.stager_export(str(tmp_path / "stage1.aci"), format="stage1")
     facts = client.images.files.inspect(str(tmp_path / "stage1.aci"))
     assert facts.id == found
-    assert facts.contents.manifest.annotation("coreos.com/rkt/stage1/interface-version") == "2"
+    assert facts.contents.manifest.annotation("coreos.com/rkt/stage1/interface-version") == "6"
     assert facts.contents.manifest.annotation("coreos.com/rkt/stage1/run") == "/stage1/run"
     assert not (tmp_path / "state/images").exists()
     with tarfile.open(tmp_path / "stage1.aci") as archive:

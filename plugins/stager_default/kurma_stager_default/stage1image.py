@@ -15,7 +15,7 @@ from kurma_stager_default import image
 NAME = "kurma.io/stager/stage1"
 PREFIX = "coreos.com/rkt/stage1/"
 #: Of the interface; see docs/decisions.
-VERSION = 2
+VERSION = 6
 #: What the interface calls for, by the module whose ``main`` does it.
 ENTRYPOINTS = {"run": "entry_run", "enter": "entry_enter", "gc": "entry_gc", "stop": "entry_stop"}
 #: Programs in the pod: its supervisor, and two of the default stager's call-ins.
@@ -26,6 +26,8 @@ INSIDE = {
 }
 #: Below the image's root.
 PLACE = "stage1"
+#: rkt touches the first of these once its overlay is mounted, and takes it for the image's.
+_OF_STAGE0 = ("rkt/status", "rkt/env")
 
 # Nothing of the host's is used but the shell, whose own words these all are. What a caller's environment says of
 # libraries was meant for the host's programs.
@@ -49,7 +51,8 @@ def build(rootfs: str) -> Mapping[str, Any]:
     loader, libraries = image.fill(rootfs, {**INSIDE, **hosts}, image.own_modules("inside", "stage1"))
     for name in INSIDE:
         image.launcher(rootfs, name)
-    os.makedirs(f"{rootfs}/{PLACE}")
+    for path in (PLACE, *_OF_STAGE0):
+        os.makedirs(f"{rootfs}/{path}")
     for name in ENTRYPOINTS:
         _script(rootfs, name, loader, libraries)
     image.plain(rootfs)

@@ -173,7 +173,8 @@ def test_what_is_said_of_walls_beside_an_app_that_has_none(monkeypatch):
     monkeypatch.setattr(become, "granted", lambda plan: {21} if plan.privileged else set())
 
     def run(name, privileged=False):
-        return SimpleNamespace(app=SimpleNamespace(name=name, plan=SimpleNamespace(privileged=privileged)))
+        plan = SimpleNamespace(privileged=privileged, keyrings=privileged)
+        return SimpleNamespace(app=SimpleNamespace(name=name, plan=plan))
 
     plain, power = [run("a"), run("b")], run("p", privileged=True)
     closed = [
@@ -182,7 +183,7 @@ def test_what_is_said_of_walls_beside_an_app_that_has_none(monkeypatch):
     ]
     opened = [
         "landlock: each app but p has a domain of its own; they do not reach others through /proc",
-        "keys: each app has a session keyring of its own; p may call on others, being privileged",
+        "keys: each app has a session keyring of its own; p may call on others",
     ]
     assert list(become.wall_notes([one.app for one in plain])) == closed
     assert list(become.wall_notes([one.app for one in (*plain, power)])) == opened

@@ -41,11 +41,11 @@ def test_its_entrypoints(rootfs):
 
 
 def test_what_is_not_in_it(rootfs):
-    """The image's own paths are not stage0's; and the default stager's image is as small as ever."""
+    """Two of stage0's own paths alone, which rkt expects; and the default stager's image is as small as ever."""
     path, manifest = rootfs
     assert "app" not in manifest
     assert not (path / "opt/stage2").exists()
-    assert not (path / "rkt").exists()
+    assert sorted(str(each.relative_to(path)) for each in path.glob("rkt/**/*")) == ["rkt/env", "rkt/status"]
     assert "json" not in image._standard_names(image._own_modules())
     assert "json" in image._standard_names(image.own_modules("inside", "stage1"))
 
@@ -68,6 +68,13 @@ def test_arguments():
     )
     assert (found.users, found.networks, found.hostname, found.debug) == ((200000, 65536), None, "", False)
     assert RunArguments(["--private-users="]).users is None
+    assert (found.all_capabilities, found.open_paths, found.no_seccomp) == (False, False, False)
+    assert (found.resolv, found.hosts, found.shares_ipc) == ("default", "default", False)
+    off = [f"--disable-{name}" for name in ("capabilities-restriction", "paths", "seccomp")]
+    found = RunArguments([*off, "--dns-conf-mode=resolv=none,hosts=stage0", "--ipc=parent", "uuid"])
+    assert (found.all_capabilities, found.open_paths, found.no_seccomp) == (True, True, True)
+    assert (found.resolv, found.hosts, found.shares_ipc) == ("none", "stage0", True)
+    assert not RunArguments(["--ipc=private"]).shares_ipc
 
 
 @pytest.mark.parametrize(
@@ -96,7 +103,11 @@ def test_networks_that_are_named(words, networks):
         ["--net=none,default"],
         ["--net=host", "--net=default"],
         ["../uuid"],
-        ["--ipc=private"],
+        ["--ipc=host"],
+        ["--mutable"],
+        ["--dns-conf-mode=resolv=maybe"],
+        ["--dns-conf-mode=hosts=none"],
+        ["--dns-conf-mode=host"],
         ["--debug=maybe"],
         ["--hostname"],
         ["one", "two"],

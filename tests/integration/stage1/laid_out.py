@@ -1,5 +1,6 @@
-"""A pod's directory made by hand, as the Stage 1 ACI implementor's guide describes it, on a host that has a shell
-and little else: no Python, nothing of Kurma's. An image's entrypoints are run there as the guide has it.
+"""A pod's directory made by hand, as rkt 1.30's stage0 makes it (the Stage 1 ACI implementor's guide, and rkt's
+``stage0/run.go``), on a host that has a shell and little else: no Python, nothing of Kurma's. An image's
+entrypoints are run there as the guide has it.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ import shutil
 import subprocess
 import tarfile
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kurma_core.linux import mounts, namespaces
+from kurma_core.linux import mounts, namespaces, overlay
 from tests.integration.pods.support import busybox_root
 
 PREFIX = "coreos.com/rkt/stage1/"
@@ -43,9 +45,11 @@ class BareHost:
         self._holder = subprocess.Popen(["/bin/sleep", "1000000"], preexec_fn=self._make)
         self._namespace = os.open(f"/proc/{self._holder.pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
 
-    def pod(self, *apps: dict[str, Any], **more: Any) -> LaidOut:
-        """:param apps: of the pod manifest; ``image`` of one is its image's manifest's ``app``."""
-        pod = LaidOut(self, self.image / "rootfs", apps, more)
+    def pod(self, *apps: dict[str, Any], overlaid: bool = False, **more: Any) -> LaidOut:
+        """:param apps: of the pod manifest; ``image`` of one is its image's manifest's ``app``.
+        :param overlaid: as rkt does it unless it is told ``--no-overlay``.
+        """
+        pod = LaidOut(self, self.image / "rootfs", apps, more, overlaid=overlaid)
         self._pods.add(f"rkt-{pod.uuid}")
         return pod
 
@@ -77,6 +81,23 @@ class BareHost:
         """Where something is mounted there."""
         return {each.target for each in mounts.mountinfo(self._holder.pid)}
 
+    def path(self, inside: str) -> Path:
+        """Of its own, with what is mounted there."""
+        return Path(f"/proc/{self._holder.pid}/root{inside}")
+
+    def call(self, work: Callable[[], object]) -> None:
+        """Has a child do it there."""
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                self.enter()
+                work()
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitpid(child, 0)[1] == 0
+
     def enter(self) -> None:
         """In a child: this root is all that there is of the host."""
         namespaces.setns(self._namespace)
@@ -95,29 +116,67 @@ class LaidOut:
     """One pod's directory; :attr:`place` on the machine, :attr:`inside` on the bare host."""
 
     def __init__(
-        self, host: BareHost, image: Path, apps: tuple[dict[str, Any], ...], more: dict[str, Any]
+        self,
+        host: BareHost,
+        image: Path,
+        apps: tuple[dict[str, Any], ...],
+        more: dict[str, Any],
+        *,
+        overlaid: bool,
     ) -> None:
         self.host = host
         self.uuid = str(uuid.uuid4())
         self.inside = f"/pods/run/{self.uuid}"
         self.place = host.root / "pods/run" / self.uuid
         self.rootfs = self.place / "stage1/rootfs"
-        shutil.copytree(image, self.rootfs, symlinks=True)
+        self.overlaid = overlaid
+        (self.place / "stage1").mkdir(parents=True)
         (self.place / "stage1/manifest").write_text(json.dumps(host.manifest))
-        for name in ("rkt/status", "rkt/env"):
-            (self.rootfs / name).mkdir(parents=True)
+        if overlaid:
+            self.rootfs = host.path(f"{self.inside}/stage1/rootfs")
+            self._overlay(image, f"{self.inside}/stage1/rootfs", "")
+            # So that it is in the upper directory, where the exit codes are read; it has to be there.
+            os.utime(self.rootfs / "rkt/status")
+        else:
+            shutil.copytree(image, self.rootfs, symlinks=True)
         entries = []
         for app in apps:
             entry = dict(app)
             image_app = entry.pop("image", {"exec": ["/bin/true"], "user": "0", "group": "0"})
             stage2 = self.rootfs / "opt/stage2" / app["name"]
-            busybox_root(str(stage2 / "rootfs"))
+            if overlaid:
+                tree = self.place / "trees" / app["name"]
+                busybox_root(str(tree))
+                stage2.mkdir(parents=True)
+                self._overlay(tree, f"{self.inside}/stage1/rootfs/opt/stage2/{app['name']}/rootfs", app["name"])
+            else:
+                busybox_root(str(stage2 / "rootfs"))
+            (stage2 / "rootfs/etc/mtab").symlink_to("../proc/self/mounts")
             of_image = {"acKind": "ImageManifest", "acVersion": "0.8.11", "name": f"example.com/{app['name']}"}
             (stage2 / "manifest").write_text(json.dumps({**of_image, "app": image_app}))
             entries.append({"image": {"id": "sha512-" + "0" * 64}, **entry})
         manifest = {"acKind": "PodManifest", "acVersion": "0.8.11", "apps": entries, **more}
         (self.place / "pod").write_text(json.dumps(manifest))
         self.lock_again()
+
+    def _overlay(self, lower: Path, inside: str, app: str) -> None:
+        """rkt's directories for one: ``overlay/TREE/{upper,work}/APP``."""
+        made = self.place / "overlay" / (f"tree-{app}" if app else "tree")
+        for name in ("upper", "work"):
+            (made / name / app).mkdir(parents=True)
+        mount = overlay.mount_overlay([str(lower)], str(made / "upper" / app), str(made / "work" / app))
+
+        def show() -> None:
+            os.mkdir(inside)
+            mounts.move_mount_to(mount, inside)
+
+        self.host.call(show)
+        os.close(mount)
+
+    def unmount(self) -> None:
+        """What rkt does once ``gc`` has run."""
+        below = sorted(each for each in self.host.mounts if each.startswith(f"{self.inside}/"))
+        self.host.call(lambda: [mounts.umount(each, mounts.MNT_DETACH) for each in reversed(below)])
 
     def lock_again(self) -> None:
         """For another ``run``: whoever had the lock has ended."""
@@ -174,7 +233,8 @@ class LaidOut:
 
     @property
     def statuses(self) -> dict[str, int]:
-        return {each.name: int(each.read_text()) for each in (self.rootfs / "rkt/status").iterdir()}
+        root = self.place / "overlay/tree/upper" if self.overlaid else self.rootfs
+        return {each.name: int(each.read_text()) for each in (root / "rkt/status").iterdir()}
 
     def pid(self, name: str = "pid") -> int:
         file = self.place / name

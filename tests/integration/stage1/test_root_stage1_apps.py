@@ -17,7 +17,7 @@ SMALL = Path(__file__).parent / "small"
 LOOK = """t() { cat > /data/$AC_APP_NAME.$1; }
 echo "$(id -u) $(id -g) $(id -G) $(pwd) $GIVEN $OF_IMAGE $AC_APP_NAME" | t self
 env | grep -v -e ^_= -e ^SHLVL= -e ^PWD= -e ^OLDPWD= | sed "s|http://.*|URL|" | sort | t environment
-awk '{print $5}' /proc/self/mountinfo | sort | t mounts
+awk '$5 !~ "^/etc/" {print $5}' /proc/self/mountinfo | sort | t mounts
 { cat /fixed/file; touch /fixed/new 2>/dev/null || echo read-only; } | t fixed
 hostname | t hostname
 grep -e ^Cap -e ^NoNewPrivs -e ^Seccomp: /proc/self/status | t capabilities
@@ -66,6 +66,8 @@ def pod(kurma, data):
         "acKind": "PodManifest",
         "acVersion": "0.8.11",
         "apps": [app("one", 5, "alice", "users"), app("two", 0, "0", "0")],
+        # Else, the first that fails ends the pod under the exported stager, as under rkt.
+        "annotations": [{"name": "kurma.io/lifecycle", "value": "all"}],
         "volumes": [
             {"name": "data", "kind": "host", "source": str(data)},
             {"name": "fixed", "kind": "host", "source": str(data.parent / "fixed"), "readOnly": True},

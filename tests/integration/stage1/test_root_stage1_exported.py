@@ -1,9 +1,11 @@
 """The default stager as a stage1 image, driven by nothing but what the implementor's guide says (Z9)."""
 
 import contextlib
+import json
 import os
 import pty
 import signal
+import stat as stat_module
 import subprocess
 import termios
 import time
@@ -76,14 +78,56 @@ def test_the_manifest(host):
         "coreos.com/rkt/stage1/enter": "/stage1/enter",
         "coreos.com/rkt/stage1/gc": "/stage1/gc",
         "coreos.com/rkt/stage1/stop": "/stage1/stop",
-        "coreos.com/rkt/stage1/interface-version": "2",
+        "coreos.com/rkt/stage1/interface-version": "6",
     }
     pod = host.pod(shell("web", "true"))
-    # "developers SHOULD NOT create or use these paths in the image's filesystem"
     image = host.image / "rootfs"
     assert not (image / "opt/stage2").exists()
-    assert not (image / "rkt").exists()
+    # A real stage0 does not make these, whatever the guide says.
+    assert sorted(each.name for each in (image / "rkt").iterdir()) == ["env", "status"]
     assert pod.rootfs.is_dir()
+
+
+def test_over_an_overlay(host):
+    """rkt's default: the image's tree below, and an app's own in it."""
+    before = host.mounts
+    pod = host.pod(
+        shell("web", "echo changed > /tmp/file; cat /data/from-image; sleep 1000"),
+        shell("db", "touch /tmp/of-db; exec sleep 1000"),
+        overlaid=True,
+    )
+    with running(pod, "--net=host", "--local-config=/etc/rkt") as process:
+        assert process.stdout.readline() == b"seed\n"
+        assert os.readlink(pod.rootfs / "rkt/supervisor-status") == "ready"
+        enter = ("enter", f"--pid={pod.pid()}", "--appname=web", "--")
+        assert pod.call(*enter, "/bin/sh", "-c", "cat /tmp/file; ls /tmp") == (0, "changed\nfile\n", "")
+        assert pod.call("stop", pod.uuid)[0] == 0
+        assert process.wait(30) == 143
+    assert pod.statuses == {"web": 143, "db": 143}
+    upper = pod.place / "overlay/tree-web/upper/web"
+    assert (upper / "tmp/file").read_text() == "changed\n"
+    assert pod.call("gc", "--debug", "--local-config", "/etc/rkt", pod.uuid)[0] == 0
+    assert not cgroups(pod)
+    pod.unmount()
+    assert host.mounts == before
+
+
+def test_one_app_that_fails_ends_the_pod(host):
+    """As under rkt; one that succeeds does not. The code is that of the one that has failed first."""
+    waiting = "trap 'echo asked; exit 4' TERM; echo up; while :; do sleep 0.05; done"
+    pod = host.pod(shell("one", waiting), shell("two", "read x < /tmp/go; exit 3"), shell("three", "true"))
+    os.mkfifo(pod.rootfs / "opt/stage2/two/rootfs/tmp/go")
+    process = pod.begin("run", "--net=host", pod.uuid)
+    assert process.stdout.readline() == b"up\n"
+    until(lambda: pod.statuses.get("three") == 0)
+    assert process.poll() is None
+    (pod.rootfs / "opt/stage2/two/rootfs/tmp/go").write_text("\n")
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (3, b"asked\n", b"")
+    assert pod.statuses == {"one": 4, "two": 3, "three": 0}
+    pod = host.pod(shell("one", "exec sleep 1000"), {"name": "two", "app": {"exec": ["/none"], "user": "0"}})
+    code, _, err = pod.run("--net=host")
+    assert (code, err.startswith("stage1: app two: /none")) == (127, True), err
 
 
 def test_there_is_no_python_there(host):
@@ -216,15 +260,123 @@ def test_what_an_app_has(host):
     code, out, err = pod.run("--net=none", "--hostname=named")
     lines = out.splitlines()
     assert lines[:2] == ["1000 100 /tmp of", "B=two lines||of stage0|d=e"]
-    assert lines[2:4] == ["nameserver 192.0.2.1", "search example.com"]
-    assert [line.split() for line in lines[4:6]] == [["127.0.0.1", "localhost"], ["192.0.2.7", "other", "more"]]
-    assert lines[6:10] == ["named", "named", "from the host", "read-only"]
-    assert lines[10].split()[:4:3] == ["drwxr-x---", "7"]
-    assert lines[11:] == ["lo", "end"]
+    assert lines[2:5] == ["# comment", "nameserver 192.0.2.1", "search example.com"]
+    assert lines[5:8] == ["127.0.0.1 localhost", "192.0.2.7 other more", "127.0.0.1 named"]
+    assert lines[8:12] == ["named", "named", "from the host", "read-only"]
+    assert lines[12].split()[:4:3] == ["drwxr-x---", "7"]
+    assert lines[13:] == ["lo", "end"]
     assert code == 0
     assert "/nowhere: Read-only file system" in err
     assert (host.root / "srv/data/file").read_text() == "written\n"
     assert not (host.root / "srv/fixed/new").exists()
+
+
+MODES = [
+    ([], "nameserver 192.0.2.1", "192.0.2.7 other\n127.0.0.1 named"),
+    (["--dns-conf-mode=resolv=stage0,hosts=stage0"], "nameserver 192.0.2.1", "192.0.2.7 other\n127.0.0.1 named"),
+    (["--dns-conf-mode=resolv=none,hosts=default"], "the image's", "192.0.2.7 other\n127.0.0.1 named"),
+    (["--dns-conf-mode=resolv=host,hosts=host"], "the host's", "the host's"),
+]
+
+
+@pytest.mark.parametrize(("words", "resolv", "hosts"), MODES)
+def test_whose_names(host, words, resolv, hosts):
+    """What stage0 has written wins over the image's own files, though one is a link that leads nowhere."""
+    (host.root / "etc").mkdir(exist_ok=True)
+    for name in ("resolv.conf", "hosts"):
+        (host.root / "etc" / name).write_text("the host's\n")
+    pod = host.pod(shell("web", "cat /etc/resolv.conf; cat /etc/hosts"))
+    of_image = pod.rootfs / "opt/stage2/web/rootfs/etc"
+    (of_image / "resolv.conf").symlink_to("/run/resolv.conf")
+    (pod.rootfs / "opt/stage2/web/rootfs/run").mkdir()
+    (pod.rootfs / "opt/stage2/web/rootfs/run/resolv.conf").write_text("the image's\n")
+    (of_image / "hosts").write_text("the image's\n")
+    (pod.rootfs / "etc/rkt-resolv.conf").write_text("nameserver 192.0.2.1\n")
+    (pod.rootfs / "etc/rkt-hosts").write_text("192.0.2.7 other\n")
+    assert pod.run("--net=none", "--hostname=named", *words) == (0, f"{resolv}\n{hosts}\n", "")
+    pod = host.pod(shell("web", "cat /etc/hosts"))
+    (pod.rootfs / "opt/stage2/web/rootfs/etc/hosts").write_text("the image's\n")
+    own = f"the image's\n127.0.0.1\trkt-{pod.uuid}\n"  # its own file, and the pod's name
+    expected = "the host's\n" if "host," in str(words) else own
+    assert pod.run("--net=none", *words) == (0, expected, "")
+
+
+def test_mount_points_without_volumes(host):
+    """Each begins empty, or as the image has it, where that was one of Docker's; and goes with the pod."""
+    points = [{"name": "v", "path": "/data"}, {"name": "fixed", "path": "/fixed", "readOnly": True}]
+    look = "ls /data; ls -ldn /data; echo mine > /data/file && touch /fixed/x || echo read-only"
+    pod = host.pod(shell("web", look, mountPoints=points), shell("db", "ls /data", mountPoints=points[:1]))
+    manifest = pod.rootfs / "opt/stage2/db/manifest"
+    notes = [{"name": "appc.io/docker/repository", "value": "library/db"}]
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "annotations": notes}))
+    code, out, err = pod.run("--net=host")
+    lines = out.splitlines()
+    (listed,) = [line for line in lines if line.startswith("drwxr-xr-x")]
+    assert (code, sorted(lines)) == (0, sorted([listed, "from-image", "read-only"]))
+    assert listed.split()[2:4] == ["0", "0"]
+    said = [line for line in err.splitlines() if line.startswith("stage1: ")]
+    assert said == [
+        f"stage1: app {app}: no volume {name} for {path}: an empty one is made, that goes with the pod"
+        for app, name, path in (("web", "v", "/data"), ("web", "fixed", "/fixed"), ("db", "v", "/data"))
+    ]
+    assert not (pod.rootfs / "opt/stage2/web/rootfs/data/file").exists()
+
+
+@pytest.mark.vm
+def test_a_device_as_a_volume(host):
+    """It works where it is mounted, as its volume says; an app that has no such volume cannot open it."""
+    number = os.makedev(1, 11)  # the kernel's log: nothing is written to it here
+    os.mknod(host.root / "srv/kmsg", 0o600 | stat_module.S_IFCHR, number)
+    isolators = [isolator("os/linux/capabilities-retain-set", {"set": ["CAP_SYSLOG", "CAP_MKNOD"]})]
+    look = ": < {0} && echo reads; : > {0} && echo writes; mknod /tmp/own c 1 11; : > /tmp/own && echo escaped"
+    volumes = [
+        {"name": "rw", "kind": "host", "source": "/srv/kmsg"},
+        {"name": "ro", "kind": "host", "source": "/srv/kmsg", "readOnly": True},
+    ]
+    apps = []
+    for name, path in (("rw", "/dev/log-of-kernel"), ("ro", "/ro"), ("none", "/none")):
+        app = shell(name, f"( {look.format(path)}; true ) > /tmp/said 2>/tmp/errors; true", isolators=isolators)
+        mounts = [{"volume": name, "path": path}] if name != "none" else []
+        apps.append({**app, "mounts": mounts})
+    pod = host.pod(*apps, volumes=volumes)
+    assert pod.run("--net=host") == (0, "", "")
+    said = {app["name"]: pod.rootfs / f"opt/stage2/{app['name']}/rootfs/tmp" for app in apps}
+    assert {name: (place / "said").read_text() for name, place in said.items()} == {
+        "rw": "reads\nwrites\n",
+        "ro": "reads\n",
+        "none": "",
+    }
+    assert "/ro: Operation not permitted" in (said["ro"] / "errors").read_text()
+
+
+@pytest.mark.vm
+def test_what_stage0_switches_off(host):
+    """--disable-…, and --ipc=parent; beside a pod of which nothing is."""
+    look = "grep -e CapBnd -e Seccomp: /proc/self/status; grep -c ' /proc/s' /proc/self/mountinfo"
+    look += "; readlink /proc/self/ns/ipc; ls /dev/shm"
+    isolators = [
+        isolator("os/linux/capabilities-retain-set", {"set": ["CAP_KILL"]}),
+        isolator("os/linux/seccomp-retain-set", {"set": ["@appc.io/empty"]}),
+    ]
+    shown = [f"file-of-{os.getpid()}"]
+    shared = Path("/dev/shm") / shown[0]
+    off = [f"--disable-{name}" for name in ("capabilities-restriction", "paths", "seccomp")]
+    shared.touch()
+    try:
+        code, out, _ = host.pod(shell("web", look, isolators=isolators)).run(*off, "--ipc=parent")
+        lines = out.splitlines()
+        bounding = Path("/proc/self/status").read_text().partition("CapBnd:\t")[2].split()[0]
+        assert (code, lines[:3]) == (0, [f"CapBnd:\t{bounding}", "Seccomp:\t0", "0"])
+        assert lines[3] == os.readlink("/proc/self/ns/ipc")
+        assert shown[0] in lines[4:]
+        code, out, _ = host.pod(shell("web", look, isolators=isolators[:1])).run("--ipc=auto")
+    finally:
+        shared.unlink()
+    lines = out.splitlines()
+    assert (code, lines[:2]) == (0, ["CapBnd:\t0000000000000020", "Seccomp:\t2"])
+    assert int(lines[2]) > 0
+    assert lines[3] != os.readlink("/proc/self/ns/ipc")
+    assert lines[4:] == []
 
 
 @pytest.mark.parametrize(("point", "mount"), [("/in/", "/in"), ("/in", "/./in"), ("//in/.", None)])
@@ -295,9 +447,9 @@ def test_handlers_and_what_an_app_writes(host):
 
 def test_a_status_that_cannot_be_written(host):
     """It ends no pod, and no other app."""
-    pod = host.pod(shell("one", "exit 3"), shell("two", "sleep 0.3; echo two; exit 4"))
+    pod = host.pod(shell("one", "exit 0"), shell("two", "sleep 0.3; echo two; exit 4"))
     (pod.rootfs / "rkt/status/one").mkdir()
-    assert pod.run() == (3, "two\n", "")
+    assert pod.run() == (4, "two\n", "")
     assert (pod.rootfs / "rkt/status/two").read_text() == "4\n"
 
 
@@ -468,7 +620,11 @@ def mounted(*points):
         (["--mutable"], [shell("a", "")], "unknown argument '--mutable'"),
         (["--private-users=1"], [shell("a", "")], "expected SHIFT:COUNT"),
         (["--interactive"], [shell("a", ""), shell("b", "")], "only in a pod of one app"),
-        ([], [shell("a", "", mountPoints=mounted("v"))], "app a: there is no volume v for its mount point /v"),
+        (
+            [],
+            [{**shell("a", ""), "mounts": [{"volume": "v", "path": "/v"}]}],
+            "app a: there is no volume v for its mount at /v",
+        ),
         (
             [],
             [shell("a", "", isolators=[isolator("os/linux/seccomp-remove-set", {"set": []})])],

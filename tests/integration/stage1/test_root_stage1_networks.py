@@ -212,11 +212,32 @@ def test_the_restricted_one(host):
         assert (joined["netName"], joined["ifName"]) == ("default-restricted", "eth0")
         routes = inside(pod, "ip route")
         assert "default" not in routes
-        with serving("172.16.29.1", 0) as port:
-            assert inside(pod, f"wget -q -O - http://172.16.29.1:{port}/") == f"/ {joined['ip']}\n"
+        assert joined["mask"] == "255.255.0.0"
+        with serving("172.31.0.1", 0) as port:
+            assert inside(pod, f"wget -q -O - http://172.31.0.1:{port}/") == f"/ {joined['ip']}\n"
         assert rules(pod) == []
         assert pod.call("stop", "--force", pod.uuid)[0] == 0
     gone(pod)
+    for name, address in (("default", "172.16.28.77"), ("default-restricted", "172.31.7.7")):
+        pod = host.pod(shell("web", "ip addr show eth0"))
+        code, out, err = pod.run(f"--net={name}:IP={address}")
+        assert (code, f"inet {address}/" in out, err) == (0, True, "")
+        gone(pod)
+
+
+@pytest.mark.usefixtures("clean")
+def test_names_that_a_network_tells(host):
+    """They are the pod's, over its image's own, unless stage0 has said otherwise."""
+    told = {"nameservers": ["192.0.2.9"], "search": ["example.com"]}
+    config = host.root / "etc/rkt/net.d/20-named.conf"
+    config.write_text(json.dumps({**BACK, "name": "named", "dns": told}))
+    for words, said in (([], "nameserver 192.0.2.9\nsearch example.com\n"), (["none"], "the image's\n")):
+        pod = host.pod(shell("web", "cat /etc/resolv.conf"))
+        (pod.rootfs / "opt/stage2/web/rootfs/etc/resolv.conf").write_text("the image's\n")
+        mode = [f"--dns-conf-mode=resolv={each},hosts=default" for each in words]
+        assert pod.run("--net=named", *mode) == (0, said, "")
+        gone(pod)
+    config.unlink()
 
 
 @pytest.mark.usefixtures("clean")
@@ -275,6 +296,14 @@ def test_ports(host):
         for port in (18080, 18081):
             assert answer("127.0.0.1", port) == f"from rkt-{pod.uuid}\n"
         assert pod.call("stop", "--force", pod.uuid)[0] == 0
+    # The next pod has them at once, though the rules of the one that has ended are still there.
+    other = host.pod(shell("web", ANSWER, ports=named), ports=ports)
+    with running(other, "--net=default"):
+        assert rules(pod, "iptables")
+        for port in (18080, 18081):
+            assert answer("127.0.0.1", port) == f"from rkt-{other.uuid}\n"
+        assert other.call("stop", "--force", other.uuid)[0] == 0
+    gone(other)
     gone(pod)
     pod = host.pod(shell("web", "true", ports=named), ports=ports)
     assert pod.run("--net=host") == (0, "", "")
@@ -627,7 +656,7 @@ def test_under_our_own_stage0(stage0, exported):
     stager = f"rkt:{exported}"
     with in_front(stage0, "--stager", stager, "--net", "back", "-p", "18090:80") as (uuid, inside):
         assert "inet 10.79.0." in inside("ip addr show eth0")
-        assert "inet 172.16.29." in inside("ip addr show eth1")
+        assert "inet 172.31.0." in inside("ip addr show eth1")
         assert inside("ping -c 1 -W 10 10.79.0.1")
         assert answer("127.0.0.1", 18090) == f"from rkt-{uuid}\n"
         assert f"rkt-{uuid}" in os.listdir("/run/netns")

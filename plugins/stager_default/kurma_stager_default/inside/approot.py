@@ -245,7 +245,8 @@ def _volumes(
             _seed(target)
         elif _hides(target):
             note(f"app {app.name}: volume {mount.volume} hides what the image has at {_shown(mount.path)}")
-        attributes = _nodev(app) | (mounts.ATTR_RDONLY if mount.read_only else 0)
+        nodev = 0 if mount.device else _nodev(app)
+        attributes = nodev | (mounts.ATTR_RDONLY if mount.read_only else 0)
         _bind(target, attributes, namespace if mount.idmap else -1)
         os.close(target.source)
         os.close(target.fd)
@@ -254,7 +255,7 @@ def _volumes(
 def _bind(target: _Target, attributes: int, namespace: int) -> None:
     tree = mounts.open_tree(target.source)
     try:
-        mounts.set_attributes(tree, attributes)
+        mounts.set_attributes(tree, attributes, clear=mounts.ATTR_NODEV if target.mount.device else 0)
         if namespace >= 0:
             userns.map_volume(tree, namespace, target.mount.volume)
         mounts.move_mount(tree, target.fd)

@@ -69,21 +69,21 @@ def wall_notes(apps: Sequence[App]) -> tuple[str, str]:
             " /proc"
         )
     keys = "keys: each app has a session keyring of its own"
-    free = [app.name for app in apps if app.plan.privileged]
+    free = [app.name for app in apps if app.plan.keyrings]
     if not seccomp.usable():
         why = "this kernel has no filters of system calls"
         keys += f"; {why}, so an app reaches the keyrings of the host's user of the same ID"
     elif not free:
         keys += ", and may not call on others"
     else:
-        keys += f"; {', '.join(free)} may call on others, being privileged"
+        keys += f"; {', '.join(free)} may call on others"
     return proc, keys
 
 
 def power_note(app: App, ids: Ids) -> str | None:
     """What the user should know of an app that is granted more than these walls can hold; None: nothing."""
     rights = granted(app.plan)
-    if app.plan.privileged:
+    if app.plan.privileged and _CAP_SYS_ADMIN in rights:
         bounds = "as far as its pod's user namespace goes" if ids.path else "and so power over the host"
         return f"app {app.name}: privileged: all capabilities and devices, nothing masked or filtered, {bounds}"
     if _CAP_SYS_ADMIN not in rights:
@@ -259,7 +259,7 @@ def become(
     if _CAP_SYS_ADMIN not in keep and landlock.usable():
         landlock.enter_domain()
     # None of the calls that follow is a key's, so this one may come before them.
-    if not plan.privileged and seccomp.usable():
+    if not plan.keyrings and seccomp.usable():
         _filter(_no_keys())()
 
     def change_user() -> None:

@@ -26,6 +26,8 @@ def make(dev: int, plan: Plan, ids: Ids) -> None:
     """
     for device in plan.devices:
         path: str = device["path"]
+        if not path:
+            continue  # a volume shows it
         try:
             _node(dev, path, device, ids, alive=plan.privileged)
         except FileExistsError:

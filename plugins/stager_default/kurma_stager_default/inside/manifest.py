@@ -32,7 +32,7 @@ class ManifestError(Exception):
 class Mount:
     """A volume at a path of an app."""
 
-    __slots__ = ("idmap", "path", "read_only", "seed", "volume")
+    __slots__ = ("device", "idmap", "path", "read_only", "seed", "volume")
 
     def __init__(self, value: dict[str, Any]) -> None:
         self.volume: str = value["volume"]
@@ -40,6 +40,8 @@ class Mount:
         self.read_only: bool = value.get("readOnly", False)
         self.seed: bool = value.get("seed", False)
         self.idmap: bool = value.get("idmap", False)
+        #: the volume is a device node, and works as one; the plan's devices say for what
+        self.device: bool = value.get("device", False)
 
 
 class Port:
@@ -63,6 +65,7 @@ class Plan:
         "capabilities",
         "cgroup",
         "devices",
+        "keyrings",
         "namespaces",
         "no_new_privileges",
         "oom_score_adj",
@@ -90,6 +93,8 @@ class Plan:
         self.apparmor: str | None = value.get("apparmor")
         self.selinux: str | None = value.get("selinux")
         self.privileged: bool = value.get("privileged", False)
+        #: the app may call on keyrings
+        self.keyrings: bool = value.get("keyrings", self.privileged)
         self.namespaces: dict[str, str] = value.get("namespaces", {})
 
 

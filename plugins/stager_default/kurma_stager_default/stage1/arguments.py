@@ -1,4 +1,4 @@
-"""The command line of ``run``, as version 2 of the interface has it (specs: Stage 1 ACI implementor's guide)."""
+"""The command line of ``run``, as version 6 of the interface has it (rkt: Stage 1 ACI implementor's guide)."""
 
 from __future__ import annotations
 
@@ -12,19 +12,40 @@ DEFAULT, RESTRICTED = "default", "default-restricted"
 LOCAL_CONFIG = "/etc/rkt"
 _LARGEST_ID = 1 << 32
 #: Those with a value, which may be empty.
-_VALUES = ("--mds-token", "--local-config", "--private-users", "--hostname")
-_FLAGS = ("--debug", "--interactive")
+_VALUES = ("--mds-token", "--local-config", "--private-users", "--hostname", "--dns-conf-mode", "--ipc")
+#: By the attribute that each sets.
+_FLAGS = {
+    "--debug": "debug",
+    "--interactive": "interactive",
+    "--disable-capabilities-restriction": "all_capabilities",
+    "--disable-paths": "open_paths",
+    "--disable-seccomp": "no_seccomp",
+}
+#: Values of ``--dns-conf-mode``: where an app's ``/etc/resolv.conf`` and ``/etc/hosts`` come from.
+FROM_HOST, FROM_STAGE0, FROM_NOWHERE, USUAL = "host", "stage0", "none", "default"
+_DNS_MODES = {
+    "resolv": (FROM_HOST, FROM_STAGE0, FROM_NOWHERE, USUAL),
+    "hosts": (FROM_HOST, FROM_STAGE0, USUAL),
+}
+#: Values of ``--ipc``; ``auto`` is this stage1's choice, and that is a namespace of the pod's own.
+_IPC_MODES = ("auto", "private", "parent")
 
 
 class RunArguments:
     """:attr:`networks`, by name, are those of a network namespace of the pod's own, each with what its plugins are
-    told besides (``CNI_ARGS``); None: the pod is in the host's.
+    told besides (``CNI_ARGS``); None: the pod is in the host's. :attr:`resolv` and :attr:`hosts` are values of
+    ``--dns-conf-mode``.
 
     :raises Stage1Error: an argument is unknown, or asks for what this stage1 cannot do.
     """
 
     def __init__(self, words: list[str]) -> None:
         self.debug = self.interactive = False
+        #: what rkt's --insecure-options switches off for all apps
+        self.all_capabilities = self.open_paths = self.no_seccomp = False
+        #: the pod stays in the caller's IPC namespace
+        self.shares_ipc = False
+        self.resolv = self.hosts = USUAL
         self.networks: dict[str, str] | None = None
         self.local_config = LOCAL_CONFIG
         self.token = self.hostname = self.uuid = ""
@@ -36,11 +57,14 @@ class RunArguments:
             if name == "--net":
                 named += (value or DEFAULT).split(",")
             elif name in _FLAGS:
-                setattr(self, name[2:], _flag(name, value if equals else "true"))
+                setattr(self, _FLAGS[name], _flag(name, value if equals else "true"))
             elif name in _VALUES and equals:
                 self._take(name, value)
             elif word.startswith("-"):
-                raise Stage1Error(f"unknown argument {word!r}: this stage1 keeps to interface version 2")
+                raise Stage1Error(
+                    f"unknown argument {word!r}: this stage1 runs no pods that change, and keeps else "
+                    "to interface version 6"
+                )
             elif self.uuid:
                 raise Stage1Error(f"one pod at a time: {self.uuid!r}, {word!r}")
             elif "/" in word:
@@ -59,6 +83,19 @@ class RunArguments:
             self.users = _users(value)
         elif name == "--local-config" and value:
             self.local_config = value
+        elif name == "--dns-conf-mode":
+            for pair in value.split(",") if value else []:
+                self._take_dns(pair)
+        elif name == "--ipc" and value:
+            if value not in _IPC_MODES:
+                raise Stage1Error(f"--ipc={value}: expected one of {', '.join(_IPC_MODES)}")
+            self.shares_ipc = value == "parent"
+
+    def _take_dns(self, pair: str) -> None:
+        file, _, mode = pair.partition("=")
+        if mode not in _DNS_MODES.get(file, ()):
+            raise Stage1Error(f"--dns-conf-mode: {pair!r} is not understood: expected resolv=MODE,hosts=MODE")
+        setattr(self, file, mode)
 
 
 def _flag(name: str, value: str) -> bool:

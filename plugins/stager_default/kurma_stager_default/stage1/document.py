@@ -5,8 +5,10 @@ the files for ``/etc`` (Z2, Z7).
 from __future__ import annotations
 
 import os
+import stat
 
 from kurma_stager_default.stage1 import isolators
+from kurma_stager_default.stage1.arguments import FROM_HOST, FROM_NOWHERE, USUAL
 from kurma_stager_default.stage1.place import APPS, ROOTFS, Stage1Error, why
 
 TYPE_CHECKING = False
@@ -26,6 +28,13 @@ _LONGEST = 253
 USER_NAMESPACE = "/userns"
 #: Of the metadata service that rkt knows.
 _METADATA_PORT = 18112
+#: On images that were made of Docker's: an empty volume begins with what the image has in its place.
+_FROM_DOCKER = "appc.io/docker/"
+#: Files that stage0, the host or a network may have for apps; those of stage0 are below stage1's root.
+_RESOLV, _HOSTS = "/etc/resolv.conf", "/etc/hosts"
+_OF_STAGE0 = {_RESOLV: "etc/rkt-resolv.conf", _HOSTS: "etc/rkt-hosts"}
+_LIFECYCLE = "kurma.io/lifecycle"
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the host's, which is meant
 
 
 class Document:
@@ -39,6 +48,7 @@ class Document:
         self._place = place
         self._layout = layout
         self._note = note
+        self._wanted = wanted
         pod = place.json("pod")
         self._volumes: Json = {_name(volume, "a volume"): volume for volume in pod.get("volumes") or []}
         self.volumes: Json = {}
@@ -50,6 +60,8 @@ class Document:
             self.apps.append(name)
             images[name] = _image(place, name)
             settings[name] = self._app(name, entry, images[name])
+        #: The pod says itself when it ends; else, an app that fails ends it, as under rkt.
+        self.says_its_end = any(note["name"] == _LIFECYCLE for note in pod.get("annotations") or [])
         #: Those of the host that lead to apps, as CNI's capability ``portMappings`` has them.
         self.ports = _ports(pod, images, wanted, note)
         if not self.apps:
@@ -58,6 +70,11 @@ class Document:
             raise Stage1Error("two apps of the pod have the same name")
         if wanted.interactive:
             self._give_terminal(settings)
+        self._settings = settings
+        plan = isolators.plan_of(pod.get("isolators") or [], "pod", layout, note)
+        if wanted.shares_ipc:
+            plan["namespaces"] = {"ipc": "host"}
+            self._bind(_SHARED_MEMORY, _SHARED_MEMORY, read_only=False)
         self.value: Json = {
             "name": place.uuid,
             # Each app's root is its only layer, by the app's name.
@@ -70,9 +87,13 @@ class Document:
                     "version": 1,
                     "uuid": wanted.uuid or place.uuid,
                     "hostname": self.hostname,
-                    "dns": _dns(place),
-                    "hosts": _hosts(place, self.hostname),
-                    "podPlan": isolators.plan_of(pod.get("isolators") or [], "pod", layout, note),
+                    # For an app that has none; what stage0, the host or a network says is bound over its own.
+                    "hosts": [
+                        ["127.0.0.1", ["localhost"]],
+                        ["::1", ["localhost", "ip6-localhost", "ip6-loopback"]],
+                        ["127.0.0.1", [self.hostname]],
+                    ],
+                    "podPlan": plan,
                     "userns": _user_namespace(wanted.users),
                     "apps": settings,
                 },
@@ -85,20 +106,57 @@ class Document:
             raise Stage1Error(f"app {name}: neither the pod nor its image says what to run")
         if not isinstance(app["exec"], list) or not all(isinstance(word, str) for word in app["exec"]):
             raise Stage1Error(f"app {name}: its exec is no list of words: {app['exec']!r}")
-        return {
-            "mounts": [self._mount(name, *each) for each in _mounts(name, entry, app)],
-            "environment": environment(self._place, name, app),
-            "plan": isolators.plan_of(app.get("isolators") or [], f"app {name}", self._layout, self._note),
-        }
+        plan = isolators.plan_of(app.get("isolators") or [], f"app {name}", self._layout, self._note, self._wanted)
+        mounts = [self._mount(name, plan, *each) for each in _mounts(name, entry, app)]
+        for volume, path, read_only in _left(name, entry, app):
+            if volume in self._volumes:
+                mounts.append(self._mount(name, plan, volume, path, read_only, None))
+                continue
+            self._note(f"app {name}: no volume {volume} for {path}: an empty one is made, that goes with the pod")
+            mounts.append(self._mount(name, plan, volume, path, read_only, {"kind": "empty"}))
+            notes = image.get("annotations") or []
+            mounts[-1]["seed"] = any(note["name"].startswith(_FROM_DOCKER) for note in notes)
+        return {"mounts": mounts, "environment": environment(self._place, name, app), "plan": plan}
 
-    def _mount(self, app: str, volume: str, path: str, read_only: bool, own: Json | None) -> Json:
+    def _mount(self, app: str, plan: Json, volume: str, path: str, read_only: bool, own: Json | None) -> Json:
         found = own or self._volumes.get(volume)
         if found is None:
-            raise Stage1Error(f"app {app}: there is no volume {volume} for its mount point {path}")
+            raise Stage1Error(f"app {app}: there is no volume {volume} for its mount at {path}")
         # One that is this app's alone may have the name of one of the pod's.
         name = f"{app}.{_name({'name': volume}, 'a volume')}" if own else volume
         self.volumes[name] = found
-        return {"volume": name, "path": path, "readOnly": read_only or found.get("readOnly") is True}
+        read_only = read_only or found.get("readOnly") is True
+        device = _device(found)
+        if device is not None:
+            plan.setdefault("devices", []).append({**device, "access": "r" if read_only else "rw"})
+        return {"volume": name, "path": path, "readOnly": read_only, "device": device is not None}
+
+    def _bind(self, path: str, source: str, *, read_only: bool) -> None:
+        """Shows it to every app that has not mounted anything there, or around it."""
+        name = path.replace("/", ".")  # no volume of the pod's begins so
+        self.volumes[name] = {"kind": "host", "source": source}
+        for app in self._settings.values():
+            if not any(f"{path}/".startswith(f"{mount['path'].rstrip('/')}/") for mount in app["mounts"]):
+                app["mounts"].append({"volume": name, "path": path, "readOnly": read_only})
+
+    def show_names(self, dns: Json) -> None:
+        """Binds what ``--dns-conf-mode`` asks for over the apps' own ``/etc/resolv.conf`` and ``/etc/hosts``.
+
+        :param dns: what the pod's networks say of it; it counts where nothing else does.
+        :raises OSError: a file of stage0 cannot be written.
+        """
+        for path, mode in ((_RESOLV, self._wanted.resolv), (_HOSTS, self._wanted.hosts)):
+            if mode == FROM_HOST:
+                if os.path.exists(path):
+                    self._bind(path, path, read_only=True)
+                continue
+            source = f"{self._place.rootfs}/{_OF_STAGE0[path]}"
+            if path == _RESOLV and mode == USUAL and not os.path.exists(source):
+                _write_resolv_conf(source, dns)
+            if mode != FROM_NOWHERE and os.path.exists(source):
+                if path == _HOSTS:
+                    _add_own_name(source, self.hostname)
+                self._bind(path, source, read_only=False)
 
     def _give_terminal(self, settings: Json) -> None:
         if len(self.apps) > 1:
@@ -176,11 +234,8 @@ def _name(entry: Json, what: str) -> str:
 
 
 def _mounts(name: str, entry: Json, app: Json) -> list[tuple[str, str, bool, Json | None]]:
-    """Volume, path, whether read-only, and the app's own volume: those that the pod names, and for every other
-    mount point of the app the volume of its name."""
-    points: dict[str, Json] = {
-        point["name"]: {**point, "path": _normal(point["path"])} for point in app.get("mountPoints") or []
-    }
+    """Volume, path, whether read-only, and the app's own volume: those that the pod names."""
+    points = _points(app)
     found = []
     for mount in entry.get("mounts") or []:
         path = mount.get("path") or (points.get(mount["volume"]) or {}).get("path")
@@ -189,9 +244,18 @@ def _mounts(name: str, entry: Json, app: Json) -> list[tuple[str, str, bool, Jso
         path = _normal(path)
         read_only = any(each["path"] == path and each.get("readOnly") is True for each in points.values())
         found.append((mount["volume"], path, read_only, mount.get("appVolume")))
-    taken = {path for _, path, _, _ in found}
-    left = [point for point in points.values() if point["path"] not in taken]
-    return found + [(point["name"], point["path"], point.get("readOnly") is True, None) for point in left]
+    return found
+
+
+def _left(name: str, entry: Json, app: Json) -> list[tuple[str, str, bool]]:
+    """Name, path, whether read-only: the app's other mount points, which volumes of their names are for."""
+    taken = {path for _, path, _, _ in _mounts(name, entry, app)}
+    left = [point for point in _points(app).values() if point["path"] not in taken]
+    return [(point["name"], point["path"], point.get("readOnly") is True) for point in left]
+
+
+def _points(app: Json) -> dict[str, Json]:
+    return {point["name"]: {**point, "path": _normal(point["path"])} for point in app.get("mountPoints") or []}
 
 
 def _normal(path: str) -> str:
@@ -225,42 +289,39 @@ def environment(place: Place, name: str, app: Json) -> list[list[str]]:
     return [[key, value] for key, value in given.items()]
 
 
-def _lines(path: str) -> list[list[str]] | None:
-    """The words of each line that is no comment; None: there is no such file."""
+def _write_resolv_conf(path: str, dns: Json) -> None:
+    """:param dns: as a network's plugins have told it; nothing is written where that is nothing."""
+    lines = [f"nameserver {each}" for each in dns.get("nameservers") or []]
+    if dns.get("domain"):
+        lines.append(f"domain {dns['domain']}")
+    lines += [" ".join([key, *dns[key]]) for key in ("search", "options") if dns.get(key)]
+    if lines:
+        with open(path, "w") as file:
+            file.write("\n".join([*lines, ""]))
+
+
+def _add_own_name(path: str, hostname: str) -> None:
+    with open(path, "r+", encoding="utf-8", errors="surrogateescape") as file:
+        text = file.read()
+        if hostname not in text.split():
+            file.write(f"{'' if text.endswith(chr(10)) or not text else chr(10)}127.0.0.1 {hostname}\n")
+
+
+def _device(volume: Json) -> Json | None:
+    """What its cgroup has to allow an app for a volume that is a device; None: it is something else."""
+    source = volume.get("source") if volume.get("kind") == "host" else None
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            lines = [line.partition("#")[0].split() for line in file]
-    except FileNotFoundError:
+        found = os.stat(source or "/")
+    except OSError:
+        return None  # that is told when it is to be mounted
+    if not stat.S_ISBLK(found.st_mode) and not stat.S_ISCHR(found.st_mode):
         return None
-    except OSError as error:
-        raise Stage1Error(f"{path}: {why(error)}") from None
-    return [words for words in lines if words]
-
-
-def _dns(place: Place) -> Json | None:
-    lines = _lines(f"{place.rootfs}/etc/rkt-resolv.conf")
-    if lines is None:
-        return None
-    found: Json = {"nameservers": [], "search": [], "options": []}
-    for word, *rest in lines:
-        if word == "nameserver":
-            found["nameservers"] += rest[:1]
-        elif word in ("search", "domain"):
-            found["search"] = rest
-        elif word == "options":
-            found["options"] += rest
-    return found
-
-
-def _hosts(place: Place, hostname: str) -> list[list[Any]]:
-    lines = _lines(f"{place.rootfs}/etc/rkt-hosts")
-    if lines is not None:
-        return [[address, names] for address, *names in lines if names]
-    return [
-        ["127.0.0.1", ["localhost"]],
-        ["::1", ["localhost", "ip6-localhost", "ip6-loopback"]],
-        ["127.0.0.1", [hostname]],
-    ]
+    return {
+        "path": "",  # no other node is made for it
+        "kind": "b" if stat.S_ISBLK(found.st_mode) else "c",
+        "major": os.major(found.st_rdev),
+        "minor": os.minor(found.st_rdev),
+    }
 
 
 def _user_namespace(users: tuple[int, int] | None) -> Json | None:

@@ -1,4 +1,4 @@
-"""The ``gc`` entrypoint: ``[--debug] [--local-config=DIR] UUID``, in the pod's directory. Repeatable."""
+"""The ``gc`` entrypoint: ``[--debug] [--local-config DIR] UUID``, in the pod's directory. Repeatable."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from kurma_core.linux import process
 from kurma_stager_default.stage1.joining import Joined
 from kurma_stager_default.stage1.place import FAILED, Place, Record, Stage1Error, entrypoint, say, told
 
+_CONFIG = "--local-config"
+
 
 @entrypoint
 def main() -> int:
-    words = [word for word in sys.argv[1:] if word != "--debug" and not word.startswith("--local-config=")]
+    words = [word for word in sys.argv[1:] if word != "--debug" and not word.startswith(f"{_CONFIG}=")]
+    if words[:1] == [_CONFIG]:
+        del words[:2]  # what it says, run was told, and has written down
     if len(words) != 1 or words[0].startswith("-"):
-        say("usage: gc [--debug] UUID")
+        say(f"usage: gc [--debug] [{_CONFIG} DIR] UUID")
         return 2
     process.close_others({0, 1, 2})  # the caller's, and no plugin's
     place = Place()

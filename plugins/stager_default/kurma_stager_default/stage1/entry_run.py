@@ -16,6 +16,7 @@ from kurma_stager_default.stage1 import groups, netconf, root, spaces
 from kurma_stager_default.stage1.arguments import RunArguments
 from kurma_stager_default.stage1.document import metadata_url, read
 from kurma_stager_default.stage1.joining import Joined, publish
+from kurma_stager_default.stage1.netrules import put_first
 from kurma_stager_default.stage1.place import Place, Record, Stage1Error, entrypoint, say
 
 TYPE_CHECKING = False
@@ -70,6 +71,7 @@ def _run(place: Place, wanted: RunArguments) -> NoReturn:
         userns = -1 if wanted.users is None else spaces.user_namespace(wanted.users)
         netns = -1 if wanted.networks is None else spaces.network_namespace(userns)
         joined = _join(place, wanted, document, netns, earlier)
+        document.show_names(joined.dns if joined else {})
         url = metadata_url(wanted, joined.gateway if joined else "", notes.append)
         for text in notes + (joined.told() if joined and wanted.debug else []):
             say(text)
@@ -90,7 +92,8 @@ def _run(place: Place, wanted: RunArguments) -> NoReturn:
         raise
     environment = {"HOSTNAME": document.hostname, **({"AC_METADATA_URL": url} if url else {})}
     os.set_inheritable(LOCK, True)
-    os.execve(_PROGRAM[0], [*_PROGRAM, *(["--debug"] if wanted.debug else [])], environment)  # noqa: S606
+    words = [word for word, said in (("--debug", wanted.debug), ("--all", document.says_its_end)) if said]
+    os.execve(_PROGRAM[0], [*_PROGRAM, *words], environment)  # noqa: S606
 
 
 def _join(
@@ -107,6 +110,10 @@ def _join(
     publish(chosen, document.ports)
     joined = Joined(place, wanted.uuid or place.uuid, wanted.local_config, chosen)
     joined.join(netns)
+    if document.ports and (failures := put_first(joined.container)):
+        for text in joined.leave():
+            say(text)
+        raise Stage1Error(failures[0])
     return joined
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from kurma_core.linux.cgroup_layout import Layout
+    from kurma_stager_default.stage1.arguments import RunArguments
 
     Plan = dict[str, Any]
 
@@ -29,12 +30,20 @@ _PERIOD = 100_000
 _SHORTEST_QUOTA = 1_000
 _USUAL_SHARES, _USUAL_WEIGHT = 1024, 100
 _SHARES = (2, 262_144)
+_SECCOMP = "os/linux/seccomp-"
 #: Those that hold an app back, and that need more than this stage1 brings.
-_WALLS = ("os/linux/seccomp-", "os/linux/selinux", "os/linux/apparmor")
+_WALLS = (_SECCOMP, "os/linux/selinux", "os/linux/apparmor")
 
 
-def plan_of(isolators: list[dict[str, Any]], where: str, layout: Layout, note: Callable[[str], None]) -> Plan:
+def plan_of(
+    isolators: list[dict[str, Any]],
+    where: str,
+    layout: Layout,
+    note: Callable[[str], None],
+    wanted: RunArguments | None = None,
+) -> Plan:
     """:param where: whose they are, for messages.
+    :param wanted: which restrictions the user has switched off.
     :raises Stage1Error: one is wrong, or cannot be kept to.
     """
     plan: Plan = {"version": 1, "cgroup": []}
@@ -44,6 +53,8 @@ def plan_of(isolators: list[dict[str, Any]], where: str, layout: Layout, note: C
         try:
             if apply is not None:
                 apply(plan, value, layout)
+            elif wanted is not None and wanted.no_seccomp and str(name).startswith(_SECCOMP):
+                continue
             elif str(name).startswith(_WALLS):
                 raise Stage1Error("this stage1 cannot keep to it")
             else:
@@ -52,7 +63,19 @@ def plan_of(isolators: list[dict[str, Any]], where: str, layout: Layout, note: C
             raise Stage1Error(f"{where}: isolator {name}: {error}") from None
         except (KeyError, TypeError, ValueError, AttributeError):
             raise Stage1Error(f"{where}: isolator {name}: not understood: {value!r}") from None
+    if wanted is not None:
+        _open(plan, wanted)
     return plan
+
+
+def _open(plan: Plan, wanted: RunArguments) -> None:
+    """``--disable-…``: the walls that the user of stage0 has taken away from all apps."""
+    if wanted.all_capabilities:
+        plan["capabilities"] = capabilities.names(capabilities.bounding())
+        plan.pop("ambient", None)
+    if wanted.open_paths:
+        plan["privileged"] = True
+    plan["keyrings"] = wanted.no_seccomp
 
 
 def _retain(plan: Plan, value: Any, _: Layout) -> None:

@@ -40,7 +40,7 @@ class Joined:
 
     def __init__(self, place: Place, container: str, local_config: str, networks: list[Network]) -> None:
         self._place = place
-        self._container = container
+        self.container = container
         self._local_config = local_config
         self.networks = networks
         self.results: list[Json | None] = [None] * len(networks)
@@ -56,7 +56,7 @@ class Joined:
         _replace(
             f"{self._place.path}/{_RECORD}",
             {
-                "container": self._container,
+                "container": self.container,
                 "localConfig": self._local_config,
                 "networks": [each.to_json() for each in self.networks],
                 "results": self.results,
@@ -131,21 +131,21 @@ class Joined:
             self._write()
 
     def _plugins(self) -> Plugins:
-        return Plugins(self._place, self._local_config, self._container)
+        return Plugins(self._place, self._local_config, self.container)
 
     # -- leaving --
 
     def leave(self) -> list[str]:
         """All of them, in the other order, whichever fails; why any has. May be repeated."""
         if not self._whole:
-            cni_orphans.end(self._container)
+            cni_orphans.end(self.container)
         self._whole = False
         self._write()
         namespace = self.pinned if namespaces.is_pinned(self.pinned) else ""
         failures = self._leave_all(namespace)
-        failures += sweep(self._container)
+        failures += sweep(self.container)
         if failures:  # some stumble over rules that they do not expect, and succeed once these are gone
-            failures = [*self._leave_all(namespace), *sweep(self._container)]
+            failures = [*self._leave_all(namespace), *sweep(self.container)]
         if failures:
             return failures
         namespaces.unpin(self.pinned)
@@ -177,6 +177,12 @@ class Joined:
         """The host's address as the pod has it, in the network that is for that; empty: that has none."""
         place = self.networks.index(forwarding(self.networks))
         return next((gateway for _, gateway in addresses(self.results[place]) if gateway), "")
+
+    @property
+    def dns(self) -> Json:
+        """The first that a network says."""
+        said = [(result or {}).get("dns") for result in self.results]
+        return next((dns for dns in said if isinstance(dns, dict) and any(dns.values())), {})
 
     def told(self) -> list[str]:
         """A line each."""

@@ -38,7 +38,7 @@ _BUILT_IN: tuple[Json, ...] = (
         "name": RESTRICTED,
         "type": "ptp",
         "ipMasq": False,
-        "ipam": {"type": "host-local", "subnet": "172.16.29.0/24"},
+        "ipam": {"type": "host-local", "subnet": "172.31.0.0/16"},
     },
 )
 

@@ -57,6 +57,10 @@ class Stage1Supervisor(supervisor.Supervisor):
     first = 0
     debug = False
     typist: Typist | None = None
+    #: an app that fails ends the pod
+    failure_ends = True
+    #: the exit code of the app that has ended it; 0: none has
+    failed = 0
 
     def run(self) -> int:
         self._outputs = (Output(self.loop, 1), Output(self.loop, 2))
@@ -77,12 +81,20 @@ class Stage1Supervisor(supervisor.Supervisor):
         before = self._running
         super()._announce()
         if before >= 0 and self._running < 0:
+            _say_ready()
             _write("ppid", str(self._init), _LOCK)
             _write("pid", str(self.first), _LOCK)
             if self.debug:
                 stager.complain("\n".join(f"stage1: {note}" for note in self.notes))
             if self.typist is not None:
                 self.typist.begin(self)
+
+    def app_ended(self) -> None:
+        code = first_code([run for run in self.runs if run.over])
+        if code and self.failure_ends and not self.stopping:
+            self.failed = code
+            self.stop()
+        super().app_ended()
 
     def release_output(self) -> None:
         """The caller's terminal shows what an app writes as the app's own has made it."""
@@ -128,7 +140,7 @@ class Stage1Supervisor(supervisor.Supervisor):
 
 
 def first_code(runs: list[AppRun]) -> int:
-    """The pod's: of its apps' codes, the first that is not 0."""
+    """Of these apps' codes, the first that is not 0."""
     codes = [run.instance.code for run in runs if run.instance is not None and run.instance.code]
     return codes[0] if codes else 0
 
@@ -188,6 +200,14 @@ class Typist:
         process.wait_pidfd(self._pidfd, _PATIENCE)
 
 
+def _say_ready() -> None:
+    """What ``rkt status --wait-ready`` waits for."""
+    try:  # noqa: SIM105 - contextlib costs every pod's start
+        os.symlink("ready", "/rkt/supervisor-status")
+    except FileExistsError:
+        pass  # an earlier run's
+
+
 def _write(path: str, text: str, directory: int | None = None) -> None:
     """Whole, or not at all: whoever looks may look at any time. :param directory: that it is in."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -212,14 +232,16 @@ def main() -> int:
 
         def supervise(*given: Any) -> Stage1Supervisor:
             made = Stage1Supervisor(*given)
-            made.first, made.typist, made.debug = house.first, typist, "--debug" in sys.argv[1:]
+            made.first, made.typist = house.first, typist
+            made.debug, made.failure_ends = "--debug" in sys.argv[1:], "--all" not in sys.argv[1:]
             return made
 
         code, serving = stager.serve(pod, house, None, supervise, running)
         said = stager.last_word(serving)
         if said is not None:
             stager.complain(f"stage1: {said}")
-        return _FAILED if code else first_code(serving.runs)
+        assert isinstance(serving, Stage1Supervisor)
+        return _FAILED if code else serving.failed or first_code(serving.runs)
     except Exception as error:  # noqa: BLE001 - whatever it is, its last word is what the user is shown
         stager.complain(f"stage1: {stager.reason_of(error)}")
         return _FAILED
