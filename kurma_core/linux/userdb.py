@@ -181,8 +181,14 @@ def _read(root_fd: int, path: str) -> bytes:
         if status.st_size > _LIMIT:
             raise OSError(errno.EFBIG, f"{status.st_size} bytes are too many for a user database", path)
         text = b""
-        while len(text) <= _LIMIT and (data := os.read(fd, 65536)):
+        while len(text) <= _LIMIT and (data := os.read(fd, _left(fd, text))):
             text += data
         return text
     finally:
         os.close(fd)
+
+
+def _left(fd: int, text: bytes) -> int:
+    """Bytes to read next, up to the file's size. A file of ``/proc`` has none: what other processes keep in their
+    environment or memory is never read."""
+    return min(max(os.fstat(fd).st_size - len(text), 0), 65536)

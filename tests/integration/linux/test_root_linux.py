@@ -453,6 +453,26 @@ def test_capabilities_of_root_and_of_plain_users():
     assert status_after(none, 0, True) == (none, none, none, none, none)
 
 
+@pytest.mark.parametrize(("uid", "granted"), [(0, False), (1000, False), (1000, True)])
+def test_a_right_until_exec_is_not_used_for_paths(uid, granted):
+    """X2: it can be made use of, and until then nothing is done with it."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            late, keep = frozenset({capabilities.BITS["CAP_SYS_ADMIN"]}), capabilities.DEFAULT_SET
+            capabilities.apply(
+                keep, uid, granted=granted, until_exec=late, become=lambda: os.setresuid(uid, uid, uid)
+            )
+            held = keep if granted or uid == 0 else frozenset()
+            assert capabilities.get()[:2] == (held, held | late)
+            capabilities.use_all()
+            assert capabilities.get()[:2] == (held | late, held | late)
+            os._exit(0)
+        finally:
+            os._exit(9)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
 def test_the_end_of_a_process_that_is_no_child():
     """The kernel tells since 6.15; before, it is None."""
     parent = subprocess.Popen(

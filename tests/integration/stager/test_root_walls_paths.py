@@ -151,6 +151,16 @@ def test_an_endless_database_is_refused(pods, no_etc, tmp_path):
         pod.started()
 
 
+def test_a_database_is_none_of_the_kernels_own(pods):
+    """What another process has in its environment is no user: only files with a size are read."""
+    told = [{"name": "A", "value": "\nalice:x:0:0::/told:/bin/sh\n"}]
+    pod = pods({"main": sh("echo $$; exec sleep 1000", environment=told)}).started()
+    pid = pod.wait_log("\n").split()[0]
+    assert pod.run("ln", "-sf", f"/proc/{pid}/environ", "/etc/passwd")[0] == 0
+    code, _, err = pod.run("sh", "-c", WHO, user="alice")
+    assert (code, err) == (125, "kurma: app main: no user 'alice' in the image's /etc/passwd\n")
+
+
 @pytest.mark.parametrize(
     ("user", "group", "expected"),
     [
