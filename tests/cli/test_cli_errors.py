@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -397,6 +398,16 @@ def test_show_tells_what_a_log_lacks(fakes: ModuleType, capsys: pytest.CaptureFi
     assert note in capsys.readouterr().out.splitlines()
     run(fakes, "show web", answers={"pod": fakes.record(notes=("of a stager:\x1b[2J\nstate  stopped",))})
     assert r"note: of a stager:\x1b[2J state  stopped" in capsys.readouterr().out.splitlines()
+
+
+def test_show_tells_whose_the_files_below_etc_are(fakes: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    """H10"""
+    files = {"hosts": "image+name", "hostname": "kurma", "resolv.conf": "image"}
+    apps = (AppStatus("a", files=files), AppStatus("new"))
+    run(fakes, "show web", answers={"pod": fakes.record(apps=apps)})
+    lines = [re.split(r"  +", line.strip()) for line in capsys.readouterr().out.splitlines()]
+    assert ["APP", "/etc/hosts", "/etc/hostname", "/etc/resolv.conf"] in lines
+    assert ["a", "the image's, with the pod's name", "Kurma's", "the image's"] in lines
 
 
 LINES = [

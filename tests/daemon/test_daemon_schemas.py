@@ -27,6 +27,7 @@ from kurma_core.pods.cgroup_figures import Figures
 from kurma_core.pods.processes import Process
 from kurma_core.pods.request import AppOverrides, PodRequest
 from kurma_core.pods.usage import Usage
+from kurma_core.value import replace
 from tests.cli import cli_fakes, json_fields
 
 #: Page of docs/json.md → schema.
@@ -148,6 +149,7 @@ def test_any_app_is_as_the_schema_says(
     app = AppStatus(
         "a", pid, exited, code, reason, words, words, words, words, ready=ready, status_text=words, earlier=earlier
     )
+    app = replace(app, files={"hosts": "image+name", "resolv.conf": "kurma"} if exited else {})
     validator("AppStatus").validate(app.to_json())
 
 
@@ -171,7 +173,7 @@ def test_a_request_for_a_pod_is_what_the_schema_says(flag: bool, words: str | No
         name=words,
         overrides={"a": AppOverrides(user=words, environment=(("A", "b"),), isolators=(("x", {"y": 1}),))},
         networks=(NetworkRequest("default", words),) if flag else None,
-        ports=(PortMapping(number, 80, "tcp", ""),),
+        ports=(PortMapping(number, 80, "tcp", ""), PortMapping(80, number, "sctp")),
         ephemeral=flag,
         dns={"nameservers": ("1.1.1.1",), "search": (), "options": ()} if flag else None,
         hosts=(("10.0.0.1", ("a",)),),
@@ -182,6 +184,7 @@ def test_a_request_for_a_pod_is_what_the_schema_says(flag: bool, words: str | No
     of_app = SCHEMAS["PodRequest"]["properties"]["apps"]["additionalProperties"]["properties"]
     assert set(asked["apps"]["a"]) == set(of_app)
     check_keys("PodRequest", asked)
+    assert request_json.from_json(asked).ports == request.ports
     assert not validator("PodRequest").is_valid({**asked, "zork": 1})
 
 

@@ -22,6 +22,13 @@ def test_the_documents_own_examples() -> None:
     assert parse_status_output(b'{"nats": {"running": false, "exitCode": 3}}')["nats"].exited
 
 
+def test_whose_files_are() -> None:
+    """H10: words that are none of Kurma's, and files that it does not write, are passed over."""
+    told = {"hosts": "image+name", "hostname": ["kurma"], "resolv.conf": "\x1b", "passwd": "kurma"}
+    assert parse_apps({"a": {"files": told}}, "it")["a"].files == {"hosts": "image+name"}
+    assert parse_apps({"a": {"files": "kurma"}}, "it")["a"].files == {}
+
+
 @pytest.mark.parametrize(
     "text",
     [
