@@ -12,6 +12,7 @@ import stat
 from _thread import get_native_id
 
 from kurma_core.errors import ArchiveError, HostError, ManifestError, StoreError, UsageError
+from kurma_core.linux import beneath
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,16 +36,19 @@ def opened(path: str, *, endless: bool = False) -> BinaryIO:
     :raises HostError: it cannot be opened, or is not a regular file.
     """
     try:
-        # NONBLOCK: opening a pipe that nobody writes to must not wait for somebody who does.
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (0 if endless else os.O_NONBLOCK))
+        if endless:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        else:
+            fd = beneath.open_regular(beneath.AT_FDCWD, path, resolve=0)
+    except beneath.NotRegularError as error:
+        raise HostError(f"{called(path)}: cannot be read: it is {_kind(error.mode)}", path=path) from None
     except OSError as error:
         raise HostError(
             f"{called(path)}: cannot be read: {_reason(error)}", path=path, errno=error.errno
         ) from None
-    mode = os.fstat(fd).st_mode
-    if not stat.S_ISREG(mode) and (stat.S_ISDIR(mode) or not endless):
+    if stat.S_ISDIR(os.fstat(fd).st_mode):
         os.close(fd)
-        raise HostError(f"{called(path)}: cannot be read: it is {_kind(mode)}", path=path)
+        raise HostError(f"{called(path)}: cannot be read: it is a directory", path=path)
     return open(fd, "rb")
 
 

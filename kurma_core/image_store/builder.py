@@ -12,6 +12,7 @@ from kurma_core.image_store import attributes
 from kurma_core.image_store.entry import BLOCK, CHARACTER, DIRECTORY, FIFO, FILE, HARDLINK, SYMLINK, Entry, show
 from kurma_core.image_store.trees import open_tree, place, walk
 from kurma_core.image_store.writer import TarWriter
+from kurma_core.linux.beneath import NotRegularError, open_regular
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from kurma_core.appc.image import ImageManifest
 
 _PIECE = 1 << 18
-_REGULAR = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _KINDS = {
     stat.S_IFREG: FILE,
     stat.S_IFDIR: DIRECTORY,
@@ -129,7 +129,11 @@ def add_file(
         entry.attributes = attributes.get(place(parent, name), follow=False)
         writer.add(entry)
         return
-    fd = os.open(name, _REGULAR, dir_fd=parent)
+    try:
+        # Others may write to a tree that an image is built of.
+        fd = open_regular(parent, os.fsdecode(name))
+    except NotRegularError:
+        raise ArchiveError(f"'{show(path)}' changed while it was read", path=show(path)) from None
     try:
         entry.attributes = attributes.get(fd)
         writer.add(entry, _content(fd, entry.size))

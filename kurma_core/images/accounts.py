@@ -8,12 +8,11 @@ up once, when the image comes in: the files are part of the image, and the resul
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kurma_core.appc.image import MAX_ID
-from kurma_core.linux.beneath import open_beneath
+from kurma_core.linux.beneath import open_regular
 from kurma_core.value import replace
 
 if TYPE_CHECKING:
@@ -90,14 +89,12 @@ def _read_beneath(root: str, path: str) -> str | None:
     """None: this layer says nothing of the path."""
     root_fd = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        descriptor = open_beneath(root_fd, path, os.O_RDONLY | os.O_NONBLOCK)
+        descriptor = open_regular(root_fd, path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError:
-        return ""  # a link, or what cannot be opened
+        return ""  # a link, a device, or what cannot be opened
     finally:
         os.close(root_fd)
     with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            return ""
         return file.read(_LIMIT).decode(errors="surrogateescape")

@@ -15,14 +15,16 @@ import fcntl
 import os
 import time
 
+from kurma_core.linux.beneath import AT_FDCWD, NotRegularError, open_regular
+
 _CHUNK = 1 << 20
+_FLAGS = os.O_RDONLY | os.O_NOFOLLOW
 _TRIES = 16
 #: Seconds that a lock is waited for, and between two tries: a writer that looks for readers holds it for a moment,
 #: which lasts as long as the machine lets it stand still there.
 _PATIENCE, _PAUSE = 1.0, 0.001
 #: Bytes of turned files that wait to be read at most: beyond, the oldest of them are given up.
 HELD_BYTES = 1 << 30
-_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 class LogChain:
@@ -155,8 +157,8 @@ class LogChain:
         opened: list[int] = []
         for name in names:
             try:
-                fd = os.open(name, _FLAGS)
-            except FileNotFoundError:
+                fd = open_regular(AT_FDCWD, name, _FLAGS, resolve=0)
+            except (FileNotFoundError, NotRegularError):
                 break
             except OSError:
                 for fd in opened:

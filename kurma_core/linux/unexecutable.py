@@ -103,18 +103,27 @@ def _reason(path: str, code: int, nested: int) -> str:
     if code == errno.ETXTBSY:
         return SAID[code]
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=_not_waiting) as file:
             head = file.read(_LINE)
             if head[:2] == b"#!":
                 return _script(head, code, nested)
             if head[:4] == b"\x7fELF":
                 file.seek(0)
-                return _elf(file.read(_START), path, code, lambda: file.read(_TABLE))
+                return _elf(file.read(_START), file.fileno(), code, lambda: file.read(_TABLE))
     except OSError:
         return f"cannot be executed ({os.strerror(code).lower()}), nor read to see why"
     if code in (_FINE, errno.ENOEXEC, errno.ELIBBAD):
         return "is neither an ELF program nor a script that begins with #!" if head else "is empty"
     return os.strerror(code).lower()
+
+
+def _not_waiting(path: str, flags: int) -> int:
+    """A FIFO or a device may have taken the file's name meanwhile; we have no more rights than the app."""
+    fd = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "not a regular file", path)
+    return fd
 
 
 def _denied(path: str, status: os.stat_result) -> str | None:
@@ -155,8 +164,8 @@ def _script(head: bytes, code: int, nested: int) -> str:
     return f"{called}: {_reason(name, code, nested + 1)}"
 
 
-def _elf(head: bytes, path: str, code: int, more: Callable[[], bytes]) -> str:
-    """:param more: what follows ``head``, if the table reaches as far."""
+def _elf(head: bytes, fd: int, code: int, more: Callable[[], bytes]) -> str:
+    """:param fd: of the program. :param more: what follows ``head``, if the table reaches as far."""
     if len(head) < 64:
         return "is a truncated ELF program"
     order = "little" if head[5] == 1 else "big"
@@ -184,7 +193,7 @@ def _elf(head: bytes, path: str, code: int, more: Callable[[], bytes]) -> str:
                 if wide
                 else (number(header + 4, 4), number(header + 16, 4))
             )
-            loader = _loader(path, start, length)
+            loader = _loader(fd, start, length)
             reason = _reason(loader, code, _NESTED) if loader else ""
             if reason == "is missing":
                 return f"its ELF loader {loader} is missing (is a library missing from the image?)"
@@ -200,12 +209,8 @@ def _same(machine: str, here: str) -> bool:
     return here.startswith(machine) or (machine == "i386" and here in ("i486", "i586", "i686"))
 
 
-def _loader(path: str, start: int, length: int) -> str:
+def _loader(fd: int, start: int, length: int) -> str:
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return os.fsdecode(os.pread(fd, min(length, _LOADER), start).rstrip(b"\0"))
-        finally:
-            os.close(fd)
+        return os.fsdecode(os.pread(fd, min(length, _LOADER), start).rstrip(b"\0"))
     except (OSError, OverflowError):
         return ""

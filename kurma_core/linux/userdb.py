@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 
-from kurma_core.linux.beneath import open_in_root
+from kurma_core.linux.beneath import RESOLVE_IN_ROOT, RESOLVE_NO_MAGICLINKS, open_in_root, open_regular
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,9 +17,8 @@ if TYPE_CHECKING:
 _LIMIT = 16 << 20
 # Of a line of /etc/passwd; what follows is the last one's.
 _FIELDS = 7
-# Nothing there, or something that is no file: a loop of links, a socket, a device (which nodev, or the cgroup's
-# devices, keep us from opening).
-_NO_DATABASE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EACCES, errno.EPERM)
+# Nothing there, a loop of links, or something that is not a file.
+_NO_DATABASE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL, errno.ESTALE, errno.EACCES, errno.EPERM)
 # The kernel reserves the all-ones ID for "unchanged".
 _HIGHEST_ID = 0xFFFFFFFE
 
@@ -41,17 +39,18 @@ class User:
         return f"<User {self.uid}:{self.gid} {self.name}>"
 
 
-def find_user(root_fd: int, text: str) -> User:
+def find_user(root_fd: int, text: str, *, proc: bool = False) -> User:
     """The user that an image's or pod's ``user`` field means.
 
     In this order: a name of ``/etc/passwd``, a number, an absolute path inside the root (its owner).
 
     :param text: empty: user 0.
+    :param proc: ``/proc`` is the caller's own, and not that of the root, as it is for the stager in an app's root.
     :returns: ``gid`` is the primary group where ``/etc/passwd`` gives one, else 0; for a path, the file's group.
     :raises LookupError: none of them fits; the message says what was looked for.
     :raises OSError: the file of a path, or the database, cannot be read.
     """
-    data = _read(root_fd, "/etc/passwd")
+    data = _read(root_fd, "/etc/passwd", proc=proc)
     text = text or "0"
     for fields in _lines(data, text + ":"):
         user = _user(fields)
@@ -162,24 +161,21 @@ def _lines(data: bytes, holding: str) -> Iterator[list[str]]:
         at = data.find(needle, end)
 
 
-def _read(root_fd: int, path: str) -> bytes:
-    """The file; nothing where it is missing or no regular one.
+def _read(root_fd: int, path: str, *, proc: bool = False) -> bytes:
+    """The file; nothing where it is missing or not a regular one.
 
     :raises OSError: ``EFBIG``: no honest database is that large.
     """
     try:
-        # NONBLOCK: a FIFO in the place must not hold us up
-        fd = open_in_root(root_fd, path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+        fd = open_regular(root_fd, path, resolve=RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS, proc=proc)
     except OSError as error:
         if error.errno in _NO_DATABASE:
             return b""
         raise
     try:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            return b""
-        if status.st_size > _LIMIT:
-            raise OSError(errno.EFBIG, f"{status.st_size} bytes are too many for a user database", path)
+        size = os.fstat(fd).st_size
+        if size > _LIMIT:
+            raise OSError(errno.EFBIG, f"{size} bytes are too many for a user database", path)
         text = b""
         while len(text) <= _LIMIT and (data := os.read(fd, _left(fd, text))):
             text += data

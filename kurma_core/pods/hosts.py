@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import os
-import stat
 from typing import TYPE_CHECKING
 
+from kurma_core.linux.beneath import NotRegularError, open_regular
 from kurma_core.models import ETC_FILES
 from kurma_core.pods.dns import says_dns
 
@@ -110,10 +110,13 @@ def update(directory: int, name: str, names: bytes, before: bytes | None) -> byt
     :returns: what was there.
     :raises OSError: it cannot be written. What is no plain file, or too large, is passed over.
     """
-    fd = os.open(name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory)
+    try:
+        fd = open_regular(directory, name, os.O_RDWR)
+    except NotRegularError:
+        return b""
     try:
         status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode) or (before is not None and status.st_size > LIMIT):
+        if before is not None and status.st_size > LIMIT:
             return b""
         old = os.pread(fd, status.st_size, 0)
         new = names if before is None else with_names(old, names, before)

@@ -160,7 +160,7 @@ class _Look:
             status = os.fstat(root)
             key = status.st_dev, status.st_ino, uid
             if key not in self._users:
-                self._users[key] = userdb.find_user(root, str(uid)).name
+                self._users[key] = userdb.find_user(root, str(uid), proc=True).name
             return self._users[key]
         except (OSError, LookupError):
             return None

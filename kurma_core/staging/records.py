@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 from collections.abc import Mapping
 from typing import Any
 
 from kurma_core.appc.nesting import bounded
 from kurma_core.errors import StagerError
+from kurma_core.linux.beneath import AT_FDCWD, open_regular
 from kurma_core.models import ETC_CONTENTS, ETC_FILES, AppExecution, AppStatus
 
 #: More than this from a stager is nonsense.
@@ -35,15 +35,13 @@ def read_status_file(directory: str) -> tuple[dict[str, AppStatus], tuple[str, .
     :raises StagerError: it is there and nonsense.
     """
     try:
-        # NOFOLLOW: the stager may write anything into its directory, a link to a secret of the host too.
-        fd = os.open(f"{directory}/pod/status.json", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        # The stager may have put anything there: a link to a secret of the host, a device.
+        fd = open_regular(AT_FDCWD, f"{directory}/pod/status.json", os.O_RDONLY | os.O_NOFOLLOW, resolve=0)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise StagerError(f"the stager is wrong: its status.json cannot be read: {error.strerror}") from None
     try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise StagerError("the stager is wrong: its status.json is no regular file")
         with open(fd, "rb", closefd=False) as stream:
             text = stream.read(LIMIT + 1)
     except OSError as error:

@@ -11,6 +11,7 @@ from unittest import mock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kurma_core.linux.beneath import open_regular
 from kurma_core.linux.logchain import LogChain
 
 
@@ -36,17 +37,18 @@ def test_each_file_is_read_once_and_in_order_whenever_it_turns(steps: list[int])
         writer = turns(path, 12)
 
         def beside(call: Callable[..., Any]) -> Callable[..., Any]:
-            def first(*arguments: Any) -> Any:
+            def first(*arguments: Any, **named: Any) -> Any:
                 for _ in range(steps.pop() if steps else 0):
                     next(writer, None)
-                return call(*arguments)
+                return call(*arguments, **named)
 
             return first
 
         chain, found = LogChain(path), b""
-        with mock.patch("kurma_core.linux.logchain.os", wraps=os) as watched:
+        opening = mock.patch("kurma_core.linux.logchain.open_regular", beside(open_regular))
+        with opening, mock.patch("kurma_core.linux.logchain.os", wraps=os) as watched:
             watched.path, watched.SEEK_CUR = os.path, os.SEEK_CUR
-            for name in ("open", "lstat", "listdir"):
+            for name in ("lstat", "listdir"):
                 setattr(watched, name, beside(getattr(os, name)))
             while steps:
                 length = len(steps)

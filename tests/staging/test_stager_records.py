@@ -69,7 +69,7 @@ def test_a_link_in_place_of_the_status_file_is_not_followed(tmp_path: Path) -> N
     os.unlink(tmp_path / "pod" / "status.json")
     assert read_status_file(str(tmp_path)) is None
     os.mkfifo(tmp_path / "pod" / "status.json")
-    with pytest.raises(StagerError, match=r"its status\.json is no regular file"):
+    with pytest.raises(StagerError, match=r"its status\.json cannot be read: not a regular file"):
         read_status_file(str(tmp_path))
 
 
@@ -99,7 +99,7 @@ def test_what_a_stager_says_can_be_written_out_and_has_a_bound(tmp_path: Path) -
 def test_a_directory_in_place_of_the_status_file_is_the_stagers_fault(tmp_path: Path) -> None:
     (tmp_path / "pod" / "status.json").mkdir(parents=True)
     before = os.listdir("/proc/self/fd")
-    with pytest.raises(StagerError, match=r"its status\.json is no regular file"):
+    with pytest.raises(StagerError, match=r"its status\.json cannot be read: not a regular file"):
         read_status_file(str(tmp_path))
     assert os.listdir("/proc/self/fd") == before
 

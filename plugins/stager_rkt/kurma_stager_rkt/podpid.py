@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import stat
 
-from kurma_core.linux.beneath import open_beneath
+from kurma_core.linux.beneath import AT_FDCWD, open_beneath, open_regular
 
 _MOST = 1 << 22
 
@@ -28,21 +27,24 @@ def pod_pid(place: str) -> int | None:
 def _number(place: str, name: str) -> int | None:
     """What is not wholly written yet is none, as what is nonsense."""
     try:
-        fd = os.open(f"{place}/{name}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        text = small_content(f"{place}/{name}", 32).strip()
     except OSError:
         return None
-    try:
-        text = small_content(fd, 32).strip()
-    finally:
-        os.close(fd)
     if not text.isdigit() or not 0 < int(text) <= _MOST:
         return None
     return int(text)
 
 
-def small_content(fd: int, limit: int) -> bytes:
-    """The first ``limit`` bytes of a regular file; of anything else, that others may have put there: none."""
-    return os.read(fd, limit) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+def small_content(path: str, limit: int) -> bytes:
+    """The first ``limit`` bytes of a file that stage1 has written.
+
+    :raises OSError: there is none, or there is a link or something else than a regular file.
+    """
+    fd = open_regular(AT_FDCWD, path, os.O_RDONLY | os.O_NOFOLLOW, resolve=0)
+    try:
+        return os.read(fd, limit)
+    finally:
+        os.close(fd)
 
 
 def _children(parent: int) -> list[int]:

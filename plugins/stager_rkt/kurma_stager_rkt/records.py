@@ -7,11 +7,10 @@ import os
 import time
 from collections.abc import Iterator
 
-from kurma_core.linux.beneath import open_beneath
+from kurma_core.linux.beneath import open_regular
 from kurma_core.linux.files import replace_file
 from kurma_core.models import AppStatus
 from kurma_core.value import frozen
-from kurma_stager_rkt.podpid import small_content
 from kurma_stager_rkt.stage1 import Stage1
 
 #: Where a :class:`Note` is in Kurma's directory of a pod, and in rkt's.
@@ -20,7 +19,6 @@ NOTE, COPY = "stager/stage1.json", "kurma.json"
 PATIENCE = 30
 #: Bytes of a status file: more is nonsense.
 _LIMIT = 32
-_OPEN = os.O_RDONLY | os.O_NONBLOCK
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 
@@ -133,7 +131,7 @@ def _exit_code(place: str, app: str) -> tuple[int | None, str | None]:
     """Untrusted: what a stage1 that shares its root with apps has there may be theirs."""
     for fd in _status_files(place, app):
         try:
-            text, when = small_content(fd, _LIMIT).strip(), os.fstat(fd).st_mtime
+            text, when = os.read(fd, _LIMIT).strip(), os.fstat(fd).st_mtime
         finally:
             os.close(fd)
         if text.isdigit() and int(text) <= 255:
@@ -159,7 +157,7 @@ def _status_files(place: str, name: str) -> Iterator[int]:
         except OSError:
             continue
         try:
-            fd = open_beneath(top, f"rkt/status/{name}", _OPEN)
+            fd = open_regular(top, f"rkt/status/{name}")
         except OSError:
             continue
         finally:

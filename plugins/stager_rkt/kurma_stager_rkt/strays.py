@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import os
 import signal
-import stat
 
 from kurma_core.linux import process
-from kurma_stager_rkt.podpid import pod_pid
+from kurma_stager_rkt.podpid import pod_pid, small_content
 
 #: Bytes of the path of a cgroup.
 _LONGEST = 4096
@@ -43,13 +42,9 @@ def subcgroup(place: str) -> str:
     :returns: empty: it says none, or one that does not name the pod.
     """
     try:
-        fd = os.open(f"{place}/subcgroup", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        content = small_content(f"{place}/subcgroup", _LONGEST)
     except OSError:
         return ""
-    try:
-        content = os.read(fd, _LONGEST) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
-    finally:
-        os.close(fd)
     path = content.decode("utf-8", "replace").strip().strip("/")
     return path if _names(path.rpartition("/")[2], os.path.basename(place)) else ""
 

@@ -197,7 +197,7 @@ RUNS = """echo '{"version": 1, "apps": {"main": {"pid": 1, "startedAt": "T"}}}' 
     ("script", "reason"),
     [
         (RUNS, "it ended, and its status.json says that app main runs"),
-        ("mkdir /pod/status.json", "its status.json is no regular file"),
+        ("mkdir /pod/status.json", "its status.json cannot be read: not a regular file"),
         ("ln -s /manifest /pod/status.json", "its status.json cannot be read: Too many levels of symbolic links"),
     ],
 )
