@@ -16,11 +16,16 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from kurma_core.appc.nesting import bounded
 from kurma_core.linux.clock import timestamp
-from kurma_core.value import frozen
+from kurma_core.shape import COUNT, fit
+from kurma_core.value import fields, frozen
 
 if TYPE_CHECKING:
+    from typing import ClassVar
+
     from kurma_core.linux.inotify import Watch
+    from kurma_core.shape import Shape
 
 Json = Any
 SUBJECTS = ("pod", "image", "daemon")
@@ -65,6 +70,16 @@ class Event:
     name: str
     detail: Mapping[str, Json]
 
+    SHAPE: ClassVar[Shape] = {
+        "seq": COUNT,
+        "at": str,
+        "subject": str,
+        "kind": str,
+        "id": (str, None),
+        "name": str,
+        "detail": dict,
+    }
+
     def to_json(self) -> dict[str, Json]:
         return {
             "seq": self.seq,
@@ -78,15 +93,9 @@ class Event:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Json]) -> Event:
-        return cls(
-            int(value["seq"]),
-            str(value["at"]),
-            str(value["subject"]),
-            str(value["kind"]),
-            value["id"],
-            str(value["name"]),
-            value["detail"],
-        )
+        """:raises ShapeError: it is not an event."""
+        fit(value, cls.SHAPE, "the event")
+        return cls(**{each.name: value[each.name] for each in fields(cls)})
 
 
 class Journal:
@@ -272,8 +281,8 @@ class Cursor:
 def _parsed(line: bytes) -> Event | None:
     """None: half of one, as of a process that died while it wrote."""
     try:
-        return Event.from_json(json.loads(line))
-    except (ValueError, KeyError, TypeError):
+        return Event.from_json(json.loads(bounded(line)))
+    except ValueError:
         return None
 
 

@@ -9,11 +9,14 @@ from __future__ import annotations
 from _collections_abc import Iterable, Mapping  # without collections
 from _operator import itemgetter
 
+from kurma_core.shape import COUNT, fit
 from kurma_core.value import field, fields, frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, NamedTuple
+    from typing import Any, ClassVar, NamedTuple
+
+    from kurma_core.shape import Shape
 
     Json = Any
 
@@ -33,6 +36,8 @@ class IdRange:
 
     first: int
     count: int
+
+    SHAPE: ClassVar[Shape] = {"first": range(1, MAX_ID + 1), "count": range(1, MAX_ID + 1)}
 
     @classmethod
     def parse(cls, text: str) -> IdRange:
@@ -60,6 +65,8 @@ class IdRange:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Json]) -> IdRange:
+        """:raises ShapeError: it is not such a record; also of the others' below."""
+        fit(value, cls.SHAPE, "ids")
         return cls(value["first"], value["count"])
 
 
@@ -98,6 +105,17 @@ class Provenance:
     insecure: tuple[str, ...] = ()
     encrypted: bool = False
 
+    SHAPE: ClassVar[Shape] = {
+        "locator": str,
+        "fetchedAt": str,
+        "trust": frozenset(("built", "signed", "digest", "local", "unverified")),
+        "url?": (str, None),
+        "digest?": (str, None),
+        "fingerprint?": (str, None),
+        "insecure?": [str],
+        "encrypted?": bool,
+    }
+
     def to_json(self) -> dict[str, Json]:
         return {
             "locator": self.locator,
@@ -112,6 +130,7 @@ class Provenance:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Json]) -> Provenance:
+        fit(value, cls.SHAPE, "provenance")
         return cls(
             locator=value["locator"],
             fetched_at=value["fetchedAt"],
@@ -322,6 +341,36 @@ class IsolatorPlan:
     #: does not know of a filter must not run the app without.
     VERSION = 3
 
+    SHAPE: ClassVar[Shape] = {
+        "capabilities": ([str], None),
+        "ambient": [str],
+        "noNewPrivileges": bool,
+        "oomScoreAdj": (range(-1000, 1001), None),
+        "rlimits": {str: [range(-1, 1 << 64), range(-1, 1 << 64)]},
+        "cgroup": [{"controller": str, "file": str, "value": str}],
+        "sysctls": {str: str},
+        "seccomp?": str,
+        "devices?": [
+            {
+                "path": str,
+                "kind": frozenset("bc"),
+                "major": COUNT,
+                "minor": COUNT,
+                "access": str,
+                "mode": range(0o10000),
+                "uid": range(MAX_ID + 1),
+                "gid": range(MAX_ID + 1),
+            }
+        ],
+        "traffic?": [{"direction": frozenset(("in", "out")), "rate": COUNT, "interface": str}],
+        "apparmor?": (str, None),
+        "selinux?": (str, None),
+        "privileged?": bool,
+        "namespaces?": {str: str},
+        "mounts?": [{"source": str, "target": str, "read_only": bool}],
+        "api?": (frozenset(("full", "read")), None),
+    }
+
     def to_json(self) -> dict[str, Json]:
         value: dict[str, Json] = {
             "version": 1,
@@ -354,6 +403,7 @@ class IsolatorPlan:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Json]) -> IsolatorPlan:
+        fit(value, cls.SHAPE, "plan")
         capabilities = value["capabilities"]
         return cls(
             capabilities=None if capabilities is None else tuple(capabilities),
@@ -400,6 +450,15 @@ class IsolatorReport:
     value: Json = None
     amounts: str = ""
 
+    SHAPE: ClassVar[Shape] = {
+        "name": str,
+        "app": (str, None),
+        "outcome": frozenset(("enforced", "modified", "ignored")),
+        "note": str,
+        "default?": bool,
+        "amounts?": str,
+    }
+
     def to_json(self) -> dict[str, Json]:
         return {
             "name": self.name,
@@ -413,6 +472,7 @@ class IsolatorReport:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Json]) -> IsolatorReport:
+        fit(value, cls.SHAPE, "isolator")
         return cls(
             value["name"],
             value["app"],
@@ -443,6 +503,13 @@ class PortMapping:
     protocol: str = "tcp"
     host_ip: str = ""
 
+    SHAPE: ClassVar[Shape] = {
+        "hostPort": range(1, 1 << 16),
+        "podPort": range(1, 1 << 16),
+        "protocol": frozenset(("tcp", "udp", "sctp")),
+        "hostIP": str,
+    }
+
     def to_json(self) -> dict[str, Json]:
         return {
             "hostPort": self.host_port,
@@ -453,6 +520,7 @@ class PortMapping:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Json]) -> PortMapping:
+        fit(value, cls.SHAPE, "port")
         return cls(value["hostPort"], value["podPort"], value["protocol"], value["hostIP"])
 
 
@@ -469,6 +537,14 @@ class NetworkRequest:
     mac: str | None = None
     optional: bool = False
 
+    SHAPE: ClassVar[Shape] = {
+        "name": str,
+        "interface?": (str, None),
+        "ips?": [str],
+        "mac?": (str, None),
+        "optional?": bool,
+    }
+
     def to_json(self) -> dict[str, Json]:
         return {
             "name": self.name,
@@ -480,6 +556,7 @@ class NetworkRequest:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Json]) -> NetworkRequest:
+        fit(value, cls.SHAPE, "request")
         return cls(
             value["name"],
             value.get("interface"),
@@ -532,6 +609,28 @@ class Attachment:
     capabilities: Mapping[str, Json] = field(default_factory=dict)
     names: bool = True
 
+    SHAPE: ClassVar[Shape] = {
+        "network": str,
+        "driver": str,
+        "interface": str,
+        "config": dict,
+        "request": NetworkRequest.SHAPE,
+        "ports": [PortMapping.SHAPE],
+        "capabilities?": dict,
+        "names?": bool,
+        "result?": (
+            {
+                "addresses": [{"address": str, "gateway?": (str, None)}],
+                "routes": [{"dst": str, "gw?": (str, None)}],
+                "nameservers": [str],
+                "search": [str],
+                "options": [str],
+                "raw": object,
+            },
+            None,
+        ),
+    }
+
     def to_json(self) -> dict[str, Json]:
         result = self.result
         return {
@@ -558,6 +657,7 @@ class Attachment:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Json]) -> Attachment:
+        fit(value, cls.SHAPE, "attachment")
         raw = value.get("result")
         result = None
         if raw is not None:
@@ -615,6 +715,18 @@ class AppExecution:
     log: str | None = None
     signal: int | None = None
 
+    SHAPE: ClassVar[Shape] = {
+        "instance": COUNT,
+        "run": COUNT,
+        "exitCode": (range(256), None),
+        "exitReason": (str, None),
+        "message": (str, None),
+        "startedAt": (str, None),
+        "finishedAt": (str, None),
+        "log": (str, None),
+        "signal?": (range(1, 65), None),
+    }
+
     @property
     def told(self) -> str:
         """As :attr:`AppStatus.told`."""
@@ -635,6 +747,7 @@ class AppExecution:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Json]) -> AppExecution:
+        fit(value, cls.SHAPE, "execution")
         return cls(
             instance=value["instance"],
             run=value["run"],

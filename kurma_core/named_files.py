@@ -12,7 +12,6 @@ import stat
 from _thread import get_native_id
 
 from kurma_core.errors import ArchiveError, HostError, ManifestError, StoreError, UsageError
-from kurma_core.linux import beneath
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,12 +35,7 @@ def opened(path: str, *, endless: bool = False) -> BinaryIO:
     :raises HostError: it cannot be opened, or is not a regular file.
     """
     try:
-        if endless:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        else:
-            fd = beneath.open_regular(beneath.AT_FDCWD, path, resolve=0)
-    except beneath.NotRegularError as error:
-        raise HostError(f"{called(path)}: cannot be read: it is {_kind(error.mode)}", path=path) from None
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC) if endless else _regular(path)
     except OSError as error:
         raise HostError(
             f"{called(path)}: cannot be read: {_reason(error)}", path=path, errno=error.errno
@@ -50,6 +44,15 @@ def opened(path: str, *, endless: bool = False) -> BinaryIO:
         os.close(fd)
         raise HostError(f"{called(path)}: cannot be read: it is a directory", path=path)
     return open(fd, "rb")
+
+
+def _regular(path: str) -> int:
+    from kurma_core.linux import beneath  # not for every client: it reads its configuration, which may be a pipe
+
+    try:
+        return beneath.open_regular(beneath.AT_FDCWD, path, resolve=0)
+    except beneath.NotRegularError as error:
+        raise HostError(f"{called(path)}: cannot be read: it is {_kind(error.mode)}", path=path) from None
 
 
 def content(path: str, *, option: str = "", endless: bool = False, largest: int = LARGEST) -> bytes:

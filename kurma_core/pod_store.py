@@ -37,6 +37,8 @@ from kurma_core.errors import (
 )
 from kurma_core.linux import beneath, block_groups
 from kurma_core.linux.files import replace_file, spare_file, use_spare
+from kurma_core.models import STATES, AppExecution, Attachment
+from kurma_core.shape import COUNT, PID, ShapeError, fit
 
 Json = Any
 VERSION = 1
@@ -49,6 +51,38 @@ _FLOCK = "hhqqi4x"
 _UNFINISHED = ".half-"
 #: What a pod to come has for its first records: of two states, and of what it is.
 _SPARES, _SPARE_POD = ("state.json.spare", "state.json.spare2"), "pod.json.spare"
+
+
+_MARK = ({"boot": str, "uptime": float}, None)
+#: Shape of ``state.json``; of what plugins keep there, only that it is an object.
+STATE = {
+    "state": frozenset(STATES),
+    "steps?": ([str], None),
+    "attachments?": [Attachment.SHAPE],
+    "stager?": (dict, None),
+    "stagerImage?": (str, None),
+    "owner?": (PID, None),
+    "boot?": (str, None),
+    "startedAt?": (str, None),
+    "finishedAt?": (str, None),
+    "begun?": _MARK,
+    "over?": _MARK,
+    "cause?": (str, None),
+    "forced?": (bool, None),
+    "exitCode?": (range(-(1 << 31), 1 << 31), None),
+    "reason?": (str, None),
+    "notes?": [str],
+    "apps?": ({str: dict}, None),
+    "run?": COUNT,
+    "earlier?": ({str: [AppExecution.SHAPE]}, None),
+    "layers?": ({str: [str]}, None),
+    "metadata?": ({"address": str, "port": range(1, 1 << 16), "early?": (str, None)}, None),
+    "restart?": ({"count": COUNT, "tries": COUNT, "next?": (str, None), "due?": _MARK}, None),
+    "change?": (
+        {"do": frozenset(("add", "rm")), "app": str, "volumes?": [str], "traffic?": bool, "memory?": bool},
+        None,
+    ),
+}
 
 
 class PodDirectory:
@@ -78,9 +112,19 @@ class PodDirectory:
     def read_state(self) -> dict[str, Json]:
         """``state.json``; it has a ``state``. :raises: as :meth:`read_pod`."""
         value = self._read("state.json")
-        if not isinstance(value.get("state"), str):
-            raise self._damaged("state.json", "it names no state")
+        try:
+            fit(value, STATE, "the record")
+        except ShapeError as error:
+            raise self.damaged("state.json", str(error)) from None
         return value
+
+    def raw(self, name: str) -> Json:
+        """What can be understood of a record that may be damaged; None: nothing."""
+        try:
+            with open(self.file(name), "rb") as stream:
+                return json.loads(bounded(stream.read()))
+        except (OSError, ValueError):
+            return None
 
     def read_steps(self) -> list[str]:
         """The steps on record; none where there is no record yet."""
@@ -149,19 +193,20 @@ class PodDirectory:
         except FileNotFoundError:
             raise PodNotFoundError(f"pod {self.uuid}: no {name}", pod=self.uuid) from None
         except ValueError as error:
-            raise self._damaged(name, str(error)) from None
+            raise self.damaged(name, str(error)) from None
         except OSError as error:
-            raise self._damaged(name, os.strerror(error.errno or 0)) from None
+            raise self.damaged(name, os.strerror(error.errno or 0)) from None
         version = value.get("version") if isinstance(value, dict) else None
-        if not isinstance(version, int):
-            raise self._damaged(name, "it has no version")
+        if type(version) is not int:
+            raise self.damaged(name, "it has no version")
         if version > VERSION:
             raise FormatVersionError(
                 f"pod {self.uuid}: {name} was written by a newer version of kurma", pod=self.uuid
             )
         return dict(value)
 
-    def _damaged(self, name: str, why: str) -> PodDamagedError:
+    def damaged(self, name: str, why: str) -> PodDamagedError:
+        """What is raised of a record that cannot be understood."""
         return PodDamagedError(
             f"pod {self.uuid}: {name} is damaged: {why}", hint=f"kurma rm {self.uuid}", pod=self.uuid
         )

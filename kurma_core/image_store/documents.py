@@ -13,6 +13,7 @@ from kurma_core.errors import FormatVersionError, ImageNotFoundError, StoreError
 from kurma_core.hookspecs import ImageLayer
 from kurma_core.linux.clock import timestamp
 from kurma_core.models import ImageRecord, Provenance
+from kurma_core.shape import COUNT, ShapeError, fit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -117,8 +118,9 @@ def load(content: bytes, path: str) -> dict[str, Any]:
     """A document of the store. :raises StoreError: damaged. :raises FormatVersionError: too new."""
     try:
         value = json.loads(bounded(content))
+        fit(value, {"version": COUNT}, "the document")
         newer = value["version"] > VERSION
-    except (ValueError, KeyError, TypeError) as error:
+    except ValueError as error:
         raise _unreadable(path, error) from error
     if newer:
         raise FormatVersionError(f"{path} was written by a newer Kurma (version {value['version']})", path=path)
@@ -128,7 +130,7 @@ def load(content: bytes, path: str) -> dict[str, Any]:
 
 def _unreadable(path: str, error: Exception) -> StoreError:
     return StoreError(
-        f"the image store is damaged: {path} is not readable: {type(error).__name__}: {error}",
+        f"the image store is damaged: {path} is not readable: {error}",
         hint="remove the image and fetch it anew",
         path=path,
     )
@@ -146,6 +148,17 @@ def lost_record(path: str, image_id: str) -> StoreError:
 
 def dump(document: Mapping[str, Any]) -> bytes:
     return json.dumps({"version": VERSION, **document}, indent=1).encode() + b"\n"
+
+
+_IMAGE = {
+    "name": str,
+    "labels": {str: str},
+    "layersSize": COUNT,
+    "layers": [str],
+    "provenance": [dict],
+    "earlyId?": (str, None),
+}
+_LAYER = {"removed": [str], "opaque": [str], "implied": [str], "size": COUNT}
 
 
 # --- images ------------------------------------------------------------------------------------------------------
@@ -188,6 +201,9 @@ def read_image(store: ImageStore, image_id: str) -> ImageRecord:
         archive = 0
     used = _last_used(store.path("images", image_id, "used"))
     try:
+        fit(document, _IMAGE, "the record")
+        if not document["provenance"]:
+            raise ShapeError("the record.provenance is empty")
         labels = document["labels"]
         return ImageRecord(
             id=image_id,
@@ -200,7 +216,7 @@ def read_image(store: ImageStore, image_id: str) -> ImageRecord:
             last_used=used,
             early_id=document.get("earlyId"),
         )
-    except (KeyError, TypeError, AttributeError) as error:
+    except ValueError as error:
         raise _unreadable(path, error) from error
 
 
@@ -256,7 +272,11 @@ def layer_values(store: ImageStore, key: str) -> dict[str, Any]:
     try:
         if not is_key(key):
             raise FileNotFoundError
-        return _document(path, key)
+        document = _document(path, key)
+        fit(document, _LAYER, "the record")
+        return document
+    except ValueError as error:
+        raise _unreadable(path, error) from error
     except (FileNotFoundError, ImageNotFoundError):
         raise StoreError(
             f"the image store is damaged: the layer {key} is missing", hint="remove the image and fetch it anew"
@@ -266,13 +286,10 @@ def layer_values(store: ImageStore, key: str) -> dict[str, Any]:
 def read_layer(store: ImageStore, key: str) -> ImageLayer:
     """:raises StoreError: the layer is not there, or damaged."""
     document = layer_values(store, key)
-    try:
-        return ImageLayer(
-            key=key,
-            path=store.path("layers", key, "rootfs"),
-            removed=tuple(document["removed"]),
-            opaque=tuple(document["opaque"]),
-            implied=tuple(document["implied"]),
-        )
-    except (KeyError, TypeError) as error:
-        raise _unreadable(store.path("layers", key, "layer.json"), error) from error
+    return ImageLayer(
+        key=key,
+        path=store.path("layers", key, "rootfs"),
+        removed=tuple(document["removed"]),
+        opaque=tuple(document["opaque"]),
+        implied=tuple(document["implied"]),
+    )

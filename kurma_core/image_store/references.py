@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kurma_core.errors import AmbiguousReferenceError, ImageNotFoundError, StoreError
+from kurma_core.errors import AmbiguousReferenceError, FormatVersionError, ImageNotFoundError, StoreError
 from kurma_core.image_store.documents import is_early_id, is_hex, is_id
 from kurma_core.models import ImageRecord
 
@@ -82,7 +82,7 @@ def _early(store: ImageStore, digits: str) -> Iterator[str]:
                 if wanted not in file.read():
                     continue
             early = store.get(image_id).early_id
-        except (OSError, ImageNotFoundError, StoreError):
+        except (OSError, ImageNotFoundError, StoreError, FormatVersionError):
             continue  # removed meanwhile, or damaged
         if is_early_id(early) and str(early).startswith(_EARLY + digits):
             yield image_id

@@ -22,7 +22,14 @@ from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 
 from kurma_core.cancellation import lock
-from kurma_core.errors import ImageNotFoundError, ManifestError, PrivilegeError, StoreError
+from kurma_core.errors import (
+    FormatVersionError,
+    ImageNotFoundError,
+    KurmaError,
+    ManifestError,
+    PrivilegeError,
+    StoreError,
+)
 from kurma_core.hookspecs import ImageLayer
 from kurma_core.image_store import documents
 from kurma_core.image_store.durable import share_lock
@@ -164,18 +171,18 @@ class ImageStore:
         others with it: :meth:`scan` has it."""
         return self.scan()[0]
 
-    def scan(self) -> tuple[tuple[ImageRecord, ...], tuple[StoreError, ...]]:
+    def scan(self) -> tuple[tuple[ImageRecord, ...], tuple[KurmaError, ...]]:
         """All images, by name and then by age; and what is wrong with those whose record is damaged, each error
         with the ID as ``image``."""
         found = []
-        damaged = []
+        damaged: list[KurmaError] = []
         for image_id in self.ids():
             try:
                 found.append(self.get(image_id))
             except ImageNotFoundError:
                 if documents.is_id(image_id) and os.path.isdir(self.path("images", image_id)):
                     damaged.append(documents.lost_record(self.path("images", image_id), image_id))
-            except StoreError as error:
+            except (StoreError, FormatVersionError) as error:
                 error.data["image"] = image_id
                 damaged.append(error)
         return tuple(sorted(found, key=lambda image: (image.name, image.age_order, image.id))), tuple(damaged)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable
 
-from kurma_core.errors import ImageError, ImageNotFoundError, StoreError
+from kurma_core.errors import FormatVersionError, ImageError, ImageNotFoundError, StoreError
 from kurma_core.image_store import documents
 from kurma_core.image_store.durable import Usage, WorkDirectory, sync_directory, try_lock
 from kurma_core.image_store.store import ImageStore, guard, no_room
@@ -229,7 +229,7 @@ def _layers(store: ImageStore, image_id: str) -> tuple[str, ...] | None:
     """Keys of its layers; None: it is damaged, so that nobody knows."""
     try:
         return store.get(image_id).layers
-    except (StoreError, ImageNotFoundError):
+    except (StoreError, ImageNotFoundError, FormatVersionError):
         return None
 
 
@@ -237,7 +237,7 @@ def _last_use(store: ImageStore, image_id: str) -> float:
     """When it was last used, or else came in. A clock that was wrong then makes an image old, not immortal."""
     try:
         image = store.get(image_id)
-    except (StoreError, ImageNotFoundError):
+    except (StoreError, ImageNotFoundError, FormatVersionError):
         return _time(store.path("images", image_id))
     return max(_seconds(image.fetched_at), _time(store.path("images", image_id, "used")))
 
@@ -266,7 +266,7 @@ def _tree_key(store: ImageStore, tree_id: str) -> str:
     try:
         with open(path, "rb") as file:
             return str(documents.load(file.read(), path).get("key", ""))
-    except (OSError, StoreError):
+    except (OSError, StoreError, FormatVersionError):
         return ""
 
 

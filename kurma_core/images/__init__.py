@@ -12,7 +12,7 @@ from kurma_core.errors import (
     FetchDigestError,
     FetchError,
     ImageNotFoundError,
-    StoreError,
+    KurmaError,
     TrustError,
     UsageError,
 )
@@ -357,7 +357,7 @@ class ImageManager:
         """All images of the store; those whose record is damaged are left out."""
         return self.store.list()
 
-    def scan(self) -> tuple[tuple[ImageRecord, ...], tuple[StoreError, ...]]:
+    def scan(self) -> tuple[tuple[ImageRecord, ...], tuple[KurmaError, ...]]:
         """All images of the store, and what is wrong with those that are damaged; see :meth:`ImageStore.scan`."""
         return self.store.scan()
 

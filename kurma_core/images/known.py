@@ -8,13 +8,17 @@ import json
 import os
 from collections.abc import Collection
 
+from kurma_core.appc.nesting import bounded
 from kurma_core.errors import StoreError
 from kurma_core.image_store.store import room_hint
 from kurma_core.linux.files import replace_file
+from kurma_core.shape import COUNT, fit
 from kurma_core.value import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from kurma_core.image_store.sweeping import Removal
 
 _VERSION = 1
@@ -36,6 +40,21 @@ class Known:
         return self.fetched <= now < self.fetched + self.max_age
 
 
+def _entry(content: bytes) -> dict[str, Any]:
+    """:raises ValueError: it is damaged."""
+    value: dict[str, Any] = json.loads(bounded(content))
+    shape = {
+        "version": COUNT,
+        "locator": str,
+        "image": str,
+        "key": (str, None),
+        "fetched": float,
+        "maxAge": COUNT,
+    }
+    fit(value, shape, "the entry")
+    return value
+
+
 class KnownImages:
     """One small file per locator and platform. It only saves work: whether an image may be used is asked of the
     store, each time.
@@ -50,12 +69,12 @@ class KnownImages:
         """None: never fetched, or the file cannot be understood."""
         try:
             with open(self._path(locator, platform), "rb") as file:
-                value = json.load(file)
-            if value["version"] != _VERSION or value["locator"] != locator:
-                return None
-            return Known(value["image"], value["key"], float(value["fetched"]), int(value["maxAge"]))
-        except (OSError, ValueError, KeyError, TypeError):
+                value = _entry(file.read())
+        except (OSError, ValueError):
             return None  # then it is fetched anew
+        if value["version"] != _VERSION or value["locator"] != locator:
+            return None
+        return Known(value["image"], value["key"], value["fetched"], value["maxAge"])
 
     def put(self, locator: str, platform: str, known: Known) -> None:
         """:raises StoreError: the disk is full, …"""
@@ -84,11 +103,11 @@ class KnownImages:
         for path in self._files():
             try:
                 with open(path, "rb") as file:
-                    value = json.load(file)
-                if value["locator"].startswith(prefix):
-                    found.add(str(value["image"]))
-            except (OSError, ValueError, KeyError, AttributeError, TypeError):
+                    value = _entry(file.read())
+            except (OSError, ValueError):
                 continue  # no entry, or one that :meth:`get` would not take either
+            if value["locator"].startswith(prefix):
+                found.add(value["image"])
         return found
 
     def forget(self, images: Collection[str]) -> None:
@@ -98,8 +117,8 @@ class KnownImages:
         for path in self._files():
             try:
                 with open(path, "rb") as file:
-                    gone = json.load(file).get("image") in images
-            except (OSError, ValueError, AttributeError):
+                    gone = _entry(file.read())["image"] in images
+            except (OSError, ValueError):
                 gone = True
             if gone:
                 with contextlib.suppress(FileNotFoundError):

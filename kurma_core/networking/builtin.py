@@ -16,10 +16,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from kurma_core.appc.nesting import bounded
 from kurma_core.errors import FormatVersionError, HostError, NetworkError, PluginError
 from kurma_core.linux.files import replace_file
 from kurma_core.linux.lockfile import lock_file
 from kurma_core.networking import early_default
+from kurma_core.shape import ShapeError, fit
 
 Json = Any
 
@@ -107,7 +109,7 @@ class DefaultNetwork:
     def _read(self) -> dict[str, Json] | None:
         try:
             with open(self._record, encoding="utf-8") as file:
-                record = json.load(file)
+                record = json.loads(bounded(file.read()))
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
@@ -117,13 +119,17 @@ class DefaultNetwork:
                 path=self._record,
             ) from error
         version = record.get("version") if isinstance(record, dict) else None
-        if not isinstance(version, int) or version > VERSION:
+        if type(version) is not int or version > VERSION:
             raise FormatVersionError(f"{self._record} has version {version}, this Kurma knows {VERSION}")
-        missing = {"bridge", "subnet", *(() if _is_early(record) else ("subnet6",))} - set(record)
-        if missing:
+        wanted: Json = {"bridge": str, "subnet": str, **({} if _is_early(record) else {"subnet6": (str, None)})}
+        try:
+            fit(record, wanted, "the record")
+        except ShapeError as error:
             raise HostError(
-                f"cannot read {self._record}: {', '.join(sorted(missing))} is missing", path=self._record
-            )
+                f"cannot read {self._record}: {error}",
+                hint="without that file, the next pod on the network chooses bridge and subnet anew",
+                path=self._record,
+            ) from None
         return dict(record)
 
     def _choose(self) -> dict[str, Json]:

@@ -16,10 +16,12 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from kurma_core.appc.nesting import bounded
 from kurma_core.errors import HostError
 from kurma_core.linux import namespaces
 from kurma_core.linux.process import boot_id
 from kurma_core.models import Attachment
+from kurma_core.shape import fit
 from kurma_core.value import frozen, replace
 
 Json = Any
@@ -175,13 +177,14 @@ class JoinRecords:
         made = {}
         for line in lines:
             kind, _, inode = line.partition(" ")
-            if kind in PINS and inode.isdecimal():
+            if kind in PINS and inode.isdecimal() and len(inode) < 20:
                 made[kind] = int(inode)
         try:
-            value = json.loads(head)
+            value = json.loads(bounded(head))
+            fit(value, {"name": str, "boot": str, "attachments": [dict]}, "the record")
             attachments = tuple(Attachment.from_json(one) for one in value["attachments"])
-            return JoinRecord(uuid, str(value["name"]), str(value["boot"]), attachments, made)
-        except (ValueError, KeyError, TypeError, AttributeError):
+            return JoinRecord(uuid, value["name"], value["boot"], attachments, made)
+        except ValueError:
             return JoinRecord(uuid, "", "", (), made)
 
     def holds(self, uuid: str, kind: str) -> bool:

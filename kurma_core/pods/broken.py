@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING
 
-from kurma_core.errors import HostError, KurmaError, PodStateError
+from kurma_core.errors import HostError, PodStateError
 from kurma_core.linux.cgroups import CgroupTree
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from kurma_core.models import Attachment
     from kurma_core.pod_store import PodDirectory
     from kurma_core.pods.services import Services
@@ -64,15 +63,13 @@ def _attachments(directory: PodDirectory) -> tuple[Attachment, ...]:
     """The networks that it may have joined, from whichever of its records can be read."""
     from kurma_core.models import Attachment
 
-    def read(value: Mapping[str, object]) -> tuple[Attachment, ...]:
-        listed = value.get("attachments")
-        return tuple(Attachment.from_json(one) for one in listed) if isinstance(listed, list) else ()
-
-    for record in (directory.read_state, directory.read_pod):
-        try:
-            found = read(record())
-        except (KurmaError, KeyError, TypeError, AttributeError):
-            continue
+    for name in ("state.json", "pod.json"):
+        record = directory.raw(name)
+        listed = record.get("attachments") if isinstance(record, dict) else None
+        found = []
+        for one in listed if isinstance(listed, list) else ():
+            with contextlib.suppress(ValueError):
+                found.append(Attachment.from_json(one))
         if found:
-            return found
+            return tuple(found)
     return ()

@@ -15,6 +15,7 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
+from kurma_core.appc.nesting import bounded
 from kurma_core.errors import HostError, KurmaError, PodNotFoundError
 from kurma_core.linux.files import replace_file
 from kurma_core.linux.lockfile import lock_file
@@ -23,6 +24,7 @@ from kurma_core.models import ENDED_STATES, PortMapping
 from kurma_core.networking.joined import pin_path
 from kurma_core.pod_store import PodDirectory
 from kurma_core.pods import remains
+from kurma_core.shape import COUNT, fit
 from kurma_core.value import frozen
 
 if TYPE_CHECKING:
@@ -31,6 +33,14 @@ if TYPE_CHECKING:
 Json = Any
 OF_THE_HOST = "/run/kurma/ports"
 VERSION = 1
+_SHAPE = {
+    "version": COUNT,
+    "directory": str,
+    "name": str,
+    "boot": str,
+    "network": COUNT,
+    "ports": [PortMapping.SHAPE],
+}
 _LOCK = ".lock"
 #: States of a pod that holds its ports, or is about to.
 _HOLDING = ("starting", "running", "stopping")
@@ -142,15 +152,16 @@ def _read(path: str) -> Claim | None:
     """None: it is of another network namespace, or of a newer Kurma. What is torn is a claim of nothing."""
     try:
         with open(path, "rb") as file:
-            value = json.loads(file.read())
+            value = json.loads(bounded(file.read()))
+        fit(value, _SHAPE, "the claim")
         if value["version"] > VERSION or value["network"] != _network():
             return None
         ports = tuple(PortMapping.from_json(one) for one in value["ports"])
-        claim = Claim(str(value["directory"]), str(value["name"]), ports)
+        claim = Claim(value["directory"], value["name"], ports)
         return claim if value["boot"] == boot_id() else Claim("", "", ())
     except OSError:
         return None
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except ValueError:
         return Claim("", "", ())
 
 

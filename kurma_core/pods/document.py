@@ -6,18 +6,22 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.appc.pod import PodManifest
-from kurma_core.errors import ManifestError, PodDamagedError
+from kurma_core.errors import ManifestError
 from kurma_core.models import (
     Attachment,
     IdRange,
     IsolatorPlan,
     IsolatorReport,
 )
+from kurma_core.shape import fit
 from kurma_core.value import field, frozen
 
 if TYPE_CHECKING:
+    from typing import ClassVar
+
     from kurma_core.hookspecs import MountSetup
     from kurma_core.pod_store import PodDirectory
+    from kurma_core.shape import Shape
 
 Json = Any
 
@@ -95,6 +99,37 @@ class PodDocument:
     needs: Mapping[str, tuple[Need, ...]] = field(default_factory=dict)
     own_networks: bool = False
 
+    SHAPE: ClassVar[Shape] = {
+        "uuid": str,
+        "name": str,
+        "createdAt": str,
+        "manifest": dict,
+        "mounts": {str: [{"volume": str, "path": str, "readOnly": bool, "seed": bool}]},
+        "plans": {str: dict},
+        "podPlan": dict,
+        "isolators": [dict],
+        "notes": [str],
+        "stager": str,
+        "renderer": str,
+        "attachments": [dict],
+        "hostNetwork": bool,
+        "hostname": str,
+        "interactive": (str, None),
+        "terminal?": (str, None),
+        "dns": ({str: [str]}, None),
+        "hosts": [[str, [str]]],
+        "ephemeral": bool,
+        "verify": bool,
+        "insecure?": [str],
+        "volumeLinks": bool,
+        "environment": {str: [[str, str]]},
+        "ids?": (dict, None),
+        "keep?": bool,
+        "addedVolumes?": [str],
+        "needs?": {str: [{"power": str, "level": str, "least?": (str, None)}]},
+        "ownNetworks?": bool,
+    }
+
     @property
     def app_names(self) -> list[str]:
         return [app.name for app in self.manifest.apps]
@@ -165,7 +200,9 @@ class PodDocument:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Json]) -> PodDocument:
-        return cls(
+        """:raises ShapeError: it is not such a record. :raises ManifestError: nor is its manifest."""
+        fit(value, cls.SHAPE, "the record")
+        found = cls(
             uuid=value["uuid"],
             name=value["name"],
             created_at=value["createdAt"],
@@ -200,6 +237,9 @@ class PodDocument:
             },
             own_networks=value.get("ownNetworks", False),
         )
+        for key, by_app in (("mounts", found.mounts), ("plans", found.plans)):
+            fit(by_app, dict.fromkeys(found.app_names, object), key)
+        return found
 
 
 def _mount(value: Mapping[str, Json]) -> MountSetup:
@@ -212,13 +252,12 @@ def read_document(directory: PodDirectory) -> PodDocument:
     """:raises PodNotFoundError: the pod was never wholly made. :raises PodDamagedError: its record is nonsense."""
     value = directory.read_pod()
     try:
-        return PodDocument.from_json(value)
-    except (KeyError, IndexError, TypeError, AttributeError, ValueError, ManifestError) as error:
-        raise PodDamagedError(
-            f"pod {directory.uuid}: pod.json is damaged: {error!r}",
-            hint=f"kurma rm {directory.uuid}",
-            pod=directory.uuid,
-        ) from None
+        document = PodDocument.from_json(value)
+    except (ValueError, ManifestError) as error:
+        raise directory.damaged("pod.json", str(error)) from None
+    if document.uuid != directory.uuid:
+        raise directory.damaged("pod.json", f"it is of pod {document.uuid[:36]!a}")
+    return document
 
 
 def user_namespace(uuid: str) -> str:

@@ -11,6 +11,7 @@ from kurma_core.errors import (
     HostError,
     KurmaError,
     PluginError,
+    PodDamagedError,
     PodNotFoundError,
     PodStateError,
     StagerError,
@@ -93,25 +94,51 @@ class PodFinder:
         return self._record(directory)
 
     def used_images(self) -> set[str]:
-        """IDs of the images that any pod of the store names, and of all in those whose stagers are up, or wait."""
+        """IDs of the images that any pod of the store names, and of all in those whose stagers are up, or wait.
+
+        A damaged record uses every image whose ID stands in it.
+
+        :raises PodDamagedError: such a pod runs, and no image is named in its records.
+        """
         used: set[str] = set()
         for directory in self.store.reserved().values():
             with contextlib.suppress(KurmaError, OSError):
                 used.update(filter(None, [directory.read_state().get("stagerImage")]))
         for uuid in self.store.uuids():
             directory = self.store.directory(uuid)
-            # Nothing can be known of a broken one, and it can never run again; its stager may be up all the same.
-            with contextlib.suppress(KurmaError):
+            try:
                 used.update(read_document(directory).images.values())
-            with contextlib.suppress(KurmaError):
                 state = directory.read_state()
-                stager = (state.get("stager") or {}).get("image")
-                up = "stager" in state.get("steps", ())
-                if up:
-                    used.update(*layers_of(state).values())
-                if stager is not None and (up or remains.left(directory)):
-                    used.add(stager)
+            except PodNotFoundError:
+                continue  # it is gone, or just being made
+            except KurmaError as error:
+                used.update(self._images_of_broken(directory, error))
+                continue
+            stager = (state.get("stager") or {}).get("image")
+            up = "stager" in state.get("steps", ())
+            if up:
+                used.update(*layers_of(state).values())
+            if isinstance(stager, str) and (up or remains.left(directory)):
+                used.add(stager)
         return used
+
+    def _images_of_broken(self, directory: PodDirectory, error: KurmaError) -> set[str]:
+        """Whatever looks like the ID of an image or a tree in records that cannot be understood."""
+        import re
+
+        from kurma_core.linux.cgroups import CgroupTree
+
+        found: set[str] = set()
+        for name in ("pod.json", "state.json"):
+            with contextlib.suppress(OSError), open(directory.file(name), "rb") as file:
+                found.update(map(bytes.decode, re.findall(rb"sha512-[0-9a-f]{128}", file.read())))
+        if not found and CgroupTree(f"kurma/{directory.uuid}").pids():
+            raise PodDamagedError(
+                f"pod {directory.uuid} runs, and which images it uses cannot be read: {error.message}",
+                hint=f"kurma rm --force {directory.uuid}",
+                pod=directory.uuid,
+            )
+        return found
 
     def network_users(self, network: str) -> list[str]:
         """Names of the live pods that are joined to that network."""

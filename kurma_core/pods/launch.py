@@ -458,9 +458,8 @@ def _in_use(rendered: Mapping[str, RenderedImage]) -> dict[str, list[str]]:
 
 
 def layers_of(state: Mapping[str, Json]) -> dict[str, list[str]]:
-    """What :func:`_in_use` had recorded. A pod that an earlier Kurma has started tells of its apps together."""
-    layers = state.get("layers") or {}
-    return dict(layers) if isinstance(layers, dict) else {"": list(layers)}
+    """What :func:`_in_use` had recorded."""
+    return dict(state.get("layers") or {})
 
 
 def _release(launch: Launch, kind: str) -> None:

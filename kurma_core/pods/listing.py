@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from kurma_core.errors import KurmaError, PodDamagedError, PodNotFoundError
+from kurma_core.errors import KurmaError, PodNotFoundError
 from kurma_core.models import NetworkSummary, PodSummary
 from kurma_core.pods.document import read_document
 
@@ -98,15 +98,7 @@ def summaries(store: PodStore, recover: Recover) -> list[PodSummary]:
 
 
 def summary(directory: PodDirectory, document: PodDocument, state: Mapping[str, Json]) -> PodSummary:
-    """:raises PodDamagedError: what its state says of networks is nonsense."""
-    try:
-        networks = [_network(one) for one in state.get("attachments", ())]
-    except (KeyError, TypeError, AttributeError) as error:
-        raise PodDamagedError(
-            f"pod {directory.uuid}: state.json is damaged: {error!r}",
-            hint=f"kurma rm {directory.uuid}",
-            pod=directory.uuid,
-        ) from None
+    networks = [_network(one) for one in state.get("attachments", ())]
     if not networks:
         networks = [NetworkSummary(one.network, one.interface, ()) for one in document.attachments]
     return PodSummary(

@@ -19,8 +19,10 @@ import struct
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from kurma_core.appc.nesting import bounded
 from kurma_core.linux.files import replace_file
 from kurma_core.pods import hosts
+from kurma_core.shape import ShapeError, fit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -33,6 +35,13 @@ Json = Any
 #: whose lines are to stand in all of them.
 DIRECTORY, LINES = "hosts", ".names"
 _VERSION = 1
+_MEMBER = {
+    "namespace": str,
+    "name": (str, None),
+    "hostname": (str, None),
+    "own": [str],
+    "networks": {str: [str]},
+}
 _FLOCK = "hhqqi"
 
 
@@ -107,16 +116,16 @@ class Names:
         """
         try:
             with open(self._record, "rb") as stream:
-                value = json.loads(stream.read())
+                value = json.loads(bounded(stream.read()))
             members = dict(value["pods"]) if value["version"] == _VERSION else {}
-            gone = {
-                uuid
-                for uuid, member in members.items()
-                if uuid == leaving or not os.path.exists(member["namespace"])
-            }
-            changed = {network for uuid in gone for network in members[uuid]["networks"]}
         except (OSError, ValueError, KeyError, TypeError):
             return {}, set()  # nobody yet; or nonsense, which the next starts put right
+        # One that is damaged is not found until its pod's next start; the others are.
+        members = {uuid: member for uuid, member in members.items() if _is_member(member)}
+        gone = {
+            uuid for uuid, member in members.items() if uuid == leaving or not os.path.exists(member["namespace"])
+        }
+        changed = {network for uuid in gone for network in members[uuid]["networks"]}
         return {uuid: member for uuid, member in members.items() if uuid not in gone}, changed
 
     def _write(self, members: Mapping[str, Json]) -> None:
@@ -165,6 +174,14 @@ class Names:
                     f"pod {uuid}: its hosts files do not know all pods by name: "
                     f"{error.filename or ''}: {error.strerror}"
                 )
+
+
+def _is_member(value: Json) -> bool:
+    try:
+        fit(value, _MEMBER, "")
+    except ShapeError:
+        return False
+    return "\0" not in value["namespace"]
 
 
 class Lines:

@@ -13,11 +13,13 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
+from kurma_core.appc.nesting import bounded
 from kurma_core.errors import HostError, StagerError
 from kurma_core.hookspecs import Stdio
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.files import replace_file, spare_file, use_spare
 from kurma_core.models import needs_powers
+from kurma_core.shape import fit
 from kurma_core.staging import apps, records
 from kurma_core.staging.callin import CallIn
 from kurma_core.staging.document import stager_manifest
@@ -385,8 +387,16 @@ def _terminal_size(stdio: Stdio) -> tuple[int, int] | None:
 
 
 def _call_record(directory: str) -> dict[str, Any]:
-    with open(f"{directory}/stager/call.json", "rb") as stream:
-        value: dict[str, Any] = json.load(stream)
+    """:raises StagerError: it is lost, or damaged."""
+    path = f"{directory}/stager/call.json"
+    try:
+        with open(path, "rb") as stream:
+            value: dict[str, Any] = json.loads(bounded(stream.read()))
+        fit(value, {"cgroup": str, "verbs": [str]}, "the record")
+    except (OSError, ValueError) as error:
+        raise StagerError(
+            f"cannot read {path}: {error}", hint="the pod can still be stopped and removed"
+        ) from None
     return value
 
 

@@ -11,9 +11,11 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
+from kurma_core.appc.nesting import bounded
 from kurma_core.errors import HostError, StagerError
 from kurma_core.hookspecs import Stdio
 from kurma_core.linux.files import replace_file
+from kurma_core.shape import fit
 from kurma_core.staging.live import LiveRoot
 from kurma_core.staging.root import LAYERS, VOLUMES, layer_binds, of_volume, volume_mounts
 
@@ -135,7 +137,8 @@ def _sane(text: bytes) -> str:
 def _read(directory: str) -> dict[str, Json]:
     try:
         with open(f"{directory}/stager/manifest", "rb") as stream:
-            value: dict[str, Json] = json.load(stream)
+            value: dict[str, Json] = json.loads(bounded(stream.read()))
+        fit(value, dict, "it")
     except (OSError, ValueError) as error:
         raise StagerError(f"what the pod's stager was told cannot be read: {error}") from None
     return value

@@ -140,7 +140,7 @@ def test_a_torn_record_is_named(tmp_path):
 def test_a_record_that_lacks_something_is_named(tmp_path):
     os.mkdir(tmp_path / "networks")
     (tmp_path / "networks" / "default.json").write_text('{"version": 2, "bridge": "kurma0"}')
-    with pytest.raises(HostError, match=r"default\.json: subnet, subnet6 is missing"):
+    with pytest.raises(HostError, match=r"default\.json: the record\.subnet is missing"):
         DefaultNetwork(str(tmp_path)).served()
 
 

@@ -27,4 +27,6 @@ def pod_document(**said: Any) -> PodDocument:
         "host_network": False,
         "hostname": "here",
     }
+    names = [app.name for app in said.get("manifest", plain["manifest"]).apps]
+    plain["mounts"], plain["plans"] = dict.fromkeys(names, ()), dict.fromkeys(names, IsolatorPlan())
     return PodDocument(**(plain | said))

@@ -89,7 +89,7 @@ def another(store, *ports, state, steps=()):
         ("stopping", (), True),
         ("errored", ("networks",), True),  # nobody has taken it down yet
         ("prepared", (), False),
-        ("exited", (), False),
+        ("stopped", (), False),
         ("errored", (), False),
     ],
 )
@@ -203,7 +203,7 @@ def refused(store, claims, port=HTTP, uuid=UUID):
         ("stopping", (), True),
         ("errored", ("networks",), True),
         ("prepared", (), False),
-        ("exited", (), False),
+        ("stopped", (), False),
     ],
 )
 def test_a_pod_of_another_state_directory_is_named(store, claims, elsewhere, state, steps, holds):

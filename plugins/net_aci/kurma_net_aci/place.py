@@ -8,16 +8,27 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from kurma_core.appc.nesting import bounded
 from kurma_core.errors import FormatVersionError, NetworkError
 from kurma_core.linux.beneath import remove_tree
 from kurma_core.linux.files import replace_file
 from kurma_core.linux.lockfile import lock_file
 from kurma_core.models import Attachment
+from kurma_core.shape import COUNT, fit
 from kurma_core.value import frozen
 
 Json = Any
 VERSION = 1
 _SETUP = "setup.json"
+_JOINED = {
+    "version": COUNT,
+    "pod": str,
+    "podName": str,
+    "namespace": str,
+    "image": str,
+    "attachment": Attachment.SHAPE,
+    "added": bool,
+}
 
 
 @frozen
@@ -120,10 +131,11 @@ class Place:
         """What :meth:`write_setup` has written; None: nothing, or what is no such thing."""
         try:
             with open(os.path.join(self.path, _SETUP), encoding="utf-8") as file:
-                value = json.load(file)
+                value: Mapping[str, Json] = json.loads(bounded(file.read()))
+            fit(value, {"image?": str}, "the record")
         except (FileNotFoundError, ValueError):
             return None
-        return value if isinstance(value, dict) else None
+        return value
 
     def write_setup(self, value: Mapping[str, Json]) -> None:
         self._write(os.path.join(self.path, _SETUP), value)
@@ -155,7 +167,8 @@ class Place:
         path = self._file(pod, interface, "json")
         try:
             with open(path, encoding="utf-8") as file:
-                value = json.load(file)
+                value = json.loads(bounded(file.read()))
+            fit(value, _JOINED, "the record")
             if value["version"] > VERSION:
                 raise FormatVersionError(f"{path} has version {value['version']}, this plugin knows {VERSION}")
             return Joined(
@@ -166,7 +179,7 @@ class Place:
                 attachment=Attachment.from_json(value["attachment"]),
                 added=value["added"],
             )
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
+        except (FileNotFoundError, ValueError):
             return None
 
     def knows(self, pod: str, interface: str) -> bool:

@@ -10,9 +10,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from kurma_core.appc.nesting import bounded
 from kurma_core.errors import FormatVersionError, NetworkError
 from kurma_core.linux.lockfile import lock_file
 from kurma_core.models import PortMapping
+from kurma_core.shape import COUNT, fit
 from kurma_core.value import frozen, replace
 from kurma_net_bridge.addresses import Addresses
 
@@ -21,6 +23,16 @@ if TYPE_CHECKING:
 
 Json = Any
 VERSION = 1
+_RECORD = {
+    "id": str,
+    "network": str,
+    "bridge": str,
+    "subnets": [str],
+    "masquerade": bool,
+    "isolated": bool,
+    "reaches?": [str],
+    "former?": [str],
+}
 _TEMPORARY = ".tmp"
 _PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
 
@@ -110,20 +122,19 @@ class NetworkRecords:
 
         :raises FormatVersionError: a newer version of this plugin wrote it.
         """
-        value = _read(self._record)
-        try:
-            return Record(
-                str(value["id"]),
-                str(value["network"]),
-                str(value["bridge"]),
-                tuple([str(each) for each in value["subnets"]]),
-                bool(value["masquerade"]),
-                bool(value["isolated"]),
-                tuple([str(each) for each in value.get("reaches", ())]),
-                tuple([str(each) for each in value.get("former", ())]),
-            )
-        except (KeyError, TypeError):
+        value = _read(self._record, _RECORD)
+        if not value:
             return None
+        return Record(
+            value["id"],
+            value["network"],
+            value["bridge"],
+            tuple(value["subnets"]),
+            value["masquerade"],
+            value["isolated"],
+            tuple(value.get("reaches", ())),
+            tuple(value.get("former", ())),
+        )
 
     def forget(self) -> None:
         """Takes away all of it that is ours. What somebody else has put there stays, and the directory with it."""
@@ -184,12 +195,10 @@ class NetworkRecords:
 
     def published(self, owner: str) -> tuple[tuple[str, ...], tuple[PortMapping, ...]] | None:
         """Addresses and ports of an interface of a pod. None: it has published nothing."""
-        value = _read(os.path.join(self._ports, owner))
-        try:
-            ports = tuple([PortMapping.from_json(each) for each in value["ports"]])
-            return tuple([str(each) for each in value["addresses"]]), ports
-        except (KeyError, TypeError):
+        value = _read(os.path.join(self._ports, owner), {"addresses": [str], "ports": [PortMapping.SHAPE]})
+        if not value:
             return None
+        return tuple(value["addresses"]), tuple([PortMapping.from_json(each) for each in value["ports"]])
 
     def publishers(self) -> tuple[str, ...]:
         """Owners of published ports, half written ones included."""
@@ -275,17 +284,17 @@ def _to_json(record: Record) -> dict[str, Json]:
     }
 
 
-def _read(path: str) -> Mapping[str, Json]:
+def _read(path: str, shape: Json) -> Mapping[str, Json]:
     """{}: it is not there, or damaged. :raises FormatVersionError: a newer version of this plugin wrote it."""
     try:
         with open(path, encoding="utf-8") as file:
-            value = json.load(file)
-        version = value["version"]
-        if version > VERSION:
-            raise FormatVersionError(f"{path} has version {version}, this plugin knows {VERSION}")
-    except (OSError, ValueError, KeyError, TypeError):
+            value: Mapping[str, Json] = json.loads(bounded(file.read()))
+        fit(value, {"version": COUNT, **shape}, "the record")
+    except (OSError, ValueError):
         return {}
-    return dict(value)
+    if value["version"] > VERSION:
+        raise FormatVersionError(f"{path} has version {value['version']}, this plugin knows {VERSION}")
+    return value
 
 
 def _quoted(name: str) -> str:

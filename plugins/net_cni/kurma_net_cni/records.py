@@ -8,15 +8,32 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from kurma_core.appc.nesting import bounded
 from kurma_core.errors import FormatVersionError, NetworkError
 from kurma_core.hookspecs import AttachmentContext
 from kurma_core.linux.files import replace_file
 from kurma_core.linux.lockfile import lock_file
 from kurma_core.models import Attachment, NetworkRequest
+from kurma_core.shape import COUNT, fit
 from kurma_core.value import frozen, replace
 
 Json = Any
 VERSION = 1
+_SHAPE = {
+    "version": COUNT,
+    "network": str,
+    "pod": str,
+    "interface": str,
+    "result": object,
+    "joined?": bool,
+    "leaving": bool,
+    "left": [COUNT],
+    "refused?": (str, None),
+    "cni_version?": str,
+    "pod_name?": str,
+    "namespace?": str,
+    "attachment?": object,
+}
 
 
 @frozen
@@ -55,7 +72,7 @@ class Record:
         if self.attachment is not None:
             try:
                 attachment = Attachment.from_json(self.attachment)
-            except (KeyError, TypeError, ValueError, AttributeError):  # damaged
+            except ValueError:  # damaged
                 return replace(self, attachment=None).context(config)
         elif config is not None:
             attachment = Attachment(self.network, "", self.interface, config, NetworkRequest(self.network))
@@ -160,7 +177,8 @@ class Records:
 def _read(path: str) -> Record | None:
     try:
         with open(path, encoding="utf-8") as file:
-            value = json.load(file)
+            value = json.loads(bounded(file.read()))
+        fit(value, _SHAPE, "the record")
         if value["version"] > VERSION:
             raise FormatVersionError(f"{path} has version {value['version']}, this plugin knows {VERSION}")
         return Record(
@@ -177,7 +195,7 @@ def _read(path: str) -> Record | None:
             namespace=value.get("namespace", ""),
             attachment=value.get("attachment"),
         )
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
+    except (FileNotFoundError, ValueError):
         return None
 
 
