@@ -54,11 +54,15 @@ class PluginConfig:
 
 @frozen
 class StagerConfig:
-    """A named stager. ``driver`` None: an image that speaks the Kurma Stager Specification."""
+    """A named stager. ``driver`` None: an image that speaks the Kurma Stager Specification.
+
+    :param without_isolators: pods may run under it without the required isolators.
+    """
 
     image: str | None = None
     config: Mapping[str, Json] = field(default_factory=dict)
     driver: str | None = None
+    without_isolators: bool = False
 
 
 @frozen
@@ -168,6 +172,8 @@ class Config:
     :param trustedkeys: directories, weakest first; keys are added to the last (K1).
     :param host_image_digests: digest by locator (K5).
     :param grants: by name (X6).
+    :param required_isolators: whether no app may run without it, by isolator.
+    :param isolator_plugins: the plugin that looks after it, by isolator, where the admin has decided on one.
     :param waiting_stagers: how many a daemon keeps started for pods to come.
     :param origins: where each value comes from, by dotted path: a file, ``default`` or ``command line``.
     :param values: the whole as JSON, as a file could say it; what ``kurma config show`` prints.
@@ -188,6 +194,8 @@ class Config:
     trusted_host_keys: tuple[str, ...]
     host_image_digests: Mapping[str, str]
     grants: Mapping[str, GrantConfig]
+    required_isolators: Mapping[str, bool]
+    isolator_plugins: Mapping[str, str]
     initial_pods: tuple[InitialPodConfig, ...]
     prefetch_images: tuple[str, ...]
     waiting_stagers: int
@@ -204,6 +212,18 @@ class Config:
     def plugin(self, group: str, name: str) -> PluginConfig:
         """The section of that plugin; an empty one where there is none. ``group`` with or without ``kurma.``."""
         return self.plugins.get(group.removeprefix("kurma."), {}).get(name, PluginConfig())
+
+    def required_under(self, stager: str) -> frozenset[str]:
+        """Isolators that every app of a pod under that stager must have.
+
+        :param stager: as ``--stager`` has it; of ``DRIVER:IMAGE`` the section ``DRIVER`` counts.
+        """
+        section, driver = self.stagers.get(stager), stager.partition(":")[0]
+        if section is None and driver in self.stagers and self.stagers[driver].driver == driver:
+            section = self.stagers[driver]
+        if section is not None and section.without_isolators:
+            return frozenset()
+        return frozenset(name for name, required in self.required_isolators.items() if required)
 
     def to_json(self) -> dict[str, Json]:
         return dict(self.values)
@@ -275,6 +295,15 @@ def check(config: Config, registry: Plugins) -> tuple[KurmaError, ...]:
     are not there or fail, and options that a plugin does not know. Loads every plugin that is mentioned.
     """
     return registry.problems()
+
+
+def origin(path: str, origins: Mapping[str, str]) -> str:
+    """Where the value at that dotted path comes from, or the nearest one that holds it."""
+    while path:
+        if path in origins:
+            return origins[path]
+        path = path.rpartition(".")[0]
+    return "default"
 
 
 def _files(config_file: str | None) -> tuple[str, tuple[str, ...]]:
@@ -399,8 +428,13 @@ def _fill(values: dict[str, Json], keys: tuple[Key, ...], origins: dict[str, str
         else:
             if key.name not in given:
                 origins[path] = "default"
-            default = key.default.copy() if isinstance(key.default, list | dict) else key.default
-            values[key.name] = given.get(key.name, default)
+            value: Json = given.get(key.name, key.default)
+            if isinstance(key.default, dict) and key.default:
+                # A file's mapping is merged over the default as over that of an earlier file.
+                for name in key.default.keys() - value.keys():
+                    origins[f"{path}.{name}"] = "default"
+                value = {**key.default, **value}
+            values[key.name] = value.copy() if isinstance(value, list | dict) else value
 
 
 # --- the value -------------------------------------------------------------------------------------------------
@@ -428,6 +462,8 @@ def _config(values: dict[str, Json], origins: dict[str, str], directory: str, fi
         trusted_host_keys=tuple(values["trusted_host_keys"]),
         host_image_digests=MappingProxyType(values["host_image_digests"]),
         grants=MappingProxyType({name: _grant(name, item, origins) for name, item in values["grants"].items()}),
+        required_isolators=MappingProxyType(values["required_isolators"]),
+        isolator_plugins=MappingProxyType(values["isolator_plugins"]),
         initial_pods=_initial_pods(values["initial_pods"], origins),
         prefetch_images=_prefetched(values["prefetch_images"], origins),
         waiting_stagers=values["daemon"]["waiting_stagers"],
@@ -461,7 +497,7 @@ def _userns_pool(section: dict[str, Json], origins: Mapping[str, str]) -> Userns
 def _stager(name: str, section: dict[str, Json], origins: Mapping[str, str]) -> StagerConfig:
     if section["image"] is None and section["driver"] is None:
         Where(origins[f"stagers.{name}"], f"stagers.{name}").fail("it has neither `image` nor `driver`")
-    return StagerConfig(image=section["image"], config=section["config"], driver=section["driver"])
+    return StagerConfig(**section)
 
 
 def _grant(name: str, section: dict[str, Json], origins: dict[str, str]) -> GrantConfig:

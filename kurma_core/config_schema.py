@@ -275,6 +275,7 @@ SHAPES: Mapping[str, tuple[str, Callable[[Json], Json]]] = {
     "some size": ("a size above 0: bytes, or text such as 10Mi, 1G", _some_size),
     "texts": ("a list of texts", _texts),
     "text by name": ("a mapping of names to texts", _by_name("text", _text, _text)),
+    "boolean by name": ("a mapping of names to true or false", _by_name("true or false", _boolean, _text)),
     "texts by name": ("a mapping of names to lists of texts", _by_name("a list of texts", _texts, _text)),
     "hosts": (f"a list of {_A_HOST}", _hosts),
     "hosts by name": (
@@ -320,6 +321,12 @@ _STAGER = (
     Key("image", "text", None, "locator of the stager's image; always verified (`trusted_host_keys`)"),
     Key("driver", "text", None, "stager plugin that drives it; none: it speaks the Kurma Stager Specification"),
     Key("config", "mapping", {}, "handed to the stager"),
+    Key(
+        "without_isolators",
+        "boolean",
+        False,
+        "true: pods may run under it without the isolators of `required_isolators`, which it does not apply",
+    ),
 )
 
 _NETWORK = (
@@ -424,6 +431,18 @@ SCHEMA: tuple[Key, ...] = (
         "digests of images that may run with the host's power though they carry no signature, by locator",
     ),
     Key("grants", "named", {}, "which images may have power over the host, by a name of your own", keys=_GRANT),
+    Key(
+        "required_isolators",
+        "boolean by name",
+        {"kurma.io/pids-limit": True, "kurma.io/seccomp-profile": True},
+        "isolators without which no app runs, by their defaults or by what takes their place; false: an app may",
+    ),
+    Key(
+        "isolator_plugins",
+        "text by name",
+        {},
+        "isolator → the plugin that looks after it, where several plugins know it",
+    ),
     Key(
         "registries",
         "section",

@@ -1,22 +1,25 @@
 """Isolators of a pod, compiled to plans by the isolator plugins, with a report of each (X1).
 
-An isolator that no plugin looks after is reported as ignored; the App Container Executor ("Isolators") allows
-that, and demands the report. Strict mode refuses instead.
+An isolator of an image or a pod file that no plugin looks after is reported as ignored; the App Container Executor
+("Isolators") allows that, and demands the report. Strict mode refuses instead, as does an isolator that the user
+typed. An app without an isolator that the configuration requires is always refused.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from kurma_core.errors import IsolatorError
 from kurma_core.models import IsolatorPlan, IsolatorReport
-from kurma_core.value import fields, frozen, replace
+from kurma_core.value import field, fields, frozen, replace
 
 if TYPE_CHECKING:
     from kurma_core.appc.image import Isolator as DeclaredIsolator
+    from kurma_core.errors import KurmaError
     from kurma_core.hookspecs import Compiled, Isolator, IsolatorHost, Power
+    from kurma_core.registry import PluginRegistry
 
 
 Json = Any
@@ -26,11 +29,34 @@ _LISTS = ("cgroup", "devices", "traffic", "mounts")
 
 @frozen
 class Isolation:
-    """What all isolators of a pod become."""
+    """What all isolators of a pod become.
+
+    :param held: by app, those of :attr:`Rules.required` that it has.
+    """
 
     pod: IsolatorPlan
     apps: Mapping[str, IsolatorPlan]
     reports: tuple[IsolatorReport, ...]
+    held: Mapping[str, tuple[str, ...]]
+
+
+@frozen
+class Rules:
+    """When an isolator that is not enforced is an error, without strictness.
+
+    :param typed: names of isolators that the user typed, by app; None: for the pod. These must not be ignored.
+    :param required: by isolator, whether every app must have it. An app has it if its default is enforced, or gives
+        way to what the app asks for; or if it is the app's own choice, or takes its place, and is not ignored. What
+        an app lacks of the others is reported.
+    :param absent: why isolator plugins do not work.
+    """
+
+    typed: Mapping[str | None, Collection[str]] = field(default_factory=dict)
+    required: Mapping[str, bool] = field(default_factory=dict)
+    absent: tuple[str, ...] = ()
+
+
+_NO_RULES = Rules()
 
 
 def host_facts(
@@ -59,7 +85,7 @@ def powers(isolators: Iterable[DeclaredIsolator], drivers: Iterable[Isolator]) -
 
     :raises IsolatorError: a value is wrong.
     """
-    compilers = _Compilers(drivers, strict=False)
+    compilers = _Compilers(drivers)
     return tuple(
         (isolator.name, power)
         for isolator in isolators
@@ -72,7 +98,7 @@ def namespaces(isolators: Iterable[DeclaredIsolator], drivers: Iterable[Isolator
 
     :raises IsolatorError: a value is wrong.
     """
-    compilers = _Compilers(drivers, strict=False)
+    compilers = _Compilers(drivers)
     found: dict[str, str] = {}
     for isolator in isolators:
         found.update(compilers.ask(isolator, "namespaces", _no_namespaces)(isolator.name, isolator.value))
@@ -94,21 +120,23 @@ def compile_isolators(
     host: IsolatorHost,
     *,
     strict: bool = False,
+    rules: Rules = _NO_RULES,
     unapplied: str = "",
     partly: Mapping[str, str] | None = None,
     registry_images: Collection[str] = (),
 ) -> Isolation:
     """Compiles the pod's isolators and each app's, and what holds where they have none.
 
-    :param drivers: every enabled isolator plugin; the first that names an isolator has it.
+    :param drivers: the isolator plugins (:func:`isolator_drivers`); the first that names an isolator has it.
     :param pod: None: the pod is there already, and ``host`` knows its isolators; only the apps' are compiled.
-    :param strict: an isolator that somebody asked for and that is not enforced as it stands is an error.
+    :param strict: an isolator that was asked for and that is not enforced as it stands is an error.
     :param unapplied: why nobody will apply the plans; empty: the stager will.
     :param partly: isolators that the stager knows something of all the same, and what.
     :param registry_images: the apps whose images came from a registry.
-    :raises IsolatorError: a value is wrong, two isolators contradict each other, or strictness.
+    :raises IsolatorError: a value is wrong, two isolators contradict each other, or the rules forbid it.
+    :raises PluginCollisionError: two plugins claim one of the isolators.
     """
-    compilers = _Compilers(drivers, strict=strict, unapplied=unapplied, partly=partly)
+    compilers = _Compilers(drivers, rules, strict=strict, unapplied=unapplied, partly=partly)
     pod_plan, reports = IsolatorPlan(), tuple[IsolatorReport, ...]()
     if pod is not None:
         isolators = tuple(pod)
@@ -117,12 +145,74 @@ def compile_isolators(
             host = replace(host, pod={isolator.name: isolator.value for isolator in isolators})
     else:
         compilers.look_at_pod(host)
-    app_plans = {}
+    app_plans, held = {}, {}
     for name, declared in apps.items():
         its_host = replace(host, registry_image=True) if name in registry_images else host
         app_plans[name], more = compilers.scope(name, tuple(declared), its_host)
-        reports += more
-    return Isolation(pod_plan, app_plans, reports)
+        held[name], lacking = compilers.required(name, more)
+        reports += (*more, *lacking)
+    return Isolation(pod_plan, app_plans, reports, held)
+
+
+def check_held(
+    apps: Iterable[str], held: Mapping[str, Collection[str]], required: Collection[str], stager: str
+) -> None:
+    """Before a start: a pod that was made when less was required is not run.
+
+    :param held: as :attr:`Isolation.held`.
+    :raises IsolatorError: an app lacks a required isolator.
+    """
+    for app in apps:
+        missing = [name for name in required if name not in held.get(app, ())]
+        if missing:
+            _refuse(app, missing, f"the pod was made without, under stager {stager}", "make the pod anew")
+
+
+def isolator_drivers(registry: PluginRegistry) -> tuple[Isolator, ...]:
+    """The isolator plugins that work. An isolator that several know is that one's which the configuration names.
+    If it names none, the use of the isolator raises the collision.
+    """
+    drivers = cast("Mapping[str, Isolator]", registry.drivers("kurma.isolators", tell=False))
+    claims = registry.isolator_claims()
+    found: list[Isolator] = []
+    for plugin, driver in drivers.items():
+        names = tuple(name for name in driver.names if claims.get(name) == (plugin,))
+        found.append(driver if len(names) == len(driver.names) else cast("Isolator", _Part(driver, names)))
+    for isolator, plugins in claims.items():
+        if len(plugins) > 1:
+            error = registry.isolator_collision(isolator, plugins)
+            found.append(cast("Isolator", _Collision(isolator, error, [drivers[plugin] for plugin in plugins])))
+    return tuple(found)
+
+
+class _Part:
+    """A plugin without the isolators that are another one's."""
+
+    def __init__(self, driver: Isolator, names: tuple[str, ...]) -> None:
+        self._driver = driver
+        self.names = names
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._driver, name)
+
+
+class _Collision:
+    """Stands for an isolator that several plugins claim: its use is an error."""
+
+    def __init__(self, name: str, error: KurmaError, drivers: Iterable[Isolator]) -> None:
+        self.names = (name,)
+        self._error = error
+        self._drivers = tuple(drivers)
+
+    def compile(self, name: str, *_: Any) -> NoReturn:
+        raise self._error
+
+    powers = namespaces = about = compile
+
+    def defaults(self, scope: str, names: Collection[str], host: IsolatorHost) -> tuple[tuple[str, Json], ...]:
+        asked = (getattr(driver, "defaults", None) for driver in self._drivers)
+        found = (pair for defaults in asked if defaults is not None for pair in defaults(scope, names, host))
+        return tuple(pair for pair in found if pair[0] in self.names)
 
 
 def scopes(name: str, drivers: Iterable[Isolator]) -> tuple[str, ...]:
@@ -138,13 +228,17 @@ class _Compilers:
     def __init__(
         self,
         drivers: Iterable[Isolator],
+        rules: Rules = _NO_RULES,
         *,
-        strict: bool,
+        strict: bool = False,
         unapplied: str = "",
         partly: Mapping[str, str] | None = None,
     ) -> None:
         self._drivers = tuple(drivers)
+        self._rules = rules
         self._strict = strict
+        #: Defaults that gave way to what the app asked for, by app.
+        self._gave_way: dict[str | None, set[str]] = {}
         self._unapplied = unapplied
         self._partly = partly or {}
         self._by_name: dict[str, Isolator] = {}
@@ -180,12 +274,18 @@ class _Compilers:
             walls = compiled.plan.seccomp is not None or compiled.plan.capabilities is not None
             if default and plan.privileged and walls:
                 compiled = replace(compiled, plan=IsolatorPlan(), outcome="ignored", note="the app is privileged")
+                self._gave_way.setdefault(scope, set()).add(name)
             # Traffic and the API are the core's own business; all else is in the hands of the stager.
             each_apps = compiled.apps is not None and compiled.apps.api is None
             sets = each_apps or replace(compiled.plan, traffic=(), api=None) != IsolatorPlan()
             if self._unapplied and sets:
                 how = ("modified", self._partly[name]) if name in self._partly else ("ignored", self._unapplied)
                 compiled = replace(compiled, outcome=how[0], note=how[1])
+            if compiled.outcome == "ignored" and name in self._rules.typed.get(scope, ()):
+                raise IsolatorError(
+                    f"cannot enforce isolator {name} of {_called(scope)}: {compiled.note}",
+                    hint="leave out the option to run without it",
+                )
             if self._strict and not default and compiled.outcome != "enforced":
                 raise IsolatorError(
                     f"isolator {name} of {_called(scope)} would be {compiled.outcome}: {compiled.note}",
@@ -199,10 +299,54 @@ class _Compilers:
             else:
                 # A default gives way: a plugin that this one's knows nothing of may set the same.
                 outcome, note = "ignored", f"an isolator that was asked for sets {both}"
+                if not self._unapplied:
+                    self._gave_way.setdefault(scope, set()).add(name)
             reports.append(IsolatorReport(name, scope, outcome, note, default, value, amounts))
             if scope is None and compiled.apps is not None:
                 self._mean_for_each(compiled.apps, name)
         return plan, tuple(reports)
+
+    def required(
+        self, app: str, reports: Iterable[IsolatorReport]
+    ) -> tuple[tuple[str, ...], tuple[IsolatorReport, ...]]:
+        """Which of the isolators in question the app has; and a report of each that it lacks and may lack, where
+        there is none yet.
+
+        :param reports: of the app's isolators.
+        :raises IsolatorError: it lacks one that is required.
+        """
+        outcomes = {report.name: report for report in reports}
+        good = {True: ("enforced",), False: ("enforced", "modified")}
+        held = {name for name, report in outcomes.items() if report.outcome in good[report.default]}
+        held |= self._gave_way.get(app, set())
+        lacking: dict[str, str] = {}
+        for name in self._rules.required:
+            others = self._instead_of(name)
+            if held.isdisjoint((name, *others)):
+                said = next((outcomes[one].note for one in (name, *others) if one in outcomes), "")
+                lacking[name] = said or self._unknown(name)
+        missing = [name for name in lacking if self._rules.required[name]]
+        if missing:
+            off = ", ".join(f"{name}: false" for name in missing)
+            hint = f"mend that, or run apps without: `required_isolators: {{{off}}}` in kurma.yml"
+            if self._unapplied:
+                hint = "choose another stager, or put `without_isolators: true` into its section of `stagers`"
+            _refuse(app, missing, "; ".join(dict.fromkeys(lacking[name] for name in missing)), hint)
+        unreported = [(name, note) for name, note in lacking.items() if name not in outcomes]
+        reports = [IsolatorReport(name, app, "ignored", note, True) for name, note in unreported]
+        return tuple(name for name in self._rules.required if name not in lacking), tuple(reports)
+
+    def _instead_of(self, name: str) -> list[str]:
+        """Isolators of the same plugin that one has in place of that one."""
+        driver = self._by_name.get(name)
+        groups = [group for group in getattr(driver, "exclusive", ()) if name in group]
+        return sorted({other for group in groups for other in group} - {name})
+
+    def _unknown(self, name: str) -> str:
+        """Why an isolator is not there at all."""
+        if name in self._by_name:
+            return "nothing asks for it, and its plugin has no default"
+        return "; ".join((f"no installed plugin looks after it{self._near(name)}", *self._rules.absent))
 
     def look_at_pod(self, host: IsolatorHost) -> None:
         """What the isolators of a pod that is there already mean for each of its apps."""
@@ -245,7 +389,7 @@ class _Compilers:
 
         driver = self._by_name.get(name)
         if driver is None:
-            return Compiled(IsolatorPlan(), "ignored", f"no installed plugin looks after it{self._near(name)}")
+            return Compiled(IsolatorPlan(), "ignored", self._unknown(name))
         compiled = driver.compile(name, value, _kind(scope), host)
         if compiled.outcome not in ("enforced", "modified", "ignored"):
             raise IsolatorError(f"isolator {name}: its plugin answered the outcome {compiled.outcome!r}")
@@ -257,6 +401,15 @@ class _Compilers:
 
         found = difflib.get_close_matches(name[:100], list(self._by_name), 1, 0.85)
         return f"; there is {found[0]}" if found else ""
+
+
+def _refuse(app: str, missing: list[str], why: str, hint: str) -> NoReturn:
+    """Of an app that lacks required isolators."""
+    raise IsolatorError(
+        f"cannot run app {app} without {' and '.join(missing)}, which Kurma's configuration requires: {why}",
+        hint=hint,
+        app=app,
+    )
 
 
 def _kind(scope: str | None) -> str:

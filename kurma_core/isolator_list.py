@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from kurma_core.errors import KurmaError
+from kurma_core.errors import KurmaError, PluginCollisionError
 from kurma_core.value import fields, frozen, replace
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class IsolatorInfo:
     """One isolator.
 
-    :param plugin: that looks after it.
+    :param plugin: that looks after it; of several that claim it, all.
     :param scopes: ``app``, ``pod`` or both; empty where the plugin does not tell, as the next two.
     :param value: the form of its value, in words; ``example``: one.
     :param outcome: what became of the example here: ``enforced``, ``modified``, ``ignored``, ``refused``; empty:
@@ -40,18 +40,28 @@ class IsolatorInfo:
         return {**value, "scopes": list(self.scopes)}
 
 
-def isolator_list(drivers: Mapping[str, Isolator], host: IsolatorHost) -> tuple[IsolatorInfo, ...]:
+def isolator_list(
+    drivers: Mapping[str, Isolator],
+    host: IsolatorHost,
+    claims: Mapping[str, tuple[str, ...]],
+    collision: Callable[[str, tuple[str, ...]], PluginCollisionError],
+) -> tuple[IsolatorInfo, ...]:
     """By name.
 
-    :param drivers: plugins by name; the first that names an isolator has it.
+    :param drivers: plugins by name.
+    :param claims: the plugins that look after each isolator.
+    :param collision: what is told of an isolator with several.
     """
-    found: dict[str, IsolatorInfo] = {}
-    for plugin, driver in drivers.items():
-        defaults = _defaults(driver, host)
-        for name in driver.names:
-            if name not in found:
-                found[name] = _info(name, plugin, driver, host, defaults.get(name))
-    return tuple(found[name] for name in sorted(found))
+    defaults = {plugin: _defaults(driver, host) for plugin, driver in drivers.items()}
+    found = []
+    for name, plugins in sorted(claims.items()):
+        if len(plugins) > 1:
+            note = collision(name, plugins).message
+            found.append(IsolatorInfo(name, ", ".join(plugins), outcome="refused", note=note))
+        else:
+            (plugin,) = plugins
+            found.append(_info(name, plugin, drivers[plugin], host, defaults[plugin].get(name)))
+    return tuple(found)
 
 
 def _defaults(driver: Isolator, host: IsolatorHost) -> dict[str, Json]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from kurma_core import entry_points, plugin_checks
-from kurma_core.config import Config
+from kurma_core.config import Config, origin
 from kurma_core.errors import ConfigError, KurmaError, PluginCollisionError, PluginError, PluginNotFoundError
 from kurma_core.errors import PluginSkipped as Skipped
 from kurma_core.hookspecs import GROUPS, Driver, DriverContext, HostProgram, HostTree, Option, Started
@@ -111,14 +111,57 @@ class PluginRegistry:
                 self._attempt(group, name, plugin, lambda: self._create(group, name, plugin))
             return plugin.driver
 
-    def drivers(self, group: str) -> Mapping[str, object]:
-        """Every enabled driver of the group that works, in the configuration's order, then by name. One that does
-        not is told of once.
+    def drivers(self, group: str, *, tell: bool = True) -> Mapping[str, object]:
+        """Every enabled driver of the group that works, in the configuration's order, then by name.
 
+        :param tell: note each that does not work, once.
         :raises PluginCollisionError: two distributions claim one name.
         :raises KurmaError: a required one does not work.
         """
-        return {name: driver for name in self.names(group) if (driver := self._or_note(group, name)) is not None}
+        found = ((name, self._or_note(group, name, tell=tell)) for name in self.names(group))
+        return {name: driver for name, driver in found if driver is not None}
+
+    def absent(self, group: str) -> tuple[str, ...]:
+        """Why plugins of the group do not work, one line each: disabled, skipped, broken; or none is installed.
+
+        :raises PluginCollisionError: two distributions claim one name.
+        """
+        entries = self._group(group)
+        if not entries:
+            return (f"no {_kind(group).removesuffix('s')} plugin is installed",)
+        names = (*self._config.plugins.get(_kind(group), {}), *(entry.name for entry in entries))
+        found = []
+        for name in dict.fromkeys(names):
+            try:
+                self.driver(group, name)
+            except PluginCollisionError:
+                raise
+            except KurmaError as error:
+                found.append(error.message)
+        return tuple(found)
+
+    def isolator_claims(self) -> Mapping[str, tuple[str, ...]]:
+        """Plugins that look after each isolator, by the isolator's name: of those that know it the one that
+        ``isolator_plugins`` of the configuration names, if it names one. Several collide.
+        """
+        claims: dict[str, tuple[str, ...]] = {}
+        for plugin, driver in self.drivers("kurma.isolators", tell=False).items():
+            for isolator in dict.fromkeys(driver.names):  # type: ignore[attr-defined]
+                if self._config.isolator_plugins.get(isolator, plugin) == plugin:
+                    claims[isolator] = (*claims.get(isolator, ()), plugin)
+        return claims
+
+    def isolator_collision(self, isolator: str, plugins: tuple[str, ...]) -> PluginCollisionError:
+        """What is told of an isolator that several plugins claim."""
+        both = " and ".join(
+            f"{name!r} of {entry_points.described(self._entry('kurma.isolators', name))}" for name in plugins
+        )
+        return PluginCollisionError(
+            f"isolator {isolator} is claimed by the plugins {both}",
+            hint=f"name one in kurma.yml: `isolator_plugins: {{{isolator}: {plugins[0]}}}`; or disable one: "
+            + _disabling("kurma.isolators", plugins[-1]),
+            plugin=f"kurma.isolators/{plugins[0]}",
+        )
 
     def names(self, group: str) -> tuple[str, ...]:
         """Names of the enabled plugins of the group, in the configuration's order, then by name; loads nothing.
@@ -232,41 +275,70 @@ class PluginRegistry:
     def problems(self) -> tuple[KurmaError, ...]:
         """What is wrong with the plugins that the configuration mentions; loads them. For ``config.check``."""
         config = self._config
-        found: list[KurmaError] = []
-        mentioned = [(f"kurma.{kind}", name) for kind, sections in config.plugins.items() for name in sections]
-        mentioned.append(("kurma.renderers", config.renderer))
+        used = [("kurma.renderers", config.renderer)]
         if config.stager not in config.stagers:
-            mentioned.append(("kurma.stagers", config.stager.partition(":")[0]))
-        mentioned += [("kurma.stagers", stager.driver) for stager in config.stagers.values() if stager.driver]
-        mentioned += [("kurma.networks", entry.plugin) for entry in config.container_networks if entry.plugin]
-        for group, name in dict.fromkeys(mentioned):
+            used.append(("kurma.stagers", config.stager.partition(":")[0]))
+        used += [("kurma.stagers", stager.driver) for stager in config.stagers.values() if stager.driver]
+        used += [("kurma.networks", entry.plugin) for entry in config.container_networks if entry.plugin]
+        sections = [(f"kurma.{kind}", name) for kind, sections in config.plugins.items() for name in sections]
+        installed = [(group, entry.name) for group in GROUPS for entry in self._group(group)]
+        twice = [key for key in dict.fromkeys(installed) if installed.count(key) > 1]
+        found: list[KurmaError] = []
+        for group, name in dict.fromkeys((*used, *sections, *twice)):
             section = config.plugin(group, name)
-            if not section.enabled and not section.required and name in config.plugins.get(_kind(group), {}):
+            off = not section.enabled and not section.required and (group, name) not in used
+            if off and (group, name) in installed:
                 continue
             try:
                 self.driver(group, name)
             except KurmaError as error:
                 found.append(error)
-        return (*found, *self._unknown_grants())
+        return (*found, *self._wrong_stagers(), *self._wrong_isolators())
 
-    def _unknown_grants(self) -> Iterator[ConfigError]:
-        """Isolators that grants name, and that no plugin compiles: nobody is ever granted those."""
-        if not self._config.grants:
-            return
-        known = {name for driver in self.drivers("kurma.isolators").values() for name in driver.names}  # type: ignore[attr-defined]
-        for name, grant in self._config.grants.items():
-            for isolator in grant.isolators:
-                if isolator.partition("=")[0] not in known:
-                    from difflib import get_close_matches
+    def _wrong_stagers(self) -> Iterator[KurmaError]:
+        """Sections of ``stagers`` with options that their driver does not know."""
+        for name, stager in self._config.stagers.items():
+            if stager.driver is None:
+                continue  # an image's own, which nothing here knows
+            try:
+                known = self.options("kurma.stagers", stager.driver)
+            except KurmaError:
+                continue  # told already
+            try:
+                plugin_checks.options(stager.config, known, f"stagers.{name}.config", self._config.origins)
+            except ConfigError as error:
+                yield error
 
-                    near = get_close_matches(isolator, known, 1)
-                    origin = self._config.origins[f"grants.{name}"]
-                    yield ConfigError(
-                        f"{origin}: grants.{name}.isolators: no plugin knows an isolator {isolator!r}",
-                        hint=f"did you mean {near[0]}?" if near else "see `kurma isolators list`",
-                        file=origin,
-                        path=f"grants.{name}.isolators",
-                    )
+    def _wrong_isolators(self) -> Iterator[KurmaError]:
+        """Isolators that two plugins claim; and those that the configuration names, and that no plugin knows."""
+        config = self._config
+        try:
+            drivers = self.drivers("kurma.isolators", tell=False)
+        except KurmaError:
+            return  # told already
+        names: dict[str, tuple[str, ...]] = {plugin: tuple(driver.names) for plugin, driver in drivers.items()}  # type: ignore[attr-defined]
+        for isolator, plugins in self.isolator_claims().items():
+            if len(plugins) > 1:
+                yield self.isolator_collision(isolator, plugins)
+        for isolator, plugin in config.isolator_plugins.items():
+            if isolator not in names.get(plugin, ()):
+                what = f"isolator plugin {plugin!r} does not know it, or does not work"
+                yield self._unknown(f"isolator_plugins.{isolator}", what, "see `kurma plugins list`")
+        known = {name for some in names.values() for name in some}
+        said = [("required_isolators", isolator) for isolator in config.required_isolators]
+        for name, grant in config.grants.items():
+            said += [(f"grants.{name}.isolators", isolator) for isolator in grant.isolators]
+        for path, isolator in said:
+            if isolator.partition("=")[0] not in known:
+                from difflib import get_close_matches
+
+                near = get_close_matches(isolator, known, 1)
+                hint = f"did you mean {near[0]}?" if near else "see `kurma isolators list`"
+                yield self._unknown(path, f"no plugin knows an isolator {isolator!r}", hint)
+
+    def _unknown(self, path: str, what: str, hint: str) -> ConfigError:
+        file = origin(path, self._config.origins)
+        return ConfigError(f"{file}: {path}: {what}", hint=hint, file=file, path=path)
 
     # --- one plugin --------------------------------------------------------------------------------------------
 
@@ -370,13 +442,14 @@ class PluginRegistry:
             return "skipped" if plugin is not None and plugin.skipped else "failed", error.message
         return ("ok" if load else "found"), ""
 
-    def _or_note(self, group: str, name: str) -> object | None:
+    def _or_note(self, group: str, name: str, *, tell: bool = True) -> object | None:
         try:
             return self.driver(group, name)
         except KurmaError as error:
             if self._config.plugin(group, name).required:
                 raise
-            self._tell(group, name, error)
+            if tell:
+                self._tell(group, name, error)
             return None
 
     def _tell(self, group: str, name: str, error: KurmaError) -> None:

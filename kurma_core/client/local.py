@@ -632,8 +632,17 @@ class LocalClient(ImageCalls, TrustCalls):
         from kurma_core.isolator_list import isolator_list
         from kurma_core.pods.services import Services
 
-        drivers: Any = self.registry.drivers("kurma.isolators")
-        return isolator_list(drivers, host_facts(Services.cgroup_versions(), frozenset({"user"})))
+        registry, host = self.registry, host_facts(Services.cgroup_versions(), frozenset({"user"}))
+        drivers: Any = registry.drivers("kurma.isolators")
+        return isolator_list(drivers, host, registry.isolator_claims(), registry.isolator_collision)
+
+    def _not_required(self) -> list[str]:
+        """What the configuration says that apps may run without."""
+        without = [name for name, stager in self.config.stagers.items() if stager.without_isolators]
+        return [
+            *(name for name, required in self.config.required_isolators.items() if not required),
+            *(f"any under stager {name}" for name in without),
+        ]
 
     def info(self) -> dict[str, Json]:
         """What this host and this installation are, for people and bug reports."""
@@ -649,6 +658,8 @@ class LocalClient(ImageCalls, TrustCalls):
             "cgroups": dict(Services.cgroup_versions()),
             "renderer": self.config.renderer,
             "stager": self.config.stager,
+            "requiredIsolators": [name for name, required in self.config.required_isolators.items() if required],
+            "notRequiredIsolators": self._not_required(),
             "pods": len(self._services.store.uuids()) if os.geteuid() == 0 else None,
             "daemon": None,
             "plugins": {

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from kurma_core.cancellation import shielded
 from kurma_core.client import Settings, connect_here, socket_path
+from kurma_core.client.config_check import problems
 from kurma_core.client.left import tell_left
 from kurma_core.client.starting import LOCK as START_LOCK
 from kurma_core.config import load
@@ -334,7 +335,7 @@ class Daemon:
             self._idle.close()
 
     def reload(self) -> None:
-        """Reads the configuration again. What is wrong with it is told, and changes nothing."""
+        """Reads the configuration again. One in which ``kurma config check`` finds a problem changes nothing."""
         client = None
         try:
             config = self._load()
@@ -342,6 +343,11 @@ class Daemon:
             if taken:
                 # Pods that run keep what they were started with.
                 client = self.client.successor(with_fixed(self.config, config))
+                wrong = problems(client)
+                for problem in wrong:
+                    _LOG.error("the configuration is as it was: %s", problem.message)
+                if wrong:
+                    return
                 client.warm()
         except KurmaError as error:
             _LOG.error("the configuration is as it was: %s", error.message)

@@ -433,6 +433,8 @@ _HOST: dict[str, Json] = {
         cgroups=_by_name(WHOLE),
         renderer=TEXT,
         stager=TEXT,
+        requiredIsolators=_list(TEXT),
+        notRequiredIsolators=_list(TEXT),
         pods=_maybe(WHOLE),
         daemon=_maybe(
             _object(

@@ -119,6 +119,9 @@ class PodChanger(PodEnder):
         with self._changeable(directory, "start", app) as pod:
             if self._runs(directory, app):
                 raise PodStateError(f"app {app} of pod {pod.document.name} runs already")
+            from kurma_core.pods import isolators
+
+            isolators.check_start(self.services, pod.document, app)
             if pod.document.needs:
                 from kurma_core.pods import gate
 

@@ -66,6 +66,7 @@ class PodDocument:
     :param added_volumes: names of those that came with an app, while the pod ran.
     :param own_networks: its stager joins it to the networks, in a namespace of its own making, as is the user
         namespace.
+    :param held: isolators that the configuration requires, or did not, and that the app has; by app.
     :param needs: power over the host that an app's image must be granted at every start, by app; "": that every
         app's must, for all of them have it (X6).
     """
@@ -96,6 +97,7 @@ class PodDocument:
     ids: IdRange | None = None
     keep: bool = False
     added_volumes: tuple[str, ...] = ()
+    held: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     needs: Mapping[str, tuple[Need, ...]] = field(default_factory=dict)
     own_networks: bool = False
 
@@ -194,6 +196,7 @@ class PodDocument:
             "environment": {app: [list(pair) for pair in pairs] for app, pairs in self.environment.items()},
             "keep": self.keep,
             "addedVolumes": list(self.added_volumes),
+            "held": {app: list(names) for app, names in self.held.items()},
             "needs": {app: [need.to_json() for need in needs] for app, needs in self.needs.items()},
             "ownNetworks": self.own_networks,
         }
@@ -231,6 +234,7 @@ class PodDocument:
             ids=None if value.get("ids") is None else IdRange.from_json(value["ids"]),
             keep=value.get("keep", False),
             added_volumes=tuple(value.get("addedVolumes", ())),
+            held={app: tuple(names) for app, names in value.get("held", {}).items()},
             needs={
                 app: tuple(Need(need["power"], need["level"], need.get("least")) for need in needs)
                 for app, needs in value.get("needs", {}).items()

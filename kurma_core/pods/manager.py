@@ -248,7 +248,12 @@ class PodManager(PodChanger):
         return self.stop(directory.uuid, timeout=timeout, force=force)
 
     def _check_power(self, document: PodDocument) -> None:
-        """:raises PowerError: what was granted to an image when the pod was made is granted no longer (X6)."""
+        """:raises PowerError: what was granted to an image when the pod was made is granted no longer (X6).
+        :raises IsolatorError: an app lacks an isolator that is required by now.
+        """
+        from kurma_core.pods import isolators
+
+        isolators.check_start(self.services, document)
         if document.needs:
             from kurma_core.pods import gate
 

@@ -97,7 +97,7 @@ def new_app(
         {app.name: declared},
         document.shared,
         document.stager,
-        strict=request.strict_isolators,
+        request,
         there=True,
         registry_images=frozenset([app.name] if is_docker(image[1]) else []),
     )
@@ -112,6 +112,7 @@ def new_app(
         mounts={**document.mounts, **mounts},
         plans={**document.plans, app.name: isolation.apps[app.name]},
         isolators=(*document.isolators, *isolation.reports),
+        held={**document.held, **isolation.held},
         notes=(*document.notes, *dangers, *granted),
         needs={name: some for name, some in needs.items() if some},
         added_volumes=(*document.added_volumes, *new),

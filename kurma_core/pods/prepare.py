@@ -75,7 +75,7 @@ def pod_document(
         declared,
         place.shared,
         stager,
-        strict=request.strict_isolators,
+        request,
         registry_images=frozenset(app for app, (_, image) in resolved.items() if is_docker(image)),
     )
     limits = traffic.lasting(isolation.pod, isolation.apps)
@@ -99,6 +99,7 @@ def pod_document(
         plans=isolation.apps,
         pod_plan=isolation.pod,
         isolators=isolation.reports,
+        held=isolation.held,
         notes=(*reified.notes, *notes, *place.granted),
         stager=stager,
         renderer=renderer,

@@ -148,8 +148,10 @@ class Services:
             self.metadata.forget(uuid)
 
     def isolators(self) -> tuple[Isolator, ...]:
-        """Every enabled isolator plugin."""
-        return tuple(self.registry.drivers("kurma.isolators").values())  # type: ignore[arg-type]
+        """The isolator plugins that work; see :func:`kurma_core.isolation.isolator_drivers`."""
+        from kurma_core.isolation import isolator_drivers
+
+        return isolator_drivers(self.registry)
 
     @staticmethod
     def cgroup_versions() -> Mapping[str, int]:

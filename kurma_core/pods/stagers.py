@@ -106,22 +106,14 @@ class Stagers:
 
     def unapplied(self, name: str) -> str:
         """Why isolators of a pod under this stager would be ignored: it does not say that it applies them (X1).
-        Empty: it does. One that cannot be had is not asked: the start will tell.
-        """
-        from kurma_core.errors import KurmaError
+        Empty: it does.
 
+        :raises KurmaError: its plugin, or its image, cannot be had.
+        """
         why = f"stager {name} does not say that it applies isolators"
         if self._meant(name)[0] is not None:
-            try:
-                driver = self._load(name)
-            except KurmaError:
-                return ""
-            return "" if getattr(driver, "applies_isolators", False) else why
-        try:
-            manifest = self.image(name).manifest
-        except KurmaError:
-            return ""
-        return "" if manifest.annotation("kurma.io/stager/isolators") == "true" else why
+            return "" if getattr(self._load(name), "applies_isolators", False) else why
+        return "" if self.image(name).manifest.annotation("kurma.io/stager/isolators") == "true" else why
 
     def applied_in_part(self, name: str) -> Mapping[str, str]:
         """Isolators that it knows something of, though it applies no plans, and what."""

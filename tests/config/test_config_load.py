@@ -127,6 +127,32 @@ def test_later_files_win(directory):
     assert config.origins["plugins.networks.cni.enabled"] == "default"
 
 
+def test_required_isolators_are_merged_over_the_default(directory):
+    """X4, X5: what is not named stays required."""
+    every = ["kurma.io/pids-limit", "kurma.io/seccomp-profile", "os/linux/capabilities-remove-set"]
+    assert sorted(load(str(directory)).required_under("default")) == every
+    (directory / "kurma.yml").write_text(
+        "required_isolators: {kurma.io/pids-limit: false, resource/memory: true}\n"
+        "stagers: {rkt: {driver: rkt, without_isolators: true}, other: {image: /x.aci, without_isolators: true},\n"
+        "  mine: {image: /y.aci}}\n"
+    )
+    config = load(str(directory))
+    assert config.required_isolators == {
+        "kurma.io/pids-limit": False,
+        "kurma.io/seccomp-profile": True,
+        "os/linux/capabilities-remove-set": True,
+        "resource/memory": True,
+    }
+    assert config.origins["required_isolators.kurma.io/seccomp-profile"] == "default"
+    assert config.origins["required_isolators.resource/memory"] == str(directory / "kurma.yml")
+    wanted = frozenset([*every[1:], "resource/memory"])
+    under = {
+        name: config.required_under(name) for name in ("default", "mine", "other", "other:x", "rkt", "rkt:/i.aci")
+    }
+    none = dict.fromkeys(("other", "rkt", "rkt:/i.aci"), frozenset())
+    assert under == {"default": wanted, "mine": wanted, "other:x": wanted, **none}
+
+
 def test_networks_are_merged_by_name(directory):
     (directory / "kurma.yml").write_text(DOCUMENT)
     (directory / "kurma.d/a.yml").write_text(

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from kurma_core.appc.image import App, Isolator
-from kurma_core.errors import IsolatorError
+from kurma_core.errors import IsolatorError, PluginCollisionError
 from kurma_core.hookspecs import Compiled, IsolatorAbout, IsolatorHost, Power
-from kurma_core.isolation import compile_isolators, scopes
+from kurma_core.isolation import Rules, check_held, compile_isolators, scopes
 from kurma_core.isolator_list import IsolatorInfo, isolator_list
 from kurma_core.models import CgroupSetting, Device, IsolatorPlan, IsolatorReport, TrafficLimit
 from kurma_core.pods.request import AppOverrides, overridden
@@ -251,7 +251,12 @@ def test_the_list_of_isolators() -> None:
             return Compiled(IsolatorPlan(), note=",".join(host.shared))
 
     drivers: Any = {"score": Score(), "told": Told(), "refusing": Refusing(), "sharing": Sharing()}
-    limit, none, share, zero, score = isolator_list(drivers, HOST)
+    claims = {name: (plugin,) for plugin, driver in drivers.items() for name in driver.names}
+    claims["example.com/two"] = ("score", "told")
+    limit, none, share, two, zero, score = isolator_list(
+        drivers, HOST, claims, lambda name, plugins: PluginCollisionError(f"{name}: {plugins}")
+    )
+    assert (two.plugin, two.outcome, two.note) == ("score, told", "refused", "example.com/two: ('score', 'told')")
     assert share.note == "pid", "what the core makes for it is there"
     assert limit == IsolatorInfo(
         "example.com/limit", "told", ("pod",), "anything", "imit", "modified", "a bit", default="app"
@@ -328,3 +333,107 @@ def test_one_that_stands_twice_is_refused() -> None:
         run(twice, [])
     with pytest.raises(IsolatorError, match=r"isolator example\.com/a of app app stands there twice"):
         run([], twice)
+
+
+# --- what must be enforced -------------------------------------------------------------------------------------
+
+LIMIT, NONE = "example.com/limit", "example.com/none"
+
+
+class Filter(Defaults):
+    """Its default is enforced, or gives way to its other isolator."""
+
+    outcome = "enforced"
+
+    def compile(self, name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
+        return Compiled(IsolatorPlan(seccomp=name.encode()), self.outcome, "why not")
+
+
+def required(app: list[Isolator], *drivers: Any, needed: bool = True, **options: Any) -> Any:
+    rules = Rules(required={LIMIT: needed}, absent=("isolator plugin 'x' is broken: so",))
+    return compile_isolators(None, {"app": app}, drivers, HOST, rules=rules, **options)
+
+
+def test_an_app_has_the_required_isolators_or_what_takes_their_place() -> None:
+    """X4, X5: by its default, by the app's own choice, or by another isolator of the plugin."""
+
+    class Choice:
+        names = ("example.com/choice",)
+
+        def compile(self, name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
+            return Compiled(IsolatorPlan(seccomp=b"choice", privileged=value))
+
+    assert required([], Filter()).held == {"app": (LIMIT,)}
+    for own in (Isolator(LIMIT, 1), Isolator(NONE, 1)):
+        assert required([own], Filter(), strict=True).held == {"app": (LIMIT,)}
+    for value in (True, False):
+        assert required([Isolator("example.com/choice", value)], Choice(), Filter()).held == {"app": (LIMIT,)}
+
+
+class Ignoring(Filter):
+    outcome = "ignored"
+
+
+class Modifying(Filter):
+    outcome = "modified"
+
+
+class NoDefault(Filter):
+    def defaults(self, scope: str, names: Any, host: IsolatorHost) -> tuple[tuple[str, Any], ...]:
+        return ()
+
+
+@pytest.mark.parametrize(
+    ("app", "drivers", "options", "why"),
+    [
+        ([], [], {}, r"no installed plugin looks after it; isolator plugin 'x' is broken: so$"),
+        ([], [Ignoring()], {}, "why not$"),
+        ([], [Modifying()], {}, "why not$"),
+        ([Isolator(LIMIT, 1)], [Ignoring()], {}, "why not$"),
+        ([Isolator(NONE, 1)], [Ignoring()], {}, "why not$"),
+        ([], [NoDefault()], {}, "nothing asks for it, and its plugin has no default$"),
+        ([], [Filter()], {"unapplied": "stager y does not apply it"}, "stager y does not apply it$"),
+    ],
+)
+def test_an_app_without_a_required_isolator_is_refused(app: Any, drivers: Any, options: Any, why: str) -> None:
+    """X4, X5. Where the configuration does without, it is reported."""
+    said = rf"^cannot run app app without {LIMIT}, which Kurma's configuration requires: {why}"
+    with pytest.raises(IsolatorError, match=said) as caught:
+        required(app, *drivers, **options)
+    assert (
+        "without_isolators" in str(caught.value.hint) if options else f"{LIMIT}: false" in str(caught.value.hint)
+    )
+    result = required(app, *drivers, needed=False, **options)
+    assert result.held == {"app": ()}
+    assert LIMIT in {one.name for one in result.reports if one.outcome != "enforced" and one.scope == "app"}
+
+
+def test_a_pod_of_when_less_was_required_is_not_started() -> None:
+    check_held(["a"], {"a": (LIMIT,)}, [LIMIT], "default")
+    check_held(["a"], {}, [], "default")
+    for held in ({}, {"a": (NONE,)}):
+        with pytest.raises(
+            IsolatorError, match=f"cannot run app a without {LIMIT}, .*made without, under stager s$"
+        ):
+            check_held(["a"], held, [LIMIT], "s")
+
+
+def test_what_the_user_typed_is_enforced_or_refused() -> None:
+    """X1: strict or not. What is modified is told."""
+    typed = Rules(typed={"app": {"example.com/gone", "example.com/a"}, None: {"example.com/gone"}})
+    gone, modified = Isolator("example.com/gone", 1), Isolator("example.com/a", 1)
+    with pytest.raises(
+        IsolatorError, match=r"^cannot enforce isolator example\.com/gone of app app: no installed"
+    ):
+        compile_isolators([], {"app": [gone]}, [Writes()], HOST, rules=typed)
+    with pytest.raises(
+        IsolatorError, match=r"^cannot enforce isolator example\.com/gone of the pod: no installed"
+    ):
+        compile_isolators([gone], {"app": []}, [Writes()], HOST, rules=typed)
+    assert (
+        compile_isolators([], {"app": [modified]}, [Writes()], HOST, rules=typed).reports[0].outcome == "modified"
+    )
+    # As of an image: reported.
+    assert compile_isolators([], {"other": [gone]}, [Writes()], HOST, rules=typed).reports[0].outcome == "ignored"
+    with pytest.raises(IsolatorError, match=r"example\.com/a of app app: stager z does not"):
+        compile_isolators([], {"app": [modified]}, [Writes()], HOST, rules=typed, unapplied="stager z does not")

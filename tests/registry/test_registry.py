@@ -7,9 +7,11 @@ import threading
 
 import pytest
 
+from kurma_core.appc.image import Isolator
 from kurma_core.config import check
 from kurma_core.errors import ConfigError, PluginCollisionError, PluginError, PluginNotFoundError
-from kurma_core.hookspecs import GROUPS
+from kurma_core.hookspecs import GROUPS, IsolatorHost
+from kurma_core.isolation import compile_isolators, isolator_drivers, powers
 from kurma_core.models import PodEvent
 
 NETWORKS = "kurma.networks"
@@ -328,6 +330,7 @@ def test_config_check_finds_what_is_not_there(install, registry, network):
     found = [str(error) for error in check(plugins._config, plugins)]
     assert sorted(text.split(" is ")[0].replace(" of kurma-test 1.0", "") for text in found) == [
         "network plugin 'bad'",
+        "no network plugin 'gone'",
         "no network plugin 'none'",
         "no renderer plugin 'nor'",
         "no stager plugin 'nod'",
@@ -363,3 +366,101 @@ def test_every_plugin_of_this_repository_works(registry, group):
     plugins = registry()
     for name in plugins.names(group):
         plugins.driver(group, name)
+
+
+# --- isolators -------------------------------------------------------------------------------------------------
+
+ISOLATORS = """
+from kurma_core.hookspecs import Compiled, Driver, hookimpl
+from kurma_core.models import IsolatorPlan
+
+class Isolators:
+    names = ({names})
+    def __init__(self, context): pass
+    def compile(self, name, value, scope, host):
+        return Compiled(IsolatorPlan(), amounts="{mark}")
+    def defaults(self, scope, names, host):
+        return () if "example.com/both" in names else (("example.com/both", 1),)
+
+@hookimpl
+def kurma_isolator():
+    return Driver(create=Isolators)
+"""
+
+
+@pytest.fixture
+def two_that_claim(install):
+    """``example.com/both`` is an isolator of the plugins ``aa`` and ``zz``."""
+    for name in ("aa", "zz"):
+        source = ISOLATORS.format(names=f'"example.com/both", "example.com/{name}"', mark=name)
+        install(f"kurma-{name}", {name: source}, group="kurma.isolators")
+
+
+def compiled(plugins, *names):
+    """By isolator of one app, the plugin that compiled it."""
+    app = [Isolator(name, 1) for name in names]
+    host = IsolatorHost(cgroups={}, cpus=1)
+    return {
+        one.name: one.amounts
+        for one in compile_isolators(None, {"app": app}, isolator_drivers(plugins), host).reports
+        if one.name.startswith("example.com")
+    }
+
+
+def test_an_isolator_that_two_plugins_claim_cannot_be_used(two_that_claim, registry):
+    """Asked for, by default, or of a power; the plugins' other isolators can."""
+    plugins = registry()
+    said = (
+        r"^isolator example\.com/both is claimed by the plugins 'aa' of kurma-aa 1\.0 and 'zz' of kurma-zz 1\.0$"
+    )
+    for names in (("example.com/both",), ("example.com/aa",), ()):
+        with pytest.raises(PluginCollisionError, match=said) as caught:
+            compiled(plugins, *names)
+        assert "`isolator_plugins: {example.com/both: aa}`" in caught.value.hint
+    with pytest.raises(PluginCollisionError, match=said):
+        powers([Isolator("example.com/both", 1)], isolator_drivers(plugins))
+    problems = check(plugins._config, plugins)
+    assert [problem.message for problem in problems] == [str(caught.value)]
+
+
+@pytest.mark.parametrize("chosen", ["aa", "zz"])
+def test_the_configuration_names_the_plugin_of_an_isolator(two_that_claim, registry, chosen):
+    plugins = registry(f"isolator_plugins: {{example.com/both: {chosen}}}")
+    assert compiled(plugins, "example.com/aa", "example.com/zz") == {
+        "example.com/both": chosen,
+        "example.com/aa": "aa",
+        "example.com/zz": "zz",
+    }
+    assert check(plugins._config, plugins) == ()
+    off = f"plugins: {{isolators: {{{chosen}: {{enabled: false}}}}}}"
+    gone = registry(f"isolator_plugins: {{example.com/both: {chosen}}}\n{off}")
+    (problem,) = check(gone._config, gone)
+    assert f"isolator_plugins.example.com/both: isolator plugin '{chosen}' does not know it" in problem.message
+    assert compiled(gone, "example.com/both") == {"example.com/both": ""}, "ignored"
+
+
+def test_config_check_finds_what_is_in_use_and_disabled_and_what_is_there_twice(install, registry, network):
+    """And options that the driver of a stager's section does not know."""
+    install("kurma-first", {"one": network})
+    install("kurma-second", {"one": network})
+    plugins = registry(
+        "stagers: {mine: {driver: default, config: {graphStorge: copy}}}\n"
+        "container_networks: [{name: a, plugin: lo}]\n"
+        "required_isolators: {kurma.io/pid-limit: false}\n"
+        "plugins: {renderers: {overlay: {enabled: false}}, stagers: {default: {enabled: false}},\n"
+        "  networks: {lo: {enabled: false}, cni: {enabled: false}}, fetchers: {gone: {required: true}}}\n"
+    )
+    found = [error.message for error in check(plugins._config, plugins)]
+    for words in (
+        "renderer plugin 'overlay' is disabled in ",
+        "stager plugin 'default' is disabled in ",
+        "network plugin 'lo' is disabled in ",
+        "no fetcher plugin 'gone' is installed",
+        "network plugin 'one' is claimed by kurma-",
+        "required_isolators: no plugin knows an isolator 'kurma.io/pid-limit'",
+    ):
+        assert sum(words in text for text in found) == 1, (words, found)
+    assert len(found) == 6
+    wrong = registry("stagers: {mine: {driver: default, config: {graphStorge: copy}}}")
+    said = "stagers.mine.config.graphStorge: unknown key; the nearest known one is 'graphStorage'"
+    assert any(said in error.message for error in check(wrong._config, wrong))

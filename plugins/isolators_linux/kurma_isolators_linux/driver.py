@@ -99,7 +99,7 @@ class LinuxIsolators:
         if scope != "app":
             # Sets ping_group_range, so that ping works without CAP_NET_RAW.
             return found if _SYSCTL in names or host.host_network else ((_SYSCTL, {}),)
-        if "kurma.io/pids-limit" not in names and "pids" in host.cgroups:
+        if "kurma.io/pids-limit" not in names:
             found += (("kurma.io/pids-limit", _PIDS),)
         if _CAPABILITIES.isdisjoint(names):
             from kurma_isolators_linux.capabilities import default_value

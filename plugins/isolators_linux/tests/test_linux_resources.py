@@ -151,7 +151,10 @@ def test_an_app_has_a_limit_of_processes_unless_it_says_so(tmp_path):
     assert dict(driver.defaults("app", (), V1))["kurma.io/pids-limit"] == {"limit": 2048}
     assert "kurma.io/pids-limit" not in dict(driver.defaults("app", ("kurma.io/pids-limit",), V1))
     assert "kurma.io/pids-limit" not in dict(driver.defaults("pod", (), V1))
-    assert "kurma.io/pids-limit" not in dict(driver.defaults("app", (), IsolatorHost(cgroups={}, cpus=1)))
+    # Where it cannot hold, too: that is told, and the app refused, unless the configuration does without.
+    without = IsolatorHost(cgroups={}, cpus=1)
+    assert dict(driver.defaults("app", (), without))["kurma.io/pids-limit"] == {"limit": 2048}
+    assert driver.compile("kurma.io/pids-limit", {"limit": 2048}, "app", without).outcome == "ignored"
 
 
 # --- what is wrong -------------------------------------------------------------------------------------------

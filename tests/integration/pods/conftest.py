@@ -112,7 +112,7 @@ def foreign(make_house, tmp_path, served):
 
     def make(init, call_ins=None, *, config=None, kurma=None, **manifest):
         path = foreign_stager(str(tmp_path), "stager", init, call_ins, **manifest)
-        stager = {"image": path, "config": config or {}}
+        stager = {"image": path, "config": config or {}, "without_isolators": True}
         return served(
             make_house(
                 {

@@ -48,7 +48,7 @@ def test_the_image_of_a_running_pods_stager_stays(make_house, tmp_path, busybox_
     state = str(tmp_path / "state")
     stagers = {
         "stager": "shell",
-        "stagers": {"shell": {"image": path}},
+        "stagers": {"shell": {"image": path, "without_isolators": True}},
         "host_image_digests": {path: image_id(path)},
     }
     house = make_house({**stagers, "stop_timeout": 1}, state=state, image=image_id(busybox_image))

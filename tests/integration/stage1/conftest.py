@@ -92,7 +92,7 @@ class Stage1Command(Command):
         super().__init__(directory, image)
         self._pinned: dict[str, str] = {}
         self._images = 0
-        self._configuration: dict[str, object] = {"daemon": {"waiting_stagers": 0}}
+        self._configuration: dict[str, Any] = {"daemon": {"waiting_stagers": 0}}
         self.out("image", "fetch", image)
 
     @property
@@ -107,7 +107,10 @@ class Stage1Command(Command):
 
     def configure(self, **more: object) -> None:
         self._configuration.update(more)
-        value = {"host_image_digests": self._pinned, **self._configuration}
+        # No stage1 applies Kurma's isolators.
+        stagers = {"rkt": {"driver": "rkt"}, **self._configuration.get("stagers", {})}
+        allowed = {name: {"without_isolators": True, **section} for name, section in stagers.items()}
+        value = {"host_image_digests": self._pinned, **self._configuration, "stagers": allowed}
         (self.directory / "kurma.json").write_text(json.dumps(value))
 
     def stage1(

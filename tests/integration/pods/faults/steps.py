@@ -55,7 +55,7 @@ def configuration(path):
     """A configuration whose pods run under the stager that waits. :param path: of its archive."""
     return {
         "stager": "waiting",
-        "stagers": {"waiting": {"image": path}},
+        "stagers": {"waiting": {"image": path, "without_isolators": True}},
         "host_image_digests": {path: image_id(path)},
         "start_timeout": 2,
         "stop_timeout": 2,
