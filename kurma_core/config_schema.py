@@ -309,6 +309,8 @@ SHAPES: Mapping[str, tuple[str, Callable[[Json], Json]]] = {
 
 # --- the table -------------------------------------------------------------------------------------------------
 
+#: Isolators that are required unless a file says otherwise.
+REQUIRED_ISOLATORS = ("kurma.io/pids-limit", "kurma.io/seccomp-profile")
 _POLICIES = ("signed", "digest", "any")
 
 _PLUGIN = (
@@ -434,7 +436,7 @@ SCHEMA: tuple[Key, ...] = (
     Key(
         "required_isolators",
         "boolean by name",
-        {"kurma.io/pids-limit": True, "kurma.io/seccomp-profile": True},
+        dict.fromkeys(REQUIRED_ISOLATORS, True),
         "isolators without which no app runs, by their defaults or by what takes their place; false: an app may",
     ),
     Key(

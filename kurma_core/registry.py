@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from kurma_core import entry_points, plugin_checks
 from kurma_core.config import Config, origin
+from kurma_core.config_schema import REQUIRED_ISOLATORS
 from kurma_core.errors import ConfigError, KurmaError, PluginCollisionError, PluginError, PluginNotFoundError
 from kurma_core.errors import PluginSkipped as Skipped
 from kurma_core.hookspecs import GROUPS, Driver, DriverContext, HostProgram, HostTree, Option, Started
@@ -324,7 +325,7 @@ class PluginRegistry:
             if isolator not in names.get(plugin, ()):
                 what = f"isolator plugin {plugin!r} does not know it, or does not work"
                 yield self._unknown(f"isolator_plugins.{isolator}", what, "see `kurma plugins list`")
-        known = {name for some in names.values() for name in some}
+        known = {*REQUIRED_ISOLATORS, *(name for some in names.values() for name in some)}
         said = [("required_isolators", isolator) for isolator in config.required_isolators]
         for name, grant in config.grants.items():
             said += [(f"grants.{name}.isolators", isolator) for isolator in grant.isolators]

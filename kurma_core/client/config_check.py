@@ -26,13 +26,13 @@ def problems(client: Rooms) -> tuple[KurmaError, ...]:
     for problem in found:
         problem.message = _placed(problem, config)
     for further in (_of_networks, _of_isolators, _of_pods):
-        told = {str(problem.data.get("plugin")) for problem in found}
+        told = {word for problem in found for word in (str(problem.data.get("plugin")), problem.message)}
         found += further(client, told)
     return tuple(found)
 
 
 def _of_networks(client: Rooms, told: set[str]) -> Iterator[KurmaError]:
-    """:param told: plugins that have been told of."""
+    """:param told: plugins that have been told of, and what was told."""
     from kurma_core.networking.builtin import DEFAULT, DRIVERS
 
     config = client.config
@@ -49,7 +49,7 @@ def _of_networks(client: Rooms, told: set[str]) -> Iterator[KurmaError]:
             continue
         if driver not in client.registry.names(_NETWORKS) and f"{_NETWORKS}/{driver}" not in told:
             yield PluginNotFoundError(
-                f"the built-in network {name} needs {_missing(client, _NETWORKS, driver)}",
+                f"built-in network {name}: {_missing(client, _NETWORKS, driver)}",
                 plugin=f"{_NETWORKS}/{driver}",
             )
 
@@ -70,7 +70,7 @@ def _of_isolators(client: Rooms, told: set[str]) -> Iterator[KurmaError]:
         rules = Rules(required=asked, absent=client.registry.absent(_ISOLATORS))
         compile_isolators(None, {"*": ()}, drivers, host, rules=rules)
     except KurmaError as error:
-        if not any(plugin.startswith(f"{_ISOLATORS}/") for plugin in told):
+        if not any(one.startswith(f"{_ISOLATORS}/") or one in error.message for one in told):
             yield error
 
 
@@ -101,7 +101,7 @@ def _of_pods(client: Rooms, told: set[str]) -> Iterator[KurmaError]:
         for group, name in sorted(used & off):
             if f"{group}/{name}" not in told:
                 yield PluginNotFoundError(
-                    f"pod {pod.name} needs {_missing(client, group, name)}",
+                    f"pod {pod.name}: {_missing(client, group, name)}",
                     hint=f"kurma rm {pod.name}",
                     plugin=f"{group}/{name}",
                     pod=uuid,
@@ -109,7 +109,7 @@ def _of_pods(client: Rooms, told: set[str]) -> Iterator[KurmaError]:
 
 
 def _missing(client: Rooms, group: str, name: str) -> str:
-    """What is told of a plugin that is disabled or not installed."""
+    """Why a plugin cannot be used."""
     try:
         client.registry.driver(group, name)
     except KurmaError as error:

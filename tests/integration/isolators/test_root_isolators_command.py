@@ -69,12 +69,20 @@ def test_all_that_can_be_asked_for_in_short(kurma: Command, sleeping: Sleeping) 
     assert manifest["isolators"] == [{"name": "os/unix/sysctl", "value": {"kernel.shmmni": "123"}}]
 
 
-def test_what_is_not_enforced_is_told_and_refused_where_that_is_asked_for(kurma: Command) -> None:
-    """Strictness leaves nothing: no pod, no ids, no cgroup."""
+@pytest.fixture(scope="module")
+def asking(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An image that asks for an isolator which no plugin knows."""
+    directory = tmp_path_factory.mktemp("asking")
+    app = shell("true", isolators=[{"name": "example.com/none", "value": 1}])
+    return archive(busybox_root(f"{directory}/root"), f"{directory}/busybox.aci", "example.com/busybox", app=app)
+
+
+def test_what_is_not_enforced_is_told_and_refused_where_that_is_asked_for(kurma: Command, asking: str) -> None:
+    """Strictness leaves nothing: no pod, no ids, no cgroup. What the user types is refused in any case."""
     state = Path(kurma.environment["KURMA_DIR"])
     nothing = ("--isolator", "example.com/none=1")
     for command in ("run", "prepare"):
-        done = kurma(command, "--net", "none", "--name", f"told-{command}", *nothing, kurma.image)
+        done = kurma(command, "--net", "none", "--name", f"told-{command}", asking)
         told = "kurma: isolator example.com/none of app busybox is ignored: no installed plugin looks after it"
         assert told in done.stderr.splitlines()
         # Nobody asked for the others.
@@ -98,15 +106,20 @@ def test_what_is_not_enforced_is_told_and_refused_where_that_is_asked_for(kurma:
     # A pod with ids of its own was there before, so that their directory is.
     kurma.out("prepare", "--net", "none", "--userns", "auto", "--name", "before", kurma.image)
     before = sorted(os.listdir(state / "pods")), sorted(os.listdir(state / "pods/.ids"))
-    for command in ("run", "prepare"):
-        words = ("--net", "none", "--userns", "auto", "--name", "strict", *nothing, "--strict-isolators")
-        done = kurma(command, *words, kurma.image)
+    said = "isolator example.com/none of app busybox{}: no installed plugin looks after it"
+    strict = (said.format(" would be ignored"), "leave out --strict-isolators to run without it")
+    typed = (f"cannot enforce {said.format('')}", "leave out the option to run without it")
+    for words, told_of in (
+        (("run", "--strict-isolators", asking), strict),
+        (("prepare", "--strict-isolators", asking), strict),
+        (("run", *nothing, kurma.image), typed),
+        (("prepare", *nothing, kurma.image), typed),
+        # Also where the image asks for it, too.
+        (("run", *nothing, asking), typed),
+    ):
+        done = kurma(words[0], "--net", "none", "--userns", "auto", "--name", "strict", *words[1:])
         assert done.returncode == 125
-        error, hint = done.stderr.splitlines()
-        assert error == (
-            "kurma: isolator example.com/none of app busybox would be ignored: no installed plugin looks after it"
-        )
-        assert hint == "  hint: leave out --strict-isolators to run without it"
+        assert done.stderr.splitlines() == [f"kurma: {told_of[0]}", f"  hint: {told_of[1]}"]
     assert (sorted(os.listdir(state / "pods")), sorted(os.listdir(state / "pods/.ids"))) == before
     assert "strict" not in kurma.out("list")
 
@@ -137,11 +150,11 @@ def test_what_the_command_line_says_takes_the_place_of_what_the_image_says(kurma
     assert (done.returncode, int(done.stdout, 16)) == (0, FOURTEEN & ~CHOWN), done.stderr
 
 
-def test_an_app_that_is_added(kurma: Command, sleeping: Sleeping) -> None:
+def test_an_app_that_is_added(kurma: Command, sleeping: Sleeping, asking: str) -> None:
     sleeping("host")
     words = ("app", "add", "host", "--start", "--name", "more", "--caps-remove", "CAP_CHOWN", "--memory", "32Mi")
     script = f"{BOUNDING}; exec sleep 1000"
-    done = kurma(*words, "--isolator", "example.com/none=1", "--exec", "/bin/sh", kurma.image, "--", "-c", script)
+    done = kurma(*words, "--exec", "/bin/sh", asking, "--", "-c", script)
     assert (done.returncode, done.stdout) == (0, "more\n"), done.stderr
     assert done.stderr.splitlines() == [
         "kurma: isolator example.com/none of app more is ignored: no installed plugin looks after it"
@@ -150,7 +163,10 @@ def test_an_app_that_is_added(kurma: Command, sleeping: Sleeping) -> None:
     assert shown(kurma, "host")["resource/memory"]["app"] == "more"
     before = kurma.out("app", "list", "host")
     refused = {
-        ("--isolator", "example.com/none=1", "--strict-isolators"): "of app another would be ignored",
+        (
+            "--isolator",
+            "example.com/none=1",
+        ): "cannot enforce isolator example.com/none of app another: no installed",
         ("--isolator", 'os/unix/sysctl={"net.core.somaxconn": "7"}'): "os/unix/sysctl has no meaning for an app",
     }
     for options, said in refused.items():
