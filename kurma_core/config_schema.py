@@ -310,7 +310,7 @@ SHAPES: Mapping[str, tuple[str, Callable[[Json], Json]]] = {
 # --- the table -------------------------------------------------------------------------------------------------
 
 #: Isolators that are required unless a file says otherwise.
-REQUIRED_ISOLATORS = ("kurma.io/pids-limit", "kurma.io/seccomp-profile")
+REQUIRED_ISOLATORS = ("kurma.io/pids-limit", "kurma.io/seccomp-profile", "os/linux/capabilities-remove-set")
 _POLICIES = ("signed", "digest", "any")
 
 _PLUGIN = (

@@ -45,9 +45,9 @@ class Rules:
     """When an isolator that is not enforced is an error, without strictness.
 
     :param typed: names of isolators that the user typed, by app; None: for the pod. These must not be ignored.
-    :param required: by isolator, whether every app must have it. An app has it if its default is enforced, or gives
-        way to what the app asks for; or if it is the app's own choice, or takes its place, and is not ignored. What
-        an app lacks of the others is reported.
+    :param required: by isolator, whether every app must have it. An app has it if its default is enforced, or
+        gives way to what the app asks for; or if it is the app's own choice, or takes its place, and is not
+        ignored. What an app lacks of the others is reported.
     :param absent: why isolator plugins do not work.
     """
 

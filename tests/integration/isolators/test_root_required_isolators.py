@@ -20,11 +20,11 @@ pytestmark = pytest.mark.root
 Sleeping = Callable[..., subprocess.Popen[str]]
 #: How many filters of system calls there are: the stager's own, of keyrings, and the profile.
 FILTERS = "sed -n 's/^Seccomp_filters:.//p' /proc/self/status"
-BOTH = ("kurma.io/pids-limit", "kurma.io/seccomp-profile")
+ALL = ("kurma.io/pids-limit", "kurma.io/seccomp-profile", "os/linux/capabilities-remove-set")
 TYPO = {"plugins": {"isolators": {"linux": {"config": {"typo": 1}}}}}
 OFF = {"plugins": {"isolators": {"linux": {"enabled": False}}}}
 #: The key, and what it is in a file.
-UNREQUIRED = {"required_isolators": dict.fromkeys(BOTH, False)}
+UNREQUIRED = {"required_isolators": dict.fromkeys(ALL, False)}
 
 
 @pytest.fixture
@@ -67,11 +67,11 @@ def refused(done: subprocess.CompletedProcess[str], why: str) -> None:
     error, hint = done.stderr.splitlines()
     assert (done.returncode, done.stdout) == (125, "")
     assert error.startswith(
-        f"kurma: cannot run app busybox without {' and '.join(BOTH)}, which Kurma's configuration"
+        f"kurma: cannot run app busybox without {' and '.join(ALL)}, which Kurma's configuration"
     )
     assert why in error
     assert hint.startswith("  hint: ")
-    assert f"`required_isolators: {{{', '.join(f'{name}: false' for name in BOTH)}}}`" in hint
+    assert f"`required_isolators: {{{', '.join(f'{name}: false' for name in ALL)}}}`" in hint
 
 
 @pytest.mark.vm
@@ -118,23 +118,23 @@ def test_the_configuration_may_do_without_and_that_is_shown(
     file = configure(**OFF, **UNREQUIRED)
     done = run(kurma, "--name", "bare")
     assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
-    rows = [line for line in kurma.out("show", "bare").splitlines() if line.startswith(BOTH)]
-    assert len(rows) == 2
+    rows = [line for line in kurma.out("show", "bare").splitlines() if line.startswith(ALL)]
+    assert len(rows) == 3
     assert all("ignored, default" in row and f"'linux' is disabled in {file}" in row for row in rows)
     info = json.loads(kurma.out("info", "--format", "json"))
-    assert (info["requiredIsolators"], info["notRequiredIsolators"]) == ([], list(BOTH))
+    assert (info["requiredIsolators"], info["notRequiredIsolators"]) == ([], list(ALL))
     # They are required again: what was made without is not started.
     configure(**OFF)
     done = kurma("start", "bare")
     assert done.returncode == 125
-    assert "cannot run app busybox without kurma.io/pids-limit and kurma.io/seccomp-profile, which" in done.stderr
+    assert f"cannot run app busybox without {' and '.join(ALL)}, which" in done.stderr
     assert "the pod was made without" in done.stderr
-    # One of them; the plugin works, so that both are there.
-    configure(required_isolators={BOTH[0]: False})
-    assert run(kurma, "--name", "both").stdout == "2\n"
-    assert kurma.out("show", "both").count("enforced, default") == 2
+    # One of them; the plugin works, so that all are there.
+    configure(required_isolators={ALL[0]: False})
+    assert run(kurma, "--name", "all").stdout == "2\n"
+    assert kurma.out("show", "all").count("enforced, default") >= 3
     info = json.loads(kurma.out("info", "--format", "json"))
-    assert (info["requiredIsolators"], info["notRequiredIsolators"]) == ([BOTH[1]], [BOTH[0]])
+    assert (info["requiredIsolators"], info["notRequiredIsolators"]) == (list(ALL[1:]), [ALL[0]])
     kurma.out("rm", "bare")
 
 
@@ -198,7 +198,7 @@ def test_config_check_finds_a_plugin_that_pods_need_and_is_disabled(
     done = kurma("config", "check")
     assert done.returncode == 125
     lines = [line for line in done.stderr.splitlines() if not line.startswith("  hint")]
-    unprotected = f"cannot run app * without {' and '.join(BOTH)}, which Kurma's configuration requires: "
+    unprotected = f"cannot run app * without {' and '.join(ALL)}, which Kurma's configuration requires: "
     assert lines == [
         f"kurma: built-in network lo: network plugin 'lo' is disabled in {file}",
         f"kurma: built-in network default: network plugin 'bridge' is disabled in {file}",
