@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from kurma_core.errors import ConfigError, PowerError, StagerError
+from kurma_core.errors import ConfigError, IsolatorError, PowerError, StagerError
 from kurma_core.linux import capabilities
 from kurma_core.pods.request import AppOverrides
 from kurma_core.value import replace
@@ -383,11 +383,12 @@ def test_the_hosts_shared_memory_comes_with_its_ipc(workshop):
 def test_a_stager_that_knows_nothing_of_it_is_refused(foreign):
     house = foreign("exit 0")
     pid, everything = ((NAMESPACES, {"pid": "host"}),), ((PRIVILEGED, True),)
-    for request in (
-        replace(house.request("true"), isolators=pid),
-        house.request("true", overrides={"main": AppOverrides(isolators=everything)}),
+    typed = house.request("true", overrides={"main": AppOverrides(isolators=everything)})
+    for request, error, said in (
+        (replace(house.request("true"), isolators=pid), StagerError, r"annotation kurma.io/stager/powers"),
+        (typed, IsolatorError, "stager shell does not say that it applies isolators"),
     ):
-        with pytest.raises(StagerError, match=r"annotation kurma.io/stager/powers"):
+        with pytest.raises(error, match=said):
             run(house, request)
 
 
