@@ -283,7 +283,7 @@ def unescape(field: str) -> str:
 
 
 def mountinfo(pid: int | str = "self") -> list[Mount]:
-    """The mounts that a process sees, in the kernel's order: a submount after its parent, unless it was moved there.
+    """The mounts that a process sees, in the kernel's order: a submount after its parent, unless it was moved.
 
     :raises OSError: the process is gone.
     """

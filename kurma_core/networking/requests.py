@@ -10,7 +10,8 @@ _HEX = frozenset("0123456789abcdef")
 
 
 def parse_net(text: str) -> NetworkRequest:
-    """``NAME[:IFNAME][,ip=ADDRESS[/LENGTH]…][,mac=MAC][,optional]``; ``ip=`` may stand several times.
+    """``NAME[:IFNAME][,ip=ADDRESS[/LENGTH]…][,mac=MAC][,optional]``; ``ip=`` may stand several times. Also
+    ``NAME:IP=ADDRESS``, as rkt has it.
 
     :raises UsageError: the text is malformed; whether the network exists is not asked here.
     """
@@ -18,6 +19,9 @@ def parse_net(text: str) -> NetworkRequest:
     name, colon, interface = head.partition(":")
     if not name or (colon and not interface):
         raise _net_error(text, "the interface is missing" if name else "a name is missing")
+    if interface.startswith("IP="):
+        options.insert(0, interface.lower())
+        interface = ""
     ips: list[str] = []
     mac: str | None = None
     optional = False

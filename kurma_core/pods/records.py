@@ -160,6 +160,8 @@ def conclusion(
         state, reason = "errored", f"the stager ended with status {status}" + (f": {output}" if output else "")
     if speaks and status is not None:
         code = status
+        if len(begun) == 1 and begun[0].exited and begun[0].exit_code is None:
+            apps = {**apps, begun[0].name: replace(begun[0], exit_code=code)}
     if state == "errored" and not code:
         code = status or 125
     return {

@@ -16,6 +16,7 @@ from kurma_core.networking import parse_net, parse_port, parse_ports
     [
         ("mynet", NetworkRequest("mynet")),
         ("mynet:eth3", NetworkRequest("mynet", "eth3")),
+        ("mynet:IP=10.1.2.3", NetworkRequest("mynet", ips=("10.1.2.3",))),
         ("mynet,optional", NetworkRequest("mynet", optional=True)),
         ("mynet:veth{{num}}", NetworkRequest("mynet", "veth{{num}}")),
         ("mynet,ip=10.1.2.3", NetworkRequest("mynet", ips=("10.1.2.3",))),

@@ -61,9 +61,10 @@ class PodApps:
         """See :class:`kurma_core.hookspecs.AppChanger`. :raises OSError: its files cannot be made."""
         (app,) = pod.apps
         contents.write_app_info(self._place, pod, app)
-        with contents.inside(self._place, "opt/stage2") as stage2, contents.inside(self._place, "rkt/env") as env:
-            contents.write_app(stage2, env, pod, app)
+        with contents.inside(self._place, "opt/stage2") as stage2:
+            contents.write_app(stage2, pod, app)
             roots.make_app(self._place, pod, app.name, storage, stage2)
+        contents.write_environment(self._place, pod, app)
         with contents.inside(self._place, "rkt/status") as status:
             _touch(f"{status}/{app.name}-created")
         document = contents.pod_manifest(pod, attachable=self._note.stage1.attaches)
@@ -89,6 +90,8 @@ class PodApps:
         if known:
             self._remember(app, _REMOVING)
             try:
+                # As rkt does, whether it runs or not.
+                self._ask_to_stop(app, self._note.patience)
                 self._ask("app/rm", app, self._note.patience)
             except StagerError as error:
                 if known == _ADDED:
@@ -135,15 +138,18 @@ class PodApps:
         """See :class:`kurma_core.hookspecs.AppChanger`; stage1 cannot be told how long the app may take."""
         if not self._runs(app):
             return
-        try:
-            self._ask("app/stop", app, self._note.patience if timeout is None else timeout + _SLACK)
-        except StagerError as error:
-            if error.data.get("status") != _NOT_THERE:
-                raise
+        self._ask_to_stop(app, self._note.patience if timeout is None else timeout + _SLACK)
         with contents.inside(self._place, "rkt/status") as status:
             if not self._ends(app, status):
                 # It has ended, stage1 says, and nobody will know how.
                 roots.remove_in(status, f"{app}-started")
+
+    def _ask_to_stop(self, app: str, timeout: float) -> None:
+        try:
+            self._ask("app/stop", app, timeout)
+        except StagerError as error:
+            if error.data.get("status") != _NOT_THERE:
+                raise
 
     def _ends(self, app: str, status: str) -> bool:
         deadline = time.monotonic() + _CODE

@@ -30,10 +30,9 @@ class RunWishes:
     :param networks: names that stage1 resolves; empty: the host's network.
     :param interactive: the caller's standard input is an app's.
     :param private_users: first id of the host and how many; None: no user namespace.
-    :param local_config: directory with ``net.d``; empty: rkt's own.
-    :param hostname: ``rkt-UUID`` where nobody has given one.
+    :param local_config: directory with ``net.d``.
+    :param hostname: empty: the user gave none.
     :param resolv, hosts: where ``/etc/resolv.conf`` and ``/etc/hosts`` come from: ``stage0``, ``default`` …
-    :param asked: somebody wants them to be so, and is told if stage1 cannot be.
     :param lifted: of :data:`LIFTED`.
     :param mutable: apps may come and go.
     :param ipc: of :data:`IPC`; empty: as stage1 thinks best.
@@ -50,7 +49,6 @@ class RunWishes:
     hostname: str = ""
     resolv: str = "default"
     hosts: str = "default"
-    asked: bool = False
     lifted: tuple[str, ...] = ()
     mutable: bool = False
     ipc: str = ""
@@ -81,22 +79,24 @@ def run_arguments(
     if wishes.metadata:
         # It would be sought at the host's address, port 18112, where Kurma's is not.
         note("its apps get no AC_METADATA_URL: stage1 images make one of an address that Kurma does not serve")
-    if wishes.local_config:
-        found.append(f"--local-config={wishes.local_config}")
+    found.append(f"--local-config={wishes.local_config}")
     return (*found, *_later(stage1, wishes, note), wishes.uuid)
 
 
 def _later(stage1: Stage1, wishes: RunWishes, note: Callable[[str], None]) -> list[str]:
-    """What came after version 1."""
+    """What came after version 1. What the user did not ask for is left out, as rkt does: stage1-fly of rkt 1.30
+    fails for an image without ``/etc`` when it gets ``--dns-conf-mode``."""
     found = []
-    hostname = wishes.hostname or f"rkt-{wishes.uuid}"
-    if stage1.version >= 2:
-        found.append(f"--hostname={hostname}")
-    elif hostname != f"rkt-{wishes.uuid}":
-        note(_unknown(stage1, f"the hostname {hostname}", 2))
-    if stage1.version >= 4:
+    if wishes.hostname:
+        if stage1.version >= 2:
+            found.append(f"--hostname={wishes.hostname}")
+        else:
+            note(_unknown(stage1, f"the hostname {wishes.hostname}", 2))
+    if (wishes.resolv, wishes.hosts) == ("default", "default"):
+        pass
+    elif stage1.version >= 4:
         found.append(f"--dns-conf-mode=resolv={wishes.resolv},hosts={wishes.hosts}")
-    elif wishes.asked:
+    else:
         note(_unknown(stage1, "where resolv.conf and hosts come from", 4) + "; the files are there all the same")
     for name, argument in LIFTED.items():
         if name not in wishes.lifted:
@@ -117,7 +117,7 @@ def _later(stage1: Stage1, wishes: RunWishes, note: Callable[[str], None]) -> li
 
 def _ipc(stage1: Stage1, ipc: str, note: Callable[[str], None]) -> list[str]:
     if stage1.version >= 6:
-        return [f"--ipc={ipc or 'auto'}"]
+        return [f"--ipc={ipc}"] if ipc else []
     if ipc == "private":
         raise StagerError(
             f"stage1 image {stage1.name} cannot be told to give its pod an IPC namespace of its own: it keeps to "

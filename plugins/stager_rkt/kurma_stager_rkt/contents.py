@@ -11,23 +11,28 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.appc.image import ImageManifest
 from kurma_core.appc.reify import effective_app
+from kurma_core.linux import userdb
+from kurma_core.linux.beneath import open_in_root
 from kurma_core.linux.owners import Shift
 from kurma_core.linux.places import make_dirs
 
 if TYPE_CHECKING:
     from kurma_core.appc.image import App
     from kurma_core.hookspecs import AppSetup, HostTree, PodSetup
-    from kurma_core.models import PortMapping
+    from kurma_core.models import Attachment, PortMapping
 
 #: Below the pod's directory: the networks that are Kurma's, for stage1 to join.
 LOCAL_CONFIG = "local-config"
 ROOTFS = "stage1/rootfs"
+#: Kurma's own, in ``appsinfo/APP``: paths of the layers of its root, the top one first.
+LAYERS = "kurma-layers.json"
 METADATA = "AC_METADATA_URL"
 #: Annotations of an app that may be attached to, one for each of its streams; and what they say.
 STREAMS = tuple(f"coreos.com/rkt/stage2/{name}" for name in ("stdin", "stdout", "stderr"))
 TTY, STREAM, INTERACTIVE = "tty", "stream", "interactive"
 #: Annotation of a pod whose apps may come and go.
 MUTABLE = "coreos.com/rkt/stage1/mutable"
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PLAIN, _DIRECTORY = 0o640, 0o750
 
 
@@ -45,6 +50,7 @@ def write_pod(place: str, pod: PodSetup, stage1: HostTree) -> None:
     _write(f"{place}/stage1TreeStoreID", tree_id(stage1.id))
     for app in pod.apps:
         write_app_info(place, pod, app)
+    os.makedirs(f"{place}/{LOCAL_CONFIG}/net.d", _DIRECTORY)
     for name, config in networks(pod).items():
         kind = "conflist" if "plugins" in config else "conf"
         _write(f"{place}/{LOCAL_CONFIG}/net.d/{name}.{kind}", _json(config))
@@ -59,6 +65,7 @@ def write_app_info(place: str, pod: PodSetup, app: AppSetup) -> None:
     """``appsinfo/APP``: its image's manifest, and the name of its tree (Z2)."""
     _write(f"{place}/appsinfo/{app.name}/manifest", _json(_image(pod, app)))
     _write(f"{place}/appsinfo/{app.name}/treeStoreID", tree_id(app.layers[0].id))
+    _write(f"{place}/appsinfo/{app.name}/{LAYERS}", _json([one.path for one in app.layers]))
 
 
 @contextlib.contextmanager
@@ -88,24 +95,18 @@ def inside(place: str, path: str, owner: tuple[int, int] = (0, 0)) -> Iterator[s
 def write_rootfs(place: str, pod: PodSetup) -> None:
     """What stage1 finds in its own root, which is its image's but for that."""
     owner = _root(pod)
-    with (
-        inside(place, "rkt/status", owner),
-        inside(place, "rkt/env", owner) as env,
-        inside(place, "opt/stage2", owner) as stage2,
-    ):
+    with inside(place, "rkt/status", owner), inside(place, "opt/stage2", owner) as stage2:
         for app in pod.apps:
-            write_app(stage2, env, pod, app)
-    if resolv_conf(pod) or pod.hosts:
-        with inside(place, "etc", owner) as etc:
-            if resolv_conf(pod):
-                _own(_write(f"{etc}/rkt-resolv.conf", resolv_conf(pod), 0o644), pod)
-            if pod.hosts:
-                lines = [f"{address}\t{' '.join(names)}\n" for address, names in pod.hosts]
-                _own(_write(f"{etc}/rkt-hosts", "".join(lines), 0o644), pod)
+            write_app(stage2, pod, app)
+    files = {"rkt-resolv.conf": resolv_conf(pod), "rkt-hosts": hosts(pod)}
+    for name, text in files.items():
+        if text:
+            with inside(place, "etc", owner) as etc:
+                _own(_write(f"{etc}/{name}", text, 0o644), pod)
 
 
-def write_app(stage2: str, env: str, pod: PodSetup, app: AppSetup) -> None:
-    """:param stage2, env: the two directories of stage1's root, by descriptor.
+def write_app(stage2: str, pod: PodSetup, app: AppSetup) -> None:
+    """:param stage2: the directory of stage1's root, by descriptor.
     :raises OSError: there is something else than the app's directories, a link for one.
     """
     for directory in (f"{stage2}/{app.name}", f"{stage2}/{app.name}/rootfs"):
@@ -117,9 +118,48 @@ def write_app(stage2: str, env: str, pod: PodSetup, app: AppSetup) -> None:
         else:
             _own(directory, pod)
     _own(_write(f"{stage2}/{app.name}/manifest", _json(_image(pod, app))), pod)
+
+
+def write_environment(place: str, pod: PodSetup, app: AppSetup) -> None:
+    """``rkt/env/APP``, once the app's root is there: its own variables, and those that every app has."""
     found = effective_app(pod.manifest.app(app.name), ImageManifest.parse(_image(pod, app)))
-    lines = [f"{key}={value}\n" for key, value in _environment(pod, found, app).items()]
-    _own(_write(f"{env}/{app.name}", "".join(lines)), pod)
+    with inside(place, "rkt/env", _root(pod)) as env, inside(place, f"opt/stage2/{app.name}/rootfs") as root:
+        values = {**_of_user(root, found.user), "AC_APP_NAME": app.name, **_environment(pod, found, app)}
+        _own(_write(f"{env}/{app.name}", "".join([f"{key}={value}\n" for key, value in values.items()])), pod)
+
+
+def _of_user(root: str, name: str) -> dict[str, str]:
+    """As the image's user database has it, else by default.
+
+    :param root: the app's, by descriptor.
+    """
+    user = userdb.User(0, 0, None, None, None)
+    fd = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if _is_file(fd, "/etc/passwd"):
+            user = userdb.find_user(fd, name)
+    except (LookupError, OSError):
+        pass  # stage1 finds that, too, and says so
+    finally:
+        os.close(fd)
+    named, home = ("root", "/root") if name in ("", "0") else (name, "/")
+    named = user.name or named
+    return {
+        "PATH": _PATH,
+        "SHELL": user.shell or "/bin/sh",
+        "USER": named,
+        "LOGNAME": named,
+        "HOME": user.home or home,
+    }
+
+
+def _is_file(root: int, path: str) -> bool:
+    """Told without opening it: it may be a device."""
+    fd = open_in_root(root, path, os.O_PATH)
+    try:
+        return stat.S_ISREG(os.fstat(fd).st_mode)
+    finally:
+        os.close(fd)
 
 
 def mode(pod: PodSetup, app: AppSetup, *, in_front: bool) -> str:
@@ -186,9 +226,15 @@ def _port(pod: PodSetup, port: PortMapping, taken: Collection[str]) -> dict[str,
     return {"name": name, **host, "podPort": inside}
 
 
+def hosts(pod: PodSetup) -> str:
+    """``/etc/hosts``, where the user asked for something in it. Empty: stage1 does as it thinks best."""
+    lines = pod.hosts if "hosts" in pod.asked else ()
+    return "".join(f"{address}\t{' '.join(names)}\n" for address, names in lines)
+
+
 def resolv_conf(pod: PodSetup) -> str:
-    """Empty: stage1 does as it thinks best."""
-    dns = pod.dns or {}
+    """As :func:`hosts`, of ``/etc/resolv.conf``."""
+    dns = (pod.dns or {}) if "dns" in pod.asked else {}
     lines = [f"nameserver {server}\n" for server in dns.get("nameservers", ())]
     for word, key in (("search", "search"), ("options", "options")):
         if dns.get(key):
@@ -197,10 +243,15 @@ def resolv_conf(pod: PodSetup) -> str:
 
 
 def network_names(pod: PodSetup) -> tuple[str, ...]:
-    """As ``--net`` has them. Empty: the host's network."""
+    """As ``--net`` has them, with their arguments. Empty: the host's network."""
     if not pod.attachments:
         return ()
-    return tuple(one.network for one in pod.attachments if one.interface != "lo") or ("none",)
+    return tuple(_with_arguments(one) for one in pod.attachments if one.interface != "lo") or ("none",)
+
+
+def _with_arguments(one: Attachment) -> str:
+    """CNI's argument for an address is one, without a length."""
+    return ":IP=".join((one.network, *(ip.partition("/")[0] for ip in one.request.ips[:1])))
 
 
 def networks(pod: PodSetup) -> dict[str, Mapping[str, Any]]:

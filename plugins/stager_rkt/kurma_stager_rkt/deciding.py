@@ -48,7 +48,7 @@ def decide(
     if not said.local_config:  # else the networks are what the admin has there
         _check_networks(name, pod)
     in_front = stdio is not None and not os.path.samestat(os.fstat(stdio.stdin), os.stat("/dev/null"))
-    local = said.local_config or (contents.LOCAL_CONFIG if contents.networks(pod) else "")
+    local = said.local_config or contents.LOCAL_CONFIG
     lifted = lifted_of_pod(name, pod, said.lift)
     ids = None if pod.userns is None else (pod.userns.ids.first, pod.userns.ids.count)
     note = Note(
@@ -70,11 +70,10 @@ def decide(
         debug=said.debug,
         interactive=_interactive(pod, image, in_front),
         private_users=ids,
-        local_config=os.path.join(place, local) if local else "",
-        hostname=pod.hostname,
+        local_config=os.path.join(place, local),
+        hostname="" if pod.hostname == f"rkt-{pod.uuid}" else pod.hostname,
         resolv="stage0" if contents.resolv_conf(pod) else "default",
-        hosts="stage0" if pod.hosts else "default",
-        asked=bool(pod.asked),
+        hosts="stage0" if contents.hosts(pod) else "default",
         lifted=lifted,
         mutable=pod.keep,
         ipc=_ipc(name, pod, said.ipc),
@@ -149,8 +148,11 @@ def check(name: str, pod: PodSetup, note: Callable[[str], None], local_config: s
 def _networks(pod: PodSetup, local_config: str) -> list[str]:
     found, theirs = [], contents.networks(pod)
     for one in pod.attachments:
-        if one.request.ips or one.request.mac or one.request.interface:
-            found.append(f"network {one.network}: its stage1 is not told of addresses and interfaces")
+        if one.request.ips[1:] or one.request.mac or one.request.interface:
+            found.append(
+                f"network {one.network}: its stage1 is told of one IP address at most, and of no MAC address or "
+                "interface"
+            )
         if one.request.optional:
             found.append(f"network {one.network}: its stage1 is not told that the pod may go without it")
         if one.interface != "lo" and one.network not in theirs and one.network not in _KNOWN_NETWORKS:

@@ -110,6 +110,7 @@ class Stage1Stager:
             with contents.inside(place.path, "opt/stage2") as stage2:
                 for app in _at_first(pod).apps:
                     roots.make_app(place.path, pod, app.name, decided.storage, stage2)
+                    contents.write_environment(place.path, pod, app)
             with _Output(pod.directory, stdio) as fds:
                 started = entrypoints.begin(
                     self._context.start_program,
@@ -118,7 +119,6 @@ class Stage1Stager:
                     "run",
                     run_arguments(note.stage1, decided.wishes),
                     fds={**fds, _LOCK_FD: place.fd},
-                    stdio=stdio,
                     environment={"RKT_LOCK_FD": str(_LOCK_FD)},
                     cgroup=pod.cgroup,
                 )
@@ -128,7 +128,7 @@ class Stage1Stager:
             # From here on the lock is stage1's alone: it is free once that has ended.
             place.close()
         running = RunningStage1(
-            started.identity, started.pidfd, place.path, note.stage1.version, tree.id, *_files(pod.directory)
+            started.identity, started.pidfd, place.path, note.mutable, tree.id, *_files(pod.directory)
         )
         if pod.keep and pod.apps:
             running.add_coming = lambda timeout: self._add_again(pod, running, timeout)
@@ -144,13 +144,13 @@ class Stage1Stager:
     def attach_to(self, directory: str, identity: Mapping[str, Any]) -> RunningStage1 | None:
         try:
             known = process.ProcessIdentity.from_json(dict(identity))
-            version, image = int(identity["interface"]), str(identity["image"])
+            mutable, image = bool(identity["mutable"]), str(identity["image"])
         except (ValueError, KeyError, TypeError):
             return None
         fd = known.open()
         if fd is None:
             return None
-        return RunningStage1(known, fd, self._run(directory), version, image, *_files(directory))
+        return RunningStage1(known, fd, self._run(directory), mutable, image, *_files(directory))
 
     # -- while it runs --
 
@@ -191,7 +191,7 @@ class Stage1Stager:
 
     def _asked_to_stop(self, note: Note, uuid: str, force: bool) -> bool:
         """By its entrypoint; whether that has done it. If not, signals will."""
-        null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+        output = os.memfd_create("stop", os.MFD_CLOEXEC)
         words = ("--force", uuid) if force else (uuid,)
         try:
             started = entrypoints.begin(
@@ -200,19 +200,23 @@ class Stage1Stager:
                 self._places.path(RUN, uuid),
                 "stop",
                 words,
-                fds={0: null, 1: null, 2: null},
+                fds={1: output, 2: output},
                 cgroup=note.cgroup,
             )
             code = entrypoints.finish(started, note.patience)
         except (StagerError, HostError) as error:
             self._context.note(f"stager {self.name}: {error.message}")
             return False
+        else:
+            text = entrypoints.said(output)
+            if code != 0:
+                how = f"did not end within {note.patience} s" if code is None else f"ended with status {code}"
+                self._context.note(f"stager {self.name}: its stop entrypoint {how}{text}: signals are sent")
+            elif text:
+                self._context.note(f"stager {self.name}: its stop entrypoint said{text}")
+            return code == 0
         finally:
-            os.close(null)
-        if code != 0:
-            how = f"did not end within {note.patience} s" if code is None else f"ended with status {code}"
-            self._context.note(f"stager {self.name}: its stop entrypoint {how}: signals are sent")
-        return code == 0
+            os.close(output)
 
     # -- apps that come and go: see kurma_core.hookspecs.AppChanger --
 

@@ -122,6 +122,9 @@ def app_statuses(place: str, *, alive: bool, mutable: bool = False) -> dict[str,
             )
         elif started is not None and alive:
             found[name] = AppStatus(name, started_at=started, instance=1)
+        elif started is not None and not mutable and len(names) == 1:
+            # It ends with its pod at the latest: stage1-fly becomes that app, and writes no exit code.
+            found[name] = AppStatus(name, exited=True, reason="exited", started_at=started, instance=1)
         else:
             found[name] = AppStatus(name)
     return found

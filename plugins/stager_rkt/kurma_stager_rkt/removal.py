@@ -44,7 +44,7 @@ def _call(start: entrypoints.Start, place: PodPlace, note: Note | None) -> Itera
         return
     output = os.memfd_create("gc", os.MFD_CLOEXEC)
     try:
-        roots.show_stage1_again(place.path, note.image, note.path)
+        roots.show_again(place.path, note.image, note.path)
         code = _run(start, place, note, output)
         if code != 0:
             how = f"did not end within {note.patience} s" if code is None else f"ended with status {code}"
@@ -85,6 +85,6 @@ def _run(start: entrypoints.Start, place: PodPlace, note: Note, output: int) -> 
 def gc_arguments(note: Note, uuid: str, place: str) -> tuple[str, ...]:
     """:param place: the pod's directory, as it is called now."""
     found = ["--debug"] if note.debug else []
-    if note.local_config and note.stage1.version >= 5:
-        found.append(f"--local-config={os.path.join(place, note.local_config)}")
+    if note.stage1.version >= 5:
+        found += ["--local-config", os.path.join(place, note.local_config)]
     return (*found, uuid)

@@ -6,14 +6,16 @@ writable sides are below the pod's ``overlay``, as in rkt's pods, and are there 
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import json
 import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from kurma_core.linux import mounts, overlay, tree
 from kurma_core.linux.beneath import remove_tree
-from kurma_stager_rkt.contents import ROOTFS, shift, tree_id
+from kurma_stager_rkt.contents import LAYERS, ROOTFS, inside, shift, tree_id
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs import PodSetup
@@ -57,8 +59,7 @@ def make_app(place: str, pod: PodSetup, app: str, storage: str, stage2: str) -> 
 def forget_app(place: str, app: str) -> None:
     """Removes the writable side of an app's root, which is not mounted any more. Repeatable."""
     try:
-        with open(f"{place}/appsinfo/{app}/treeStoreID", encoding="ascii") as stream:
-            side = f"{place}/overlay/{stream.read()}"
+        side = _side(place, app)
     except FileNotFoundError:
         return
     for kind in ("upper", "work"):
@@ -66,12 +67,35 @@ def forget_app(place: str, app: str) -> None:
             remove_in(f"{side}/{kind}", app)
 
 
-def show_stage1_again(place: str, image: str, path: str) -> None:
-    """For a pod that has ended: its stage1 with all that it has written, if that was an overlay."""
+def show_again(place: str, image: str, path: str) -> None:
+    """For a pod that has ended: the roots of its stage1 and of its apps with all that was written there, where
+    they were overlays. That of an app whose layers are gone is left out.
+
+    :raises OSError: that of its stage1 cannot be mounted.
+    """
     side = f"{place}/overlay/{tree_id(image)}"
-    if not os.path.isdir(f"{side}/upper") or mounts.mounts_at_or_below(f"{place}/{ROOTFS}"):
+    if mounts.mounts_at_or_below(f"{place}/{ROOTFS}"):
         return
-    _mount(f"{place}/{ROOTFS}", [path], f"{side}/upper", f"{side}/work")
+    if os.path.isdir(f"{side}/upper"):
+        _mount(f"{place}/{ROOTFS}", [path], f"{side}/upper", f"{side}/work")
+    with inside(place, "opt/stage2") as stage2:
+        for app in os.listdir(f"{place}/appsinfo"):
+            with contextlib.suppress(OSError, ValueError):
+                _show_app_again(place, app, f"{stage2}/{app}/rootfs")
+
+
+def _show_app_again(place: str, app: str, target: str) -> None:
+    side = _side(place, app)
+    with open(f"{place}/appsinfo/{app}/{LAYERS}", "rb") as stream:
+        layers = json.load(stream)
+    if os.path.isdir(f"{side}/upper/{app}"):
+        _mount(target, layers, f"{side}/upper/{app}", f"{side}/work/{app}")
+
+
+def _side(place: str, app: str) -> str:
+    """Directory of the writable sides of an app's root. :raises OSError: there is no such app."""
+    with open(f"{place}/appsinfo/{app}/treeStoreID", encoding="ascii") as stream:
+        return f"{place}/overlay/{stream.read()}"
 
 
 def _make(target: str, layers: Sequence[str], upper: str, work: str, storage: str, shift: Shift | None) -> bool:

@@ -13,7 +13,6 @@ from kurma_core.linux.held_process import HeldProcess
 from kurma_core.linux.inotify import Watch
 from kurma_stager_rkt.entrypoints import said
 from kurma_stager_rkt.podpid import is_ready, pod_pid
-from kurma_stager_rkt.stage1 import READINESS
 
 if TYPE_CHECKING:
     from kurma_core.linux.process import ProcessIdentity
@@ -28,7 +27,7 @@ class RunningStage1(HeldProcess):
     """Implements :class:`kurma_core.hookspecs.RunningStager`.
 
     :param place: the pod's directory, in ``run``.
-    :param version: of the interface.
+    :param mutable: apps may come and go.
     :param image: ID of the stage1 image.
     :param coming: a file that is there as long as apps of a mutable pod, which starts without, are to be added.
     :param output: the file that has what it prints and nobody would see; empty: none.
@@ -39,14 +38,14 @@ class RunningStage1(HeldProcess):
         known: ProcessIdentity,
         pidfd: int,
         place: str,
-        version: int,
+        mutable: bool,
         image: str,
         coming: str,
         output: str = "",
     ) -> None:
         super().__init__(known, pidfd)
         self._place = place
-        self._version = version
+        self._mutable = mutable
         self._image = image
         self._output = output
         self._coming = coming
@@ -55,7 +54,7 @@ class RunningStage1(HeldProcess):
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        return {**self._identity.to_json(), "image": self._image, "interface": self._version}
+        return {**self._identity.to_json(), "image": self._image, "mutable": self._mutable}
 
     def has_come_up(self) -> bool:
         """Whether its pod runs (Z5)."""
@@ -107,13 +106,16 @@ class RunningStage1(HeldProcess):
             self.add_coming = None
 
     def _watch_status(self, watch: Watch) -> None:
+        if not self._mutable:
+            return
         try:
             watch.add(f"{self._place}/stage1/rootfs/rkt", 0x100 | 0x80)
         except OSError:
             return  # it is looked for now and then
 
     def _lacks(self) -> str:
-        """What is still to come; empty: nothing."""
-        if self._version >= READINESS and not is_ready(self._place):
+        """What is still to come; empty: nothing. Apps are added once stage1 says that it is ready for them; of
+        other pods, not every stage1 says so: stage1-fly of rkt 1.30 (interface version 5) never does."""
+        if self._mutable and not is_ready(self._place):
             return "no rkt/supervisor-status that is a link to ready"
         return "" if pod_pid(self._place) is not None else f"neither pid nor ppid in {self._place} names a process"

@@ -16,8 +16,6 @@ OF_APPS = ("app/add", "app/rm", "app/start", "app/stop")
 ENTRYPOINTS = ("run", "enter", "gc", "stop", "attach", *OF_APPS)
 #: The latest version that is known of. What came with each stands in ``arguments``.
 LATEST = 6
-#: From here on a pod is told to be ready by ``rkt/supervisor-status``; before, by its pid file.
-READINESS = 5
 #: From here on apps may come and go, and be attached to, where the image has the entrypoints for that.
 MUTABLE = 5
 

@@ -107,7 +107,11 @@ def test_what_stage1_does_not_let_go(pod):
     """An app that it has stays, if it says so; one that it never had goes."""
     pod.apps.add(pod.setup, "copy")
     assert (pod.place / "stage1/rootfs/opt/stage2/app/rootfs/file").read_text() == "of the image"
-    assert (pod.place / "stage1/rootfs/rkt/env/app").read_text() == "KURMA_TEST=yes\n"
+    environment = (pod.place / "stage1/rootfs/rkt/env/app").read_text().splitlines()
+    assert environment == [
+        "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        *("SHELL=/bin/sh", "USER=root", "LOGNAME=root", "HOME=/root", "AC_APP_NAME=app", "KURMA_TEST=yes"),
+    ]
     there = pod.files()
     pod.known.clear()
     for _ in range(2):
@@ -120,7 +124,8 @@ def test_what_stage1_does_not_let_go(pod):
     pod.apps.remove("app", ())
     assert pod.asked == [
         ("app/add", "--app=app", "--debug", f"--uuid={UUID}", "--disable-seccomp"),
-        *[("app/rm", "--app=app", "--debug")] * 3,
+        *[("app/stop", "--app=app", "--debug")] * 3,
+        ("app/rm", "--app=app", "--debug"),
     ]
 
 
@@ -146,8 +151,9 @@ def test_links_that_its_image_has(pod, tmp_path):
         (rootfs / path).rmdir()
         (rootfs / path).symlink_to(elsewhere / name)
     (rootfs / "etc").symlink_to("../../../../../elsewhere/etc")
-    setup = replace(pod.setup, hosts=(("127.0.0.1", ("here",)),))
+    setup = replace(pod.setup, hosts=(("127.0.0.1", ("here",)),), asked=("hosts",))
     contents.write_rootfs(str(pod.place), setup)
+    contents.write_environment(str(pod.place), setup, setup.apps[0])
     assert [path for path in elsewhere.rglob("*") if path.is_file()] == []
     inside = sorted(path.name for path in rootfs.rglob("*") if path.is_file())
     assert inside == ["app", "manifest", "rkt-hosts"]

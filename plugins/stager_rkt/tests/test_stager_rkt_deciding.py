@@ -59,8 +59,9 @@ def test_what_stage1_is_not_told_of(pod):
     known = (
         attachment("loopback", {"driver": "loopback"}, "lo"),
         attachment("default", {"driver": "bridge"}),
-        attachment("back", {"type": "bridge"}),
+        attachment("back", {"type": "bridge"}, ips=("10.1.0.9/24",)),
     )
+    assert contents.network_names(replace(pod, attachments=known)) == ("default", "back:IP=10.1.0.9")
     assert told(replace(pod, attachments=known)) == []
     mac = "02:00:00:00:00:01"
     networks = (
@@ -82,7 +83,7 @@ def test_what_stage1_is_not_told_of(pod):
     )
     assert told(asking) == [
         "network own: it is Kurma's own, of which its stage1 gets the name alone",
-        "network back: its stage1 is not told of addresses and interfaces",
+        "network back: its stage1 is told of one IP address at most, and of no MAC address or interface",
         "network back: its stage1 is not told that the pod may go without it",
         "volume fast: its stage1 does not keep it in memory",
         "volume data: its stage1 makes an empty one, without what the image has there",

@@ -159,11 +159,14 @@ def test_networks_of_cni(prepare):
     assert sorted(os.listdir(f"{place}/local-config/net.d")) == ["chain.conflist", "plain.conf"]
 
 
-@pytest.mark.parametrize("request_", [{"ips": ("192.0.2.7",)}, {"mac": "02:00:00:00:00:01"}, {"interface": "x0"}])
+@pytest.mark.parametrize(
+    "request_", [{"ips": ("192.0.2.7", "192.0.2.8")}, {"mac": "02:00:00:00:00:01"}, {"interface": "x0"}]
+)
 def test_what_stage1_is_not_told_of_a_network(prepare, request_):
     plain = {"type": "ptp"}
     prepare(attachments=(network("front", plain), network("back", plain, **request_)))
-    assert prepare.notes == ["network back: its stage1 is not told of addresses and interfaces"]
+    why = "its stage1 is told of one IP address at most, and of no MAC address or interface"
+    assert prepare.notes == [f"network back: {why}"]
 
 
 @pytest.mark.parametrize("where", ["pod", "app"])

@@ -173,7 +173,7 @@ def ids(place):
 
 @pytest.mark.vm
 def test_unmount_below_leaves_stacked_mounts_of_the_host(base):
-    """A path leads to the upper one alone, and an unmount upon the lower one is repeated on its peer of the host."""
+    """A path leads to the upper one alone; an unmount upon the lower one is repeated on its peer of the host."""
     host, pod = stacked_host(base / "host"), base / "pod"
     before = ids(host)
     for covered in (False, True):

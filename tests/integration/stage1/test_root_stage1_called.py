@@ -58,7 +58,7 @@ def test_it_is_called_in_the_pods_directory(stage1s, short):
     assert (done.returncode, done.stdout) == (3, ""), done.stderr
     assert "is not told where resolv.conf and hosts come from: it keeps to interface version 2" in done.stderr
     call, place = stage1.call("run"), f"{stage1s.pods}/run/{uuid}"
-    assert call.words == ["--net=none", f"--hostname=rkt-{uuid}", uuid]
+    assert call.words == ["--net=none", f"--local-config={place}/local-config", uuid]
     assert (call.cwd.strip(), call.program) == (place, f"{place}/stage1/rootfs/ex/run")
 
 
@@ -139,7 +139,7 @@ def test_all_that_version_6_knows(stage1s):
     config = {"debug": True, "lift": ["paths", "seccomp"], "ipc": "private"}
     section = {"driver": "rkt", "image": stage1.path, "config": config}
     stage1s.configure(stagers={"mine": section}, container_networks=[network])
-    words = ("--stager", "mine", "--net", "back", "--net", "default", "--name", "six", "-i")
+    words = ("--stager", "mine", "--net", "back:IP=10.1.0.9", "--net", "default", "--name", "six", "-i")
     more = ("--hostname", "db", "--dns", "192.0.2.1", "-p", "8080:80")
     done = stage1s("run", *words, *more, stage1s.image, input="")
     assert done.returncode == 3, done.stderr
@@ -147,11 +147,11 @@ def test_all_that_version_6_knows(stage1s):
     place = f"{stage1s.pods}/run/{uuid}"
     assert stage1.call("run").words == [
         "--debug",
-        "--net=back,default",
+        "--net=back:IP=10.1.0.9,default",
         "--interactive",
         f"--local-config={place}/local-config",
         "--hostname=db",
-        "--dns-conf-mode=resolv=stage0,hosts=stage0",
+        "--dns-conf-mode=resolv=stage0,hosts=default",
         "--disable-paths",
         "--disable-seccomp",
         "--ipc=private",

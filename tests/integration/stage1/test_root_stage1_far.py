@@ -79,7 +79,7 @@ def asked(daemon, path, value):
     [
         ("exits", "the stager ended with status 254: "),
         ("hangs", "stage1 does not say within 5 s that its pod runs: neither pid nor ppid in "),
-        ("hangs, of version 5", "stage1 does not say within 5 s that its pod runs: no rkt/supervisor-status "),
+        ("hangs, of version 5", "stage1 does not say within 5 s that its pod runs: neither pid nor ppid in "),
     ],
 )
 def test_a_pod_that_does_not_come_up(stage1s, images, name, why):
@@ -111,7 +111,7 @@ def test_a_pod_in_front_by_frames(stage1s, images):
         client.type(b"typed\n")
         record = client.until("result")["value"]
         client.close()
-    assert (record["state"], record["exitCode"]) == ("errored", 4)
+    assert (record["state"], record["exitCode"]) == ("stopped", 4)
     assert (client.got[OUTPUT], client.got[ERROR]) == (b"early\ngot typed\n", b"late\n")
 
 

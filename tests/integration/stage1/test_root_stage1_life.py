@@ -63,12 +63,12 @@ def runs(kurma, name):
     [
         (2, f"{GATE}; sleep 1000 & echo $! > pid"),
         (2, f"{GATE}; sleep 1000 & echo $$ > ppid"),
-        (5, f"sleep 1000 & echo $! > pid; {GATE}; ln -s ready stage1/rootfs/rkt/supervisor-status"),
+        (5, f"{GATE}; sleep 1000 & echo $! > pid"),
     ],
-    ids=["pid, late", "ppid", "supervisor-status, late"],
+    ids=["pid, late", "ppid", "without supervisor-status"],
 )
 def test_when_it_runs_and_how_it_is_entered(stage1s, foreground, version, script):
-    """Once it has named its pod's first process, or, from version 5 on, has said that it is ready (Z5, Z6)."""
+    """Once it has named its pod's first process, at every version (Z5, Z6)."""
     first = "cat pid 2>/dev/null || cat /proc/$(cat ppid)/task/*/children"
     stage1 = stage1s.stage1(
         version, f"{script}\nwait; exit 0\n", scripts={"enter": f"({first}) | tr -d ' '; exit 9\n"}
@@ -148,15 +148,12 @@ def test_who_has_entered_is_killed(stage1s, foreground):
 def test_it_never_says_that_it_runs(stage1s, foreground):
     """Its pod is taken down, and the error says what was waited for."""
     stage1s.configure(start_timeout="2s")
-    for version, lacks in (
-        (1, "neither pid nor ppid in"),
-        (6, "no rkt/supervisor-status that is a link to ready"),
-    ):
+    for version in (1, 6):
         stage1 = stage1s.stage1(version, "echo 0 > pid; sleep 1000\n")
         command = foreground(stage1, f"never-{version}")
         _, told = command.communicate(timeout=30)
         assert command.returncode == 125
-        assert f"stage1 does not say within 2 s that its pod runs: {lacks}" in told
+        assert "stage1 does not say within 2 s that its pod runs: neither pid nor ppid in" in told
         pod = stage1s.show(f"never-{version}")
         assert pod["state"] == "errored"
         assert is_free(stage1s.pods / "run" / pod["uuid"])
@@ -259,7 +256,7 @@ def test_removed(stage1s, foreground):
         if script is None:
             continue
         call = stage1.call("gc")
-        local = ["--local-config=/etc/rkt"] if version >= 5 else []
+        local = ["--local-config", "/etc/rkt"] if version >= 5 else []
         assert call.words == ["--debug", *local, uuid]
         assert call.cwd.strip() == f"{stage1s.pods}/exited-garbage/{uuid}"
         assert call.lock == "held\n"

@@ -228,7 +228,12 @@ def test_how_roots_are_made(tmp_path, pod, null, storage, mounted):
         (place,) = (tmp_path / "plugin/pods/run").iterdir()
         assert (place / "seen").read_text() == "highlow"
         assert int((place / "mounted").read_text()) == mounted
-        assert (place / "argv").read_text().splitlines() == ["--net=host", "--hostname=test", UUID]
+        assert (place / "argv").read_text().splitlines() == [
+            "--net=host",
+            f"--local-config={place}/local-config",
+            "--hostname=test",
+            UUID,
+        ]
         assert (tmp_path / "top/both").read_text() == "high"
         assert not (tmp_path / "stage1/ex/new").exists()
         assert found.driver.status(pod.directory, None)["app"].exit_code == 0
@@ -279,11 +284,11 @@ def test_an_enter_entrypoint_that_is(tmp_path, pod, null, scripts, code, why):
 
 
 def test_a_run_entrypoint_that_is_killed(tmp_path, pod, null):
-    """That is its status; its apps have none. One that cannot be executed fails the start, and is taken down."""
+    """That is its status, and its app's is unknown. One that cannot be executed fails the start."""
     with driven(tmp_path, {"run": "echo $$ > pid; kill -KILL $$\n"}) as found:
         assert ended(found, pod, null) == 137
         status = found.driver.status(pod.directory, None)["app"]
-        assert (status.exited, status.exit_code) == (False, None)
+        assert (status.exited, status.exit_code) == (True, None)
         found.driver.discard(pod.directory)
     shutil.rmtree(tmp_path / "stage1")
     with driven(tmp_path, {"run": "#!/no/such/shell\n"}) as found:

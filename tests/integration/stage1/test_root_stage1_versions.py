@@ -69,7 +69,7 @@ def test_a_version(tmp_path, pod, null, version):
     assert all(f"it keeps to interface version {version or 1}, and" in note for note in found.notes)
     (run,), (gc,) = ([Recorded(each) for each in record.glob(f"{name}.*")] for name in ("run", "gc"))
     assert run.words == [*FIRST, "--local-config=/etc/rkt", *later, UUID]
-    local = ["--local-config=/etc/rkt"] if (version or 1) >= 5 else []
+    local = ["--local-config", "/etc/rkt"] if (version or 1) >= 5 else []
     assert gc.words == ["--debug", *local, UUID]
     pods = f"{found.state}/pods"
     assert (run.cwd.strip(), gc.cwd.strip()) == (f"{pods}/run/{UUID}", f"{pods}/exited-garbage/{UUID}")

@@ -44,8 +44,8 @@ def test_a_user_namespace(stage1s, owned, version):
     ready = "ln -s ready stage1/rootfs/rkt/supervisor-status\n" if version > 4 else ""
     stage1 = stage1s.stage1(version, ready + SHORT, ("run", "gc"))
     name = f"shifted-{version}"
-    words = ("run", "--stager", stage1.stager, "--net", "none", "--userns", "auto", "--name", name, owned)
-    done = stage1s(*words)
+    words = ("run", "--stager", stage1.stager, "--net", "none", "--userns", "auto", "--name", name)
+    done = stage1s(*words, "--hosts-entry", "192.0.2.2=db", owned)
     assert done.returncode == 3, done.stderr
     pod = stage1s.show(name)
     first, count = pod["userNamespace"]["first"], pod["userNamespace"]["count"]
