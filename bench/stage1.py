@@ -27,7 +27,8 @@ class OfStage1:
         Path(manifest).write_text(json.dumps({**value, "annotations": annotations}))
         words = ["image", "build", "--from-rootfs", str(_SMALL), "--manifest", manifest, "-o", archive]
         pinned = {archive: output([kurma.program, *words], kurma.environment).strip()}
-        Path(configuration).write_text(json.dumps({"host_image_digests": pinned}))
+        stagers = {"rkt": {"driver": "rkt", "without_isolators": True}}
+        Path(configuration).write_text(json.dumps({"host_image_digests": pinned, "stagers": stagers}))
         self.environment = {**kurma.environment, "KURMA_CONFIG": configuration}
         image = output([kurma.program, "image", "fetch", app], self.environment).strip()
         options = ["--stager", f"rkt:{archive}", "--net", "host", "--exec", "/bin/true"]

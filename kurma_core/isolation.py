@@ -406,7 +406,7 @@ class _Compilers:
 def _refuse(app: str, missing: list[str], why: str, hint: str) -> NoReturn:
     """Of an app that lacks required isolators."""
     raise IsolatorError(
-        f"cannot run app {app} without {' and '.join(missing)}, which Kurma's configuration requires: {why}",
+        f"cannot run app {app} without {', '.join(missing)}, which Kurma's configuration requires: {why}",
         hint=hint,
         app=app,
     )

@@ -66,9 +66,7 @@ def refused(done: subprocess.CompletedProcess[str], why: str) -> None:
     """With one line, and a hint."""
     error, hint = done.stderr.splitlines()
     assert (done.returncode, done.stdout) == (125, "")
-    assert error.startswith(
-        f"kurma: cannot run app busybox without {' and '.join(ALL)}, which Kurma's configuration"
-    )
+    assert error.startswith(f"kurma: cannot run app busybox without {', '.join(ALL)}, which Kurma's configuration")
     assert why in error
     assert hint.startswith("  hint: ")
     assert f"`required_isolators: {{{', '.join(f'{name}: false' for name in ALL)}}}`" in hint
@@ -127,7 +125,7 @@ def test_the_configuration_may_do_without_and_that_is_shown(
     configure(**OFF)
     done = kurma("start", "bare")
     assert done.returncode == 125
-    assert f"cannot run app busybox without {' and '.join(ALL)}, which" in done.stderr
+    assert f"cannot run app busybox without {', '.join(ALL)}, which" in done.stderr
     assert "the pod was made without" in done.stderr
     # One of them; the plugin works, so that all are there.
     configure(required_isolators={ALL[0]: False})
@@ -198,7 +196,7 @@ def test_config_check_finds_a_plugin_that_pods_need_and_is_disabled(
     done = kurma("config", "check")
     assert done.returncode == 125
     lines = [line for line in done.stderr.splitlines() if not line.startswith("  hint")]
-    unprotected = f"cannot run app * without {' and '.join(ALL)}, which Kurma's configuration requires: "
+    unprotected = f"cannot run app * without {', '.join(ALL)}, which Kurma's configuration requires: "
     assert lines == [
         f"kurma: built-in network lo: network plugin 'lo' is disabled in {file}",
         f"kurma: built-in network default: network plugin 'bridge' is disabled in {file}",

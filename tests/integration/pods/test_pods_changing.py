@@ -13,9 +13,7 @@ from kurma_core.errors import (
     PodStateError,
     UsageError,
 )
-from kurma_core.hookspecs import Compiled
 from kurma_core.linux.cgroups import CgroupTree
-from kurma_core.models import IsolatorPlan
 from tests.integration.pods.support import shell, until
 
 pytestmark = pytest.mark.root
@@ -193,18 +191,8 @@ def test_any_means_any(house):
 # --- what an added app is ----------------------------------------------------------------------------------------
 
 
-class OomScore:
-    """An isolator's compiler, as a plugin brings it."""
-
-    names = ("os/linux/oom-score-adj",)
-
-    def compile(self, name, value, scope, host):
-        return Compiled(IsolatorPlan(oom_score_adj=value))
-
-
 def test_it_is_what_was_asked_for(house, empty, tmp_path):
     """Environment, user, volumes old and new, read-only root, isolators."""
-    house.client._services.isolators = lambda: (OomScore(),)
     (tmp_path / "host").mkdir()
     (tmp_path / "host" / "file").write_text("of the host")
     pod = empty(volumes=[{"name": "shared", "kind": "empty", "mode": "1777"}])
