@@ -89,7 +89,7 @@ WANTED = {
     "net.ipv4.ip_forward": "1",
     "net/ipv4/conf/lo/forwarding": "0",
     "net.ipv4.ip_local_port_range": "20000 30000",
-    "net.core.somaxconn": 77,
+    "net.core.somaxconn": "77",
     "kernel.shmmni": "55",
     "kernel.sem": "250 32000 32 99",
     "kernel.domainname": "pods.example",
