@@ -72,7 +72,6 @@ def refused(done: subprocess.CompletedProcess[str], why: str) -> None:
     assert f"`required_isolators: {{{', '.join(f'{name}: false' for name in ALL)}}}`" in hint
 
 
-@pytest.mark.vm
 def test_a_plugin_that_does_not_work_is_no_way_around_its_defaults(
     kurma: Command,
     configure: Callable[..., Path],
