@@ -144,6 +144,8 @@ def show(session: Session, *, image: str, passphrase_file: str | None, format: s
 def cat_manifest(session: Session, *, image: str, original: bool, passphrase_file: str | None) -> None:
     """Print an image's manifest, byte for byte.
 
+    A terminal gets its control characters escaped.
+
     Of an early image (0.1.0) it is the late form that Kurma made of it.
     """
     session.passphrase_file = passphrase_file
@@ -154,7 +156,7 @@ def cat_manifest(session: Session, *, image: str, original: bool, passphrase_fil
     else:
         contents = client.images.files.inspect(file).contents
         document = (b"".join(contents.originals.values()) if original else b"") or contents.manifest_bytes
-    session.write("stdout", document, flush=True)
+    session.document(document)
 
 
 @command(

@@ -46,6 +46,11 @@ def printable(text: str) -> str:
     )
 
 
+def for_terminal(text: str) -> str:
+    """As :func:`printable`, of a document, in which tabs stand between words."""
+    return text if text.isprintable() else "\t".join(map(printable, text.split("\t")))
+
+
 def one_line(text: str) -> str:
     """What is said of an error, or noted: in one line, whatever was named in it."""
     return printable(" ".join(text.splitlines()))

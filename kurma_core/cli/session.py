@@ -143,11 +143,17 @@ class Session:
     @staticmethod
     def ask(question: str) -> bool:
         """Asks for a yes at the terminal; everything else, and the end of input, is a no."""
-        print(f"kurma: {question} [y/N] ", end="", file=sys.stderr, flush=True)
+        from kurma_core.cli.output import for_terminal
+
+        print(f"kurma: {for_terminal(question)} [y/N] ", end="", file=sys.stderr, flush=True)
         return sys.stdin.readline().strip().lower() in ("y", "yes")
 
     def line(self, text: str) -> None:
-        """One line on standard output."""
+        """One line on standard output. A terminal gets no control characters: much of it comes from strangers."""
+        if sys.stdout.isatty():
+            from kurma_core.cli.output import for_terminal
+
+            text = for_terminal(text)
         try:
             sys.stdout.write(text + "\n")
         except BrokenPipeError as error:
@@ -159,6 +165,14 @@ class Session:
             sys.stdout.flush()
         except BrokenPipeError as error:
             raise OutputClosed from error
+
+    def document(self, data: bytes) -> None:
+        """A stranger's document on standard output: byte for byte, but where that is a terminal."""
+        if sys.stdout.isatty():
+            from kurma_core.cli.output import for_terminal
+
+            data = for_terminal(data.decode(errors="backslashreplace")).encode()
+        self.write("stdout", data, flush=True)
 
     def write(self, stream: str, data: bytes, *, flush: bool) -> None:
         """Bytes, as they are, on ``stdout`` or ``stderr``."""

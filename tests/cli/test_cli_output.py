@@ -5,14 +5,17 @@ from __future__ import annotations
 import io
 import json
 import os
+import pty
 import subprocess
 import sys
+import tty
 
 import pytest
 import yaml
 
 from kurma_core.cli import output
 from kurma_core.cli.progress import Bar
+from kurma_core.cli.session import Session
 
 
 def test_columns_are_as_wide_as_they_must_be_and_empty_cells_are_dashes() -> None:
@@ -26,6 +29,32 @@ def test_columns_are_as_wide_as_they_must_be_and_empty_cells_are_dashes() -> Non
 def test_control_characters_of_strangers_do_not_reach_the_terminal() -> None:
     rows = list(output.table(["\x1b[2Jevil\nname"], [("N", lambda row: row)], legend=False))
     assert rows == ["\\x1b[2Jevil\\nname"]
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_documents_of_strangers_at_a_terminal_and_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, terminal: bool
+) -> None:
+    """Exact bytes for a program; for a person what shows them, and moves nothing."""
+    evil = '{\n\t"name": "\x1b]0;x\x07\x9b2J\x7f\u202e\r"}\n'.encode() + b"\xff\n"
+    reader, writer = pty.openpty() if terminal else os.pipe()
+    if terminal:
+        tty.setraw(writer)
+    with open(writer, "w", encoding="utf-8") as out:
+        monkeypatch.setattr("sys.stdout", out)
+        session = Session({"dir": None, "config": None, "host": None, "debug": False})
+        session.document(evil)
+        session.line("gone: \x1b[2J")
+        session.show("json", {"a": "\x9b"}, str)
+    try:
+        got = os.read(reader, 4096)
+    finally:
+        os.close(reader)
+    if terminal:
+        shown = b'{\n\t"name": "\\x1b]0;x\\x07\\x9b2J\\x7f\\u202e\\r"}\n\\xff\n'
+        assert got == shown + b'gone: \\x1b[2J\n{\n  "a": "\\x9b"\n}\n'
+    else:
+        assert got == evil + b"gone: \x1b[2J\n" + '{\n  "a": "\x9b"\n}\n'.encode()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from urllib.parse import urlencode, urlsplit
 
 from kurma_fetch_http.credentials import basic
 from kurma_fetch_http.reader import ResumingReader, buffered, positioned
-from kurma_fetch_http.transport import discard
+from kurma_fetch_http.transport import content, discard
 
 from kurma_core.appc.nesting import bounded
 from kurma_core.errors import FetchError, FetchRefusedError, FetchUnauthorizedError, UsageError
@@ -80,7 +80,7 @@ class Client:
         def open_at(position: int) -> BaseHTTPResponse:
             headers = {"Range": f"bytes={position}-"} if position else {}
             # No validator: a blob's name is its digest.
-            return positioned(self._get(url, headers), url, position, None)
+            return positioned(self._get(url, headers), url, position, None, self._transport.low_speed)
 
         return buffered(
             ResumingReader(
@@ -90,6 +90,7 @@ class Client:
                 retries=self._transport.retries,
                 sleep=self._transport.sleep,
                 offset=offset,
+                low_speed=self._transport.low_speed,
             )
         )
 
@@ -144,6 +145,12 @@ class Client:
             raise FetchRefusedError(
                 f"{self.base}: wants credentials sent over plain http to {realm}", url=self.base
             )
+        if login is not None and realm.lower().startswith("http:") and not _same_host(realm, self.base):
+            raise FetchRefusedError(
+                f"registry {self.registry}: wants its credentials sent over plain http to another host: {realm}",
+                hint=f"they are from {login.origin}; remove them to ask without, or use a token server with https",
+                url=self.base,
+            )
         query = {key: parameters[key] for key in ("service", "scope") if parameters.get(key)}
         query.setdefault("scope", f"repository:{self.repository}:pull")
         try:
@@ -194,6 +201,13 @@ class Client:
         )
 
 
+def _same_host(one: str, other: str) -> bool:
+    try:
+        return urlsplit(one).hostname == urlsplit(other).hostname
+    except ValueError:
+        return False
+
+
 def _header_value(text: str, origin: str) -> str:
     """:raises FetchUnauthorizedError: it would be more than one header."""
     if not text.isascii() or not text.isprintable():
@@ -218,15 +232,8 @@ def parse_challenge(text: str) -> tuple[str, dict[str, str]]:
 
 
 def _read_all(answer: BaseHTTPResponse, url: str, limit: int, transport: Transport) -> bytes:
-    """:raises FetchError: it is longer than ``limit`` bytes, or breaks."""
-    reader = ResumingReader(lambda _: answer, url=url, size=None, retries=0, sleep=transport.sleep, first=answer)
-    pieces: list[bytes] = []
-    size = 0
-    while data := reader.read(1 << 16):
-        pieces.append(data)
-        size += len(data)
-        if size > limit:
-            reader.close()
-            raise FetchError(f"{url}: is longer than {limit} bytes", url=url)
-    answer.release_conn()
-    return b"".join(pieces)
+    """:raises FetchError: it is longer than ``limit`` bytes, breaks, or comes too slowly."""
+    data = content(answer, url, limit + 1, transport.document_seconds)
+    if len(data) > limit:
+        raise FetchError(f"{url}: is longer than {limit} bytes", url=url)
+    return data

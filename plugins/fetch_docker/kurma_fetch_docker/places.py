@@ -73,5 +73,6 @@ class UrlBlob(_DescribedBlob):
                 retries=self.transport.retries,
                 sleep=self.transport.sleep,
                 offset=offset,
+                low_speed=self.transport.low_speed,
             )
         )

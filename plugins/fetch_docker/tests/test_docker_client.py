@@ -6,6 +6,7 @@ import json
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +15,7 @@ import kurma_fetch_docker.plugin
 import pytest
 import trustme
 from kurma_fetch_docker.client import Client, parse_challenge
-from kurma_fetch_docker.logins import Logins
+from kurma_fetch_docker.logins import Login, Logins
 from kurma_fetch_docker.plugin import DockerFetcher
 from kurma_fetch_docker.remote import Endpoints, is_loopback
 from kurma_fetch_http.transport import Transport
@@ -24,6 +25,7 @@ from kurma_core.errors import (
     FetchError,
     FetchNotFoundError,
     FetchRefusedError,
+    FetchTimeoutError,
     FetchUnauthorizedError,
 )
 from kurma_core.hookspecs import FetchRequest, RemoteLayers
@@ -295,13 +297,53 @@ def test_layers_that_registries_do_not_hand_out(tmp_path: Path, server: WebServe
         assert all("Authorization" not in seen.headers for seen in elsewhere.seen)
 
 
+def test_credentials_of_a_plain_registry_stay_with_its_host() -> None:
+    """Whoever answers in its place could send for them to any address."""
+    transport = Transport(insecure={"http"}, retries=0)
+    with web_server() as server:
+        login = Login("u", "p", "auth.json")
+        client = Client(transport, "http://r.example:5000", "r.example:5000", "app", Logins("/nowhere", ""))
+        for realm in (server.url("/token"), server.url("/token").replace("http", "HTTP", 1)):
+            with pytest.raises(FetchRefusedError, match="sent over plain http to another host: "):
+                client._token({"realm": realm}, login)
+        assert server.seen == []
+        server.pages["/token"] = Page(b'{"token": "t"}')
+        here = Client(transport, server.url(""), server.host, "app", Logins("/nowhere", ""))
+        assert here._token({"realm": server.url("/token")}, login) == "t"
+        assert client._token({"realm": server.url("/token")}, None) == "t", "nothing is given away"
+
+
+def test_a_manifest_that_trickles(tmp_path: Path) -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        connection, _ = listener.accept()
+        with connection, suppress(OSError):
+            connection.recv(1 << 16)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+            while True:
+                connection.sendall(b" ")
+                time.sleep(0.01)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    transport = Transport(insecure={"http"}, retries=0, document_seconds=0.3)
+    base = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    try:
+        with pytest.raises(FetchTimeoutError, match="comes too slowly"):
+            Client(transport, base, "r.example", "app", Logins("/nowhere", "/nowhere")).manifest("v1")
+    finally:
+        listener.close()
+        thread.join()
+
+
 def test_a_plain_registry_that_sends_for_tokens_over_the_network(tmp_path: Path, server: WebServer) -> None:
     """What this machine's own registry may hear over plain http, another host may not."""
     locator = tokens(server)
     (tmp_path / "config").write_text(json.dumps({"auths": {server.host: {"auth": "dTpw"}}}))
     for page in server.pages.values():
         page.headers = {"WWW-Authenticate": 'Bearer realm="http://192.0.2.1/token"'}
-    with pytest.raises(FetchRefusedError, match=r"192\.0\.2\.1/token: plain http is not allowed"):
+    with pytest.raises(FetchRefusedError, match=r"plain http to another host: http://192\.0\.2\.1/token"):
         resolve(tmp_path, locator, docker_config=str(tmp_path / "config"))
     for page in server.pages.values():
         page.headers = {"WWW-Authenticate": 'Bearer realm="token"'}

@@ -103,6 +103,7 @@ class WebBlob:
                 sleep=self._transport.sleep,
                 offset=offset,
                 first=first,
+                low_speed=self._transport.low_speed,
             )
         )
 
@@ -164,7 +165,7 @@ def small_body(transport: Transport, url: str, limit: int, what: str) -> bytes |
         answer, final = transport.request(url)
     except FetchNotFoundError:
         return None
-    data = content(answer, final, limit + 1)
+    data = content(answer, final, limit + 1, transport.document_seconds)
     if len(data) > limit:
         raise FetchError(f"{shown(url)}: too long for {what}", url=shown(url))
     return data

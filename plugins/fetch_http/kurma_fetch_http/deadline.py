@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -43,6 +44,90 @@ def deadline(seconds: float, end: Callable[[], None]) -> Iterator[None]:
             timer.cancel()
     if over.is_set():
         raise TimeoutError("not whole in time")
+
+
+class LowSpeed:
+    """What is too slow for a body that may be large: fewer bytes than so many a second, over so many seconds."""
+
+    __slots__ = ("rate", "seconds")
+
+    def __init__(self, rate: float = 1000.0, seconds: float = 60.0) -> None:
+        self.rate = rate
+        self.seconds = seconds
+
+    def __str__(self) -> str:
+        return f"less than {self.rate:.0f} bytes a second for {self.seconds:g} seconds"
+
+
+class Pace:
+    """Ends a body that comes too slowly, as one that trickles for ever. Only time in which a read waits counts.
+
+    A timer looks when enough time may have passed; a read costs no more than two looks at the clock.
+
+    :param end: makes the read that waits end, from another thread.
+    :ivar over: whether that was needed.
+    """
+
+    def __init__(self, limit: LowSpeed, end: Callable[[], None]) -> None:
+        self._limit = limit
+        self._end = end
+        self._lock = threading.Lock()
+        self._timer: threading.Timer | None = None
+        self._since: float | None = None
+        self._waited = 0.0
+        self._bytes = 0
+        self._closed = False
+        self.over = False
+
+    def read(self, some: Callable[[], bytes]) -> bytes:
+        """What ``some`` reads. :raises TimeoutError: the body comes too slowly."""
+        data = b""
+        with self._lock:
+            self._since = time.monotonic()
+            if self._timer is None and not self._closed:
+                self._arm(self._limit.seconds)
+        try:
+            data = some()
+        except Exception:
+            if not self.over:
+                raise
+        finally:
+            with self._lock:
+                self._waited += time.monotonic() - self._since
+                self._since = None
+                self._bytes += len(data)
+        if self.over:
+            raise TimeoutError(str(self._limit))
+        return data
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            if self._timer is not None:
+                self._timer.cancel()
+
+    def _arm(self, seconds: float) -> None:
+        self._timer = threading.Timer(seconds, self._look)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _look(self) -> None:
+        with self._lock:
+            self._timer = None
+            if self._since is None or self._closed:
+                return  # the next read sets a new one
+            waited = self._waited + time.monotonic() - self._since
+            left = self._limit.seconds - waited
+            if left > 0:
+                self._arm(left)
+                return
+            if self._bytes >= self._limit.rate * waited:
+                self._waited, self._bytes, self._since = 0.0, 0, time.monotonic()
+                self._arm(self._limit.seconds)
+                return
+            self.over = True
+        with contextlib.suppress(OSError, ValueError, RuntimeError):
+            self._end()
 
 
 class _Bounded:

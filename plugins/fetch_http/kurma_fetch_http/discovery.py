@@ -156,7 +156,7 @@ class Discovery:
             try:
                 answer, final = self._transport.request(address)
                 kind = answer.headers.get("Content-Type", "")
-                return tags_of(content(answer, final, PAGE_LIMIT), kind)
+                return tags_of(content(answer, final, PAGE_LIMIT, self._transport.document_seconds), kind)
             except FetchError as error:
                 errors.append(error)
         refused = [error for error in errors if _status(error) in range(400, 500) and _status(error) != 429]

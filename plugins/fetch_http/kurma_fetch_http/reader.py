@@ -12,6 +12,7 @@ import urllib3
 from kurma_core.cancellation import current
 from kurma_core.errors import FetchError, FetchTimeoutError, FetchTruncatedError
 from kurma_fetch_http import faults
+from kurma_fetch_http.deadline import LowSpeed, Pace
 from kurma_fetch_http.transport import Transport, backoff, shown
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class ResumingReader(io.RawIOBase):
     :param size: of the whole body, None if unknown: then its end is where the server ends it.
     :param retries: how often in a row, without a byte gained, it asks again; 0: never, for bodies that cannot be
         told from others at the same address.
+    :param low_speed: what is too slow: then it asks again, too, but in all no more often than ``retries`` says.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class ResumingReader(io.RawIOBase):
         sleep: Callable[[float], None],
         offset: int = 0,
         first: BaseHTTPResponse | None = None,
+        low_speed: LowSpeed | None = None,
     ) -> None:
         self._open_at = open_at
         self._url = shown(url)
@@ -52,7 +55,10 @@ class ResumingReader(io.RawIOBase):
         self._offset = offset
         self._failures = 0
         self._ended = False
+        self._low_speed = low_speed or LowSpeed()
+        self._slow = 0
         self._answer = first if first is not None else open_at(offset)
+        self._pace = Pace(self._low_speed, self._answer.shutdown)
 
     def readable(self) -> bool:
         return True
@@ -80,6 +86,7 @@ class ResumingReader(io.RawIOBase):
     def close(self) -> None:
         if not self.closed:
             self._ended = True
+            self._pace.close()
             # Whoever waits in a read in another thread wakes.
             with contextlib.suppress(ValueError, RuntimeError, OSError):
                 self._answer.shutdown()
@@ -94,7 +101,11 @@ class ResumingReader(io.RawIOBase):
             return b""
         try:
             with current().waking(self._answer.shutdown):
-                data = self._answer.read(size, decode_content=False)
+                # What is there, so that it is known how fast it comes.
+                data = self._pace.read(lambda: self._answer.read1(size, decode_content=False))
+        except TimeoutError as error:
+            self._slow += 1
+            raise FetchTimeoutError(f"{self._url}: comes too slowly: {error}", url=self._url) from None
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise faults.translated(error, self._url) from error
         if not data and size and self._size is not None:
@@ -107,14 +118,16 @@ class ResumingReader(io.RawIOBase):
         """Asks again from where the body broke; ``error`` is raised when that was done often enough."""
         if (
             self._given_up()
-            or self._failures >= self._retries
+            or max(self._failures, self._slow - 1) >= self._retries
             or not isinstance(error, (FetchTruncatedError, FetchTimeoutError))
         ):
             raise error
+        self._pace.close()
         self._answer.close()
         self._sleep(backoff(self._failures))
         self._failures += 1
         self._answer = self._open_at(self._offset)
+        self._pace = Pace(self._low_speed, self._answer.shutdown)
         if self._given_up():
             self._answer.close()
             raise error
@@ -148,10 +161,12 @@ def get_from(
         if validator is not None:
             sent["If-Range"] = validator
     answer, final = transport.request(url, sent)
-    return positioned(answer, final, offset, validator)
+    return positioned(answer, final, offset, validator, transport.low_speed)
 
 
-def positioned(answer: BaseHTTPResponse, url: str, offset: int, validator: str | None) -> BaseHTTPResponse:
+def positioned(
+    answer: BaseHTTPResponse, url: str, offset: int, validator: str | None, low_speed: LowSpeed
+) -> BaseHTTPResponse:
     """The answer to a request for a range, standing at ``offset``. :raises FetchTruncatedError: see above."""
     if answer.status == 206:
         span = answer.headers.get("Content-Range", "")
@@ -164,17 +179,26 @@ def positioned(answer: BaseHTTPResponse, url: str, offset: int, validator: str |
     if validator is not None and validator not in validators(answer):
         answer.close()
         raise FetchTruncatedError(f"{shown(url)}: changed while it was fetched", url=shown(url), changed=True)
-    left = offset
+    pace = Pace(low_speed, answer.shutdown)
+    try:
+        _skip(answer, url, offset, pace)
+    finally:
+        pace.close()
+    return answer
+
+
+def _skip(answer: BaseHTTPResponse, url: str, left: int, pace: Pace) -> None:
     while left:
         try:
             with current().waking(answer.shutdown):
-                data = answer.read(min(left, _SKIP), decode_content=False)
+                data = pace.read(lambda: answer.read1(min(left, _SKIP), decode_content=False))  # noqa: B023
+        except TimeoutError as error:
+            raise FetchTimeoutError(f"{shown(url)}: comes too slowly: {error}", url=shown(url)) from None
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise faults.translated(error, shown(url)) from error
         if not data:
             raise FetchTruncatedError(f"{shown(url)}: is shorter than it was", url=shown(url), changed=True)
         left -= len(data)
-    return answer
 
 
 def validators(answer: BaseHTTPResponse) -> tuple[str, ...]:

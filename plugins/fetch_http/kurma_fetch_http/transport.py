@@ -26,7 +26,7 @@ from kurma_core.errors import (
 )
 from kurma_fetch_http import faults
 from kurma_fetch_http.credentials import Credentials
-from kurma_fetch_http.deadline import POOLS, deadline
+from kurma_fetch_http.deadline import POOLS, LowSpeed, deadline
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -63,6 +63,7 @@ class Transport:
     :param note: told of long waits, in one line.
     :param plain: whether plain HTTP may be spoken to ``host[:port]``, beside what ``insecure`` allows.
     :param direct: whether ``host[:port]`` is asked without a proxy, whatever the environment says.
+    :param low_speed: what is too slow for a large body. :param document_seconds: that a small one may take in all.
     """
 
     def __init__(
@@ -77,8 +78,12 @@ class Transport:
         note: Callable[[str], None] = lambda text: None,
         plain: Callable[[str], bool] = lambda host: False,
         direct: Callable[[str], bool] = lambda host: False,
+        low_speed: LowSpeed | None = None,
+        document_seconds: float = LONGEST_WAIT,
     ) -> None:
         self.retries = retries
+        self.low_speed = low_speed or LowSpeed()
+        self.document_seconds = document_seconds
         self._note = note
         self._plain = plain
         self._direct = direct
@@ -236,20 +241,23 @@ class Transport:
         return new, {name: value for name, value in headers.items() if same or name != "Authorization"}
 
 
-def content(answer: BaseHTTPResponse, url: str, limit: int) -> bytes:
+def content(answer: BaseHTTPResponse, url: str, limit: int, seconds: float) -> bytes:
     """The body of an answer, or its first ``limit`` bytes: of small things, which are not worth resuming.
 
-    :raises FetchError: the connection broke, or it takes longer than :data:`LONGEST_WAIT`.
+    :param seconds: that it may take in all.
+    :raises FetchError: the connection broke, or it takes longer.
     """
     pieces: list[bytes] = []
     left = limit
     try:
-        with deadline(LONGEST_WAIT, answer.shutdown):
+        with deadline(seconds, answer.shutdown):
             while left and (data := answer.read(min(left, 1 << 14), decode_content=False)):
                 pieces.append(data)
                 left -= len(data)
     except TimeoutError:
-        raise FetchTimeoutError(f"{shown(url)}: comes too slowly", url=shown(url)) from None
+        raise FetchTimeoutError(
+            f"{shown(url)}: comes too slowly: it is not whole after {seconds:g} seconds", url=shown(url)
+        ) from None
     except (urllib3.exceptions.HTTPError, OSError) as error:
         raise faults.translated(error, shown(url)) from error
     finally:

@@ -12,6 +12,8 @@ from pathlib import Path
 import kurma_fetch_http.plugin
 import pytest
 from kurma_fetch_http import transport
+from kurma_fetch_http.archive import web_archive
+from kurma_fetch_http.deadline import LowSpeed
 from kurma_fetch_http.transport import Transport
 
 from kurma_core.errors import FetchError, FetchTimeoutError
@@ -159,16 +161,13 @@ def test_a_head_that_comes_byte_by_byte(
     assert server.connections == 1
 
 
-def test_a_small_body_that_comes_byte_by_byte(
-    drip: Callable[[bytes], Drip], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("kurma_fetch_http.transport.LONGEST_WAIT", 1.0)
+def test_a_small_body_that_comes_byte_by_byte(drip: Callable[[bytes], Drip]) -> None:
     body = b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 100
     server = drip(body)
     found, url = Transport(insecure={"http"}, timeout=3.0).request(server.url)
     began = time.monotonic()
     with pytest.raises(FetchTimeoutError, match="comes too slowly"):
-        transport.content(found, url, 1 << 14)
+        transport.content(found, url, 1 << 14, 0.3)
     assert time.monotonic() - began < 3
 
 
@@ -189,3 +188,61 @@ def test_a_length_beside_chunks_says_nothing(tmp_path: Path) -> None:
         found = resolve(tmp_path, server)
         assert found.blob.size is None
         assert content(found) == b"abc"
+
+
+@contextmanager
+def trickle(head: bytes) -> Iterator[tuple[str, list[int]]]:
+    """A server that sends a head, and then a byte at a time, for ever: its address, and an entry per request."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    asked: list[int] = []
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with connection, suppress(OSError):
+                connection.recv(1 << 16)
+                asked.append(1)
+                connection.sendall(head)
+                while True:
+                    connection.sendall(b"1")
+                    time.sleep(0.01)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/a.aci", asked
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join()
+
+
+_LENGTH = b'HTTP/1.1 200 OK\r\nETag: "a"\r\nContent-Length: 1000000\r\n\r\n'
+_CHUNKED = b'HTTP/1.1 200 OK\r\nETag: "a"\r\nTransfer-Encoding: chunked\r\n\r\n'
+
+
+@pytest.mark.parametrize("head", [_LENGTH, _CHUNKED])
+def test_a_large_body_that_trickles(head: bytes) -> None:
+    """Each byte comes before a read's time-out: it is ended for its speed, and asked for again as often as any."""
+    transport = Transport(
+        insecure={"http"}, retries=1, sleep=lambda seconds: None, low_speed=LowSpeed(10_000, 0.3), timeout=30
+    )
+    with trickle(head) as (url, asked):
+        with web_archive(url, transport).blob.open() as stream:
+            with pytest.raises(FetchTimeoutError, match="comes too slowly: less than 10000 bytes a second"):
+                list(iter(lambda: stream.read(1 << 18), b""))
+    assert len(asked) <= 4, "the archive, its signatures, and once more"
+
+
+def test_a_body_that_is_fast_enough_is_not_ended() -> None:
+    """Several windows long, with a consumer that takes its time, which does not count."""
+    transport = Transport(insecure={"http"}, retries=0, low_speed=LowSpeed(1, 0.1))
+    with trickle(_LENGTH) as (url, _):
+        with web_archive(url, transport).blob.open() as stream:
+            for count in range(40):
+                assert stream.read(1 << 18)
+                if count == 20:
+                    time.sleep(0.3)

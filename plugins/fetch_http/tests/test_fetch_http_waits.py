@@ -81,7 +81,7 @@ def test_a_connection_that_breaks_before_the_answer_is_tried_again(server: WebSe
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         answer, url = clock.transport().request(f"http://127.0.0.1:{listener.getsockname()[1]}/x")
-        assert content(answer, url, 10) == b"x"
+        assert content(answer, url, 10, 60) == b"x"
         thread.join(10)
     assert len(taken) == 3
     assert clock.waits == [0.2, 0.4]
