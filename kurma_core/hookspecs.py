@@ -1075,11 +1075,20 @@ class Power:
 
 
 class GatedIsolator(Protocol):
-    """What an :class:`Isolator` may have besides: values that no image gets unless a grant says so (X6)."""
+    """What an :class:`Isolator` may have besides: values that no image gets unless a grant says so (X6).
 
-    def powers(self, name: str, value: Json) -> tuple[Power, ...]:
-        """What the value asks for; empty: nothing that is gated.
+    Every value that gives an app more than it has by default is such a value.
+    """
 
+    #: Isolators that ask for powers, each with the parts that it knows; None: its parts are open (paths).
+    gated: Mapping[str, Collection[str] | None]
+
+    def powers(self, name: str, value: Json, scope: str, host: IsolatorHost) -> tuple[Power, ...]:
+        """Returns what the value asks for beyond the default of the image's kind; empty: nothing.
+
+        :param scope: ``app`` or ``pod``.
+        :param host: with the isolators that were asked for as ``siblings``, without defaults. What the pod shares
+            with the host is not decided yet.
         :raises IsolatorError: the value is wrong.
         """
         ...

@@ -80,16 +80,20 @@ def host_facts(
     )
 
 
-def powers(isolators: Iterable[DeclaredIsolator], drivers: Iterable[Isolator]) -> tuple[tuple[str, Power], ...]:
-    """Power over the host that they ask for (X6): isolator and power. What no plugin looks after gives none.
+def powers(
+    isolators: Iterable[DeclaredIsolator], drivers: Iterable[Isolator], scope: str, host: IsolatorHost
+) -> tuple[Power, ...]:
+    """Power over the host that they ask for (X6). What no plugin looks after gives none.
 
+    :param scope: ``app`` or ``pod``.
+    :param host: with all isolators of the scope as ``siblings``.
     :raises IsolatorError: a value is wrong.
     """
     compilers = _Compilers(drivers)
     return tuple(
-        (isolator.name, power)
+        power
         for isolator in isolators
-        for power in compilers.ask(isolator, "powers", _no_powers)(isolator.name, isolator.value)
+        for power in compilers.ask(isolator, "powers", _no_powers)(isolator.name, isolator.value, scope, host)
     )
 
 
@@ -105,7 +109,7 @@ def namespaces(isolators: Iterable[DeclaredIsolator], drivers: Iterable[Isolator
     return found
 
 
-def _no_powers(name: str, value: Json) -> tuple[Power, ...]:
+def _no_powers(name: str, value: Json, scope: str, host: IsolatorHost) -> tuple[Power, ...]:
     return ()
 
 

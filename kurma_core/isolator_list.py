@@ -78,7 +78,7 @@ def _info(name: str, plugin: str, driver: Isolator, host: IsolatorHost, default:
     try:
         # As it is where it is granted, and the core has made what it asks for.
         powers = getattr(driver, "powers", None)
-        asked: Iterable[Power] = () if powers is None else powers(name, about.example)
+        asked: Iterable[Power] = () if powers is None else powers(name, about.example, about.scopes[0], host)
         shared = frozenset(power.namespace for power in asked if power.namespace is not None)
         compiled = driver.compile(name, about.example, about.scopes[0], replace(host, shared=host.shared | shared))
         outcome, note = compiled.outcome, compiled.note

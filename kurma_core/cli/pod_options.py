@@ -196,8 +196,9 @@ def pod_request(
         overrides={app["name"]: overrides} if app is not None and overrides else {},
         networks=_networks(options["net"], template),
         ports=_ports(options["publish"]),
-        userns=_userns(options["userns"]),
+        userns=_userns(options["userns"]) or _annotated_userns(pairs),
         isolators=isolator_options.of_the_pod(options),
+        grants=options["grant"],
         stager=options["stager"],
         renderer=options["renderer"],
         pull=options["pull"],
@@ -250,6 +251,7 @@ def app_request(options: dict[str, Any], note: Callable[[str], None]) -> PodRequ
     return PodRequest(
         template=template,
         overrides={app["name"]: overrides} if overrides else {},
+        grants=options["grant"],
         pull=options["pull"],
         insecure=values.insecure(options["insecure_options"]),
         verify=options["verify"],
@@ -327,6 +329,20 @@ def _program(path: str) -> str:
     if path == "":
         raise UsageError("--exec: the program's path is empty")
     return path
+
+
+def _annotated_userns(pairs: list[tuple[str, str]]) -> str | None:
+    """What ``--annotation`` says of the user namespace: the caller's word, as ``--userns`` is. A malformed word is
+    told of where the annotation is read."""
+    if not pairs:
+        return None
+    from kurma_core.models import userns_word
+    from kurma_core.pods.id_ranges import ANNOTATION
+
+    try:
+        return userns_word(dict(pairs)[ANNOTATION])
+    except (KeyError, ValueError):
+        return None
 
 
 def _userns(text: str | None) -> str | None:

@@ -274,7 +274,7 @@ def _marked(entry: InitialPodConfig) -> dict[str, Json]:
 def _request(entry: InitialPodConfig, template: PodTemplate) -> PodRequest:
     from kurma_core.pods.request import PodRequest
 
-    return PodRequest(template, uuid=template.uuid, name=entry.name)
+    return PodRequest(template, uuid=template.uuid, name=entry.name, configured=True)
 
 
 __all__ = ["ENTRY", "VERSION", "Initial"]

@@ -227,6 +227,7 @@ _PODS: dict[str, Json] = {
         dns=_wish(nameservers=_list(TEXT), search=_list(TEXT), options=_list(TEXT)),
         hosts=_list(_wish("address", address=TEXT, names=_list(TEXT))),
         isolators=_list(_PAIR),
+        grants=_list(TEXT),
     ),
     "App": _object(
         name=TEXT,

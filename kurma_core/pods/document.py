@@ -69,6 +69,7 @@ class PodDocument:
     :param held: isolators that the configuration requires, or did not, and that the app has; by app.
     :param needs: power over the host that an app's image must be granted at every start, by app; "": that every
         app's must, for all of them have it (X6).
+    :param grants: powers that the caller has granted (``--grant``), by app; "": to the pod as a whole.
     """
 
     uuid: str
@@ -99,6 +100,7 @@ class PodDocument:
     added_volumes: tuple[str, ...] = ()
     held: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     needs: Mapping[str, tuple[Need, ...]] = field(default_factory=dict)
+    grants: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     own_networks: bool = False
 
     SHAPE: ClassVar[Shape] = {
@@ -198,6 +200,7 @@ class PodDocument:
             "addedVolumes": list(self.added_volumes),
             "held": {app: list(names) for app, names in self.held.items()},
             "needs": {app: [need.to_json() for need in needs] for app, needs in self.needs.items()},
+            "grants": {app: list(words) for app, words in self.grants.items()},
             "ownNetworks": self.own_networks,
         }
 
@@ -239,6 +242,7 @@ class PodDocument:
                 app: tuple(Need(need["power"], need["level"], need.get("least")) for need in needs)
                 for app, needs in value.get("needs", {}).items()
             },
+            grants={app: tuple(words) for app, words in value.get("grants", {}).items()},
             own_networks=value.get("ownNetworks", False),
         )
         for key, by_app in (("mounts", found.mounts), ("plans", found.plans)):

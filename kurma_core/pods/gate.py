@@ -1,9 +1,9 @@
-"""The gate: what decides on power over the host that an isolator asks for (X6).
+"""The gate: what decides on powers, which are all that an isolator gives beyond the default (X6).
 
-An image gets such power where a grant of ``kurma.yml`` says so, wherever it is asked for: in the image's manifest,
-in the pod's for an app, or for the pod as a whole, which concerns each image in it. What root has typed on the
-command line is root's own word and does not come here. The plugins say which isolators ask for what
-(:class:`kurma_core.hookspecs.GatedIsolator`).
+An image gets a power where a grant of ``kurma.yml`` or the caller's ``--grant`` says so, wherever it is asked for:
+in the image's manifest, in the pod's for an app, or for the pod as a whole, which concerns each image in it. The
+isolators that the caller gives are the caller's own word. So is the template of a pod that ``kurma.yml`` itself
+holds. The plugins say which isolators ask for what (:class:`kurma_core.hookspecs.GatedIsolator`).
 
 It is asked when a pod is prepared, when an app is added, and at every start: keys and grants may have changed.
 """
@@ -11,12 +11,16 @@ It is asked when a pod is prepared, when an app is added, and at every start: ke
 from __future__ import annotations
 
 import json
+import shlex
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.appc.image import Isolator
-from kurma_core.errors import PowerError
+from kurma_core.errors import PowerError, UsageError
+from kurma_core.hookspecs import Power
 from kurma_core.isolation import powers
+from kurma_core.pods import namespaces
 from kurma_core.pods.document import OF_APP, OF_IMAGE, OF_POD, Need
+from kurma_core.value import frozen, replace
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Set
@@ -24,7 +28,7 @@ if TYPE_CHECKING:
     from kurma_core.appc.pod import PodManifest
     from kurma_core.config import GrantConfig
     from kurma_core.hookspecs import Isolator as IsolatorDriver
-    from kurma_core.hookspecs import Power
+    from kurma_core.hookspecs import IsolatorHost
     from kurma_core.images.vouching import Vouchers
     from kurma_core.pods.document import PodDocument
     from kurma_core.pods.request import PodRequest
@@ -33,6 +37,8 @@ if TYPE_CHECKING:
 Json = Any
 #: Letters of a plain YAML scalar inside of brackets.
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~/=")
+#: Whose word a power is given by, besides the grants of ``kurma.yml``.
+CALLER, OPTION = "the command line", "--grant"
 #: ``ISOLATOR=full`` is ``ISOLATOR``, said in full.
 _WHOLE = "=full"
 _LAPSES = {"unknown": "is not trusted for that name any more", "revoked": "was revoked"}
@@ -47,36 +53,86 @@ def needs(
     apps: Mapping[str, Iterable[Isolator]],
     drivers: tuple[IsolatorDriver, ...],
     shared: Set[str],
-) -> dict[str, tuple[Need, ...]]:
-    """What the images of a pod must be granted, as :class:`~kurma_core.pods.document.PodDocument` has it.
+    host: IsolatorHost,
+    registry_images: Collection[str] = (),
+    of_file: Iterable[str] = (),
+) -> Needs:
+    """What the images of a pod must be granted, and what they have by the caller's word.
 
-    :param apps: all isolators of each app, those that root has typed among them.
-    :param shared: namespaces of the host's that the pod has because isolators say so. What root's word has decided
-        is nobody's to ask for.
+    :param apps: all isolators of each app, the caller's among them.
+    :param shared: namespaces of the host's that the pod has because isolators say so. What the caller has decided
+        is not asked for.
+    :param host: what the isolators' plugins must know of the host.
+    :param registry_images: the apps whose images came from a registry.
+    :param of_file: namespaces of the host's that the pod has because its file says so, other than by isolators.
     """
+    host = replace(host, siblings={one.name: one.value for one in pod.isolators})
+    in_pod = replace(host, pod=host.siblings)
+    hosts = {
+        app: replace(
+            in_pod,
+            siblings={one.name: one.value for one in isolators},
+            registry_image=app in registry_images,
+        )
+        for app, isolators in apps.items()
+    }
 
-    def typed(given: Iterable[tuple[str, Json]]) -> set[Power]:
-        return {power for _, power in powers([Isolator(*pair) for pair in given], drivers)}
+    def typed(app: str | None, given: Iterable[tuple[str, Json]]) -> set[Power]:
+        scope, its_host = ("pod", host) if app is None else ("app", hosts[app])
+        return set(powers([Isolator(*pair) for pair in given], drivers, scope, its_host))
 
-    of_apps = {app: typed(over.isolators) for app, over in request.overrides.items()}
-    # A namespace is the pod's, whichever app root has typed it for; all else is that app's alone.
-    of_pod = typed(request.isolators)
+    template = request.template.pod
+    of_apps = {app: typed(app, over.isolators) for app, over in request.overrides.items()}
+    of_pod = typed(None, request.isolators)
+    if request.configured:
+        for app in template.apps:
+            own_app = () if app.app is None else app.app.isolators
+            written = [(one.name, one.value) for one in (*own_app, *app.isolators)]
+            of_apps[app.name] = of_apps.get(app.name, set()) | typed(app.name, written)
+        of_pod |= typed(None, [(one.name, one.value) for one in template.isolators])
+        of_file = ()
+    # A namespace is the pod's, whichever app it was given for; all else is that app's alone.
     of_pod |= {power for some in of_apps.values() for power in some if power.namespace is not None}
 
-    def asked(isolators: Iterable[Isolator], typed: Set[Power]) -> list[Power]:
-        found = [power for _, power in powers(isolators, drivers) if power not in typed]
+    def asked(isolators: Iterable[Isolator], typed: Set[Power], scope: str, host: IsolatorHost) -> list[Power]:
+        found = [power for power in powers(isolators, drivers, scope, host) if power not in typed]
         return [power for power in found if power.namespace is None or power.namespace in shared]
 
-    everyones = [_need(power, OF_POD) for power in asked(pod.isolators, of_pod)]
+    by_file = [Power(f"{namespaces.NAME}={kind}", kind) for kind in sorted(of_file)]
+    by_file = [power for power in by_file if power not in of_pod]
+    everyones = [_need(power, OF_POD) for power in (*by_file, *asked(pod.isolators, of_pod, "pod", host))]
     found: dict[str, tuple[Need, ...]] = {}
-    for app in request.template.pod.apps:
+    for app in template.apps:
         # An early pod's isolators of an app stand beside it.
         level = OF_APP if app.app is not None or app.isolators else OF_IMAGE
-        own = asked(apps[app.name], of_pod | of_apps.get(app.name, set()))
+        own = asked(apps[app.name], of_pod | of_apps.get(app.name, set()), "app", hosts[app.name])
         everyones += [_need(power, app.name) for power in own if power.namespace is not None]
         found[app.name] = tuple(_need(power, level) for power in own)
     found[""] = tuple(everyones)
-    return {app: some for app, some in found.items() if some}
+    mine = {app: of_apps.get(app, set()) - of_pod for app in hosts} | {"": of_pod}
+    return Needs(
+        {app: some for app, some in found.items() if some},
+        {app: tuple(sorted(power.name for power in some)) for app, some in mine.items() if some},
+    )
+
+
+@frozen
+class Needs:
+    """:param needs: what images must be granted, as :class:`~kurma_core.pods.document.PodDocument` has it.
+    :param given: names of the powers that apps have by the caller's word, by app; "": that all have.
+    """
+
+    needs: dict[str, tuple[Need, ...]]
+    given: dict[str, tuple[str, ...]]
+
+    def notes(self, configured: bool) -> tuple[str, ...]:
+        """One line for people on each power that is the caller's word."""
+        whose = "its entry in kurma.yml" if configured else CALLER
+        return tuple(
+            f"{note_of(app)}has {power} by {whose}" if app else f"the pod has {power} by {whose}"
+            for app, some in sorted(self.given.items())
+            for power in some
+        )
 
 
 def _need(power: Power, level: str) -> Need:
@@ -84,16 +140,51 @@ def _need(power: Power, level: str) -> Need:
 
 
 def needs_of_new(
-    request: PodRequest, isolators: Iterable[Isolator], drivers: tuple[IsolatorDriver, ...]
-) -> tuple[Need, ...]:
+    request: PodRequest,
+    pod: PodManifest,
+    isolators: tuple[Isolator, ...],
+    drivers: tuple[IsolatorDriver, ...],
+    host: IsolatorHost,
+    *,
+    registry_image: bool,
+) -> Needs:
     """Of an app that is added. Its pod's namespaces are what they are, whatever it asks for; what its pod asks for
     is known.
 
     :param request: of that app alone.
+    :param pod: the pod's manifest.
+    :returns: what is that app's own.
     """
     (app,) = request.template.pod.apps
-    found = needs(request, request.template.pod, {app.name: isolators}, drivers, frozenset())
-    return found.get(app.name, ())
+    registry = [app.name] if registry_image else []
+    found = needs(request, pod, {app.name: isolators}, drivers, frozenset(), host, registry)
+    own, given = found.needs.get(app.name), found.given.get(app.name)
+    return Needs({app.name: own} if own else {}, {app.name: given} if given else {})
+
+
+def check_grants(grants: Iterable[str], drivers: tuple[IsolatorDriver, ...]) -> None:
+    """:raises UsageError: one of ``--grant`` names no power that an installed plugin knows."""
+    import difflib
+
+    known: dict[str, Collection[str] | None] = {}
+    for driver in drivers:
+        if hasattr(driver, "powers"):
+            gated = getattr(driver, "gated", None)
+            for name in driver.names if gated is None else gated:
+                known.setdefault(name, None if gated is None else gated[name])
+    for word in grants:
+        isolator, equals, part = word.partition("=")
+        parts = known.get(isolator, ())
+        if isolator in known and (not equals or parts is None or part in (*parts, "full")):
+            continue
+        if isolator in known:
+            close = difflib.get_close_matches(part[:100], parts or (), 1, 0)
+            near = [f"{isolator}={one}" for one in close] or [isolator]
+        else:
+            near = difflib.get_close_matches(isolator[:100], known, 1, 0)
+        raise UsageError(
+            f"{OPTION}: there is no power {word[:100]!r}", hint=f"did you mean {near[0]}?" if near else None
+        )
 
 
 # --- whether it is granted -------------------------------------------------------------------------------------
@@ -104,22 +195,37 @@ def check_pod(
     images: Mapping[str, str],
     services: Services,
     insecure: Collection[str] = (),
+    grants: Mapping[str, Iterable[str]] | None = None,
 ) -> tuple[str, ...]:
     """:param needs: as :func:`needs` gives them.
     :param images: ID by app.
     :param insecure: relaxations with which the pod's images are had.
+    :param grants: the caller's own, as :class:`~kurma_core.pods.document.PodDocument` has them.
     :returns: one line for people on each power that was granted.
-    :raises PowerError: no grant gives an image of the pod what is asked for.
+    :raises PowerError: neither they nor a grant of ``kurma.yml`` gives an image of the pod what is asked for.
     """
-    return tuple(note for app in images for note in check_app(needs, app, images[app], services, insecure))
+    return tuple(note for app in images for note in check_app(needs, app, images[app], services, insecure, grants))
 
 
 def check_app(
-    needs: Mapping[str, tuple[Need, ...]], app: str, image: str, services: Services, insecure: Collection[str] = ()
+    needs: Mapping[str, tuple[Need, ...]],
+    app: str,
+    image: str,
+    services: Services,
+    insecure: Collection[str] = (),
+    grants: Mapping[str, Iterable[str]] | None = None,
+    *,
+    made: bool = False,
 ) -> tuple[str, ...]:
-    """As :func:`check_pod`, for one app: what it asks for, and what the pod gives each of its apps."""
-    name, found = _had(needs, app, image, services, insecure)
-    return tuple(f"{note_of(app)}{name} has {power} by the grant {by} of kurma.yml" for power, by in found)
+    """As :func:`check_pod`, for one app: what it asks for, and what the pod gives each of its apps.
+
+    :param made: it is a pod's already, for which the caller cannot say ``--grant`` any more.
+    """
+    name, found = _had(needs, app, image, services, insecure, grants or {}, made=made)
+    return tuple(
+        f"{note_of(app)}{name} has {power} by {OPTION if by is None else f'the grant {by} of kurma.yml'}"
+        for power, by in found
+    )
 
 
 def had(document: PodDocument, services: Services, app: str) -> frozenset[str]:
@@ -127,20 +233,38 @@ def had(document: PodDocument, services: Services, app: str) -> frozenset[str]:
 
     :raises PowerError: there is one that they do not give.
     """
-    _, found = _had(document.needs, app, document.images[app], services, document.insecure)
+    _, found = _had(document.needs, app, document.images[app], services, document.insecure, document.grants)
     return frozenset(power for power, _ in found)
 
 
 def _had(
-    needs: Mapping[str, tuple[Need, ...]], app: str, image: str, services: Services, insecure: Collection[str]
-) -> tuple[str, list[tuple[str, str]]]:
-    """The image's name, and of each need the power that is granted, and the grant."""
+    needs: Mapping[str, tuple[Need, ...]],
+    app: str,
+    image: str,
+    services: Services,
+    insecure: Collection[str],
+    grants: Mapping[str, Iterable[str]],
+    *,
+    made: bool = True,
+) -> tuple[str, list[tuple[str, str | None]]]:
+    """The image's name, and of each need the power that is granted, and the grant; None: the caller's own.
+
+    :param grants: the caller's own.
+    """
+    own = _words(grants.get(app, ()))
+    # For the pod as a whole it was said when the pod was made, and holds for apps that come later.
+    everyones = own | _words(grants.get("", ()))
+    wanted = [(need, own) for need in needs.get(app, ())] + [(need, everyones) for need in needs.get("", ())]
     # What an app asks for all of them is its own need, too.
-    wanted = [need for need in (*needs.get(app, ()), *needs.get("", ())) if need.level != app]
+    wanted = [(need, mine) for need, mine in wanted if need.level != app]
     if not wanted:
         return "", []
     vouchers = services.images.vouchers(image, insecure=insecure)
-    return vouchers.name, _granted(wanted, app, vouchers, services.config.grants)
+    return vouchers.name, _granted(wanted, app, vouchers, services.config.grants, made=made)
+
+
+def _words(grants: Iterable[str]) -> frozenset[str]:
+    return frozenset(word.removesuffix(_WHOLE) for word in grants)
 
 
 def check_again(document: PodDocument, services: Services, app: str | None = None) -> None:
@@ -149,40 +273,47 @@ def check_again(document: PodDocument, services: Services, app: str | None = Non
     :param app: the one that is started; None: all.
     """
     for name in document.app_names if app is None else (app,):
-        check_app(document.needs, name, document.images[name], services, document.insecure)
+        image = document.images[name]
+        check_app(document.needs, name, image, services, document.insecure, document.grants, made=True)
 
 
 def _granted(
-    wanted: list[Need], app: str, vouchers: Vouchers, grants: Mapping[str, GrantConfig]
-) -> list[tuple[str, str]]:
-    """:returns: of each need the power that is granted, and the grant.
+    wanted: list[tuple[Need, frozenset[str]]],
+    app: str,
+    vouchers: Vouchers,
+    grants: Mapping[str, GrantConfig],
+    *,
+    made: bool,
+) -> list[tuple[str, str | None]]:
+    """:param wanted: each need, and what the caller has granted of its kind.
+    :returns: of each need the power that is granted, and the grant; None: the caller's own.
     :raises PowerError: some of it is not; it has all that is lacking, so that one line gives it.
     """
-    admitting = {
-        name: frozenset(word.removesuffix(_WHOLE) for word in grant.isolators)
-        for name, grant in grants.items()
-        if admits(grant, vouchers)
+    admitting: dict[str | None, frozenset[str]] = {
+        name: _words(grant.isolators) for name, grant in grants.items() if admits(grant, vouchers)
     }
     found, refused = [], []
-    for need in wanted:
-        given = _given(need, admitting)
+    for need, mine in wanted:
+        given = _given(need, {None: mine, **admitting})
         if given is None:
             refused.append(need)
         else:
             found.append(given)
     if not refused:
         return found
+    options = " ".join(f"{OPTION} {shlex.quote(power)}" for power in dict.fromkeys(need.power for need in refused))
     raise PowerError(
-        f"app {app}: {_asked(refused, vouchers)}: power over the host, which no grant of kurma.yml gives to that "
+        f"app {app}: {_asked(refused, vouchers)}: beyond the default, and no grant of kurma.yml gives it to that "
         f"image ({_signed(vouchers)})",
-        hint=f"if it is meant, {_where(grants)}: {_line(refused, app, vouchers, grants)}",
+        hint=f"if it is meant, {'prepare the pod anew with' if made else 'give'} {options}; or for good, "
+        f"{_where(grants)}: {_line(refused, app, vouchers, grants)}",
         app=app,
         image=vouchers.id,
         isolator=refused[0].isolator,
     )
 
 
-def _given(need: Need, admitting: Mapping[str, Set[str]]) -> tuple[str, str] | None:
+def _given(need: Need, admitting: Mapping[str | None, Set[str]]) -> tuple[str, str | None] | None:
     """The whole before the part that would do."""
     for power in filter(None, (need.power, need.least)):
         for name, some in admitting.items():

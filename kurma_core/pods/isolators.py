@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kurma_core.appc.image import Isolator
+    from kurma_core.hookspecs import IsolatorHost
     from kurma_core.isolation import Isolation
     from kurma_core.pods.document import PodDocument
     from kurma_core.pods.request import PodRequest
@@ -39,7 +40,7 @@ def isolation(
     :raises KurmaError: the stager's image cannot be had.
     """
     drivers = services.isolators()
-    host = host_facts(services.cgroup_versions(), shared, services.store.root, api=_api(services, pod, apps))
+    host = host_of(services, shared, api=_api(services, pod, apps))
     if there:
         host = replace(host, pod={isolator.name: isolator.value for isolator in pod})
     found = compile_isolators(
@@ -83,6 +84,11 @@ def _required(services: Services, stager: str) -> dict[str, bool]:
     """Isolators that the configuration speaks of, and whether every app under that stager must have them."""
     required = services.config.required_under(stager)
     return {name: name in required for name in services.config.required_isolators}
+
+
+def host_of(services: Services, shared: frozenset[str] = frozenset(), *, api: bool = False) -> IsolatorHost:
+    """What the isolators' plugins must know of this host; see :func:`kurma_core.isolation.host_facts`."""
+    return host_facts(services.cgroup_versions(), shared, services.store.root, api=api)
 
 
 def _api(services: Services, pod: tuple[Isolator, ...], apps: Mapping[str, tuple[Isolator, ...]]) -> bool:

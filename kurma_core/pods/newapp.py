@@ -89,8 +89,15 @@ def new_app(
     if document.ids is not None:
         volumes.check_owners(reified.pod, document.ids)
     declared = effective_app(reified.pod.apps[-1], image[1]).isolators
-    needs = {**document.needs, app.name: gate.needs_of_new(request, declared, services.isolators())}
-    granted = gate.check_app(needs, app.name, image[0], services, request.insecure)
+    drivers = services.isolators()
+    gate.check_grants(request.grants, drivers)
+    host, from_registry = isolators.host_of(services), is_docker(image[1])
+    own = gate.needs_of_new(request, manifest, declared, drivers, host, registry_image=from_registry)
+    needs, grants = {**document.needs, **own.needs}, {**document.grants, app.name: request.grants}
+    granted = gate.check_app(needs, app.name, image[0], services, request.insecure, grants)
+    granted += own.notes(configured=False)
+    for note in granted:
+        services.note(note)
     isolation = isolators.isolation(
         services,
         manifest.isolators,
@@ -99,7 +106,7 @@ def new_app(
         document.stager,
         request,
         there=True,
-        registry_images=frozenset([app.name] if is_docker(image[1]) else []),
+        registry_images=frozenset([app.name] if from_registry else []),
     )
     added = {app.name: mount_setups(reified)[app.name]}
     pod, mounts = hostmounts.added(reified.pod, added, replace(isolation, pod=document.pod_plan))
@@ -114,7 +121,8 @@ def new_app(
         isolators=(*document.isolators, *isolation.reports),
         held={**document.held, **isolation.held},
         notes=(*document.notes, *dangers, *granted),
-        needs={name: some for name, some in needs.items() if some},
+        needs=needs,
+        grants={name: some for name, some in grants.items() if some},
         added_volumes=(*document.added_volumes, *new),
         volume_links=links,
         environment={**document.environment, **({app.name: told} if told else {})},
@@ -168,6 +176,7 @@ def without(document: PodDocument, app: str) -> tuple[PodDocument, tuple[str, ..
             isolators=tuple(report for report in document.isolators if report.scope != app),
             notes=tuple(note for note in document.notes if not note.startswith(gate.note_of(app))),
             needs={name: some for name, some in document.needs.items() if name != app},
+            grants={name: some for name, some in document.grants.items() if name != app},
             added_volumes=tuple(name for name in document.added_volumes if name not in gone),
             interactive=None if document.interactive == app else document.interactive,
             terminal=None if document.terminal == app else document.terminal,

@@ -63,12 +63,17 @@ def pod_document(
     stager = request.stager or services.config.stager
     services.stagers.check(stager)
     request = _placed(request, services.isolators())
+    if request.grants:
+        from kurma_core.pods import gate
+
+        gate.check_grants(request.grants, services.isolators())
     resolved = _images(request, services, progress)
     template, reified = _reified(request, resolved, services)
     restarts.check(reified.pod, ephemeral=request.ephemeral)
     notes = _looked_at(request, reified, resolved, services)
     declared = _isolators(reified.pod, resolved)
-    place = _place(request, template, reified, declared, uuid, services)
+    registry_images = frozenset(app for app, (_, image) in resolved.items() if is_docker(image))
+    place = _place(request, template, reified, declared, registry_images, uuid, services)
     isolation = isolators.isolation(
         services,
         reified.pod.isolators,
@@ -76,7 +81,7 @@ def pod_document(
         place.shared,
         stager,
         request,
-        registry_images=frozenset(app for app, (_, image) in resolved.items() if is_docker(image)),
+        registry_images=registry_images,
     )
     limits = traffic.lasting(isolation.pod, isolation.apps)
     attachments = services.networking.limited(place.attachments, limits)
@@ -120,6 +125,7 @@ def pod_document(
         ids=ids,
         keep=not template.pod.apps,
         needs=place.needs,
+        grants=_grants(request),
         own_networks=services.stagers.joins_networks(stager),
     )
 
@@ -147,6 +153,7 @@ def _place(
     template: PodTemplate,
     reified: Reified,
     declared: Mapping[str, tuple[Isolator, ...]],
+    registry_images: frozenset[str],
     uuid: str,
     services: Services,
 ) -> _Place:
@@ -154,15 +161,35 @@ def _place(
     pod = reified.pod
     wishes = namespaces.wishes(pod.isolators, declared, services.isolators())
     networks, userns = _networks(request, template), _userns(request, pod)
-    # Where root has said it, nobody else is asked.
+    # Where the caller or the pod's file has said it, no isolator is asked.
     decided = {kind for kind, word in (("net", networks), ("user", userns)) if word is not None}
     shared = frozenset(kind for kind, word in wishes.items() if word == "host" and kind not in decided)
-    needs, granted = _judged(request, pod, declared, shared, services)
+    of_file = _hosts_by_file(request, networks, userns, services)
+    needs, granted = _judged(request, pod, declared, shared, services, registry_images, of_file)
     if networks is None and "net" in shared:
         networks = [NetworkRequest("host")]
     attachments = services.networking.plan(networks, _ports(request, reified), uuid, _capabilities(request))
     userns = userns or _WORDS.get(wishes.get("user", "")) or services.config.userns
     return _Place(attachments, userns, _shared(shared, not attachments, userns), needs, granted)
+
+
+def _hosts_by_file(
+    request: PodRequest, networks: list[NetworkRequest] | None, userns: str | None, services: Services
+) -> tuple[str, ...]:
+    """Namespaces of the host's that the pod has because its file says so, by ``networks`` or an annotation."""
+    found = []
+    if request.networks is None and any(one.name == "host" for one in networks or ()):
+        found.append("net")
+    # A range of the file's own choice may hold users of the host, which one of the pool does not.
+    if request.userns is None and services.config.userns != "none" and userns not in (None, "auto"):
+        found.append("user")
+    return tuple(found)
+
+
+def _grants(request: PodRequest) -> dict[str, tuple[str, ...]]:
+    """As the pod's document has them."""
+    names = ["", *(app.name for app in request.template.pod.apps)]
+    return dict.fromkeys(names, request.grants) if request.grants else {}
 
 
 def _capabilities(request: PodRequest) -> dict[str, object]:
@@ -232,15 +259,19 @@ def _judged(
     apps: Mapping[str, tuple[Isolator, ...]],
     shared: frozenset[str],
     services: Services,
+    registry_images: frozenset[str],
+    of_file: tuple[str, ...],
 ) -> tuple[dict[str, tuple[Need, ...]], tuple[str, ...]]:
-    """What the pod's images must be granted, and a line on each grant. :raises PowerError: one is lacking."""
-    if not (pod.isolators or any(apps.values())):
+    """What the pod's images must be granted, and a line on each power. :raises PowerError: a grant is lacking."""
+    if not (pod.isolators or any(apps.values()) or of_file):
         return {}, ()
     from kurma_core.pods import gate
 
-    needs = gate.needs(request, pod, apps, services.isolators(), shared)
+    host = isolators.host_of(services)
+    found = gate.needs(request, pod, apps, services.isolators(), shared, host, registry_images, of_file)
     images = {app.name: str(app.image.id) for app in pod.apps}
-    return needs, gate.check_pod(needs, images, services, request.insecure)
+    granted = gate.check_pod(found.needs, images, services, request.insecure, _grants(request))
+    return found.needs, _told(services, (*granted, *found.notes(request.configured)))
 
 
 def _with_host_mounts(

@@ -52,7 +52,9 @@ class PodRequest:
     :param terminal: the app that gets a terminal, besides those whose annotations say so.
     :param ephemeral: remove the pod once it has ended.
     :param hosts: further lines of ``/etc/hosts``: (address, names).
-    :param isolators: (name, value) for the pod: root's own word, as those of ``overrides`` are (X6).
+    :param isolators: (name, value) for the pod: the caller's own word, as those of ``overrides`` are (X6).
+    :param grants: powers that the caller gives to all that ask for them, spelt as in ``grants`` of ``kurma.yml``.
+    :param configured: the template stands in ``kurma.yml``, so that its own isolators are root's word, too.
     :param userns: ``none``, ``auto`` or ``UID:COUNT``; None: as the template's annotation says, else as is usual.
     :param dns: ``nameservers``, ``search``, ``options``; None: from the networks, else the host's.
     """
@@ -79,6 +81,8 @@ class PodRequest:
     allow_volume_links: bool = False
     userns: str | None = None
     isolators: tuple[tuple[str, Any], ...] = ()
+    grants: tuple[str, ...] = ()
+    configured: bool = False
 
 
 def with_isolators(own: tuple[Isolator, ...], given: tuple[tuple[str, Any], ...]) -> tuple[Isolator, ...]:

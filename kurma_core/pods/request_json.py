@@ -42,6 +42,7 @@ def to_json(request: PodRequest) -> dict[str, Json]:
         "dns": None if request.dns is None else {name: list(words) for name, words in request.dns.items()},
         "hosts": [{"address": address, "names": list(names)} for address, names in request.hosts],
         "isolators": _pairs_to_json(request.isolators),
+        "grants": list(request.grants),
     }
 
 
@@ -73,6 +74,7 @@ def from_json(document: object, *, warn: Warn | None = None) -> PodRequest:
             for one in reader.objects("hosts")
         ),
         isolators=_pairs(reader, "isolators"),
+        grants=reader.strings("grants", types.nonempty),
     )
     reader.extra()
     return request

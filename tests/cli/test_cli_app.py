@@ -51,7 +51,7 @@ def test_every_option(fakes: ModuleType, tmp_path: Any) -> None:
     request = request_of(
         fakes,
         f"img --name db -e A=1 --env-file {tmp_path}/env --user www:5 --workdir /srv --exec /bin/x --read-only "
-        "--memory 1G --isolator os/linux/x=1 "
+        "--memory 1G --isolator os/linux/x=1 --grant os/linux/privileged "
         "-v /host:/data:ro --volume name=v,kind=empty --mount volume=v,target=/v "
         "--annotation kurma.io/restart=always --pull never --insecure-options image --strict-isolators "
         "--strict-volumes --allow-volume-links --verify -- a --b",
@@ -77,6 +77,7 @@ def test_every_option(fakes: ModuleType, tmp_path: Any) -> None:
     assert [(volume.name, volume.kind) for volume in pod.volumes] == [("v", "empty")]
     assert (request.pull, request.insecure, request.verify) == ("never", {"image"}, True)
     assert (request.strict_isolators, request.strict_volumes, request.allow_volume_links) == (True, True, True)
+    assert request.grants == ("os/linux/privileged",)
 
 
 def test_a_terminal_and_an_open_standard_input(fakes: ModuleType) -> None:

@@ -193,6 +193,8 @@ def test_user_namespaces_and_mapped_volumes(fakes: ModuleType) -> None:
     assert request_of(fakes, "img").userns is None
     for word in ("none", "auto", "100000:65536", "4294967290:5"):
         assert request_of(fakes, "--userns", word, "img").userns == word
+        # As an annotation it is the caller's word, too.
+        assert request_of(fakes, "--annotation", f"kurma.io/userns={word}", "img").userns == word
     words = ("-v", "/a:/a:idmap", "-v", "/b:/b:ro,idmap", "-v", "/c:/c", "--volume", "name=d,source=/d,idmap")
     found = {one["name"]: one for one in volumes(request_of(fakes, *words, "img"))}
     assert [found[name].get("kurma.io/idmap") for name in "abcd"] == [True, True, None, True]
@@ -279,6 +281,7 @@ def test_the_pods_own(fakes: ModuleType) -> None:
         fakes,
         *("--name", "web", "--rm", "-i", "--stager", "s", "--renderer", "copy", "--pull", "never", "--verify"),
         *("--strict-isolators", "--strict-volumes", "--allow-volume-links", "--insecure-options", "http,tls"),
+        *("--grant", "os/linux/privileged", "--grant", "kurma.io/devices=/dev/fuse"),
         *(
             "--insecure-options",
             "image",
@@ -290,6 +293,7 @@ def test_the_pods_own(fakes: ModuleType) -> None:
         ),
     )
     assert request.name == "web"
+    assert request.grants == ("os/linux/privileged", "kurma.io/devices=/dev/fuse")
     assert request.ephemeral
     assert (request.interactive, request.terminal) == ("img", None)
     assert (request.stager, request.renderer, request.pull, request.verify) == ("s", "copy", "never", True)

@@ -244,7 +244,7 @@ def test_the_list_of_isolators() -> None:
     class Sharing(Told):
         names = ("example.com/share",)
 
-        def powers(self, name: str, value: Any) -> tuple[Power, ...]:
+        def powers(self, name: str, value: Any, scope: str, host: IsolatorHost) -> tuple[Power, ...]:
             return (Power(f"{name}=pid", "pid"), Power(name))
 
         def compile(self, name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:

@@ -15,7 +15,8 @@ from kurma_core import config
 from kurma_core.appc.image import Isolator
 from kurma_core.appc.template import PodTemplate
 from kurma_core.config import GrantConfig
-from kurma_core.errors import ConfigError, IsolatorError, PowerError
+from kurma_core.errors import ConfigError, IsolatorError, PowerError, UsageError
+from kurma_core.hookspecs import IsolatorHost
 from kurma_core.images.vouching import Vouchers
 from kurma_core.models import HostMount, IsolatorPlan
 from kurma_core.pods import gate, namespaces
@@ -29,6 +30,10 @@ NAMESPACES = "os/linux/namespaces"
 PRIVILEGED = "os/linux/privileged"
 API = "host/api-access"
 DRIVERS = (cast("Any", LinuxIsolators()),)
+HOST = IsolatorHost({"pids": 2, "cpu": 2}, 2)
+RETAIN, REMOVE = "os/linux/capabilities-retain-set", "os/linux/capabilities-remove-set"
+CALLS = "os/linux/seccomp-retain-set"
+PROFILE = "kurma.io/seccomp-profile"
 
 
 def image(name: str = "example.com/app", *, signers: tuple[str, ...] = (ALICE,), **more: Any) -> Vouchers:
@@ -89,10 +94,22 @@ def request(apps: dict[str, Any], **options: Any) -> PodRequest:
     return PodRequest(PodTemplate.parse(document), **options)
 
 
-def needs(wanted: PodRequest, apps: dict[str, dict[str, Any]], pod: dict[str, Any], shared: str = "") -> Any:
+def all_needs(
+    wanted: PodRequest,
+    apps: dict[str, dict[str, Any]],
+    pod: dict[str, Any],
+    shared: str = "",
+    *,
+    host: IsolatorHost = HOST,
+    **more: Any,
+) -> gate.Needs:
     isolators = {app: tuple(Isolator(*pair) for pair in some.items()) for app, some in apps.items()}
     manifest = replace(wanted.template.pod, isolators=tuple(Isolator(*pair) for pair in pod.items()))
-    found = gate.needs(wanted, manifest, isolators, DRIVERS, frozenset(shared.split()))
+    return gate.needs(wanted, manifest, isolators, DRIVERS, frozenset(shared.split()), host, **more)
+
+
+def needs(*words: Any, **more: Any) -> Any:
+    found = all_needs(*words, **more).needs
     return {app: [(need.power, need.level) for need in some] for app, some in found.items()}
 
 
@@ -149,6 +166,204 @@ def test_devices_are_powers_one_by_one_but_for_those_that_all_have() -> None:
         # The host's, which is not the one that apps have by that name.
         ("kurma.io/devices=/dev/console", "its image"),
     ]
+
+
+#: Isolators of an app, whether its image came from a registry, and the powers that they ask for.
+ASKED: list[tuple[dict[str, Any], bool, list[str]]] = [
+    # Capabilities: beyond the default of the image's kind.
+    ({RETAIN: {"set": ["CAP_CHOWN", "CAP_NET_RAW"]}}, False, []),
+    ({RETAIN: {"set": ["CAP_CHOWN", "CAP_NET_RAW"]}}, True, [f"{RETAIN}=CAP_NET_RAW"]),
+    (
+        {RETAIN: {"set": ["CAP_SYS_ADMIN", "CAP_DAC_READ_SEARCH"]}},
+        False,
+        [f"{RETAIN}=CAP_DAC_READ_SEARCH", f"{RETAIN}=CAP_SYS_ADMIN"],
+    ),
+    ({REMOVE: {"set": ["CAP_CHOWN"]}}, False, []),
+    ({REMOVE: {"set": []}}, True, []),
+    # Filters of system calls: what the default profile refuses to an app with these capabilities.
+    ({PROFILE: "default"}, False, []),
+    ({PROFILE: "none"}, False, [f"{PROFILE}=none"]),
+    ({CALLS: {"set": ["@appc.io/all"]}}, False, [f"{CALLS}=@appc.io/all"]),
+    ({CALLS: {"set": ["@appc.io/empty"]}}, False, []),
+    ({CALLS: {"set": ["read", "clone", "clone3", "socket", "unshare", "personality"]}}, False, []),
+    ({CALLS: {"set": ["read", "mount", "ptrace", "bpf"]}}, False, [f"{CALLS}=bpf", f"{CALLS}=mount"]),
+    ({CALLS: {"set": ["@rkt/default-whitelist", "@docker/default-whitelist"]}}, True, []),
+    (
+        {CALLS: {"set": ["@docker/default-blacklist", "@systemd/mount", "@systemd/io-event"]}},
+        False,
+        [f"{CALLS}=@docker/default-blacklist", f"{CALLS}=@systemd/mount"],
+    ),
+    (
+        {CALLS: {"set": ["mount", "open_by_handle_at"]}, RETAIN: {"set": ["CAP_DAC_READ_SEARCH"]}},
+        False,
+        [f"{RETAIN}=CAP_DAC_READ_SEARCH", f"{CALLS}=mount"],
+    ),
+    ({CALLS: {"set": ["chroot"]}, REMOVE: {"set": ["CAP_SYS_CHROOT"]}}, False, [f"{CALLS}=chroot"]),
+    ({CALLS: {"set": ["@rkt/default-whitelist"]}, REMOVE: {"set": ["CAP_SYS_CHROOT"]}}, False, []),
+    ({"os/linux/seccomp-remove-set": {"set": ["ptrace"]}}, False, []),
+    # An app that is privileged has no filter by default.
+    ({PRIVILEGED: True, CALLS: {"set": ["mount"]}}, False, [PRIVILEGED]),
+    ({PRIVILEGED: True, PROFILE: "none"}, False, [PRIVILEGED]),
+    # Processes and scores.
+    ({"kurma.io/pids-limit": {"limit": 2048}, "os/linux/oom-score-adj": 0}, False, []),
+    ({"kurma.io/pids-limit": {"limit": "2049"}}, False, ["kurma.io/pids-limit"]),
+    ({"kurma.io/pids-limit": {"limit": "unlimited"}}, False, ["kurma.io/pids-limit"]),
+    ({"os/linux/oom-score-adj": -1}, False, ["os/linux/oom-score-adj"]),
+    # What divides or limits: an app's shares count within its pod.
+    ({"os/linux/cpu-shares": 262144, "resource/cpu": {"limit": 64}}, False, []),
+    ({"resource/memory": {"request": "1G", "limit": "2G"}, "os/linux/no-new-privileges": False}, False, []),
+    ({"resource/block-iops": {"default": True, "limit": 1}}, False, []),
+]
+
+
+@pytest.mark.parametrize(("isolators", "from_registry", "powers"), ASKED)
+def test_whatever_is_beyond_the_default_is_a_power(
+    isolators: dict[str, Any], from_registry: bool, powers: list[str], quiet_host: IsolatorHost
+) -> None:
+    """In the image, in the pod's app, in an app that is added; and never what the caller gives."""
+    kind = {"registry_images": ["a"] if from_registry else [], "host": quiet_host}
+    for app, level in (({}, "its image"), (OWN, "its app")):
+        found = needs(request({"a": app}), {"a": isolators}, {}, **kind)
+        assert sorted(found.get("a", [])) == [(power, level) for power in powers], level
+    own = tuple(Isolator(*pair) for pair in isolators.items())
+    added, pod = request({"a": {}}), request({"b": {}}).template.pod
+    later = gate.needs_of_new(added, pod, own, DRIVERS, quiet_host, registry_image=from_registry)
+    assert sorted(need.power for need in later.needs.get("a", ())) == powers
+    typed = request({"a": {}}, overrides={"a": AppOverrides(isolators=tuple(isolators.items()))})
+    mine = all_needs(typed, {"a": isolators}, {}, **kind)
+    assert (mine.needs, mine.given) == ({}, {"a": tuple(powers)} if powers else {})
+    assert mine.notes(configured=False) == tuple(
+        f"app a: its image has {power} by the command line" for power in powers
+    )
+
+
+@pytest.fixture
+def quiet_host(tmp_path: Path) -> IsolatorHost:
+    """Kurma's own score is 0 there, and no security module is."""
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/oom_score_adj").write_text("0")
+    return replace(HOST, root=str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("isolator", "value", "power"),
+    [
+        ("os/linux/cpu-shares", 1025, True),
+        ("os/linux/cpu-shares", 1024, False),
+        ("resource/cpu", {"limit": "1100m"}, True),
+        ("resource/cpu", {"request": 1, "limit": 4}, False),
+        ("kurma.io/pids-limit", {"limit": "unlimited"}, False),
+        ("resource/memory", {"limit": "64G"}, False),
+        ("os/unix/sysctl", {"net.ipv4.ip_forward": "1"}, False),
+    ],
+)
+def test_what_is_beyond_the_default_of_a_pod(isolator: str, value: Any, power: bool) -> None:
+    wanted = {"": [(isolator, "the pod")]} if power else {}
+    assert needs(request({"a": {}}), {"a": {}}, {isolator: value}) == wanted
+    assert needs(request({"a": {}}, isolators=((isolator, value),)), {"a": {}}, {isolator: value}) == {}
+
+
+def test_a_score_below_the_usual_one_is_a_power(quiet_host: IsolatorHost) -> None:
+    """Kurma's own; but kurmad's is lower than what its apps begin with."""
+    score = {"os/linux/oom-score-adj": 100}
+    own = Path(quiet_host.root, "proc/self/oom_score_adj")
+    for kurmas, found in (("500", {"a": [("os/linux/oom-score-adj", "its image")]}), ("-900", {})):
+        own.write_text(kurmas)
+        assert needs(request({"a": {}}), {"a": score}, {}, host=quiet_host) == found
+    assert needs(request({"a": {}}), {"a": {"os/linux/oom-score-adj": -1}}, {}, host=quiet_host) != {}
+
+
+def test_another_label_than_kurmas_own_is_a_power(quiet_host: IsolatorHost) -> None:
+    """Where Kurma is unconfined, every profile takes away."""
+    root = Path(quiet_host.root)
+    apparmor, selinux = "os/linux/apparmor-profile", "os/linux/selinux-context"
+    context = {"user": "u", "role": "r", "type": "spc_t", "level": "s0"}
+    asks = {apparmor: "web", selinux: context}
+    both = [(f"{apparmor}=web", "its image"), (f"{selinux}=u:r:spc_t:s0", "its image")]
+    assert needs(request({"a": {}}), {"a": asks}, {}, host=quiet_host) == {}
+    for name in ("sys/module/apparmor/parameters", "sys/fs/selinux", "proc/self/attr/apparmor"):
+        (root / name).mkdir(parents=True)
+    (root / "sys/module/apparmor/parameters/enabled").write_text("Y\n")
+    for profile, own, found in (
+        ("unconfined\n", "u:r:unconfined_service_t:s0\0", []),
+        ("web (enforce)\n", "u:r:spc_t:s0\0", []),
+        ("kurma (enforce)\n", "u:r:kurma_t:s0\0", both),
+    ):
+        (root / "proc/self/attr/apparmor/current").write_text(profile)
+        (root / "proc/self/attr/current").write_text(own)
+        assert needs(request({"a": {}}), {"a": asks}, {}, host=quiet_host) == ({"a": found} if found else {})
+
+
+def test_the_pods_file_is_not_the_callers_word_and_kurma_yml_is() -> None:
+    """Of what stands in kurma.yml itself, what the image asks for needs a grant all the same."""
+    asks = {PRIVILEGED: True}
+    entry = {**OWN, "app": {**OWN["app"], "isolators": [{"name": PRIVILEGED, "value": True}]}}
+    shared = {NAMESPACES: {"pid": "host"}}
+    pod = [{"name": NAMESPACES, "value": {"pid": "host"}}]
+    template = {"apps": [{"name": "a", "image": "x", **entry}, {"name": "b", "image": "y"}], "isolators": pod}
+    written = PodRequest(PodTemplate.parse(template))
+    apps: dict[str, dict[str, Any]] = {"a": asks, "b": asks}
+    own, image = [(PRIVILEGED, "its app")], [(PRIVILEGED, "its image")]
+    everyones = [(f"{NAMESPACES}=net", "the pod"), (f"{NAMESPACES}=pid", "the pod")]
+    assert needs(written, apps, shared, "pid", of_file=["net"]) == {"a": own, "b": image, "": everyones}
+    configured = all_needs(replace(written, configured=True), apps, shared, "pid", of_file=["net"])
+    assert list(configured.needs) == ["b"]
+    assert configured.notes(configured=True) == (
+        f"the pod has {NAMESPACES}=pid by its entry in kurma.yml",
+        f"app a: its image has {PRIVILEGED} by its entry in kurma.yml",
+    )
+
+
+def test_the_callers_grant_is_as_one_of_kurma_yml() -> None:
+    power, read = f"{RETAIN}=CAP_SYS_ADMIN", f"{API}=read"
+    wanted = {
+        "web": (Need(power, "its image"), Need(API, "its image", read)),
+        "": (Need(PRIVILEGED, "the pod"),),
+    }
+    nothing = services({}, image())
+
+    def had(*own: str, pod: tuple[str, ...] = ()) -> list[str]:
+        notes = gate.check_app(wanted, "web", ID, nothing, (), {"web": own, "": pod})
+        return [note.removeprefix("app web: its image example.com/app has ") for note in notes]
+
+    with_grant = [f"{one} by --grant" for one in (power, API, PRIVILEGED)]
+    assert had(power, API, PRIVILEGED) == had(RETAIN, f"{API}=full", PRIVILEGED) == with_grant
+    assert had(RETAIN, read, pod=(PRIVILEGED,))[1] == f"{read} by --grant"
+    for own, pod in (
+        ((power, API), ()),
+        ((), (power, API, PRIVILEGED)),
+        ((f"{RETAIN}=CAP_KILL", API), (PRIVILEGED,)),
+    ):
+        with pytest.raises(PowerError):
+            had(*own, pod=pod)
+    for made, way in ((False, "give"), (True, "prepare the pod anew with")):
+        with pytest.raises(PowerError) as caught:
+            gate.check_app(wanted, "web", ID, nothing, made=made)
+        options = f"--grant {power} --grant {API} --grant {PRIVILEGED}"
+        start = f"if it is meant, {way} {options}; or for good, add to kurma.yml: grants: "
+        assert (caught.value.hint or "").startswith(start)
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("os/linux/privilegd", PRIVILEGED),
+        ("os/linux/namespace=pid", NAMESPACES),
+        (f"{NAMESPACES}=pidd", f"{NAMESPACES}=pid"),
+        (f"{RETAIN}=CAP_SYS_ADMN", f"{RETAIN}=CAP_SYS_ADMIN"),
+        ("os/linux/no-new-privileges", PRIVILEGED),
+        (f"{PROFILE}=default", f"{PROFILE}=none"),
+    ],
+)
+def test_a_grant_of_no_power_names_the_nearest(word: str, meant: str) -> None:
+    with pytest.raises(UsageError, match="--grant: there is no power") as caught:
+        gate.check_grants([PRIVILEGED, word], DRIVERS)
+    assert caught.value.hint == f"did you mean {meant}?"
+
+
+def test_every_power_can_be_granted() -> None:
+    words = {power for isolators, _, powers in ASKED for power in powers}
+    gate.check_grants([*words, *LinuxIsolators.gated, "kurma.io/devices=/dev/fuse", f"{API}=full"], DRIVERS)
 
 
 def test_namespaces_are_the_pods_then_its_apps_who_must_agree() -> None:
@@ -254,7 +469,7 @@ def test_who_wants_all_is_content_with_a_part(words: tuple[str, ...], read: str 
     """What is asked for as ``"read"`` and as ``true``, and what is had of it."""
     some = {"g": grant(images=("example.com",), isolators=words)}
     for value, had in (("read", read), (True, full)):
-        (power,) = LinuxIsolators().powers(API, value)
+        (power,) = LinuxIsolators().powers(API, value, "app", HOST)
         need = Need(power.name, "its image", power.least)
         if had is None:
             with pytest.raises(PowerError, match=power.name):
@@ -283,7 +498,7 @@ def test_all_that_is_refused_is_told_at_once(tmp_path: Path) -> None:
         gate.check_app(wanted, "web", ID, services(had, image()))
     assert caught.value.message.startswith(
         "app web: its image example.com/app asks for os/linux/privileged; the pod asks for os/linux/privileged, "
-        "kurma.io/devices=/dev/a, which its image example.com/app would have as well: power over the host"
+        "kurma.io/devices=/dev/a, which its image example.com/app would have as well: beyond the default"
     )
     file = tmp_path / "kurma.yml"
     file.write_text(f"grants: {{{caught.value.hint.split(': ', 1)[1]}}}\n")

@@ -418,7 +418,7 @@ def test_an_isolator_that_two_plugins_claim_cannot_be_used(two_that_claim, regis
             compiled(plugins, *names)
         assert "`isolator_plugins: {example.com/both: aa}`" in caught.value.hint
     with pytest.raises(PluginCollisionError, match=said):
-        powers([Isolator("example.com/both", 1)], isolator_drivers(plugins))
+        powers([Isolator("example.com/both", 1)], isolator_drivers(plugins), "app", IsolatorHost({}, 1))
     problems = check(plugins._config, plugins)
     assert [problem.message for problem in problems] == [str(caught.value)]
 

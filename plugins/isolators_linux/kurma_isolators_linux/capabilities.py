@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.appc.types import describe
 from kurma_core.errors import IsolatorError
-from kurma_core.hookspecs import Compiled
+from kurma_core.hookspecs import Compiled, Power
 from kurma_core.linux import capabilities as linux
 from kurma_core.models import IsolatorPlan
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs import IsolatorHost
 
-#: Of App Container's fourteen, those that podman leaves out: to write to the host's audit log, to make device nodes,
-#: to send raw packets.
+#: Of App Container's fourteen, those that podman leaves out: to write to the host's audit log, to make device
+#: nodes, to send raw packets.
 _NOT_FROM_REGISTRIES = frozenset(linux.BITS[f"CAP_{name}"] for name in ("AUDIT_WRITE", "MKNOD", "NET_RAW"))
 
 
@@ -41,9 +41,14 @@ def retain_set(name: str, value: Any, scope: str, host: IsolatorHost) -> Compile
     return Compiled(plan, "modified", f"without {lacking}, which Kurma does not have here itself")
 
 
+def powers(name: str, value: Any, scope: str, host: IsolatorHost) -> tuple[Power, ...]:
+    """Of a retain set: every capability beyond the default of the image's kind."""
+    return tuple(Power(f"{name}={each}") for each in linux.names(_read(name, value) - default_set(host)))
+
+
 def default_set(host: IsolatorHost) -> frozenset[int]:
-    """The capabilities of an app that asks for none: App Container's fourteen; of an image from a registry, podman's
-    eleven."""
+    """The capabilities of an app that asks for none: App Container's fourteen, or podman's eleven where the image
+    came from a registry."""
     return linux.DEFAULT_SET - _NOT_FROM_REGISTRIES if host.registry_image else linux.DEFAULT_SET
 
 

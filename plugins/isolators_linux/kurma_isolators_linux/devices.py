@@ -36,7 +36,7 @@ class _Wanted:
     access: str
 
 
-def powers(name: str, value: Any) -> tuple[Power, ...]:
+def powers(name: str, value: Any, scope: str, host: IsolatorHost) -> tuple[Power, ...]:
     """Every device of the host's but those that all apps have."""
     found = [one for one in _read(name, value) if one.source.removeprefix("/dev/") not in _SAME]
     return tuple(Power(f"{name}={one.source}") for one in found)

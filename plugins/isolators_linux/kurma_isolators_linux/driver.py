@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import IsolatorError
+from kurma_core.linux.capabilities import NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -68,14 +69,35 @@ _SCOPES: dict[str, tuple[str, ...]] = {
     "os/linux/privileged": _BOTH,
 }
 #: Processes and threads of an app that says nothing of them: enough for any, not for a fork bomb. As podman's.
-_PIDS = {"limit": 2048}
-#: Name → module and function that tells which power over the host a value asks for (X6).
+PIDS = 2048
+#: Name → module and function that tells which power over the host a value asks for, beyond the default (X6):
+#: ``function(name, value, scope, host) -> tuple[Power, ...]``. What is not here divides or limits what there is.
 _GATED = {
     "host/api-access": "host:api_powers",
     "host/privileged": "host:powers",
     "kurma.io/devices": "devices:powers",
+    "kurma.io/pids-limit": "pids:powers",
+    "kurma.io/seccomp-profile": "seccomp_profile:powers",
+    "os/linux/apparmor-profile": "labels:apparmor_powers",
+    "os/linux/capabilities-retain-set": "capabilities:powers",
+    "os/linux/cpu-shares": "simple:cpu_shares_powers",
     "os/linux/namespaces": "host:namespaces_powers",
+    "os/linux/oom-score-adj": "simple:oom_score_adj_powers",
     "os/linux/privileged": "host:powers",
+    "os/linux/seccomp-retain-set": "seccomp:powers",
+    "os/linux/selinux-context": "labels:selinux_powers",
+    "resource/cpu": "resources:cpu_powers",
+}
+#: The parts of those that do not have one for each path, call or name.
+_PARTS: dict[str, tuple[str, ...] | None] = {
+    "host/api-access": ("full", "read"),
+    "kurma.io/devices": None,
+    "kurma.io/seccomp-profile": ("none",),
+    "os/linux/apparmor-profile": None,
+    "os/linux/capabilities-retain-set": NAMES,
+    "os/linux/namespaces": ("ipc", "net", "pid", "user", "uts"),
+    "os/linux/seccomp-retain-set": None,
+    "os/linux/selinux-context": None,
 }
 _SYSCTL = "os/unix/sysctl"
 #: A pod's hold for each of its apps that has none of its own.
@@ -89,6 +111,7 @@ class LinuxIsolators:
     """Implements :class:`kurma_core.hookspecs.Isolator`."""
 
     names = tuple(_COMPILERS)
+    gated: Mapping[str, tuple[str, ...] | None] = {name: _PARTS.get(name, ()) for name in _GATED}
     exclusive: tuple[frozenset[str], ...] = (
         _CAPABILITIES,
         _FILTERS,
@@ -100,7 +123,7 @@ class LinuxIsolators:
             # Sets ping_group_range, so that ping works without CAP_NET_RAW.
             return found if _SYSCTL in names or host.host_network else ((_SYSCTL, {}),)
         if "kurma.io/pids-limit" not in names:
-            found += (("kurma.io/pids-limit", _PIDS),)
+            found += (("kurma.io/pids-limit", {"limit": PIDS}),)
         if _CAPABILITIES.isdisjoint(names):
             from kurma_isolators_linux.capabilities import default_value
 
@@ -124,9 +147,11 @@ class LinuxIsolators:
         compiled: Compiled = _function(_COMPILERS[name])(name, value, scope, host)
         return compiled
 
-    def powers(self, name: str, value: Any) -> tuple[Power, ...]:
+    def powers(self, name: str, value: Any, scope: str, host: IsolatorHost) -> tuple[Power, ...]:
         """:raises IsolatorError: the value is wrong."""
-        found: tuple[Power, ...] = _function(_GATED[name])(name, value) if name in _GATED else ()
+        if name not in _GATED:
+            return ()
+        found: tuple[Power, ...] = _function(_GATED[name])(name, value, scope, host)
         return found
 
     def namespaces(self, name: str, value: Any) -> Mapping[str, str]:

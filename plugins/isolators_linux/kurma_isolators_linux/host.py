@@ -49,7 +49,7 @@ def namespaces_of(name: str, value: Any) -> Mapping[str, str]:
     return found
 
 
-def namespaces_powers(name: str, value: Any) -> tuple[Power, ...]:
+def namespaces_powers(name: str, value: Any, scope: str, host: IsolatorHost) -> tuple[Power, ...]:
     return tuple(
         Power(f"{name}={kind}", kind) for kind, word in namespaces_of(name, value).items() if word == "host"
     )
@@ -78,7 +78,7 @@ def wanted(name: str, value: Any) -> bool:
     return value
 
 
-def powers(name: str, value: Any) -> tuple[Power, ...]:
+def powers(name: str, value: Any, scope: str, host: IsolatorHost) -> tuple[Power, ...]:
     """Of isolators that are true or false."""
     return (Power(name),) if wanted(name, value) else ()
 
@@ -129,7 +129,7 @@ def api_rights(name: str, value: Any) -> str | None:
     return RIGHTS[value]
 
 
-def api_powers(name: str, value: Any) -> tuple[Power, ...]:
+def api_powers(name: str, value: Any, scope: str, host: IsolatorHost) -> tuple[Power, ...]:
     """Who wants all of it is content with what is granted."""
     rights = api_rights(name, value)
     if rights is None:

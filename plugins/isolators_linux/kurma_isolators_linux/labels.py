@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.appc.types import describe
 from kurma_core.errors import IsolatorError
-from kurma_core.hookspecs import Compiled
+from kurma_core.hookspecs import Compiled, Power
 from kurma_core.models import IsolatorPlan
 from kurma_isolators_linux import machine
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs import IsolatorHost
 
+#: What Kurma itself is held to, which apps inherit: a profile with its mode, or a context.
+_OWN = ("proc/self/attr/apparmor/current", "proc/self/attr/current")
+_UNCONFINED = "unconfined"
 _ENABLED = "sys/module/apparmor/parameters/enabled"
 _SECURITYFS = "sys/kernel/security"
 _PROFILES = f"{_SECURITYFS}/apparmor/profiles"
@@ -30,19 +33,7 @@ _PARTS = ("user", "role", "type", "level")
 def apparmor_profile(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
     """``{"profile": "my-profile"}``, or the name alone. A profile that is not loaded is refused, and not ignored,
     where the kernel has AppArmor."""
-    if isinstance(value, dict):
-        if value.keys() != {"profile"}:
-            found = ", ".join(sorted(value)) or "nothing"
-            raise _not_a_profile(name, f"an object of {found}")
-        value = value["profile"]
-    if not isinstance(value, str) or not value.isprintable() or value != value.strip() or not value:
-        raise _not_a_profile(name, describe(value))
-    if len(value) > _LONGEST:
-        raise IsolatorError(f"isolator {name}: a profile's name has at most {_LONGEST} characters")
-    if value == "unconfined":
-        raise IsolatorError(
-            f"isolator {name}: unconfined is no profile", hint="without this isolator an app has none of its own"
-        )
+    value = _profile(name, value)
     enabled = machine.text(host, _ENABLED)
     if enabled != "Y":
         why = "this kernel has no AppArmor" if enabled is None else "AppArmor is switched off in this kernel"
@@ -57,11 +48,54 @@ def apparmor_profile(name: str, value: Any, scope: str, host: IsolatorHost) -> C
     return _of(scope, IsolatorPlan(apparmor=value), complains if mode == "complain" else "")
 
 
+def _profile(name: str, value: Any) -> str:
+    """:raises IsolatorError: it is not what this isolator is."""
+    if isinstance(value, dict):
+        if value.keys() != {"profile"}:
+            found = ", ".join(sorted(value)) or "nothing"
+            raise _not_a_profile(name, f"an object of {found}")
+        value = value["profile"]
+    if not isinstance(value, str) or not value.isprintable() or value != value.strip() or not value:
+        raise _not_a_profile(name, describe(value))
+    if len(value) > _LONGEST:
+        raise IsolatorError(f"isolator {name}: a profile's name has at most {_LONGEST} characters")
+    if value == "unconfined":
+        raise IsolatorError(
+            f"isolator {name}: unconfined is no profile", hint="without this isolator an app has none of its own"
+        )
+    return value
+
+
 def _not_a_profile(name: str, found: str) -> IsolatorError:
     return IsolatorError(
         f"isolator {name}: expected the name of a profile, got {found}",
         hint='for instance {"profile": "my-profile"}, or "my-profile"',
     )
+
+
+def apparmor_powers(name: str, value: Any, scope: str, host: IsolatorHost) -> tuple[Power, ...]:
+    """Another profile than the one that Kurma itself is held to, which apps have by default. Where Kurma is
+    unconfined, every profile takes away."""
+    profile = _profile(name, value)
+    if machine.text(host, _ENABLED) != "Y":
+        return ()
+    own = next(filter(None, (machine.text(host, path) for path in _OWN)), _UNCONFINED)
+    if own.partition(" (")[0] in (_UNCONFINED, profile):
+        return ()
+    return (Power(f"{name}={profile}"),)
+
+
+def selinux_powers(name: str, value: Any, scope: str, host: IsolatorHost) -> tuple[Power, ...]:
+    """Another context than Kurma's own, unless that is of a type that is unconfined. Which of two contexts allows
+    more only the policy knows."""
+    context = _context(name, value)
+    if not os.path.isdir(f"{host.root.rstrip('/')}/{_SELINUX}"):
+        return ()
+    own = (machine.text(host, _OWN[1]) or "").rstrip("\0")
+    kind = own.split(":")[2:3]
+    if own == context or (kind and kind[0].startswith(_UNCONFINED)):
+        return ()
+    return (Power(f"{name}={context}"),)
 
 
 def _mode(name: str, profile: str, host: IsolatorHost) -> str:

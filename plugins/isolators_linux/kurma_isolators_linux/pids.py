@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kurma_core.hookspecs import Compiled
+from kurma_core.hookspecs import Compiled, Power
 from kurma_core.models import CgroupSetting, IsolatorPlan
 
 if TYPE_CHECKING:
@@ -22,6 +22,24 @@ _MOST = 4 << 20
 
 def pids_limit(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
     """{limit}: processes and threads at a time, of an app or of all of a pod; "unlimited"."""
+    limit = _limit(name, value, scope)
+    if "pids" not in host.cgroups:
+        return Compiled(IsolatorPlan(), "ignored", "this host has no cgroup controller pids")
+    text = str(limit) if limit is not None and limit < _MOST else "max"
+    plan = IsolatorPlan(cgroup=(CgroupSetting("pids", "pids.max", text),))
+    return Compiled(plan, amounts="" if limit is None else f"limit {limit}")
+
+
+def powers(name: str, value: Any, scope: str, host: IsolatorHost) -> tuple[Power, ...]:
+    """Of an app: more than the default. A pod has no limit of its own by default."""
+    from kurma_isolators_linux.driver import PIDS
+
+    limit = _limit(name, value, scope)
+    return (Power(name),) if scope == "app" and (limit is None or limit > PIDS) else ()
+
+
+def _limit(name: str, value: Any, scope: str) -> int | None:
+    """None: unlimited. :raises IsolatorError: the value is wrong."""
     limit = _plain(value, _LEAST[scope])
     if limit is None and value != {"limit": UNLIMITED}:
         # Most apps have the default, a plain number: what reads all others is imported where there is one.
@@ -29,11 +47,7 @@ def pids_limit(name: str, value: Any, scope: str, host: IsolatorHost) -> Compile
 
         given = members(name, value, ("limit",), _EXAMPLE)
         limit = required_limit(name, given, "count", _EXAMPLE, least=_LEAST[scope])
-    if "pids" not in host.cgroups:
-        return Compiled(IsolatorPlan(), "ignored", "this host has no cgroup controller pids")
-    text = str(limit) if limit is not None and limit < _MOST else "max"
-    plan = IsolatorPlan(cgroup=(CgroupSetting("pids", "pids.max", text),))
-    return Compiled(plan, amounts="" if limit is None else f"limit {limit}")
+    return limit
 
 
 def _plain(value: Any, least: int) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.appc.quantity import format_quantity
-from kurma_core.hookspecs import Compiled
+from kurma_core.hookspecs import Compiled, Power
 from kurma_core.models import CgroupSetting, IsolatorPlan
 from kurma_isolators_linux.amounts import request_and_limit, told
 
@@ -51,6 +51,14 @@ def cpu(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
     if limit is not None and limit < host.cpus * 1000:
         settings += _quota(limit, version)
     return Compiled(IsolatorPlan(cgroup=settings), "modified" if notes else "enforced", "; ".join(notes), amounts)
+
+
+def cpu_powers(name: str, value: Any, scope: str, host: IsolatorHost) -> tuple[Power, ...]:
+    """Of a pod: a request for more than a core, which is a larger share than other pods have
+    (:func:`kurma_isolators_linux.simple.cpu_shares_powers`)."""
+    request, _ = request_and_limit(name, value, "cores", _CPU_EXAMPLE)
+    more = request is not None and request * USUAL_SHARES // 1000 > USUAL_SHARES
+    return (Power(name),) if scope == "pod" and more else ()
 
 
 def _share(milli: int, version: int) -> CgroupSetting:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.appc.types import describe
 from kurma_core.errors import IsolatorError
-from kurma_core.hookspecs import Compiled
+from kurma_core.hookspecs import Compiled, Power
 from kurma_core.models import IsolatorPlan
 from kurma_isolators_linux import calls, seccomp_profile
 from kurma_isolators_linux import seccomp_program as program
@@ -28,38 +28,64 @@ _ALL, _EMPTY = "@appc.io/all", "@appc.io/empty"
 
 
 def retain_set(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
-    """These calls are allowed, and no others. ``@appc.io/all`` in it: there is no filter."""
+    """These calls are allowed, and no others. What the default profile says of a call's arguments holds, too.
+    ``@appc.io/all`` in it: there is no filter."""
     names, refusal = _read(name, value)
     if _ALL in names:
         return Compiled(IsolatorPlan(), note="every system call is allowed")
     numbers = seccomp_profile.numbers_here()
     if numbers is None:
         return seccomp_profile.unknown_machine()
-    allowed, note = _resolve(name, names - {_EMPTY}, numbers)
+    held = seccomp_profile.granted(host)
+    allowed, note = _resolve(name, names - {_EMPTY}, numbers, held)
     added = [call for call in LIFE if call not in allowed]
     leaves = {numbers[call]: program.ALLOW for call in (*allowed, *added) if call in numbers}
+    if not seccomp_profile.unfiltered(host):
+        usual = seccomp_profile.leaves_of(numbers, held)
+        by_arguments = [numbers[call] for call in seccomp_profile.BY_ARGUMENTS if call in allowed]
+        leaves.update({number: usual[number] for number in by_arguments})
     kept = f"kept besides: {', '.join(added)}" if added else ""
     filtered = program.assemble(seccomp_profile.machine(), leaves, refusal, refusal)
     return Compiled(IsolatorPlan(seccomp=filtered), note="; ".join([text for text in (kept, note) if text]))
 
 
+def powers(name: str, value: Any, scope: str, host: IsolatorHost) -> tuple[Power, ...]:
+    """Of a retained set: each word that stands for a call which the default profile refuses to that app."""
+    names, _ = _read(name, value)
+    numbers = seccomp_profile.numbers_here()
+    if seccomp_profile.unfiltered(host):
+        return ()
+    if _ALL in names:
+        return (Power(f"{name}={_ALL}"),)
+    if numbers is None:
+        return tuple(Power(f"{name}={word}") for word in sorted(names - {_EMPTY}))
+    held = seccomp_profile.granted(host)
+    more = frozenset(seccomp_profile.refused(held)) & numbers.keys()
+    found = {word: _resolve(name, frozenset([word]), numbers, held)[0] for word in sorted(names - {_EMPTY})}
+    return tuple(Power(f"{name}={word}") for word, allowed in found.items() if allowed & more)
+
+
 def remove_set(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
-    """All but these calls are allowed. ``@appc.io/empty`` in it: the default profile holds."""
+    """These calls are refused, and all that the default profile refuses. ``@appc.io/empty`` in it: that alone."""
     names, refusal = _read(name, value)
     if _EMPTY in names:
         return seccomp_profile.profile("kurma.io/seccomp-profile", "default", scope, host)
     numbers = seccomp_profile.numbers_here()
     if numbers is None:
         return seccomp_profile.unknown_machine()
-    removed, note = _resolve(name, names, numbers)
+    held = seccomp_profile.granted(host)
+    removed, note = _resolve(name, names, numbers, held)
     if "execve" in removed:
         raise IsolatorError(
             f"isolator {name}: without execve no program of the app can be executed",
             hint=f"leave out {_ALL if _ALL in names else 'execve'}",
         )
-    leaves = dict.fromkeys(numbers.values(), program.ALLOW)
+    if seccomp_profile.unfiltered(host):
+        leaves, unknown = dict.fromkeys(numbers.values(), program.ALLOW), program.ALLOW
+    else:
+        leaves, unknown = seccomp_profile.leaves_of(numbers, held), seccomp_profile.MISSING
     leaves.update({numbers[call]: refusal for call in removed if call in numbers})
-    filtered = program.assemble(seccomp_profile.machine(), leaves, program.ALLOW, refusal)
+    filtered = program.assemble(seccomp_profile.machine(), leaves, unknown, refusal)
     return Compiled(IsolatorPlan(seccomp=filtered), note=note)
 
 
@@ -93,16 +119,19 @@ def _refusal(name: str, code: Any) -> program.Leaf:
     return program.error(number)
 
 
-def _resolve(name: str, names: frozenset[str], numbers: Mapping[str, int]) -> tuple[frozenset[str], str]:
+def _resolve(
+    name: str, names: frozenset[str], numbers: Mapping[str, int], held: frozenset[str]
+) -> tuple[frozenset[str], str]:
     """The calls that are meant, and a note of those that this machine has not.
 
+    :param held: the app's capabilities.
     :raises IsolatorError: there is no call of that name on any machine.
     """
     found = {each for each in names if each in numbers}
     absent = []
     for each in sorted(names - found - {_ALL, _EMPTY}):
         if each.startswith("@"):
-            found |= _group(name, each, numbers)
+            found |= _group(name, each, numbers, held)
         elif each in calls.elsewhere(seccomp_profile.machine()):
             absent.append(each)
         else:
@@ -113,7 +142,7 @@ def _resolve(name: str, names: frozenset[str], numbers: Mapping[str, int]) -> tu
     return frozenset(found), f"not on this machine: {', '.join(absent)}" if absent else ""
 
 
-def _group(name: str, wildcard: str, numbers: Mapping[str, int]) -> frozenset[str]:
+def _group(name: str, wildcard: str, numbers: Mapping[str, int], held: frozenset[str]) -> frozenset[str]:
     from kurma_isolators_linux import seccomp_sets
 
     known = seccomp_sets.wildcards()
@@ -122,7 +151,7 @@ def _group(name: str, wildcard: str, numbers: Mapping[str, int]) -> frozenset[st
             f"isolator {name}: there is no set of system calls {describe(wildcard)}",
             hint=_nearest(wildcard, [_ALL, _EMPTY, *known]) or f"there are {', '.join([_ALL, _EMPTY, *known])}",
         )
-    return seccomp_sets.calls(wildcard, numbers.keys())
+    return seccomp_sets.calls(wildcard, numbers.keys(), held)
 
 
 def _nearest(word: str, known: Any) -> str | None:

@@ -12,7 +12,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import IsolatorError
-from kurma_core.hookspecs import Compiled
+from kurma_core.hookspecs import Compiled, Power
 from kurma_core.linux import capabilities as linux
 from kurma_core.models import IsolatorPlan
 from kurma_isolators_linux import calls
@@ -60,7 +60,8 @@ _FAMILIES = (38, 40)
 _PACKET, _NETLINK, _NETLINK_AUDIT = 17, 16, 9
 
 _NO = program.error(errno.EPERM)
-_MISSING = program.error(errno.ENOSYS)
+#: The answer to a call that came to Linux later.
+MISSING = program.error(errno.ENOSYS)
 
 
 #: Profiles that were compiled before, by machine and capabilities.
@@ -77,10 +78,14 @@ def refused(capabilities: Collection[str]) -> list[str]:
     return names
 
 
-def compile_profile(numbers: dict[str, int], capabilities: Collection[str]) -> bytes:
-    """The program for an app with these capabilities (``CAP_…``) on this machine.
+#: Calls that are allowed or refused by their arguments; with ``clone3``, whose arguments no filter sees.
+BY_ARGUMENTS = ("clone", "clone3", "personality", "socket", "unshare")
 
-    :param numbers: those of its calls, by name.
+
+def leaves_of(numbers: dict[str, int], capabilities: Collection[str]) -> dict[int, program.Leaf]:
+    """What becomes of each call of an app with these capabilities (``CAP_…``), by number.
+
+    :param numbers: those of this machine's calls, by name.
     """
     leaves = dict.fromkeys(numbers.values(), program.ALLOW)
     for name in refused(capabilities):
@@ -91,8 +96,13 @@ def compile_profile(numbers: dict[str, int], capabilities: Collection[str]) -> b
     if _ADMIN not in capabilities:
         leaves[numbers["clone"]] = program.if_bits(0, _NAMESPACES, _NO, program.ALLOW)
         leaves[numbers["unshare"]] = program.if_bits(0, _NAMESPACES | _NEW_TIME, _NO, program.ALLOW)
-        leaves[numbers["clone3"]] = _MISSING
-    return program.assemble(machine(), leaves, _MISSING, program.KILL)
+        leaves[numbers["clone3"]] = MISSING
+    return leaves
+
+
+def compile_profile(numbers: dict[str, int], capabilities: Collection[str]) -> bytes:
+    """The program for an app with these capabilities, on this machine (see :func:`leaves_of`)."""
+    return program.assemble(machine(), leaves_of(numbers, capabilities), MISSING, program.KILL)
 
 
 def _socket(capabilities: Collection[str]) -> program.Leaf:
@@ -131,6 +141,16 @@ def profile(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
             _compiled.clear()
         found = _compiled[key] = compile_profile(numbers, held)
     return Compiled(IsolatorPlan(seccomp=found))
+
+
+def powers(name: str, value: Any, scope: str, host: IsolatorHost) -> tuple[Power, ...]:
+    """No filter, where there would be one."""
+    return (Power(f"{name}=none"),) if value == "none" and not unfiltered(host) else ()
+
+
+def unfiltered(host: IsolatorHost) -> bool:
+    """Whether an app has no filter by default: it is privileged."""
+    return any(some.get("os/linux/privileged") is True for some in (host.siblings, host.pod))
 
 
 def granted(host: IsolatorHost) -> frozenset[str]:

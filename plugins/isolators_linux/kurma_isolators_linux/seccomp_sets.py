@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kurma_core.linux.capabilities import DEFAULT_SET, names
 from kurma_isolators_linux import seccomp_profile
 
 if TYPE_CHECKING:
@@ -60,13 +59,14 @@ def wildcards() -> list[str]:
     ]
 
 
-def calls(wildcard: str, known: Collection[str]) -> frozenset[str]:
+def calls(wildcard: str, known: Collection[str], held: Collection[str]) -> frozenset[str]:
     """What a wildcard of :func:`wildcards` stands for.
 
     :param known: every call of this machine.
+    :param held: the app's capabilities, by which Docker's list is longer or shorter.
     """
     whose, _, name = wildcard.partition("/")
     if whose == "@systemd":
         return frozenset(_SYSTEMD[name].split())
-    refused = frozenset([*seccomp_profile.refused(names(DEFAULT_SET)), "unshare"])
+    refused = frozenset([*seccomp_profile.refused(held), "unshare"])
     return refused if name == "default-blacklist" else frozenset(known) - refused

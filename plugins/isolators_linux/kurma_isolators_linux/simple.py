@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.appc.types import describe
 from kurma_core.errors import IsolatorError
-from kurma_core.hookspecs import Compiled
+from kurma_core.hookspecs import Compiled, Power
 from kurma_core.models import IsolatorPlan
 
 if TYPE_CHECKING:
@@ -34,6 +34,22 @@ def oom_score_adj(name: str, value: Any, scope: str, host: IsolatorHost) -> Comp
         note = f"{own} instead of {score}: less than its own Kurma cannot give without CAP_SYS_RESOURCE"
         return Compiled(IsolatorPlan(oom_score_adj=own), "modified", note)
     return Compiled(IsolatorPlan(oom_score_adj=score))
+
+
+def oom_score_adj_powers(name: str, value: Any, scope: str, host: IsolatorHost) -> tuple[Power, ...]:
+    """A score below the one with which apps begin: Kurma's own, but for kurmad, whose own is lower than that."""
+    from kurma_isolators_linux import machine
+
+    usual = max(machine.number(host, "proc/self/oom_score_adj", 0), 0)
+    return (Power(name),) if _whole(name, value, -1000, 1000) < usual else ()
+
+
+def cpu_shares_powers(name: str, value: Any, scope: str, host: IsolatorHost) -> tuple[Power, ...]:
+    """Of a pod: more than other pods have. An app's shares count among the apps of its pod alone."""
+    from kurma_isolators_linux.resources import FEWEST_SHARES, MOST_SHARES, USUAL_SHARES
+
+    shares = _whole(name, value, FEWEST_SHARES, MOST_SHARES)
+    return (Power(name),) if scope == "pod" and shares > USUAL_SHARES else ()
 
 
 def cpu_shares(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:

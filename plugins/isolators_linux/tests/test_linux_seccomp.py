@@ -55,24 +55,45 @@ def compiled(function: Any, value: Any, **siblings: Any) -> tuple[Any, Any]:
     ("code", "no"), [(None, KILL), ("", KILL), ("EXDEV", ERROR | 18), ("ENOTSUP", ERROR | 95)]
 )
 def test_remove(machine: str, code: Any, no: int) -> None:
+    """On top of the default profile."""
     ask, note = compiled(seccomp.remove_set, {"set": ["ptrace", "mkdirat", "@systemd/clock"], "errno": code})
+    usual, _ = compiled(seccomp_profile.profile, "default")
     refused = {"ptrace", "mkdirat", "adjtimex", "clock_adjtime", "clock_settime", "settimeofday"}
     for name in calls.numbers(machine):
-        assert ask(name) == (no if name in refused else ALLOW), name
-    # Not specified, so not blocked; not a call at all.
-    assert ask(490) == ask(999) == ask(0xFFFFFFFF) == ALLOW
+        assert ask(name) == (no if name in refused else usual(name)), name
+    assert ask("mount") == ERROR | errno.EPERM
+    assert (ask("clone", NEWUSER), ask("clone", THREAD)) == (ERROR | errno.EPERM, ALLOW)
+    assert ask(490) == ask(999) == ask(0xFFFFFFFF) == ERROR | errno.ENOSYS
     assert note == ""
+    # A privileged app has no profile.
+    ask, _ = compiled(seccomp.remove_set, {"set": ["ptrace"], "errno": code}, **{"os/linux/privileged": True})
+    assert [ask(name) for name in ("ptrace", "mount", 490)] == [no, ALLOW, ALLOW]
 
 
 @pytest.mark.parametrize(("code", "no"), [(None, KILL), ("ENOSYS", ERROR | 38)])
 def test_retain(machine: str, code: Any, no: int) -> None:
     ask, note = compiled(seccomp.retain_set, {"set": ["read", "exit", "@systemd/mount"], "errno": code})
     life = {"execve", "exit", "exit_group", "restart_syscall", "rt_sigreturn"}
-    kept = {"read", *life, *seccomp_sets.calls("@systemd/mount", [])}
+    kept = {"read", *life, *seccomp_sets.calls("@systemd/mount", [], [])}
     for name in calls.numbers(machine):
         assert ask(name) == (ALLOW if name in kept else no), name
     assert ask(490) == ask(0xFFFFFFFF) == no
     assert note == "kept besides: execve, exit_group, restart_syscall, rt_sigreturn"
+
+
+def test_what_a_retained_call_is_given_is_as_by_default(machine: str) -> None:
+    """Else no program that starts threads could have a set without a power."""
+    names = ["clone", "clone3", "personality", "socket", "unshare"]
+    ask, _ = compiled(seccomp.retain_set, {"set": names})
+    no = ERROR | errno.EPERM
+    assert (ask("clone", THREAD), ask("clone", NEWUSER), ask("unshare", NEWUSER)) == (ALLOW, no, no)
+    assert (ask("personality", 0), ask("personality", 0x40000)) == (ALLOW, no)
+    assert (ask("socket", 2), ask("socket", 38)) == (ALLOW, ERROR | errno.EAFNOSUPPORT)
+    assert ask("clone3") == ERROR | errno.ENOSYS
+    for more in ({"os/linux/privileged": True}, {"os/linux/capabilities-retain-set": {"set": ["CAP_SYS_ADMIN"]}}):
+        ask, _ = compiled(seccomp.retain_set, {"set": names}, **more)
+        assert [ask("clone", NEWUSER), ask("unshare", NEWUSER), ask("clone3")] == [ALLOW] * 3
+    assert ask("socket", 38) == ERROR | errno.EAFNOSUPPORT
 
 
 @pytest.mark.parametrize("function", [seccomp.retain_set, seccomp.remove_set])
@@ -89,7 +110,7 @@ def test_the_doors_of_other_architectures_are_closed(machine: str, function: Any
         assert ask(39) == (ALLOW if function is seccomp.retain_set else no)
         assert [ask(X32 | number) for number in (0, 39, 59, 512, 0x3FFFFFFE)] == [no] * 5
         assert [ask(number) for number in (512, 520, 547)] == [no] * 3
-        assert ask(511) == ask(548) == (no if function is seccomp.retain_set else ALLOW)
+        assert ask(511) == ask(548) == (no if function is seccomp.retain_set else ERROR | errno.ENOSYS)
 
 
 def test_all_and_empty(machine: str) -> None:
@@ -163,9 +184,9 @@ def test_what_docker_and_rkt_allow(machine: str) -> None:
         "syslog",
     ]:
         assert black(name) == KILL, name
+    assert black("clone3") == ERROR | errno.ENOSYS
     for name in [
         "clone",
-        "clone3",
         "execve",
         "mmap",
         "rseq",
@@ -368,7 +389,8 @@ def test_programs_of_any_set_are_programs(machine: str) -> None:
     """Many short ranges: branches farther than one byte can say."""
     numbers = calls.numbers(machine)
     scattered = [name for name, number in numbers.items() if number % 2 and name != "execve"]
+    usual, _ = compiled(seccomp_profile.profile, "default")
     ask, _ = compiled(seccomp.remove_set, {"set": scattered, "errno": "EPERM"})
     for name, number in numbers.items():
-        assert ask(name) == (ERROR | 1 if number % 2 and name != "execve" else ALLOW), name
+        assert ask(name) == (ERROR | 1 if number % 2 and name != "execve" else usual(name)), name
     assert seccomp_profile.refused(DEFAULT)

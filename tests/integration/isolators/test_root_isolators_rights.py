@@ -82,7 +82,7 @@ def test_every_set_is_right_for_root_and_for_a_plain_user(home, userns):
             fields = {"user": number, "group": number, "isolators": isolators(pairs), "eventHandlers": handlers}
             apps[f"{kind}-{user}"] = shell(script, **fields)
             wanted[f"{kind}-{user}"] = masks(bounding, plain, user)
-    with home.running(apps, userns=userns) as pod:
+    with home.running(apps, userns=userns, grants=(f"{RETAIN}=CAP_NET_ADMIN",)) as pod:
         for app in apps:
             until(lambda app=app: "up\n" in home.log(pod, app), f"app {app}")
         entered = {app: home.enter(pod.uuid, "sh", "-c", STATUS, app=app) for app in apps}

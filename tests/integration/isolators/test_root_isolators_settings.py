@@ -53,7 +53,7 @@ def test_the_score_is_that_of_all_that_runs_in_the_app(house, userns):
 def test_a_score_that_cannot_be_given_is_told(house):
     """Where Kurma may not lower it, without CAP_SYS_RESOURCE, the app gets Kurma's own, and it is told."""
     app = shell("cat /proc/self/oom_score_adj", isolators=isolators((OOM, -900)))
-    record, output = house.run({"main": app})
+    record, output = house.run({"main": app}, grants=(OOM,))
     (report,) = [one for one in record.isolators if one.name == OOM]
     if may_lower():
         assert (output, report.outcome) == ("-900\n", "enforced")
@@ -62,7 +62,7 @@ def test_a_score_that_cannot_be_given_is_told(house):
     assert report.note.startswith(f"{own_score()} instead of -900")
     before = house.uuids()
     with pytest.raises(IsolatorError, match="of app main would be modified"):
-        house.run({"main": app}, strict_isolators=True)
+        house.run({"main": app}, grants=(OOM,), strict_isolators=True)
     assert house.uuids() == before
 
 
@@ -78,7 +78,7 @@ def test_shares_of_apps_and_of_the_pod(house):
         "less": shell("exec sleep 1000", isolators=isolators((SHARES, 512))),
         "usual": shell("exec sleep 1000"),
     }
-    with house.running(apps, isolators=isolators((SHARES, 2048))) as pod:
+    with house.running(apps, isolators=isolators((SHARES, 2048)), grants=(SHARES,)) as pod:
         for app, shares, weight in (("less", 512, 50), ("usual", 1024, 100), ("", 2048, 200)):
             directory, version = cgroup_of(pod, "cpu", app)
             with open(f"{directory}/{'cpu.shares' if version == 1 else 'cpu.weight'}") as file:

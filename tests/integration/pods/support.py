@@ -99,6 +99,14 @@ def shell(script, **fields):
     return {"exec": ["/bin/sh", "-c", script], "user": "0", "group": "0", **fields}
 
 
+def _of_the_pod(options):
+    """What of the options stands in the pod's file. The host's network is granted there."""
+    pod = {key: options.pop(key) for key in _OF_THE_POD if key in options}
+    if pod.get("net") == "host":
+        options["grants"] = (*options.get("grants", ()), "os/linux/namespaces=net")
+    return pod
+
+
 def until(condition, what="it", patience=PATIENCE):
     """Waits for ``condition()`` to be true; what it was."""
     deadline = time.monotonic() + patience
@@ -187,7 +195,7 @@ class House:
         """:param apps: see :meth:`template`; a script alone is the app ``main``."""
         if isinstance(apps, str):
             apps = {"main": apps}
-        pod = {key: options.pop(key) for key in _OF_THE_POD if key in options}
+        pod = _of_the_pod(options)
         return PodRequest(PodTemplate.parse(template or self.template(apps, **pod)), **options)
 
     # -- doing --
@@ -261,7 +269,7 @@ class House:
         """
         if isinstance(apps, str):
             apps = {"main": apps}
-        pod = {key: options.pop(key) for key in _OF_THE_POD if key in options}
+        pod = _of_the_pod(options)
         template = None if apps is None else self.template(apps, **pod)
         request = {
             "config": self.config_file,

@@ -282,7 +282,9 @@ def test_early_host_network_is_granted_or_refused(kurma, images, house):
         json.dump(config, file)
     host = kurma("run", pod=of_pod)
     assert (host.returncode, host.stdout.strip()) == (0, ours), host.stderr
-    assert "os/linux/namespaces" not in host.stderr
+    assert "has os/linux/namespaces=net by the grant " in host.stderr
+    by_option = kurma("run", "--grant", "os/linux/namespaces=net", pod=pod_of(images, "solo"))
+    assert (by_option.returncode, by_option.stdout.strip()) == (0, ours), by_option.stderr
 
 
 def test_early_fileset_alone_runs_what_it_is_told_to(kurma, images):

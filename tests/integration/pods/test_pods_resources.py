@@ -202,7 +202,8 @@ def test_the_tiniest_and_the_largest_of_quotas_start(house):
         "tiny": shell("sleep 1000", isolators=[isolator("resource/cpu", limit="5m")]),
         "large": shell("sleep 1000", isolators=[isolator("resource/cpu", limit="1P")]),
     }
-    with house.running(apps, isolators=[isolator("resource/cpu", limit=10**9)]) as pod:
+    cpus = [isolator("resource/cpu", limit=10**9)]
+    with house.running(apps, isolators=cpus, grants=("resource/cpu",)) as pod:
         assert not any(one.exited for one in house.client.pod(pod.uuid).apps)
 
 
@@ -232,7 +233,8 @@ def refused(tree):
 
 def test_every_app_is_held_to_some_number_of_processes(house):
     said = [isolator("kurma.io/pids-limit", limit="unlimited")]
-    with house.running({"main": "sleep 1000", "free": shell("sleep 1000", isolators=said)}) as pod:
+    apps = {"main": "sleep 1000", "free": shell("sleep 1000", isolators=said)}
+    with house.running(apps, grants=("kurma.io/pids-limit",)) as pod:
         assert group(pod, "main").read("pids", "pids.max") == "2048"
         assert group(pod, "free").read("pids", "pids.max") == "max"
         found = {(one.scope, one.default) for one in house.client.pod(pod.uuid).isolators}

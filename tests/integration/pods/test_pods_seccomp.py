@@ -1,5 +1,6 @@
 """Filters of system calls in pods: main, handlers, what is entered and added; how a denied call ends (X4)."""
 
+import ctypes
 import os
 import shutil
 import subprocess
@@ -7,6 +8,8 @@ import sys
 
 import pytest
 
+from kurma_core.errors import PowerError
+from kurma_core.pods.request import AppOverrides
 from tests.integration.pods.support import archive, busybox_root, shell
 
 pytestmark = pytest.mark.root
@@ -131,7 +134,7 @@ def test_without_a_filter_the_doors_are_open(coded):
     """What the tests above are worth; and what to ask for, to run a 32-bit program."""
     for isolator in ({"name": RETAIN, "value": {"set": ["@appc.io/all"]}}, {"name": PROFILE, "value": "none"}):
         app = {"exec": [f"/bin/{[*DOORS, 'native'][0]}"], "user": "0", "group": "0", "isolators": [isolator]}
-        record, _ = coded.run({"main": app})
+        record, _ = coded.run({"main": app}, grants=(isolator["name"],))
         assert record.apps[0].reason == "exited"
         assert record.apps[0].exit_code not in (0, 256 - 38)
         assert reports(record)[isolator["name"]].note == "every system call is allowed"
@@ -319,7 +322,8 @@ def test_what_is_granted_opens_its_calls(pythonic):
     def granted(*names):
         value = {"set": [f"CAP_{name}" for name in names]}
         isolators = [{"name": "os/linux/capabilities-retain-set", "value": value}]
-        record, output = pythonic.run({"main": attempts(isolators=isolators)})
+        apps = {"main": attempts(isolators=isolators)}
+        record, output = pythonic.run(apps, grants=(isolators[0]["name"],))
         assert record.exit_code == 0, output
         return seen(output)
 
@@ -338,7 +342,7 @@ def test_what_is_granted_opens_its_calls(pythonic):
 def test_without_the_profile_the_calls_reach_the_kernel(pythonic):
     """What the tests above are worth: here the kernel answers, and it lets an app make namespaces."""
     isolators = [{"name": PROFILE, "value": "none"}]
-    record, output = pythonic.run({"main": attempts(isolators=isolators)})
+    record, output = pythonic.run({"main": attempts(isolators=isolators)}, grants=(f"{PROFILE}=none",))
     assert record.exit_code == 0, output
     found = seen(output)
     assert (found["unshare-user"], found["clone3"], found["personality"]) == ("ok", "EINVAL", "ok")
@@ -370,3 +374,85 @@ def test_it_cannot_be_left(house):
         code, out, err = house.enter(pod.uuid, "/bin/sh", "-c", "sh -c 'unshare -m true'; echo $?")
         assert (code, out) == (0, "1\n"), err
         assert "Operation not permitted" in err
+
+
+# --- what an image asks for --------------------------------------------------------------------------------------
+
+# Opens a file of the host by its handle alone, on the file system that /etc/hosts is mounted from.
+READER = """
+import ctypes, errno, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+kind, handle = int(sys.argv[1]), bytes.fromhex(sys.argv[2])
+wanted = len(handle).to_bytes(4, "little") + kind.to_bytes(4, "little") + handle
+mount = os.open("/etc/hosts", os.O_RDONLY)
+fd = libc.open_by_handle_at(mount, wanted, os.O_RDWR)
+if fd < 0:
+    sys.exit(errno.errorcode[ctypes.get_errno()])
+print(os.read(fd, 100).decode())
+"""
+
+
+def handle_of(path):
+    """Type and bytes of a file's handle, which is no secret: its inode's number, and how often that was used."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    found, mount = ctypes.create_string_buffer((128).to_bytes(4, "little"), 8 + 128), ctypes.c_int()
+    assert libc.name_to_handle_at(-100, path.encode(), found, ctypes.byref(mount), 0) == 0, ctypes.get_errno()
+    size, kind = (int.from_bytes(found.raw[at : at + 4], "little") for at in (0, 4))
+    return str(kind), found.raw[8 : 8 + size].hex()
+
+
+@pytest.mark.vm
+def test_an_image_grants_itself_no_way_to_files_of_the_host(pythonic, tmp_path):
+    """The image asks for capabilities that open files by handle, and so reach the host's by the /etc/hosts mount.
+    It is refused at each level, without a trace, unless the caller grants it; then restarts keep it."""
+    capabilities = "os/linux/capabilities-retain-set"
+    powers = [f"{capabilities}=CAP_DAC_READ_SEARCH"]
+    secret = f"{pythonic.state}/secret"
+    with open(secret, "w") as file:
+        file.write("the host's own")
+    os.chmod(secret, 0o600)
+    value = {"set": ["CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH"]}
+    app = {
+        "exec": ["/usr/bin/python3", "-Ic", READER, *handle_of(secret)],
+        "user": "0",
+        "group": "0",
+        "isolators": [{"name": capabilities, "value": value}],
+    }
+    (tmp_path / "root/etc").mkdir(parents=True)
+    path = archive(
+        str(tmp_path / "root"),
+        str(tmp_path / "reader.aci"),
+        "example.com/reader",
+        app=app,
+        dependencies=[{"imageName": "example.com/debian"}],
+    )
+    # There, other pods are found by name: /etc/hosts is a file of the host's, and not of the app's root.
+    image = {"apps": [{"name": "main", "image": path}], "networks": ["default"]}
+    before = pythonic.uuids()
+    for template in (image, pythonic.template({"main": app})):
+        with pytest.raises(PowerError) as caught:
+            pythonic.client.prepare(pythonic.request({}, template=template))
+        assert f"asks for {powers[0]}" in caught.value.message
+        assert f"give --grant {powers[0]};" in caught.value.hint
+        assert f"isolators: [{powers[0]}]" in caught.value.hint
+    assert pythonic.uuids() == before
+    with pythonic.running("sleep 1000") as pod:
+        added = {"apps": [{"name": "later", "image": path}]}
+        with pytest.raises(PowerError, match=r"app later: its image example\.com/reader asks for"):
+            pythonic.client.app_add(pod.uuid, pythonic.request({}, template=added), start=True)
+        record = pythonic.client.app_add(pod.uuid, pythonic.request({}, template=added, grants=tuple(powers)))
+        note = "its image example.com/reader has {} by --grant".format
+        assert f"app later: {note(*powers)}" in record.notes
+    # Without the capabilities it is a program like any other: what it asks for is what opens the way.
+    plain = {**app, "isolators": []}
+    assert pythonic.run({"main": plain})[0].exit_code == 1
+    record = pythonic.client.prepare(pythonic.request({}, template=image, grants=tuple(powers)))
+    assert f"app main: {note(*powers)}" in record.notes
+    for _ in range(2):
+        assert pythonic.start(record.uuid)[1] == "the host's own\n"
+    pythonic.client.rm(record.uuid)
+    # What the caller types needs no grant.
+    typed = AppOverrides(isolators=((capabilities, value),))
+    record, output = pythonic.run({"main": plain}, net="default", overrides={"main": typed})
+    assert output == "the host's own\n"
+    assert f"app main: its image has {powers[0]} by the command line" in record.notes
