@@ -387,16 +387,15 @@ def _terminal_size(stdio: Stdio) -> tuple[int, int] | None:
 
 
 def _call_record(directory: str) -> dict[str, Any]:
-    """:raises StagerError: it is lost, or damaged."""
+    """:raises OSError: it is lost, with the pod's directory perhaps. :raises StagerError: it is damaged."""
     path = f"{directory}/stager/call.json"
+    with open(path, "rb") as stream:
+        content = stream.read()
     try:
-        with open(path, "rb") as stream:
-            value: dict[str, Any] = json.loads(bounded(stream.read()))
+        value: dict[str, Any] = json.loads(bounded(content))
         fit(value, {"cgroup": str, "verbs": [str]}, "the record")
-    except (OSError, ValueError) as error:
-        raise StagerError(
-            f"cannot read {path}: {error}", hint="the pod can still be stopped and removed"
-        ) from None
+    except ValueError as error:
+        raise StagerError(f"cannot read {path}: {error}", hint="kurma stop and kurma rm still work") from None
     return value
 
 

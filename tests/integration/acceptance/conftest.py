@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import select
 import subprocess
 from collections.abc import Callable, Iterator
@@ -69,7 +70,7 @@ def unchanged(kurma: Kurma) -> Iterator[None]:
 def background(kurma: Kurma) -> Iterator[Start]:
     """``background(NAME, SCRIPT, *OPTIONS)``: a pod in the foreground of a process of its own, once it is up.
 
-    The pod has printed ``up`` by then; further output is the process's.
+    The pod has set its traps and printed ``up`` by then; further output is the process's.
     """
     started: list[subprocess.Popen[str]] = []
 
@@ -82,7 +83,10 @@ def background(kurma: Kurma) -> Iterator[Start]:
         **more: Any,
     ) -> subprocess.Popen[str]:
         nets = () if net is None else ("--net", net)
-        command = ("run", "--name", name, *nets, *options, by.image, "--", "-c", f"echo up; {script}")
+        traps = re.match(r"(trap '[^']*' \w+; )*", script)
+        set_up = traps[0] if traps else ""
+        text = f"{set_up}echo up; {script.removeprefix(set_up)}"
+        command = ("run", "--name", name, *nets, *options, by.image, "--", "-c", text)
         process = by.popen(*command, **more)
         started.append(process)
         if process.stdout is not None:

@@ -151,7 +151,9 @@ def test_no_request_is_a_mistake(safe):
 
 def _stopped_in_years(daemon):
     """Whoever waits may be ready to wait for longer than poll(2) can count; so may the stager."""
-    uuid = started(daemon, "trap 'exit 3' TERM; while :; do sleep 0.1; done")
+    uuid = started(daemon, "trap 'exit 3' TERM; echo up; while :; do sleep 0.1; done")
+    house = daemon.house
+    until(lambda: "up" in house.log(house.client.pod(uuid)), "the trap")
     with Connection.open(daemon.socket) as connection:
         for what in ("apps/main/stop", "stop"):
             answer = connection.request("POST", f"/v1/pods/{uuid}/{what}?timeout=900000000")

@@ -153,8 +153,9 @@ def test_it_ends_when_it_has_had_nothing_to_do(starter, kurmad):
     with connect(Settings(starter.house.config_file, starter.house.state)) as client:
         assert isinstance(client, RemoteClient)
         time.sleep(1)  # somebody is connected
-        record = client.prepare(starter.house.request("trap 'exit 3' TERM; while :; do sleep 0.1; done"))
+        record = client.prepare(starter.house.request("trap 'exit 3' TERM; echo up; while :; do sleep 0.1; done"))
         client._ask("POST", ("pods", record.uuid, "start"))
+        until(lambda: "up" in starter.house.log(client.pod(record.uuid)), "the trap")
     time.sleep(1)  # it owns a pod
     assert daemon.process.poll() is None
     with connect(Settings(starter.house.config_file, starter.house.state)) as client:

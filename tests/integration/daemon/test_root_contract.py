@@ -317,7 +317,8 @@ def test_a_pod_that_changes(both, things, way, monkeypatch, tmp_path):
     with pytest.raises(KurmaError, match=f"by-{way}"):
         client.prepare(both.house.request("true", name=f"by-{way}"))
     client.rm(record.uuid)
-    pod = both.started("trap 'exit 9' USR1; while :; do sleep 0.05; done")
+    pod = both.started("trap 'exit 9' USR1; echo up; while :; do sleep 0.05; done")
+    until(lambda: "up" in both.house.log(client.pod(pod)), "the trap")
     added = client.app_add(pod, both.house.request({"more": "sleep 1000"}, net=None))
     assert [app.name for app in added.apps] == ["main", "more"]
     assert client.app_start(pod, "more").apps[1].pid

@@ -6,7 +6,7 @@ import pytest
 
 from kurma_core.errors import KurmaError, ManifestError, PodDamagedError, StagerError, UsageError
 from kurma_core.pods.request import AppOverrides
-from tests.integration.pods.support import both_ways, busybox_archive, links, shell, text_of
+from tests.integration.pods.support import both_ways, busybox_archive, links, shell, text_of, until
 
 pytestmark = pytest.mark.root
 
@@ -189,6 +189,7 @@ def test_a_full_disk(make_house, small_disk, tmp_path, busybox_image):
     house.client.rm(prepared.uuid)
 
     with house.running("trap 'exit 3' TERM; while :; do echo line; sleep 0.02; done") as pod:
+        until(lambda: "line" in house.log(pod), "the trap")
         fill(small_disk)
         with house.connect() as other:
             other.pods()

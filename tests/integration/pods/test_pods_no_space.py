@@ -94,7 +94,8 @@ def test_a_dead_pod_that_has_filled_the_disk(small, small_disk, end):
 @pytest.mark.parametrize("force", [False, True])
 def test_a_disk_that_stays_full(small, small_disk, dead, force):
     """The pod itself has hardly anything that its end could free."""
-    run = small.launch("trap 'exit 3' TERM; while :; do sleep 0.02; done")
+    run = small.launch("trap 'exit 3' TERM; echo ready; while :; do sleep 0.02; done")
+    run.wait_output("ready")
     pid = small.state_of(run.uuid)["stager"]["pid"]
     if dead:
         run.kill()
@@ -110,7 +111,8 @@ def test_a_disk_that_stays_full(small, small_disk, dead, force):
 
 
 def test_an_ephemeral_pod_on_a_full_disk(small, small_disk):
-    run = small.launch("trap 'exit 3' TERM; while :; do sleep 0.02; done", ephemeral=True)
+    run = small.launch("trap 'exit 3' TERM; echo ready; while :; do sleep 0.02; done", ephemeral=True)
+    run.wait_output("ready")
     fill(small_disk)
     run.signal(signal.SIGTERM)
     assert run.wait() not in (0, 125), run.errors
@@ -143,8 +145,9 @@ def test_an_end_that_cannot_be_recorded(house, monkeypatch):
     def full(path, content, mode=0o600):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
-    with house.running("trap 'exit 3' TERM; while :; do sleep 0.02; done") as pod:
+    with house.running("trap 'exit 3' TERM; echo ready; while :; do sleep 0.02; done") as pod:
         uuid = pod.uuid
+        until(lambda: "ready" in house.log(pod), "the trap")
         monkeypatch.setattr("kurma_core.pod_store.replace_file", full)
         pod.stop(force=False)
         record = pod.finish()
