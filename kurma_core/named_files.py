@@ -47,11 +47,14 @@ def opened(path: str, *, endless: bool = False) -> BinaryIO:
 
 
 def _regular(path: str) -> int:
-    from kurma_core.linux import beneath  # not for every client: it reads its configuration, which may be a pipe
+    from kurma_core.linux import (  # not for every client: it reads its configuration, which may be a pipe
+        beneath,
+        regular_file,
+    )
 
     try:
-        return beneath.open_regular(beneath.AT_FDCWD, path, resolve=0)
-    except beneath.NotRegularError as error:
+        return regular_file.open_regular(beneath.AT_FDCWD, path, resolve=0)
+    except regular_file.NotRegularError as error:
         raise HostError(f"{called(path)}: cannot be read: it is {_kind(error.mode)}", path=path) from None
 
 

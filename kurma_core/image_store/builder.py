@@ -12,7 +12,7 @@ from kurma_core.image_store import attributes
 from kurma_core.image_store.entry import BLOCK, CHARACTER, DIRECTORY, FIFO, FILE, HARDLINK, SYMLINK, Entry, show
 from kurma_core.image_store.trees import open_tree, place, walk
 from kurma_core.image_store.writer import TarWriter
-from kurma_core.linux.beneath import NotRegularError, open_regular
+from kurma_core.linux.regular_file import NotRegularError, open_regular
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import fcntl
 import os
 from typing import TYPE_CHECKING
 
-from kurma_core.linux.beneath import NotRegularError, open_regular
+from kurma_core.linux.regular_file import NotRegularError, open_regular
 from kurma_core.models import ETC_FILES
 from kurma_core.pods.dns import says_dns
 

@@ -11,8 +11,8 @@ from unittest import mock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kurma_core.linux.beneath import open_regular
 from kurma_core.linux.logchain import LogChain
+from kurma_core.linux.regular_file import open_regular
 
 
 def turns(path: str, count: int) -> Iterator[None]:

@@ -20,7 +20,7 @@ from kurma_core.errors import KurmaError
 from kurma_core.hookspecs import ImageLayer
 from kurma_core.image_store.builder import build_archive
 from kurma_core.images.accounts import groups_of
-from kurma_core.linux import beneath, userdb
+from kurma_core.linux import beneath, regular_file, userdb
 from kurma_core.linux.inotify import Watch
 from kurma_core.linux.logchain import LogChain
 from kurma_core.named_files import opened
@@ -100,17 +100,17 @@ def test_what_is_refused_and_how(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     try:
         for proc in (True, False):
-            fd = beneath.open_regular(root, "file", proc=proc)
+            fd = regular_file.open_regular(root, "file", proc=proc)
             assert os.read(fd, 10) == b"content"
             os.close(fd)
             for name in ("fifo", "."):
-                with pytest.raises(beneath.NotRegularError, match="not a regular file"):
-                    beneath.open_regular(root, name, proc=proc)
+                with pytest.raises(regular_file.NotRegularError, match="not a regular file"):
+                    regular_file.open_regular(root, name, proc=proc)
             for resolve in ({}, {"resolve": 0}):
                 with pytest.raises(OSError) as caught:
-                    beneath.open_regular(root, "link", os.O_RDONLY | os.O_NOFOLLOW, proc=proc, **resolve)
+                    regular_file.open_regular(root, "link", os.O_RDONLY | os.O_NOFOLLOW, proc=proc, **resolve)
                 assert caught.value.errno == errno.ELOOP
-            os.close(beneath.open_regular(root, "link", resolve=beneath.RESOLVE_IN_ROOT, proc=proc))
+            os.close(regular_file.open_regular(root, "link", resolve=beneath.RESOLVE_IN_ROOT, proc=proc))
         assert len(os.listdir("/proc/self/fd")) == before
     finally:
         os.close(root)
@@ -137,7 +137,7 @@ def test_a_file_that_is_swapped_for_a_fifo_all_the_time(tmp_path: Path) -> None:
     try:
         for _ in range(20_000):
             try:
-                os.close(beneath.open_regular(root, "a"))
+                os.close(regular_file.open_regular(root, "a"))
                 seen.add("file")
             except OSError as error:
                 seen.add(type(error).__name__)

@@ -23,6 +23,7 @@ from kurma_core.images.graph import Graph
 from kurma_core.images.policy import Policy
 from kurma_core.linux import mounts
 from kurma_core.linux.overlay import mount_overlay
+from kurma_core.linux.unmount import unmount_below
 from kurma_core.models import ImageRecord, Provenance, RenderedLayer
 from kurma_core.rendering import render
 from kurma_core.testing import graphs, trees
@@ -53,7 +54,7 @@ def mounted(layers: tuple[RenderedLayer, ...]) -> Iterator[str]:
         try:
             yield target
         finally:
-            mounts.unmount_below(target)
+            unmount_below(target)
 
 
 def seen(layers: tuple[RenderedLayer, ...]) -> dict[str, trees.Entry]:

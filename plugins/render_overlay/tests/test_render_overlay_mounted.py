@@ -11,6 +11,7 @@ from kurma_render_overlay.plugin import MOST_LAYERS, OverlayRenderer
 
 from kurma_core.linux import mounts
 from kurma_core.linux.overlay import mount_overlay
+from kurma_core.linux.unmount import unmount_below
 from kurma_core.testing import graphs, trees
 from kurma_core.testing.graphs import ImageModel, Store, plain
 from kurma_core.testing.renderers import check_same, render_model
@@ -32,7 +33,7 @@ def check_mounted(image: ImageModel, most_layers: int = MOST_LAYERS) -> int:
         try:
             check_same(trees.read_tree(target), graphs.expected(image))
         finally:
-            mounts.unmount_below(target)
+            unmount_below(target)
     return len(layers)
 
 

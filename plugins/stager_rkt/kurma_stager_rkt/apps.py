@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import StagerError
-from kurma_core.linux import mounts
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.files import replace_file
 from kurma_core.linux.inotify import Watch
+from kurma_core.linux.unmount import unmount_below
 from kurma_stager_rkt import contents, entrypoints, roots
 from kurma_stager_rkt.arguments import LIFTED
 from kurma_stager_rkt.records import app_statuses
@@ -102,7 +102,7 @@ class PodApps:
                 os.unlink(self._memory(app))
         self._end_what_is_left(app)
         with contents.inside(self._place, "opt/stage2") as stage2:
-            mounts.unmount_below(f"{os.readlink(stage2)}/{app}")
+            unmount_below(f"{os.readlink(stage2)}/{app}")
             roots.remove_in(stage2, app)
         roots.forget_app(self._place, app)
         with contents.inside(self._place, "rkt/env") as env, contents.inside(self._place, "rkt/status") as status:

@@ -12,9 +12,10 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import FetchError, HostError, StagerError
-from kurma_core.linux import mounts, process
+from kurma_core.linux import process
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.files import replace_file
+from kurma_core.linux.unmount import unmount_below
 from kurma_core.value import replace
 from kurma_stager_rkt import callins, contents, entrypoints, removal, roots, settings
 from kurma_stager_rkt.apps import VERBS, PodApps
@@ -270,7 +271,7 @@ class Stage1Stager:
         self._end_strays(uuid)
         state = self._places.find(uuid)
         if state is not None:
-            mounts.unmount_below(self._places.path(state, uuid))
+            unmount_below(self._places.path(state, uuid))
 
     def _end_strays(self, uuid: str) -> None:
         """What stage1 has taken out of the pod's cgroup."""

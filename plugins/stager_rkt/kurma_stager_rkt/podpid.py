@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
-from kurma_core.linux.beneath import AT_FDCWD, open_beneath, open_regular
+from kurma_core.linux.beneath import AT_FDCWD, open_beneath
+from kurma_core.linux.regular_file import open_regular
 
 _MOST = 1 << 22
 

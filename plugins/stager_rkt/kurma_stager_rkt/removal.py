@@ -6,8 +6,8 @@ import os
 from typing import TYPE_CHECKING
 
 from kurma_core.errors import KurmaError
-from kurma_core.linux import mounts
 from kurma_core.linux.cgroups import CgroupTree
+from kurma_core.linux.unmount import unmount_below
 from kurma_stager_rkt import entrypoints, roots
 from kurma_stager_rkt.places import EXITED_GARBAGE, GARBAGE, RUN
 
@@ -28,7 +28,7 @@ def remove(start: entrypoints.Start, place: PodPlace, note: Note | None) -> Iter
         if place.state == RUN:
             place.move(EXITED_GARBAGE)
         yield from _call(start, place, note)
-    mounts.unmount_below(place.path)
+    unmount_below(place.path)
     if not ran and place.state != GARBAGE:
         place.move(GARBAGE)
     place.remove()

@@ -116,7 +116,7 @@ def _make(target: str, layers: Sequence[str], upper: str, work: str, storage: st
 
 def _mount_on_itself(target: str) -> None:
     """So that all that stage1 mounts there is in one tree, whose root no other mount covers: see
-    :func:`kurma_core.linux.mounts.unmount_below`."""
+    :func:`kurma_core.linux.unmount.unmount_below`."""
     tree = mounts.open_tree(mounts.AT_FDCWD, target, recursive=False)
     try:
         mounts.set_attributes(tree, 0, recursive=False, propagation=mounts.MS_PRIVATE)

@@ -14,6 +14,7 @@ import pytest
 from kurma_core.linux import beneath, birthplace, capabilities, libc, links, mounts, namespaces, overlay, process
 from kurma_core.linux.cgroup_layout import controllers
 from kurma_core.linux.cgroups import CgroupTree
+from kurma_core.linux.unmount import unmount_below
 
 pytestmark = pytest.mark.root
 
@@ -47,7 +48,7 @@ def base():
     path = Path(f"/run/kurma-test-{uuid.uuid4().hex[:8]}")
     path.mkdir()
     yield path
-    mounts.unmount_below(str(path))
+    unmount_below(str(path))
     fd = os.open("/run", os.O_PATH)
     beneath.remove_tree(fd, path.name)
     os.close(fd)
@@ -141,8 +142,8 @@ def test_remove_tree_crosses_no_mount(base):
         beneath.remove_tree(fd, "tree")
     assert caught.value.errno == errno.EXDEV
     assert (base / "other" / "kept").exists()
-    assert mounts.unmount_below(str(base / "tree")) == 1
-    assert mounts.unmount_below(str(base / "tree")) == 0
+    assert unmount_below(str(base / "tree")) == 1
+    assert unmount_below(str(base / "tree")) == 0
     beneath.remove_tree(fd, "tree")
     os.close(fd)
     assert (base / "other" / "kept").exists()
@@ -153,7 +154,7 @@ def test_unmount_below_takes_stacks_and_busy_ones(base):
         attach(mounts.new_filesystem("tmpfs"), base / "m")
     attach(mounts.new_filesystem("tmpfs"), base / "m" / "inner")
     busy = os.open(base / "m" / "inner", os.O_RDONLY)
-    assert mounts.unmount_below(str(base / "m")) >= 3
+    assert unmount_below(str(base / "m")) >= 3
     assert mounts.mounts_at_or_below(str(base / "m")) == []
     os.close(busy)
 
@@ -186,10 +187,10 @@ def test_unmount_below_leaves_stacked_mounts_of_the_host(base):
             attach(mounts.new_filesystem("tmpfs"), base)
             pod.mkdir()
             attach(mounts.new_filesystem("tmpfs"), pod)
-            assert mounts.unmount_below(str(base)) > 8
+            assert unmount_below(str(base)) > 8
             assert ids(base) == []
         else:
-            assert mounts.unmount_below(str(pod)) == 7
+            assert unmount_below(str(pod)) == 7
             assert ids(host) == before
 
 
@@ -206,7 +207,7 @@ def test_unmount_below_refuses_what_would_go_elsewhere(base):
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", host], check=True)
     before = ids(host)
     with pytest.raises(OSError, match="cannot be unmounted") as raised:
-        mounts.unmount_below(str(pod))
+        unmount_below(str(pod))
     assert (raised.value.errno, raised.value.filename) == (errno.EBUSY, str(pod / "of-host"))
     assert ids(host) == before
     assert ids(pod / "own") == []

@@ -14,6 +14,7 @@ import pytest
 from kurma_core.hookspecs import PodSetup, Stdio
 from kurma_core.linux import mounts
 from kurma_core.linux.cgroups import CgroupTree
+from kurma_core.linux.unmount import unmount_below
 from kurma_core.testing.stagers import pod_setup
 from tests.integration.cli.conftest import KURMA, Command
 from tests.integration.pods.support import archive, busybox_root, image_id
@@ -223,7 +224,7 @@ class Stacked:
 def stacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stacked]:
     found = Stacked(tmp_path_factory.mktemp("stacked"))
     yield found
-    mounts.unmount_below(str(found.path))
+    unmount_below(str(found.path))
 
 
 @pytest.fixture

@@ -1,0 +1,111 @@
+"""Unmounts everything at and below a directory, and nothing else.
+
+It needs CAP_SYS_ADMIN in the user namespace that owns the mount namespace.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from kurma_core.linux.mounts import (
+    MNT_DETACH,
+    MS_PRIVATE,
+    Mount,
+    mountinfo,
+    mounts_at_or_below,
+    set_attributes,
+    umount,
+)
+
+#: Each tree takes two turns; what lies upon it, and what others mount meanwhile, takes more.
+_TURNS = 64
+
+
+def unmount_below(path: str) -> int:
+    """Unmount all that is mounted on ``path`` and below it; nothing there is success. Nothing else is unmounted.
+
+    The kernel repeats an unmount below the peers of the mount's *parent*, which may be the host's own mounts. So
+    each tree of mounts is made private as a whole before it is detached. This goes by a descriptor of the tree's
+    root: a path leads to the uppermost of stacked mounts alone, and leaves those beneath it shared.
+    What is busy is detached, and goes when its last user goes.
+
+    :returns: how many mounts went.
+    :raises OSError: ``EBUSY``: a mount lies on one that is shared with mounts elsewhere and that no path leads to.
+    """
+    count = 0
+    for _ in range(_TURNS):
+        found = mounts_at_or_below(path)
+        if not found:
+            return count
+        went = _unmount_trees(found, _peers_elsewhere(found))
+        if went < 0:
+            break
+        count += went
+    left = mounts_at_or_below(path)
+    if left:
+        raise OSError(errno.EBUSY, "cannot be unmounted without a mount of the host's", left[-1].target)
+    return count
+
+
+def _unmount_trees(found: list[Mount], elsewhere: set[str]) -> int:
+    """One turn of :func:`unmount_below`. :returns: how many mounts went; -1: no path leads to any tree."""
+    ids = {one.id for one in found}
+    count, reached = 0, False
+    for root in reversed([one for one in found if one.parent not in ids]):
+        try:
+            # Neither a link nor an automount is followed.
+            fd = os.open(root.target, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue  # hidden by another mount, or gone
+        try:
+            top = next((one for one in _stack(root, found) if one.id == _mount_id(fd)), None)
+            if top is None or (top is not root and not elsewhere.isdisjoint(_parent(top, found).peer_groups)):
+                continue
+            reached = True
+            tree = _tree(top, found)
+            if any(one.peer_groups for one in tree):
+                # Detached in the next turn, once nothing shared is seen in it.
+                set_attributes(fd, 0, propagation=MS_PRIVATE)
+            else:
+                umount(f"/proc/self/fd/{fd}", MNT_DETACH)
+                count += len(tree)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOENT):
+                raise  # else another process has unmounted it
+        finally:
+            os.close(fd)
+    return count if reached else -1
+
+
+def _peers_elsewhere(found: list[Mount]) -> set[str]:
+    """The peer groups of all mounts but these."""
+    ids = {one.id for one in found}
+    return {group for one in mountinfo() if one.id not in ids for group in one.peer_groups}
+
+
+def _stack(root: Mount, found: list[Mount]) -> list[Mount]:
+    """``root``, and the mounts that cover it wholly, upwards."""
+    stack = [root]
+    while above := [one for one in found if one.parent == stack[-1].id and one.target == root.target]:
+        stack += above
+    return stack
+
+
+def _parent(mount: Mount, found: list[Mount]) -> Mount:
+    return next(one for one in found if one.id == mount.parent)
+
+
+def _tree(root: Mount, found: list[Mount]) -> list[Mount]:
+    """``root`` and all below it."""
+    tree, new = [], [root]
+    while new:
+        tree += new
+        ids = {one.id for one in new}
+        new = [one for one in found if one.parent in ids]
+    return tree
+
+
+def _mount_id(fd: int) -> int:
+    with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as stream:
+        return next(int(line.split()[1]) for line in stream if line.startswith("mnt_id:"))
