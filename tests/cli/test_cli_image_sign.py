@@ -104,6 +104,23 @@ def test_signed_with_a_key_of_ones_own(
     assert run(capsys, "verify", str(image))[0] == 0, "the old signature is as it was"
 
 
+def test_signed_with_an_rsa_key(
+    keys: Path, image: Path, signers: Signers, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """For rkt, whose OpenPGP knows no Ed25519 (Z9); GnuPG agrees, and says that it is RSA and SHA512."""
+    monkeypatch.setenv("GNUPGHOME", signers.home)
+    signers.gpg("--quick-gen-key", "rsa <rsa@example.com>", "rsa2048", "sign", "never")
+    listing = signers.gpg("--with-colons", "--list-keys", "rsa@example.com").decode().splitlines()
+    rsa = next(line.split(":")[9] for line in listing if line.startswith("fpr:"))
+    code, out, _ = run(capsys, "sign", "--key", rsa, str(image))
+    assert (code, out) == (0, f"{image}.asc: {NAME}, by {rsa}\n")
+    said = signers.gpg("--status-fd", "1", "--verify", f"{image}.asc", str(image)).decode()
+    (valid,) = [line.split() for line in said.splitlines() if " VALIDSIG " in line]
+    assert (valid[2], valid[8:10]) == (rsa, ["1", "10"])
+    trust(keys, rsa, signers.gpg("--armor", "--export", rsa))
+    assert run(capsys, "verify", str(image))[0] == 0
+
+
 def test_signed_with_a_sub_key(
     keys: Path, image: Path, signers: Signers, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

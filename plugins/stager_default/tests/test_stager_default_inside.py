@@ -162,6 +162,11 @@ def test_what_is_said_of_devices_where_the_second_wall_is_missing(tmp_path):
     """H11: a host without cgroups, and a v2 directory that takes no program."""
     alone = "devices: those that were not given are refused by nodev alone"
     assert devicewall.close(Layout([]), []) == f"{alone} (this host has no cgroups)"
+    assert devicewall.close(Layout([]), ["c 1:11 rw"]) == f"{alone} (this host has no cgroups)"
+    with pytest.raises(
+        errors.SetupError, match="for reading alone: their cgroup cannot be closed: this host has no"
+    ):
+        devicewall.close(Layout([]), ["c 1:11 rw", "c 1:11 r"])
     note = devicewall.close(Layout([Hierarchy(2, (), str(tmp_path), ".")]), [])
     assert note.startswith(f"{alone} (")
 

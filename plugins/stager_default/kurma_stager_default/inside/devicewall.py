@@ -13,6 +13,7 @@ import os
 import time
 
 from kurma_stager_default.inside import sysmounts
+from kurma_stager_default.inside.errors import SetupError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,9 +62,16 @@ def close(layout: Layout, more: list[str] | None) -> str:
         try:
             device_program.attach(v2, (*sysmounts.ALLOWED, *more))
         except OSError as error:
-            return _LACKS.format(error.strerror)
+            return _lacks(str(error.strerror), more)
         return _HOLDS.format("a program of the cgroup")
-    return _LACKS.format("this host has no cgroups")
+    return _lacks("this host has no cgroups", more)
+
+
+def _lacks(why: str, more: list[str] | None) -> str:
+    """:raises SetupError: a device was given to be read alone, which nodev does not hold."""
+    if any("w" not in rule.split()[2] for rule in more or ()):
+        raise SetupError(f"devices cannot be given for reading alone: their cgroup cannot be closed: {why}")
+    return _LACKS.format(why)
 
 
 def close_anew(layout: Layout, more: list[str] | None) -> str:
@@ -83,7 +91,7 @@ def close_anew(layout: Layout, more: list[str] | None) -> str:
         try:
             device_program.replace(v2, None if more is None else (*sysmounts.ALLOWED, *more))
         except OSError as error:
-            return _LACKS.format(error.strerror)
+            return _lacks(str(error.strerror), more)
         return OPEN if more is None else _HOLDS.format("a program of the cgroup")
     return close(layout, more)
 
