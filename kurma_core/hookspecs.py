@@ -116,6 +116,8 @@ class HostProgram:
     :param fds: number in the program → descriptor of the caller. 0, 1 and 2 are ``/dev/null`` unless given; every
         other one is closed.
     :param parent_death_signal: sent to it when this process ends, however it does; None: it goes on.
+    :param new_session: it leads a session of its own, so that the caller's terminal is not its own.
+    :param controlling_tty: descriptor 0 is the terminal of that session.
     """
 
     argv: tuple[str, ...]
@@ -124,6 +126,8 @@ class HostProgram:
     cgroup: str = ""
     fds: Mapping[int, int] = field(default_factory=dict)
     parent_death_signal: int | None = None
+    new_session: bool = False
+    controlling_tty: bool = False
 
 
 class Started(Protocol):
@@ -695,7 +699,7 @@ class CallInProcess(Protocol):
         ...
 
     def end(self) -> None:
-        """Asks it to end, and waits until it has; a terminal that it was lent is as it was. May be repeated."""
+        """Asks it to end, and waits until it has. May be repeated."""
         ...
 
 

@@ -1059,12 +1059,13 @@ class PodEvent:
 
 @frozen
 class Stdio:
-    """Three descriptors of the caller, passed on and not closed by the callee.
+    """Standard input, output and error, not closed by the callee.
 
-    :param terminal: ``stdin`` is a person's terminal, lent for the time of the call: it may be switched to raw
-        mode, and is put back as it was. Signals that the caller gets are for the callee.
-    :param signals: a descriptor from which numbers of signals come, a byte each, for a call-in that is waited for:
-        its caller is in another process. At its end the call-in is asked to end, by SIGTERM. -1: there is none.
+    :param terminal: ``stdin`` is a terminal.
+    :param signals: a descriptor from which numbers of signals come, a byte each, for a call-in that is waited for.
+        At its end the call-in is asked to end, by SIGTERM. -1: there is none.
+    :param relayed: these are pipes or a pseudo-terminal of Kurma's own, in raw mode, and fit to be given to a
+        program inside a pod. Else they are the caller's own, which no program of a pod may have.
     """
 
     stdin: int
@@ -1072,6 +1073,7 @@ class Stdio:
     stderr: int
     terminal: bool = False
     signals: int = -1
+    relayed: bool = False
 
 
 if TYPE_CHECKING:

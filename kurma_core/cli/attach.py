@@ -34,7 +34,7 @@ def attach(session: Session, *, pod: str, app: str | None, no_stdin: bool, detac
     """
     if detach_keys is not None:
         _check_keys(detach_keys)
-    return session.client.attach(pod, app, session.stdio(lent=True), stdin=not no_stdin, detach_keys=detach_keys)
+    return session.client.attach(pod, app, session.stdio(), stdin=not no_stdin, detach_keys=detach_keys)
 
 
 def _check_keys(text: str) -> None:

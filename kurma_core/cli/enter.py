@@ -44,11 +44,12 @@ def enter(
 ) -> int:
     """Run a command inside an app of a running pod.
 
-    COMMAND stands after --; without one it is /bin/sh. Standard input, output and error are this command's, and
-    the exit code is the command's: 126 if it cannot be executed, 127 if it is not found.
+    COMMAND stands after --; without one it is /bin/sh. Standard input, output and error are relayed, and the exit
+    code is the command's: 126 if it cannot be executed, 127 if it is not found.
 
     Where all three are a terminal, or with -t, the command gets a terminal of its own, which has the size of
-    this one. With -i alone it gets none.
+    this one; when it ends, so do the processes that it has left in its session. With -i alone it gets pipes:
+    what is typed comes line by line, and processes that it leaves behind live on.
     """
     import os
 
@@ -64,7 +65,7 @@ def enter(
         pod,
         app,
         words or _SHELL,
-        session.stdio(lent=terminal),
+        session.stdio(),
         user=user,
         group=group,
         environment=values.environment(env),

@@ -56,7 +56,7 @@ def run(session: Session, *, rm: bool, prefix: bool, detach: bool, **options: An
     if detach:
         return _prepare_and_launch(session, request, prepared)
     with _printer(session, prefix) as output:
-        record = session.client.run(request, session.stdio(lent=True), output, session.progress(), prepared)
+        record = session.client.run(request, session.stdio(), output, session.progress(), prepared)
     return _end(session, record)
 
 
@@ -83,7 +83,7 @@ def run_prepared(session: Session, *, pod: str, prefix: bool, detach: bool) -> i
     if detach:
         return _launch(session, pod)
     with _printer(session, prefix) as output:
-        record = session.client.start(pod, session.stdio(lent=True), output)
+        record = session.client.start(pod, session.stdio(), output)
     return _end(session, record)
 
 
@@ -97,7 +97,7 @@ def start(session: Session, *, pod: str, prefix: bool, detach: bool) -> int:
     if detach:
         return _launch(session, pod)
     with _printer(session, prefix) as output:
-        record = session.client.start(pod, session.stdio(lent=True), output)
+        record = session.client.start(pod, session.stdio(), output)
     return _end(session, record)
 
 
@@ -108,7 +108,7 @@ def restart(session: Session, *, pod: str, prefix: bool, detach: bool) -> int:
     if detach:
         return _launch(session, session.client.stop(pod, again=True).uuid)
     with _printer(session, prefix) as output:
-        record = session.client.restart(pod, session.stdio(lent=True), output)
+        record = session.client.restart(pod, session.stdio(), output)
     return _end(session, record)
 
 

@@ -227,13 +227,10 @@ class Session:
     # -- the caller's descriptors --
 
     @staticmethod
-    def stdio(*, lent: bool = False) -> Stdio:
-        """What was printed before is flushed: others will write to the same descriptors.
-
-        :param lent: if standard input is a terminal, who gets it may switch its mode.
-        """
+    def stdio() -> Stdio:
+        """What was printed before is flushed: others will write to the same descriptors."""
         from kurma_core.models import Stdio
 
         sys.stdout.flush()
         sys.stderr.flush()
-        return Stdio(0, 1, 2, terminal=lent and os.isatty(0))
+        return Stdio(0, 1, 2, terminal=os.isatty(0))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
+import os
 import select
 
 from kurma_core.client import values
-from kurma_core.client.frames import LOG, MESSAGE, FrameReader, frame
-from kurma_core.errors import Cancelled, DaemonGoneError, Interrupted
-from kurma_core.linux import terminal
+from kurma_core.client.frames import ERROR, INPUT, LOG, MESSAGE, OUTPUT, WINDOW, FrameReader, frame
+from kurma_core.errors import Cancelled, DaemonGoneError, HostError, Interrupted, UsageError
+from kurma_core.linux import caller_streams
 from kurma_core.linux.smalljson import decode, encode
 from kurma_core.models import LogText
 
@@ -19,13 +20,16 @@ if TYPE_CHECKING:
 
     from kurma_core.client.wire import Connection
     from kurma_core.hookspecs import Stdio
+    from kurma_core.linux.raw_terminal import RawTerminal
     from kurma_core.pods.foreground import Signals
 
     Json = Any
     Tell = Callable[[Json], None]
 _PIECE = 1 << 18
-#: Signals that whoever has our terminal is to know of.
+_INPUT_PIECE = 65536
+#: Signals that say that the terminal has changed.
 OF_TERMINALS = (_signal.SIGWINCH, _signal.SIGCONT)
+_STREAMS = {OUTPUT: "stdout", ERROR: "stderr"}
 
 
 class Stream:
@@ -50,17 +54,15 @@ class Stream:
 
     def say(self, **message: Json) -> None:
         """Who is not listened to any more is not told so here: :meth:`receive` has what the daemon said last."""
-        self._send(message)
+        self._send(MESSAGE, encode(message).encode())
 
-    def lend(self, stdio: Stdio) -> None:
-        """The first that is said: the daemon may use these descriptors until the end."""
-        message = {"is": "stdio", "terminal": stdio.terminal}
-        fds = (stdio.stdin, stdio.stdout, stdio.stderr)
-        self._send(message, fds)
+    def type(self, data: bytes) -> None:
+        """Input; empty: there is no more."""
+        self._send(INPUT, data)
 
-    def _send(self, message: Json, fds: tuple[int, ...] = ()) -> None:
+    def _send(self, kind: int, payload: bytes) -> None:
         try:
-            self._connection.send(frame(MESSAGE, encode(message).encode()), fds)
+            self._connection.send(frame(kind, payload))
         except DaemonGoneError:
             return  # it may have said why it closed the connection, which is still to be received
 
@@ -91,22 +93,166 @@ class Stream:
                 self._tell(message)
 
 
+class CallerStreams:
+    """The caller's three descriptors, carried over a stream: input goes out once the daemon wants it, output comes
+    in. For a ``with`` statement: at its end, a terminal that was in raw mode is as it was.
+
+    :param typed: what is typed at a terminal is for an app: in the background, this process stops until it is in
+        front.
+    :raises UsageError: standard input cannot be read.
+    """
+
+    def __init__(self, stdio: Stdio, *, typed: bool) -> None:
+        self._stdio = stdio
+        self._fds = {OUTPUT: stdio.stdout, ERROR: stdio.stderr}
+        self._watched = [kind for kind, fd in self._fds.items() if _has_reader(fd)]
+        self._stream: Stream | None = None
+        self._wanted = False
+        self._free = WINDOW
+        self._raw: RawTerminal | None = None
+        self._error: HostError | None = None
+        try:
+            self._source = caller_streams.reader(stdio.stdin)
+        except OSError as error:
+            raise UsageError(f"cannot read standard input: {error.strerror}", errno=error.errno) from None
+        if typed and stdio.terminal:
+            from kurma_core.linux import terminal
+
+            terminal.Held(stdio.stdin).wait_front()
+
+    def __enter__(self) -> CallerStreams:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close_source()
+        if self._raw is not None:
+            self._raw.__exit__()
+            self._raw = None
+
+    def size(self) -> dict[str, int]:
+        """Of the caller's terminal, if standard input is one: as the operations' parameters have it."""
+        if not self._stdio.terminal:
+            return {}
+        from kurma_core.linux import terminal
+
+        rows, columns = terminal.get_size(self._stdio.stdin) or (24, 80)
+        return {"terminal": True, "rows": rows, "columns": columns}
+
+    def connect(self, stream: Stream) -> None:
+        self._stream = stream
+
+    def hear(self, message: Json) -> bool:
+        """Whether a message was about these streams."""
+        if message["is"] == "taken":
+            self._free += message["bytes"]
+        elif message["is"] == "input":
+            self._wanted = True
+            if message["terminal"]:
+                self._go_raw()
+        else:
+            return False
+        return True
+
+    def _go_raw(self) -> None:
+        from kurma_core.linux.raw_terminal import RawTerminal
+
+        self._raw = RawTerminal(self._stdio.stdin)
+        self._raw.__enter__()
+
+    def put(self, kind: int, data: bytes) -> None:
+        """What the program has written. Where nobody reads it, the program is to find that out."""
+        if kind == ERROR and self._raw is not None:
+            data = data.replace(b"\n", b"\r\n")  # lines of the stager's own: the command's come by the terminal
+        try:
+            caller_streams.write(self._fds[kind], data)
+        except BrokenPipeError:
+            self._closed(kind)
+        except OSError as error:
+            what = "output" if kind == OUTPUT else "error"
+            self._error = self._error or HostError(
+                f"cannot write standard {what}: {error.strerror}", errno=error.errno
+            )
+            self._closed(kind)
+
+    def check(self) -> None:
+        """:raises HostError: something could not be written."""
+        if self._error is not None:
+            raise self._error
+
+    def _closed(self, kind: int) -> None:
+        assert self._stream is not None
+        if kind in self._watched:
+            self._watched.remove(kind)
+        self._stream.say(**{"is": "closed", "stream": _STREAMS[kind]})
+
+    def register(self, poll: select.poll) -> None:
+        """Has a poll that is made for one wait look for input, and for outputs that are closed."""
+        if self._wanted and self._source < 0:
+            self._end()
+        if self._wanted and self._source >= 0 and self._free > 0:
+            poll.register(self._source, select.POLLIN)
+        for kind in self._watched:
+            poll.register(self._fds[kind], 0)
+
+    def look(self, ready: list[int]) -> None:
+        """Does what that poll has found."""
+        for kind in list(self._watched):
+            if self._fds[kind] in ready:
+                self._closed(kind)
+        if self._source < 0 or self._source not in ready:
+            return
+        data = caller_streams.read(self._source, min(self._free, _INPUT_PIECE))
+        if data:
+            assert self._stream is not None
+            self._free -= len(data)
+            self._stream.type(data)
+        elif data is not None:
+            self._close_source()
+
+    def _end(self) -> None:
+        assert self._stream is not None
+        self._wanted = False
+        if self._raw is not None:
+            # The terminal was hung up, which is no end of input to be typed.
+            self._stream.say(**{"is": "signal", "number": int(_signal.SIGHUP)})
+        self._stream.type(b"")
+
+    def signal(self, number: int) -> None:
+        """A signal for what runs, which is told of a terminal's size besides."""
+        assert self._stream is not None
+        if number not in OF_TERMINALS:
+            self._stream.say(**{"is": "signal", "number": number})
+        elif self._raw is not None:
+            if number == _signal.SIGCONT:
+                self._raw.again()
+            size = self._raw.size()
+            if size is not None:
+                self._stream.say(**{"is": "resize", "rows": size[0], "columns": size[1]})
+
+    def _close_source(self) -> None:
+        if self._source >= 0:
+            os.close(self._source)
+            self._source = -1
+
+
 class Shower:
     """A pod in the foreground here: its logs come out, signals stop it, its end is ours; as
     :func:`kurma_core.pods.foreground.run_to_end` has it for a pod that is this process's own.
 
+    :param streams: carries what apps read, and what a stager writes itself.
     :param output, stdout, ending: see there.
     """
 
     def __init__(
         self,
         stream: Stream,
+        streams: CallerStreams,
         signals: Signals,
         output: Callable[[LogText], None],
         stdout: int,
         ending: Callable[[], None],
     ) -> None:
-        from kurma_core.pods.foreground import Shown, Stops, has_reader
+        from kurma_core.pods.foreground import Shown, Stops
 
         self._stream = stream
         self._signals = signals
@@ -114,12 +260,8 @@ class Shower:
         self._shown = Shown(output)
         self._failed: BaseException | None = None
         self._early = 0  # the signal that came before it ran
-        self._stdout = stdout
-        self._poll = select.poll()
-        self._poll.register(stream, select.POLLIN)
-        self._poll.register(signals, select.POLLIN)
-        if has_reader(stdout):
-            self._poll.register(stdout, 0)
+        self._streams = streams
+        self._stdout = stdout if _has_reader(stdout) else -1
         #: Whether it is up; set by who hears of it.
         self.runs = False
 
@@ -136,6 +278,8 @@ class Shower:
             for kind, value in self._frames():
                 if kind == LOG:
                     self._show(value)
+                elif kind != MESSAGE:
+                    self._streams.put(kind, value)
                 else:
                     self._stops.end()
                     if self._failed is not None:
@@ -176,10 +320,17 @@ class Shower:
         while True:
             if self._shown.closed() and self.runs and not self._stops.asked:
                 self._stops.ask()
-            ready = [fd for fd, _ in self._poll.poll(0 if self._stream.waiting() else None)]
+            poll = select.poll()
+            poll.register(self._stream, select.POLLIN)
+            poll.register(self._signals, select.POLLIN)
+            self._streams.register(poll)
+            if self._stdout >= 0:
+                poll.register(self._stdout, 0)
+            ready = [fd for fd, _ in poll.poll(0 if self._stream.waiting() else None)]
             if self._stdout in ready:
-                self._poll.unregister(self._stdout)
+                self._stdout = -1
                 self._shown.close()
+            self._streams.look(ready)
             self._look()
             if self._stream.waiting() or self._stream.fileno() in ready:
                 self._stream.receive()
@@ -188,7 +339,7 @@ class Shower:
     def _look(self) -> None:
         for number in self._signals.numbers():
             if number in OF_TERMINALS:
-                self._stream.say(**{"is": "signal", "number": number})
+                self._streams.signal(number)
             elif self.runs:
                 self._stops.ask()
             elif self._early:
@@ -198,55 +349,47 @@ class Shower:
                 self.stop(force=False)
 
 
-def call_in(stream: Stream, stdio: Stdio) -> int:
-    """A command in an app, or an app that is attached to, until its end: its exit code."""
+def call_in(stream: Stream, streams: CallerStreams, *, terminal: bool) -> int:
+    """A command in an app, or an app that is attached to, until its end: its exit code.
+
+    :param terminal: the caller's standard input is a terminal: signals are for the command. Else they end this
+        process, and thereby the command.
+    """
     from kurma_core.pods.foreground import Signals
 
-    if not stdio.terminal:
-        try:
-            return _exit_code(stream)
-        except KeyboardInterrupt:
-            stream.say(**{"is": "signal", "number": 2})
-            raise
-    with Signals(also=(*OF_TERMINALS, _signal.SIGQUIT)) as signals:
+    also = (*OF_TERMINALS, _signal.SIGQUIT)
+    with Signals(taken=terminal, also=also) as signals:
         signals.settle()
+        try:
+            return _exit_code(stream, streams, signals)
+        except KeyboardInterrupt:
+            stream.say(**{"is": "signal", "number": int(_signal.SIGINT)})
+            raise
+
+
+def _exit_code(stream: Stream, streams: CallerStreams, signals: Signals) -> int:
+    while True:
+        for kind, value in stream.frames():
+            if kind == MESSAGE:
+                streams.check()
+                return int(value["exitCode"])
+            streams.put(kind, value)
         poll = select.poll()
         poll.register(stream, select.POLLIN)
         poll.register(signals, select.POLLIN)
-        while True:
-            for _, value in stream.frames():
-                return int(value["exitCode"])
-            ready = [fd for fd, _ in poll.poll(0 if stream.waiting() else None)]
-            for number in signals.numbers():
-                stream.say(**{"is": "signal", "number": number})
-            if stream.waiting() or stream.fileno() in ready:
-                stream.receive()
+        streams.register(poll)
+        ready = [fd for fd, _ in poll.poll(0 if stream.waiting() else None)]
+        for number in signals.numbers():
+            streams.signal(number)
+        streams.look(ready)
+        if stream.waiting() or stream.fileno() in ready:
+            stream.receive()
 
 
-def _exit_code(stream: Stream) -> int:
-    while True:
-        for _, value in stream.frames():
-            return int(value["exitCode"])
-        stream.receive()
+def _has_reader(fd: int) -> bool:
+    from kurma_core.pods.foreground import has_reader
 
-
-class Lent:
-    """A person's terminal in the daemon's hands, for a ``with`` statement: at the end it is as it was.
-
-    :param typed: what is typed there is not for us: who is in the background waits until it is in front.
-    """
-
-    def __init__(self, stdio: Stdio, *, typed: bool) -> None:
-        self._held = terminal.Held(stdio.stdin) if stdio.terminal else None
-        if typed and self._held is not None:
-            self._held.wait_front()
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(self, *_: object) -> None:
-        if self._held is not None:
-            self._held.restore()
+    return has_reader(fd)
 
 
 def texts(payload: bytes) -> Iterator[LogText]:
@@ -259,4 +402,4 @@ def texts(payload: bytes) -> Iterator[LogText]:
         at = end
 
 
-__all__ = ["OF_TERMINALS", "Lent", "Shower", "Stream", "call_in", "texts"]
+__all__ = ["OF_TERMINALS", "CallerStreams", "Shower", "Stream", "call_in", "texts"]

@@ -163,13 +163,16 @@ class LocalClient(ImageCalls, TrustCalls):
                 shown(text)
             shown.flush()
             raise
-        typing = None
+        relay = typing = None
         try:
             app = pod.typed_into
             if app is not None:
                 from kurma_core.pods.attach import type_into
+                from kurma_core.staging.relay import CallerRelay
 
-                typing = type_into(self._services, pod, app, stdio)
+                relay = CallerRelay(stdio, wants_terminal=True, passes_signals=False)
+                relay.__enter__()
+                typing = type_into(self._services, pod, app, relay.stdio)
             record = self._pods.pod(pod.uuid)
             self._tell_service(f"READY=1\nSTATUS=pod {record.name} runs")
             ending = lambda: self._tell_service("STOPPING=1")  # noqa: E731 - functools is not light
@@ -181,6 +184,8 @@ class LocalClient(ImageCalls, TrustCalls):
         finally:
             if typing is not None:
                 typing.end()
+            if relay is not None:
+                relay.__exit__(None, None, None)
             pod.close()
 
     def _tell_service(self, text: str) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from typing import Any, Unpack
 
-    from kurma_core.client.foreground import Stream
+    from kurma_core.client.foreground import CallerStreams, Stream
     from kurma_core.client.options import LogOptions
     from kurma_core.hookspecs import Progress, Stdio
     from kurma_core.images import HostImage
@@ -82,7 +82,7 @@ class RemoteClient(RemoteImages):
         progress: Progress | None = None,
     ) -> PodRecord:
         """A pod that the daemon runs and that is shown here, to its end."""
-        from kurma_core.client.foreground import OF_TERMINALS, Lent, Shower
+        from kurma_core.client.foreground import OF_TERMINALS, CallerStreams, Shower
         from kurma_core.pods.foreground import Signals
 
         def tell(message: Json) -> None:
@@ -94,10 +94,15 @@ class RemoteClient(RemoteImages):
                 self._tell_service(f"READY=1\nSTATUS=pod {message['name']} runs")
 
         also = OF_TERMINALS if stdio.terminal else ()
-        with Lent(stdio, typed=typed), Signals(taken=self.settings.signals, also=also) as signals:
+        with (
+            CallerStreams(stdio, typed=typed) as streams,
+            Signals(taken=self.settings.signals, also=also) as signals,
+        ):
             signals.settle()
-            with self._stream(path, stdio, tell, query, body, progress) as stream:
-                shower = Shower(stream, signals, output, stdio.stdout, lambda: self._tell_service("STOPPING=1"))
+            query = {**(query or {}), **streams.size()}
+            with self._stream(path, streams, tell, query, body, progress) as stream:
+                stopping = lambda: self._tell_service("STOPPING=1")  # noqa: E731 - functools is not light
+                shower = Shower(stream, streams, signals, output, stdio.stdout, stopping)
                 return values.pod(shower.follow())
 
     def enter(
@@ -113,7 +118,7 @@ class RemoteClient(RemoteImages):
         working_directory: str | None = None,
         terminal: bool = False,
     ) -> int:
-        from kurma_core.client.foreground import Lent, call_in
+        from kurma_core.client.foreground import CallerStreams, call_in
 
         body = {
             "app": app,
@@ -125,10 +130,10 @@ class RemoteClient(RemoteImages):
             "tty": terminal,
         }
         with (
-            Lent(stdio, typed=terminal),
-            self._stream(("pods", reference, "enter"), stdio, body=body) as stream,
+            CallerStreams(stdio, typed=terminal) as streams,
+            self._stream(("pods", reference, "enter"), streams, query=streams.size(), body=body) as stream,
         ):
-            return call_in(stream, stdio)
+            return call_in(stream, streams, terminal=terminal and stdio.terminal)
 
     def attach(
         self,
@@ -139,19 +144,19 @@ class RemoteClient(RemoteImages):
         stdin: bool = True,
         detach_keys: str | None = None,
     ) -> int:
-        from kurma_core.client.foreground import Lent, call_in
+        from kurma_core.client.foreground import CallerStreams, call_in
 
         query = {"app": app, "stdin": str(stdin).lower(), "detachKeys": detach_keys}
         with (
-            Lent(stdio, typed=stdin),
-            self._stream(("pods", reference, "attach"), stdio, query=query) as stream,
+            CallerStreams(stdio, typed=stdin) as streams,
+            self._stream(("pods", reference, "attach"), streams, query={**query, **streams.size()}) as stream,
         ):
-            return call_in(stream, stdio)
+            return call_in(stream, streams, terminal=stdio.terminal)
 
     def _stream(
         self,
         path: tuple[str, ...],
-        stdio: Stdio | None,
+        streams: CallerStreams | None,
         tell: Callable[[Json], None] = lambda message: None,
         query: Mapping[str, Json] | None = None,
         body: Json = None,
@@ -159,13 +164,13 @@ class RemoteClient(RemoteImages):
     ) -> Stream:
         """A connection that speaks frames from here on.
 
-        :param stdio: is lent; None: nothing is.
+        :param streams: are carried; None: the operation has none.
         :param tell: gets the messages that are none of all operations.
         """
         from kurma_core.client.foreground import Stream
 
         def told(message: Json) -> None:
-            if not ears.hear(message):
+            if not ears.hear(message) and (streams is None or not streams.hear(message)):
                 tell(message)
 
         ears = Ears(self, progress)
@@ -177,13 +182,12 @@ class RemoteClient(RemoteImages):
             headers["Content-Type"] = "application/json"
             data = encode(body).encode()
         try:
-            lent = {} if stdio is None else {"stdio": "lent"}
-            answer = connection.request("POST", target(path, {**(query or {}), **lent}), data, headers)
+            answer = connection.request("POST", target(path, query or {}), data, headers)
             if answer.status != 101:
                 raise self.failure(self.understood(decode, answer.read()))
             stream = Stream(connection, told)
-            if stdio is not None:
-                stream.lend(stdio)
+            if streams is not None:
+                streams.connect(stream)
         except BaseException:
             connection.close()
             raise

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import _socket
 import os
-import sys
 
 from kurma_core.errors import DaemonGoneError, HostError
 
@@ -227,16 +226,9 @@ class Connection:
         self._socket.close()
         self._socket, self._buffer, self._last, self._let_go = made._socket, bytearray(), None, False
 
-    def send(self, data: bytes, fds: tuple[int, ...] = ()) -> None:
-        """:param fds: descriptors that the daemon gets with its first bytes.
-
-        :raises DaemonGoneError: it has gone.
-        """
+    def send(self, data: bytes) -> None:
+        """:raises DaemonGoneError: it has gone."""
         try:
-            if fds:
-                numbers = b"".join([fd.to_bytes(4, sys.byteorder) for fd in fds])
-                sent = self._socket.sendmsg([data], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, numbers)])
-                data = data[sent:]
             self._socket.sendall(data)
         except OSError as error:
             raise self._gone(error.strerror) from None

@@ -17,6 +17,7 @@ from kurma_core.daemon.exchange import Gone
 from kurma_core.daemon.threads import begin
 from kurma_core.errors import KurmaError
 from kurma_core.pods.logs import Following, LogReader
+from kurma_core.pods.terminals import foreground_input
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -101,12 +102,15 @@ class _Front:
                 self._go.wait()
 
     def run(self, reference: str, caller: Caller, begun: Begun | None = None) -> Json:
+        client = self._call.client
+        reads_input, terminal = foreground_input(client.services, client.pod(reference))
+        self._stdio = caller.open(terminal=terminal, reads_input=reads_input)
         with contextlib.ExitStack() as stack:
             settled = threading.Event()
             try:
                 running = self._call.daemon.launch(
                     reference,
-                    caller.stdio,
+                    self._stdio,
                     lambda running: self._is_up(running, caller, stack),
                     readied=None if begun is None else begun.readied,
                     settled=settled.set,
@@ -135,7 +139,7 @@ class _Front:
         if app is not None:
             from kurma_core.pods.attach import type_into
 
-            typing = type_into(self._call.client.services, running.pod, app, caller.stdio)
+            typing = type_into(self._call.client.services, running.pod, app, self._stdio)
             if typing is not None:
                 stack.enter_context(_typing(typing, caller))
 

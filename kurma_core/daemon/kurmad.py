@@ -145,7 +145,7 @@ class Daemon:
         """
         null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC) if stdio is None else -1
         try:
-            given, begin = stdio or Stdio(null, null, null), time.monotonic()
+            given, begin = stdio or Stdio(null, null, null, relayed=True), time.monotonic()
             running = self.owners.launch(reference, given, up, again=again, readied=readied, settled=settled)
             self.metrics.started(time.monotonic() - begin)
             return running

@@ -12,6 +12,7 @@ from kurma_core.daemon.operations import Call, Query
 from kurma_core.daemon.operations import operation as op
 from kurma_core.daemon.queries import FORCE, STOP
 from kurma_core.pods import request_json
+from kurma_core.pods.attach import attaches_terminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -202,7 +203,8 @@ def pod_foreground(call: Call) -> Json:
 def pod_enter(call: Call) -> Json:
     command = inside.command(call.body)
     with Caller(call) as caller:
-        code = call.client.enter(call.path["pod"], stdio=caller.stdio, **command)
+        stdio = caller.open(terminal=command["terminal"])
+        code = call.client.enter(call.path["pod"], stdio=stdio, **command)
     return {"exitCode": code}
 
 
@@ -221,8 +223,10 @@ def pod_enter(call: Call) -> Json:
 )
 def pod_attach(call: Call) -> Json:
     query = call.query
-    with Caller(call) as caller:
-        code = call.client.attach(
-            call.path["pod"], query["app"], caller.stdio, stdin=query["stdin"], detach_keys=query["detachKeys"]
-        )
+    pod, app = call.path["pod"], query["app"]
+    terminal = attaches_terminal(call.client.services, call.client.pod(pod), app)
+    # The app's input goes on with those who are still attached.
+    with Caller(call, ends_input=False) as caller:
+        stdio = caller.open(terminal=terminal, reads_input=query["stdin"])
+        code = call.client.attach(pod, app, stdio, stdin=query["stdin"], detach_keys=query["detachKeys"])
     return {"exitCode": code}

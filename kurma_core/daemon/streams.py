@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
 import select
 import socket
 import threading
@@ -29,8 +28,6 @@ Json = Any
 _LOG = logging.getLogger("kurmad")
 Hear = Callable[[int, Any], None]
 _PIECE = 65536
-#: Descriptors that a client lends.
-_LENT = 3
 
 
 class Stream:
@@ -47,44 +44,6 @@ class Stream:
         self._thread = threading.Thread(target=self._read, name="stream", daemon=True)
         self._heard: Hear = lambda kind, value: None
         self._left: Callable[[], None] = lambda: None
-
-    def lent(self) -> tuple[tuple[int, int, int], bool]:
-        """The three descriptors that the client lends, closed by the callee; and whether the first is a person's
-        terminal. Before :meth:`listen`.
-
-        :raises UsageError: something else came. :raises Gone: nothing did.
-        """
-        fds: list[int] = []
-        try:
-            found = self._first(fds)
-            terminal = found is not None and found[0] == MESSAGE and _message(found[1])
-            if not terminal or terminal["is"] != "stdio" or len(fds) != _LENT or self._reader.inside:
-                raise UsageError(
-                    "three descriptors are to come with the first message, and did not",
-                    hint="they pass through unix sockets alone; stdio=frames does without",
-                )
-        except FrameError as error:
-            _close(fds)
-            raise UsageError(f"the stream is broken: {error}") from None
-        except BaseException:
-            _close(fds)
-            raise
-        return (fds[0], fds[1], fds[2]), bool(terminal.get("terminal"))
-
-    def _first(self, fds: list[int]) -> tuple[int, bytes] | None:
-        deadline = time.monotonic() + REQUEST_PATIENCE
-        while True:
-            for found in self._reader.frames():
-                return found
-            self._wait(deadline)
-            space = socket.CMSG_SPACE(4 * (_LENT + 1))
-            data, ancillary, _, _ = self._socket.recvmsg(_PIECE, space, socket.MSG_CMSG_CLOEXEC)
-            for level, kind, content in ancillary:
-                if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-                    fds += memoryview(content[: len(content) // 4 * 4]).cast("i")
-            if not data:
-                raise Gone
-            self._reader.feed(data)
 
     def listen(self, heard: Hear, left: Callable[[], None]) -> None:
         """Begins to hear what the client says, in another thread.
@@ -175,11 +134,6 @@ def _message(payload: bytes) -> dict[str, Json]:
     if not isinstance(value, dict) or not isinstance(value.get("is"), str):
         raise FrameError("a message that does not say what it is")
     return value
-
-
-def _close(fds: list[int]) -> None:
-    for fd in fds:
-        os.close(fd)
 
 
 def serve(spec: Spec, call: Call) -> None:

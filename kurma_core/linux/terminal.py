@@ -82,6 +82,23 @@ def reopen(fd: int) -> int:
     return os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
 
 
+def cook(fd: int) -> None:
+    """Line by line, with echo and keys that send signals, as a new terminal is. :raises OSError: it has gone."""
+    import termios
+
+    try:
+        mode = termios.tcgetattr(fd)
+        mode[0] |= termios.ICRNL | termios.IXON
+        mode[1] |= termios.OPOST | termios.ONLCR
+        mode[3] |= (
+            termios.ISIG | termios.ICANON | termios.IEXTEN | termios.ECHO | termios.ECHOE | termios.ECHOK
+            | termios.ECHOCTL | termios.ECHOKE
+        )  # fmt: skip
+        termios.tcsetattr(fd, termios.TCSANOW, mode)
+    except termios.error as error:
+        raise OSError(*error.args) from None
+
+
 class Held:
     """A person's terminal, whose settings are known and put back.
 
@@ -120,6 +137,12 @@ class Held:
             termios.tcsetattr(self._fd, termios.TCSANOW, mode)
         except termios.error as error:
             raise OSError(*error.args) from None
+
+    def in_words(self) -> str:
+        """The settings as stty(1) takes them."""
+        *flags, _, _, characters = self._saved
+        codes = [value if isinstance(value, int) else value[0] for value in characters]
+        return ":".join([f"{number & 0xFFFFFFFF:x}" for number in (*flags, *codes)])
 
     def wait_front(self) -> None:
         """In the background, this process stops here until it is in front, as a shell has it.

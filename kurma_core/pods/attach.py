@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 from kurma_core.errors import KurmaError
 from kurma_core.hookspecs import Stdio
 from kurma_core.pods.apps import the_app
+from kurma_core.pods.document import read_document
 from kurma_core.pods.inside import call
+from kurma_core.pods.terminals import has_terminal
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs import CallInProcess
@@ -31,17 +33,30 @@ def attach(
     :raises AppNotFoundError: no such app, or several and none named.
     """
     app = the_app(record, app).name
+    terminal = attaches_terminal(services, record, app)
     # Only what is asked for: a stager that knows no more than the specification takes the app's name alone.
     options: tuple[str, ...] = () if stdin else ("--no-stdin",)
     if detach_keys is not None:
         options += ("--detach-keys", detach_keys)
-    return call(services, record, "attach", (app, *options), stdio, what="attach to")
+    words = (app, *options)
+    return call(services, record, "attach", words, stdio, what="attach to", terminal=terminal, reads_input=stdin)
+
+
+def attaches_terminal(services: Services, record: PodRecord, app: str | None) -> bool:
+    """Whether who attaches to that app types at a terminal of it.
+
+    :raises AppNotFoundError: no such app, or several and none named.
+    """
+    app = the_app(record, app).name
+    document = read_document(services.store.directory(record.uuid))
+    found = document.manifest.app(app)
+    return found is not None and has_terminal(document, found)
 
 
 def type_into(services: Services, pod: OwnedPod, app: str, stdio: Stdio) -> CallInProcess | None:
     """Has what is typed here go to the app's terminal, while the caller shows its log; None: the stager cannot.
 
-    It comes back once the caller's terminal is ready for what is shown there, or nothing will be typed.
+    :param stdio: relayed.
     """
     driver = services.stagers.of_pod(pod.stager_name)
     begin = getattr(driver, "begin", None)
@@ -53,8 +68,8 @@ def type_into(services: Services, pod: OwnedPod, app: str, stdio: Stdio) -> Call
         # There is no leaving here: this command is the pod's own.
         arguments = (app, "--no-output", "--detach-keys", "")
         # What it has to say (the app may have ended just now) is said by others.
-        lent = Stdio(stdio.stdin, told, null, terminal=stdio.terminal, signals=stdio.signals)
-        started: CallInProcess = begin(pod.directory, pod.stager, "attach", arguments, lent)
+        input_only = Stdio(stdio.stdin, told, null, terminal=stdio.terminal, signals=stdio.signals, relayed=True)
+        started: CallInProcess = begin(pod.directory, pod.stager, "attach", arguments, input_only)
         os.close(told)
         told = -1
         poll = select.poll()

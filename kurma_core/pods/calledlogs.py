@@ -82,7 +82,7 @@ class _Call:
 
     def _run(self, driver: Stager, directory: str, stager: RunningStager, words: tuple[str, ...]) -> None:
         try:
-            stdio = Stdio(self._null, self._out, self._said)
+            stdio = Stdio(self._null, self._out, self._said, relayed=True)
             self._code = driver.call(directory, stager, "logs", words, stdio)
         except KurmaError as error:
             self._error = error

@@ -30,7 +30,8 @@ def enter(
     app = the_app(record, app).name
     check_runs(record, "enter")
     text = json.dumps({**_account(services, record, app, document.get("user")), **document}).encode()
-    return call(services, record, "run", (app,), stdio, text, what="enter")
+    terminal = bool(document.get("tty"))
+    return call(services, record, "run", (app,), stdio, text, what="enter", terminal=terminal)
 
 
 def _account(services: Services, record: PodRecord, app: str, user: str | None) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from kurma_core.errors import PodEndedError, PodStateError
 from kurma_core.linux import process
 from kurma_core.pods import recovery
+from kurma_core.staging.relay import CallerRelay
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs import Stdio
@@ -33,8 +34,12 @@ def call(
     document: bytes | None = None,
     *,
     what: str,
+    terminal: bool,
+    reads_input: bool = True,
 ) -> int:
     """The call-in's exit code.
+
+    :param terminal: it has to do with a terminal in the pod. :param reads_input: standard input is for it.
 
     :param what: is done, for messages: ``enter``, ``attach to``.
     :raises PodStateError: the pod does not run.
@@ -47,7 +52,11 @@ def call(
         raise PodStateError(f"cannot {what} pod {record.name}: it has just ended", pod=record.uuid)
     try:
         driver = services.stagers.of_pod(record.stager)
-        code = driver.call(directory.path, stager, verb, arguments, stdio, document)
+        if stdio.relayed:
+            code = driver.call(directory.path, stager, verb, arguments, stdio, document)
+        else:
+            with CallerRelay(stdio, wants_terminal=terminal, reads_input=reads_input) as relay:
+                code = driver.call(directory.path, stager, verb, arguments, relay.stdio, document)
         # It was killed and says nothing, and nobody could tell that from a command that was killed.
         if code == _KILLED and process.wait_pidfd(stager.fileno(), _TOGETHER):
             raise PodEndedError(f"pod {record.name} has ended", pod=record.uuid)

@@ -138,6 +138,8 @@ class Services:
                 cwd=program.directory,
                 cgroup=tuple(CgroupTree(program.cgroup).leaf(OWN_CGROUP)) if program.cgroup else (),
                 fds=program.fds,
+                new_session=program.new_session,
+                controlling_tty=program.controlling_tty,
                 parent_death_signal=program.parent_death_signal,
             )
         )

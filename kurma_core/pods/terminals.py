@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from kurma_core.errors import UsageError
+from kurma_core.pods.document import read_document
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from kurma_core.appc.pod import PodApp
+    from kurma_core.models import PodRecord
     from kurma_core.pods.document import PodDocument
+    from kurma_core.pods.services import Services
 
 TERMINAL = "kurma.io/terminal"
 STDIN = "kurma.io/stdin"
@@ -34,6 +37,17 @@ def typed_into(document: PodDocument) -> str | None:
         if document.interactive == app.name and has_terminal(document, app):
             return app.name
     return None
+
+
+def foreground_input(services: Services, record: PodRecord) -> tuple[bool, bool]:
+    """Whether the pod's foreground command reads standard input, and whether that is for a terminal.
+
+    A stager without call-ins of its own, as a stage1, has the input of its foreground whatever its apps are.
+    """
+    if getattr(services.stagers.of_pod(record.stager), "begin", None) is None:
+        return True, True
+    document = read_document(services.store.directory(record.uuid))
+    return document.interactive is not None, typed_into(document) is not None
 
 
 def _says(app: PodApp, name: str) -> bool:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from kurma_core.linux.process import ProcessIdentity
     from kurma_core.models import AppStatus
     from kurma_core.spawn_plan import Starter
+    from kurma_core.staging.relay import CallerRelay
     from kurma_core.staging.waiting import WaitingPlace, WaitingStager
 
 #: What the image of a stager says that puts apps into the pod's user namespace (H9).
@@ -109,6 +110,7 @@ class AciStager:
             )
         self._check_powers(pod, lambda: image)
         manifest = self._record(pod, image, stdio)
+        stdin, relay = _input(pod, stdio)
         try:
             begun = begin(
                 self.spawner,
@@ -118,12 +120,18 @@ class AciStager:
                 network_namespace=pod.network_namespace,
                 cgroup=pod.cgroup,
                 output=f"{pod.directory}/stager/output",
-                stdin=stdio.stdin if any(each.interactive for each in pod.apps) else None,
+                stdin=stdin,
                 environment=_environment(pod),
             )
-        except HostError as error:
-            raise of_volume(error, pod.volumes) from None
-        return self._running(pod, begun.process.identity, begun.process.pidfd, begun.ready, image.id)
+        except BaseException as error:
+            if relay is not None:
+                relay.__exit__(None, None, None)
+            if isinstance(error, HostError):
+                raise of_volume(error, pod.volumes) from None
+            raise
+        running = self._running(pod, begun.process.identity, begun.process.pidfd, begun.ready, image.id)
+        running.relay = relay
+        return running
 
     def _check_powers(self, pod: PodSetup, image: Callable[[], StagerImage]) -> None:
         if not needs_powers(pod.plans.values(), pod.pod_plan):
@@ -378,6 +386,21 @@ def _environment(pod: PodSetup) -> dict[str, str]:
     if pod.metadata_url is not None:
         found["AC_METADATA_URL"] = pod.metadata_url
     return {name: value for name, value in {**found, "HOSTNAME": pod.hostname}.items() if name in _OF_THE_POD}
+
+
+def _input(pod: PodSetup, stdio: Stdio) -> tuple[int | None, CallerRelay | None]:
+    """The stager's standard input, None where no app takes the caller's, and what relays it there.
+
+    A stager that had the caller's own terminal would go on reading it after this command was killed.
+    """
+    if not any(each.interactive for each in pod.apps):
+        return None, None
+    if stdio.relayed:
+        return stdio.stdin, None
+    from kurma_core.staging.relay import CallerRelay
+
+    relay = CallerRelay(stdio, wants_terminal=False).__enter__()
+    return relay.stdin, relay
 
 
 def _terminal_size(stdio: Stdio) -> tuple[int, int] | None:

@@ -1,7 +1,8 @@
 """Calls into a living stager (Kurma Stager Specification, Call Ins; G5).
 
-A call-in is a program of the stager's image, run in the stager's mount and network namespaces with the caller's
-three descriptors, and for ``run`` a document on descriptor 3.
+A call-in is a program of the stager's image, run in the stager's mount and network namespaces in a session of
+its own, with pipes or a terminal of Kurma's (:mod:`kurma_core.staging.relay`), and for ``run`` a document on
+descriptor 3.
 """
 
 from __future__ import annotations
@@ -26,11 +27,8 @@ from kurma_core.linux.held_process import exit_code
 from kurma_core.spawn_plan import EnterPlan
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from kurma_core.hookspecs import RunningStager, Stdio
     from kurma_core.spawn_plan import Starter
-    from kurma_core.staging.lent import LentTerminal
 
 _SIOCOUTQ = 0x5411
 # Seconds that a call-in has once it was asked to end.
@@ -76,7 +74,6 @@ class CallIn:
         document_timeout: float,
     ) -> None:
         self._document_timeout = document_timeout
-        self._terminal = _lent(stdio)  # as it is before anybody changes it
         self._signals = stdio.signals
         self._ended = False
         self._verb = os.path.basename(argv[0])
@@ -97,6 +94,9 @@ class CallIn:
                     environment=_ENVIRONMENT,
                     cgroup=tuple(home.directories()),
                     fds=fds,
+                    # The caller's terminal is not this one's: /dev/tty would be it.
+                    new_session=True,
+                    controlling_tty=stdio.terminal and stdio.relayed,
                     # Nobody would read its answer; passed on, it ends what the call-in runs as well.
                     parent_death_signal=signal.SIGTERM,
                 )
@@ -126,8 +126,7 @@ class CallIn:
         :raises StagerError: the document was not read in time, or the time is over; the call-in is killed.
         """
         try:
-            with self._lent():
-                code = self._wait(timeout)
+            code = self._wait(timeout)
         finally:
             self._ended = True
             if self._ours is not None:
@@ -138,26 +137,20 @@ class CallIn:
         return exit_code(code)
 
     def end(self) -> None:
-        """Asks it to end, and waits until it has; the terminal that it was lent is as it was.
+        """Asks it to end, and waits until it has.
 
         May be repeated; after :meth:`wait` there is nothing to do.
         """
         if self._ended:
             return
         self._ended = True
-        with self._lent():
-            self._signal(signal.SIGTERM)
-            if not process.wait_pidfd(self._process.pidfd, _PATIENCE):
-                self._kill()
-            process.exit_status(self._process.pidfd)
+        self._signal(signal.SIGTERM)
+        if not process.wait_pidfd(self._process.pidfd, _PATIENCE):
+            self._kill()
+        process.exit_status(self._process.pidfd)
         if self._ours is not None:
             self._ours.close()
         os.close(self._process.pidfd)
-
-    def _lent(self) -> AbstractContextManager[object]:
-        if self._terminal is None:
-            return contextlib.nullcontext()
-        return self._terminal.to(self._process.pidfd)
 
     def _wait(self, timeout: float | None) -> int | None:
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -262,11 +255,3 @@ class CallIn:
         return StagerError(
             f"the stager's call-in {self._verb!r} did not read its document within {self._document_timeout:g} s"
         )
-
-
-def _lent(stdio: Stdio) -> LentTerminal | None:
-    if not stdio.terminal:
-        return None
-    from kurma_core.staging.lent import LentTerminal
-
-    return LentTerminal(stdio.stdin)

@@ -6,11 +6,14 @@ import os
 import select
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import StagerError
 from kurma_core.linux import process
 from kurma_core.linux.held_process import HeldProcess
+
+if TYPE_CHECKING:
+    from kurma_core.staging.relay import CallerRelay
 
 _PF_EXITING = 0x4
 #: How many of those that hold descriptor 4 an error names.
@@ -47,6 +50,8 @@ class StagerProcess(HeldProcess):
         self._members = members
         self._unready = unready
         self._pipe = pipe if ready is None else os.fstat(ready).st_ino
+        #: carries the caller's standard input to an app; ended by :meth:`close`
+        self.relay: CallerRelay | None = None
 
     @property
     def identity(self) -> Mapping[str, Any]:
@@ -150,6 +155,9 @@ class StagerProcess(HeldProcess):
 
     def close(self) -> None:
         super().close()
+        if self.relay is not None:
+            self.relay.__exit__(None, None, None)
+            self.relay = None
         if self._ready is not None:
             os.close(self._ready)
             self._ready = None

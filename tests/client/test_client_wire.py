@@ -28,7 +28,6 @@ from kurma_core.daemon.operation import attempts_of
 from kurma_core.daemon.server import Server
 from kurma_core.daemon.telling import Telling
 from kurma_core.errors import DaemonGoneError, HostError, UsageError
-from kurma_core.hookspecs import Stdio
 from kurma_core.version import VERSION
 
 Serve = Callable[[], RemoteClient]
@@ -285,13 +284,13 @@ def test_of_very_many_notes_the_first_are_let_go_of() -> None:
 
 
 def test_what_a_daemon_said_before_it_closed_a_stream_is_heard() -> None:
-    """Whoever lends, or says, something meanwhile finds the connection closed, and reads why."""
+    """A client that types, or says, something meanwhile finds the connection closed, and reads why."""
     ours, theirs = socket.socketpair()
     error = {"kind": "UsageError", "message": "it is stopped", "hint": None, "exitCode": 2, "data": {}}
     with theirs:
         theirs.sendall(frame(MESSAGE, json.dumps({"is": "error", "error": error}).encode()))
     with Stream(Connection(ours, "kurmad.sock"), lambda message: None) as stream:
-        stream.lend(Stdio(0, 1, 2))
+        stream.type(b"typed")
         stream.say(**{"is": "stop", "force": False})
         stream.receive()
         with pytest.raises(UsageError, match="it is stopped"):

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import resource
+import select
 import socket
 import threading
 import time
@@ -14,7 +15,7 @@ from kurma_core.client.frames import INPUT, LIMIT, LOG, MESSAGE, WINDOW, FrameRe
 from kurma_core.daemon import streams
 from kurma_core.daemon.callers import Caller
 from kurma_core.daemon.exchange import Gone
-from kurma_core.errors import BusyError, UsageError
+from kurma_core.errors import BusyError
 
 
 class Ends:
@@ -24,7 +25,7 @@ class Ends:
         self.client, self.server = socket.socketpair()
         self.client.settimeout(10)
         self.stream = streams.Stream(self.server, b"")
-        self.query = {"stdio": "frames", "terminal": False}
+        self.query = {"terminal": False}
         self.heard, self.left = [], threading.Event()
 
     def listen(self):
@@ -96,7 +97,8 @@ def test_half_a_frame_and_nothing_more(ends, monkeypatch):
 
 def test_more_input_than_is_free(ends):
     """Nobody reads it: so much is kept, and not a byte more."""
-    with Caller(ends):
+    with Caller(ends) as caller:
+        caller.open(terminal=False)
         ends.client.sendall(frame(INPUT, bytes(WINDOW - 1000)))
         ends.client.sendall(frame(INPUT, bytes(200_000)))
         assert "more than 262144 bytes of input" in ends.last()["error"]["message"]
@@ -106,7 +108,7 @@ def test_input_goes_on_as_it_is_read(ends):
     """Many windows of it, by who keeps to what is told to be taken; then its end."""
     sent, got = os.urandom(1 << 20), bytearray()
     with Caller(ends) as caller:
-        stdin = os.dup(caller.stdio.stdin)
+        stdin = os.dup(caller.open(terminal=False).stdin)
         caller.started()
 
         def read():
@@ -122,38 +124,41 @@ def test_input_goes_on_as_it_is_read(ends):
             free -= len(piece)
             while not free or (free < 50_000 and rest):
                 reader.feed(ends.client.recv(65536))
-                free += sum(json.loads(payload)["bytes"] for _, payload in reader.frames())
+                said = [json.loads(payload) for _, payload in reader.frames()]
+                free += sum(message["bytes"] for message in said if message["is"] == "taken")
         ends.client.sendall(frame(INPUT, b""))
         thread.join(10)
         os.close(stdin)
     assert bytes(got) == sent
 
 
-@pytest.mark.parametrize("count", [0, 2, 4])
-def test_three_descriptors_are_lent(ends, count):
-    """No fewer, and no more; none of them stays open."""
+def test_descriptors_of_a_client_are_dropped(ends):
+    """However many come, with whatever is said: none stays open here."""
     before = set(os.listdir("/proc/self/fd"))
     null = os.open("/dev/null", os.O_RDWR)
-    socket.send_fds(ends.client, [frame(MESSAGE, b'{"is": "stdio", "terminal": false}')], [null] * count)
-    with pytest.raises(UsageError, match="three descriptors are to come"):
-        ends.stream.lent()
+    ends.listen()
+    for _ in range(50):
+        socket.send_fds(ends.client, [frame(MESSAGE, b'{"is": "go"}')], [null] * 100)
     os.close(null)
+    ends.client.sendall(frame(INPUT, b"over"))
+    deadline = time.monotonic() + 10
+    while not ends.heard or ends.heard[-1] != (INPUT, b"over"):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     assert set(os.listdir("/proc/self/fd")) == before
 
 
-def test_lent_descriptors(ends):
-    read, write = os.pipe()
-    socket.send_fds(ends.client, [frame(MESSAGE, b'{"is": "stdio", "terminal": true}')], [read, write, write])
-    ends.query["stdio"] = "lent"
+def test_nobody_reads_what_is_put_out(ends):
+    """The program finds its standard output closed, and no more than that."""
     with Caller(ends) as caller:
-        assert caller.stdio.terminal
-        os.write(caller.stdio.stdout, b"there")
-        assert os.read(read, 10) == b"there"
-        ends.client.sendall(frame(INPUT, b"x"))
-        assert "by the descriptor that was lent" in ends.last()["error"]["message"]
-    os.close(write)
-    assert os.read(read, 10) == b""
-    os.close(read)
+        stdio = caller.open(terminal=False)
+        ends.client.sendall(frame(MESSAGE, b'{"is": "closed", "stream": "stdout"}'))
+        poll = select.poll()
+        poll.register(stdio.stdout, 0)
+        assert poll.poll(10_000)
+        with pytest.raises(BrokenPipeError):
+            os.write(stdio.stdout, b"x")
+        os.write(stdio.stderr, b"still")
 
 
 def descriptors():
@@ -187,23 +192,28 @@ def free(count):
             os.close(fd)
 
 
-@pytest.mark.parametrize(("terminal", "needed"), [(False, 9), (True, 5)])
-def test_for_want_of_descriptors_none_is_left_open(ends, terminal, needed):
+@pytest.mark.parametrize(("terminal", "needed"), [(False, 9), (True, 9)])
+def test_for_want_of_descriptors_none_is_left_open(terminal, needed):
     import termios  # noqa: F401 (which needs one, too, for a moment)
 
-    ends.query.update(terminal=terminal, rows=24, columns=80)
+    def opened():
+        ends = Ends()
+        ends.query.update(terminal=terminal, rows=24, columns=80)
+        return ends
+
     before = descriptors()
     for count in range(needed):
-        with free(count), pytest.raises(OSError, match="Too many open files"):
-            Caller(ends)
+        with contextlib.closing(opened()) as ends, free(count):
+            with pytest.raises(OSError, match="Too many open files"), Caller(ends) as caller:
+                caller.open(terminal=terminal)
         all_closed(before)
-    with free(needed), Caller(ends):
-        pass
+    with contextlib.closing(opened()) as ends, free(needed), Caller(ends) as caller:
+        caller.open(terminal=terminal)
     all_closed(before)
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-@pytest.mark.parametrize("name", ["carrier", "stream"])
+@pytest.mark.parametrize("name", ["relay", "stream"])
 def test_for_want_of_threads_none_is_left_open(ends, monkeypatch, terminal, name):
     ends.query.update(terminal=terminal, rows=24, columns=80)
     before, start = descriptors(), threading.Thread.start
@@ -214,15 +224,16 @@ def test_for_want_of_threads_none_is_left_open(ends, monkeypatch, terminal, name
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", refused)
-    with pytest.raises(BusyError, match="as many threads as the host lets it have"):
-        Caller(ends)
+    with pytest.raises(BusyError, match="as many threads as the host lets it have"), Caller(ends) as caller:
+        caller.open(terminal=terminal)
     all_closed(before)
 
 
 def test_signals_and_the_end_of_who_asked(ends):
     with Caller(ends) as caller:
+        stdio = caller.open(terminal=False)
         ends.client.sendall(frame(MESSAGE, b'{"is": "signal", "number": 15}'))
-        os.set_blocking(caller.stdio.signals, True)
-        assert os.read(caller.stdio.signals, 10) == b"\x0f"
+        os.set_blocking(stdio.signals, True)
+        assert os.read(stdio.signals, 10) == b"\x0f"
         ends.client.close()
-        assert os.read(caller.stdio.signals, 10) == b""
+        assert os.read(stdio.signals, 10) == b""

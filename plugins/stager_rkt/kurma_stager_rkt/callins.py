@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import StagerError
-from kurma_core.linux.terminal import Held
 from kurma_stager_rkt import contents, entrypoints
 from kurma_stager_rkt.podpid import pod_pid
 from kurma_stager_rkt.records import app_statuses
@@ -42,17 +41,16 @@ def enter(
     if pid is None:
         raise StagerError("the pod has no process that could be entered")
     words = (f"--pid={pid}", f"--appname={app}", "--", *_command(document, place, app))
-    started = entrypoints.begin(
-        start,
-        note,
-        place,
-        "enter",
-        words,
-        fds=entrypoints.descriptors(stdio),
-        cgroup=note.cgroup,
-        with_caller=True,
-    )
-    code = entrypoints.finish(started, signals=stdio.signals)
+    with contextlib.ExitStack() as stack:
+        cgroup = note.cgroup
+        if stdio.terminal:
+            # What the command leaves at its terminal ends with it.
+            cgroup = f"{note.cgroup}/entered/{os.urandom(8).hex()}"
+            stack.callback(stack.enter_context(entrypoints.home(cgroup)).kill)
+        started = entrypoints.begin(
+            start, note, place, "enter", words, fds={}, cgroup=cgroup, with_caller=True, stdio=stdio
+        )
+        code = entrypoints.finish(started, signals=stdio.signals)
     return _KILLED if code is None else code
 
 
@@ -92,10 +90,11 @@ def attach(
             hint="run the pod in the background, by -d",
         )
     words = attach_arguments(app, modes, debug=note.debug, stdin=_NO_STDIN not in options)
-    fds = entrypoints.descriptors(stdio)
     cgroup = f"{note.cgroup}/attached/{os.urandom(8).hex()}"
-    with _kept(stdio), entrypoints.home(cgroup) as group:
-        started = entrypoints.cross(start, note, place, "attach", words, fds=fds, cgroup=cgroup, with_caller=True)
+    with entrypoints.home(cgroup) as group:
+        started = entrypoints.cross(
+            start, note, place, "attach", words, fds={}, cgroup=cgroup, with_caller=True, stdio=stdio
+        )
         code = entrypoints.finish(started, signals=stdio.signals)
         group.kill()  # what it has started was for its caller
     code = _KILLED if code is None else code
@@ -120,17 +119,6 @@ def attach_arguments(app: str, modes: Mapping[str, str], *, debug: bool, stdin: 
         "stderr": not terminal,
     }
     return ("--action=custom-attach", *named, *(f"--{key}={str(on).lower()}" for key, on in wanted.items()))
-
-
-@contextlib.contextmanager
-def _kept(stdio: Stdio) -> Iterator[None]:
-    """A person's terminal is afterwards as it was, whatever stage1 has made of it."""
-    held = Held(stdio.stdin) if stdio.terminal else None
-    try:
-        yield
-    finally:
-        if held is not None:
-            held.restore()
 
 
 def _app(place: str, app: str) -> Mapping[str, Any]:

@@ -120,6 +120,7 @@ class Stage1Stager:
                     "run",
                     run_arguments(note.stage1, decided.wishes),
                     fds={**fds, _LOCK_FD: place.fd},
+                    stdio=stdio,
                     environment={"RKT_LOCK_FD": str(_LOCK_FD)},
                     cgroup=pod.cgroup,
                 )

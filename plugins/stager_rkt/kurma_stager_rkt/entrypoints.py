@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from kurma_core.errors import CommandNotExecutableError, CommandNotFoundError, StagerError
 from kurma_core.hookspecs import HostProgram
-from kurma_core.linux import process
+from kurma_core.linux import process, terminal
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.held_process import exit_code, put_to_death
 from kurma_core.linux.programs import one_line
@@ -48,12 +48,14 @@ def begin(
     cgroup: str = "",
     alone: bool = False,
     with_caller: bool = False,
+    stdio: Stdio | None = None,
 ) -> Started:
     """Starts an entrypoint: a child of this process, in the pod's directory.
 
     :param place: the pod's directory.
     :param alone: it gets nothing of the caller's environment.
     :param with_caller: it is asked to end when this process ends: it serves a person.
+    :param stdio: its descriptors 0, 1 and 2 are of this.
     :raises StagerError: the image names none, or it cannot be executed.
     :raises HostError: it cannot be started.
     """
@@ -68,7 +70,9 @@ def begin(
                 environment={"PATH": _PATH, **passed, **(environment or {})},
                 directory=place,
                 cgroup=cgroup,
-                fds=fds,
+                fds=fds if stdio is None else {**descriptors(stdio), **fds},
+                new_session=stdio is not None and stdio.relayed,
+                controlling_tty=stdio is not None and stdio.relayed and stdio.terminal,
                 parent_death_signal=signal.SIGTERM if with_caller else None,
             )
         )
@@ -87,6 +91,7 @@ def cross(
     fds: Mapping[int, int],
     cgroup: str,
     with_caller: bool = False,
+    stdio: Stdio | None = None,
 ) -> Started:
     """Starts one of those that cross into the pod, by ``enter`` and its first process: ``attach``, ``app/…``.
 
@@ -112,6 +117,7 @@ def cross(
         cgroup=cgroup,
         alone=True,
         with_caller=with_caller,
+        stdio=stdio,
     )
 
 
@@ -210,4 +216,9 @@ def _wait(pidfd: int, timeout: float | None, signals: int) -> bool:
 
 
 def descriptors(stdio: Stdio) -> dict[int, int]:
+    """0, 1 and 2 of an entrypoint. It executes what runs on these, so that a terminal of Kurma's is all three, and
+    line by line as programs expect one."""
+    if stdio.relayed and stdio.terminal:
+        terminal.cook(stdio.stdin)
+        return dict.fromkeys((0, 1, 2), stdio.stdin)
     return {0: stdio.stdin, 1: stdio.stdout, 2: stdio.stderr}

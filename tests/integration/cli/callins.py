@@ -1,4 +1,4 @@
-"""Call-ins, found from outside: by the descriptors that a command has lent them, whoever is their parent."""
+"""Call-ins, found from outside: by the process that has started them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,27 @@ from collections.abc import Iterator
 
 
 def call_ins(client: int) -> Iterator[int]:
-    """PIDs of the call-ins that have the standard input, or output, of that process."""
-    ours = [os.readlink(f"/proc/{client}/fd/{fd}") for fd in (0, 1)]
+    """PIDs of the call-ins that this process has started, or a kurmad of the same state directory."""
+    place = _variable(client, b"KURMA_DIR")
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
         with contextlib.suppress(OSError), open(f"/proc/{name}/cmdline", "rb") as file:
-            if b"/opt/stager/" not in file.read():
+            if not {b"/opt/stager/run", b"/opt/stager/attach"} & set(file.read().split(b"\0")):
                 continue
-            theirs = [os.readlink(f"/proc/{name}/fd/{fd}") for fd in (0, 1)]
-            if any(mine == its != "/dev/null" for mine, its in zip(ours, theirs, strict=True)):
+            with open(f"/proc/{name}/stat", "rb") as status:
+                parent = int(status.read().rpartition(b")")[2].split()[1])
+            if parent == client or _is_kurmad(parent, place):
                 yield int(name)
+
+
+def _is_kurmad(pid: int, place: bytes) -> bool:
+    with open(f"/proc/{pid}/cmdline", "rb") as file:
+        words = file.read().split(b"\0")
+    return (b"daemon" in words or b"kurmad" in words) and _variable(pid, b"KURMA_DIR") == place
+
+
+def _variable(pid: int, name: bytes) -> bytes:
+    with open(f"/proc/{pid}/environ", "rb") as file:
+        found = [word for word in file.read().split(b"\0") if word.startswith(name + b"=")]
+    return found[0] if found else b""  # in the middle of its exec

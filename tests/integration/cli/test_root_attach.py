@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -69,24 +70,24 @@ def begin(kurma: Any) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
 def attached(begin: Any) -> Callable[..., subprocess.Popen[bytes]]:
     """``attached(*WORDS, …)``: ``kurma attach WORDS``, once it is."""
 
+    seen: set[int] = set()
+
     def start(*words: str, **more: Any) -> subprocess.Popen[bytes]:
         process: subprocess.Popen[bytes] = begin("attach", *words, **more)
-        until(lambda: _watches(process.pid), "it does not attach")
+        until(lambda: set(_watching(process.pid)) - seen, "it does not attach")
+        seen.update(_watching(process.pid))
         return process
 
     return start
 
 
-def _watches(client: int) -> bool:
-    """Whether a call-in below it follows the log."""
-    try:
-        for call_in in call_ins(client):
-            for fd in os.listdir(f"/proc/{call_in}/fd"):
-                if "inotify" in os.readlink(f"/proc/{call_in}/fd/{fd}"):
-                    return True
-    except OSError:
-        pass
-    return False
+def _watching(client: int) -> Iterator[int]:
+    """Call-ins of it, or of its kurmad, that follow a log."""
+    for call_in in call_ins(client):
+        with contextlib.suppress(OSError):
+            fds = [os.readlink(f"/proc/{call_in}/fd/{fd}") for fd in os.listdir(f"/proc/{call_in}/fd")]
+            if any("inotify" in fd for fd in fds):
+                yield call_in
 
 
 @both_ways
@@ -185,8 +186,10 @@ def test_attach_and_detach(kurma: Any, at_terminal: Any) -> None:
     first.wait_raw()
     second = at_terminal("attach", "shared", rows=40, columns=111)
     second.wait_raw()
+    until(lambda: len(set(_watching(second.pid))) >= 1, "it does not attach")
+    watching = len(set(_watching(second.pid)))
     third = at_terminal("attach", "shared", "--no-stdin")
-    until(lambda: _watches(third.pid), "it does not attach")
+    until(lambda: len(set(_watching(third.pid)) | set(_watching(second.pid))) > watching, "it does not attach")
     assert not third.raw()
     second.type("hello\n")
     for person in (first, second):
@@ -230,6 +233,7 @@ def test_the_pods_end_while_many_are_at_it(kurma: Any, at_terminal: Any, how: st
     others = [at_terminal("attach", "many"), at_terminal("enter", "-it", "many", "--", "cat")]
     for person in (first, *others):
         person.wait_raw()
+        until(lambda person=person: list(call_ins(person.pid)), "it is not in the pod")
     if how == "killed":
         state = next(Path(kurma.environment["KURMA_DIR"]).glob("pods/*/state.json"))
         os.kill(json.loads(state.read_text())["stager"]["pid"], signal.SIGKILL)
@@ -355,7 +359,8 @@ def test_a_flood_reaches_who_reads_and_is_not_held_up_by_who_does_not(
     assert process.wait(PATIENCE) == 5
     assert time.monotonic() - began < 10
     assert reader.wait(PATIENCE) == 5
-    # It was let go with the pod; what it had not taken is in the log.
+    # Its call-in was let go with the pod; what that had passed on waits for its reader, the rest is in the log.
+    deaf.stdout.read()
     assert deaf.wait(PATIENCE) == 137
 
 
@@ -415,7 +420,7 @@ def test_apps_that_do_not_run(kurma: Any, attached: Any, tmp_path: Path) -> None
     time.sleep(0.2)
     # The standard input of an app that nobody had in the foreground; its end ends the app, not who has left.
     done = kurma("attach", "four", "open", input="typed\n")
-    assert (done.returncode, done.stdout) == (0, "typed\n")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "typed\n", "")
     done = kurma("attach", "four", "tty", input="at a terminal\n")
     assert (done.returncode, done.stdout) == (0, "at a terminal\nat a terminal\n")
     late = ("app", "add", "four", "--name", "late", "--exec", "/bin/sh", kurma.image)

@@ -145,23 +145,24 @@ def test_the_window_changes_its_size(kurma_command: Any, pod: str, at_terminal: 
 
 
 def test_a_resize_that_only_the_client_is_told_of(kurma_command: Any, pod: str, at_terminal: Any) -> None:
-    """Who runs it without a session of its own sends it SIGWINCH; it is for the call-in."""
+    """A program that runs it without a session of its own sends it SIGWINCH; it is for the command."""
     person = entered(at_terminal, "sh", "-c", 'trap "stty size" WINCH; echo ready; while :; do sleep 0.05; done')
     person.expect("ready\r\n")
-    callin = _callin(person.pid)
-    os.kill(callin, signal.SIGSTOP)
+    person.signal(signal.SIGSTOP)
     person.resize(44, 99)
-    time.sleep(0.1)
     person.signal(signal.SIGWINCH)
-    os.kill(callin, signal.SIGCONT)
+    person.signal(signal.SIGCONT)
     person.expect("44 99\r\n")
     person.type(b"\x03")
     assert person.wait() == 130
 
 
 def _callin(client: int) -> int:
-    (found,) = call_ins(client)
-    return found
+    deadline = time.monotonic() + PATIENCE
+    while not (found := list(call_ins(client))):
+        assert time.monotonic() < deadline, "no call-in"
+        time.sleep(0.01)
+    return found[0]
 
 
 def test_a_megabyte_pasted_comes_through_whole(kurma_command: Any, pod: str, at_terminal: Any) -> None:
@@ -198,7 +199,7 @@ def test_typing_without_reading_does_not_wedge_it(kurma_command: Any, pod: str, 
     seen = len(person.screen)
     pasted = random.Random(5).randbytes(1 << 20)
     count = person.type_blindly(pasted)
-    assert count > 50_000
+    assert count > 10_000
     person.type(pasted[count:])
     person.expect(pasted[-64:])
     assert bytes(person.screen[seen:]) == pasted
@@ -232,7 +233,7 @@ def test_kill_9_of_the_client_while_a_megabyte_is_pasted(kurma_command: Any, pod
     """What is typed stands in every buffer on the way, and nobody reads what comes back."""
     person = entered(at_terminal, "sh", "-c", "stty raw -echo; echo ready; cat; sleep 825")
     person.expect("ready")
-    assert person.type_blindly(bytes(1 << 20)) > 50_000
+    assert person.type_blindly(bytes(1 << 20)) > 10_000
     person.signal(signal.SIGKILL)
     person._until(lambda: person.settings() == person.before, "terminal as it was")
     assert person.wait() == -signal.SIGKILL
@@ -287,10 +288,10 @@ def test_stopped_and_continued(kurma_command: Any, pod: str, at_terminal: Any) -
 
     person = entered(at_terminal)
     person.expect("# ")
-    os.kill(_callin(person.pid), signal.SIGSTOP)
+    person.signal(signal.SIGSTOP)
     termios.tcsetattr(person.slave, termios.TCSANOW, person.before)
     person.resize(40, 100)
-    os.kill(_callin(person.pid), signal.SIGCONT)
+    person.signal(signal.SIGCONT)
     person.wait_raw()
     person.type("stty size\n")
     person.expect("40 100\r\n")
@@ -330,6 +331,18 @@ def test_output_elsewhere_with_the_keyboard_here(
         assert person.wait() == 0
     assert (tmp_path / "out").read_bytes() == b"this\r\ngot this\r\n"
     assert person.settings() == person.before
+
+
+def test_a_loop_reads_its_own_input(kurma_command: Any, pod: str, tmp_path: Any) -> None:
+    """What a command did not read of the caller's file is left there."""
+    source = tmp_path / "lines"
+    source.write_text("one\ntwo\nthree\n")
+    loop = f'while read line; do {" ".join(KURMA)} enter tty-pod -- sh -c "exec <&-; echo $line"; done'
+    with source.open() as given:
+        done = subprocess.run(
+            ["sh", "-c", loop], stdin=given, stdout=subprocess.PIPE, env=kurma_command.environment, check=False
+        )
+    assert done.stdout == b"one\ntwo\nthree\n"
 
 
 def test_without_a_terminal_here_input_is_typed(kurma_command: Any, pod: str) -> None:

@@ -28,6 +28,7 @@ _LOGS = "/pod/logs"
 _USAGE = 2
 _FAILED = 125
 _KILLED = 128 + _signal.SIGKILL
+_PF_EXITING = 0x4
 # Pieces of output at most that the log had no room for, and whoever reads us has not taken yet.
 _BESIDES = 128
 # Seconds that the terminal stays as it is after the app's end, for what is still shown there by others.
@@ -165,6 +166,7 @@ class Attached:
         self._shown: Shown | None = None
         self._input: flow.Flow | None = None
         self._terminal = False
+        self._parent = os.getppid()
 
     def run(self) -> int:
         """:raises SetupError, Refused: it cannot be attached to."""
@@ -224,6 +226,10 @@ class Attached:
             self._leave(128 + _signal.SIGHUP)  # the terminal has gone
             return
         assert self._input is not None
+        if _exits(self._parent):
+            # Its input ends with the client that was killed, which ends nobody else's.
+            self._leave(128 + _signal.SIGTERM)
+            return
         self._input.close()
         self._say({"eof": True})
 
@@ -279,6 +285,19 @@ class Attached:
     def _leave(self, code: int) -> None:
         if self._code is None:
             self._code = code
+
+
+def _exits(parent: int) -> bool:
+    """Whether the process that has started this one has ended, or is about to, which shows before its descriptors
+    are closed. 0, in a PID namespace above ours, cannot be looked at."""
+    if os.getppid() != parent:
+        return True
+    try:
+        with open(f"/proc/{parent}/stat", "rb") as file:
+            state, *_, flags = file.read().rpartition(b")")[2].split()[:7]
+    except OSError:
+        return os.getppid() != parent
+    return state in (b"Z", b"X") or bool(int(flags) & _PF_EXITING)
 
 
 def main() -> int:

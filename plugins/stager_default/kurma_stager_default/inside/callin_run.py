@@ -97,7 +97,7 @@ def start(
     code = _FAILED
     try:
         become.clean_process()
-        # The caller's terminal must not be the command's own: it could type there what the caller then executes.
+        # The call-in's terminal must not be the command's own: it could type there what the call-in reads.
         os.setsid()
         os.close(report)
         end_with_parent(told)
@@ -161,7 +161,8 @@ def run(pod: manifest.Pod, app: manifest.App, command: Command) -> int:
 
         handover = Handover(terminal.get_size(0) or terminal.get_size(1))
     _signal.pthread_sigmask(_signal.SIG_BLOCK, _PASSED_ON)  # not in the child: see clean_process
-    pid, report = start(pod, app, command, pidfd, PodGroups().app(app.name), handover)
+    tree = PodGroups().app(app.name)
+    pid, report = start(pod, app, command, pidfd, tree, handover)
     if handover is None:
         # The command may say that it runs, and be told to end, before we hear of that.
         pass_on(pid)
@@ -175,7 +176,7 @@ def run(pod: manifest.Pod, app: manifest.App, command: Command) -> int:
         return wait(pid)
     from kurma_stager_default.inside.session import Session
 
-    return Session(pid, master).run()
+    return Session(pid, master, tree.pids).run()
 
 
 def main() -> int:

@@ -1,7 +1,7 @@
-"""A command on a terminal of its own, carried to and from a person's (H8).
+"""A command on a terminal of its own, carried to and from the one that Kurma has given to this call-in.
 
-The person's terminal is never the command's: what is typed and printed goes through here, byte for byte. It is
-switched to raw mode for that long, and put back whatever ends it.
+What is typed and printed goes through here, byte for byte. The command's session ends with the command: processes
+that it leaves there are killed, unless they have begun a session of their own.
 """
 
 from __future__ import annotations
@@ -13,17 +13,25 @@ from kurma_core.linux import process, terminal
 from kurma_stager_default.inside import flow, signals
 from kurma_stager_default.inside.loop import Loop
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 # Seconds that a command has, once its terminal is gone, before it is killed.
 _PATIENCE = 2.0
+# Times that the app's processes are looked through for those of the session: they may fork meanwhile.
+_ROUNDS = 64
 
 
 class Session:
-    """:param pid: the command, a child of this process.
+    """:param pid: the command, a child of this process that leads its session.
     :param master: of its terminal; closed at the end.
+    :param members: gives the PIDs of all processes of the app.
     """
 
-    def __init__(self, pid: int, master: int) -> None:
+    def __init__(self, pid: int, master: int, members: Callable[[], list[int]]) -> None:
         self._pid = pid
+        self._members = members
         # Each is watched for one direction.
         self._master = master
         self._typed = os.dup(master)
@@ -123,6 +131,7 @@ class Session:
         if not pid:
             return
         self._status = status
+        end_session(self._pid, self._members)
         if self._input is not None:
             self._input.stop()
         if self._output is None or self._output.over:
@@ -145,6 +154,40 @@ class Session:
             except PermissionError:
                 return  # its profile lets nobody signal it: it ends with the app's cgroup
         os.waitpid(self._pid, 0)
+        end_session(self._pid, self._members)
+
+
+def end_session(leader: int, members: Callable[[], list[int]]) -> None:
+    """Kills the processes of a session whose leader has ended."""
+    for _ in range(_ROUNDS):
+        found = [pid for pid in members() if _session(pid) == leader]
+        if not found:
+            return
+        for pid in found:
+            try:
+                fd = process.pidfd_open(pid)
+            except ProcessLookupError:
+                continue
+            try:
+                if _session(pid) == leader:  # the PID is not another process's by now
+                    process.pidfd_send_signal(fd, _signal.SIGKILL)
+                    process.wait_pidfd(fd, _PATIENCE)
+            except ProcessLookupError:
+                pass
+            except PermissionError:
+                return  # its profile lets nobody signal it: it ends with the app's cgroup
+            finally:
+                os.close(fd)
+
+
+def _session(pid: int) -> int | None:
+    """The session that a process is in; None: it has ended."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            state, _, _, session, *_ = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return None if state in (b"Z", b"X") else int(session)
 
 
 def _end_character(master: int) -> bytes:

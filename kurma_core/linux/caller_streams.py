@@ -1,0 +1,70 @@
+"""The caller's standard input, output and error, read and written by a relay on behalf of a program in a pod."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import select
+import stat
+
+#: Errors that say that nobody reads any more: a pipe or a socket without a reader, a terminal that has gone.
+_NOBODY_READS = (errno.EPIPE, errno.ECONNRESET, errno.EIO, errno.ENXIO)
+
+
+def reader(fd: int) -> int:
+    """A descriptor to read the caller's ``fd`` by, closed by the callee; -1: there is nothing to be read.
+
+    A pipe or a terminal is opened once more, so that reading does not block where another process was faster, and
+    the mode of the caller's own descriptor stays as it is. A file keeps its position, which others may share.
+
+    :raises IsADirectoryError: it is a directory.
+    """
+    try:
+        mode = os.fstat(fd).st_mode
+        # nohup(1) opens /dev/null for writing, as standard input.
+        if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY:
+            return -1
+    except OSError:
+        return -1
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, "standard input is a directory")
+    if stat.S_ISFIFO(mode) or os.isatty(fd):
+        try:
+            return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        except OSError:
+            pass  # this process may not: it reads when there is something
+    return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+
+
+def read(fd: int, most: int) -> bytes | None:
+    """Empty: the end of input. None: nothing now."""
+    try:
+        return os.read(fd, most)
+    except BlockingIOError:
+        return None
+    except OSError:
+        return b""  # a terminal that was hung up
+
+
+def write(fd: int, data: bytes) -> None:
+    """Writes all of it, and waits as long as that takes.
+
+    :raises BrokenPipeError: nobody reads it. :raises OSError: it cannot be written.
+    """
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(fd, view) :]
+        except BlockingIOError:
+            # Another process has set this on the description that both share.
+            poll = select.poll()
+            poll.register(fd, select.POLLOUT)
+            poll.poll()
+        except OSError as error:
+            if error.errno in _NOBODY_READS:
+                raise BrokenPipeError(error.errno, error.strerror) from None
+            raise
+
+
+__all__ = ["read", "reader", "write"]
