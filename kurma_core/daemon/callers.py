@@ -45,10 +45,10 @@ class Caller:
         *,
         ends_input: bool = True,
         left: Callable[[], None] = lambda: None,
-        told: Callable[[dict[str, Json]], None] = lambda message: None,
+        told: Callable[[dict[str, Json]], None] | None = None,
     ) -> None:
         assert call.stream is not None
-        self._left, self._told, self._ends_input = left, told, ends_input
+        self._left, self._told, self._ends_input = left, told or not_understood, ends_input
         self._stream, self._query = call.stream, call.query
         self._lock = threading.Lock()
         self._relay: Relay | None = None
@@ -171,6 +171,11 @@ class Caller:
                 self._size = (rows, columns)
 
 
+def not_understood(message: dict[str, Json]) -> None:
+    """:raises FrameError: always."""
+    raise FrameError(f"a message {message['is']!r:.40}, which nobody understands")
+
+
 def _whole(message: dict[str, Json], name: str, least: int, most: int) -> int:
     """:raises FrameError: it is no such number."""
     value = message.get(name)
@@ -179,4 +184,4 @@ def _whole(message: dict[str, Json], name: str, least: int, most: int) -> int:
     return value
 
 
-__all__ = ["STDIO", "Caller"]
+__all__ = ["STDIO", "Caller", "not_understood"]

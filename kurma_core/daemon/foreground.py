@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kurma_core.client.frames import LOG, FrameError
 from kurma_core.client.left import tell_left
 from kurma_core.daemon import operation
-from kurma_core.daemon.callers import Caller
+from kurma_core.daemon.callers import Caller, not_understood
 from kurma_core.daemon.exchange import Gone
 from kurma_core.daemon.threads import begin
 from kurma_core.errors import KurmaError
@@ -159,7 +159,7 @@ class _Front:
                 else:
                     self._running.stop(force=message.get("force") is True)
         else:
-            raise FrameError(f"a message {message['is']!r:.40}, which nobody understands")
+            not_understood(message)
 
     def _send_logs(self, running: Running) -> None:
         """:raises Gone: nobody reads them."""

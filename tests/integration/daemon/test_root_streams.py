@@ -1,5 +1,6 @@
 """Streams of other clients than kurma itself, by frames; and clients that are slow, or gone."""
 
+import http.client
 import json
 import os
 import re
@@ -100,6 +101,41 @@ def test_the_example_of_the_documentation(kurmad, ask, tmp_path):
     assert done.returncode == 127
     done = enter("nobody", "true", input=b"")
     assert (done.returncode, done.stderr) == (1, b"no pod nobody\n")
+
+
+def test_descriptors_of_clients_are_dropped(kurmad, ask):
+    """With requests of every kind, with frames, and on connections that go on: kurmad has as many as before."""
+    daemon = kurmad()
+    pod = running(daemon, ask(daemon), "sleep 1000")
+
+    def held():
+        return len(os.listdir(f"/proc/{daemon.process.pid}/fd"))
+
+    ask(daemon).pods()
+    before = held()
+    null = os.open("/dev/null", os.O_RDWR)
+    kept = socket.socket(socket.AF_UNIX)
+    kept.settimeout(20)
+    kept.connect(daemon.socket)
+    for _ in range(20):
+        socket.send_fds(kept, [b"GET /v1/pods HTTP/1.1\r\nHost: kurmad\r\n\r\n"], [null] * 200)
+        answer = http.client.HTTPResponse(kept, method="GET")
+        answer.begin()
+        assert answer.status == 200
+        assert answer.read()
+    client = Raw(daemon, f"/v1/pods/{pod}/enter", {"exec": ["cat"]})
+    client.until("input")
+    for _ in range(20):
+        socket.send_fds(client.socket, [frame(INPUT, b"x")], [null] * 200)
+    client.until(output=b"x" * 20)
+    assert held() < before + 100
+    refused = Raw(daemon, f"/v1/pods/{pod}/enter", {"exec": ["cat"]})
+    socket.send_fds(refused.socket, [frame(MESSAGE, b'{"is": "stdio", "terminal": false}')], [null] * 3)
+    assert "which nobody understands" in refused.until("error")["error"]["message"]
+    for connection in (kept, client, refused):
+        connection.close()
+    until(lambda: held() <= before, "its descriptors")
+    os.close(null)
 
 
 def test_a_terminal_in_frames(kurmad, ask):
