@@ -11,7 +11,7 @@ import subprocess
 
 import pytest
 
-from kurma_core.errors import IdRangeError, KurmaError, ManifestError, StagerError, VolumeError
+from kurma_core.errors import IdRangeError, KurmaError, ManifestError, PowerError, StagerError, VolumeError
 from kurma_core.linux import capabilities, namespaces
 from tests.integration.pods.support import archive, busybox_root, shell, until
 
@@ -555,7 +555,14 @@ def test_option_annotation_default(make_house):
 
     assert inside() in ((3000000000, 100), (3000000100, 100))
     note = [{"name": "kurma.io/userns", "value": "500000:7"}]
-    assert inside(annotations=note) == (500000, 7)
+    # A pod's file may choose a range of its own, or none, only where that is granted.
+    for word in ("500000:7", "none"):
+        note[0]["value"] = word
+        with pytest.raises(PowerError, match="the pod asks for os/linux/namespaces=user"):
+            house.run(script, annotations=note)
+    assert inside(annotations=note, grants=("os/linux/namespaces=user",)) == (0, 4294967295)
+    note[0]["value"] = "500000:7"
+    assert inside(annotations=note, grants=("os/linux/namespaces",)) == (500000, 7)
     assert inside(annotations=note, userns="600000:1") == (600000, 1)
     assert inside(annotations=note, userns="none") == (0, 4294967295)
     note[0]["value"] = "yes"
