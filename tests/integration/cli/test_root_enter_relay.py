@@ -121,7 +121,10 @@ def test_a_process_left_behind_gets_no_key(kurma: Any, at_terminal: Any, flags: 
 
 def test_a_session_ends_with_its_command(kurma: Any, at_terminal: Any) -> None:
     """Processes that ignore a hang-up as well; a daemon, which has a session of its own, goes on."""
-    script = "trap '' HUP; nohup sleep 907 >/dev/null 2>&1 & setsid sleep 908 </dev/null >/dev/null 2>&1 & exit 3"
+    script = (
+        "trap '' HUP; nohup sleep 907 >/dev/null 2>&1 & setsid sleep 908 </dev/null >/dev/null 2>&1 &"
+        "until ps -o args | grep -q '^sleep 908'; do sleep 0.02; done; exit 3"
+    )
     person = at_terminal("enter", "-t", "relay", "--", "sh", "-c", script)
     assert person.wait() == 3
     left = kurma.out("enter", "relay", "--", "ps", "-o", "args")
