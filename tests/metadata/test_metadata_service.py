@@ -237,7 +237,7 @@ def test_who_does_not_read_is_let_go(hurried):
 
 def test_a_large_answer_comes_whole():
     facts = FakeFacts()
-    facts.pod = {"apps": [], "filler": "x" * (4 << 20)}
+    facts.pod = {"apps": [], "annotations": [], "filler": "x" * (4 << 20)}
     with served(facts) as (address, _), Wire(address) as wire:
         request = f"GET /{TOKEN}/acMetadata/v1/pod/manifest HTTP/1.1\nHost: a\n\n"
         for _ in range(2):

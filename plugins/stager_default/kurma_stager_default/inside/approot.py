@@ -12,7 +12,7 @@ import os
 import stat
 
 from kurma_core.linux import mounts, namespaces
-from kurma_core.linux.beneath import open_beneath, remove_tree
+from kurma_core.linux.beneath import remove_tree
 from kurma_stager_default.inside import sysmounts, userns
 from kurma_stager_default.inside.errors import SetupError
 from kurma_stager_default.inside.manifest import App, Mount, Pod
@@ -98,29 +98,6 @@ def _make_way(directory: str) -> None:
         os.mkdir(own, 0o700, dir_fd=top)
     finally:
         os.close(top)
-
-
-def show_console(slave: int) -> None:
-    """The app's terminal is its console, too. In the app's root, with all rights: no link is followed.
-
-    :raises SetupError: it cannot be shown.
-    """
-    try:
-        root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        dev = open_beneath(root, "/dev", os.O_PATH | os.O_DIRECTORY)
-        os.close(root)
-        try:  # noqa: SIM105 - contextlib costs every pod's start
-            os.mknod("console", stat.S_IFREG | 0o644, dir_fd=dev)
-        except FileExistsError:
-            pass  # a handler has run before in this root
-        place = open_beneath(dev, "console", os.O_PATH)
-        os.close(dev)
-        mounts.bind(slave, place, recursive=False)
-        os.close(place)
-    except OSError as error:
-        why = "a symbolic link is there" if error.errno == errno.ELOOP else error.strerror
-        raise SetupError(f"its terminal cannot be its console: /dev/console: {why}") from None
-    os.close(slave)
 
 
 def _union(pod: Pod, app: App, directory: str, note: Callable[[str], None], namespace: int) -> int:

@@ -232,7 +232,7 @@ def _run(
     identity = become.resolve(app.user, app.group, app.groups)
     uid = pod.ids.uid(identity.user.uid)
     if kind == MAIN and files.handover is not None:
-        approot.show_console(files.handover.give(uid))
+        files.handover.show_console(files.handover.give(uid))
     else:
         _connect(files, files.stdin if kind == MAIN else -1, null, uid)
     given = _hand_over(files) if kind == MAIN else []

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import _socket
+import errno
 import os
+import stat
 
-from kurma_core.linux import terminal
+from kurma_core.linux import mounts, terminal
+from kurma_core.linux.beneath import open_beneath
 from kurma_core.linux.rights import packed, unpacked
 from kurma_stager_default.inside.control import ROOM
 from kurma_stager_default.inside.errors import SetupError
@@ -43,6 +46,29 @@ class Handover:
         for number in (0, 1, 2):
             os.dup2(slave, number)
         return slave
+
+    @staticmethod
+    def show_console(slave: int) -> None:
+        """Show the app's terminal as its console, too. In the app's root, with all rights: no link is followed.
+
+        :raises SetupError: it cannot be shown.
+        """
+        try:
+            root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            dev = open_beneath(root, "/dev", os.O_PATH | os.O_DIRECTORY)
+            os.close(root)
+            try:  # noqa: SIM105 - contextlib costs every pod's start
+                os.mknod("console", stat.S_IFREG | 0o644, dir_fd=dev)
+            except FileExistsError:
+                pass  # a handler has run before in this root
+            place = open_beneath(dev, "console", os.O_PATH)
+            os.close(dev)
+            mounts.bind(slave, place, recursive=False)
+            os.close(place)
+        except OSError as error:
+            why = "a symbolic link is there" if error.errno == errno.ELOOP else error.strerror
+            raise SetupError(f"its terminal cannot be its console: /dev/console: {why}") from None
+        os.close(slave)
 
     def fileno(self) -> int:
         """Readable once :meth:`take` has something to take."""
