@@ -84,6 +84,7 @@ class Option:
     :param type: ``str``, ``int``, ``float``, ``bool``, ``list`` or ``dict``; a value of another type is an error.
     :param default: what the driver sees when the key is absent.
     :param least: of a number, as ``most``; None: any. A ``float`` is never infinite, nor what is no number.
+    :param choices: the values that are allowed; empty: all of that type.
     """
 
     name: str
@@ -92,6 +93,7 @@ class Option:
     help: str
     least: float | None = None
     most: float | None = None
+    choices: tuple[Json, ...] = ()
 
 
 @frozen

@@ -6,7 +6,7 @@ installed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import pluggy
 
@@ -136,7 +136,30 @@ def _fitting(value: Json, option: specs.Option, where: Where) -> Json:
             where.fail(f"expected {_TYPES[wanted]}, {option.least:g} at least, found {shown(value)}")
         if option.most is not None and value > option.most:
             where.fail(f"expected {_TYPES[wanted]}, {option.most:g} at most, found {shown(value)}")
+    if option.choices and value not in option.choices:
+        where.fail(f"expected {', '.join(map(shown, option.choices))}, found {shown(value)}")
     return value
+
+
+def known_power(word: str, drivers: Iterable[Any]) -> tuple[bool, str | None]:
+    """Whether a grant's word names a power that one of these isolator drivers knows, and if not, the nearest
+    word that does."""
+    import difflib
+
+    known: dict[str, Collection[str] | None] = {}
+    for driver in drivers:
+        if hasattr(driver, "powers"):
+            gated = getattr(driver, "gated", None)
+            for name in driver.names if gated is None else gated:
+                known.setdefault(name, None if gated is None else gated[name])
+    isolator, equals, part = word.partition("=")
+    if isolator not in known:
+        return False, next(iter(difflib.get_close_matches(isolator[:100], known, 1, 0)), None)
+    parts = known[isolator]
+    if not equals or parts is None or part in (*parts, "full"):
+        return True, None
+    close = difflib.get_close_matches(part[:100], parts, 1, 0)
+    return False, f"{isolator}={close[0]}" if close else isolator
 
 
 def _copy(value: Json) -> Json:

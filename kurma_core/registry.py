@@ -326,16 +326,19 @@ class PluginRegistry:
                 what = f"isolator plugin {plugin!r} does not know it, or does not work"
                 yield self._unknown(f"isolator_plugins.{isolator}", what, "see `kurma plugins list`")
         known = {*REQUIRED_ISOLATORS, *(name for some in names.values() for name in some)}
-        said = [("required_isolators", isolator) for isolator in config.required_isolators]
-        for name, grant in config.grants.items():
-            said += [(f"grants.{name}.isolators", isolator) for isolator in grant.isolators]
-        for path, isolator in said:
-            if isolator.partition("=")[0] not in known:
+        for isolator in config.required_isolators:
+            if isolator not in known:
                 from difflib import get_close_matches
 
                 near = get_close_matches(isolator, known, 1)
                 hint = f"did you mean {near[0]}?" if near else "see `kurma isolators list`"
-                yield self._unknown(path, f"no plugin knows an isolator {isolator!r}", hint)
+                yield self._unknown("required_isolators", f"no plugin knows an isolator {isolator!r}", hint)
+        for name, grant in config.grants.items():
+            for power in grant.isolators:
+                found, meant = plugin_checks.known_power(power, drivers.values())
+                if not found:
+                    hint = f"did you mean {meant}?" if meant else "see `kurma isolators list`"
+                    yield self._unknown(f"grants.{name}.isolators", f"there is no power {power!r}", hint)
 
     def _unknown(self, path: str, what: str, hint: str) -> ConfigError:
         file = origin(path, self._config.origins)

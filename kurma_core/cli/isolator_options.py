@@ -21,7 +21,10 @@ OPTIONS = (
     Option("caps_remove", "--caps-remove", "Usual capabilities that it lacks.", metavar="CAP,…", many=True),
     Option("device", "--device", "Give it a device of the host.", metavar="HOST[:PATH][:ACCESS]", many=True),
     Option("isolator", "--isolator", "Constrain the app, or the pod.", metavar="NAME=JSON", many=True),
-    Option("grant", "--grant", "Allow a power that the image or the file asks for.", metavar="POWER", many=True),
+)
+#: Of all apps of the pod.
+GRANT = Option(
+    "grant", "--grant", "Allow a power that the image or the file asks for.", metavar="POWER", many=True
 )
 #: Of the pod: which namespaces it shares with the host.
 OF_THE_POD: tuple[Option, ...] = tuple(

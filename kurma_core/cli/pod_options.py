@@ -79,6 +79,7 @@ POD_OPTIONS: tuple[Argument | Option | Rest, ...] = (
         choices=("never", "on-failure", "always"),
     ),
     *isolator_options.OPTIONS,
+    isolator_options.GRANT,
     *isolator_options.OF_THE_POD,
     Option("strict_isolators", "--strict-isolators", "Fail if an isolator cannot be enforced."),
     Option("strict_volumes", "--strict-volumes", "Fail if a mount point of the image has no volume."),
@@ -110,7 +111,15 @@ POD_OPTIONS: tuple[Argument | Option | Rest, ...] = (
 _FOR_AN_APP = (
     *("env", "env_file", "bind", "volume", "mount", "tmpfs", "user", "group", "workdir", "exec", "read_only"),
     *(option.name for option in isolator_options.OPTIONS),
-    *("strict_isolators", "strict_volumes", "allow_volume_links", "pull", "insecure_options", "passphrase_file"),
+    *(
+        "grant",
+        "strict_isolators",
+        "strict_volumes",
+        "allow_volume_links",
+        "pull",
+        "insecure_options",
+        "passphrase_file",
+    ),
     "verify",
 )
 

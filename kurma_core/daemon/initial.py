@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 Json = Any
 _LOG = logging.getLogger("kurmad")
-#: Annotations of pods that were made for an entry: what it is known by, and a digest of what it says.
+#: Annotations of pods that were made for an entry: what it is known by, and a digest of what it says. No other
+#: pod may have annotations that begin like these.
 ENTRY, VERSION = "kurma.io/daemon/initial-pod", "kurma.io/daemon/initial-version"
 #: Seconds: the first pause after a failure, and the longest.
 _FIRST, _LONGEST = 1.0, 300.0

@@ -164,27 +164,13 @@ def needs_of_new(
 
 def check_grants(grants: Iterable[str], drivers: tuple[IsolatorDriver, ...]) -> None:
     """:raises UsageError: one of ``--grant`` names no power that an installed plugin knows."""
-    import difflib
+    from kurma_core.plugin_checks import known_power
 
-    known: dict[str, Collection[str] | None] = {}
-    for driver in drivers:
-        if hasattr(driver, "powers"):
-            gated = getattr(driver, "gated", None)
-            for name in driver.names if gated is None else gated:
-                known.setdefault(name, None if gated is None else gated[name])
     for word in grants:
-        isolator, equals, part = word.partition("=")
-        parts = known.get(isolator, ())
-        if isolator in known and (not equals or parts is None or part in (*parts, "full")):
-            continue
-        if isolator in known:
-            close = difflib.get_close_matches(part[:100], parts or (), 1, 0)
-            near = [f"{isolator}={one}" for one in close] or [isolator]
-        else:
-            near = difflib.get_close_matches(isolator[:100], known, 1, 0)
-        raise UsageError(
-            f"{OPTION}: there is no power {word[:100]!r}", hint=f"did you mean {near[0]}?" if near else None
-        )
+        found, near = known_power(word, drivers)
+        if not found:
+            hint = f"did you mean {near}?" if near else None
+            raise UsageError(f"{OPTION}: there is no power {word[:100]!r}", hint=hint)
 
 
 # --- whether it is granted -------------------------------------------------------------------------------------

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from kurma_core.pods.services import Services
 
 _HOSTNAME_LIMIT = 63
+#: Annotations of a pod that kurmad alone sets.
+_KURMADS = "kurma.io/daemon/"
 #: What isolators say of the user namespace, as ``--userns`` says it.
 _WORDS = {"private": "auto", "host": "none"}
 
@@ -70,6 +72,8 @@ def pod_document(
     resolved = _images(request, services, progress)
     template, reified = _reified(request, resolved, services)
     restarts.check(reified.pod, ephemeral=request.ephemeral)
+    if not request.configured:
+        _refuse_kurmads_annotations(reified.pod)
     notes = _looked_at(request, reified, resolved, services)
     declared = _isolators(reified.pod, resolved)
     registry_images = frozenset(app for app, (_, image) in resolved.items() if is_docker(image))
@@ -184,6 +188,18 @@ def _hosts_by_file(
     if request.userns is None and services.config.userns != "none" and userns not in (None, "auto"):
         found.append("user")
     return tuple(found)
+
+
+def _refuse_kurmads_annotations(pod: PodManifest) -> None:
+    """kurmad knows the pods of ``initial_pods`` by annotations: a pod that has them would take the place of one.
+
+    :raises UsageError: the pod has such an annotation.
+    """
+    for annotation in pod.annotations:
+        if annotation.name.startswith(_KURMADS):
+            raise UsageError(
+                f"the pod's annotation {annotation.name} is for kurmad alone to set", hint="leave it out"
+            )
 
 
 def _grants(request: PodRequest) -> dict[str, tuple[str, ...]]:

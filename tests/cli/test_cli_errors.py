@@ -617,15 +617,25 @@ def test_config_check(tmp_path: Path) -> None:
 def test_config_check_names_isolators_that_nobody_can_be_granted(tmp_path: Path) -> None:
     file = tmp_path / "kurma.yml"
     grants = {
-        "tool": {"digests": [f"sha512-{'0' * 128}"], "isolators": ["os/linux/privilegd", "kurma.io/devices"]}
+        "tool": {
+            "digests": [f"sha512-{'0' * 128}"],
+            "isolators": [
+                "os/linux/privilegd",
+                "kurma.io/devices",
+                "os/linux/capabilities-retain-set=CAP_SYSADMIN",
+            ],
+        }
     }
     file.write_text(json.dumps({"grants": grants}))
     done = kurma("--config", str(file), "config", "check")
     assert (done.returncode, done.stderr) == (
         125,
         (
-            f"kurma: {file}: grants.tool.isolators: no plugin knows an isolator 'os/linux/privilegd'\n"
+            f"kurma: {file}: grants.tool.isolators: there is no power 'os/linux/privilegd'\n"
             "  hint: did you mean os/linux/privileged?\n"
+            f"kurma: {file}: grants.tool.isolators: there is no power "
+            "'os/linux/capabilities-retain-set=CAP_SYSADMIN'\n"
+            "  hint: did you mean os/linux/capabilities-retain-set=CAP_SYS_ADMIN?\n"
         ),
     )
     grants["tool"]["isolators"] = ["os/linux/namespaces=pid", "os/linux/privileged"]

@@ -335,7 +335,9 @@ def test_a_pod_from_a_file(fakes: ModuleType, tmp_path: Path, suffix: str) -> No
 
     file = tmp_path / f"pod.{suffix}"
     file.write_text(json.dumps(POD) if suffix == "json" else yaml.safe_dump(POD))
-    request = request_of(fakes, "--pod", str(file), "--volume", "name=w,kind=empty", "--annotation", "a=b")
+    words = ["--volume", "name=w,kind=empty", "--annotation", "a=b", "--grant", "kurma.io/pids-limit"]
+    request = request_of(fakes, "--pod", str(file), *words)
+    assert request.grants == ("kurma.io/pids-limit",), "of a pod of several apps, too"
     assert [app.name for app in request.template.pod.apps] == ["one", "two"]
     assert [volume["name"] for volume in volumes(request)] == ["v", "w"]
     assert request.template.networks == ("default",)

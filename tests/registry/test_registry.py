@@ -464,3 +464,6 @@ def test_config_check_finds_what_is_in_use_and_disabled_and_what_is_there_twice(
     wrong = registry("stagers: {mine: {driver: default, config: {graphStorge: copy}}}")
     said = "stagers.mine.config.graphStorge: unknown key; the nearest known one is 'graphStorage'"
     assert any(said in error.message for error in check(wrong._config, wrong))
+    wrong = registry("stagers: {mine: {driver: default, config: {graphStorage: cpy}}}")
+    said = "stagers.mine.config.graphStorage: expected '', 'overlay', 'copy', 'given', found 'cpy'"
+    assert any(said in error.message for error in check(wrong._config, wrong))

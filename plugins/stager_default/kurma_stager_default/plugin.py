@@ -54,6 +54,7 @@ def kurma_stager() -> Driver[StagerImageSource]:
                 str,
                 "",
                 "how an app's root is made: overlay or copy; empty: overlay where it works",
+                choices=("", "overlay", "copy", "given"),
             ),
             Option(
                 "handlerTimeout", float, 30.0, "seconds that a pre-start or post-stop handler may take", least=0

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from kurma_core.daemon.initial import ENTRY
+from kurma_core.errors import UsageError
 from kurma_core.pods import restarts
 from tests.integration.daemon.test_root_adoption import started
 from tests.integration.pods.support import archive, busybox_root, image_id, shell, until
@@ -102,6 +103,12 @@ def test_initial_pods(kurmad, make_house, ask, tmp_path):
     hang_up(daemon, initial_pods=[image, web(house, f"echo new; {SLEEP}")])
     time.sleep(1.5)
     assert made(house)["web"] == ("stopped", named)
+    # No other pod can say that it was made for an entry.
+    annotations = [{"name": ENTRY, "value": "web"}]
+    with pytest.raises(UsageError, match=f"annotation {ENTRY} is for kurmad alone to set"):
+        house.client.prepare(
+            house.request({}, template={**house.template({"main": SLEEP}), "annotations": annotations})
+        )
     # What is taken out goes.
     mine = started(daemon, SLEEP)
     hang_up(daemon, initial_pods=[])
