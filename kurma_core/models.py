@@ -489,7 +489,7 @@ class IsolatorReport:
 
 #: Ports of one range at most: each is a rule or more, and CNI's plugins run programs for each.
 MOST_PORTS = 1024
-#: Of ports that can be published.
+#: Protocols of ports that can be published.
 PROTOCOLS = ("tcp", "udp", "sctp")
 
 
@@ -506,7 +506,7 @@ class PortMapping:
     SHAPE: ClassVar[Shape] = {
         "hostPort": range(1, 1 << 16),
         "podPort": range(1, 1 << 16),
-        "protocol": frozenset(("tcp", "udp", "sctp")),
+        "protocol": frozenset(PROTOCOLS),
         "hostIP": str,
     }
 

@@ -66,7 +66,7 @@ class PodDocument:
     :param added_volumes: names of those that came with an app, while the pod ran.
     :param own_networks: its stager joins it to the networks, in a namespace of its own making, as is the user
         namespace.
-    :param held: isolators that the configuration requires, or did not, and that the app has; by app.
+    :param held: of the isolators that ``required_isolators`` names, those that the app has; by app.
     :param needs: power over the host that an app's image must be granted at every start, by app; "": that every
         app's must, for all of them have it (X6).
     :param grants: powers that the caller has granted (``--grant``), by app; "": to the pod as a whole.
@@ -130,7 +130,9 @@ class PodDocument:
         "ids?": (dict, None),
         "keep?": bool,
         "addedVolumes?": [str],
+        "held?": {str: [str]},
         "needs?": {str: [{"power": str, "level": str, "least?": (str, None)}]},
+        "grants?": {str: [str]},
         "ownNetworks?": bool,
     }
 

@@ -12,8 +12,10 @@ import pytest
 from kurma_net_aci.place import Place
 from kurma_net_bridge.records import NetworkRecords
 from kurma_net_cni.records import Records
+from kurma_stager_rkt.records import Note
+from kurma_stager_rkt.stage1 import Stage1
 
-from kurma_core.errors import KurmaError
+from kurma_core.errors import KurmaError, ManifestError
 from kurma_core.image_store import ImageStore
 from kurma_core.images.known import KnownImages
 from kurma_core.journal import Cursor, Journal
@@ -21,8 +23,10 @@ from kurma_core.models import Attachment, NetworkRequest, PortMapping
 from kurma_core.networking.builtin import DefaultNetwork
 from kurma_core.networking.joined import JoinRecords
 from kurma_core.pods.claims import Claims
+from kurma_core.pods.document import PodDocument
 from kurma_core.pods.names import Names
 from kurma_core.shape import ShapeError, fit
+from tests.pods.documents import pod_document
 from tests.wrong_values import damaged
 
 _ID = "sha512-" + "ab" * 64
@@ -163,6 +167,31 @@ def test_a_record_with_a_wrong_value(tmp_path: Path, kind: str) -> None:
         (at / name).write_text(json.dumps(value) + "\n")
         with suppress(KurmaError):
             read(at)
+
+
+def test_a_pods_record_with_a_wrong_value() -> None:
+    """Every key that Kurma writes has a shape."""
+    held = {"app": ("kurma.io/pids-limit",)}
+    whole = pod_document(held=held, grants={"": ("os/linux/privileged",)}).to_json()
+    assert whole.keys() == {key.removesuffix("?") for key in PodDocument.SHAPE}
+    for value in damaged(whole, each=5):
+        with suppress(ShapeError, ManifestError):
+            PodDocument.from_json(value)
+
+
+def test_a_stage1s_record_with_a_wrong_value(tmp_path: Path) -> None:
+    """It is read as it was written, or not at all."""
+    file = tmp_path / "stage1.json"
+    stage1 = Stage1("example.com/s", 5, {"run": "/run"})
+    note = Note("kurma/p", _ID, "/x", stage1, local_config="c", lifted=("paths",), private_users=(1, 2))
+    note.write(str(file))
+    assert Note.of_file(str(file)) == note
+    for value in damaged(json.loads(file.read_text()), each=5):
+        file.write_text(json.dumps(value))
+        found = Note.of_file(str(file))
+        if found is not None:
+            found.write(str(file))
+            assert json.loads(file.read_text()) == {**value, "version": 1}
 
 
 def test_where_it_is_and_what_was_expected() -> None:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from kurma_core.appc.image import ImageManifest
 from kurma_core.appc.reify import effective_app
 from kurma_core.linux import userdb
-from kurma_core.linux.beneath import open_in_root
 from kurma_core.linux.owners import Shift
 from kurma_core.linux.places import make_dirs
 
@@ -136,8 +135,7 @@ def _of_user(root: str, name: str) -> dict[str, str]:
     user = userdb.User(0, 0, None, None, None)
     fd = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        if _is_file(fd, "/etc/passwd"):
-            user = userdb.find_user(fd, name)
+        user = userdb.find_user(fd, name, proc=True)
     except (LookupError, OSError):
         pass  # stage1 finds that, too, and says so
     finally:
@@ -151,15 +149,6 @@ def _of_user(root: str, name: str) -> dict[str, str]:
         "LOGNAME": named,
         "HOME": user.home or home,
     }
-
-
-def _is_file(root: int, path: str) -> bool:
-    """Told without opening it: it may be a device."""
-    fd = open_in_root(root, path, os.O_PATH)
-    try:
-        return stat.S_ISREG(os.fstat(fd).st_mode)
-    finally:
-        os.close(fd)
 
 
 def mode(pod: PodSetup, app: AppSetup, *, in_front: bool) -> str:

@@ -7,9 +7,11 @@ import os
 import time
 from collections.abc import Iterator
 
+from kurma_core.appc.nesting import bounded
 from kurma_core.linux.files import replace_file
 from kurma_core.linux.regular_file import open_regular
 from kurma_core.models import AppStatus
+from kurma_core.shape import COUNT, fit
 from kurma_core.value import frozen
 from kurma_stager_rkt.stage1 import Stage1
 
@@ -20,6 +22,20 @@ PATIENCE = 30
 #: Bytes of a status file: more is nonsense.
 _LIMIT = 32
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+_SHAPE = {
+    "cgroup": str,
+    "image": str,
+    "path": str,
+    "name": str,
+    "interface": COUNT,
+    "entrypoints": {str: str},
+    "debug": bool,
+    "localConfig": str,
+    "patience": COUNT,
+    "mutable": bool,
+    "lifted": [str],
+    "privateUsers": ([COUNT, COUNT], None),
+}
 
 
 @frozen
@@ -30,7 +46,7 @@ class Note:
     :param cgroup: the pod's. :param image: stage1's ID; ``path`` its tree in the store.
     :param mutable: apps may come and go. :param lifted: restrictions that are not put on them.
     :param private_users: first id of the host that its user namespace has, and how many; None: it has none.
-    :param local_config: relative to the pod's directory, which moves; or the admin's, absolute; empty: rkt's own.
+    :param local_config: relative to the pod's directory, which moves; or the admin's, absolute.
     :param patience: seconds that its ``stop``, ``gc`` and ``app`` entrypoints may take.
     """
 
@@ -74,25 +90,23 @@ class Note:
         """As :meth:`read`."""
         try:
             with open(file, "rb") as stream:
-                value = json.load(stream)
-            return cls(
-                cgroup=str(value["cgroup"]),
-                image=str(value["image"]),
-                path=str(value["path"]),
-                stage1=Stage1(str(value["name"]), int(value["interface"]), dict(value["entrypoints"])),
-                debug=bool(value["debug"]),
-                local_config=str(value["localConfig"]),
-                patience=int(value.get("patience", PATIENCE)),
-                mutable=bool(value.get("mutable")),
-                lifted=tuple(value.get("lifted", ())),
-                private_users=_pair(value.get("privateUsers")),
-            )
-        except (OSError, ValueError, KeyError, TypeError):
+                value = json.loads(bounded(stream.read()))
+            fit(value, _SHAPE, "the record")
+        except (OSError, ValueError):
             return None
-
-
-def _pair(value: list[int] | None) -> tuple[int, int] | None:
-    return None if value is None else (int(value[0]), int(value[1]))
+        users = value["privateUsers"]
+        return cls(
+            cgroup=value["cgroup"],
+            image=value["image"],
+            path=value["path"],
+            stage1=Stage1(value["name"], value["interface"], value["entrypoints"]),
+            debug=value["debug"],
+            local_config=value["localConfig"],
+            patience=value["patience"],
+            mutable=value["mutable"],
+            lifted=tuple(value["lifted"]),
+            private_users=None if users is None else (users[0], users[1]),
+        )
 
 
 def app_statuses(place: str, *, alive: bool, mutable: bool = False) -> dict[str, AppStatus]:

@@ -13,8 +13,10 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from kurma_core.appc.nesting import bounded
 from kurma_core.linux import mounts, overlay, tree
 from kurma_core.linux.beneath import remove_tree
+from kurma_core.shape import fit
 from kurma_stager_rkt.contents import LAYERS, ROOTFS, inside, shift, tree_id
 
 if TYPE_CHECKING:
@@ -87,7 +89,8 @@ def show_again(place: str, image: str, path: str) -> None:
 def _show_app_again(place: str, app: str, target: str) -> None:
     side = _side(place, app)
     with open(f"{place}/appsinfo/{app}/{LAYERS}", "rb") as stream:
-        layers = json.load(stream)
+        layers = json.loads(bounded(stream.read()))
+    fit(layers, [str], "the layers")
     if os.path.isdir(f"{side}/upper/{app}"):
         _mount(target, layers, f"{side}/upper/{app}", f"{side}/work/{app}")
 
