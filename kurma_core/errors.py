@@ -67,6 +67,17 @@ class HostError(KurmaError):
     """A system call failed. ``data`` has ``errno`` and, where there is one, ``path``."""
 
 
+def lack_of_threads(error: Exception) -> HostError | None:
+    """The error to tell in place of Python's own, which has no class: the host allows no more threads. None: it is
+    another error."""
+    if not isinstance(error, RuntimeError) or str(error) != "can't start new thread":
+        return None
+    return HostError(
+        "cannot start a thread: the limit of processes and threads is reached",
+        hint="raise that limit (pids.max of the cgroup, ulimit -u), or end other processes",
+    )
+
+
 class DaemonGoneError(HostError):
     """The daemon that was asked does not answer: it is not there, or died on the way. What was asked may have been
     done all the same: whoever asks again looks first (docs/api.md)."""

@@ -177,7 +177,7 @@ def _check_words(call: Call) -> None:
 
 def _guarded(run: object, runner: _Runner, *, raising: bool) -> int:
     """:param raising: signals raise from now on; until here they end the program in silence."""
-    from kurma_core.errors import Interrupted, KurmaError
+    from kurma_core.errors import Interrupted, KurmaError, lack_of_threads
 
     try:
         if raising:
@@ -197,6 +197,10 @@ def _guarded(run: object, runner: _Runner, *, raising: bool) -> int:
         _tell(_os_words(error), _root_hint(error) or _room_hint(error) or _disk_hint(error), runner.debug)
         return FAILED
     except Exception as error:  # noqa: BLE001 (nothing is above us: the user is told in one line)
+        lack = lack_of_threads(error)
+        if lack is not None:
+            _tell(lack.message, lack.hint, runner.debug)
+            return FAILED
         kind = type(error).__name__
         hint = None if runner.debug else "this is a mistake in Kurma or a plugin; kurma --debug … shows where"
         _tell(f"internal error: {kind}: {' '.join(str(error).split())}", hint, runner.debug)

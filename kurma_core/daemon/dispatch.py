@@ -16,7 +16,7 @@ from kurma_core.daemon import operations
 from kurma_core.daemon.access import shown
 from kurma_core.daemon.bodies import check_keys
 from kurma_core.daemon.exchange import NDJSON, Exchange, Gone, LateError, Said, TooLargeError
-from kurma_core.daemon.failures import error_json, internal
+from kurma_core.daemon.failures import error_json, logged
 from kurma_core.daemon.log import about
 from kurma_core.daemon.metrics import Metrics
 from kurma_core.daemon.operation import Operation, attempts_of, working
@@ -90,11 +90,11 @@ class Dispatcher:
             else:
                 exchange.respond_json(status_of(error), error_json(error))
         except Exception as error:  # noqa: BLE001 (whoever asked is told in one line; the log has the rest)
-            _LOG.exception("%s %s failed", spec.method, exchange.path)
+            found = error_json(logged(error, spec.method, exchange.path))
             if exchange.answered:
-                exchange.fail(error_json(internal(error)))
+                exchange.fail(found)
             else:
-                exchange.respond_json(500, error_json(internal(error)))
+                exchange.respond_json(500, found)
         finally:
             self.metrics.requested(spec.name, exchange.status)
 
@@ -229,8 +229,8 @@ class Dispatcher:
         except Exception as error:
             if telling.silent:
                 raise
-            _LOG.exception("%s %s failed", spec.method, call.exchange.path)
-            last = {"is": "error", **error_json(internal(error)), "status": 500}
+            found = logged(error, spec.method, call.exchange.path)
+            last = {"is": "error", **error_json(found), "status": 500}
         else:
             last = {"is": "result", "value": self._shown(value, call)}
         telling.end(last)
@@ -276,4 +276,4 @@ def _pattern(path: str) -> re.Pattern[str]:
     return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", path))
 
 
-__all__ = ["Dispatcher", "error_json", "internal", "operations", "status_of"]
+__all__ = ["Dispatcher", "error_json", "operations", "status_of"]

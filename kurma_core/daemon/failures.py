@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from kurma_core import errors
 
 Json = Any
+_LOG = logging.getLogger("kurmad")
 
 
 def error_json(error: errors.KurmaError) -> dict[str, Json]:
@@ -24,13 +26,27 @@ def error_json(error: errors.KurmaError) -> dict[str, Json]:
 
 
 def internal(error: Exception) -> errors.KurmaError:
-    """A mistake in Kurma or a plugin, as a caller is told of it."""
+    """An error that no operation expects, as a caller is told of it: the host's, or a mistake of Kurma or a plugin."""
     if isinstance(error, OSError):
         return errors.HostError(f"{error.strerror or error}: {error.filename or ''}".removesuffix(": "))
-    return errors.KurmaError(
+    return errors.lack_of_threads(error) or errors.KurmaError(
         f"internal error: {type(error).__name__}: {' '.join(str(error).split())}",
         hint="this is a mistake in Kurma or a plugin; the daemon's log shows where",
     )
 
 
-__all__ = ["error_json", "internal"]
+def logged(error: Exception, method: str, path: str) -> errors.KurmaError:
+    """As :func:`internal`, and puts it into the log: a mistake with its trace, an error of the host in one line.
+
+    Called while the error is handled.
+    """
+    found = internal(error)
+    if isinstance(found, errors.HostError):
+        _LOG.error("%s %s failed: %s", method, path, found.message)
+        _LOG.debug("where it failed", exc_info=True)
+    else:
+        _LOG.exception("%s %s failed", method, path)
+    return found
+
+
+__all__ = ["error_json", "internal", "logged"]

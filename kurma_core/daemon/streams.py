@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import select
 import socket
 import threading
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from kurma_core.daemon.operations import Call, Spec
 
 Json = Any
-_LOG = logging.getLogger("kurmad")
 Hear = Callable[[int, Any], None]
 _PIECE = 65536
 
@@ -156,7 +154,7 @@ def serve(spec: Spec, call: Call) -> None:
 
 def _last(spec: Spec, call: Call) -> dict[str, Json]:
     """:raises Gone: nobody waits for it."""
-    from kurma_core.daemon.failures import error_json, internal
+    from kurma_core.daemon.failures import error_json, logged
 
     try:
         return {"is": "result", "value": spec.handler(call)}
@@ -167,8 +165,7 @@ def _last(spec: Spec, call: Call) -> dict[str, Json]:
     except Cancelled:
         return {"is": "error", "error": {"kind": "Cancelled", "message": "given up", "exitCode": 130}}
     except Exception as error:  # noqa: BLE001 (whoever asked is told in one line; the log has the rest)
-        _LOG.exception("%s %s failed", spec.method, call.exchange.path)
-        return {"is": "error", **error_json(internal(error))}
+        return {"is": "error", **error_json(logged(error, spec.method, call.exchange.path))}
 
 
 __all__ = ["Stream", "serve"]

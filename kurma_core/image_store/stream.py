@@ -142,8 +142,9 @@ class ArchiveStream:
             return False
         if self._thread is None:
             self._begin()
-            self._thread = Thread(target=self._work, name="kurma-archive", daemon=True)
-            self._thread.start()
+            thread = Thread(target=self._work, name="kurma-archive", daemon=True)
+            thread.start()
+            self._thread = thread  # one that runs: it is waited for at the end
         if not self._read_all and self._fed - self._taken < _AHEAD:
             self._feed()
         piece: bytes | None = _HUNGRY

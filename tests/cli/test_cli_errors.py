@@ -77,6 +77,13 @@ def test_a_mistake_of_ours_is_one_line_and_debug_shows_where(
     assert err[-1] == "kurma: internal error: ZeroDivisionError: by zero"
 
 
+def test_a_host_that_allows_no_more_threads(fakes: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    run(fakes, "show web", answers={"pod": RuntimeError("can't start new thread")})
+    error, hint = capsys.readouterr().err.splitlines()
+    assert error == "kurma: cannot start a thread: the limit of processes and threads is reached"
+    assert hint.startswith("  hint: raise that limit (pids.max ")
+
+
 def test_debug_shows_the_trace_of_an_error(fakes: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     run(fakes, "--debug show web", answers={"pod": errors.PodError("broken")})
     err = capsys.readouterr().err
