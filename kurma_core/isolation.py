@@ -169,7 +169,7 @@ def check_held(
     for app in apps:
         missing = [name for name in required if name not in held.get(app, ())]
         if missing:
-            _refuse(app, missing, f"the pod was made without, under stager {stager}", "make the pod anew")
+            _refuse(app, missing, f"the pod was made without them, under stager {stager}", "make the pod anew")
 
 
 def isolator_drivers(registry: PluginRegistry) -> tuple[Isolator, ...]:
@@ -201,7 +201,7 @@ class _Part:
 
 
 class _Collision:
-    """Stands for an isolator that several plugins claim: its use is an error."""
+    """Stands for an isolator that several plugins claim: each use raises the collision."""
 
     def __init__(self, name: str, error: KurmaError, drivers: Iterable[Isolator]) -> None:
         self.names = (name,)
@@ -332,9 +332,9 @@ class _Compilers:
         missing = [name for name in lacking if self._rules.required[name]]
         if missing:
             off = ", ".join(f"{name}: false" for name in missing)
-            hint = f"mend that, or run apps without: `required_isolators: {{{off}}}` in kurma.yml"
+            hint = f"mend that, or run apps without them: `required_isolators: {{{off}}}` in kurma.yml"
             if self._unapplied:
-                hint = "choose another stager, or put `without_isolators: true` into its section of `stagers`"
+                hint = "choose another stager, or put `without_isolators: true` in its section of `stagers`"
             _refuse(app, missing, "; ".join(dict.fromkeys(lacking[name] for name in missing)), hint)
         unreported = [(name, note) for name, note in lacking.items() if name not in outcomes]
         reports = [IsolatorReport(name, app, "ignored", note, True) for name, note in unreported]
@@ -408,7 +408,7 @@ class _Compilers:
 
 
 def _refuse(app: str, missing: list[str], why: str, hint: str) -> NoReturn:
-    """Of an app that lacks required isolators."""
+    """:raises IsolatorError: always: the app lacks required isolators."""
     raise IsolatorError(
         f"cannot run app {app} without {', '.join(missing)}, which Kurma's configuration requires: {why}",
         hint=hint,

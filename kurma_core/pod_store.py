@@ -465,7 +465,11 @@ class PodStore:
             try:
                 os.symlink(f"../{uuid}", link)
                 return
-            except FileExistsError:
+            except OSError as error:
+                if error.errno != errno.EEXIST:
+                    raise HostError(
+                        f"cannot make {link}: {os.strerror(error.errno or 0)}", errno=error.errno, path=link
+                    ) from None
                 holder = self._name_holder(name)
                 if holder is not None:
                     raise PodExistsError(

@@ -1,4 +1,4 @@
-"""What ``kurma config check`` finds, and a reload of kurmad refuses: all that is wrong with a configuration."""
+"""Finds all problems of a configuration, for ``kurma config check`` and for a reload of kurmad."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NETWORKS, _STAGERS, _ISOLATORS = "kurma.networks", "kurma.stagers", "kurma.isol
 
 
 def problems(client: Rooms) -> tuple[KurmaError, ...]:
-    """All that is wrong with the client's configuration; each problem names its file. Loads every plugin that the
+    """Finds the problems of the client's configuration; each names its file. Loads every plugin that the
     configuration mentions; makes nothing, and fetches nothing.
     """
     config = client.config
@@ -32,7 +32,7 @@ def problems(client: Rooms) -> tuple[KurmaError, ...]:
 
 
 def _of_networks(client: Rooms, told: set[str]) -> Iterator[KurmaError]:
-    """:param told: plugins that have been told of, and what was told."""
+    """:param told: plugins and messages of the problems found before."""
     from kurma_core.networking.builtin import DEFAULT, DRIVERS
 
     config = client.config
@@ -55,7 +55,7 @@ def _of_networks(client: Rooms, told: set[str]) -> Iterator[KurmaError]:
 
 
 def _of_isolators(client: Rooms, told: set[str]) -> Iterator[KurmaError]:
-    """Whether an app that asks for nothing has the required isolators, but for those without a default."""
+    """Checks that an app without isolators of its own has the required ones that have a default."""
     from kurma_core.isolation import Rules, compile_isolators, host_facts, isolator_drivers
     from kurma_core.pods.services import Services
 
@@ -75,7 +75,7 @@ def _of_isolators(client: Rooms, told: set[str]) -> Iterator[KurmaError]:
 
 
 def _of_pods(client: Rooms, told: set[str]) -> Iterator[KurmaError]:
-    """Plugins that the configuration disables, and that pods on record were made with."""
+    """Finds plugins that the configuration disables and that pods on record need."""
     from kurma_core.pods.records import read_document
 
     sections = client.config.plugins

@@ -11,8 +11,8 @@ A frame is one byte that says what it is, four bytes of length (big-endian), and
 | 4 log | server | texts of the apps' logs: of each its length in four bytes, and ``APP TIME STREAM P|F TEXT`` |
 
 Messages of the client: ``{"is": "resize", "rows": N, "columns": N}``, ``{"is": "stop", "force": bool}``,
-``{"is": "signal", "number": N}``, ``{"is": "closed", "stream": "stdout"}`` where nobody reads what comes of that
-stream; ``{"is": "go"}``, after "prepared", of who has asked for it.
+``{"is": "signal", "number": N}``, ``{"is": "closed", "stream": "stdout"}`` where the client reads that stream no
+more; ``{"is": "go"}``, after "prepared", of a client that has asked for it.
 
 Of the server: ``{"is": "note", "text": …}``, ``{"is": "progress", …}``, ``{"is": "prepared", "pod": …}``,
 ``{"is": "running", "name": …}``, ``{"is": "input", "terminal": bool}`` once input is wanted, ``{"is": "taken",

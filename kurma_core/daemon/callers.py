@@ -173,7 +173,7 @@ class Caller:
 
 def not_understood(message: dict[str, Json]) -> None:
     """:raises FrameError: always."""
-    raise FrameError(f"a message {message['is']!r:.40}, which nobody understands")
+    raise FrameError(f"unknown message {message['is']!r:.40}")
 
 
 def _whole(message: dict[str, Json], name: str, least: int, most: int) -> int:

@@ -26,7 +26,7 @@ def error_json(error: errors.KurmaError) -> dict[str, Json]:
 
 
 def internal(error: Exception) -> errors.KurmaError:
-    """An error that no operation expects, as a caller is told of it: the host's, or a mistake of Kurma or a plugin."""
+    """Makes the error to tell of one that no operation expects: the host's, or a mistake of Kurma or a plugin."""
     if isinstance(error, OSError):
         return errors.HostError(f"{error.strerror or error}: {error.filename or ''}".removesuffix(": "))
     return errors.lack_of_threads(error) or errors.KurmaError(

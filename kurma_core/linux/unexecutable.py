@@ -118,7 +118,10 @@ def _reason(path: str, code: int, nested: int) -> str:
 
 
 def _not_waiting(path: str, flags: int) -> int:
-    """A FIFO or a device may have taken the file's name meanwhile; we have no more rights than the app."""
+    """Opens a regular file. Another process may have put a FIFO or a device in its place meanwhile.
+
+    With no more rights than the app has; by ``open``, since the app's filter may refuse ``openat2``.
+    """
     fd = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)

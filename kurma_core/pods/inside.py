@@ -39,8 +39,7 @@ def call(
 ) -> int:
     """The call-in's exit code.
 
-    :param terminal: it has to do with a terminal in the pod. :param reads_input: standard input is for it.
-
+    :param terminal: the call-in serves a terminal in the pod. :param reads_input: it reads standard input.
     :param what: is done, for messages: ``enter``, ``attach to``.
     :raises PodStateError: the pod does not run.
     :raises PodEndedError: the pod ended meanwhile, and whatever the call-in did was killed.

@@ -321,7 +321,7 @@ _PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
 class CallerRelay(Relay):
     """Between a program and the caller's own three descriptors, for a ``with`` statement.
 
-    :param wants_terminal: the program has to do with a terminal: where the caller's standard input is one, it gets
+    :param wants_terminal: the program serves a terminal: where the caller's standard input is one, it gets
         a pseudo-terminal, and the caller's is in raw mode meanwhile.
     :param reads_input: what comes in is for the program; else it finds the end of its input.
     :param passes_signals: signals that come meanwhile go to the program, if there is a terminal.

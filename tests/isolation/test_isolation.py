@@ -413,7 +413,7 @@ def test_a_pod_of_when_less_was_required_is_not_started() -> None:
     check_held(["a"], {}, [], "default")
     for held in ({}, {"a": (NONE,)}):
         with pytest.raises(
-            IsolatorError, match=f"cannot run app a without {LIMIT}, .*made without, under stager s$"
+            IsolatorError, match=f"cannot run app a without {LIMIT}, .*made without them, under stager s$"
         ):
             check_held(["a"], held, [LIMIT], "s")
 

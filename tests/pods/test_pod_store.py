@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ import pytest
 from kurma_core.errors import (
     AmbiguousReferenceError,
     FormatVersionError,
+    HostError,
     PodDamagedError,
     PodExistsError,
     PodNotFoundError,
@@ -43,6 +45,14 @@ def test_a_taken_name_is_refused_and_leaves_nothing(store: PodStore) -> None:
     with pytest.raises(PodExistsError, match=f"pod {A} has that name"):
         store.create(B, "one")
     assert store.uuids() == [A]
+
+
+def test_a_name_that_cannot_be_reserved_is_told_with_its_path(store: PodStore) -> None:
+    """As where no inode is free; and nothing is left."""
+    with pytest.raises(HostError, match=rf"^cannot make {store.names}/x+: File name too long$") as caught:
+        store.create(A, "x" * 300)
+    assert caught.value.data["errno"] == errno.ENAMETOOLONG
+    assert store.uuids() == []
 
 
 def test_a_name_whose_pod_is_gone_is_free_again(store: PodStore) -> None:

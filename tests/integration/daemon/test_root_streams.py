@@ -131,7 +131,7 @@ def test_descriptors_of_clients_are_dropped(kurmad, ask):
     assert held() < before + 100
     refused = Raw(daemon, f"/v1/pods/{pod}/enter", {"exec": ["cat"]})
     socket.send_fds(refused.socket, [frame(MESSAGE, b'{"is": "stdio", "terminal": false}')], [null] * 3)
-    assert "which nobody understands" in refused.until("error")["error"]["message"]
+    assert "unknown message 'stdio'" in refused.until("error")["error"]["message"]
     for connection in (kept, client, refused):
         connection.close()
     until(lambda: held() <= before, "its descriptors")

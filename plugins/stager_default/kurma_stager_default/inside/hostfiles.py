@@ -119,7 +119,7 @@ def _hidden(path: str, app: App) -> bool:
 
 
 def _place(root: int, path: str, owner: tuple[int, int]) -> int:
-    """A descriptor of the app's file, made if it is missing; -1: the image has something else there."""
+    """Opens the app's file with O_PATH, made if it is missing; -1: something other than a file is there."""
     try:
         place = make_mount_target(root, path, directory=False, owner=owner)
     except OSError as error:
