@@ -12,7 +12,7 @@ from kurma_core.appc.image import App, ImageManifest, Port
 from kurma_core.appc.pod import ExposedPort, Mount, PodApp, PodManifest, RuntimeImage, Volume
 from kurma_core.appc.template import PodTemplate
 from kurma_core.errors import ImageError, ImageNotFoundError, ManifestError, VolumeError
-from kurma_core.models import MOST_PORTS
+from kurma_core.models import MOST_PORTS, PROTOCOLS
 from kurma_core.value import frozen, replace
 
 
@@ -352,6 +352,12 @@ def _reify_ports(
         if inside is None:
             raise ManifestError(
                 f"$.ports[{index}].name", "the name of an app's port, or a podPort", f'"{port_out.name}"'
+            )
+        if inside.protocol not in PROTOCOLS:
+            raise ManifestError(
+                f"$.ports[{index}].name",
+                f"a port of one of the protocols {', '.join(PROTOCOLS)}, which alone can be published",
+                f'"{port_out.name}" of protocol "{inside.protocol}"',
             )
         if port_out.host_port + inside.count - 1 > 65535:
             raise ManifestError(

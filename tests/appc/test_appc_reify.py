@@ -353,6 +353,21 @@ def test_port_of_no_app():
     assert caught.value.data["found"] == '"x"'
 
 
+def test_published_port_has_a_protocol_that_can_be_published():
+    """P4, W9: no other reader of the pod's ports knows a further one; what is not published may have any."""
+    echo = {"name": "echo", "protocol": "icmp", "port": 8}
+    named, own = image(ports=[echo]), image()
+    for ports, source in (
+        ([{"name": "echo", "hostPort": 1}], named),
+        ([{"name": "echo", "hostPort": 1, "podPort": echo}], own),
+    ):
+        with pytest.raises(ManifestError) as caught:
+            reify(template({"name": "a"}, ports=ports), {"a": (ID, source)})
+        assert caught.value.data["path"] == "$.ports[0].name"
+        assert caught.value.data["found"] == '"echo" of protocol "icmp"'
+    assert reify(template({"name": "a"}), {"a": (ID, named)}).ports == ()
+
+
 def test_port_range_must_fit():
     """P4"""
     many = {"name": "many", "protocol": "tcp", "port": 1, "count": 10}
