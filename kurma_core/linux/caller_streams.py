@@ -28,7 +28,7 @@ def reader(fd: int) -> int:
     except OSError:
         return -1
     if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, "standard input is a directory")
+        raise IsADirectoryError(errno.EISDIR, "it is a directory")
     if stat.S_ISFIFO(mode) or os.isatty(fd):
         try:
             return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)

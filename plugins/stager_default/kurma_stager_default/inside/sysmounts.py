@@ -53,7 +53,7 @@ _READ_ONLY = ("bus", "fs", "irq", "sys", "sysrq-trigger")
 
 #: In the stager's own mount namespace, where no app comes: made before its pod is known, for its first app.
 AHEAD = "/run/ahead"
-PLACES = ("proc", "sys", "dev")
+_PLACES = ("proc", "sys", "dev")
 #: What is the stager's own of ``/dev``; volumes have room beside it.
 OWN_IN_DEV = (*NODES, "console", "notify", "pts")
 
@@ -89,13 +89,13 @@ def move_ahead(root: int, ids: Ids) -> None:
 
     :raises OSError: with what could not be moved.
     """
-    for name in PLACES:
+    for name in _PLACES:
         os.close(_mount(root, name, os.open(f"{AHEAD}/{name}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC), ids))
 
 
 def drop_ahead() -> None:
     """The stager's own copy, once an app has its own or there is none to come. Runs in the stager."""
-    for name in PLACES:
+    for name in _PLACES:
         mounts.umount(f"{AHEAD}/{name}", mounts.UMOUNT_NOFOLLOW | mounts.MNT_DETACH)
 
 
