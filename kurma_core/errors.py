@@ -19,6 +19,11 @@ class KurmaError(Exception):
     exit_code = 125
 
     def __init__(self, message: str, *, hint: str | None = None, **data: object) -> None:
+        # ENOSPC and EAGAIN stand for several limits: see there.
+        if data.get("errno") in (28, 11):
+            from kurma_core import shortage
+
+            message, hint = shortage.explained(message, hint, data["errno"], data.get("path"))
         super().__init__(message)
         self.message = message
         self.hint = hint
@@ -65,17 +70,6 @@ class BusyError(KurmaError):
 
 class HostError(KurmaError):
     """A system call failed. ``data`` has ``errno`` and, where there is one, ``path``."""
-
-
-def lack_of_threads(error: Exception) -> HostError | None:
-    """The error to tell in place of Python's own, which has no class: the host allows no more threads. None: it is
-    another error."""
-    if not isinstance(error, RuntimeError) or str(error) != "can't start new thread":
-        return None
-    return HostError(
-        "cannot start a thread: the limit of processes and threads is reached",
-        hint="raise that limit (pids.max of the cgroup, ulimit -u), or end other processes",
-    )
 
 
 class DaemonGoneError(HostError):

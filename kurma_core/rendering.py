@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from kurma_core.appc import layering
 from kurma_core.errors import KurmaError, PluginError, RenderError
 from kurma_core.models import RenderedImage, RenderedLayer
+from kurma_core.shortage import words
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs import ImageNode, RenderCache, Renderer
@@ -51,7 +52,7 @@ def render(
         ) from error
     except Exception as error:  # a plugin may raise anything; it must not pass for a fault of the core
         raise PluginError(
-            f"renderer {_plugin(renderer)} failed on image {_named(image)}: {type(error).__name__}: {error}",
+            f"renderer {_plugin(renderer)} failed on image {_named(image)}: {words(error)}",
             plugin=_plugin(renderer),
         ) from error
     _check(image, renderer, layers, watched.made)

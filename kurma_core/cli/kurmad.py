@@ -19,11 +19,25 @@ def main() -> int:
         # Whatever else who has started us has left open, in ignorance.
         os.closerange(int(ready) + 1, os.sysconf("SC_OPEN_MAX"))
         # Nobody's child, and no leader of its session, so that no terminal becomes its own.
-        if os.fork():
-            os._exit(0)
+        try:
+            if os.fork():
+                os._exit(0)
+        except OSError as error:
+            return _told(error)
     from kurma_core.cli import main as kurma
 
     return kurma.main(words=None, program=sorted_words)
+
+
+def _told(error: OSError) -> int:
+    """Tells the command that has started us why there is no daemon; the exit code."""
+    from kurma_core.daemon.starting import answering
+
+    try:
+        with answering(os.environ):
+            raise error
+    except OSError:
+        return 125
 
 
 def sorted_words(words: Sequence[str]) -> list[str]:

@@ -177,7 +177,7 @@ def _check_words(call: Call) -> None:
 
 def _guarded(run: object, runner: _Runner, *, raising: bool) -> int:
     """:param raising: signals raise from now on; until here they end the program in silence."""
-    from kurma_core.errors import Interrupted, KurmaError, lack_of_threads
+    from kurma_core.errors import Interrupted, KurmaError
 
     try:
         if raising:
@@ -193,13 +193,15 @@ def _guarded(run: object, runner: _Runner, *, raising: bool) -> int:
         return NOBODY_READS
     except KeyboardInterrupt:
         return INTERRUPTED
-    except OSError as error:
-        _tell(_os_words(error), _root_hint(error) or _room_hint(error) or _disk_hint(error), runner.debug)
-        return FAILED
     except Exception as error:  # noqa: BLE001 (nothing is above us: the user is told in one line)
-        lack = lack_of_threads(error)
-        if lack is not None:
-            _tell(lack.message, lack.hint, runner.debug)
+        from kurma_core.shortage import shortage
+
+        known = shortage(error)
+        if known is not None:
+            _tell(known.message, _hint(known), runner.debug)
+            return FAILED
+        if isinstance(error, OSError):
+            _tell(_os_words(error), _root_hint(error) or _room_hint(error) or _disk_hint(error), runner.debug)
             return FAILED
         kind = type(error).__name__
         hint = None if runner.debug else "this is a mistake in Kurma or a plugin; kurma --debug … shows where"
@@ -265,7 +267,7 @@ def _disk_hint(error: KurmaError | OSError) -> str | None:
 def _room_hint(error: OSError) -> str | None:
     import errno
 
-    if error.filename is not None and error.errno in (errno.ENOSPC, errno.EDQUOT):  # else it is an output
+    if error.filename is not None and error.errno == errno.EDQUOT:  # else it is an output
         return "make room; `kurma gc` and `kurma image gc` do in the state directory"
     return None
 

@@ -6,6 +6,7 @@ import logging
 from typing import Any
 
 from kurma_core import errors
+from kurma_core.shortage import shortage
 
 Json = Any
 _LOG = logging.getLogger("kurmad")
@@ -27,9 +28,12 @@ def error_json(error: errors.KurmaError) -> dict[str, Json]:
 
 def internal(error: Exception) -> errors.KurmaError:
     """Makes the error to tell of one that no operation expects: the host's, or a mistake of Kurma or a plugin."""
+    known = shortage(error)
+    if known is not None:
+        return known
     if isinstance(error, OSError):
         return errors.HostError(f"{error.strerror or error}: {error.filename or ''}".removesuffix(": "))
-    return errors.lack_of_threads(error) or errors.KurmaError(
+    return errors.KurmaError(
         f"internal error: {type(error).__name__}: {' '.join(str(error).split())}",
         hint="this is a mistake in Kurma or a plugin; the daemon's log shows where",
     )

@@ -65,7 +65,7 @@ def image_upload(call: Call) -> Json:
 
     signature = _signature(call.exchange)
     root = os.path.join(call.client.config.state_dir, "images")
-    with guard(CANNOT):
+    with guard(CANNOT, root):
         os.makedirs(root, mode=0o700, exist_ok=True)
         # All of it first: a client that is slow, or asked for a passphrase on the way, holds up nobody.
         with tempfile.TemporaryFile(dir=root) as stream:

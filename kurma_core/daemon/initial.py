@@ -24,6 +24,7 @@ from kurma_core.linux.clock import timestamp
 from kurma_core.models import ENDED_STATES
 from kurma_core.pods import restarts
 from kurma_core.pods.records import read_document
+from kurma_core.shortage import words
 
 if TYPE_CHECKING:
     from kurma_core.appc.template import PodTemplate
@@ -128,7 +129,7 @@ class Initial:
             self._failed(aim, error.message, do)
         except Exception as error:  # noqa: BLE001 (a mistake is one today, and may be none tomorrow)
             _LOG.exception("initial %s: a mistake in kurmad", aim.what)
-            self._failed(aim, f"{type(error).__name__}: {error}", do)
+            self._failed(aim, words(error), do)
         else:
             aim.state, aim.error, aim.next = "present", None, None
 

@@ -221,6 +221,7 @@ class Daemon:
             self._listen()
             self.owners.start()
             self.server.start()
+            self.restarts.times.start()
             self.recovery.start()
             self.supply.start()
             self._rest.start()

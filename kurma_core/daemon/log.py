@@ -16,6 +16,7 @@ from kurma_core.daemon.access import without_passwords
 from kurma_core.errors import HostError
 from kurma_core.linux.clock import timestamp
 from kurma_core.linux.lockfile import is_at
+from kurma_core.shortage import shortage
 
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("plain", "json")
@@ -74,6 +75,13 @@ def _is(fd: int, journal: str) -> bool:
     return journal == f"{status.st_dev}:{status.st_ino}"
 
 
+def _limit(record: logging.LogRecord) -> str | None:
+    """The limit of the host that the record's exception is about: no mistake, so that no trace is wanted."""
+    error = record.exc_info[1] if record.exc_info else None
+    known = shortage(error) if error is not None else None
+    return known.message if known is not None else None
+
+
 class Plain(logging.Formatter):
     """``TIME kurmad: text``; for the journal, which has times of its own, ``<PRIORITY>text``, on every line."""
 
@@ -83,7 +91,10 @@ class Plain(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         text = record.getMessage()
-        if record.exc_info:
+        known = _limit(record)
+        if known is not None:
+            text += f": {known}"
+        elif record.exc_info:
             text += "\n" + self.formatException(record.exc_info)
         text = without_passwords(text)
         if self._priorities:
@@ -97,16 +108,18 @@ class Json(logging.Formatter):
     """An object on each line: ``time``, ``level``, ``message``, and what it is about: ``pod``, ``request``, …"""
 
     def format(self, record: logging.LogRecord) -> str:
+        known = _limit(record)
+        message = record.getMessage() if known is None else f"{record.getMessage()}: {known}"
         fields: dict[str, Any] = {
             "time": timestamp(record.created),
             "level": record.levelname.lower(),
-            "message": without_passwords(record.getMessage()),
+            "message": without_passwords(message),
             **{name: without_passwords(text) for name, text in _ABOUT.get().items()},
         }
         pod = getattr(record, "pod", None)
         if pod is not None:
             fields["pod"] = pod
-        if record.exc_info:
+        if record.exc_info and known is None:
             fields["trace"] = without_passwords(self.formatException(record.exc_info))
         return json.dumps(fields, ensure_ascii=False)
 

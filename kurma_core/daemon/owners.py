@@ -9,12 +9,14 @@ import select
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from kurma_core.cancellation import current
+from kurma_core.daemon.threads import Workers
 from kurma_core.errors import KurmaError, PodNotFoundError
 from kurma_core.pods import restarts
+from kurma_core.shortage import words
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs import Stdio
@@ -127,7 +129,7 @@ class Owners:
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._poll.register(self._wake, select.EPOLLIN)
         self._closing = False
-        self._workers = ThreadPoolExecutor(_AT_ONCE, "teardown")
+        self._workers = Workers(_AT_ONCE, "teardown")
         self._thread = threading.Thread(target=self._run, name="owner", daemon=True)
 
     def start(self) -> None:
@@ -239,7 +241,7 @@ class Owners:
             if not isinstance(error, PodNotFoundError):
                 _LOG.error("%s", error.message, extra={"pod": running.uuid})
         except Exception as error:  # noqa: BLE001 (whoever waits is told of it)
-            failed = KurmaError(f"pod {running.uuid}: its teardown failed: {type(error).__name__}: {error}")
+            failed = KurmaError(f"pod {running.uuid}: its teardown failed: {words(error)}")
             _LOG.exception("pod %s: its teardown failed", running.uuid, extra={"pod": running.uuid})
         finally:
             with self._lock:

@@ -7,9 +7,9 @@ import logging
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from kurma_core.daemon.threads import Workers
 from kurma_core.daemon.timetable import Timetable
 from kurma_core.daemon.watching import Watching
 from kurma_core.errors import KurmaError, PodNotFoundError
@@ -49,7 +49,7 @@ class Recovery:
         self._ended = ended
         self._seen = seen
         self._watching = Watching(manager().store, self.look_soon)
-        self._workers = ThreadPoolExecutor(_AT_ONCE, "recovery")
+        self._workers = Workers(_AT_ONCE, "recovery")
         self._lock = threading.Lock()
         #: Pods that wait for their look.
         self._waiting: set[str] = set()
@@ -64,6 +64,7 @@ class Recovery:
     def start(self) -> None:
         """Begins to look at every pod, in the background."""
         self._watching.start()
+        self._later.start()
         self._workers.submit(self._look_at_all)
         self._sweeping.start()
 

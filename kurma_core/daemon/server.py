@@ -165,7 +165,8 @@ class Server:
         self._closing = True
         os.eventfd_write(self._wake, 1)
         if self._thread is not None:
-            self._thread.join()
+            if self._thread.ident is not None:
+                self._thread.join()
             self._thread = None
             if self._spare >= 0:
                 os.close(self._spare)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from kurma_core.cancellation import Cancellation, governing, shielded
 from kurma_core.errors import Cancelled, KurmaError
 from kurma_core.pods import readied
+from kurma_core.shortage import words
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -215,7 +216,7 @@ class Supply:
                 except Cancelled:
                     return
                 except Exception as error:  # noqa: BLE001 (the daemon goes on)
-                    at = self._failed(f"{type(error).__name__}: {error}")
+                    at = self._failed(words(error))
 
     def _mend(self) -> float | None:
         """Throws away what is of no use, and makes one that is missing, unless it is too early for that.

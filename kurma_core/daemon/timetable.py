@@ -8,7 +8,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+
+from kurma_core.daemon.threads import Workers
 
 _LOG = logging.getLogger("kurmad")
 
@@ -23,7 +24,7 @@ class Timetable:
         #: By key: which entry counts, and what is to be done.
         self._entries: dict[str, tuple[int, Callable[[], None]]] = {}
         self._numbers = itertools.count()
-        self._workers = ThreadPoolExecutor(at_once, name)
+        self._workers = Workers(at_once, name)
         self._thread: threading.Thread | None = None
         self._closing = False
         #: How many are being done.
@@ -42,11 +43,30 @@ class Timetable:
             number = next(self._numbers)
             self._entries[key] = number, do
             heapq.heappush(self._times, (time.monotonic() + max(0.0, delay), number, key))
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
-            else:
-                self._changed.notify()
+            self._begin()
+            self._changed.notify()
+
+    def start(self) -> None:
+        """Starts the thread now. Else the first entry does, which waits for the next where no thread can be
+        started.
+
+        :raises RuntimeError: no thread can be started.
+        """
+        with self._changed:
+            self._begin(required=True)
+
+    def _begin(self, *, required: bool = False) -> None:
+        if self._thread is not None:
+            return
+        thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            if required:
+                raise
+            _LOG.error("what is to be done later waits: no thread can be started")
+        else:
+            self._thread = thread
 
     def cancel(self, key: str) -> None:
         """May be repeated; what has begun goes on."""

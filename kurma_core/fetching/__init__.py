@@ -15,6 +15,7 @@ from kurma_core.cancellation import abandoning
 from kurma_core.errors import FetchDigestError, FetchError, KurmaError, StoreError
 from kurma_core.fetching.download import Download, Partial, broken
 from kurma_core.fetching.locator import NAMED, Locator, host_platform, parse_locator
+from kurma_core.shortage import words
 from kurma_core.value import replace
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ def _asked(fetcher: Fetcher, ask: Callable[[], object], what: str, *, here: bool
     except (KurmaError, OSError):
         raise
     except Exception as error:  # a plugin may raise anything; it must not pass for a fault of the core
-        raise broken(fetcher, f"failed on {what}: {type(error).__name__}: {error}") from error
+        raise broken(fetcher, f"failed on {what}: {words(error)}") from error
 
 
 def _resumable(error: BaseException) -> bool:

@@ -22,6 +22,7 @@ from kurma_core.errors import (
     StoreError,
 )
 from kurma_core.linux.lockfile import is_at
+from kurma_core.shortage import words
 
 if TYPE_CHECKING:
     from typing import BinaryIO, TypeVar
@@ -206,7 +207,7 @@ class Download(io.RawIOBase):
             reason = error.strerror or " ".join(str(error).split()) or type(error).__name__
             raise FetchError(f"{self._what}: cannot be read: {reason}", errno=error.errno) from error
         except Exception as error:
-            raise broken(self._blob, f"failed on {self._what}: {type(error).__name__}: {error}") from error
+            raise broken(self._blob, f"failed on {self._what}: {words(error)}") from error
 
     def _check(self) -> None:
         size = self._blob.size
@@ -274,7 +275,7 @@ class Partial:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 self.truncate()  # room for whoever needs it more
                 raise StoreError(
-                    f"{self._path}: no space left for the download",
+                    f"cannot write {self._path}: no space left on device",
                     hint="make room, perhaps by `kurma image gc`",
                     path=self._path,
                     errno=error.errno,

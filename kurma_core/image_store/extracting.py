@@ -46,7 +46,7 @@ def extract(
     :raises ManifestError: its manifest breaks the specification.
     :raises HostError: the directory is not empty, or cannot be made. :raises StoreError: the disk is full, …
     """
-    with _filled(target) as root, guard(f"{target}: cannot be filled"):
+    with _filled(target) as root, guard(f"{target}: cannot be filled", target):
         with ArchiveStream(stream, limits, decrypt=decrypt) as source:
             reader = TarReader(source, limits)
             with Extractor(root, reader.content_of, limits, replace=False) as extractor:

@@ -81,7 +81,7 @@ class StagedImage:
 
         :raises StoreError: the disk is full, …; then the store is as it was.
         """
-        with guard(CANNOT):
+        with guard(CANNOT, self._store.root):
             image = ImageRecord(
                 id=self.id,
                 name=self.manifest.name,
@@ -104,10 +104,10 @@ class StagedImage:
 def stage(store: ImageStore, stream: BinaryIO, decrypt: Decrypt | None) -> Iterator[StagedImage]:
     """See :meth:`.store.ImageStore.stage_archive`."""
     store.prepare()
-    with guard(CANNOT):
+    with guard(CANNOT, store.root):
         work = WorkDirectory(store.path("tmp"))
     with work:
-        with guard(CANNOT):
+        with guard(CANNOT, store.root):
             staged = _stage(store, stream, decrypt, work.path)
         yield staged
 
@@ -173,7 +173,7 @@ def add_layer(store: ImageStore, stream: BinaryIO, diff_id: str) -> str:
     """See :meth:`.store.ImageStore.add_layer`."""
     key = documents.layer_key(diff_id)
     store.prepare()
-    with guard("cannot put a layer into the store"), WorkDirectory(store.path("tmp")) as work:
+    with guard("cannot put a layer into the store", store.root), WorkDirectory(store.path("tmp")) as work:
         store.step("staging")
         with ArchiveStream(stream, store.limits, algorithm="sha256") as source:
             reader = TarReader(source, store.limits, strict=False)
@@ -205,7 +205,7 @@ def add_layered(
 
     manifest_bytes = json.dumps(manifest.to_json(), ensure_ascii=False).encode()
     store.prepare()
-    with guard(CANNOT), WorkDirectory(store.path("tmp")) as work:
+    with guard(CANNOT, store.root), WorkDirectory(store.path("tmp")) as work:
         for key in layers:
             if not store.hold_layer(key):
                 raise StoreError(f"the image store has no layer {key}", layer=key)

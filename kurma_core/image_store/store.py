@@ -305,7 +305,7 @@ class ImageStore:
 
     def prepare(self) -> None:
         """Make the store's directories. :raises StoreError: they cannot be made."""
-        with guard(f"cannot make the image store {self.root}"):
+        with guard(f"cannot make the image store {self.root}", self.root):
             os.makedirs(self.root, 0o700, exist_ok=True)
             for name in _DIRECTORIES:
                 os.makedirs(self.path(name), 0o700, exist_ok=True)
@@ -378,8 +378,10 @@ class ImageStore:
 
 
 @contextmanager
-def guard(what: str) -> Iterator[None]:
+def guard(what: str, place: str = "") -> Iterator[None]:
     """Turn the kernel's refusals into one clear line.
+
+    :param place: directory that is written to: the kernel was given names beneath a descriptor, or none.
 
     :raises StoreError: in place of OSError. :raises PrivilegeError: likewise, where root would be let.
     """
@@ -389,9 +391,12 @@ def guard(what: str) -> Iterator[None]:
         import errno
 
         message = f"{what}: {(error.strerror or str(error)).lower()}"
+        path = error.filename
+        if place:
+            path = os.path.join(place, os.fsdecode(path) if isinstance(path, str | bytes) else "")
         if error.errno in (errno.EPERM, errno.EACCES) and os.geteuid() != 0:
-            raise PrivilegeError(message, hint="run as root", errno=error.errno, path=error.filename) from error
-        raise StoreError(message, hint=room_hint(error), errno=error.errno, path=error.filename) from error
+            raise PrivilegeError(message, hint="run as root", errno=error.errno, path=path) from error
+        raise StoreError(message, hint=room_hint(error), errno=error.errno, path=path) from error
 
 
 def no_room(error: OSError) -> bool:

@@ -41,15 +41,15 @@ class TreeCache:
         if self._used(place):
             return rendered
         store.prepare()
-        with guard("cannot put a rendered tree into the store"):
+        with guard("cannot put a rendered tree into the store", store.root):
             work = WorkDirectory(store.path("tmp"))
         with work:
             made = f"{work.path}/tree"
-            with guard("cannot put a rendered tree into the store"):
+            with guard("cannot put a rendered tree into the store", store.root):
                 os.makedirs(f"{made}/rootfs", 0o755)
                 os.chmod(f"{made}/rootfs", 0o755)  # noqa: S103 - as any root directory; nobody else gets near it
             build(f"{made}/rootfs")
-            with guard("cannot put a rendered tree into the store"):
+            with guard("cannot put a rendered tree into the store", store.root):
                 self._finish(made, tree_id, key)
                 while True:
                     with store.locked():

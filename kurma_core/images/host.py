@@ -154,7 +154,7 @@ class HostImages:
     def _build(self, locator: str, name: str, source: StagerImageSource) -> ImageRecord:
         from kurma_core.image_store.store import guard
 
-        with guard(f"cannot build the image of stager {name} in {self._store.root}"):
+        with guard(f"cannot build the image of stager {name} in {self._store.root}", self._store.root):
             return self._built_anew(locator, name, source)
 
     def _built_anew(self, locator: str, name: str, source: StagerImageSource) -> ImageRecord:

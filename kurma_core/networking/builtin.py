@@ -184,7 +184,9 @@ class DefaultNetwork:
         try:
             yield
         except OSError as error:
-            raise HostError(f"cannot write {self._record}: {error.strerror}", errno=error.errno) from error
+            raise HostError(
+                f"cannot write {self._record}: {error.strerror}", path=self._record, errno=error.errno
+            ) from error
         finally:
             os.close(lock)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kurma_core.errors import KurmaError
 from kurma_core.hookspecs import Leak
 from kurma_core.networking import builtin
+from kurma_core.shortage import words
 from kurma_core.value import frozen
 
 if TYPE_CHECKING:
@@ -147,4 +148,4 @@ def unused(default: builtin.DefaultNetwork, infos: Iterable[NetworkInfo]) -> fro
 
 
 def _said(error: Exception) -> str:
-    return error.message if isinstance(error, KurmaError) else f"{type(error).__name__}: {error}"
+    return error.message if isinstance(error, KurmaError) else words(error)

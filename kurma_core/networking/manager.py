@@ -13,6 +13,7 @@ from kurma_core.models import Attachment, NetworkRequest, PortMapping
 from kurma_core.networking import builtin, interfaces
 from kurma_core.networking.catalog import Catalog, NetworkInfo
 from kurma_core.networking.requests import no_address_of_a_host
+from kurma_core.shortage import error_number, words
 from kurma_core.value import replace
 
 if TYPE_CHECKING:
@@ -393,8 +394,8 @@ class _guarded:
         if isinstance(error, Exception) and not isinstance(error, KurmaError):
             one = self._attachment
             raise PluginError(
-                f'network plugin {one.driver} failed to {self._verb} network "{one.network}": '
-                f"{type(error).__name__}: {error}",
+                f'network plugin {one.driver} failed to {self._verb} network "{one.network}": {words(error)}',
                 plugin=f"kurma.networks/{one.driver}",
                 network=one.network,
+                errno=error_number(error),
             ) from error

@@ -78,7 +78,12 @@ class _Call:
         self._code = 0
         self._error: KurmaError | None = None
         self._thread = threading.Thread(target=self._run, args=(driver, directory, stager, words), daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:
+            for fd in (self._said, self._null, self.output, self._out, self._ended, self._end):
+                os.close(fd)
+            raise
 
     def _run(self, driver: Stager, directory: str, stager: RunningStager, words: tuple[str, ...]) -> None:
         try:

@@ -7,6 +7,7 @@ name off once it is undone: a process that dies anywhere leaves a list that any 
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -475,6 +476,7 @@ def _host_error(what: str, launch: Launch, error: OSError) -> HostError:
     return HostError(
         f"pod {launch.document.uuid}: cannot {what}: {on}{error.strerror or error}",
         errno=error.errno,
-        path=error.filename,
+        # The kernel may have been given a name beneath a descriptor: of the state directory's file system.
+        path=os.path.join(launch.directory.path, error.filename) if isinstance(error.filename, str) else None,
         pod=launch.document.uuid,
     )

@@ -196,12 +196,17 @@ class Following:
 
     def __enter__(self) -> Following:
         self._reader.share()
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
         os.close(self._stopper)
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
         os.close(self._stop)
         self._watch.close()
         self._turns.close()

@@ -32,6 +32,7 @@ from kurma_core.pods.records import (
 )
 from kurma_core.pods.space import unwritable
 from kurma_core.pods.times import mark
+from kurma_core.shortage import limit_of_stager, shortage
 from kurma_core.staging.aci import last_output
 from kurma_core.value import replace
 
@@ -177,13 +178,19 @@ class OwnedPod:
             try:
                 try:
                     bring_up(launch)
+                except (OSError, RuntimeError) as error:
+                    known = shortage(error)
+                    raise known or error from None
                 finally:
                     if launch.readied is not None:
                         # What was prepared and is started is told while it starts.
                         launch.readied.told()
                         self._events.tell("starting", launch.document, at=begun)
                 with current().waking(lambda: self.stager.signal(signal.SIGKILL)):
-                    running = self.stager.wait_running(timeout)
+                    try:
+                        running = self.stager.wait_running(timeout)
+                    except StagerError as error:
+                        raise limit_of_stager(error, self.directory) from None
                 self.over_at_once = not running
                 if running:
                     # Not if somebody stops it already.

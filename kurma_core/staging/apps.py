@@ -16,6 +16,7 @@ from kurma_core.errors import HostError, StagerError
 from kurma_core.hookspecs import Stdio
 from kurma_core.linux.files import replace_file
 from kurma_core.shape import fit
+from kurma_core.shortage import limit_of_stager
 from kurma_core.staging.live import LiveRoot
 from kurma_core.staging.root import LAYERS, VOLUMES, layer_binds, of_volume, volume_mounts
 
@@ -125,7 +126,8 @@ def ask(
         os.close(null)
     if code != 0:
         why = said or f"its call-in {words[0]!r} ended with status {code}"
-        raise StagerError(f"the stager refuses: {why}" if said else f"the stager fails: {why}", status=code)
+        error = StagerError(f"the stager refuses: {why}" if said else f"the stager fails: {why}", status=code)
+        raise limit_of_stager(error, directory)
 
 
 def _sane(text: bytes) -> str:

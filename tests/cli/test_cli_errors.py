@@ -44,7 +44,7 @@ def run(fakes: ModuleType, words: str, **client: Any) -> tuple[int, Any]:
             OSError(28, "No space left on device", "/a"),
             125,
             [
-                "kurma: no space left on device: /a",
+                "kurma: cannot write /a: No space left on device",
                 "  hint: make room; `kurma gc` and `kurma image gc` do in the state directory",
             ],
         ),
@@ -81,7 +81,7 @@ def test_a_host_that_allows_no_more_threads(fakes: ModuleType, capsys: pytest.Ca
     run(fakes, "show web", answers={"pod": RuntimeError("can't start new thread")})
     error, hint = capsys.readouterr().err.splitlines()
     assert error == "kurma: cannot start a thread: the limit of processes and threads is reached"
-    assert hint.startswith("  hint: raise that limit (pids.max ")
+    assert hint.startswith("  hint: raise pids.max ")
 
 
 def test_debug_shows_the_trace_of_an_error(fakes: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:

@@ -192,7 +192,7 @@ class Addresses:
             os.close(fd)
 
     def _error(self, verb: str, error: OSError) -> NetworkError:
-        path = error.filename or self._directory
+        path = error.filename2 or error.filename or self._directory  # the second is a new link's own
         return NetworkError(
             f'network "{self._network}": cannot {verb} {path}: {error.strerror}',
             network=self._network,

@@ -53,7 +53,7 @@ class Table:
         try:
             finished = run([path, *arguments], stdin=stdin.encode(), environment={"PATH": search_path()})
         except OSError as error:
-            raise NetworkError(f"cannot execute {path}: {error.strerror}") from error
+            raise NetworkError(f"cannot execute {path}: {error.strerror}", errno=error.errno) from error
         except ProgramTimeout:
             raise NetworkError(f"{program} was killed: it took too long") from None
         if finished.status != 0:

@@ -1,15 +1,18 @@
-"""A full disk, and directories that somebody removed: pods are ended and removed all the same."""
+"""A disk without free bytes or inodes, and directories that somebody removed: pods are ended all the same."""
 
 import contextlib
 import errno
 import os
 import shutil
 import signal
+import subprocess
+import sys
 
 import pytest
 
 from kurma_core.errors import KurmaError
-from tests.integration.pods.support import alive, links, until
+from tests.image_store.making import file, image
+from tests.integration.pods.support import alive, both_ways, links, until
 
 pytestmark = pytest.mark.root
 
@@ -137,6 +140,98 @@ def test_what_a_log_lacks_is_told(small, small_disk):
     assert others in ([], [b"[kurma: 48888 bytes of output were dropped, the log could not be written]"])
     assert small.notes[-1] == "app main: 48888 bytes of its output were dropped: its log could not be written"
     small.client.rm(run.uuid)
+
+
+def kurma(house, *words):
+    """The command: its exit code, and what it says, without notes on unverified images."""
+    command = [sys.executable, "-m", "kurma_core.cli.main", "--dir", house.state, "--config", house.config_file]
+    done = subprocess.run(
+        [*command, *words], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=60
+    )
+    said = [line for line in done.stderr.splitlines() if "are not verified" not in line]
+    return done.returncode, said
+
+
+def leave_inodes(disk, count):
+    """Makes or removes files until so many inodes are free."""
+    have = os.listdir(f"{disk}/files") if os.path.isdir(f"{disk}/files") else os.mkdir(f"{disk}/files") or []
+    names = sorted(map(int, have))
+    while os.statvfs(disk).f_ffree < count:
+        os.unlink(f"{disk}/files/{names.pop()}")
+    while os.statvfs(disk).f_ffree > count:
+        names.append(names[-1] + 1 if names else 0)
+        os.close(os.open(f"{disk}/files/{names[-1]}", os.O_CREAT | os.O_WRONLY))
+
+
+def has_no_inodes(answer):
+    code, said = answer
+    assert (code, len(said)) == (125, 2), said
+    line, hint = said
+    assert line.startswith("kurma: ")
+    assert "no free inodes (no space left on device)" in line.lower()
+    assert hint.startswith("  hint: ")
+
+
+@pytest.fixture
+def few_inodes(tmp_path):
+    path = tmp_path / "small"
+    path.mkdir()
+    assert os.system(f"mount -t tmpfs -o size=96m,nr_inodes=2000,mode=0700 small {path}") == 0
+    yield str(path)
+    assert os.system(f"umount {path}") == 0
+
+
+@both_ways
+def test_no_free_inodes(few_inodes, make_house, served, busybox_image, way):
+    """Whatever is asked for fails in one line that tells inodes from bytes; the pod that runs goes on, and its end
+    is recorded once there is room."""
+    config = {"stop_timeout": 2, "daemon": {"waiting_stagers": 0}}
+    house = make_house(config, state=f"{few_inodes}/state", image=busybox_image)
+    record, _ = house.run("true", net="default")
+    house.client.rm(record.uuid)
+    served(house)
+    run = house.launch("trap 'exit 3' TERM; echo ready; while :; do sleep 0.02; done", host=None)
+    run.wait_output("ready")
+    other = f"{few_inodes}/../other.aci"
+    with open(other, "wb") as out:
+        out.write(image(*[file(f"rootfs/f{one}", b"x") for one in range(30)], name="example.com/other"))
+    trusted = "--insecure-options=image"
+    # At the pod's directory, its lock, its name, a record, its addresses, its names, and in the stager.
+    for left in (0, 1, 2, 7, 12, 14, 20, 24, 29, 33, 38):
+        leave_inodes(few_inodes, left)
+        has_no_inodes(kurma(house, "run", trusted, "example.com/busybox", "--exec", "/bin/true"))
+        leave_inodes(few_inodes, 100)
+        for uuid in house.uuids():
+            if uuid != run.uuid:
+                house.client.rm(uuid)
+                nothing_left(house, uuid)
+    for left in (0, 10):
+        leave_inodes(few_inodes, left)
+        has_no_inodes(kurma(house, "image", "fetch", trusted, other))
+        assert os.listdir(f"{house.state}/images/tmp") == []
+    leave_inodes(few_inodes, 0)
+    more = ("app", "add", run.uuid, "example.com/busybox", "--name=more", trusted, "--exec", "/bin/true")
+    has_no_inodes(kurma(house, *more))
+    leave_inodes(few_inodes, 100)
+    assert kurma(house, *more) == (0, [])
+    leave_inodes(few_inodes, 2)
+    has_no_inodes(kurma(house, "app", "start", run.uuid, "more"))
+    leave_inodes(few_inodes, 0)
+    if way == "here":
+        has_no_inodes(kurma(house, "daemon"))
+    assert house.client.pod(run.uuid).state == "running"
+    assert house.client.stop(run.uuid).state == "stopped"
+    assert run.wait() == 3, run.errors
+    leave_inodes(few_inodes, 100)
+    house.client.gc(grace=10_000)
+    assert house.state_of(run.uuid)["state"] == "stopped"
+    house.client.rm(run.uuid)
+    nothing_left(house, run.uuid)
+    if way == "kurmad":
+        with open(f"{house.state}/kurmad.log") as log:
+            said = log.read()
+        assert "Traceback" not in said
+        assert "internal error" not in said
 
 
 def test_an_end_that_cannot_be_recorded(house, monkeypatch):

@@ -18,7 +18,9 @@ def run_tool(arguments: list[str], batch: str, failed: str, network: str) -> str
     try:
         finished = run(arguments, stdin=batch.encode(), environment={"PATH": search_path(), "LC_ALL": "C"})
     except OSError as error:
-        raise NetworkError(f"{failed}: cannot execute {arguments[0]}: {error.strerror}", network=network) from None
+        raise NetworkError(
+            f"{failed}: cannot execute {arguments[0]}: {error.strerror}", network=network, errno=error.errno
+        ) from None
     except ProgramTimeout:
         raise NetworkError(f"{failed}: {name} took more than a minute and was killed", network=network) from None
     if finished.status != 0:

@@ -193,5 +193,7 @@ def main() -> int:
             return _USAGE
         return run(pod, app, Command(value, app))
     except (SetupError, manifest.ManifestError, OSError) as error:
-        print(f"kurma: {error}", file=sys.stderr, flush=True)
+        limit = isinstance(error, BlockingIOError)  # of fork(2), which the pod's pids.max refuses
+        text = "cannot start a process: the pod has as many as its limit allows" if limit else error
+        print(f"kurma: {text}", file=sys.stderr, flush=True)
         return _FAILED
