@@ -90,7 +90,7 @@ class Provenance:
 
     :param trust: ``signed``, ``digest`` (content digest over TLS or pinned), ``local`` (a file of this machine,
         unverified), ``built`` (made and signed on this machine) or ``unverified`` (checks were relaxed).
-    :param fetched_at: RFC 3339, UTC, with microseconds; in records of an earlier Kurma in whole seconds.
+    :param fetched_at: RFC 3339, UTC, with microseconds.
     :param fingerprint: of the key whose signature was verified.
     :param insecure: the relaxations that were in force (``image``, ``tls``, ``http``, ``pubkey``).
     :param encrypted: its archive came encrypted (A1).
@@ -724,7 +724,7 @@ class AppExecution:
         "startedAt": (str, None),
         "finishedAt": (str, None),
         "log": (str, None),
-        "signal?": (range(1, 65), None),
+        "signal": (range(1, 65), None),
     }
 
     @property
@@ -757,7 +757,7 @@ class AppExecution:
             started_at=value["startedAt"],
             finished_at=value["finishedAt"],
             log=value["log"],
-            signal=value.get("signal"),  # an earlier Kurma kept none
+            signal=value["signal"],
         )
 
 

@@ -3,24 +3,20 @@
 A bridge with NAT and private subnets of its own. Bridge and subnets are chosen once per state directory, when the
 network is first used, and recorded in ``networks/default.json``: pods that run keep their addresses valid, and two
 state directories on one host do not meet.
-
-Records of version 1 are of a time when CNI's plugins served it. They do so as long as there are pods
-that were made then; the bridge that comes after has the old one's name and subnet.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from kurma_core.appc.nesting import bounded
-from kurma_core.errors import FormatVersionError, HostError, NetworkError, PluginError
+from kurma_core.errors import FormatVersionError, HostError
 from kurma_core.linux.files import replace_file
 from kurma_core.linux.lockfile import lock_file
-from kurma_core.networking import early_default
 from kurma_core.shape import ShapeError, fit
 
 Json = Any
@@ -58,10 +54,9 @@ class DefaultNetwork:
         self._routes6 = routes6
         self._ipv6 = ipv6
 
-    def served(self, *, ports: bool = True, choose: bool = True) -> tuple[str, dict[str, Json]]:
+    def served(self, *, choose: bool = True) -> tuple[str, dict[str, Json]]:
         """The plugin that serves it, and its configuration for that plugin.
 
-        :param ports: False leaves out what publishes ports, where that is a plugin of its own.
         :param choose: choose and record it if need be; else the configuration of one never used is empty.
         :raises NetworkError: no subnet is free.
         :raises HostError: the record cannot be read or written.
@@ -70,31 +65,10 @@ class DefaultNetwork:
         record = self._read() or (self._choose() if choose else None)
         if record is None:
             return DRIVERS[DEFAULT], {}
-        if _is_early(record):
-            return early_default.DRIVER, early_default.config(DEFAULT, record, self._directory, ports=ports)
         subnets = [record["subnet"]]
         if record["subnet6"] is not None and self._has_ipv6():
             subnets.append(record["subnet6"])
         return DRIVERS[DEFAULT], {"name": DEFAULT, "bridge": record["bridge"], "subnets": subnets}
-
-    def upgrade(self, remove: Callable[[Mapping[str, Json]], None]) -> None:
-        """Leaves CNI's plugins behind, if they serve it still and no pod is joined by them, or will be.
-
-        :param remove: their :meth:`kurma_core.hookspecs.Network.remove`.
-        """
-        record = self._read()
-        if record is None or not _is_early(record):
-            return
-        try:
-            remove(early_default.config(DEFAULT, record, self._directory))
-        except NetworkError:
-            return  # in use, or it will be
-        except PluginError:
-            pass  # it is not installed any more: nothing that it has made works or is removed by it
-        with self._locked():
-            again = self._read()
-            if again is not None and _is_early(again):
-                self._write({"bridge": again["bridge"], "subnet": again["subnet"], "subnet6": self._subnet6()})
 
     def chosen(self) -> bool:
         """Whether it has ever been used. What cannot be read was written once."""
@@ -119,11 +93,10 @@ class DefaultNetwork:
                 path=self._record,
             ) from error
         version = record.get("version") if isinstance(record, dict) else None
-        if type(version) is not int or version > VERSION:
+        if version != VERSION:
             raise FormatVersionError(f"{self._record} has version {version}, this Kurma knows {VERSION}")
-        wanted: Json = {"bridge": str, "subnet": str, **({} if _is_early(record) else {"subnet6": (str, None)})}
         try:
-            fit(record, wanted, "the record")
+            fit(record, {"bridge": str, "subnet": str, "subnet6": (str, None)}, "the record")
         except ShapeError as error:
             raise HostError(
                 f"cannot read {self._record}: {error}",
@@ -189,7 +162,3 @@ class DefaultNetwork:
             ) from error
         finally:
             os.close(lock)
-
-
-def _is_early(record: Mapping[str, Json]) -> bool:
-    return bool(record["version"] == early_default.VERSION)

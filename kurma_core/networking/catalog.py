@@ -6,15 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import KurmaError, NetworkError, NetworkNotFoundError
-from kurma_core.networking import builtin, early_default, interfaces
+from kurma_core.networking import builtin, interfaces
 from kurma_core.value import frozen, replace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from kurma_core.config import Config, NetworkConfig
     from kurma_core.hookspecs import Network
-    from kurma_core.models import Attachment
 
 Json = Any
 #: The interface of a network that says nothing about it.
@@ -73,7 +70,6 @@ class Catalog:
         names: Callable[[], tuple[str, ...]],
         default: builtin.DefaultNetwork,
         note: Callable[[str], None],
-        planned: Callable[[], Iterable[Attachment]] = tuple,
     ) -> None:
         self._configured = {entry.name: entry for entry in config.container_networks}
         self._driver = driver
@@ -82,7 +78,6 @@ class Catalog:
         self._names = names
         self._default = default
         self._note = note
-        self._planned = planned
 
     def defaults(self) -> tuple[str, ...]:
         """Names of the networks that a pod joins that names none; loopback is no matter of choice."""
@@ -94,18 +89,16 @@ class Catalog:
         entry = self._configured.get(name)
         return entry is not None and entry.optional
 
-    def get(self, name: str, *, ports: bool = True) -> NetworkInfo:
+    def get(self, name: str) -> NetworkInfo:
         """The network of that name.
 
-        :param ports: whether ports are to be published (some configurations are leaner without).
         :raises NetworkError: there is none (the known ones are listed), or its plugin is missing.
         """
         entry = self._configured.get(name)
         if entry is not None:
             return self._from_entry(entry)
         if name == builtin.DEFAULT:
-            self._default.upgrade(self._remove_early)
-            return self._built_in(name, *self._default.served(ports=ports))
+            return self._built_in(name, *self._default.served())
         if name == builtin.LO:
             return self._built_in(name)
         found = self._found()
@@ -132,15 +125,6 @@ class Catalog:
             return self._checked(self._built_in(builtin.DEFAULT, *self._default.served(choose=False)))
         except KurmaError as error:  # its record is damaged, or a newer Kurma's
             return replace(self._built_in(builtin.DEFAULT), problem=error.message)
-
-    def _remove_early(self, config: Mapping[str, Json]) -> None:
-        """:raises NetworkError: pods are joined to it, or will be when they are started again: beside its bridge's
-        successor they would get addresses that are others' already.
-        """
-        driver = self._driver(early_default.DRIVER)
-        if any((one.network, one.driver) == (builtin.DEFAULT, early_default.DRIVER) for one in self._planned()):
-            raise NetworkError("pods are made for it", network=builtin.DEFAULT)
-        driver.remove(config)
 
     def _checked(self, info: NetworkInfo) -> NetworkInfo:
         """With what keeps it from being used, as far as that shows without a pod."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from _thread import allocate_lock
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.appc.cni_result import address_family, is_cidr
@@ -40,7 +40,6 @@ class Networking:
     :param image_runner: name of the plugin that serves networks whose ``aci`` is an image, or None (W2).
     :param names: names of the enabled network plugins, asked only when a network is in no configuration.
     :param note: tells the user something in one line.
-    :param planned: what every pod on record is to be joined to, asked only where an earlier Kurma's records are.
     """
 
     def __init__(
@@ -52,12 +51,11 @@ class Networking:
         note: Callable[[str], None],
         names: Callable[[], tuple[str, ...]] = lambda: (),
         image_runner: Callable[[], str | None] = lambda: None,
-        planned: Callable[[], Iterable[Attachment]] = tuple,
     ) -> None:
         self._driver = driver
         self._note = note
         self._default = builtin.DefaultNetwork(state_dir)
-        self._catalog = Catalog(config, driver, resolve_alias, image_runner, names, self._default, note, planned)
+        self._catalog = Catalog(config, driver, resolve_alias, image_runner, names, self._default, note)
         self._ready: set[str] = set()
         self._setting_up: dict[str, Lock] = {}
         self._names = names
@@ -112,7 +110,7 @@ class Networking:
         self._check_names(wanted)
         wanted = [request for request in wanted if request.name not in (builtin.LO, builtin.NONE)]
         infos = [self._catalog.get(builtin.LO)]
-        infos += [self._catalog.get(request.name, ports=bool(ports)) for request in wanted]
+        infos += [self._catalog.get(request.name) for request in wanted]
         for info in infos:
             self._driver(info.driver)  # one that is broken is told of before anything is made
         wanted.insert(0, NetworkRequest(builtin.LO))

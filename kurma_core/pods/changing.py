@@ -21,7 +21,7 @@ from kurma_core.errors import (
 )
 from kurma_core.pods import memory_request, metadata, recovery, traffic, volumes
 from kurma_core.pods.ending import PodEnder
-from kurma_core.pods.launch import Launch, layers_of, pod_setup
+from kurma_core.pods.launch import Launch, pod_setup
 from kurma_core.pods.records import read_attachments, read_document
 from kurma_core.value import frozen, replace
 
@@ -88,7 +88,9 @@ class PodChanger(PodEnder):
         directory = pod.directory
         change = {"do": "add", "app": app.name, "volumes": list(app.volumes), **_of_the_pod(app.part)}
         in_use = sorted({*app.rendered.images, *app.rendered.manifests})
-        _change_state(pod, change=change, layers={**layers_of(directory.read_state()), app.name: in_use})
+        _change_state(
+            pod, change=change, layers={**(directory.read_state().get("layers") or {}), app.name: in_use}
+        )
         try:
             volumes.make_empty(app.document.manifest, directory.path, app.document.ids)
             self.services.api_changed(app.document, directory.path)
@@ -279,7 +281,8 @@ class PodChanger(PodEnder):
             # What is too much of it keeps nobody from changing the pod.
             self.services.note(f"{error.message}; what app {app} has asked for stays")
         executions.forget(directory, app)
-        layers = {name: ids for name, ids in layers_of(directory.read_state()).items() if name != app}
+        layers = {**(directory.read_state().get("layers") or {})}
+        layers.pop(app, None)
         directory.change_state(change=None, layers=layers)
 
     @staticmethod

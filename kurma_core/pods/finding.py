@@ -19,7 +19,6 @@ from kurma_core.errors import (
 from kurma_core.models import ENDED_STATES, PodRecord
 from kurma_core.pods import listing, recovery, remains
 from kurma_core.pods.events import Events
-from kurma_core.pods.launch import layers_of
 from kurma_core.pods.records import read_document, record_of
 from kurma_core.pods.space import unwritable
 
@@ -117,7 +116,7 @@ class PodFinder:
             stager = (state.get("stager") or {}).get("image")
             up = "stager" in state.get("steps", ())
             if up:
-                used.update(*layers_of(state).values())
+                used.update(*(state.get("layers") or {}).values())
             if isinstance(stager, str) and (up or remains.left(directory)):
                 used.add(stager)
         return used

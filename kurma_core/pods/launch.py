@@ -458,11 +458,6 @@ def _in_use(rendered: Mapping[str, RenderedImage]) -> dict[str, list[str]]:
     return {name: sorted({*app.images, *app.manifests}) for name, app in rendered.items()}
 
 
-def layers_of(state: Mapping[str, Json]) -> dict[str, list[str]]:
-    """What :func:`_in_use` had recorded."""
-    return dict(state.get("layers") or {})
-
-
 def _release(launch: Launch, kind: str) -> None:
     """:param kind: of the pod's namespaces that are pinned: ``net`` or ``user``."""
     try:

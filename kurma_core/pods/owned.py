@@ -79,8 +79,6 @@ class OwnedPod:
         directory.drop_spare()
         try:
             metadata.take_up(services, directory, document)
-        except PodNotFoundError:
-            pass  # an earlier Kurma has started it, and it has none
         except KurmaError as error:
             services.note(f"pod {document.name} goes on without its metadata service: {error.message}")
         return cls(launch, lock, events)

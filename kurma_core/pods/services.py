@@ -10,19 +10,15 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from kurma_core.errors import KurmaError
 from kurma_core.pod_store import PodStore
 from kurma_core.pods.stagers import Stagers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from kurma_core.config import Config
     from kurma_core.hookspecs import HostProgram, Isolator, Started
     from kurma_core.images import ImageManager
     from kurma_core.journal import Journal
     from kurma_core.metadata.service import MetadataService
-    from kurma_core.models import Attachment
     from kurma_core.networking import Networking
     from kurma_core.networking.joined import JoinRecords
     from kurma_core.pods.document import PodDocument
@@ -70,18 +66,7 @@ class Services:
             self.note,
             lambda: self.registry.names(group),
             lambda: self.registry.image_runner(group),
-            self._planned,
         )
-
-    def _planned(self) -> Iterator[Attachment]:
-        """What every pod on record is to be joined to, whether it runs or not."""
-        from kurma_core.pods.records import read_document
-
-        for uuid in self.store.uuids():
-            try:
-                yield from read_document(self.store.directory(uuid)).attachments
-            except KurmaError:
-                continue  # gone meanwhile; or damaged: it is never started again
 
     @functools.cached_property
     def journal(self) -> Journal:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kurma_core.errors import FormatVersionError, HostError, NetworkError, PluginError
+from kurma_core.errors import FormatVersionError, HostError, NetworkError
 from kurma_core.networking.builtin import DefaultNetwork
 from kurma_core.networking.subnets import (
     candidates,
@@ -185,64 +185,3 @@ def test_ipv6_only_where_the_host_has_it(tmp_path):
     both = DefaultNetwork(str(tmp_path), routes=[], routes6=[], ipv6=True).served()[1]["subnets"]
     assert [":" in subnet for subnet in both] == [False, True]
     assert DefaultNetwork(str(tmp_path), routes=[], routes6=[], ipv6=False).served()[1]["subnets"] == both[:1]
-
-
-# --- a record of the time when CNI's plugins served it ---------------------------------------------------------
-
-
-def early(tmp_path):
-    os.mkdir(tmp_path / "networks")
-    record = {"version": 1, "bridge": "kurma-12345678", "subnet": "10.77.0.0/16"}
-    (tmp_path / "networks" / "default.json").write_text(json.dumps(record))
-    return DefaultNetwork(str(tmp_path), routes=[], routes6=[], ipv6=True)
-
-
-def test_an_early_record_is_cnis(tmp_path):
-    network = early(tmp_path)
-    assert network.served()[0] == "cni"
-    config = network.served()[1]
-    assert [plugin["type"] for plugin in config["plugins"]] == ["bridge", "portmap", "firewall"]
-    assert config["plugins"][0]["ipam"]["dataDir"] == str(tmp_path / "networks" / "addresses")
-    assert [plugin["type"] for plugin in network.served(ports=False)[1]["plugins"]] == ["bridge", "firewall"]
-
-
-def test_an_early_network_that_nobody_uses_becomes_a_bridge_of_ours(tmp_path):
-    network = early(tmp_path)
-    removed = []
-    network.upgrade(removed.append)
-    assert [config["plugins"][0]["bridge"] for config in removed] == ["kurma-12345678"]
-    assert network.served()[0] == "bridge"
-    config = network.served()[1]
-    assert (config["bridge"], config["subnets"][0]) == ("kurma-12345678", "10.77.0.0/16")
-    assert IPv6Network(config["subnets"][1]).is_private
-    network.upgrade(removed.append)
-    assert len(removed) == 1
-
-
-def test_an_early_network_stays_while_pods_are_joined(tmp_path):
-    network = early(tmp_path)
-
-    def refuse(_):
-        raise NetworkError("in use")
-
-    network.upgrade(refuse)
-    assert network.served()[0] == "cni"
-    assert "plugins" in network.served()[1]
-
-
-def test_an_early_network_whose_plugin_is_gone_is_left_behind(tmp_path):
-    network = early(tmp_path)
-
-    def missing(_):
-        raise PluginError("no network plugin cni")
-
-    network.upgrade(missing)
-    assert network.served()[0] == "bridge"
-
-
-def test_a_new_network_is_not_cnis(tmp_path):
-    network = DefaultNetwork(str(tmp_path), routes=[])
-    assert network.served()[0] == "bridge"
-    network.served()
-    network.upgrade(lambda _: pytest.fail("there is nothing of CNI's"))
-    assert network.served()[0] == "bridge"

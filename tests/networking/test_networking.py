@@ -4,15 +4,13 @@ import json
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 
 import pytest
 
 from kurma_core import config as configuration
-from kurma_core.errors import KurmaError, NetworkError, PluginError, PodDamagedError, UsageError
+from kurma_core.errors import KurmaError, NetworkError, PluginError, UsageError
 from kurma_core.models import AddressResult, Attachment, NetworkRequest, NetworkResult, PortMapping
 from kurma_core.networking import Networking, namespace_path
-from kurma_core.pods.services import Services
 
 UUID = "146d7cef-fbf6-41da-a2f8-eba218597f9c"
 POD = {"pod": UUID, "pod_name": "p", "namespace": namespace_path(UUID)}
@@ -89,7 +87,7 @@ def notes():
 
 @pytest.fixture
 def make(tmp_path, driver, notes, runs_images):
-    def make(value=None, planned=tuple):
+    def make(value=None):
         file = tmp_path / "kurma.json"
         file.write_text(json.dumps(value or {}))
         config = configuration.load(str(file), str(tmp_path / "state"))
@@ -106,7 +104,6 @@ def make(tmp_path, driver, notes, runs_images):
             config.state_dir,
             notes.append,
             image_runner=lambda: runs_images.get("by"),
-            planned=planned,
         )
 
     return make
@@ -592,32 +589,3 @@ def test_show(make):
                      "config": {"name": "a"}, "problem": None}  # fmt: skip
     with pytest.raises(KurmaError):
         networking.show("b")
-
-
-# --- the default network of an earlier Kurma --------------------------------------------------------------------
-
-
-def test_what_cni_served_stays_as_long_as_a_pod_may_be_started_again(make, driver, tmp_path):
-    (tmp_path / "state" / "networks").mkdir(parents=True)
-    record = {"version": 1, "bridge": "kurma-early", "subnet": "10.77.0.0/16"}
-    (tmp_path / "state" / "networks" / "default.json").write_text(json.dumps(record))
-    pods = [Attachment("default", "cni", "eth0", {}, NetworkRequest("default"))]
-    networking = make(planned=lambda: pods)
-    assert networking.plan(None, (), UUID)[-1].driver == "cni"
-    assert driver.calls == []  # its bridge stays
-    pods[:] = [Attachment("default", "bridge", "eth0", {}, NetworkRequest("default"))]
-    assert networking.plan(None, (), UUID)[-1].driver == "bridge"
-    assert driver.calls == ["remove default"]
-
-
-def test_services_tell_what_stopped_pods_will_join(monkeypatch):
-    kept = Attachment("default", "cni", "eth0", {}, NetworkRequest("default"))
-    store = SimpleNamespace(uuids=lambda: ["damaged", "stopped"], directory=lambda uuid: uuid)
-
-    def read(directory):
-        if directory == "damaged":
-            raise PodDamagedError("pod.json is damaged")
-        return SimpleNamespace(attachments=(kept,))
-
-    monkeypatch.setattr("kurma_core.pods.records.read_document", read)
-    assert list(Services._planned(SimpleNamespace(store=store))) == [kept]

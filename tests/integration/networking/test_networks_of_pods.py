@@ -15,7 +15,7 @@ from kurma_core import config as configuration
 from kurma_core.errors import NetworkError
 from kurma_core.linux.netns_thread import in_network_namespace
 from kurma_core.models import NetworkRequest
-from kurma_core.networking import Networking, early_default, namespace_path, parse_net, parse_ports
+from kurma_core.networking import Networking, namespace_path, parse_net, parse_ports
 from kurma_core.registry import PluginRegistry
 from kurma_core.testing.networks import interfaces_in, pod_namespace
 
@@ -386,30 +386,3 @@ def test_networks_of_cnis_own_directory(make, stack, tmp_path):
 
 def test_host_shares(networking):
     assert networking.plan([NetworkRequest("host")], (), str(uuid.uuid4())) == ()
-
-
-def test_what_cni_served_is_left_when_nobody_is_joined(make, stack, tmp_path):
-    """A record of an earlier Kurma: pods that run keep their network; the next bridge has its name and subnet."""
-    directory = tmp_path / "state" / "networks"
-    directory.mkdir(parents=True)
-    record = {"version": 1, "bridge": "kurma-early", "subnet": "10.77.0.0/16"}
-    (directory / "default.json").write_text(json.dumps(record))
-    served = {**early_default.config("default", record, str(directory)), "plugin": "cni"}
-    early = Pod(make(value={"container_networks": [served]}), stack).join(ports=["8080:80"])
-    networking = make()
-    beside = Pod(networking, stack).join()
-    assert [pod.attachments[-1].driver for pod in (early, beside)] == ["cni", "cni"]
-    with early.inside(serve) as server:
-        assert beside.inside(lambda: reaches(server, early.address)) == beside.address
-    early.leave()
-    beside.leave()
-    late = Pod(networking, stack).join()
-    assert late.attachments[-1].driver == "bridge"
-    assert late.attachments[-1].config["bridge"] == "kurma-early"
-    assert late.address.startswith("10.77.")
-    assert not [line for line in rules() if "CNI" in line]
-    early.leave()  # by the driver that it was joined by, also now
-    late.leave()
-    networking.remove("default")
-    assert rules() == []
-    assert "kurma-early" not in links()
