@@ -74,3 +74,32 @@ def test_kurmad_that_may_start_no_process(kurmad_place: Any, few: CgroupTree, tm
     finally:
         daemon.terminate()
         assert daemon.wait(20) == 0
+
+
+def test_a_kurmad_that_may_not_start_its_threads(kurmad_place: Any, few: CgroupTree) -> None:
+    """Says so in one line, whichever of its threads is refused."""
+    ends = 0
+    for most in range(1, 20):
+        few.write("pids", "pids.max", str(most))
+        with subprocess.Popen(
+            [*KURMA, "daemon"],
+            env=kurmad_place.environment,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: few.add(os.getpid()),
+        ) as daemon:
+            assert daemon.stderr is not None
+            said = []
+            for line in daemon.stderr:
+                said.append(line)
+                if "serves" in line:
+                    daemon.terminate()
+        text = "".join(said)
+        assert "internal error" not in text, text
+        assert "Traceback" not in text, text
+        if daemon.returncode == 0:
+            break
+        assert (daemon.returncode, sum(line.startswith("kurma: ") for line in said)) == (125, 1), text
+        ends += 1
+    assert daemon.returncode == 0
+    assert ends > 2
