@@ -40,7 +40,7 @@ def explained(message: str, hint: str | None, number: object, path: object) -> t
         words, end = message[at : at + len(_NO_SPACE)], message[at + len(_NO_SPACE) :]
         return f"{message[:at]}no free inodes ({words}){end}", hint or f"remove files there; {_ROOM}"
     if isinstance(path, str | bytes) and os.path.isabs(path):
-        hint = hint or f"make room; {_ROOM}"
+        hint = hint or "make room there"
     return message, hint
 
 
