@@ -16,7 +16,7 @@ from typing import Any
 
 from kurma_core.client import Settings, connect
 from kurma_core.linux import namespaces
-from kurma_core.models import Attachment
+from kurma_core.models.network import Attachment
 from kurma_core.networking import Networking, namespace_path
 from kurma_core.pods.services import Services
 

@@ -139,7 +139,7 @@ class Pulling:
         from io import BytesIO
 
         from kurma_core.image_store import ImageStore, build_archive
-        from kurma_core.models import Provenance
+        from kurma_core.models.image import Provenance
 
         self._new()
         store = ImageStore(f"{self.kurma.state}/images")

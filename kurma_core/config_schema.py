@@ -242,7 +242,7 @@ def _image_name(value: Json) -> str:
 
 
 def _userns(value: Json) -> str:
-    from kurma_core.models import userns_word
+    from kurma_core.models.userns import userns_word
 
     return userns_word(_text(value))
 

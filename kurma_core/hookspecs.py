@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO, Generic, Protocol, TypeVar
 
-from kurma_core.models import Stdio as Stdio
+from kurma_core.models.stdio import Stdio as Stdio
 from kurma_core.value import field, frozen
 
 if TYPE_CHECKING:
@@ -35,15 +35,11 @@ if TYPE_CHECKING:
     from kurma_core.appc.pod import PodManifest
     from kurma_core.errors import StagerError
     from kurma_core.linux.process import ProcessIdentity
-    from kurma_core.models import (
-        AppStatus,
-        Attachment,
-        IdRange,
-        IsolatorPlan,
-        NetworkResult,
-        PodEvent,
-        RenderedLayer,
-    )
+    from kurma_core.models.image import RenderedLayer
+    from kurma_core.models.isolator import IsolatorPlan
+    from kurma_core.models.network import Attachment, NetworkResult
+    from kurma_core.models.pod import AppStatus, PodEvent
+    from kurma_core.models.userns import IdRange
 
     hookimpl: pluggy.HookimplMarker
 

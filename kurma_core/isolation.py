@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from kurma_core.errors import IsolatorError
-from kurma_core.models import IsolatorPlan, IsolatorReport
+from kurma_core.models.isolator import IsolatorPlan, IsolatorReport
 from kurma_core.value import field, fields, frozen, replace
 
 if TYPE_CHECKING:

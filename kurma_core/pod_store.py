@@ -37,7 +37,8 @@ from kurma_core.errors import (
 )
 from kurma_core.linux import beneath, block_groups
 from kurma_core.linux.files import replace_file, spare_file, use_spare
-from kurma_core.models import STATES, AppExecution, Attachment
+from kurma_core.models.network import Attachment
+from kurma_core.models.pod import STATES, AppExecution
 from kurma_core.shape import COUNT, PID, ShapeError, fit
 
 Json = Any

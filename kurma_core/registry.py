@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
     from typing import Any, NoReturn
 
-    from kurma_core.models import PodEvent
+    from kurma_core.models.pod import PodEvent
 
     Json = Any
 

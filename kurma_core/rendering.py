@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.appc import layering
 from kurma_core.errors import KurmaError, PluginError, RenderError
-from kurma_core.models import RenderedImage, RenderedLayer
+from kurma_core.models.image import RenderedImage, RenderedLayer
 from kurma_core.shortage import words
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import _socket
 
 from kurma_core.errors import NetworkError
-from kurma_core.models import AddressResult, NetworkResult
+from kurma_core.models.network import AddressResult, NetworkResult
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class _Reader:
 
 
 def parse_result(value: Json, network: str) -> NetworkResult:
-    """A CNI Result as a :class:`~kurma_core.models.NetworkResult`.
+    """A CNI Result as a :class:`~kurma_core.models.network.NetworkResult`.
 
     :param value: the JSON value that was printed.
     :param network: the network's name, for errors.

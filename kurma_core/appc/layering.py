@@ -212,7 +212,7 @@ class Step:
 
 
 class Tree(Protocol):
-    """What is asked of a cached tree; see :class:`kurma_core.models.RenderedLayer`."""
+    """What is asked of a cached tree; see :class:`kurma_core.models.image.RenderedLayer`."""
 
     @property
     def path(self) -> str: ...

@@ -12,7 +12,7 @@ from kurma_core.appc.image import App, ImageManifest, Port
 from kurma_core.appc.pod import ExposedPort, Mount, PodApp, PodManifest, RuntimeImage, Volume
 from kurma_core.appc.template import PodTemplate
 from kurma_core.errors import ImageError, ImageNotFoundError, ManifestError, VolumeError
-from kurma_core.models import MOST_PORTS, PROTOCOLS
+from kurma_core.models.network import MOST_PORTS, PROTOCOLS
 from kurma_core.value import frozen, replace
 
 

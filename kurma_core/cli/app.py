@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from kurma_core.cli.output import Column
     from kurma_core.cli.session import Session
-    from kurma_core.models import AppStatus, PodRecord
+    from kurma_core.models.pod import AppStatus, PodRecord
 
 _POD = Argument("pod", "POD", "The pod.")
 _APPS = Argument("apps", "APP", "The apps.", many=True)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from kurma_core.cli.output import Column
     from kurma_core.cli.session import Session
     from kurma_core.image_store import GcReport
-    from kurma_core.models import ImageRecord
+    from kurma_core.models.image import ImageRecord
 
 #: What ``--sort`` puts first where it is greater; the store lists by name, and then by age.
 _ORDERS: dict[str, Callable[[ImageRecord], Any]] = {

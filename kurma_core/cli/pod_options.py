@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from kurma_core.appc.template import PodTemplate
-    from kurma_core.models import NetworkRequest, PortMapping
+    from kurma_core.models.network import NetworkRequest, PortMapping
     from kurma_core.pods.request import AppOverrides, PodRequest
 
     Json = Any
@@ -345,7 +345,7 @@ def _annotated_userns(pairs: list[tuple[str, str]]) -> str | None:
     told of where the annotation is read."""
     if not pairs:
         return None
-    from kurma_core.models import userns_word
+    from kurma_core.models.userns import userns_word
     from kurma_core.pods.id_ranges import ANNOTATION
 
     try:
@@ -355,7 +355,7 @@ def _annotated_userns(pairs: list[tuple[str, str]]) -> str | None:
 
 
 def _userns(text: str | None) -> str | None:
-    from kurma_core.models import USERNS_WORDS, userns_word
+    from kurma_core.models.userns import USERNS_WORDS, userns_word
 
     try:
         return None if text is None else userns_word(text)

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
     from kurma_core.cli.output import Column
     from kurma_core.cli.session import Session
-    from kurma_core.models import NetworkSummary, PodRecord, PodSummary
+    from kurma_core.models.pod import PodRecord
+    from kurma_core.models.summary import NetworkSummary, PodSummary
 
 _POD = Argument("pod", "POD", "The pod.")
 
@@ -210,7 +211,7 @@ _CONTENTS = {"kurma": "Kurma's", "image": "the image's", "image+name": "the imag
 
 
 def _content_of(file: str) -> Any:
-    """Whose content it has in an app; see :data:`kurma_core.models.ETC_CONTENTS`."""
+    """Whose content it has in an app; see :data:`kurma_core.models.pod.ETC_CONTENTS`."""
     return lambda app: _CONTENTS.get(app.files.get(file, ""), app.files.get(file, ""))
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from kurma_core.cli.loglines import LogPrinter
     from kurma_core.cli.session import Session
-    from kurma_core.models import PodRecord
+    from kurma_core.models.pod import PodRecord
     from kurma_core.pods.request import PodRequest
 
 _POD = Argument("pod", "POD", "The pod.")

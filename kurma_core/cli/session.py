@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kurma_core.client import Client, Settings
     from kurma_core.errors import KurmaError
     from kurma_core.linux.service_manager import Service
-    from kurma_core.models import Stdio
+    from kurma_core.models.stdio import Stdio
 
     Connect = Callable[[Settings], Client]
 
@@ -229,7 +229,7 @@ class Session:
     @staticmethod
     def stdio() -> Stdio:
         """What was printed before is flushed: others will write to the same descriptors."""
-        from kurma_core.models import Stdio
+        from kurma_core.models.stdio import Stdio
 
         sys.stdout.flush()
         sys.stderr.flush()

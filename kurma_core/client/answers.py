@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from kurma_core.images import HostImage
     from kurma_core.images.signing import Verified
     from kurma_core.isolator_list import IsolatorInfo
-    from kurma_core.models import ImageRecord
+    from kurma_core.models.image import ImageRecord
     from kurma_core.networking import NetworkInfo
     from kurma_core.networking.care import Finding
     from kurma_core.pods.manager import Collected
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def image(value: Value) -> ImageRecord:
-    from kurma_core.models import ImageRecord, Provenance
+    from kurma_core.models.image import ImageRecord, Provenance
 
     return ImageRecord(
         id=value["id"],
@@ -56,7 +56,7 @@ def image_facts(value: Value) -> ImageFacts:
 
 def rendered(value: Value) -> Rendered:
     from kurma_core.client.image_values import Rendered
-    from kurma_core.models import RenderedLayer
+    from kurma_core.models.image import RenderedLayer
 
     return Rendered(value["id"], tuple(RenderedLayer(one["id"], one["path"]) for one in value["layers"]))
 

@@ -11,7 +11,7 @@ from kurma_core.client.frames import ERROR, INPUT, LOG, MESSAGE, OUTPUT, WINDOW,
 from kurma_core.errors import Cancelled, DaemonGoneError, HostError, Interrupted, UsageError
 from kurma_core.linux import caller_streams
 from kurma_core.linux.smalljson import decode, encode
-from kurma_core.models import LogText
+from kurma_core.models.log import LogText
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from kurma_core.value import frozen
 if TYPE_CHECKING:
     from kurma_core.appc.image import ImageManifest
     from kurma_core.errors import KurmaError
-    from kurma_core.models import ImageRecord, RenderedLayer
+    from kurma_core.models.image import ImageRecord, RenderedLayer
 
 Json = Any
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from kurma_core.hookspecs import Progress
     from kurma_core.image_store import GcReport
     from kurma_core.images.signing import Verified
-    from kurma_core.models import ImageRecord
+    from kurma_core.models.image import ImageRecord
 
 
 class _Counted:

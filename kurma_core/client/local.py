@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from kurma_core.images import HostImage
     from kurma_core.isolator_list import IsolatorInfo
     from kurma_core.journal import Event, Journal
-    from kurma_core.models import LogText, PodRecord, PodSummary
+    from kurma_core.models.log import LogText
+    from kurma_core.models.pod import PodRecord
+    from kurma_core.models.summary import PodSummary
     from kurma_core.networking import NetworkInfo
     from kurma_core.networking.care import Finding
     from kurma_core.pods.foreground import Signals
@@ -310,7 +312,7 @@ class LocalClient(ImageCalls, TrustCalls):
     ) -> Iterator[LogText]:
         """:param place: of the execution that is asked for; None: of all that are."""
         from kurma_core.linux import crilog
-        from kurma_core.models import LogText
+        from kurma_core.models.log import LogText
         from kurma_core.pods import recovery
         from kurma_core.pods.logs import LogReader
         from kurma_core.staging.callin import has_call_in

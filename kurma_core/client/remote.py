@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from kurma_core.images import HostImage
     from kurma_core.isolator_list import IsolatorInfo
     from kurma_core.journal import Event
-    from kurma_core.models import LogText, PodRecord, PodSummary
+    from kurma_core.models.log import LogText
+    from kurma_core.models.pod import PodRecord
+    from kurma_core.models.summary import PodSummary
     from kurma_core.networking import NetworkInfo
     from kurma_core.networking.care import Finding
     from kurma_core.pods.manager import Collected

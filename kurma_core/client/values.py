@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from kurma_core import errors
-from kurma_core.models import PodRecord, PodSummary
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
+
+    from kurma_core.models.pod import PodRecord
+    from kurma_core.models.summary import PodSummary
 
     Json = Any
 
@@ -34,10 +36,14 @@ def error(value: Mapping[str, Json]) -> errors.KurmaError:
 
 
 def pod(value: Mapping[str, Json]) -> PodRecord:
+    from kurma_core.models.pod import PodRecord
+
     return PodRecord.from_json(value)
 
 
 def summary(value: Mapping[str, Json]) -> PodSummary:
+    from kurma_core.models.summary import PodSummary  # a list needs no more of the models
+
     return PodSummary.from_json(value)
 
 

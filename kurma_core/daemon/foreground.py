@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from kurma_core.daemon.streams import Stream
     from kurma_core.daemon.supply import Begun
     from kurma_core.hookspecs import CallInProcess
-    from kurma_core.models import LogText
+    from kurma_core.models.log import LogText
     from kurma_core.pods.request import PodRequest
 
 Json = Any

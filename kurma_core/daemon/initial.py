@@ -21,7 +21,7 @@ from kurma_core.daemon.access import without_passwords
 from kurma_core.daemon.timetable import Timetable
 from kurma_core.errors import Cancelled, KurmaError, PodNotFoundError
 from kurma_core.linux.clock import timestamp
-from kurma_core.models import ENDED_STATES
+from kurma_core.models.pod import ENDED_STATES
 from kurma_core.pods import restarts
 from kurma_core.pods.records import read_document
 from kurma_core.shortage import words

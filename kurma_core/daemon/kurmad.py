@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from kurma_core.config import Config
     from kurma_core.hookspecs import Progress
     from kurma_core.linux.service_manager import Service
-    from kurma_core.models import PodRecord
+    from kurma_core.models.pod import PodRecord
     from kurma_core.pods.manager import PodManager
     from kurma_core.pods.readied import Readied
     from kurma_core.pods.request import PodRequest

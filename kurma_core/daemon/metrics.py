@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.daemon.operations import Call, operation
 from kurma_core.fetching.download import received
-from kurma_core.models import STATES
+from kurma_core.models.pod import STATES
 from kurma_core.version import VERSION
 
 if TYPE_CHECKING:
     from kurma_core.daemon.kurmad import Daemon
-    from kurma_core.models import PodRecord
+    from kurma_core.models.pod import PodRecord
 
 Json = Any
 TEXT = "text/plain; version=0.0.4; charset=utf-8"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from kurma_core.daemon.owners import Running
-    from kurma_core.models import LogText
+    from kurma_core.models.log import LogText
 
 Json = Any
 _AGAIN = Query("again", "flag", "to start it again: it is left as it is if it may not be", default=False)

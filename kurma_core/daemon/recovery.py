@@ -13,7 +13,7 @@ from kurma_core.daemon.threads import Workers
 from kurma_core.daemon.timetable import Timetable
 from kurma_core.daemon.watching import Watching
 from kurma_core.errors import KurmaError, PodNotFoundError
-from kurma_core.models import ENDED_STATES
+from kurma_core.models.pod import ENDED_STATES
 from kurma_core.pods.recovery import needs_recovery
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kurma_core.daemon.timetable import Timetable
 from kurma_core.errors import KurmaError, PodNotFoundError
-from kurma_core.models import ENDED_STATES
+from kurma_core.models.pod import ENDED_STATES
 from kurma_core.pods import restarts
 from kurma_core.pods.records import read_document
 

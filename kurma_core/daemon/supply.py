@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from kurma_core.client.local import LocalClient
     from kurma_core.hookspecs import Progress
-    from kurma_core.models import PodRecord
+    from kurma_core.models.pod import PodRecord
     from kurma_core.pods.readied import Readied
     from kurma_core.pods.request import PodRequest
 

@@ -12,7 +12,7 @@ from kurma_core.appc.nesting import bounded
 from kurma_core.errors import FormatVersionError, ImageNotFoundError, StoreError
 from kurma_core.hookspecs import ImageLayer
 from kurma_core.linux.clock import timestamp
-from kurma_core.models import ImageRecord, Provenance
+from kurma_core.models.image import ImageRecord, Provenance
 from kurma_core.shape import COUNT, ShapeError, fit
 
 TYPE_CHECKING = False

@@ -14,7 +14,7 @@ from kurma_core.image_store.durable import share_lock
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from kurma_core.image_store.store import ImageStore
-    from kurma_core.models import ImageRecord
+    from kurma_core.models.image import ImageRecord
 
 #: Times that an image is looked for which others remove before it can be held.
 _TRIES = 20

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from kurma_core.errors import AmbiguousReferenceError, FormatVersionError, ImageNotFoundError, StoreError
 from kurma_core.image_store.documents import is_early_id, is_hex, is_id
-from kurma_core.models import ImageRecord
+from kurma_core.models.image import ImageRecord
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from kurma_core.image_store.store import ImageStore, guard
 from kurma_core.image_store.stream import ArchiveStream
 from kurma_core.image_store.trees import open_tree
 from kurma_core.image_store.unpacking import unpack_image, unpack_layer
-from kurma_core.models import ImageRecord, Provenance
+from kurma_core.models.image import ImageRecord, Provenance
 from kurma_core.value import frozen
 
 TYPE_CHECKING = False

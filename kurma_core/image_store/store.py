@@ -36,7 +36,7 @@ from kurma_core.image_store.durable import share_lock
 from kurma_core.image_store.holding import Holds
 from kurma_core.image_store.limits import Limits
 from kurma_core.linux import block_groups
-from kurma_core.models import ImageRecord, Provenance
+from kurma_core.models.image import ImageRecord, Provenance
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

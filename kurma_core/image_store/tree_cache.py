@@ -17,7 +17,7 @@ from kurma_core.image_store.durable import (
 )
 from kurma_core.image_store.store import ImageStore, guard
 from kurma_core.image_store.trees import open_tree
-from kurma_core.models import RenderedLayer
+from kurma_core.models.image import RenderedLayer
 
 
 class TreeCache:

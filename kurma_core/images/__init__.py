@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from kurma_core.images.removal import Removal, Used
     from kurma_core.images.signing import Verified
     from kurma_core.images.vouching import Vouchers
-    from kurma_core.models import ImageRecord, Provenance, RenderedImage
+    from kurma_core.models.image import ImageRecord, Provenance, RenderedImage
     from kurma_core.registry import PluginRegistry
     from kurma_core.trust import Trust
     from kurma_core.trust.encryption import Passphrases

@@ -15,7 +15,7 @@ from kurma_core.images.judges import Judge, Voucher
 from kurma_core.images.known import Known, KnownImages
 from kurma_core.images.policy import tell_relaxations
 from kurma_core.linux.clock import timestamp
-from kurma_core.models import ImageRecord, Provenance
+from kurma_core.models.image import ImageRecord, Provenance
 from kurma_core.value import frozen
 
 if TYPE_CHECKING:

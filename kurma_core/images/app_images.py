@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kurma_core.appc.pod import RuntimeImage
     from kurma_core.image_store import ImageStore
     from kurma_core.images.acquisition import Acquisition
-    from kurma_core.models import ImageRecord
+    from kurma_core.models.image import ImageRecord
 
 
 def image_of_app(image: RuntimeImage, store: ImageStore, acquisition: Acquisition, pull: str) -> ImageRecord:

@@ -11,7 +11,7 @@ from kurma_core.images.expectation import Expectation
 if TYPE_CHECKING:
     from kurma_core.appc.image import Dependency
     from kurma_core.images.acquisition import Acquisition
-    from kurma_core.models import ImageRecord
+    from kurma_core.models.image import ImageRecord
 
 
 def name_of(dependency: Dependency) -> ImageName:

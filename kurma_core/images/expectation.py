@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from kurma_core.fetching import Locator
     from kurma_core.hookspecs import RemoteArchive
     from kurma_core.image_store.staging import StagedImage
-    from kurma_core.models import ImageRecord
+    from kurma_core.models.image import ImageRecord
 
 
 @frozen

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kurma_core.image_store import ImageStore
     from kurma_core.images.dependencies import Dependencies
     from kurma_core.images.policy import Policy
-    from kurma_core.models import ImageRecord
+    from kurma_core.models.image import ImageRecord
 
 Json = Any
 #: How deep dependencies may stand in one another, and how many different images one may need.

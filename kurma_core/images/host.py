@@ -20,7 +20,7 @@ from kurma_core.images.judges import HostJudge
 from kurma_core.images.known import Known, KnownImages
 from kurma_core.linux.clock import timestamp
 from kurma_core.linux.lockfile import locked
-from kurma_core.models import Provenance
+from kurma_core.models.image import Provenance
 from kurma_core.value import frozen, replace
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from kurma_core.image_store import ImageStore
     from kurma_core.image_store.holding import Holds
     from kurma_core.journal import Journal
-    from kurma_core.models import ImageRecord, RenderedLayer
+    from kurma_core.models.image import ImageRecord, RenderedLayer
     from kurma_core.trust import Trust
 
 

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from kurma_core.fetching import Locator
     from kurma_core.hookspecs import DetachedSignature, RemoteArchive, RemoteLayers
     from kurma_core.image_store.staging import StagedImage
-    from kurma_core.models import ImageRecord, Provenance
+    from kurma_core.models.image import ImageRecord, Provenance
     from kurma_core.trust import Trust
 
 
 @frozen
 class Voucher:
-    """What vouches for an image: words and facts of :class:`kurma_core.models.Provenance`."""
+    """What vouches for an image: words and facts of :class:`kurma_core.models.image.Provenance`."""
 
     trust: str
     fingerprint: str | None = None

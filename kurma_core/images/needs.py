@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kurma_core.errors import ImageError, PluginError
 from kurma_core.images.graph import Graph
-from kurma_core.models import RenderedLayer
+from kurma_core.models.image import RenderedLayer
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs import Renderer

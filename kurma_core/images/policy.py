@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Mapping
 from urllib.parse import urlsplit
 
 from kurma_core.errors import TrustError, UsageError
-from kurma_core.models import ImageRecord, Provenance
+from kurma_core.models.image import ImageRecord, Provenance
 from kurma_core.value import field, frozen
 
-#: Words of :class:`kurma_core.models.Provenance` that satisfy a policy, wherever the image came from.
+#: Words of :class:`kurma_core.models.image.Provenance` that satisfy a policy, wherever the image came from.
 _SATISFIES: Mapping[str, frozenset[str]] = {
     "signed": frozenset(("built", "signed")),
     "digest": frozenset(("built", "signed", "digest")),

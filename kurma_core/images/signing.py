@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kurma_core.image_store import Limits
     from kurma_core.image_store.stream import Decrypt
     from kurma_core.images.decryption import Opener
-    from kurma_core.models import ImageRecord
+    from kurma_core.models.image import ImageRecord
     from kurma_core.trust import Trust
 
 Json = Any

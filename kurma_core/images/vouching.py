@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from kurma_core.hookspecs import ImageNode
-    from kurma_core.models import ImageRecord, Provenance
+    from kurma_core.models.image import ImageRecord, Provenance
 
 
 @frozen

@@ -1,8 +1,8 @@
 """Lines of an app's log in the CRI text format, ``TIME STREAM P|F LINE``: taken apart and chosen (H7, G9).
 
-The core and the stager's ``logs`` call-in read by this, so that both show the same. A text is a tuple, app, time,
-stream, whether it is a part of a line, bytes: :class:`kurma_core.models.LogText` for the core, who gives that as
-``make``. Part of the light library that ships inside the stager.
+The core and the stager's ``logs`` call-in read by this, so that both show the same. A text is a tuple: app, time,
+stream, whether it is a part of a line, bytes. The core gives :class:`kurma_core.models.log.LogText` as ``make``.
+Part of the light library that ships inside the stager.
 """
 
 from __future__ import annotations

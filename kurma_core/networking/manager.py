@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kurma_core.appc.cni_result import address_family, is_cidr
 from kurma_core.errors import KurmaError, NetworkError, PluginError, UsageError
 from kurma_core.hookspecs import AttachmentContext
-from kurma_core.models import Attachment, NetworkRequest, PortMapping
+from kurma_core.models.network import Attachment, NetworkRequest, PortMapping
 from kurma_core.networking import builtin, interfaces
 from kurma_core.networking.catalog import Catalog, NetworkInfo
 from kurma_core.networking.requests import no_address_of_a_host
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from kurma_core.config import Config
     from kurma_core.hookspecs import Network
-    from kurma_core.models import NetworkResult, TrafficLimit
+    from kurma_core.models.isolator import TrafficLimit
+    from kurma_core.models.network import NetworkResult
     from kurma_core.networking.care import DriverCare
 
 Json = Any

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kurma_core.appc.cni_result import address_family, is_cidr
 from kurma_core.errors import UsageError
-from kurma_core.models import MOST_PORTS, PROTOCOLS, NetworkRequest, PortMapping
+from kurma_core.models.network import MOST_PORTS, PROTOCOLS, NetworkRequest, PortMapping
 
 _HEX = frozenset("0123456789abcdef")
 

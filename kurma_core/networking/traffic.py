@@ -15,7 +15,7 @@ from kurma_core.linux.netns_thread import in_network_namespace
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from kurma_core.models import TrafficLimit
+    from kurma_core.models.isolator import TrafficLimit
 
 #: Interfaces through which we lead what comes: this and the index of the one that it came from.
 PREFIX = "kurma-in"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from kurma_core.appc.pod import PodManifest
-    from kurma_core.models import IsolatorPlan
+    from kurma_core.models.isolator import IsolatorPlan
     from kurma_core.pods.document import PodDocument
     from kurma_core.pods.services import Services
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kurma_core.errors import AppNotFoundError
 
 if TYPE_CHECKING:
-    from kurma_core.models import AppStatus, PodRecord
+    from kurma_core.models.pod import AppStatus, PodRecord
 
 
 def the_app(record: PodRecord, app: str | None) -> AppStatus:

@@ -15,7 +15,7 @@ from kurma_core.pods.terminals import has_terminal
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs import CallInProcess
-    from kurma_core.models import PodRecord
+    from kurma_core.models.pod import PodRecord
     from kurma_core.pods.owned import OwnedPod
     from kurma_core.pods.services import Services
 

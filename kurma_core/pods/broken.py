@@ -10,7 +10,7 @@ from kurma_core.errors import HostError, PodStateError
 from kurma_core.linux.cgroups import CgroupTree
 
 if TYPE_CHECKING:
-    from kurma_core.models import Attachment
+    from kurma_core.models.network import Attachment
     from kurma_core.pod_store import PodDirectory
     from kurma_core.pods.services import Services
 
@@ -61,7 +61,7 @@ def _recorded(services: Services, uuid: str) -> tuple[Attachment, ...]:
 
 def _attachments(directory: PodDirectory) -> tuple[Attachment, ...]:
     """The networks that it may have joined, from whichever of its records can be read."""
-    from kurma_core.models import Attachment
+    from kurma_core.models.network import Attachment
 
     for name in ("state.json", "pod.json"):
         record = directory.raw(name)

@@ -27,7 +27,7 @@ from kurma_core.value import frozen, replace
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs import AppChanger, Progress, RunningStager
-    from kurma_core.models import PodRecord
+    from kurma_core.models.pod import PodRecord
     from kurma_core.pod_store import PodDirectory
     from kurma_core.pods.document import PodDocument
     from kurma_core.pods.newapp import NewApp

@@ -20,7 +20,8 @@ from kurma_core.errors import HostError, KurmaError, PodNotFoundError
 from kurma_core.linux.files import replace_file
 from kurma_core.linux.lockfile import lock_file
 from kurma_core.linux.process import boot_id
-from kurma_core.models import ENDED_STATES, PortMapping
+from kurma_core.models.network import PortMapping
+from kurma_core.models.pod import ENDED_STATES
 from kurma_core.networking.joined import pin_path
 from kurma_core.pod_store import PodDirectory
 from kurma_core.pods import remains

@@ -15,7 +15,7 @@ from kurma_core.appc.cni_result import address_family
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from kurma_core.models import Attachment
+    from kurma_core.models.network import Attachment
     from kurma_core.pods.document import PodDocument
 
 Dns = Mapping[str, tuple[str, ...]]

@@ -17,7 +17,7 @@ from kurma_core.errors import (
     PodNotFoundError,
     PodStateError,
 )
-from kurma_core.models import ENDED_STATES, PodRecord
+from kurma_core.models.pod import ENDED_STATES, PodRecord
 from kurma_core.pods import recovery, remains, restarts
 from kurma_core.pods.apps import the_app
 from kurma_core.pods.finding import PodFinder

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.linux.clock import timestamp
-from kurma_core.models import PodEvent
+from kurma_core.models.pod import PodEvent
 
 if TYPE_CHECKING:
     from kurma_core.journal import Journal

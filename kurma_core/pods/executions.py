@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import AppNotFoundError
 from kurma_core.linux.beneath import remove_tree
-from kurma_core.models import AppExecution, AppStatus
+from kurma_core.models.pod import AppExecution, AppStatus
 from kurma_core.value import replace
 
 if TYPE_CHECKING:

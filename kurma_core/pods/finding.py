@@ -16,7 +16,7 @@ from kurma_core.errors import (
     PodStateError,
     StagerError,
 )
-from kurma_core.models import ENDED_STATES, PodRecord
+from kurma_core.models.pod import ENDED_STATES, PodRecord
 from kurma_core.pods import listing, recovery, remains
 from kurma_core.pods.events import Events
 from kurma_core.pods.records import read_document, record_of
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kurma_core.hookspecs import Stager
-    from kurma_core.models import PodSummary
+    from kurma_core.models.summary import PodSummary
     from kurma_core.pod_store import PodDirectory
     from kurma_core.pods.caring import Caretaker
     from kurma_core.pods.document import PodDocument

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from kurma_core.appc.pod import PodApp, PodManifest
     from kurma_core.isolation import Isolation
-    from kurma_core.models import HostMount
+    from kurma_core.models.isolator import HostMount
 
 
 def added(

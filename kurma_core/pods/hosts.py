@@ -7,13 +7,13 @@ import os
 from typing import TYPE_CHECKING
 
 from kurma_core.linux.regular_file import NotRegularError, open_regular
-from kurma_core.models import ETC_FILES
+from kurma_core.models.pod import ETC_FILES
 from kurma_core.pods.dns import says_dns
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from kurma_core.models import Attachment
+    from kurma_core.models.network import Attachment
     from kurma_core.pods.document import PodDocument
 
 #: What a line of Kurma's ends in, in a file that an app may write to as well.

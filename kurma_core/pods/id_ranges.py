@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from kurma_core.errors import HostError, IdRangeError, ManifestError
 from kurma_core.linux.lockfile import lock_file
-from kurma_core.models import USERNS_WORDS, IdRange, userns_word
+from kurma_core.models.userns import USERNS_WORDS, IdRange, userns_word
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

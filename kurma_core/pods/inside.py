@@ -11,7 +11,7 @@ from kurma_core.staging.relay import CallerRelay
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs import Stdio
-    from kurma_core.models import PodRecord
+    from kurma_core.models.pod import PodRecord
     from kurma_core.pods.services import Services
 
 _KILLED = 137

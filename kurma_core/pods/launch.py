@@ -18,7 +18,8 @@ from kurma_core.cancellation import check, shielded
 from kurma_core.errors import HostError, KurmaError, PodDamagedError, PodNotFoundError, StagerError
 from kurma_core.hookspecs import AppSetup, PodSetup
 from kurma_core.linux.cgroups import CgroupTree
-from kurma_core.models import Attachment, needs_powers
+from kurma_core.models.isolator import needs_powers
+from kurma_core.models.network import Attachment
 from kurma_core.pods import docker, memory_request, ports, terminals, traffic, volumes
 from kurma_core.pods.dns import pod_dns
 from kurma_core.pods.hosts import findable, pod_hosts, replaced_files
@@ -26,7 +27,7 @@ from kurma_core.pods.space import free_layers, unwritable
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs import RunningStager, Stdio
-    from kurma_core.models import RenderedImage, RenderedLayer
+    from kurma_core.models.image import RenderedImage, RenderedLayer
     from kurma_core.pod_store import PodDirectory
     from kurma_core.pods.document import PodDocument
     from kurma_core.pods.readied import Readied

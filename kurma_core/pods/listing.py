@@ -10,7 +10,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import KurmaError, PodNotFoundError
-from kurma_core.models import NetworkSummary, PodSummary
+from kurma_core.models.summary import NetworkSummary, PodSummary
 from kurma_core.pods.document import read_document
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from kurma_core.errors import (
     UsageError,
 )
 from kurma_core.linux.clock import timestamp
-from kurma_core.models import ENDED_STATES, PodRecord
+from kurma_core.models.pod import ENDED_STATES, PodRecord
 from kurma_core.pods import executions, ports, recovery, remains, restarts
 from kurma_core.pods.changing import APPS_PATIENCE, PodChanger
 from kurma_core.pods.ending import Collected
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from kurma_core.hookspecs import Progress, Stdio
-    from kurma_core.models import RenderedImage
+    from kurma_core.models.image import RenderedImage
     from kurma_core.pod_store import PodDirectory
     from kurma_core.pods.document import PodDocument
     from kurma_core.pods.readied import Readied

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kurma_core.errors import HostError
 
 if TYPE_CHECKING:
-    from kurma_core.models import IsolatorPlan
+    from kurma_core.models.isolator import IsolatorPlan
     from kurma_core.pods.document import PodDocument
 
 _FILE = "memory.low"

@@ -27,7 +27,7 @@ from kurma_core.shape import ShapeError, fit
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
-    from kurma_core.models import Attachment
+    from kurma_core.models.network import Attachment
     from kurma_core.pods.document import PodDocument
 
 Json = Any

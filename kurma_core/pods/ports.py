@@ -17,7 +17,7 @@ from kurma_core.pods import remains
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from kurma_core.models import Attachment, PortMapping
+    from kurma_core.models.network import Attachment, PortMapping
     from kurma_core.pod_store import PodStore
     from kurma_core.pods.claims import Claim, Claims
     from kurma_core.pods.listeners import Listener

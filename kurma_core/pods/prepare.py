@@ -13,7 +13,7 @@ from kurma_core.appc.reify import effective_app, idle_volumes, reify
 from kurma_core.errors import UsageError
 from kurma_core.hookspecs import MountSetup
 from kurma_core.isolation import scopes
-from kurma_core.models import NetworkRequest, PortMapping
+from kurma_core.models.network import NetworkRequest, PortMapping
 from kurma_core.networking import parse_net
 from kurma_core.pods import isolators, namespaces, ports, restarts, terminals, traffic, volumes
 from kurma_core.pods.docker import is_docker
@@ -31,7 +31,10 @@ if TYPE_CHECKING:
     from kurma_core.hookspecs import Isolator as IsolatorDriver
     from kurma_core.hookspecs import Progress
     from kurma_core.isolation import Isolation
-    from kurma_core.models import Attachment, IdRange, IsolatorPlan, RenderedImage
+    from kurma_core.models.image import RenderedImage
+    from kurma_core.models.isolator import IsolatorPlan
+    from kurma_core.models.network import Attachment
+    from kurma_core.models.userns import IdRange
     from kurma_core.pods.document import Need
     from kurma_core.pods.request import PodRequest
     from kurma_core.pods.services import Services

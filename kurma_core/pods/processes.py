@@ -15,7 +15,7 @@ from kurma_core.pods.usage import app_groups, check_measurable
 from kurma_core.value import fields, frozen
 
 if TYPE_CHECKING:
-    from kurma_core.models import PodRecord
+    from kurma_core.models.pod import PodRecord
 
 Json = Any
 #: Bytes of a command that are shown.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from kurma_core.config import Config
     from kurma_core.metadata.listening import Listener
-    from kurma_core.models import RenderedImage
+    from kurma_core.models.image import RenderedImage
     from kurma_core.pod_store import PodDirectory
     from kurma_core.pods.document import PodDocument
     from kurma_core.pods.request import PodRequest

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import HostError, KurmaError, PodDamagedError, PodNotFoundError
-from kurma_core.models import ENDED_STATES, AppStatus, Attachment, PodRecord
+from kurma_core.models.network import Attachment
+from kurma_core.models.pod import ENDED_STATES, AppStatus, PodRecord
 from kurma_core.pods import executions, metadata, restarts
 from kurma_core.pods.document import PodDocument, read_document
 from kurma_core.staging.records import exit_code, parse_apps, read_status_file

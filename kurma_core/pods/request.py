@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from kurma_core.appc.template import PodTemplate
-    from kurma_core.models import NetworkRequest, PortMapping
+    from kurma_core.models.network import NetworkRequest, PortMapping
 
 
 @frozen

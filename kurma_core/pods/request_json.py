@@ -6,7 +6,7 @@ from kurma_core.appc import types
 from kurma_core.appc._reader import Reader, whole
 from kurma_core.appc.template import PodTemplate
 from kurma_core.errors import ManifestError
-from kurma_core.models import PROTOCOLS, NetworkRequest, PortMapping
+from kurma_core.models.network import PROTOCOLS, NetworkRequest, PortMapping
 from kurma_core.pods.request import AppOverrides, PodRequest
 
 TYPE_CHECKING = False

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import KurmaError, UsageError
 from kurma_core.linux.clock import timestamp
-from kurma_core.models import ENDED_STATES
+from kurma_core.models.pod import ENDED_STATES
 from kurma_core.pods.times import between, mark, seconds
 
 if TYPE_CHECKING:

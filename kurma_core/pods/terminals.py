@@ -8,7 +8,7 @@ from kurma_core.pods.document import read_document
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from kurma_core.appc.pod import PodApp
-    from kurma_core.models import PodRecord
+    from kurma_core.models.pod import PodRecord
     from kurma_core.pods.document import PodDocument
     from kurma_core.pods.services import Services
 

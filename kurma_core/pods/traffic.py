@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from kurma_core.models import IsolatorPlan, TrafficLimit
+    from kurma_core.models.isolator import IsolatorPlan, TrafficLimit
     from kurma_core.pods.document import PodDocument
 
 

@@ -15,7 +15,7 @@ from kurma_core.value import frozen
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from kurma_core.models import PodRecord
+    from kurma_core.models.pod import PodRecord
 
 Json = Any
 _RUN = ("starting", "running", "stopping")

@@ -15,7 +15,7 @@ from kurma_core.stager_check.lab import app
 from kurma_core.stager_check.lines import NotDone, Wrong, equal, shortened
 
 if TYPE_CHECKING:
-    from kurma_core.models import AppStatus
+    from kurma_core.models.pod import AppStatus
     from kurma_core.stager_check.call import Call
     from kurma_core.stager_check.lab import Lab, Pod
     from kurma_core.stager_check.lines import Report

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from kurma_core.errors import StagerError
 from kurma_core.linux.process import wait_pidfd
-from kurma_core.models import RenderedImage
+from kurma_core.models.image import RenderedImage
 from kurma_core.pods.services import Services
 from kurma_core.pods.stagers import Stagers
 from kurma_core.stager_check import layers

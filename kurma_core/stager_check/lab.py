@@ -22,7 +22,7 @@ from kurma_core.stager_check.talk import Probe
 from kurma_core.staging.callin import has_call_in
 
 if TYPE_CHECKING:
-    from kurma_core.models import AppStatus, PodRecord
+    from kurma_core.models.pod import AppStatus, PodRecord
     from kurma_core.pods.owned import OwnedPod
     from kurma_core.stager_check.host import CheckServices, Patience, WatchedStager
     from kurma_core.stager_check.layers import ProbeImage

@@ -12,7 +12,7 @@ from kurma_core.stager_check.lab import app
 from kurma_core.stager_check.lines import Wrong, equal
 
 if TYPE_CHECKING:
-    from kurma_core.models import PodRecord
+    from kurma_core.models.pod import PodRecord
     from kurma_core.stager_check.lab import Lab, Pod
     from kurma_core.stager_check.lines import Report
     from kurma_core.stager_check.talk import Probe

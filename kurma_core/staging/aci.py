@@ -18,7 +18,7 @@ from kurma_core.errors import HostError, StagerError
 from kurma_core.hookspecs import Stdio
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.files import replace_file, spare_file, use_spare
-from kurma_core.models import needs_powers
+from kurma_core.models.isolator import needs_powers
 from kurma_core.shape import fit
 from kurma_core.staging import apps, records
 from kurma_core.staging.callin import CallIn
@@ -31,7 +31,7 @@ from kurma_core.value import frozen
 if TYPE_CHECKING:
     from kurma_core.hookspecs import PodSetup, RunningStager
     from kurma_core.linux.process import ProcessIdentity
-    from kurma_core.models import AppStatus
+    from kurma_core.models.pod import AppStatus
     from kurma_core.spawn_plan import Starter
     from kurma_core.staging.relay import CallerRelay
     from kurma_core.staging.waiting import WaitingPlace, WaitingStager

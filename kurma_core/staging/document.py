@@ -10,7 +10,8 @@ from kurma_core.value import replace
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs import AppSetup, PodSetup
-    from kurma_core.models import IdRange, IsolatorPlan
+    from kurma_core.models.isolator import IsolatorPlan
+    from kurma_core.models.userns import IdRange
 
 #: The one key of ``stagerConfig`` that Kurma keeps for itself, and the version of what stands there.
 RESERVED_KEY = "kurma.io"

@@ -14,7 +14,7 @@ from kurma_core.appc.nesting import bounded
 from kurma_core.errors import StagerError
 from kurma_core.linux.beneath import AT_FDCWD
 from kurma_core.linux.regular_file import open_regular
-from kurma_core.models import ETC_CONTENTS, ETC_FILES, AppExecution, AppStatus
+from kurma_core.models.pod import ETC_CONTENTS, ETC_FILES, AppExecution, AppStatus
 
 #: More than this from a stager is nonsense.
 LIMIT = 1 << 20

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kurma_core.errors import HostError, KurmaError
     from kurma_core.hookspecs import PodSetup, VolumeSetup
     from kurma_core.linux.cgroups import CgroupTree
-    from kurma_core.models import RenderedLayer
+    from kurma_core.models.image import RenderedLayer
 
 #: What a stager writes to its root besides ``/pod`` is kept in memory, and no more of it than this.
 SCRATCH_SIZE = "64m"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kurma_core.appc.image import ImageManifest
 from kurma_core.hookspecs import ImageLayer, ImageNode
-from kurma_core.models import RenderedLayer
+from kurma_core.models.image import RenderedLayer
 from kurma_core.testing import trees
 from kurma_core.testing.trees import Entry, Keep, Tree
 

@@ -21,7 +21,7 @@ import pytest
 
 from kurma_core.errors import IsolatorError, ManifestError
 from kurma_core.hookspecs import Compiled, Isolator, IsolatorHost
-from kurma_core.models import IsolatorPlan
+from kurma_core.models.isolator import IsolatorPlan
 
 #: Name, value, scope.
 Case = tuple[str, Any, str]

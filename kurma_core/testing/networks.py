@@ -29,7 +29,7 @@ from kurma_core.errors import NetworkError
 from kurma_core.hookspecs import AttachmentContext, Network
 from kurma_core.linux import namespaces
 from kurma_core.linux.netns_thread import in_network_namespace
-from kurma_core.models import Attachment, NetworkRequest, NetworkResult, PortMapping
+from kurma_core.models.network import Attachment, NetworkRequest, NetworkResult, PortMapping
 
 MakeDriver = Callable[[], Network]
 MakePod = Callable[[], str]

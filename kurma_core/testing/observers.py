@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from kurma_core.models import PodEvent
+from kurma_core.models.pod import PodEvent
 
 #: Every kind of event there is.
 KINDS = ("prepared", "starting", "running", "stopping", "stopped", "errored", "removed")

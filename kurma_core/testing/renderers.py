@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from kurma_core.errors import RenderError
 from kurma_core.hookspecs import DriverContext
 from kurma_core.linux.beneath import remove_tree
-from kurma_core.models import RenderedLayer
+from kurma_core.models.image import RenderedLayer
 from kurma_core.testing import graphs, trees
 from kurma_core.testing.graphs import ImageModel, LayerModel, Store, plain
 from kurma_core.testing.trees import Entry, directory, file, link

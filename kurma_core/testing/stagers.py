@@ -39,7 +39,9 @@ from kurma_core.appc.image import ImageManifest
 from kurma_core.appc.pod import PodManifest
 from kurma_core.errors import StagerError
 from kurma_core.hookspecs import AppSetup, PodSetup, Stager, StagerImageSource, Stdio
-from kurma_core.models import AppStatus, IsolatorPlan, RenderedLayer
+from kurma_core.models.image import RenderedLayer
+from kurma_core.models.isolator import IsolatorPlan
+from kurma_core.models.pod import AppStatus
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs import RunningStager

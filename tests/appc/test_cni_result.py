@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from kurma_core.appc.cni_result import parse_result
 from kurma_core.errors import NetworkError
-from kurma_core.models import AddressResult, NetworkResult
+from kurma_core.models.network import AddressResult, NetworkResult
 
 OLD = {
     "ip4": {"ip": "10.1.0.2/16", "gateway": "10.1.0.1", "routes": [{"dst": "0.0.0.0/0", "gw": "10.1.0.1"}]},

@@ -11,7 +11,8 @@ import pytest
 
 from kurma_core.cli.main import main
 from kurma_core.errors import StagerError
-from kurma_core.models import AppExecution, AppStatus, IsolatorReport
+from kurma_core.models.isolator import IsolatorReport
+from kurma_core.models.pod import AppExecution, AppStatus
 from kurma_core.pods.request import AppOverrides, PodRequest
 from tests.cli import json_fields
 

@@ -17,7 +17,7 @@ from kurma_core.appc.early_pod import convert_pod
 from kurma_core.appc.image import ImageManifest
 from kurma_core.cli.main import main
 from kurma_core.errors import ImageNotFoundError
-from kurma_core.models import NetworkRequest
+from kurma_core.models.network import NetworkRequest
 from kurma_core.named_files import opened
 from tests.appc.early_samples import APP, FILESET, POD, changed
 

@@ -17,7 +17,9 @@ from kurma_core import errors
 from kurma_core.cli import values
 from kurma_core.cli.main import main
 from kurma_core.hookspecs import Stdio
-from kurma_core.models import AppStatus, IsolatorReport, LogText
+from kurma_core.models.isolator import IsolatorReport
+from kurma_core.models.log import LogText
+from kurma_core.models.pod import AppStatus
 from kurma_core.pods.manager import Collected
 from kurma_core.version import VERSION
 
@@ -537,7 +539,7 @@ sys.path.insert(0, {str(Path(__file__).parent)!r})
 os.geteuid = lambda: 0
 import cli_fakes
 from kurma_core.cli.main import main
-from kurma_core.models import LogText
+from kurma_core.models.log import LogText
 client = cli_fakes.FakeClient(lines=[LogText("a", "T", stream, False, b"x") for stream in ("stdout", "stderr")])
 sys.argv = ["kurma", "run", "img"]
 sys.exit(main(connect=client.connect))

@@ -15,7 +15,7 @@ import yaml
 
 from kurma_core.cli.table import TABLE, Entry, Group
 from kurma_core.image_store.sweeping import GcReport, Removal
-from kurma_core.models import ImageRecord, Provenance
+from kurma_core.models.image import ImageRecord, Provenance
 from kurma_core.trust.listing import TrustedKey
 from tests.cli import json_fields
 

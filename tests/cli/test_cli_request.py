@@ -16,7 +16,8 @@ from kurma_core.appc.template import app_name
 from kurma_core.cli.declare import Option
 from kurma_core.cli.main import main
 from kurma_core.cli.pod_options import POD_OPTIONS
-from kurma_core.models import IsolatorReport, NetworkRequest, PortMapping
+from kurma_core.models.isolator import IsolatorReport
+from kurma_core.models.network import NetworkRequest, PortMapping
 from kurma_core.pods.request import AppOverrides, PodRequest
 
 

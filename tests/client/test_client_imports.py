@@ -25,7 +25,7 @@ OURS = {
     *("asking", "frames", "images", "local", "remote", "remote_images", "rooms", "targets", "trust", "values"),
     "wire",
 }
-CORE = {"config", "config_files", "config_schema", "errors", "models", "named_files", "shape", "value", "version"}
+CORE = {"config", "config_files", "config_schema", "errors", "named_files", "value", "version"}
 CORE |= {"linux", "linux.smalljson"}
 #: Of the standard library: neither json nor what brings re, enum, collections or typing.
 SMALL = {"types", "errno"}

@@ -21,7 +21,7 @@ from kurma_core.client.local import LocalClient
 from kurma_core.daemon.access import shown
 from kurma_core.daemon.exchange import Said, json_line
 from kurma_core.daemon.listing import _MOST, RECORDS, SHOWN, SUMMARIES, Listing
-from kurma_core.models import Attachment, NetworkRequest
+from kurma_core.models.network import Attachment, NetworkRequest
 from kurma_core.pod_store import PodDirectory
 from kurma_core.pods import proof
 from tests.pods.documents import pod_document

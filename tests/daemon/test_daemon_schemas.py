@@ -21,7 +21,9 @@ from kurma_core.daemon.openapi import document
 from kurma_core.daemon.operations import TABLE
 from kurma_core.daemon.schemas import SCHEMAS
 from kurma_core.isolator_list import IsolatorInfo
-from kurma_core.models import AppExecution, AppStatus, ImageRecord, NetworkRequest, PortMapping, Provenance
+from kurma_core.models.image import ImageRecord, Provenance
+from kurma_core.models.network import NetworkRequest, PortMapping
+from kurma_core.models.pod import AppExecution, AppStatus
 from kurma_core.pods import request_json
 from kurma_core.pods.cgroup_figures import Figures
 from kurma_core.pods.processes import Process

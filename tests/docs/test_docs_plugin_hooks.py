@@ -17,12 +17,14 @@ CLASSES = {node.name: node for node in SOURCE.body if isinstance(node, ast.Class
 ELSEWHERE = {
     alias.name
     for node in SOURCE.body
-    if isinstance(node, ast.ImportFrom) and node.module == "kurma_core.models"
+    if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("kurma_core.models.")
     for alias in node.names
     if alias.asname == alias.name
 }
-MODELS = ast.parse((ROOT / "kurma_core/models.py").read_text())
-CLASSES |= {node.name: node for node in MODELS.body if isinstance(node, ast.ClassDef) and node.name in ELSEWHERE}
+for file in sorted((ROOT / "kurma_core/models").glob("*.py")):
+    for node in ast.parse(file.read_text()).body:
+        if isinstance(node, ast.ClassDef) and node.name in ELSEWHERE:
+            CLASSES[node.name] = node
 HOOKS = {node.name: node for node in CLASSES.pop("Hooks").body if isinstance(node, ast.FunctionDef)}
 #: Contracts inside the core: no plugin meets them.
 INTERNAL = {"Progress"}

@@ -25,7 +25,7 @@ from kurma_core.client import Settings, connect
 from kurma_core.errors import ImageError, ImageNotFoundError
 from kurma_core.image_store import ImageStore
 from kurma_core.image_store.durable import try_lock
-from kurma_core.models import Provenance
+from kurma_core.models.image import Provenance
 from kurma_core.testing.webserver import Page, web_server
 from tests.image_store.making import directory, file, hardlink, image, stage_and_commit, symlink, tar
 

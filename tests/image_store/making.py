@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from kurma_core.image_store import ImageStore
-from kurma_core.models import ImageRecord, Provenance
+from kurma_core.models.image import ImageRecord, Provenance
 
 MANIFEST = {
     "acKind": "ImageManifest",

@@ -17,7 +17,7 @@ PROGRAM = """
 import hashlib, io, os, signal, sys
 from kurma_core.appc.image import ImageManifest
 from kurma_core.image_store import ImageStore
-from kurma_core.models import Provenance
+from kurma_core.models.image import Provenance
 
 root, archive, what, at = sys.argv[1:]
 

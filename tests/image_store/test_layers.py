@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kurma_core.appc.image import ImageManifest
 from kurma_core.errors import ArchiveError, StoreError
 from kurma_core.image_store import ImageStore
-from kurma_core.models import ImageRecord
+from kurma_core.models.image import ImageRecord
 from tests.image_store.making import (
     LOCAL,
     MANIFEST,

@@ -20,7 +20,7 @@ from kurma_core.errors import (
     StoreError,
 )
 from kurma_core.image_store import ImageStore
-from kurma_core.models import Provenance
+from kurma_core.models.image import Provenance
 from kurma_core.value import replace
 from tests.image_store.making import LOCAL, directory, file, image, stage_and_commit
 
@@ -309,7 +309,7 @@ def test_two_processes_at_once(store: ImageStore, tmp_path: object) -> None:
     program = (
         "import sys\n"
         "from kurma_core.image_store import ImageStore\n"
-        "from kurma_core.models import Provenance\n"
+        "from kurma_core.models.image import Provenance\n"
         "store = ImageStore(sys.argv[1])\n"
         "with open(sys.argv[2], 'rb') as file, store.stage_archive(file) as staged:\n"
         "    print('staged', flush=True)\n"

@@ -10,7 +10,7 @@ import pytest
 
 from kurma_core.errors import KurmaError, StoreError
 from kurma_core.image_store import ImageStore
-from kurma_core.models import ImageRecord
+from kurma_core.models.image import ImageRecord
 from tests.image_store.making import directory, file, hardlink, image, stage_and_commit, symlink
 
 Tamper = Callable[[str], None]

@@ -14,7 +14,7 @@ from kurma_core.errors import RenderError
 from kurma_core.image_store import ImageStore
 from kurma_core.images.graph import Graph
 from kurma_core.images.policy import Policy
-from kurma_core.models import ImageRecord, Provenance
+from kurma_core.models.image import ImageRecord, Provenance
 from tests.image_store.making import LOCAL, directory, file, image, stage_and_commit, tar
 
 BASE = image(file("rootfs/base"), name="example.com/base")

@@ -12,7 +12,7 @@ from kurma_core.errors import IsolatorError, PluginCollisionError
 from kurma_core.hookspecs import Compiled, IsolatorAbout, IsolatorHost, Power
 from kurma_core.isolation import Rules, check_held, compile_isolators, scopes
 from kurma_core.isolator_list import IsolatorInfo, isolator_list
-from kurma_core.models import CgroupSetting, Device, IsolatorPlan, IsolatorReport, TrafficLimit
+from kurma_core.models.isolator import CgroupSetting, Device, IsolatorPlan, IsolatorReport, TrafficLimit
 from kurma_core.pods.request import AppOverrides, overridden
 from kurma_core.value import replace
 

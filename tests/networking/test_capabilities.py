@@ -5,7 +5,8 @@ import json
 import pytest
 
 from kurma_core import config as configuration
-from kurma_core.models import NetworkRequest, TrafficLimit
+from kurma_core.models.isolator import TrafficLimit
+from kurma_core.models.network import NetworkRequest
 from kurma_core.networking import Networking
 from kurma_core.networking.traffic import capability
 

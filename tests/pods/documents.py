@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kurma_core.appc.pod import PodManifest
-from kurma_core.models import IsolatorPlan
+from kurma_core.models.isolator import IsolatorPlan
 from kurma_core.pods.document import PodDocument
 
 

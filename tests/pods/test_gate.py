@@ -18,7 +18,7 @@ from kurma_core.config import GrantConfig
 from kurma_core.errors import ConfigError, IsolatorError, PowerError, UsageError
 from kurma_core.hookspecs import IsolatorHost
 from kurma_core.images.vouching import Vouchers
-from kurma_core.models import HostMount, IsolatorPlan
+from kurma_core.models.isolator import HostMount, IsolatorPlan
 from kurma_core.pods import gate, namespaces
 from kurma_core.pods.document import Need, PodDocument
 from kurma_core.pods.request import AppOverrides, PodRequest, with_isolators

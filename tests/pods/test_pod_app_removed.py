@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kurma_core.models import IsolatorPlan
+from kurma_core.models.isolator import IsolatorPlan
 from kurma_core.pods.newapp import without
 from kurma_core.value import replace
 from tests.pods.documents import pod_document

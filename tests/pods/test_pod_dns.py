@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kurma_core.models import AddressResult, Attachment, IsolatorPlan, NetworkRequest, NetworkResult
+from kurma_core.models.isolator import IsolatorPlan
+from kurma_core.models.network import AddressResult, Attachment, NetworkRequest, NetworkResult
 from kurma_core.pods.dns import parse_resolv_conf, pod_dns
 from kurma_core.pods.document import PodDocument
 from kurma_core.value import replace

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kurma_core.models import AddressResult, Attachment, NetworkRequest, NetworkResult
+from kurma_core.models.network import AddressResult, Attachment, NetworkRequest, NetworkResult
 from kurma_core.pods import hosts
 from kurma_core.value import replace
 from tests.pods.documents import pod_document

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kurma_core.models import AddressResult, Attachment, NetworkRequest, NetworkResult
+from kurma_core.models.network import AddressResult, Attachment, NetworkRequest, NetworkResult
 from kurma_core.pods.names import Lines, Names
 
 

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from kurma_core.errors import NetworkError
-from kurma_core.models import Attachment, NetworkRequest, PortMapping
+from kurma_core.models.network import Attachment, NetworkRequest, PortMapping
 from kurma_core.pod_store import PodStore
 from kurma_core.pods import claims as claiming
 from kurma_core.pods.claims import Claim, Claims

@@ -19,7 +19,7 @@ from kurma_core.errors import KurmaError, ManifestError
 from kurma_core.image_store import ImageStore
 from kurma_core.images.known import KnownImages
 from kurma_core.journal import Cursor, Journal
-from kurma_core.models import Attachment, NetworkRequest, PortMapping
+from kurma_core.models.network import Attachment, NetworkRequest, PortMapping
 from kurma_core.networking.builtin import DefaultNetwork
 from kurma_core.networking.joined import JoinRecords
 from kurma_core.pods.claims import Claims

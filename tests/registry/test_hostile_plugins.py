@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from kurma_core.errors import PluginError
-from kurma_core.models import PodEvent
+from kurma_core.models.pod import PodEvent
 
 NETWORKS = "kurma.networks"
 EVENT = PodEvent("running", "uuid", "pod", "2024-01-01T00:00:00Z")

@@ -12,7 +12,7 @@ from kurma_core.config import check
 from kurma_core.errors import ConfigError, PluginCollisionError, PluginError, PluginNotFoundError
 from kurma_core.hookspecs import GROUPS, IsolatorHost
 from kurma_core.isolation import compile_isolators, isolator_drivers, powers
-from kurma_core.models import PodEvent
+from kurma_core.models.pod import PodEvent
 
 NETWORKS = "kurma.networks"
 BROKEN = "import nothing_of_this_name"
@@ -372,7 +372,7 @@ def test_every_plugin_of_this_repository_works(registry, group):
 
 ISOLATORS = """
 from kurma_core.hookspecs import Compiled, Driver, hookimpl
-from kurma_core.models import IsolatorPlan
+from kurma_core.models.isolator import IsolatorPlan
 
 class Isolators:
     names = ({names})

@@ -24,7 +24,7 @@ from kurma_core.images.policy import Policy
 from kurma_core.linux import mounts
 from kurma_core.linux.overlay import mount_overlay
 from kurma_core.linux.unmount import unmount_below
-from kurma_core.models import ImageRecord, Provenance, RenderedLayer
+from kurma_core.models.image import ImageRecord, Provenance, RenderedLayer
 from kurma_core.rendering import render
 from kurma_core.testing import graphs, trees
 from kurma_core.testing.graphs import ImageModel, Store

@@ -10,7 +10,7 @@ import pytest
 
 from kurma_core.errors import PluginError, RenderError
 from kurma_core.hookspecs import ImageNode, RenderCache
-from kurma_core.models import RenderedImage, RenderedLayer
+from kurma_core.models.image import RenderedImage, RenderedLayer
 from kurma_core.rendering import render
 from kurma_core.testing import trees
 from kurma_core.testing.graphs import ImageModel, LayerModel, Store, plain

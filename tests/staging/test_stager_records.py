@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kurma_core.errors import StagerError
-from kurma_core.models import AppExecution, AppStatus
+from kurma_core.models.pod import AppExecution, AppStatus
 from kurma_core.staging.records import exit_code, parse_apps, parse_status_output, read_status_file
 
 

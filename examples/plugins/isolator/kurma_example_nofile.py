@@ -9,7 +9,7 @@ from typing import Any
 
 from kurma_core.errors import IsolatorError
 from kurma_core.hookspecs import Compiled, Driver, DriverContext, Isolator, IsolatorHost, Option, hookimpl
-from kurma_core.models import IsolatorPlan
+from kurma_core.models.isolator import IsolatorPlan
 
 NAME = "example.com/nofile"
 

@@ -12,7 +12,7 @@ from kurma_core.errors import NetworkError
 from kurma_core.hookspecs import AttachmentContext, Driver, DriverContext, Network, hookimpl
 from kurma_core.linux.netlink import Netlink
 from kurma_core.linux.netns_thread import in_network_namespace
-from kurma_core.models import AddressResult, NetworkResult
+from kurma_core.models.network import AddressResult, NetworkResult
 
 
 class Cable:

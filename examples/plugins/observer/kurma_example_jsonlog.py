@@ -7,7 +7,7 @@ import os
 
 from kurma_core.errors import PluginSkipped
 from kurma_core.hookspecs import hookimpl
-from kurma_core.models import PodEvent
+from kurma_core.models.pod import PodEvent
 
 PATH = os.environ.get("KURMA_JSONLOG", "")
 if not PATH:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kurma_core.appc import layering
 from kurma_core.hookspecs import Driver, DriverContext, ImageNode, RenderCache, Renderer, hookimpl
 from kurma_core.linux import tree
-from kurma_core.models import RenderedLayer
+from kurma_core.models.image import RenderedLayer
 
 
 class Flat:

@@ -21,7 +21,7 @@ from kurma_core.pods.copying.walk import walk
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from kurma_core.models import PodRecord
+    from kurma_core.models.pod import PodRecord
     from kurma_core.pods.copying.entry import Entry
 
 

@@ -13,7 +13,7 @@ from kurma_core.appc.quantity import format_quantity
 from kurma_core.appc.types import describe
 from kurma_core.errors import IsolatorError
 from kurma_core.hookspecs import Compiled
-from kurma_core.models import CgroupSetting, IsolatorPlan
+from kurma_core.models.isolator import CgroupSetting, IsolatorPlan
 from kurma_isolators_linux import blockdevices
 from kurma_isolators_linux.amounts import default_limit, members, required_limit, told
 

@@ -13,7 +13,7 @@ from kurma_core.appc.types import describe
 from kurma_core.errors import IsolatorError
 from kurma_core.hookspecs import Compiled, Power
 from kurma_core.linux import capabilities as linux
-from kurma_core.models import IsolatorPlan
+from kurma_core.models.isolator import IsolatorPlan
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs import IsolatorHost

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kurma_core.appc.types import describe
 from kurma_core.errors import IsolatorError
 from kurma_core.hookspecs import Compiled, Power
-from kurma_core.models import Device, IsolatorPlan
+from kurma_core.models.isolator import Device, IsolatorPlan
 from kurma_core.value import frozen
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kurma_core.appc.types import describe
 from kurma_core.errors import IsolatorError
 from kurma_core.hookspecs import Compiled, Power
-from kurma_core.models import IsolatorPlan
+from kurma_core.models.isolator import IsolatorPlan
 from kurma_isolators_linux import machine
 
 if TYPE_CHECKING:

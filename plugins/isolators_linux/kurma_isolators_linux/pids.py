@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.hookspecs import Compiled, Power
-from kurma_core.models import CgroupSetting, IsolatorPlan
+from kurma_core.models.isolator import CgroupSetting, IsolatorPlan
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs import IsolatorHost

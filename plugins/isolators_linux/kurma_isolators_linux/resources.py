@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.appc.quantity import format_quantity
 from kurma_core.hookspecs import Compiled, Power
-from kurma_core.models import CgroupSetting, IsolatorPlan
+from kurma_core.models.isolator import CgroupSetting, IsolatorPlan
 from kurma_isolators_linux.amounts import request_and_limit, told
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from kurma_core.errors import IsolatorError
 from kurma_core.hookspecs import Compiled, Power
 from kurma_core.linux import capabilities as linux
-from kurma_core.models import IsolatorPlan
+from kurma_core.models.isolator import IsolatorPlan
 from kurma_isolators_linux import calls
 from kurma_isolators_linux import seccomp_program as program
 

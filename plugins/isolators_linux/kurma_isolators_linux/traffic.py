@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kurma_core.appc.types import describe
 from kurma_core.errors import IsolatorError
 from kurma_core.hookspecs import Compiled
-from kurma_core.models import IsolatorPlan, TrafficLimit
+from kurma_core.models.isolator import IsolatorPlan, TrafficLimit
 from kurma_isolators_linux.amounts import default_limit, members, required_limit, told
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from kurma_core.appc.image import Isolator
 from kurma_core.errors import IsolatorError
 from kurma_core.hookspecs import IsolatorHost
 from kurma_core.isolation import compile_isolators
-from kurma_core.models import CgroupSetting, IsolatorPlan
+from kurma_core.models.isolator import CgroupSetting, IsolatorPlan
 from kurma_core.value import replace
 
 REMOVE, RETAIN = "os/linux/capabilities-remove-set", "os/linux/capabilities-retain-set"

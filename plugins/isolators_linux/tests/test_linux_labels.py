@@ -11,7 +11,7 @@ from kurma_core.appc.image import Isolator
 from kurma_core.errors import IsolatorError
 from kurma_core.hookspecs import IsolatorHost
 from kurma_core.isolation import compile_isolators
-from kurma_core.models import IsolatorPlan
+from kurma_core.models.isolator import IsolatorPlan
 from kurma_core.value import replace
 
 APPARMOR, SELINUX = "os/linux/apparmor-profile", "os/linux/selinux-context"

@@ -7,7 +7,7 @@ from kurma_isolators_linux import plugin
 
 from kurma_core.errors import IsolatorError
 from kurma_core.hookspecs import IsolatorHost
-from kurma_core.models import TrafficLimit
+from kurma_core.models.isolator import TrafficLimit
 from kurma_core.testing import load_driver
 from kurma_core.value import replace
 

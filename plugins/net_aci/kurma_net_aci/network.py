@@ -14,7 +14,7 @@ from kurma_core.errors import KurmaError, NetworkError
 from kurma_core.hookspecs import AttachmentContext, HostTree, Leak
 from kurma_core.linux.process import boot_id
 from kurma_core.linux.programs import one_line
-from kurma_core.models import Attachment, NetworkRequest, NetworkResult
+from kurma_core.models.network import Attachment, NetworkRequest, NetworkResult
 from kurma_core.value import replace
 from kurma_net_aci import calls, helpers, roots
 from kurma_net_aci.inside.job import Report

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kurma_core.errors import NetworkError
 from kurma_core.hookspecs import AttachmentContext, Leak
 from kurma_core.linux.netlink import Link, Netlink, NetlinkError
-from kurma_core.models import AddressResult, NetworkResult
+from kurma_core.models.network import AddressResult, NetworkResult
 from kurma_net_bridge import links
 from kurma_net_bridge.addresses import owner_name
 from kurma_net_bridge.links import Owner

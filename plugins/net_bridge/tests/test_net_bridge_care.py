@@ -21,7 +21,7 @@ from kurma_core.hookspecs import DriverContext
 from kurma_core.linux.namespaces import unpin
 from kurma_core.linux.netlink import Netlink
 from kurma_core.linux.netns_thread import in_network_namespace
-from kurma_core.models import PortMapping
+from kurma_core.models.network import PortMapping
 from kurma_core.testing.networks import context, interfaces_in, pod_namespace
 
 pytestmark = pytest.mark.root

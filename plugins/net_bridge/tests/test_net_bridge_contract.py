@@ -20,7 +20,7 @@ from kurma_core.hookspecs import DriverContext
 from kurma_core.linux.namespaces import unpin
 from kurma_core.linux.netlink import Netlink
 from kurma_core.linux.netns_thread import in_network_namespace
-from kurma_core.models import NetworkRequest, PortMapping
+from kurma_core.models.network import NetworkRequest, PortMapping
 from kurma_core.testing.networks import NetworkContract, context, interfaces_in
 
 pytestmark = pytest.mark.root

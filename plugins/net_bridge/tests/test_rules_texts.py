@@ -9,7 +9,7 @@ from kurma_net_bridge.rules import NetworkRules, iptables, nftables, plan
 
 from kurma_core.errors import NetworkError
 from kurma_core.linux.iptables import comment_of, target_of
-from kurma_core.models import PortMapping
+from kurma_core.models.network import PortMapping
 from kurma_core.value import replace
 
 NETWORK = NetworkRules("1f2e3d4c", "one", "kbr1", ("10.1.0.0/24", "fd00:1::/64"))

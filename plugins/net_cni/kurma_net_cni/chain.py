@@ -7,7 +7,7 @@ from typing import Any
 
 from kurma_core.appc.cni_result import VERSIONS
 from kurma_core.errors import NetworkError
-from kurma_core.models import Attachment
+from kurma_core.models.network import Attachment
 from kurma_core.value import frozen
 
 Json = Any

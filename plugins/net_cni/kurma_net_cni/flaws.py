@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from kurma_core.appc.cni_result import address_family, parse_result
-from kurma_core.models import PortMapping
+from kurma_core.models.network import PortMapping
 from kurma_net_cni.leftovers import pod_chains
 from kurma_net_cni.rules import FAMILIES, Table, families
 

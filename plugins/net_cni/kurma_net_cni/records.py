@@ -13,7 +13,7 @@ from kurma_core.errors import FormatVersionError, NetworkError
 from kurma_core.hookspecs import AttachmentContext
 from kurma_core.linux.files import replace_file
 from kurma_core.linux.lockfile import lock_file
-from kurma_core.models import Attachment, NetworkRequest
+from kurma_core.models.network import Attachment, NetworkRequest
 from kurma_core.shape import COUNT, fit
 from kurma_core.value import frozen, replace
 
@@ -48,7 +48,8 @@ class Record:
     :param refused: in what words the chain's first plugin has refused to ADD; None: it has not.
     :param version: of CNI, that was spoken at ADD and will be at DEL. "": the record does not say.
     :param pod_name, namespace, attachment: what ADD was told, for a DEL when nobody else knows any more.
-        ``attachment`` is the JSON form of a :class:`~kurma_core.models.Attachment`; None: the record does not say.
+        ``attachment`` is the JSON form of a :class:`~kurma_core.models.network.Attachment`; None: the record does
+        not say.
     """
 
     network: str

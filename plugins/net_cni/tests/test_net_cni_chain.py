@@ -6,7 +6,7 @@ from kurma_net_cni.leftovers import host_links, pod_chains
 from kurma_net_cni.plugin import kurma_network
 
 from kurma_core.errors import NetworkError
-from kurma_core.models import NetworkRequest, PortMapping
+from kurma_core.models.network import NetworkRequest, PortMapping
 from kurma_core.testing.networks import context
 
 ONE = {"name": "n", "type": "bridge", "ipam": {"type": "host-local"}}

@@ -15,7 +15,8 @@ from kurma_net_cni.plugin import kurma_network
 from kurma_core.errors import NetworkError
 from kurma_core.hookspecs import DriverContext
 from kurma_core.linux.netns_thread import in_network_namespace
-from kurma_core.models import PortMapping, TrafficLimit
+from kurma_core.models.isolator import TrafficLimit
+from kurma_core.models.network import PortMapping
 from kurma_core.networking.traffic import capability
 from kurma_core.testing.networks import context, interfaces_in, pod_namespace
 

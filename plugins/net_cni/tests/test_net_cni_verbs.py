@@ -10,7 +10,7 @@ from kurma_net_cni.network import CniNetwork
 from kurma_net_cni.records import Records
 
 from kurma_core.errors import NetworkError
-from kurma_core.models import NetworkRequest, PortMapping
+from kurma_core.models.network import NetworkRequest, PortMapping
 from kurma_core.testing.networks import context
 from plugins.net_cni.tests.stub import POD, RESULT, Stub, calls
 

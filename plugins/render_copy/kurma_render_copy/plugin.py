@@ -16,7 +16,7 @@ from kurma_core.linux import tree
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs import DriverContext, ImageNode, RenderCache, Renderer
-    from kurma_core.models import RenderedLayer
+    from kurma_core.models.image import RenderedLayer
 
 
 class CopyRenderer:

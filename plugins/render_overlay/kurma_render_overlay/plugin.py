@@ -14,7 +14,7 @@ from kurma_core.appc import layering
 from kurma_core.errors import ConfigError
 from kurma_core.hookspecs import Driver, Option, hookimpl
 from kurma_core.linux import tree
-from kurma_core.models import RenderedLayer
+from kurma_core.models.image import RenderedLayer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -31,7 +31,7 @@ from kurma_stager_default.inside import (
 
 from kurma_core.linux.cgroup_layout import Hierarchy, Layout
 from kurma_core.linux.execute import ExecuteError
-from kurma_core.models import IsolatorPlan
+from kurma_core.models.isolator import IsolatorPlan
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.text(st.characters(exclude_categories=["Cs"])),

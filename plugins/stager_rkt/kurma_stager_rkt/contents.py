@@ -18,7 +18,7 @@ from kurma_core.linux.places import make_dirs
 if TYPE_CHECKING:
     from kurma_core.appc.image import App
     from kurma_core.hookspecs import AppSetup, HostTree, PodSetup
-    from kurma_core.models import Attachment, PortMapping
+    from kurma_core.models.network import Attachment, PortMapping
 
 #: Below the pod's directory: the networks that are Kurma's, for stage1 to join.
 LOCAL_CONFIG = "local-config"

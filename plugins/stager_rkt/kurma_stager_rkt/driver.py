@@ -28,7 +28,7 @@ from kurma_stager_rkt.strays import end_strays
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs import DriverContext, HostTree, PodSetup, RunningStager, Stdio
-    from kurma_core.models import AppStatus
+    from kurma_core.models.pod import AppStatus
 
 _LOCK_FD = 3
 #: In Kurma's directory of the pod: apps are still to be added before it runs.

@@ -9,7 +9,7 @@ from kurma_stager_rkt.records import Note, app_statuses
 from kurma_stager_rkt.stage1 import ENTRYPOINTS, Stage1
 
 from kurma_core.errors import StagerError
-from kurma_core.models import IsolatorPlan
+from kurma_core.models.isolator import IsolatorPlan
 from kurma_core.testing.stagers import pod_setup
 from kurma_core.value import replace
 

@@ -11,7 +11,8 @@ from kurma_stager_rkt.removal import why
 from kurma_core.appc.image import ImageManifest
 from kurma_core.errors import StagerError
 from kurma_core.hookspecs import HostTree, MountSetup, Stdio, VolumeSetup
-from kurma_core.models import Attachment, Device, IsolatorPlan, NetworkRequest
+from kurma_core.models.isolator import Device, IsolatorPlan
+from kurma_core.models.network import Attachment, NetworkRequest
 from kurma_core.testing.stagers import pod_setup
 from kurma_core.value import replace
 

@@ -11,14 +11,9 @@ from kurma_core.appc.image import ImageManifest
 from kurma_core.appc.pod import PodManifest
 from kurma_core.errors import HostError, StagerError
 from kurma_core.hookspecs import DriverContext, HostTree, MountSetup
-from kurma_core.models import (
-    Attachment,
-    IsolatorPlan,
-    NetworkRequest,
-    PortMapping,
-    RenderedLayer,
-    TrafficLimit,
-)
+from kurma_core.models.image import RenderedLayer
+from kurma_core.models.isolator import IsolatorPlan, TrafficLimit
+from kurma_core.models.network import Attachment, NetworkRequest, PortMapping
 from kurma_core.testing.stagers import ID, pod_setup
 from kurma_core.value import replace
 

@@ -4,7 +4,7 @@ comes each time. Beside that, a pod goes on as if nothing had been."""
 import pytest
 
 from kurma_core.errors import KurmaError
-from kurma_core.models import ENDED_STATES
+from kurma_core.models.pod import ENDED_STATES
 from kurma_core.pods.launch import STEPS
 from tests.integration.daemon.test_root_adoption import SIGNS, TICKS, descriptors, owner, started
 from tests.integration.daemon.test_root_supply import begin, full, left, waiting

@@ -21,7 +21,7 @@ from kurma_core.errors import KurmaError, PodNotFoundError
 from kurma_core.hookspecs import Stdio
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.namespaces import in_netns
-from kurma_core.models import NetworkRequest
+from kurma_core.models.network import NetworkRequest
 from kurma_core.pods import request_json
 from kurma_core.value import replace
 from tests.integration.pods.support import alive, until

@@ -19,7 +19,7 @@ import pytest
 
 from kurma_core.cancellation import Cancellation, governing
 from kurma_core.errors import Cancelled, ImageError, ImageNotFoundError
-from kurma_core.models import ImageRecord
+from kurma_core.models.image import ImageRecord
 from tests.integration.fetching.front import Front, Tokens, front
 from tests.integration.fetching.parts import Machine, MakeMachine, OciDir, Registry, layer_tar
 

@@ -16,7 +16,7 @@ import pytest
 import zstandard
 
 from kurma_core.errors import ArchiveError, ImageNotFoundError
-from kurma_core.models import ImageRecord
+from kurma_core.models.image import ImageRecord
 from tests.integration.fetching.parts import Machine, MakeMachine, OciDir, Registry, layer_tar, sha256
 
 pytestmark = pytest.mark.root

@@ -14,7 +14,7 @@ import pytest
 from kurma_core import config as configuration
 from kurma_core.errors import NetworkError
 from kurma_core.linux.netns_thread import in_network_namespace
-from kurma_core.models import NetworkRequest
+from kurma_core.models.network import NetworkRequest
 from kurma_core.networking import Networking, namespace_path, parse_net, parse_ports
 from kurma_core.registry import PluginRegistry
 from kurma_core.testing.networks import interfaces_in, pod_namespace
@@ -336,7 +336,7 @@ def test_pods_at_once_on_the_default_network(networking, stack):
 
 
 def test_an_attachment_read_from_its_record_can_be_left(networking, make, stack):
-    from kurma_core.models import Attachment
+    from kurma_core.models.network import Attachment
 
     pod = Pod(networking, stack).join(ports=["8080:80"])
     record = json.loads(json.dumps([one.to_json() for one in pod.attachments]))

@@ -12,7 +12,7 @@ import pytest
 
 from kurma_core.errors import NetworkError
 from kurma_core.linux.netns_thread import in_network_namespace
-from kurma_core.models import TrafficLimit
+from kurma_core.models.isolator import TrafficLimit
 from kurma_core.networking.traffic import limit_traffic
 from kurma_core.testing.networks import interfaces_in, pod_namespace
 

@@ -12,7 +12,7 @@ PLUGIN = """
 import errno, os
 from kurma_core.hookspecs import Compiled, Driver, hookimpl
 from kurma_core.linux.seccomp import instruction
-from kurma_core.models import IsolatorPlan
+from kurma_core.models.isolator import IsolatorPlan
 
 NUMBERS = {"mkdir": {"x86_64": 83, "aarch64": 34}, "mkdirat": {"x86_64": 258, "aarch64": 34}}
 

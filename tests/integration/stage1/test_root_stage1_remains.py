@@ -11,7 +11,7 @@ import pytest
 from kurma_core.errors import StagerError
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.mounts import mounts_at_or_below
-from kurma_core.models import RenderedLayer
+from kurma_core.models.image import RenderedLayer
 from kurma_core.value import replace
 from tests.integration.cli.conftest import KURMA
 from tests.integration.pods.support import alive, until

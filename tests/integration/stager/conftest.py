@@ -20,7 +20,8 @@ from kurma_core.appc.image import ImageManifest
 from kurma_core.appc.pod import PodManifest
 from kurma_core.hookspecs import AppSetup, MountSetup, PodSetup, Stdio, VolumeSetup
 from kurma_core.linux.cgroups import CgroupTree
-from kurma_core.models import IsolatorPlan, RenderedLayer
+from kurma_core.models.image import RenderedLayer
+from kurma_core.models.isolator import IsolatorPlan
 from kurma_core.spawner.client import Spawner
 from kurma_core.staging.aci import AciStager, StagerTimes
 from kurma_core.staging.process import StagerProcess

@@ -11,7 +11,7 @@ import pytest
 from kurma_core.errors import StagerError
 from kurma_core.hookspecs import MountSetup
 from kurma_core.linux import capabilities
-from kurma_core.models import IsolatorPlan
+from kurma_core.models.isolator import IsolatorPlan
 
 pytestmark = pytest.mark.root
 
@@ -151,7 +151,7 @@ def test_killed_by_a_signal(pods):
 def test_out_of_memory_is_told_from_killed(pods):
     """H5: the kernel's own word for it is the cgroup's counter."""
     from kurma_core.linux.cgroup_layout import Layout
-    from kurma_core.models import CgroupSetting
+    from kurma_core.models.isolator import CgroupSetting
 
     hierarchy = Layout.detect().of("memory")
     assert hierarchy is not None

@@ -13,7 +13,7 @@ import pytest
 from kurma_core.errors import StagerError
 from kurma_core.hookspecs import MountSetup
 from kurma_core.linux.cgroups import CgroupTree
-from kurma_core.models import CgroupSetting, IsolatorPlan
+from kurma_core.models.isolator import CgroupSetting, IsolatorPlan
 from kurma_core.staging.aci import StagerTimes
 
 pytestmark = pytest.mark.root

@@ -10,7 +10,7 @@ import pytest
 
 from kurma_core.errors import StagerError
 from kurma_core.linux.cgroup_layout import Layout
-from kurma_core.models import IsolatorPlan
+from kurma_core.models.isolator import IsolatorPlan
 from kurma_core.staging.aci import StagerTimes
 
 pytestmark = pytest.mark.root

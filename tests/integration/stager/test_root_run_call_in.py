@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kurma_core.linux import process
-from kurma_core.models import IsolatorPlan
+from kurma_core.models.isolator import IsolatorPlan
 from kurma_core.spawn_plan import EnterPlan
 
 pytestmark = pytest.mark.root

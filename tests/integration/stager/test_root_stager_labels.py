@@ -3,7 +3,7 @@
 import pytest
 
 from kurma_core.errors import StagerError
-from kurma_core.models import IsolatorPlan
+from kurma_core.models.isolator import IsolatorPlan
 from tests.integration.machine import has_apparmor
 
 pytestmark = [pytest.mark.root, pytest.mark.vm]

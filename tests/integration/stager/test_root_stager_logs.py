@@ -18,7 +18,7 @@ import pytest
 from kurma_core.hookspecs import MountSetup, Stdio
 from kurma_core.linux import crilog
 from kurma_core.linux.clock import moment
-from kurma_core.models import LogText
+from kurma_core.models.log import LogText
 from kurma_core.pods.logs import LogReader
 from kurma_core.staging.aci import StagerTimes
 

@@ -9,7 +9,7 @@ from kurma_stager_default.inside import devicewall
 
 from kurma_core.linux import capabilities
 from kurma_core.linux.cgroup_layout import Hierarchy, Layout
-from kurma_core.models import IsolatorPlan
+from kurma_core.models.isolator import IsolatorPlan
 
 pytestmark = pytest.mark.root
 

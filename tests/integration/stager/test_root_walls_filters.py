@@ -6,7 +6,7 @@ import os
 import pytest
 
 from kurma_core.linux import seccomp
-from kurma_core.models import IsolatorPlan
+from kurma_core.models.isolator import IsolatorPlan
 
 pytestmark = pytest.mark.root
 

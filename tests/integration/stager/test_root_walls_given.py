@@ -10,7 +10,7 @@ import pytest
 
 from kurma_core.linux import capabilities
 from kurma_core.linux.cgroups import CgroupTree
-from kurma_core.models import Device, IsolatorPlan
+from kurma_core.models.isolator import Device, IsolatorPlan
 
 pytestmark = pytest.mark.root
 

@@ -10,7 +10,7 @@ from kurma_stager_default.inside import sysmounts
 
 from kurma_core.hookspecs import MountSetup
 from kurma_core.linux import capabilities
-from kurma_core.models import IsolatorPlan
+from kurma_core.models.isolator import IsolatorPlan
 
 pytestmark = pytest.mark.root
 

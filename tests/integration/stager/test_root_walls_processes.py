@@ -5,7 +5,7 @@ import os
 import pytest
 
 from kurma_core.linux import capabilities, seccomp
-from kurma_core.models import IsolatorPlan
+from kurma_core.models.isolator import IsolatorPlan
 from kurma_core.staging.aci import StagerImage
 from kurma_core.value import replace
 

@@ -19,7 +19,7 @@ from kurma_core.errors import StagerError
 from kurma_core.hookspecs import Driver, DriverContext, PodSetup, RunningStager, Stager, Stdio, hookimpl
 from kurma_core.linux import process
 from kurma_core.linux.files import replace_file
-from kurma_core.models import AppStatus
+from kurma_core.models.pod import AppStatus
 
 
 class Solo:

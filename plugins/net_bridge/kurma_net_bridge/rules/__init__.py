@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import Protocol
 
-    from kurma_core.models import PortMapping
+    from kurma_core.models.network import PortMapping
     from kurma_net_bridge.rules.plan import Published
     from kurma_net_bridge.rules.xtables import Xtables
 

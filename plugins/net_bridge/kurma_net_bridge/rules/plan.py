@@ -6,7 +6,7 @@ import _socket
 from collections.abc import Iterable
 
 from kurma_core.errors import NetworkError
-from kurma_core.models import PortMapping
+from kurma_core.models.network import PortMapping
 from kurma_core.value import frozen
 
 PROTOCOLS = ("tcp", "udp", "sctp")

@@ -57,7 +57,7 @@ class Port:
 
 
 class Plan:
-    """An isolator plan; see ``kurma_core.models.IsolatorPlan``."""
+    """An isolator plan; see ``kurma_core.models.isolator.IsolatorPlan``."""
 
     __slots__ = (
         "ambient",

@@ -8,7 +8,7 @@ import pytest
 from kurma_net_bridge.rules import tool, xtables
 
 from kurma_core.errors import NetworkError
-from kurma_core.models import PortMapping
+from kurma_core.models.network import PortMapping
 
 from .conftest import only
 

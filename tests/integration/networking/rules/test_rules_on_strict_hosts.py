@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kurma_core.models import PortMapping
+from kurma_core.models.network import PortMapping
 
 from .conftest import iptables, only
 

@@ -7,7 +7,7 @@ import contextlib
 
 import pytest
 
-from kurma_core.models import PortMapping
+from kurma_core.models.network import PortMapping
 from kurma_core.value import replace
 
 from .conftest import Place

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 
 from kurma_core.errors import NetworkError
 from kurma_core.hookspecs import Driver, Leak, hookimpl
-from kurma_core.models import AddressResult, NetworkResult
+from kurma_core.models.network import AddressResult, NetworkResult
 
 
 def run(*command):
