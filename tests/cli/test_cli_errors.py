@@ -47,7 +47,7 @@ def run(fakes: ModuleType, words: str, **client: Any) -> tuple[int, Any]:
             125,
             [
                 "kurma: cannot write /a: No space left on device",
-                "  hint: make room; `kurma gc` and `kurma image gc` do in the state directory",
+                "  hint: make room there",
             ],
         ),
         (KeyboardInterrupt(), 130, []),
