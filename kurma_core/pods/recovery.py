@@ -131,8 +131,8 @@ def take_down(services: Services, directory: PodDirectory, events: Events) -> bo
 
 
 def _of_another_boot(state: dict[str, Any]) -> bool:
-    """Whether the host was booted since."""
-    boot = state.get("boot")
+    """Whether the host was booted since the pod's stager, or its start, was recorded."""
+    boot = (state.get("stager") or {}).get("bootId") or state.get("boot")
     return boot is not None and boot != boot_id()
 
 

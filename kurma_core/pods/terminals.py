@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from kurma_core.errors import UsageError
-from kurma_core.pods.document import read_document
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,6 +43,8 @@ def foreground_input(services: Services, record: PodRecord) -> tuple[bool, bool]
 
     A stager without call-ins of its own, as a stage1, has the input of its foreground whatever its apps are.
     """
+    from kurma_core.pods.document import read_document  # not for the command line
+
     if getattr(services.stagers.of_pod(record.stager), "begin", None) is None:
         return True, True
     document = read_document(services.store.directory(record.uuid))
