@@ -58,7 +58,8 @@ def test_always_until_it_is_stopped(kurmad, ask):
     assert 0.9 < waits(house, uuid, 0) < 3.9, "not the four seconds that were next"
     house.client.rm(uuid)
     time.sleep(1.2)
-    assert "cannot" not in second.log.read_text()
+    # Other tests' daemons have written to that log before.
+    assert "cannot" not in second.log.read_text().rpartition(" serves ")[2]
     assert_nothing_left(uuid)
 
 
