@@ -289,11 +289,12 @@ def _read(path: str, shape: Json) -> Mapping[str, Json]:
     try:
         with open(path, encoding="utf-8") as file:
             value: Mapping[str, Json] = json.loads(bounded(file.read()))
-        fit(value, {"version": COUNT, **shape}, "the record")
+        fit(value, {"version": COUNT}, "the record")
+        if value["version"] > VERSION:
+            raise FormatVersionError(f"{path} has version {value['version']}, this plugin knows {VERSION}")
+        fit(value, shape, "the record")
     except (OSError, ValueError):
         return {}
-    if value["version"] > VERSION:
-        raise FormatVersionError(f"{path} has version {value['version']}, this plugin knows {VERSION}")
     return value
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from kurma_core.errors import PowerError
 from kurma_core.pods.request import AppOverrides
-from tests.integration.pods.support import archive, busybox_root, shell
+from tests.integration.pods.support import archive, busybox_root, shell, until
 
 pytestmark = pytest.mark.root
 
@@ -152,6 +152,8 @@ def test_a_removed_call_returns_its_errno(house, user):
     refused = "can't create directory '/tmp/{}': Invalid cross-device link\n".format
     with house.running({"main": app, "free": "mkdir /tmp/free && echo made; exec sleep 1000"}) as pod:
         record = house.client.pod(pod.uuid)
+        until(lambda: "up\n" in house.log(record, "main"), "the app's own call")
+        until(lambda: house.log(record, "free") == "made\n", "the other app's call")
         code, out, _ = house.enter(pod.uuid, "/bin/sh", "-c", mkdir, app="main")
         assert (code, out) == (0, "mkdir: " + refused("/bin/sh"))
         pod.stop(force=False)
