@@ -154,7 +154,7 @@ def test_what_fails_is_tried_again_and_told(kurmad, make_house, ask, tmp_path):
     assert made(house) == {}
     hang_up(daemon, initial_pods=[str(image)])
     run(house, str(image))
-    until(lambda: ask(daemon).info()["daemon"]["initialPods"][0]["error"] is None, "what is told")
+    until(lambda: [one["error"] for one in ask(daemon).info()["daemon"]["initialPods"]] == [None], "what is told")
     hang_up(daemon)
     until(lambda: made(house) == {}, "its removal")
 
@@ -196,7 +196,7 @@ def test_also_what_nobody_has_thought_of_is_tried_again(kurmad, make_house, busy
     store.rename(state / "away")
     store.write_text("in the way")
     hang_up(daemon, initial_pods=[web(house)])
-    until(lambda: client.info()["daemon"]["initialPods"][0]["state"] == "failed", "the failure")
+    until(lambda: [one["state"] for one in client.info()["daemon"]["initialPods"]] == ["failed"], "the failure")
     daemon.wait_said(f"pod {uuid} cannot be started again")
     store.unlink()
     (state / "away").rename(store)
