@@ -34,6 +34,7 @@ from kurma_core.testing.proxy import proxy
 from kurma_core.testing.webserver import Page, WebServer, web_server
 from kurma_core.value import replace
 from plugins.fetch_docker.tests.docker_parts import BLOB, CONFIG, MANIFEST, PACKED, serve, sha256
+from plugins.fetch_http.tests.endless import endless
 
 MANIFEST_PATH = "/v2/app/manifests/v1"
 
@@ -353,36 +354,17 @@ def test_a_plain_registry_that_sends_for_tokens_over_the_network(tmp_path: Path,
 
 def test_a_refusal_without_end(tmp_path: Path) -> None:
     """What a registry says beside 401 is not read to its end."""
-    listener = socket.create_server(("127.0.0.1", 0))
-
-    def serve_for_ever() -> None:
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                return
-            with connection, suppress(OSError):
-                connection.recv(1 << 16)
-                connection.sendall(b'HTTP/1.1 401 Who\r\nWWW-Authenticate: Basic realm="x"\r\n\r\n')
-                while True:
-                    connection.sendall(b"x" * (1 << 16))
-
-    thread = threading.Thread(target=serve_for_ever, daemon=True)
-    thread.start()
-    client = Client(
-        Transport(insecure={"http"}, timeout=5.0, retries=0),
-        f"http://127.0.0.1:{listener.getsockname()[1]}",
-        "r.example",
-        "app",
-        Logins("/nowhere", "/nowhere"),
-    )
-    try:
+    head = b'HTTP/1.1 401 Who\r\nWWW-Authenticate: Basic realm="x"\r\n\r\n'
+    with endless(head, b"x" * (1 << 16)) as (url, _):
+        client = Client(
+            Transport(insecure={"http"}, timeout=5.0, retries=0),
+            url,
+            "r.example",
+            "app",
+            Logins("/nowhere", "/nowhere"),
+        )
         with pytest.raises(FetchUnauthorizedError, match="there are none"):
             client.manifest("v1")
-    finally:
-        listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-        thread.join()
 
 
 def test_this_machines_own_registry_is_asked_without_a_proxy(

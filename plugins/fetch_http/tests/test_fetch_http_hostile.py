@@ -19,6 +19,7 @@ from kurma_fetch_http.transport import Transport
 from kurma_core.errors import FetchError, FetchTimeoutError
 from kurma_core.hookspecs import FetchRequest, RemoteArchive
 from kurma_core.testing import load_driver
+from plugins.fetch_http.tests.endless import endless
 
 
 class Answers:
@@ -190,36 +191,6 @@ def test_a_length_beside_chunks_says_nothing(tmp_path: Path) -> None:
         assert content(found) == b"abc"
 
 
-@contextmanager
-def trickle(head: bytes) -> Iterator[tuple[str, list[int]]]:
-    """A server that sends a head, and then a byte at a time, for ever: its address, and an entry per request."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    asked: list[int] = []
-
-    def serve() -> None:
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                return
-            with connection, suppress(OSError):
-                connection.recv(1 << 16)
-                asked.append(1)
-                connection.sendall(head)
-                while True:
-                    connection.sendall(b"1")
-                    time.sleep(0.01)
-
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}/a.aci", asked
-    finally:
-        listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-        thread.join()
-
-
 _LENGTH = b'HTTP/1.1 200 OK\r\nETag: "a"\r\nContent-Length: 1000000\r\n\r\n'
 _CHUNKED = b'HTTP/1.1 200 OK\r\nETag: "a"\r\nTransfer-Encoding: chunked\r\n\r\n'
 
@@ -230,8 +201,8 @@ def test_a_large_body_that_trickles(head: bytes) -> None:
     transport = Transport(
         insecure={"http"}, retries=1, sleep=lambda seconds: None, low_speed=LowSpeed(10_000, 0.3), timeout=30
     )
-    with trickle(head) as (url, asked):
-        with web_archive(url, transport).blob.open() as stream:
+    with endless(head, b"1", 0.01) as (url, asked):
+        with web_archive(f"{url}/a.aci", transport).blob.open() as stream:
             with pytest.raises(FetchTimeoutError, match="comes too slowly: less than 10000 bytes a second"):
                 list(iter(lambda: stream.read(1 << 18), b""))
     assert len(asked) <= 4, "the archive, its signatures, and once more"
@@ -240,8 +211,8 @@ def test_a_large_body_that_trickles(head: bytes) -> None:
 def test_a_body_that_is_fast_enough_is_not_ended() -> None:
     """Several windows long, with a consumer that takes its time, which does not count."""
     transport = Transport(insecure={"http"}, retries=0, low_speed=LowSpeed(1, 0.1))
-    with trickle(_LENGTH) as (url, _):
-        with web_archive(url, transport).blob.open() as stream:
+    with endless(_LENGTH, b"1", 0.01) as (url, _):
+        with web_archive(f"{url}/a.aci", transport).blob.open() as stream:
             for count in range(40):
                 assert stream.read(1 << 18)
                 if count == 20:

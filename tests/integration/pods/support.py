@@ -125,6 +125,16 @@ def alive(pid):
         return False
 
 
+@contextlib.contextmanager
+def small_file_system(directory, limits):
+    """A tmpfs for root alone below that directory: its path. :param limits: mount options (``size=96m``)."""
+    path = directory / "small"
+    path.mkdir()
+    assert os.system(f"mount -t tmpfs -o {limits},mode=0700 small {path}") == 0
+    yield str(path)
+    assert os.system(f"umount {path}") == 0
+
+
 def links():
     """Names of the network interfaces of this network namespace."""
     with open("/proc/self/net/dev") as file:
@@ -221,7 +231,12 @@ class House:
     @contextlib.contextmanager
     def running(self, apps="sleep 1000", **options):
         """A pod that this process owns, once it has come up; ended by force at the end if it still runs."""
-        record = self.client.prepare(self.request(apps, **options))
+        with self.started(self.client.prepare(self.request(apps, **options))) as pod:
+            yield pod
+
+    @contextlib.contextmanager
+    def started(self, record):
+        """As :meth:`running`, for a pod that is prepared."""
         null = os.open("/dev/null", os.O_RDWR)
         try:
             pod = self.client._pods.start(record.uuid, Stdio(null, null, null))

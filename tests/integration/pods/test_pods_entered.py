@@ -11,7 +11,6 @@ import os
 import pytest
 
 from kurma_core.errors import StagerError
-from kurma_core.hookspecs import Stdio
 from kurma_core.linux import capabilities
 from tests.integration.pods.support import archive, both_ways, busybox_root, shell, until
 
@@ -49,18 +48,8 @@ def running(house, app, users):
     document["plans"]["main"].pop("seccomp", None)
     with open(house.path(record, "pod.json"), "w") as file:
         json.dump(document, file)
-    null = os.open("/dev/null", os.O_RDWR)
-    try:
-        pod = house.client._pods.start(record.uuid, Stdio(null, null, null))
-    finally:
-        os.close(null)
-    try:
+    with house.started(record) as pod:
         yield pod
-    finally:
-        if pod.stager.alive():
-            pod.stop(force=True)
-        pod.finish()
-        pod.close()
 
 
 @pytest.mark.parametrize("users", [None, "auto"])

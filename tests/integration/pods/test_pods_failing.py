@@ -6,7 +6,15 @@ import pytest
 
 from kurma_core.errors import KurmaError, ManifestError, PodDamagedError, StagerError, UsageError
 from kurma_core.pods.request import AppOverrides
-from tests.integration.pods.support import both_ways, busybox_archive, links, shell, text_of, until
+from tests.integration.pods.support import (
+    both_ways,
+    busybox_archive,
+    links,
+    shell,
+    small_file_system,
+    text_of,
+    until,
+)
 
 pytestmark = pytest.mark.root
 
@@ -149,11 +157,8 @@ def test_no_apps_or_options_that_nobody_knows(house):
 @pytest.fixture
 def small_disk(tmp_path):
     """A file system that is soon full."""
-    path = tmp_path / "small"
-    path.mkdir()
-    assert os.system(f"mount -t tmpfs -o size=256m,mode=0700 small {path}") == 0
-    yield str(path)
-    assert os.system(f"umount {path}") == 0
+    with small_file_system(tmp_path, "size=256m") as path:
+        yield path
 
 
 def fill(path):

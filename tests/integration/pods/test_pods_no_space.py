@@ -12,7 +12,7 @@ import pytest
 
 from kurma_core.errors import KurmaError
 from tests.image_store.making import file, image
-from tests.integration.pods.support import alive, both_ways, links, until
+from tests.integration.pods.support import alive, both_ways, links, small_file_system, until
 
 pytestmark = pytest.mark.root
 
@@ -24,11 +24,8 @@ GREEDY = (
 
 @pytest.fixture
 def small_disk(tmp_path):
-    path = tmp_path / "small"
-    path.mkdir()
-    assert os.system(f"mount -t tmpfs -o size=96m,mode=0700 small {path}") == 0
-    yield str(path)
-    assert os.system(f"umount {path}") == 0
+    with small_file_system(tmp_path, "size=96m") as path:
+        yield path
 
 
 @pytest.fixture
@@ -174,11 +171,8 @@ def has_no_inodes(answer):
 
 @pytest.fixture
 def few_inodes(tmp_path):
-    path = tmp_path / "small"
-    path.mkdir()
-    assert os.system(f"mount -t tmpfs -o size=96m,nr_inodes=2000,mode=0700 small {path}") == 0
-    yield str(path)
-    assert os.system(f"umount {path}") == 0
+    with small_file_system(tmp_path, "size=96m,nr_inodes=2000") as path:
+        yield path
 
 
 @both_ways
