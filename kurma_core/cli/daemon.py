@@ -48,10 +48,10 @@ def daemon(
     import os
 
     from kurma_core.cli.values import seconds
-    from kurma_core.daemon import log
-    from kurma_core.daemon.starting import answering
+    from kurma_core.daemon.process import log
+    from kurma_core.daemon.process.starting import reporting_readiness
 
-    with answering(os.environ) as ready:
+    with reporting_readiness(os.environ) as ready:
         idle = None if idle_timeout is None else seconds(idle_timeout, "--idle-timeout")
         log.set_up(log_level, log_format, os.environ, log_file)
         settings = _settled(session.settings)

@@ -31,10 +31,10 @@ def main() -> int:
 
 def _told(error: OSError) -> int:
     """Tells the command that has started us why there is no daemon; the exit code."""
-    from kurma_core.daemon.starting import answering
+    from kurma_core.daemon.process.starting import reporting_readiness
 
     try:
-        with answering(os.environ):
+        with reporting_readiness(os.environ):
             raise error
     except OSError:
         return 125

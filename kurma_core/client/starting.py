@@ -2,7 +2,7 @@
 
 Commands that want one at the same time take turns, by a lock: the first starts it and waits until it answers, or
 says why it does not; the others find it there. A daemon that is about to end for want of work takes the same lock
-(:mod:`kurma_core.daemon.idle`), so nobody is left with one that goes away.
+(:mod:`kurma_core.daemon.process.idle`), so nobody is left with one that goes away.
 """
 
 from __future__ import annotations

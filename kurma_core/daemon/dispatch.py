@@ -15,12 +15,12 @@ from kurma_core.client.frames import PROTOCOL
 from kurma_core.daemon import operations
 from kurma_core.daemon.access import shown
 from kurma_core.daemon.bodies import check_keys
-from kurma_core.daemon.exchange import NDJSON, Exchange, Gone, LateError, Said, TooLargeError
 from kurma_core.daemon.failures import error_json, logged
-from kurma_core.daemon.log import about
+from kurma_core.daemon.http.exchange import NDJSON, Exchange, Gone, LateError, Said, TooLargeError
 from kurma_core.daemon.metrics import Metrics
 from kurma_core.daemon.operation import Operation, attempts_of, working
 from kurma_core.daemon.operations import TABLE, Call, Spec, parameters
+from kurma_core.daemon.process.log import about
 from kurma_core.daemon.telling import Telling
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ class Dispatcher:
         if spec.kind == "stream":
             if exchange.headers.get("upgrade", "").lower() != PROTOCOL:
                 raise errors.UsageError(f"{spec.path} is asked for with Upgrade: {PROTOCOL}")
-            from kurma_core.daemon.streams import serve
+            from kurma_core.daemon.http.streams import serve
 
             serve(spec, call)
             return

@@ -9,16 +9,16 @@ import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from kurma_core.daemon.exchange import NDJSON, Exchange, Gone, json_line
+from kurma_core.daemon.http.exchange import NDJSON, Exchange, Gone, json_line
 from kurma_core.daemon.operations import Call, Query, operation
-from kurma_core.daemon.threads import begin
+from kurma_core.daemon.process.threads import begin
 from kurma_core.errors import HostError, UsageError
 from kurma_core.journal import KINDS, SUBJECTS, Cursor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kurma_core.daemon.server import Server
+    from kurma_core.daemon.http.server import Server
     from kurma_core.journal import Event, Journal
     from kurma_core.linux.inotify import Watch
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kurma_core.appc import types
 from kurma_core.appc._reader import Reader
 from kurma_core.daemon import operation
-from kurma_core.daemon.exchange import TooLargeError
+from kurma_core.daemon.http.exchange import TooLargeError
 from kurma_core.daemon.operations import Call, Query
 from kurma_core.daemon.operations import operation as op
 from kurma_core.daemon.queries import DRY_RUN
@@ -19,7 +19,7 @@ from kurma_core.errors import UsageError
 if TYPE_CHECKING:
     from typing import BinaryIO
 
-    from kurma_core.daemon.exchange import Exchange
+    from kurma_core.daemon.http.exchange import Exchange
 
 Json = Any
 _ARCHIVE = "application/x-tar"

@@ -25,27 +25,27 @@ from kurma_core.daemon import (  # noqa: F401 (they fill the table)
     metrics,
     networks,
     openapi,
-    pods,
+    pod_operations,
     stagers,
     system,
     trust,
 )
 from kurma_core.daemon.dispatch import Dispatcher
-from kurma_core.daemon.doors import Doors
-from kurma_core.daemon.idle import Idle
-from kurma_core.daemon.initial import Initial
+from kurma_core.daemon.http.server import Server
 from kurma_core.daemon.limits import Limits
-from kurma_core.daemon.listing import Listing
 from kurma_core.daemon.operation import asking, noting
-from kurma_core.daemon.owners import Owners, Running
-from kurma_core.daemon.place import Place, lent
-from kurma_core.daemon.recovery import Recovery
+from kurma_core.daemon.pods.app_sockets import AppSockets
+from kurma_core.daemon.pods.initial import InitialPods
+from kurma_core.daemon.pods.listing import Listing
+from kurma_core.daemon.pods.owned import OwnedPods, RunningPod
+from kurma_core.daemon.pods.prestarted import PrestartedPods
+from kurma_core.daemon.pods.recovery import Recovery
+from kurma_core.daemon.pods.restarts import Restarts
+from kurma_core.daemon.process.idle import IdleEnd
+from kurma_core.daemon.process.readiness import Notifier
+from kurma_core.daemon.process.rest import MemoryTrimmer
+from kurma_core.daemon.process.run_directory import RunDirectory, passed_sockets
 from kurma_core.daemon.reload import changed, with_fixed
-from kurma_core.daemon.rest import Rest
-from kurma_core.daemon.restarts import Restarts
-from kurma_core.daemon.server import Server
-from kurma_core.daemon.service import Told
-from kurma_core.daemon.supply import Supply
 from kurma_core.errors import KurmaError
 from kurma_core.hookspecs import Stdio
 from kurma_core.linux import memory
@@ -96,27 +96,27 @@ class Daemon:
         )
         self.config = config
         self.client: LocalClient = connect_here(own, config)
-        self.owners = Owners(lambda: self.manager, self._ended)
+        self.owners = OwnedPods(lambda: self.manager, self._ended)
         self.restarts = Restarts(lambda: self.manager, lambda uuid: self.launch(uuid, again=True))
-        self.supply = Supply(lambda: self.client)
+        self.supply = PrestartedPods(lambda: self.client)
         self.listing = Listing(lambda: self.manager)
         self.recovery = Recovery(
             lambda: self.manager, self.owners, self.restarts.look, lambda uuid: self.doors.see(uuid)
         )
-        self.initial = Initial(self, self.recovery.done)
+        self.initial = InitialPods(self, self.recovery.done)
         dispatcher = Dispatcher(self)
         self.metrics = dispatcher.metrics
         self.feed = events.Feed(self.client.journal)
         self.server = Server(dispatcher)
-        self.doors = Doors(self.server, lambda: self.client.services)
+        self.doors = AppSockets(self.server, lambda: self.client.services)
         self.client.services.api_changed = self.doors.changed
-        self._idle: Idle | None = None
+        self._idle: IdleEnd | None = None
         self._path = socket_path(None, config)
-        self._place = Place(self._path, config.state_dir, run_dir_hint(config))
+        self._place = RunDirectory(self._path, config.state_dir, run_dir_hint(config))
         self._lent = service.sockets if service is not None else ()
-        self.told = Told(service, self._is_well)
+        self.told = Notifier(service, self._is_well)
         self.owners.changed = self._pods_changed
-        self._rest = Rest()
+        self._rest = MemoryTrimmer()
         self.server.served = self._rest.tired
         self._failed: KurmaError | None = None
         self._ending = False
@@ -129,18 +129,18 @@ class Daemon:
         self,
         reference: str,
         stdio: Stdio | None = None,
-        up: Callable[[Running], None] = lambda running: None,
+        up: Callable[[RunningPod], None] = lambda running: None,
         *,
         again: bool = False,
         readied: Readied | None = None,
         settled: Callable[[], None] = lambda: None,
-    ) -> Running:
+    ) -> RunningPod:
         """Starts a pod that the daemon owns.
 
         :param stdio: None: it has nothing to read, and nobody to write to but its logs.
-        :param up: see :meth:`Owners.launch`.
+        :param up: see :meth:`OwnedPods.launch`.
         :param again: by its policy.
-        :param readied: what it was prepared with: see :meth:`Supply.begin`.
+        :param readied: what it was prepared with: see :meth:`PrestartedPods.begin`.
         :param settled: see :meth:`PodManager.start`.
         """
         null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC) if stdio is None else -1
@@ -163,11 +163,11 @@ class Daemon:
         self,
         request: PodRequest,
         progress: Progress | None = None,
-        up: Callable[[Running], None] = lambda running: None,
-    ) -> Running:
+        up: Callable[[RunningPod], None] = lambda running: None,
+    ) -> RunningPod:
         """Prepares a pod and starts it, of what is there for pods to come if it fits.
 
-        :param up: see :meth:`Owners.launch`.
+        :param up: see :meth:`OwnedPods.launch`.
         :raises KurmaError: it could not be prepared, and nothing is left; or it could not be started: see
             :meth:`PodManager.start`.
         """
@@ -247,7 +247,7 @@ class Daemon:
 
     def _listen(self) -> None:
         if self._lent:
-            for listener in lent(self._lent):
+            for listener in passed_sockets(self._lent):
                 self.server.listen_to(listener)
                 if listener.getsockname() != self._path:
                     _LOG.warning("it listens at %s; commands look for %s", listener.getsockname(), self._path)
@@ -307,7 +307,7 @@ class Daemon:
     def _end_after(self, seconds: float) -> None:
         lock = f"{self.config.run_dir}/{START_LOCK}"
         times = (self.restarts.times, *self.initial.times)
-        self._idle = Idle(seconds, self._has_work, times, lock, self._listen_again, self._end)
+        self._idle = IdleEnd(seconds, self._has_work, times, lock, self._listen_again, self._end)
         self.server.end_when(self._idle)
         for each in times:
             each.one_less = self.server.stir

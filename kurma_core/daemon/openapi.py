@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from kurma_core.client.frames import PROTOCOL
-from kurma_core.daemon.exchange import BODY_LIMIT, NDJSON
+from kurma_core.daemon.http.exchange import BODY_LIMIT, NDJSON
 from kurma_core.daemon.operations import TABLE, Call, Query, Spec, operation
 from kurma_core.daemon.schemas import NOTHING, SCHEMAS
 from kurma_core.version import VERSION

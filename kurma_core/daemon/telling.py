@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from kurma_core.daemon.exchange import Gone
+from kurma_core.daemon.http.exchange import Gone
 
 if TYPE_CHECKING:
     import socket

@@ -22,10 +22,11 @@ from kurma_core.client.remote import RemoteClient
 from kurma_core.client.targets import quoted, target
 from kurma_core.client.wire import Body, Connection
 from kurma_core.config import load
-from kurma_core.daemon import exchange, kurmad  # noqa: F401 (all operations)
+from kurma_core.daemon import kurmad  # noqa: F401 (all operations)
 from kurma_core.daemon.dispatch import Dispatcher
+from kurma_core.daemon.http import exchange
+from kurma_core.daemon.http.server import Server
 from kurma_core.daemon.operation import attempts_of
-from kurma_core.daemon.server import Server
 from kurma_core.daemon.telling import Telling
 from kurma_core.errors import DaemonGoneError, HostError, UsageError
 from kurma_core.version import VERSION

@@ -14,9 +14,9 @@ import pytest
 from kurma_core.config import InitialPodConfig
 from kurma_core.daemon import kurmad  # noqa: F401 (all operations)
 from kurma_core.daemon.access import shown
-from kurma_core.daemon.initial import ENTRY, Initial, _marked
 from kurma_core.daemon.openapi import document
 from kurma_core.daemon.operations import TABLE
+from kurma_core.daemon.pods.initial import ENTRY, InitialPods, _marked
 from kurma_core.errors import FetchError
 
 #: For who may only look. Whoever adds an operation says here which it is: it changes nothing, starts nothing, and
@@ -135,7 +135,7 @@ def test_why_an_image_cannot_be_had_has_no_password() -> None:
     )
     ready = threading.Event()
     ready.set()
-    initial = Initial(daemon, ready)
+    initial = InitialPods(daemon, ready)
     initial.reconcile()
     deadline = time.monotonic() + 10
     while (error := initial.to_json()["prefetchImages"][0]["error"]) is None:

@@ -19,13 +19,14 @@ from typing import Any
 import pytest
 
 from kurma_core.client.wire import Connection
-from kurma_core.daemon import exchange, kurmad  # noqa: F401 (all operations)
+from kurma_core.daemon import kurmad  # noqa: F401 (all operations)
 from kurma_core.daemon.dispatch import Dispatcher
-from kurma_core.daemon.exchange import Exchange, Peer
+from kurma_core.daemon.http import exchange
+from kurma_core.daemon.http.exchange import Exchange, Peer
+from kurma_core.daemon.http.quota import Quota
+from kurma_core.daemon.http.server import Server
 from kurma_core.daemon.openapi import document
 from kurma_core.daemon.operations import TABLE
-from kurma_core.daemon.quota import Quota
-from kurma_core.daemon.server import Server
 from kurma_core.errors import BusyError
 
 ASKED = b"GET /v1/version HTTP/1.1\r\nHost: x\r\n\r\n"

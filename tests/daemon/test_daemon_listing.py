@@ -19,8 +19,8 @@ from kurma_core.appc.pod import PodManifest
 from kurma_core.client import Settings, connect
 from kurma_core.client.local import LocalClient
 from kurma_core.daemon.access import shown
-from kurma_core.daemon.exchange import Said, json_line
-from kurma_core.daemon.listing import _MOST, RECORDS, SHOWN, SUMMARIES, Listing
+from kurma_core.daemon.http.exchange import Said, json_line
+from kurma_core.daemon.pods.listing import _MOST, RECORDS, SHOWN, SUMMARIES, Listing
 from kurma_core.models.network import Attachment, NetworkRequest
 from kurma_core.pod_store import PodDirectory
 from kurma_core.pods import proof

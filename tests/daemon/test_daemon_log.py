@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from kurma_core.daemon import log
+from kurma_core.daemon.process import log
 from kurma_core.errors import HostError
 
 SAYS = """
 import logging, os, sys
-from kurma_core.daemon import log
+from kurma_core.daemon.process import log
 status = os.fstat(2)
 environment = {"JOURNAL_STREAM": sys.argv[3] or f"{status.st_dev}:{status.st_ino}"}
 log.set_up(sys.argv[1], sys.argv[2], environment, sys.argv[4] or None)
@@ -75,7 +75,7 @@ def test_no_passwords(format):
     """Of addresses: as they are, and as part of another; and nothing else goes."""
     script = """
 import logging
-from kurma_core.daemon import log
+from kurma_core.daemon.process import log
 log.set_up("info", "FORMAT", {})
 with log.about(request="DELETE /v1/images/https://me:hunter2@example.com"):
     logging.info("initial image %s: no", "https://me:hunter2@example.com/a.aci?b@c")

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from kurma_core.daemon import recovery
-from kurma_core.daemon.owners import Owners
-from kurma_core.daemon.recovery import Recovery
+from kurma_core.daemon.pods import recovery
+from kurma_core.daemon.pods.owned import OwnedPods
+from kurma_core.daemon.pods.recovery import Recovery
 from kurma_core.pod_store import PodStore
 
 UUID = "aaaa0000-0000-4000-8000-000000000001"
@@ -37,7 +37,7 @@ class Poll:
 
 @pytest.mark.parametrize("what", ["poll", "close"])
 def test_who_waits_for_a_pod_hears_of_its_end_whatever_fails(what: str, caplog: pytest.LogCaptureFixture) -> None:
-    owners = Owners(lambda: None)  # type: ignore[arg-type, return-value]
+    owners = OwnedPods(lambda: None)  # type: ignore[arg-type, return-value]
     owners.changed = lambda: None
     stager, closed = os.eventfd(1), []
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kurma_core.daemon.rest import Rest
+from kurma_core.daemon.process.rest import MemoryTrimmer
 
 
 class _Knot:
@@ -29,8 +29,8 @@ def uncollected() -> Iterator[None]:
 
 
 @pytest.fixture
-def rest() -> Iterator[Rest]:
-    made = Rest(0.01)
+def rest() -> Iterator[MemoryTrimmer]:
+    made = MemoryTrimmer(0.01)
     made.start()
     yield made
     made.close()
@@ -43,7 +43,7 @@ def _gone(knot: weakref.ref[_Knot]) -> bool:
     return knot() is None
 
 
-def test_garbage_goes_after_work_each_time(uncollected: None, rest: Rest) -> None:
+def test_garbage_goes_after_work_each_time(uncollected: None, rest: MemoryTrimmer) -> None:
     for _ in range(3):
         knot = weakref.ref(_Knot())
         assert knot() is not None
@@ -51,7 +51,7 @@ def test_garbage_goes_after_work_each_time(uncollected: None, rest: Rest) -> Non
         assert _gone(knot)
 
 
-def test_work_makes_tired_whichever_thread_has_done_it(uncollected: None, rest: Rest) -> None:
+def test_work_makes_tired_whichever_thread_has_done_it(uncollected: None, rest: MemoryTrimmer) -> None:
     knot = weakref.ref(_Knot())
     threads = [threading.Thread(target=rest.tired) for _ in range(8)]
     for thread in threads:
@@ -62,7 +62,7 @@ def test_work_makes_tired_whichever_thread_has_done_it(uncollected: None, rest: 
 
 
 def test_who_waits_for_its_rest_ends_at_once() -> None:
-    patient = Rest(1e6)
+    patient = MemoryTrimmer(1e6)
     patient.start()
     patient.tired()
     patient.close()
@@ -70,4 +70,4 @@ def test_who_waits_for_its_rest_ends_at_once() -> None:
 
 
 def test_one_that_never_began_ends() -> None:
-    Rest().close()
+    MemoryTrimmer().close()

@@ -12,9 +12,9 @@ import time
 import pytest
 
 from kurma_core.client.frames import INPUT, LIMIT, LOG, MESSAGE, WINDOW, FrameReader, frame
-from kurma_core.daemon import streams
-from kurma_core.daemon.callers import Caller
-from kurma_core.daemon.exchange import Gone
+from kurma_core.daemon.http import streams
+from kurma_core.daemon.http.exchange import Gone
+from kurma_core.daemon.http.stdio import Caller
 from kurma_core.errors import BusyError
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kurma_core.client.wire import Connection
-from kurma_core.daemon.rest import AFTER
+from kurma_core.daemon.process.rest import AFTER
 from kurma_core.errors import KurmaError
 from tests.integration.daemon.soak_caller import Caller
 from tests.integration.daemon.soak_lives import any_kind

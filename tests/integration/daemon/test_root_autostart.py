@@ -170,7 +170,7 @@ def test_it_ends_when_it_has_had_nothing_to_do(starter, kurmad):
 LATE = """
 import os, shutil, socket, sys
 from kurma_core.cli.main import main
-from kurma_core.daemon.server import Server
+from kurma_core.daemon.http.server import Server
 what, path, *arguments = sys.argv[1:]
 shut, guests = Server.shut, []
 def struck(server):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kurma_core.daemon.initial import ENTRY
+from kurma_core.daemon.pods.initial import ENTRY
 from kurma_core.errors import UsageError
 from kurma_core.pods import restarts
 from tests.integration.daemon.test_root_adoption import started

@@ -34,7 +34,7 @@ POINTS = {
         ("after", NAMES[-1]),
         ("leaving", "kurma_core.staging.process:StagerProcess.wait_running"),
         ("leaving", f"{_OWNED}.start"),
-        ("leaving", "kurma_core.daemon.owners:Owners.take"),
+        ("leaving", "kurma_core.daemon.pods.owned:OwnedPods.take"),
     ],
     "stop": [
         ("entering", f"{_ACI}.stop"),
@@ -64,7 +64,7 @@ POINTS["take"] = [
     ("entering", "kurma_core.staging.waiting:WaitingStager.go"),
     ("leaving", f"{_ACI}.hand_over"),
     ("after", "stager"),
-    ("leaving", "kurma_core.daemon.owners:Owners.take"),
+    ("leaving", "kurma_core.daemon.pods.owned:OwnedPods.take"),
 ]
 FAULTS = [point for points in POINTS.values() for point in points]
 

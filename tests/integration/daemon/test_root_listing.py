@@ -11,7 +11,7 @@ import time
 import pytest
 
 from kurma_core.client.wire import Connection
-from kurma_core.daemon.listing import RECORDS, Listing
+from kurma_core.daemon.pods.listing import RECORDS, Listing
 from kurma_core.pods import proof
 from tests.cli.test_cli_imports import HEAVY, NOT_FOR_LISTS
 from tests.cli.test_cli_imports import PROGRAM as LISTER

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from kurma_core.client.wire import Connection
-from kurma_core.daemon.supply import Supply
+from kurma_core.daemon.pods.prestarted import PrestartedPods
 from kurma_core.errors import KurmaError, PodNotFoundError
 from kurma_core.hookspecs import Stdio
 from kurma_core.linux.cgroups import CgroupTree
@@ -283,7 +283,7 @@ def test_those_of_another_image_go(make_house, monkeypatch):
     """The first pod after the change starts by the new image all the same."""
     house = make_house({"stop_timeout": 3})
     client = house.client
-    supply = Supply(lambda: client)
+    supply = PrestartedPods(lambda: client)
     supply.start()
     null = os.open("/dev/null", os.O_RDWR)
 

@@ -16,16 +16,17 @@ from typing import TYPE_CHECKING
 
 import h11
 
-from kurma_core.daemon import origin, quota
-from kurma_core.daemon.exchange import Exchange, Gone, LateError, Line, Peer, in_words, json_line
 from kurma_core.daemon.failures import error_json
-from kurma_core.daemon.quota import Quota
-from kurma_core.daemon.threads import begin
+from kurma_core.daemon.http import quota
+from kurma_core.daemon.http.exchange import Connection, Exchange, Gone, LateError, Peer, in_words, json_line
+from kurma_core.daemon.http.quota import Quota
+from kurma_core.daemon.pods import origin
+from kurma_core.daemon.process.threads import begin
 from kurma_core.errors import BusyError, KurmaError, PrivilegeError, UsageError
 from kurma_core.version import VERSION
 
 if TYPE_CHECKING:
-    from kurma_core.daemon.idle import Idle
+    from kurma_core.daemon.process.idle import IdleEnd
 
 _LOG = logging.getLogger("kurmad")
 _BACKLOG = 128
@@ -50,7 +51,7 @@ class Server:
         self._listeners: dict[int, tuple[socket.socket, str, str | None, str | None]] = {}
         #: Listeners that a service manager has lent.
         self._lent: set[int] = set()
-        self._lines: set[Line] = set()
+        self._lines: set[Connection] = set()
         self._lock = threading.Lock()
         self._poll = select.epoll()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -58,7 +59,7 @@ class Server:
         self._watched: dict[int, Callable[[], None]] = {}
         self._closing = False
         self._thread: threading.Thread | None = None
-        self._idle: Idle | None = None
+        self._idle: IdleEnd | None = None
         self._beat = threading.Event()
         #: Called, from any thread, when a connection has ended.
         self.served: Callable[[], None] = lambda: None
@@ -147,7 +148,7 @@ class Server:
         os.eventfd_write(self._wake, 1)
         return self._beat.wait(patience)
 
-    def end_when(self, idle: Idle) -> None:
+    def end_when(self, idle: IdleEnd) -> None:
         """Before :meth:`start`."""
         self._idle = idle
 
@@ -244,7 +245,7 @@ class Server:
                 _LOG.warning("%s is refused: %s", who, error.message)
             _turn_away(connected, error)
             return True
-        line = Line(connected, peer)
+        line = Connection(connected, peer)
         with self._lock:
             self._lines.add(line)
         if listener.fileno() < 0:
@@ -282,7 +283,7 @@ class Server:
                 self._spare = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         return self._spare >= 0
 
-    def _serve(self, line: Line) -> None:
+    def _serve(self, line: Connection) -> None:
         try:
             while not self._closing:
                 exchange = line.exchange()
@@ -310,7 +311,7 @@ class Server:
             self.served()
 
 
-def _refuse(line: Line, status: int, error: KurmaError) -> None:
+def _refuse(line: Connection, status: int, error: KurmaError) -> None:
     if line.http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
         return
     body = json_line(error_json(error))

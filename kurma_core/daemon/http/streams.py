@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from kurma_core.cancellation import governing
 from kurma_core.client.frames import INPUT, LIMIT, MESSAGE, PROTOCOL, FrameError, FrameReader, frame
 from kurma_core.daemon.bodies import parse
-from kurma_core.daemon.exchange import REQUEST_PATIENCE, Gone
+from kurma_core.daemon.http.exchange import REQUEST_PATIENCE, Gone
 from kurma_core.daemon.operation import Operation, attempts_of, working
+from kurma_core.daemon.process.threads import begin
 from kurma_core.daemon.telling import Telling
-from kurma_core.daemon.threads import begin
 from kurma_core.errors import Cancelled, KurmaError, UsageError
 
 if TYPE_CHECKING:

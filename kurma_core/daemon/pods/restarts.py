@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from kurma_core.daemon.timetable import Timetable
+from kurma_core.daemon.process.timetable import Timetable
 from kurma_core.errors import KurmaError, PodNotFoundError
 from kurma_core.models.pod import ENDED_STATES
 from kurma_core.pods import restarts

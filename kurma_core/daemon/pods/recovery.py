@@ -9,15 +9,15 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from kurma_core.daemon.threads import Workers
-from kurma_core.daemon.timetable import Timetable
-from kurma_core.daemon.watching import Watching
+from kurma_core.daemon.pods.watching import PodWatcher
+from kurma_core.daemon.process.threads import Workers
+from kurma_core.daemon.process.timetable import Timetable
 from kurma_core.errors import KurmaError, PodNotFoundError
 from kurma_core.models.pod import ENDED_STATES
 from kurma_core.pods.recovery import needs_recovery
 
 if TYPE_CHECKING:
-    from kurma_core.daemon.owners import Owners
+    from kurma_core.daemon.pods.owned import OwnedPods
     from kurma_core.pods.manager import PodManager
 
 _LOG = logging.getLogger("kurmad")
@@ -40,7 +40,7 @@ class Recovery:
     def __init__(
         self,
         manager: Callable[[], PodManager],
-        owners: Owners,
+        owners: OwnedPods,
         ended: Callable[[str], None] = lambda uuid: None,
         seen: Callable[[str], None] = lambda uuid: None,
     ) -> None:
@@ -48,7 +48,7 @@ class Recovery:
         self._owners = owners
         self._ended = ended
         self._seen = seen
-        self._watching = Watching(manager().store, self.look_soon)
+        self._watching = PodWatcher(manager().store, self.look_soon)
         self._workers = Workers(_AT_ONCE, "recovery")
         self._lock = threading.Lock()
         #: Pods that wait for their look.

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from kurma_core.client.frames import LOG, FrameError
 from kurma_core.client.left import tell_left
 from kurma_core.daemon import operation
-from kurma_core.daemon.callers import Caller, not_understood
-from kurma_core.daemon.exchange import Gone
-from kurma_core.daemon.threads import begin
+from kurma_core.daemon.http.exchange import Gone
+from kurma_core.daemon.http.stdio import Caller, not_understood
+from kurma_core.daemon.process.threads import begin
 from kurma_core.errors import KurmaError
 from kurma_core.pods.logs import Following, LogReader
 from kurma_core.pods.terminals import foreground_input
@@ -22,10 +22,10 @@ from kurma_core.pods.terminals import foreground_input
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from kurma_core.daemon.http.streams import Stream
     from kurma_core.daemon.operations import Call
-    from kurma_core.daemon.owners import Running
-    from kurma_core.daemon.streams import Stream
-    from kurma_core.daemon.supply import Begun
+    from kurma_core.daemon.pods.owned import RunningPod
+    from kurma_core.daemon.pods.prestarted import PreparedPod
     from kurma_core.hookspecs import CallInProcess
     from kurma_core.models.log import LogText
     from kurma_core.pods.request import PodRequest
@@ -38,7 +38,7 @@ _LONGEST = 1 << 19
 
 def run(call: Call, request: PodRequest) -> Json:
     """Prepares and runs it; how it has ended."""
-    front = _Front(call)
+    front = _ForegroundPod(call)
     with Caller(call, left=front.left, told=front.told) as caller:
         begun = call.daemon.supply.begin(request, operation.current().progress())
         record = begun.record
@@ -59,7 +59,7 @@ def run(call: Call, request: PodRequest) -> Json:
 
 def start(call: Call, reference: str) -> Json:
     """Runs a prepared pod, or an ended one again; how it has ended."""
-    front = _Front(call)
+    front = _ForegroundPod(call)
     with Caller(call, left=front.left, told=front.told) as caller:
         return front.run(reference, caller)
 
@@ -72,7 +72,7 @@ def _remove(call: Call, uuid: str) -> None:
         call.client.rm(uuid)
 
 
-class _Front:
+class _ForegroundPod:
     """One pod in somebody's foreground."""
 
     def __init__(self, call: Call) -> None:
@@ -81,7 +81,7 @@ class _Front:
         self._stream = call.stream
         self._go = threading.Event()
         self._lock = threading.Lock()
-        self._running: Running | None = None
+        self._running: RunningPod | None = None
         self._ended = -1
 
     @property
@@ -101,7 +101,7 @@ class _Front:
             with self._call.cancellation.waking(self._go.set):
                 self._go.wait()
 
-    def run(self, reference: str, caller: Caller, begun: Begun | None = None) -> Json:
+    def run(self, reference: str, caller: Caller, begun: PreparedPod | None = None) -> Json:
         client = self._call.client
         reads_input, terminal = foreground_input(client.services, client.pod(reference))
         self._stdio = caller.open(terminal=terminal, reads_input=reads_input)
@@ -126,7 +126,7 @@ class _Front:
             self._send_logs(running)
             return running.wait().to_json()
 
-    def _is_up(self, running: Running, caller: Caller, stack: contextlib.ExitStack) -> None:
+    def _is_up(self, running: RunningPod, caller: Caller, stack: contextlib.ExitStack) -> None:
         """The pod is up, and nobody has heard of its end yet."""
         stack.enter_context(running.reading())
         self._ended = os.dup(running.pod.fileno())
@@ -161,7 +161,7 @@ class _Front:
         else:
             not_understood(message)
 
-    def _send_logs(self, running: Running) -> None:
+    def _send_logs(self, running: RunningPod) -> None:
         """:raises Gone: nobody reads them."""
         apps = self._call.client.log_files(running.uuid)
         with LogReader(running.directory, apps, newcomers=True) as reader, Following(reader) as following:

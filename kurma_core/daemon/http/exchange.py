@@ -65,7 +65,7 @@ class Peer:
 class Exchange:
     """:param method: ``GET``. :param path: decoded; :param query: (name, value) as they came."""
 
-    def __init__(self, line: Line, request: h11.Request) -> None:
+    def __init__(self, line: Connection, request: h11.Request) -> None:
         self._line = line
         self.method = request.method.decode("ascii")
         target = request.target.decode("ascii")
@@ -90,7 +90,7 @@ class Exchange:
         return self._line.socket
 
     @property
-    def line(self) -> Line:
+    def line(self) -> Connection:
         return self._line
 
     # -- what was asked --
@@ -217,7 +217,7 @@ class Exchange:
         return self._line.socket, self._line.http.trailing_data[0]
 
 
-class Line:
+class Connection:
     """A connection, as the exchanges on it use it."""
 
     def __init__(self, connected: Socket, peer: Peer) -> None:
@@ -344,10 +344,10 @@ def _mapping(value: Any) -> Any:
 
 __all__ = [
     "NDJSON",
+    "Connection",
     "Exchange",
     "Gone",
     "LateError",
-    "Line",
     "Peer",
     "Said",
     "TooLargeError",

@@ -22,7 +22,7 @@ _LOG = logging.getLogger("kurmad")
 _SETTLING = 0.2
 
 
-class Watching:
+class PodWatcher:
     """:param store: the pods.
     :param look: told, by the watching thread, of the UUID of each pod that is to be looked at: it is new, or
         something about it has changed, or its owner has died. It must not take long.
@@ -153,4 +153,4 @@ class Watching:
         return found
 
 
-__all__ = ["Watching"]
+__all__ = ["PodWatcher"]

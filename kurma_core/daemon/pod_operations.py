@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from kurma_core.daemon import foreground, inside, operation
-from kurma_core.daemon.callers import STDIO, Caller
-from kurma_core.daemon.listing import RECORDS, SHOWN, SUMMARIES
+from kurma_core.daemon import inside, operation
+from kurma_core.daemon.http import foreground
+from kurma_core.daemon.http.stdio import STDIO, Caller
 from kurma_core.daemon.operations import Call, Query
 from kurma_core.daemon.operations import operation as op
+from kurma_core.daemon.pods.listing import RECORDS, SHOWN, SUMMARIES
 from kurma_core.daemon.queries import FORCE, STOP
 from kurma_core.pods import request_json
 from kurma_core.pods.attach import attaches_terminal
@@ -17,7 +18,7 @@ from kurma_core.pods.attach import attaches_terminal
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from kurma_core.daemon.owners import Running
+    from kurma_core.daemon.pods.owned import RunningPod
     from kurma_core.models.log import LogText
 
 Json = Any
@@ -80,7 +81,7 @@ def pod_start(call: Call) -> Json:
     return _started(call, lambda up: call.daemon.launch(call.path["pod"], up=up))
 
 
-def _started(call: Call, start: Callable[[Callable[[Running], None]], Running]) -> Json:
+def _started(call: Call, start: Callable[[Callable[[RunningPod], None]], RunningPod]) -> Json:
     """The pod that was started, also if it is over, and removed at its end. One that was over before it was up, or
     because a program could not be executed, is told of as it has ended.
     """

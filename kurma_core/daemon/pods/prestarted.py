@@ -39,21 +39,23 @@ _LEAVE_ALONE = 1.0
 _FIRST, _LONGEST = 1.0, 300.0
 
 
-class Begun:
+class PreparedPod:
     """A pod that was prepared to be started at once. Left as a context, without its start, it is as any other.
 
     :param record: the pod's. :param readied: what it was made of, for its start; None: of nothing.
     :param images: closed with it: the images that it stands on are held until then.
     """
 
-    def __init__(self, supply: Supply, record: PodRecord, readied: Readied | None, images: ExitStack) -> None:
+    def __init__(
+        self, supply: PrestartedPods, record: PodRecord, readied: Readied | None, images: ExitStack
+    ) -> None:
         self.record = record
         self.readied = readied
         self._supply = supply
         self._images = images
         self._over = False
 
-    def __enter__(self) -> Begun:
+    def __enter__(self) -> PreparedPod:
         return self
 
     def __exit__(
@@ -85,7 +87,7 @@ class Begun:
             self._supply._one_less_under_way()
 
 
-class Supply:
+class PrestartedPods:
     """:param client: asked each time: there is another one after a reload."""
 
     def __init__(self, client: Callable[[], LocalClient]) -> None:
@@ -123,7 +125,7 @@ class Supply:
             self._thread.join()
         self._throw_away(self._all())
 
-    def begin(self, request: PodRequest, progress: Progress | None = None) -> Begun:
+    def begin(self, request: PodRequest, progress: Progress | None = None) -> PreparedPod:
         """Prepares a pod that is to be started at once, of what there is if it fits.
 
         :raises KurmaError: see :meth:`PodManager.prepare`.
@@ -145,7 +147,7 @@ class Supply:
             self._give_back(one)
             self._one_less_under_way()
             raise
-        return Begun(self, record, None if one is None or one.lock < 0 else one, held)
+        return PreparedPod(self, record, None if one is None or one.lock < 0 else one, held)
 
     def refresh(self) -> None:
         """There is another configuration: what was made by the one before is thrown away."""
@@ -304,4 +306,4 @@ class Supply:
                 _LOG.error("%s", error)
 
 
-__all__ = ["Begun", "Supply"]
+__all__ = ["PreparedPod", "PrestartedPods"]

@@ -12,7 +12,7 @@ from kurma_core.errors import KurmaError
 
 
 @contextmanager
-def answering(environment: MutableMapping[str, str]) -> Iterator[Callable[[], None]]:
+def reporting_readiness(environment: MutableMapping[str, str]) -> Iterator[Callable[[], None]]:
     """For a ``with`` statement around the daemon's whole life. Yields what is to be called once it is ready.
 
     What is raised before is told instead. If nobody has started us so, nobody is told anything.
@@ -44,4 +44,4 @@ def answering(environment: MutableMapping[str, str]) -> Iterator[Callable[[], No
             os.close(left.pop())
 
 
-__all__ = ["answering"]
+__all__ = ["reporting_readiness"]

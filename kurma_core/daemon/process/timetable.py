@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from kurma_core.daemon.threads import Workers
+from kurma_core.daemon.process.threads import Workers
 
 _LOG = logging.getLogger("kurmad")
 

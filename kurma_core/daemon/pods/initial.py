@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.cancellation import Cancellation, governing
 from kurma_core.daemon.access import without_passwords
-from kurma_core.daemon.timetable import Timetable
+from kurma_core.daemon.process.timetable import Timetable
 from kurma_core.errors import Cancelled, KurmaError, PodNotFoundError
 from kurma_core.linux.clock import timestamp
 from kurma_core.models.pod import ENDED_STATES
@@ -44,7 +44,7 @@ _FIRST, _LONGEST = 1.0, 300.0
 _AT_ONCE = 4
 
 
-class Initial:
+class InitialPods:
     """:param daemon: whose pods they are. :param ready: set once what there was before is known."""
 
     def __init__(self, daemon: Daemon, ready: threading.Event) -> None:
@@ -54,9 +54,9 @@ class Initial:
         self.times = Timetable("initial", _AT_ONCE), Timetable("prefetch", _AT_ONCE)
         self._cancellation = Cancellation()
         self._lock = threading.Lock()
-        self._pods: dict[str, _Aim] = {}
-        self._images: dict[str, _Aim] = {}
-        self._others = _Aim("pods", self.times[0])
+        self._pods: dict[str, _Target] = {}
+        self._images: dict[str, _Target] = {}
+        self._others = _Target("pods", self.times[0])
 
     def reconcile(self) -> None:
         """Begins to make true what the configuration says, in the background."""
@@ -65,12 +65,12 @@ class Initial:
         of_pods, of_images = self.times
         with self._lock:
             before = [*self._pods.values(), *self._images.values()]
-            self._pods = {key: self._pods.get(key) or _Aim(f"pod {key}", of_pods, key) for key in pods}
+            self._pods = {key: self._pods.get(key) or _Target(f"pod {key}", of_pods, key) for key in pods}
             self._images = {
-                key: self._images.get(key) or _Aim(f"image {key}", of_images, key)
+                key: self._images.get(key) or _Target(f"image {key}", of_images, key)
                 for key in config.prefetch_images
             }
-            wanted: dict[_Aim, InitialPodConfig | None] = {self._pods[key]: pod for key, pod in pods.items()}
+            wanted: dict[_Target, InitialPodConfig | None] = {self._pods[key]: pod for key, pod in pods.items()}
             wanted |= dict.fromkeys(self._images.values())
             for aim in before:
                 if aim not in wanted or wanted[aim] != aim.entry:
@@ -99,11 +99,11 @@ class Initial:
 
     # -- doing, and doing again --
 
-    def _begin(self, aim: _Aim, do: Callable[[], None]) -> None:
+    def _begin(self, aim: _Target, do: Callable[[], None]) -> None:
         aim.tries = 0
         aim.times.at(aim.what, 0, lambda: self._attempt(aim, do))
 
-    def _attempt(self, aim: _Aim, do: Callable[[], None]) -> None:
+    def _attempt(self, aim: _Target, do: Callable[[], None]) -> None:
         """One at a time of each: two reloads may follow each other closely."""
         self._ready.wait()
         with self._lock:
@@ -119,7 +119,7 @@ class Initial:
         if again is not None:
             self._begin(aim, again)
 
-    def _try(self, aim: _Aim, work: Cancellation, do: Callable[[], None]) -> None:
+    def _try(self, aim: _Target, work: Cancellation, do: Callable[[], None]) -> None:
         try:
             with self._cancellation.waking(work.cancel), governing(work):
                 do()
@@ -133,7 +133,7 @@ class Initial:
         else:
             aim.state, aim.error, aim.next = "present", None, None
 
-    def _failed(self, aim: _Aim, why: str, do: Callable[[], None]) -> None:
+    def _failed(self, aim: _Target, why: str, do: Callable[[], None]) -> None:
         delay = min(_LONGEST, _FIRST * 2 ** min(aim.tries, 20))
         aim.tries += 1
         aim.state, aim.error, aim.next = "failed", without_passwords(why), timestamp(time.time() + delay)
@@ -142,12 +142,12 @@ class Initial:
 
     # -- pods --
 
-    def _fetch(self, aim: _Aim) -> None:
+    def _fetch(self, aim: _Target) -> None:
         if aim.key not in self._daemon.config.prefetch_images:
             return
         aim.found = self._daemon.client.images.fetch(aim.key).id
 
-    def _have(self, aim: _Aim, entry: InitialPodConfig) -> None:
+    def _have(self, aim: _Target, entry: InitialPodConfig) -> None:
         """:raises KurmaError: it cannot be had, for now."""
         from kurma_core.appc.template import PodTemplate
 
@@ -215,7 +215,7 @@ class Initial:
             self._daemon.manager.remove(uuid)
 
 
-class _Aim:
+class _Target:
     """What is to be had, and how that stands.
 
     :param what: what the log calls it. :param times: when it is tried.
@@ -279,4 +279,4 @@ def _request(entry: InitialPodConfig, template: PodTemplate) -> PodRequest:
     return PodRequest(template, uuid=template.uuid, name=entry.name, configured=True)
 
 
-__all__ = ["ENTRY", "VERSION", "Initial"]
+__all__ = ["ENTRY", "VERSION", "InitialPods"]

@@ -29,7 +29,7 @@ _NONE = (0, 0)
 _SETTLING = 0.3
 
 
-class Place:
+class RunDirectory:
     """:param path: of the socket. :param state_dir: what is served.
     :param hint: who says where the run directory is.
     """
@@ -214,7 +214,7 @@ class Place:
             self._lock = None
 
 
-def lent(descriptors: Sequence[int]) -> list[socket.socket]:
+def passed_sockets(descriptors: Sequence[int]) -> list[socket.socket]:
     """Sockets that a service manager has made for us, as they are.
 
     :raises HostError: one is no unix socket that listens.
@@ -256,4 +256,4 @@ def _group() -> int:
         return 0
 
 
-__all__ = ["Place", "lent"]
+__all__ = ["RunDirectory", "passed_sockets"]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("kurmad")
 
 
-class Told:
+class Notifier:
     """:param service: None: nobody wants to know.
     :param well: whether the daemon works; asked now and then if the service manager watches it. It may take some
         seconds.
@@ -61,4 +61,4 @@ class Told:
                 _LOG.error("kurmad does not get on: the service manager is not told that it is well")
 
 
-__all__ = ["Told"]
+__all__ = ["Notifier"]

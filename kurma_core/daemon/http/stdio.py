@@ -9,9 +9,9 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.client.frames import ERROR, INPUT, MESSAGE, OUTPUT, WINDOW, FrameError
-from kurma_core.daemon.exchange import Gone
+from kurma_core.daemon.http.exchange import Gone
 from kurma_core.daemon.operations import Query
-from kurma_core.daemon.threads import begin
+from kurma_core.daemon.process.threads import begin
 from kurma_core.hookspecs import Stdio
 from kurma_core.staging.relay import Relay, TooMuchInput
 

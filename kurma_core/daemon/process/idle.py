@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 from kurma_core.linux.lockfile import lock_file
 
 if TYPE_CHECKING:
-    from kurma_core.daemon.server import Server
-    from kurma_core.daemon.timetable import Timetable
+    from kurma_core.daemon.http.server import Server
+    from kurma_core.daemon.process.timetable import Timetable
 
 _LOG = logging.getLogger("kurmad")
 
 
-class Idle:
+class IdleEnd:
     """Used by the thread that accepts connections, and by no other.
 
     :param after: seconds without anything to do.
@@ -102,4 +102,4 @@ class Idle:
             self._lock = None
 
 
-__all__ = ["Idle"]
+__all__ = ["IdleEnd"]

@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.daemon.access import shown
-from kurma_core.daemon.exchange import Said, json_line
+from kurma_core.daemon.http.exchange import Said, json_line
 from kurma_core.models.pod import PodRecord
 from kurma_core.models.summary import PodSummary
 from kurma_core.pods.listing import LIVE, broken_summary, each, records, summary, unsettled

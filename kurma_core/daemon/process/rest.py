@@ -16,7 +16,7 @@ from kurma_core.linux import memory
 AFTER = 10.0
 
 
-class Rest:
+class MemoryTrimmer:
     """:param after: seconds from what was done until the rest."""
 
     def __init__(self, after: float = AFTER) -> None:
@@ -51,4 +51,4 @@ class Rest:
             memory.trim()
 
 
-__all__ = ["AFTER", "Rest"]
+__all__ = ["AFTER", "MemoryTrimmer"]

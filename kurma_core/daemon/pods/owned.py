@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from kurma_core.cancellation import current
-from kurma_core.daemon.threads import Workers
+from kurma_core.daemon.process.threads import Workers
 from kurma_core.errors import KurmaError, PodNotFoundError
 from kurma_core.pods import restarts
 from kurma_core.shortage import words
@@ -32,7 +32,7 @@ _AT_ONCE = 4
 _BY_FORCE = 10.0
 
 
-class Running:
+class RunningPod:
     """A pod that the daemon owns, as whoever looks on sees it.
 
     :param uuid: the pod's. :param directory: where it is.
@@ -108,7 +108,7 @@ class Running:
             then()
 
 
-class Owners:
+class OwnedPods:
     """:param manager: asked for the pod manager at each start: there is another one after a reload.
     :param ended: told of each pod that has ended, once it is taken down; from any thread.
     """
@@ -122,7 +122,7 @@ class Owners:
         self.changed: Callable[[], None] = lambda: None
         self._beat = threading.Event()
         self._lock = threading.Lock()
-        self._pods: dict[int, Running] = {}
+        self._pods: dict[int, RunningPod] = {}
         #: Pods that are owned no more, and that somebody still reads.
         self._after: set[str] = set()
         self._poll = select.epoll()
@@ -179,12 +179,12 @@ class Owners:
         self,
         reference: str,
         stdio: Stdio,
-        up: Callable[[Running], None] = lambda running: None,
+        up: Callable[[RunningPod], None] = lambda running: None,
         *,
         again: bool = False,
         readied: Readied | None = None,
         settled: Callable[[], None] = lambda: None,
-    ) -> Running:
+    ) -> RunningPod:
         """Starts a pod and owns it.
 
         :param up: called once the pod is up, and before anybody looks whether it has ended.
@@ -193,9 +193,9 @@ class Owners:
         """
         return self.take(self._manager().start(reference, stdio, settled, readied, again=again), up)
 
-    def take(self, pod: OwnedPod, up: Callable[[Running], None] = lambda running: None) -> Running:
+    def take(self, pod: OwnedPod, up: Callable[[RunningPod], None] = lambda running: None) -> RunningPod:
         """Owns a pod that is up."""
-        fd, running = pod.fileno(), Running(pod)
+        fd, running = pod.fileno(), RunningPod(pod)
         try:
             up(running)
         finally:
@@ -215,7 +215,7 @@ class Owners:
         os.eventfd_write(self._wake, 1)
         return self._beat.wait(patience)
 
-    def running(self, uuid: str) -> Running | None:
+    def running(self, uuid: str) -> RunningPod | None:
         """None: that pod is not owned here."""
         with self._lock:
             return next((running for running in self._pods.values() if running.uuid == uuid), None)
@@ -232,7 +232,7 @@ class Owners:
                     running = self._pods[fd]
                 self._workers.submit(self._finish, fd, running)
 
-    def _finish(self, fd: int, running: Running) -> None:
+    def _finish(self, fd: int, running: RunningPod) -> None:
         record, failed = None, None
         try:
             record = running.pod.finish()
@@ -252,7 +252,7 @@ class Owners:
         running._end(record, failed, lambda: self._then(uuid, record))
         self.changed()
 
-    def _let_go(self, fd: int, running: Running) -> None:
+    def _let_go(self, fd: int, running: RunningPod) -> None:
         """Whatever goes wrong with that, who waits for the pod hears of its end."""
         try:
             try:
@@ -272,4 +272,4 @@ class Owners:
             self._after.discard(uuid)
 
 
-__all__ = ["Owners", "Running"]
+__all__ = ["OwnedPods", "RunningPod"]

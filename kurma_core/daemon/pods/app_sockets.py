@@ -19,7 +19,7 @@ from kurma_core.pods.records import read_document
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kurma_core.daemon.server import Server
+    from kurma_core.daemon.http.server import Server
     from kurma_core.pods.document import PodDocument
     from kurma_core.pods.services import Services
 
@@ -30,7 +30,7 @@ _FRESH = f".{api.SOCKET}"
 _MODE = 0o666
 
 
-class _Door:
+class _AppSocket:
     """:param place: device and inode of the socket."""
 
     def __init__(self, directory: str, rights: str, place: tuple[int, int]) -> None:
@@ -44,7 +44,7 @@ class _Door:
         return (status.st_dev, status.st_ino) == self._place
 
 
-class Doors:
+class AppSockets:
     """:param services: asked for anew each time: there are others after a reload."""
 
     def __init__(self, server: Server, services: Callable[[], Services]) -> None:
@@ -52,7 +52,7 @@ class Doors:
         self._services = services
         self._lock = threading.Lock()
         #: By pod, then by app. A pod is here as long as it runs, whether or not its apps are granted anything.
-        self._doors: dict[str, dict[str, _Door]] = {}
+        self._doors: dict[str, dict[str, _AppSocket]] = {}
         self._closing = False
 
     def changed(self, document: PodDocument, directory: str) -> None:
@@ -124,11 +124,11 @@ class Doors:
             what = f"app {app} of pod {document.uuid} has no API"
             _LOG.warning("%s: no socket can be made in %s: %s", what, directory, error.strerror)
             return
-        self._doors[document.uuid][app] = _Door(directory, rights, place)
+        self._doors[document.uuid][app] = _AppSocket(directory, rights, place)
         self._server.listen(listener, rights, document.uuid, app)
         _LOG.info("app %s of pod %s has the API (%s)", app, document.uuid, rights)
 
-    def _shut(self, uuid: str, app: str, door: _Door) -> None:
+    def _shut(self, uuid: str, app: str, door: _AppSocket) -> None:
         if door.is_there():
             with contextlib.suppress(OSError):
                 os.unlink(f"{door.directory}/{api.SOCKET}")
@@ -163,4 +163,4 @@ def _bound(directory: str) -> tuple[socket.socket, tuple[int, int]]:
         return listener, (status.st_dev, status.st_ino)
 
 
-__all__ = ["Doors"]
+__all__ = ["AppSockets"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kurma_core.errors import BusyError
 
 if TYPE_CHECKING:
-    from kurma_core.daemon.exchange import Peer
+    from kurma_core.daemon.http.exchange import Peer
 
 #: Connections that wait for a request, or are served: in all, of all but root, of all pods, of a user, of a pod.
 MOST, OTHERS, PODS, USER, POD = 512, 448, 256, 128, 16

@@ -1,0 +1,1 @@
+"""The life of the kurmad process: run directory, readiness, log, threads, idle end."""
