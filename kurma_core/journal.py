@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.appc.nesting import bounded
 from kurma_core.linux.clock import timestamp
-from kurma_core.shape import COUNT, fit
+from kurma_core.schema import COUNT, fit
 from kurma_core.value import fields, frozen
 
 if TYPE_CHECKING:
     from typing import ClassVar
 
     from kurma_core.linux.inotify import Watch
-    from kurma_core.shape import Shape
+    from kurma_core.schema import Form
 
 Json = Any
 SUBJECTS = ("pod", "image", "daemon")
@@ -70,7 +70,7 @@ class Event:
     name: str
     detail: Mapping[str, Json]
 
-    SHAPE: ClassVar[Shape] = {
+    SHAPE: ClassVar[Form] = {
         "seq": COUNT,
         "at": str,
         "subject": str,
@@ -93,7 +93,7 @@ class Event:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Json]) -> Event:
-        """:raises ShapeError: it is not an event."""
+        """:raises SchemaError: it is not an event."""
         fit(value, cls.SHAPE, "the event")
         return cls(**{each.name: value[each.name] for each in fields(cls)})
 

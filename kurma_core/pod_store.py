@@ -39,7 +39,7 @@ from kurma_core.linux import beneath, block_groups
 from kurma_core.linux.files import replace_file, spare_file, use_spare
 from kurma_core.models.network import Attachment
 from kurma_core.models.pod import STATES, AppExecution
-from kurma_core.shape import COUNT, PID, ShapeError, fit
+from kurma_core.schema import COUNT, PID, SchemaError, fit
 
 Json = Any
 VERSION = 1
@@ -55,7 +55,7 @@ _SPARES, _SPARE_POD = ("state.json.spare", "state.json.spare2"), "pod.json.spare
 
 
 _MARK = ({"boot": str, "uptime": float}, None)
-#: Shape of ``state.json``; of what plugins keep there, only that it is an object.
+#: Form of ``state.json``; of what plugins keep there, only that it is an object.
 STATE = {
     "state": frozenset(STATES),
     "steps?": ([str], None),
@@ -115,7 +115,7 @@ class PodDirectory:
         value = self._read("state.json")
         try:
             fit(value, STATE, "the record")
-        except ShapeError as error:
+        except SchemaError as error:
             raise self.damaged("state.json", str(error)) from None
         return value
 

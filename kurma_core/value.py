@@ -48,19 +48,47 @@ _REQUIRED: Any = object()
 
 
 class Field:
-    """One field of a value: its name, and what it is when it is not given."""
+    """One field of a value: its name, what it is when it is not given, and how JSON has it: see :func:`field`."""
 
-    __slots__ = ("default", "factory", "name")
+    __slots__ = ("default", "factory", "inline", "key", "name", "shape")
 
-    def __init__(self, default: Any, factory: Callable[[], Any] | None) -> None:
+    def __init__(
+        self,
+        default: Any,
+        factory: Callable[[], Any] | None,
+        key: str | None = None,
+        shape: Any = None,
+        inline: bool = False,
+    ) -> None:
         self.name = ""
         self.default = default
         self.factory = factory
+        self.key = key
+        self.shape = shape
+        self.inline = inline
+
+    @property
+    def required(self) -> bool:
+        return self.default is _REQUIRED and self.factory is None
 
 
-def field(*, default: Any = _REQUIRED, default_factory: Callable[[], Any] | None = None) -> Any:
-    """Stands for a field's default in the class's body, as in :mod:`dataclasses`."""
-    return Field(default, default_factory)
+def field(
+    *,
+    default: Any = _REQUIRED,
+    default_factory: Callable[[], Any] | None = None,
+    key: str | None = None,
+    shape: Any = None,
+    inline: bool = False,
+) -> Any:
+    """Stands for a field's default in the class's body, as in :mod:`dataclasses`.
+
+    The rest is for values that have a JSON form (:mod:`kurma_core.schema`).
+
+    :param key: in JSON; None: the name in camel case.
+    :param shape: None: as the annotation says.
+    :param inline: the keys of this value stand beside those of the other fields.
+    """
+    return Field(default, default_factory, key, shape, inline)
 
 
 def fields(value: Any) -> tuple[Field, ...]:

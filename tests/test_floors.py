@@ -18,7 +18,7 @@ EXAMPLES = sorted(path.parent for path in (ROOT / "examples/plugins").glob("*/py
 
 #: Rooms by floor; a package is one room.
 FLOORS = {
-    0: {"appc", "cancellation", "models", "errors", "shape", "shortage", "value", "version"},
+    0: {"appc", "cancellation", "models", "errors", "schema", "shortage", "value", "version"},
     1: {
         "hookspecs",
         "config",
@@ -44,7 +44,7 @@ FLOOR = {room: floor for floor, rooms in FLOORS.items() for room in rooms}
 #: (room, room): why the one may look at the other, though it is above it or beside it on floor 3.
 ALLOWED: dict[tuple[str, str], str] = {}
 
-PUBLIC = {"hookspecs", "models", "errors", "appc", "cancellation", "linux", "shape", "testing", "value"}
+PUBLIC = {"hookspecs", "models", "errors", "appc", "cancellation", "linux", "schema", "testing", "value"}
 
 #: Modules that take long to import: none of them in what also runs inside the stager.
 HEAVY = {"dataclasses", "enum", "typing", "re", "contextlib", "subprocess", "pathlib", "logging"}

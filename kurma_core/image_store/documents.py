@@ -13,7 +13,7 @@ from kurma_core.errors import FormatVersionError, ImageNotFoundError, StoreError
 from kurma_core.hookspecs import ImageLayer
 from kurma_core.linux.clock import timestamp
 from kurma_core.models.image import ImageRecord, Provenance
-from kurma_core.shape import COUNT, ShapeError, fit
+from kurma_core.schema import COUNT, SchemaError, fit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ def read_image(store: ImageStore, image_id: str) -> ImageRecord:
     try:
         fit(document, _IMAGE, "the record")
         if not document["provenance"]:
-            raise ShapeError("the record.provenance is empty")
+            raise SchemaError("the record.provenance", "at least one", "an empty list")
         labels = document["labels"]
         return ImageRecord(
             id=image_id,

@@ -12,7 +12,7 @@ from kurma_core.appc.nesting import bounded
 from kurma_core.errors import StoreError
 from kurma_core.image_store.store import room_hint
 from kurma_core.linux.files import replace_file
-from kurma_core.shape import COUNT, fit
+from kurma_core.schema import COUNT, fit
 from kurma_core.value import frozen
 
 TYPE_CHECKING = False

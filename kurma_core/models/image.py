@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from _collections_abc import Mapping  # without collections
 
-from kurma_core.shape import fit
+from kurma_core.schema import fit
 from kurma_core.value import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, ClassVar
 
-    from kurma_core.shape import Shape
+    from kurma_core.schema import Form
 
     Json = Any
 
@@ -37,7 +37,7 @@ class Provenance:
     insecure: tuple[str, ...] = ()
     encrypted: bool = False
 
-    SHAPE: ClassVar[Shape] = {
+    SHAPE: ClassVar[Form] = {
         "locator": str,
         "fetchedAt": str,
         "trust": frozenset(("built", "signed", "digest", "local", "unverified")),

@@ -5,14 +5,14 @@ from __future__ import annotations
 from _collections_abc import Iterable, Mapping  # without collections
 
 from kurma_core.models.userns import MAX_ID
-from kurma_core.shape import COUNT, fit
+from kurma_core.schema import COUNT, fit
 from kurma_core.value import field, fields, frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, ClassVar
 
-    from kurma_core.shape import Shape
+    from kurma_core.schema import Form
 
     Json = Any
 
@@ -131,7 +131,7 @@ class IsolatorPlan:
     #: does not know of a filter must not run the app without.
     VERSION = 3
 
-    SHAPE: ClassVar[Shape] = {
+    SHAPE: ClassVar[Form] = {
         "capabilities": ([str], None),
         "ambient": [str],
         "noNewPrivileges": bool,
@@ -240,7 +240,7 @@ class IsolatorReport:
     value: Json = None
     amounts: str = ""
 
-    SHAPE: ClassVar[Shape] = {
+    SHAPE: ClassVar[Form] = {
         "name": str,
         "app": (str, None),
         "outcome": frozenset(("enforced", "modified", "ignored")),

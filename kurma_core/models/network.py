@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from _collections_abc import Mapping  # without collections
 
-from kurma_core.shape import fit
+from kurma_core.schema import fit
 from kurma_core.value import field, frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, ClassVar
 
-    from kurma_core.shape import Shape
+    from kurma_core.schema import Form
 
     Json = Any
 
@@ -32,7 +32,7 @@ class PortMapping:
     protocol: str = "tcp"
     host_ip: str = ""
 
-    SHAPE: ClassVar[Shape] = {
+    SHAPE: ClassVar[Form] = {
         "hostPort": range(1, 1 << 16),
         "podPort": range(1, 1 << 16),
         "protocol": frozenset(PROTOCOLS),
@@ -66,7 +66,7 @@ class NetworkRequest:
     mac: str | None = None
     optional: bool = False
 
-    SHAPE: ClassVar[Shape] = {
+    SHAPE: ClassVar[Form] = {
         "name": str,
         "interface?": (str, None),
         "ips?": [str],
@@ -138,7 +138,7 @@ class Attachment:
     capabilities: Mapping[str, Json] = field(default_factory=dict)
     names: bool = True
 
-    SHAPE: ClassVar[Shape] = {
+    SHAPE: ClassVar[Form] = {
         "network": str,
         "driver": str,
         "interface": str,

@@ -7,14 +7,14 @@ from _collections_abc import Mapping  # without collections
 from kurma_core.models.isolator import IsolatorReport
 from kurma_core.models.network import Attachment
 from kurma_core.models.userns import IdRange
-from kurma_core.shape import COUNT, fit
+from kurma_core.schema import COUNT, fit
 from kurma_core.value import field, frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, ClassVar
 
-    from kurma_core.shape import Shape
+    from kurma_core.schema import Form
 
     Json = Any
 
@@ -54,7 +54,7 @@ class AppExecution:
     log: str | None = None
     signal: int | None = None
 
-    SHAPE: ClassVar[Shape] = {
+    SHAPE: ClassVar[Form] = {
         "instance": COUNT,
         "run": COUNT,
         "exitCode": (range(256), None),

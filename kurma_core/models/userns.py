@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from _collections_abc import Mapping  # without collections
 
-from kurma_core.shape import fit
+from kurma_core.schema import fit
 from kurma_core.value import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, ClassVar
 
-    from kurma_core.shape import Shape
+    from kurma_core.schema import Form
 
     Json = Any
 
@@ -26,7 +26,7 @@ class IdRange:
     first: int
     count: int
 
-    SHAPE: ClassVar[Shape] = {"first": range(1, MAX_ID + 1), "count": range(1, MAX_ID + 1)}
+    SHAPE: ClassVar[Form] = {"first": range(1, MAX_ID + 1), "count": range(1, MAX_ID + 1)}
 
     @classmethod
     def parse(cls, text: str) -> IdRange:
@@ -54,7 +54,7 @@ class IdRange:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Json]) -> IdRange:
-        """:raises ShapeError: it is not such a record; also of the others' below."""
+        """:raises SchemaError: it is not such a record; also of the others' below."""
         fit(value, cls.SHAPE, "ids")
         return cls(value["first"], value["count"])
 

@@ -17,7 +17,7 @@ from kurma_core.appc.nesting import bounded
 from kurma_core.errors import FormatVersionError, HostError
 from kurma_core.linux.files import replace_file
 from kurma_core.linux.lockfile import lock_file
-from kurma_core.shape import ShapeError, fit
+from kurma_core.schema import SchemaError, fit
 
 Json = Any
 
@@ -97,7 +97,7 @@ class DefaultNetwork:
             raise FormatVersionError(f"{self._record} has version {version}, this Kurma knows {VERSION}")
         try:
             fit(record, {"bridge": str, "subnet": str, "subnet6": (str, None)}, "the record")
-        except ShapeError as error:
+        except SchemaError as error:
             raise HostError(
                 f"cannot read {self._record}: {error}",
                 hint="without that file, the next pod on the network chooses bridge and subnet anew",

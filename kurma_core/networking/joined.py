@@ -21,7 +21,7 @@ from kurma_core.errors import HostError
 from kurma_core.linux import namespaces
 from kurma_core.linux.process import boot_id
 from kurma_core.models.network import Attachment
-from kurma_core.shape import fit
+from kurma_core.schema import fit
 from kurma_core.value import frozen, replace
 
 Json = Any

@@ -25,7 +25,7 @@ from kurma_core.models.pod import ENDED_STATES
 from kurma_core.networking.joined import pin_path
 from kurma_core.pod_store import PodDirectory
 from kurma_core.pods import remains
-from kurma_core.shape import COUNT, fit
+from kurma_core.schema import COUNT, fit
 from kurma_core.value import frozen
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from kurma_core.errors import ManifestError
 from kurma_core.models.isolator import IsolatorPlan, IsolatorReport
 from kurma_core.models.network import Attachment
 from kurma_core.models.userns import IdRange
-from kurma_core.shape import fit
+from kurma_core.schema import fit
 from kurma_core.value import field, frozen
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from kurma_core.hookspecs import MountSetup
     from kurma_core.pod_store import PodDirectory
-    from kurma_core.shape import Shape
+    from kurma_core.schema import Form
 
 Json = Any
 
@@ -100,7 +100,7 @@ class PodDocument:
     grants: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     own_networks: bool = False
 
-    SHAPE: ClassVar[Shape] = {
+    SHAPE: ClassVar[Form] = {
         "uuid": str,
         "name": str,
         "createdAt": str,
@@ -205,7 +205,7 @@ class PodDocument:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Json]) -> PodDocument:
-        """:raises ShapeError: it is not such a record. :raises ManifestError: nor is its manifest."""
+        """:raises SchemaError: it is not such a record. :raises ManifestError: nor is its manifest."""
         fit(value, cls.SHAPE, "the record")
         found = cls(
             uuid=value["uuid"],

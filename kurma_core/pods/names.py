@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from kurma_core.appc.nesting import bounded
 from kurma_core.linux.files import replace_file
 from kurma_core.pods import hosts
-from kurma_core.shape import ShapeError, fit
+from kurma_core.schema import SchemaError, fit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -179,7 +179,7 @@ class Names:
 def _is_member(value: Json) -> bool:
     try:
         fit(value, _MEMBER, "")
-    except ShapeError:
+    except SchemaError:
         return False
     return "\0" not in value["namespace"]
 

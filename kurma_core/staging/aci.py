@@ -19,7 +19,7 @@ from kurma_core.hookspecs import Stdio
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.files import replace_file, spare_file, use_spare
 from kurma_core.models.isolator import needs_powers
-from kurma_core.shape import fit
+from kurma_core.schema import fit
 from kurma_core.staging import apps, records
 from kurma_core.staging.callin import CallIn
 from kurma_core.staging.document import stager_manifest

@@ -15,7 +15,7 @@ from kurma_core.appc.nesting import bounded
 from kurma_core.errors import HostError, StagerError
 from kurma_core.hookspecs import Stdio
 from kurma_core.linux.files import replace_file
-from kurma_core.shape import fit
+from kurma_core.schema import fit
 from kurma_core.shortage import limit_of_stager
 from kurma_core.staging.live import LiveRoot
 from kurma_core.staging.root import LAYERS, VOLUMES, layer_binds, of_volume, volume_mounts

@@ -20,7 +20,7 @@ from kurma_core.hookspecs import HostTree
 from kurma_core.linux import tree
 from kurma_core.linux.beneath import open_in_root, remove_tree
 from kurma_core.linux.execute import DEFAULT_PATH
-from kurma_core.shape import fit
+from kurma_core.schema import fit
 from kurma_core.value import frozen
 from kurma_net_aci.place import Place
 

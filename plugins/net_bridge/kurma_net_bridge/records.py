@@ -14,7 +14,7 @@ from kurma_core.appc.nesting import bounded
 from kurma_core.errors import FormatVersionError, NetworkError
 from kurma_core.linux.lockfile import lock_file
 from kurma_core.models.network import PortMapping
-from kurma_core.shape import COUNT, fit
+from kurma_core.schema import COUNT, fit
 from kurma_core.value import frozen, replace
 from kurma_net_bridge.addresses import Addresses
 

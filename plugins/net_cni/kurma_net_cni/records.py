@@ -14,7 +14,7 @@ from kurma_core.hookspecs import AttachmentContext
 from kurma_core.linux.files import replace_file
 from kurma_core.linux.lockfile import lock_file
 from kurma_core.models.network import Attachment, NetworkRequest
-from kurma_core.shape import COUNT, fit
+from kurma_core.schema import COUNT, fit
 from kurma_core.value import frozen, replace
 
 Json = Any

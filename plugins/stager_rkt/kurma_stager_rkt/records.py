@@ -11,7 +11,7 @@ from kurma_core.appc.nesting import bounded
 from kurma_core.linux.files import replace_file
 from kurma_core.linux.regular_file import open_regular
 from kurma_core.models.pod import AppStatus
-from kurma_core.shape import COUNT, fit
+from kurma_core.schema import COUNT, fit
 from kurma_core.value import frozen
 from kurma_stager_rkt.stage1 import Stage1
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from kurma_core.appc.nesting import bounded
 from kurma_core.linux import mounts, overlay, tree
 from kurma_core.linux.beneath import remove_tree
-from kurma_core.shape import fit
+from kurma_core.schema import fit
 from kurma_stager_rkt.contents import LAYERS, ROOTFS, inside, shift, tree_id
 
 if TYPE_CHECKING:

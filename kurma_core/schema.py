@@ -1,0 +1,761 @@
+"""JSON forms of values: one declaration from which a value is read strictly, written, and described.
+
+A class is declared once::
+
+    @frozen
+    class PortMapping(JsonValue):
+        host_port: Port
+        pod_port: Port
+        protocol: Protocol = "tcp"
+        host_ip: str = field(default="", key="hostIP")
+
+Its fields' annotations say which JSON they have; ``host_port`` is the key ``hostPort``. What is not a class is
+written as it looks: ``fit(value, {"name": str, "ports": [range(1, 9)], "reason?": (str, None)}, "the record")``.
+Both become the same shapes. JSON Schema, OpenAPI and the tables of ``docs/json.md`` come from them, too
+(:mod:`kurma_core.api.describe`).
+
+Annotations are text, and are resolved when a value is first read or written. They are made of: ``str``, ``int``,
+``float``, ``bool``, ``Json`` (any value), ``X | None``, ``tuple[X, ...]`` and ``frozenset[X]`` (lists),
+``Mapping[str, X]`` and ``dict[str, X]`` (objects), :class:`JsonValue` classes, classes with ``parse`` and
+``to_json`` (manifests), and names of shapes in the class's module, such as ``Port`` here.
+
+This module is imported by every command, and ships inside stagers: it imports next to nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from kurma_core.value import fields
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any, ClassVar, Self
+
+    Json = Any
+    Form = Any
+    #: Told of a key that a declared object does not have: its path, the key, the keys that there are.
+    Unknown = Callable[[str, str, list[str]], None]
+
+_LONGEST = 80
+#: What is found where there is no value.
+MISSING = "nothing"
+
+
+class SchemaError(ValueError):
+    """A JSON value is not what it must be.
+
+    :param path: where it stands: ``$.app.ports[0].port``, or ``the record.name``.
+    """
+
+    def __init__(self, path: str, expected: str, found: str) -> None:
+        super().__init__(
+            f"{path} is missing" if found == MISSING else f"{path}: expected {expected}, found {found}"
+        )
+        self.path = path
+        self.expected = expected
+        self.found = found
+
+
+def describe(value: object) -> str:
+    """``value`` as an error names it: one line, printable, cut to a readable length."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, (list, tuple)):
+        return "an empty list" if not value else "a list"
+    if isinstance(value, int) and abs(value) >= 1 << 64:
+        return "a number that is too large"
+    shown = f'"{ascii_text(value)}"' if isinstance(value, str) else repr(value)
+    return shown if len(shown) <= _LONGEST else shown[: _LONGEST - 1] + "…"
+
+
+def ascii_text(value: str) -> str:
+    """Text with everything escaped that a terminal would not print as it is."""
+    return repr(value)[1:-1]
+
+
+def child(path: str, key: str) -> str:
+    """The path of ``key`` in the object at ``path``; a key that is not a plain word stands in brackets."""
+    if key.isascii() and key.replace("_", "a").replace("-", "a").isalnum():
+        return f"{path}.{key}"
+    return f"{path}[{describe(key)}]"
+
+
+def writable(text: str) -> bool:
+    """Whether text can be printed: JSON can name halves of surrogate pairs, of which only those that stand for
+    bytes of file names can."""
+    try:
+        text.encode(errors="surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+# --- shapes ----------------------------------------------------------------------------------------------------
+
+
+class Shape:
+    """What a JSON value must be. :meth:`read` gives the Python value, :meth:`write` the JSON value of that."""
+
+    __slots__ = ()
+    #: Whether :meth:`write` gives the value itself.
+    plain = True
+    #: For errors.
+    expected = "a value"
+
+    def read(self, value: Json, path: str, unknown: Unknown | None) -> Any:
+        """:param unknown: told of keys that a class does not have; None: they are ignored.
+
+        :raises SchemaError: the value does not fit.
+        """
+        return value
+
+    def write(self, value: Any) -> Json:
+        return value
+
+    def _wrong(self, value: Json, path: str) -> SchemaError:
+        return SchemaError(path, self.expected, describe(value))
+
+
+class Text(Shape):
+    """Text; with ``check``, of a certain form.
+
+    :param check: ``(value, path) -> text`` in canonical form; raises a KurmaError or a SchemaError.
+    """
+
+    __slots__ = ("check", "title")
+    expected = "a string"
+
+    def __init__(self, check: Callable[[object, str], str] | None = None, title: str = "") -> None:
+        self.check = check
+        self.title = title
+
+    def read(self, value: Json, path: str, unknown: Unknown | None) -> str:
+        if self.check is not None:
+            return self.check(value, path)
+        if not isinstance(value, str):
+            raise self._wrong(value, path)
+        if not (value.isascii() or writable(value)):
+            raise SchemaError(path, "Unicode text", "a lone surrogate")
+        return value
+
+
+class Bytes(Text):
+    """Bytes as text: what is not UTF-8 is U+DC80 and on, as Python has it."""
+
+    __slots__ = ()
+    plain = False
+
+    def read(self, value: Json, path: str, unknown: Unknown | None) -> Any:
+        return super().read(value, path, unknown).encode("utf-8", "surrogateescape")
+
+    def write(self, value: Any) -> Json:
+        return value.decode("utf-8", "surrogateescape")
+
+
+class Flag(Shape):
+    __slots__ = ()
+    expected = "true or false"
+
+    def read(self, value: Json, path: str, unknown: Unknown | None) -> bool:
+        if not isinstance(value, bool):
+            raise self._wrong(value, path)
+        return value
+
+
+class Whole(Shape):
+    """A whole number. :param least, most: both included; None: there is no bound."""
+
+    __slots__ = ("expected", "least", "most")
+
+    def __init__(self, least: int | None = None, most: int | None = None) -> None:
+        self.least = least
+        self.most = most
+        bounds = "" if least is None else f" from {least}"
+        self.expected = "an integer" + bounds + ("" if most is None else f" to {most}")
+
+    def read(self, value: Json, path: str, unknown: Unknown | None) -> int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self._wrong(value, path)
+        if (self.least is not None and value < self.least) or (self.most is not None and value > self.most):
+            raise self._wrong(value, path)
+        return value
+
+
+class Number(Shape):
+    """A number. :param least: included; :param below: excluded; None: there is no bound."""
+
+    __slots__ = ("below", "expected", "least")
+
+    def __init__(self, least: float | None = None, below: float | None = None) -> None:
+        self.least = least
+        self.below = below
+        self.expected = "a number" + ("" if least is None else f" from {least:g}")
+        self.expected += "" if below is None else f" to less than {below:g}"
+
+    def read(self, value: Json, path: str, unknown: Unknown | None) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not -(1 << 1023) < value < 1 << 1023:
+            raise self._wrong(value, path)
+        if (self.least is not None and value < self.least) or (self.below is not None and value >= self.below):
+            raise self._wrong(value, path)
+        return value
+
+
+class Words(Shape):
+    """One of some words."""
+
+    __slots__ = ("expected", "words")
+
+    def __init__(self, *words: str) -> None:
+        self.words = words
+        self.expected = "one of " + ", ".join(words)
+
+    def read(self, value: Json, path: str, unknown: Unknown | None) -> str:
+        if not isinstance(value, str) or value not in self.words:
+            raise self._wrong(value, path)
+        return value
+
+
+class Null(Shape):
+    __slots__ = ()
+    expected = "null"
+
+    def read(self, value: Json, path: str, unknown: Unknown | None) -> None:
+        if value is not None:
+            raise self._wrong(value, path)
+
+
+class Plain(Shape):
+    """An object, or a list, of anything."""
+
+    __slots__ = ("expected", "kind")
+
+    def __init__(self, kind: type) -> None:
+        self.kind = kind
+        self.expected = "an object" if kind is dict else "a list"
+
+    def read(self, value: Json, path: str, unknown: Unknown | None) -> Any:
+        if not isinstance(value, self.kind):
+            raise self._wrong(value, path)
+        return value
+
+    def write(self, value: Any) -> Json:
+        return self.kind(value)
+
+    plain = False
+
+
+class Either(Shape):
+    """A value of any of these shapes; the last one's error counts."""
+
+    __slots__ = ("expected", "plain", "shapes")
+
+    def __init__(self, *shapes: Shape) -> None:
+        self.shapes = shapes
+        self.plain = all(shape.plain for shape in shapes)
+        self.expected = " or ".join(shape.expected for shape in shapes)
+
+    def read(self, value: Json, path: str, unknown: Unknown | None) -> Any:
+        for shape in self.shapes[:-1]:
+            try:
+                return shape.read(value, path, unknown)
+            except SchemaError:
+                continue
+        return self.shapes[-1].read(value, path, unknown)
+
+    def write(self, value: Any) -> Json:
+        return next((shape.write(value) for shape in self.shapes if not shape.plain), value)
+
+
+class Maybe(Shape):
+    """That, or null."""
+
+    __slots__ = ("expected", "inner", "plain")
+
+    def __init__(self, inner: Shape) -> None:
+        self.inner = inner
+        self.plain = inner.plain
+        self.expected = inner.expected
+
+    def read(self, value: Json, path: str, unknown: Unknown | None) -> Any:
+        return None if value is None else self.inner.read(value, path, unknown)
+
+    def write(self, value: Any) -> Json:
+        return None if value is None else self.inner.write(value)
+
+
+class List(Shape):
+    """A list. :param make: what Python has instead."""
+
+    __slots__ = ("inner", "make")
+    plain = False
+    expected = "a list"
+
+    def __init__(self, inner: Shape, make: Callable[[Any], Any] = list) -> None:
+        self.inner = inner
+        self.make = make
+
+    def read(self, value: Json, path: str, unknown: Unknown | None) -> Any:
+        if not isinstance(value, (list, tuple)):
+            raise self._wrong(value, path)
+        read = self.inner.read
+        return self.make([read(one, f"{path}[{index}]", unknown) for index, one in enumerate(value)])
+
+    def write(self, value: Any) -> Json:
+        found = value if not isinstance(value, frozenset) else sorted(value)
+        return list(found) if self.inner.plain else [self.inner.write(one) for one in found]
+
+
+class Row(Shape):
+    """A list of just these values."""
+
+    __slots__ = ("shapes",)
+    plain = False
+    expected = "a list"
+
+    def __init__(self, *shapes: Shape) -> None:
+        self.shapes = shapes
+
+    def read(self, value: Json, path: str, unknown: Unknown | None) -> Any:
+        if not isinstance(value, (list, tuple)):
+            raise self._wrong(value, path)
+        if len(value) != len(self.shapes):
+            raise SchemaError(path, f"{len(self.shapes)} values", f"{len(value)}")
+        found = [shape.read(value[at], f"{path}[{at}]", unknown) for at, shape in enumerate(self.shapes)]
+        return tuple(found)
+
+    def write(self, value: Any) -> Json:
+        return [shape.write(one) for shape, one in zip(self.shapes, value, strict=True)]
+
+
+class Map(Shape):
+    """An object whose keys are free."""
+
+    __slots__ = ("inner",)
+    plain = False
+    expected = "an object"
+
+    def __init__(self, inner: Shape) -> None:
+        self.inner = inner
+
+    def read(self, value: Json, path: str, unknown: Unknown | None) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise self._wrong(value, path)
+        found = {}
+        for key, one in value.items():
+            if not isinstance(key, str) or not (key.isascii() or writable(key)):
+                raise SchemaError(path, "keys that are Unicode text", f"key {describe(key)}")
+            found[key] = self.inner.read(one, child(path, key), unknown)
+        return found
+
+    def write(self, value: Any) -> Json:
+        return dict(value) if self.inner.plain else {key: self.inner.write(one) for key, one in value.items()}
+
+
+class Keys(Shape):
+    """An object with these keys.
+
+    :param shapes: by key. :param optional: keys that may be left out.
+    """
+
+    __slots__ = ("optional", "plain", "shapes")
+    expected = "an object"
+
+    def __init__(self, shapes: Mapping[str, Shape], optional: frozenset[str]) -> None:
+        self.shapes = shapes
+        self.optional = optional
+        self.plain = all(shape.plain for shape in shapes.values())
+
+    def read(self, value: Json, path: str, unknown: Unknown | None) -> Any:
+        if not isinstance(value, dict):
+            raise self._wrong(value, path)
+        for key, shape in self.shapes.items():
+            if key in value:
+                shape.read(value[key], child(path, key), unknown)
+            elif key not in self.optional:
+                raise SchemaError(child(path, key), shape.expected, MISSING)
+        return value
+
+    def write(self, value: Any) -> Json:
+        return {key: self.shapes[key].write(one) if key in self.shapes else one for key, one in value.items()}
+
+
+class Pairs(Shape):
+    """Pairs as objects: ``(("a", 1), …)`` is ``[{"name": "a", "value": 1}, …]``. :param keys: the two keys."""
+
+    __slots__ = ("keys", "shapes")
+    plain = False
+    expected = "a list"
+
+    def __init__(self, keys: tuple[str, str], first: Form = str, second: Form = object) -> None:
+        self.keys = keys
+        self.shapes = (shape(first), shape(second))
+
+    def read(self, value: Json, path: str, unknown: Unknown | None) -> Any:
+        if not isinstance(value, (list, tuple)):
+            raise self._wrong(value, path)
+        return tuple([self._pair(one, f"{path}[{index}]", unknown) for index, one in enumerate(value)])
+
+    def _pair(self, value: Json, path: str, unknown: Unknown | None) -> tuple[Any, ...]:
+        if not isinstance(value, dict):
+            raise SchemaError(path, "an object", describe(value))
+        _refuse_unknown(value, self.keys, path, unknown)
+        found = []
+        for key, one in zip(self.keys, self.shapes, strict=True):
+            if key not in value and not isinstance(one, (Maybe, Any_)):
+                raise SchemaError(child(path, key), one.expected, MISSING)
+            found.append(one.read(value.get(key), child(path, key), unknown))
+        return tuple(found)
+
+    def write(self, value: Any) -> Json:
+        names = self.keys
+        one, other = self.shapes
+        return [{names[0]: one.write(pair[0]), names[1]: other.write(pair[1])} for pair in value]
+
+
+class Any_(Shape):
+    """Any JSON value."""
+
+    __slots__ = ()
+
+
+class Parsed(Shape):
+    """A document that its class reads: a manifest.
+
+    :param kind: has ``parse(value)``, which raises a :class:`KurmaError`, and ``to_json``.
+    """
+
+    __slots__ = ("kind",)
+    plain = False
+    expected = "an object"
+
+    def __init__(self, kind: Any) -> None:
+        self.kind = kind
+
+    def read(self, value: Json, path: str, unknown: Unknown | None) -> Any:
+        return self.kind.parse(value)
+
+    def write(self, value: Any) -> Json:
+        return value.to_json()
+
+
+class Object(Shape):
+    """A :class:`JsonValue`; or several, by :attr:`JsonValue.NAMED_BY`.
+
+    :param kind: its class. :param by: the name of that field; None: it is one value.
+    """
+
+    __slots__ = ("by", "kind")
+    plain = False
+    expected = "an object"
+
+    def __init__(self, kind: type[JsonValue], by: str | None = None) -> None:
+        self.kind = kind
+        self.by = by
+
+    def read(self, value: Json, path: str, unknown: Unknown | None) -> Any:
+        if not isinstance(value, dict):
+            raise self._wrong(value, path)
+        if self.by is None:
+            return self.kind(**_read(self.kind, value, path, unknown))
+        found = []
+        for key, one in value.items():
+            where = child(path, key)
+            if not isinstance(one, dict):
+                raise SchemaError(where, "an object", describe(one))
+            found.append(self.kind(**{self.by: key, **_read(self.kind, one, where, unknown)}))
+        return tuple(found)
+
+    def write(self, value: Any) -> Json:
+        if self.by is None:
+            return value.to_json()
+        return {getattr(one, self.by): one.to_json() for one in value}
+
+
+def _refuse_unknown(value: Json, known: Any, path: str, unknown: Unknown | None) -> None:
+    if unknown is not None:
+        for key in value:
+            if key not in known:
+                unknown(path, key, list(known))
+
+
+# --- classes ---------------------------------------------------------------------------------------------------
+
+
+class Member:
+    """One field of a :class:`JsonValue`, as JSON has it.
+
+    :param name: of the field. :param key: of the JSON object; None: its own keys stand in the object (``inline``).
+    :param needed: it must be given.
+    """
+
+    __slots__ = ("key", "name", "needed", "shape")
+
+    def __init__(self, name: str, key: str | None, shape: Shape, needed: bool) -> None:
+        self.name = name
+        self.key = key
+        self.shape = shape
+        self.needed = needed
+
+
+class JsonValue:
+    """Base of frozen values that have a JSON form. See the head of this module."""
+
+    __slots__ = ()
+
+    #: Its name in JSON Schema; empty: it is described where it is used.
+    JSON_NAME: ClassVar[str] = ""
+    #: What has a default may be left out, or be null. Else every key is there.
+    PARTIAL: ClassVar[bool] = False
+    #: Keys that are computed, by the property that has them: written, and not read.
+    COMPUTED: ClassVar[Mapping[str, Form]] = {}
+    #: A field that is not among the keys: a tuple of such values is an object, by that field.
+    NAMED_BY: ClassVar[str] = ""
+
+    def to_json(self) -> dict[str, Json]:
+        found: dict[str, Json] = {}
+        for one in members(type(self)):
+            value = getattr(self, one.name)
+            if one.key is None:
+                found.update(one.shape.write(value))
+            else:
+                found[one.key] = value if one.shape.plain else one.shape.write(value)
+        return found
+
+    @classmethod
+    def from_json(cls, value: Json, path: str = "", unknown: Unknown | None = None) -> Self:
+        """:param path: what errors call the value. :param unknown: told of keys that there are not.
+
+        :raises SchemaError: it is not such a value.
+        """
+        path = path or f"the {cls.JSON_NAME or cls.__name__}"
+        if not isinstance(value, dict):
+            raise SchemaError(path, "an object", describe(value))
+        return cls(**_read(cls, value, path, unknown))
+
+
+_MEMBERS: dict[type, tuple[Member, ...]] = {}
+
+
+def members(kind: type[JsonValue]) -> tuple[Member, ...]:
+    """Of a class, in the order in which they are written; computed ones last."""
+    found = _MEMBERS.get(kind)
+    if found is None:
+        found = _MEMBERS[kind] = tuple(_members(kind))
+    return found
+
+
+def _members(kind: type[JsonValue]) -> list[Member]:
+    found = []
+    annotations: dict[str, tuple[str, dict[str, Any]]] = {}
+    for base in reversed(kind.__mro__):
+        module = sys.modules[base.__module__].__dict__
+        for name, text in base.__dict__.get("__annotations__", {}).items():  # noqa: RUF063 - inspect is not light
+            annotations[name] = text, module
+    for each in fields(kind):
+        if each.name == kind.NAMED_BY:
+            continue
+        its = shape(each.shape) if each.shape is not None else resolve(*annotations[each.name])
+        key = None if each.inline else each.key or camel_case(each.name)
+        needed = each.required or not kind.PARTIAL
+        if kind.PARTIAL and not needed and not isinstance(its, (Maybe, Any_)):
+            its = Maybe(its)
+        found.append(Member(each.name, key, its, needed))
+    found += [Member(name, camel_case(name), shape(form), False) for name, form in kind.COMPUTED.items()]
+    return found
+
+
+def camel_case(name: str) -> str:
+    """The key of a field: ``exit_code`` is ``exitCode``."""
+    first, *others = name.split("_")
+    return first + "".join([word.capitalize() for word in others])
+
+
+def _read(kind: type[JsonValue], value: Json, path: str, unknown: Unknown | None) -> dict[str, Any]:
+    found = {}
+    computed = kind.COMPUTED
+    for one in members(kind):
+        if one.name in computed:
+            continue
+        if one.key is None:
+            found[one.name] = one.shape.read(value, path, None)
+        elif one.key in value:
+            given = value[one.key]
+            if given is not None or one.needed or isinstance(one.shape, Any_):
+                found[one.name] = one.shape.read(given, child(path, one.key), unknown)
+        elif one.needed:
+            raise SchemaError(child(path, one.key), one.shape.expected, MISSING)
+    if unknown is not None:
+        _refuse_unknown(value, _keys(kind), path, unknown)
+    return found
+
+
+def _keys(kind: type[JsonValue]) -> list[str]:
+    found: list[str] = []
+    for one in members(kind):
+        if one.key is not None:
+            found.append(one.key)
+        else:
+            assert isinstance(one.shape, Object)
+            found += _keys(one.shape.kind)
+    return found
+
+
+# --- from Python to shapes -------------------------------------------------------------------------------------
+
+_ANY = Any_()
+_NAMES: dict[str, Shape] = {
+    "str": Text(),
+    "int": Whole(),
+    "float": Number(),
+    "bool": Flag(),
+    "bytes": Bytes(),
+    "object": _ANY,
+    "Json": _ANY,
+    "Any": _ANY,
+    "None": Null(),
+    "dict": Plain(dict),
+    "list": Plain(list),
+}
+_LISTS: dict[str, Callable[[Any], Any]] = {
+    "tuple": tuple,
+    "list": list,
+    "Sequence": tuple,
+    "Collection": tuple,
+    "frozenset": frozenset,
+}
+
+
+def resolve(text: str, module: Mapping[str, Any]) -> Shape:
+    """The shape that an annotation says. :param module: where its names are looked for.
+
+    :raises TypeError: it cannot be a JSON value's.
+    """
+    parts = _split(text, "|")
+    if len(parts) > 1:
+        inner = [resolve(part, module) for part in parts if part != "None"]
+        found = inner[0] if len(inner) == 1 else Either(*inner)
+        return Maybe(found) if len(inner) < len(parts) else found
+    head, bracket, rest = text.partition("[")
+    if not bracket:
+        if text in _NAMES:
+            return _NAMES[text]
+        if text in module:
+            return shape(module[text])
+        raise TypeError(f"{text} is not known where it is declared")
+    arguments = _split(rest[:-1], ",")
+    if head in ("Mapping", "dict"):
+        if arguments[0] != "str":
+            raise TypeError(f"{text}: keys of JSON objects are text")
+        return Map(resolve(arguments[1], module))
+    if head == "tuple" and arguments[-1] != "...":
+        return Row(*[resolve(one, module) for one in arguments])
+    if head in _LISTS:
+        inner_shape = resolve(arguments[0], module)
+        if isinstance(inner_shape, Object) and inner_shape.kind.NAMED_BY:
+            return Object(inner_shape.kind, inner_shape.kind.NAMED_BY)
+        return List(inner_shape, _LISTS[head])
+    raise TypeError(f"{text} has no JSON form")
+
+
+def _split(text: str, at: str) -> list[str]:
+    """The parts between ``at``, outside of brackets."""
+    found, depth, begin = [], 0, 0
+    for index, character in enumerate(text):
+        if character == "[":
+            depth += 1
+        elif character == "]":
+            depth -= 1
+        elif character == at and not depth:
+            found.append(text[begin:index].strip())
+            begin = index + 1
+    return [*found, text[begin:].strip()]
+
+
+def shape(form: Form) -> Shape:
+    """The shape that a Python value stands for.
+
+    - ``str``, ``bool``, ``int``, ``float``, ``dict``, ``list``: a value of that type; ``object``: any value.
+    - A ``range``: a whole number in it. A ``frozenset``: one of those words. None: null.
+    - A tuple: a value of any of these shapes.
+    - ``[shape]``: a list of such values. ``[one, other]``: a list of just these.
+    - ``{str: shape}``: an object whose values are such.
+    - ``{"key": shape, "key?": shape}``: an object that has the one key and may have the other. Keys that are not
+      named are ignored.
+    - A :class:`JsonValue` class, or one with ``parse`` and ``to_json``. A function: text that it checks.
+    - A shape: itself.
+    """
+    if isinstance(form, Shape):
+        return form
+    if form is None:
+        return _NAMES["None"]
+    if isinstance(form, type):
+        if issubclass(form, JsonValue):
+            return Object(form)
+        if form.__module__ == "builtins":
+            return _NAMES[form.__name__]
+        return Parsed(form)
+    if isinstance(form, range):
+        return Whole(form.start, form.stop - 1)
+    if isinstance(form, frozenset):
+        return Words(*sorted(form))
+    if isinstance(form, list):
+        return List(shape(form[0])) if len(form) == 1 else Row(*map(shape, form))
+    if isinstance(form, tuple):
+        inner = [shape(one) for one in form if one is not None]
+        found = inner[0] if len(inner) == 1 else Either(*inner)
+        return Maybe(found) if None in form else found
+    if isinstance(form, dict):
+        if str in form:
+            return Map(shape(form[str]))
+        optional = frozenset([key[:-1] for key in form if key.endswith("?")])
+        return Keys({key.removesuffix("?"): shape(one) for key, one in form.items()}, optional)
+    if callable(form):
+        return Text(form)
+    raise TypeError(f"{form!r} stands for no shape")
+
+
+#: Shapes by the id of what they were made of, which is kept, so that no other object gets that id.
+_MADE: dict[int, tuple[Form, Shape]] = {}
+
+
+def fit(value: Json, form: Form, path: str) -> None:
+    """Checks a record that is not a class.
+
+    :param form: see :func:`shape`; a constant, for it is remembered. :param path: what errors call the value.
+    :raises SchemaError: it has another shape; says where.
+    """
+    made = _MADE.get(id(form))
+    if made is None:
+        made = _MADE[id(form)] = form, shape(form)
+    made[1].read(value, path, None)
+
+
+# --- common words ----------------------------------------------------------------------------------------------
+
+if TYPE_CHECKING:
+    Count = int
+    Port = int
+    ExitCode = int
+    Pid = int
+    Seconds = float
+    Timestamp = str
+else:
+    #: Whole numbers: of bytes, and of other things that are counted.
+    Count = Whole(0)
+    Port = Whole(1, 65535)
+    ExitCode = Whole(0, 255)
+    #: The number of a process.
+    Pid = Whole(0)
+    Seconds = Number(0, 1e9)
+    #: RFC 3339, UTC.
+    Timestamp = Text(title="RFC 3339, UTC")
+
+#: The same for :func:`fit`.
+COUNT = range(1 << 63)
+PID = range(1, 1 << 31)
