@@ -28,6 +28,7 @@ from kurma_core.daemon.http.server import Server
 from kurma_core.daemon.openapi import document
 from kurma_core.daemon.operations import TABLE
 from kurma_core.errors import BusyError
+from tests.kit.waiting import until
 
 ASKED = b"GET /v1/version HTTP/1.1\r\nHost: x\r\n\r\n"
 Handle = Callable[[Exchange], None]
@@ -102,13 +103,6 @@ def start(tmp_path: Path) -> Iterator[Start]:
     for one in made:
         one.server.close()
     until(lambda: all(not one.server.connections for one in made))
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.fixture

@@ -22,8 +22,9 @@ from typing import Any
 
 import pytest
 
-from tests.integration.acceptance.command import Kurma, until
+from tests.integration.acceptance.command import Kurma
 from tests.integration.acceptance.conftest import fresh, house
+from tests.kit.waiting import until
 
 __all__ = ["fresh", "house"]
 

@@ -7,7 +7,7 @@ import signal
 import subprocess
 from pathlib import Path
 
-from tests.integration.pods.support import until
+from tests.kit.waiting import until
 
 #: What takes a path, begins or ends the window, or would carry it on elsewhere.
 _CALLS = (

@@ -11,7 +11,7 @@ import pytest
 
 from kurma_core.linux.inotify import IN_CREATE, IN_MOVED_TO
 from kurma_core.linux.watches import SharedWatch
-from tests.integration.pods.support import until
+from tests.kit.waiting import until
 
 
 def readable(watch, seconds=10.0):

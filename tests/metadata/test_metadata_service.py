@@ -17,6 +17,7 @@ from kurma_core.errors import HostError
 from kurma_core.metadata import connection
 from kurma_core.metadata.http import BODY_LIMIT
 from kurma_core.metadata.service import CONNECTIONS, MetadataService
+from tests.kit.waiting import until
 from tests.metadata.metadata_fakes import OTHER, TOKEN, UUID, FakeFacts, Wire, listener, served
 
 UUID_PATH = f"/{TOKEN}/acMetadata/v1/pod/uuid"
@@ -216,13 +217,6 @@ def test_without_a_descriptor_left_connections_wait(hurried, monkeypatch):
         late.sendall(GET.replace("\n", "\r\n").encode())
         assert late.recv(4096).startswith(b"HTTP/1.1 200 ")
         late.close()
-
-
-def until(condition):
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_who_does_not_read_is_let_go(hurried):

@@ -17,6 +17,7 @@ from kurma_core.errors import NetworkError, TrustError
 from kurma_core.hookspecs import Leak
 from kurma_core.linux.namespaces import unpin
 from kurma_core.testing.networks import context, pod_namespace
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
 
@@ -48,14 +49,6 @@ def pod():
     ident = str(uuid.uuid4())
     with pod_namespace(ident):
         yield ident
-
-
-def until(condition, patience=10):
-    end = time.monotonic() + patience
-    while not (found := condition()):
-        assert time.monotonic() < end
-        time.sleep(0.02)
-    return found
 
 
 def marked(mark):

@@ -8,14 +8,11 @@ import os
 import re
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 #: The script that installing Kurma makes.
 PROGRAM = os.path.join(os.path.dirname(sys.executable), "kurma")
-PATIENCE = 20.0
 #: Files whose coming tells of no pod: locks, and what is chosen once per state directory.
 _QUIET = re.compile(
     r"(^|/)(lock|[^/]*\.lock)$"
@@ -113,14 +110,6 @@ def one_line(done: subprocess.CompletedProcess[str], *said: str, code: int = 125
     if hint is not None:
         assert len(lines) == 2, done.stderr
         assert hint in lines[1], done.stderr
-
-
-def until(condition: Callable[[], Any], what: str, patience: float = PATIENCE) -> Any:
-    deadline = time.monotonic() + patience
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"{what}: not within {patience:g} s"
-        time.sleep(0.02)
-    return found
 
 
 def sha512(path: str) -> str:

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.integration.acceptance.command import PATIENCE, Kurma, until
+from tests.integration.acceptance.command import Kurma
 from tests.integration.fetching.parts import Registry, running_registry
 from tests.integration.pods.support import archive, busybox_root
+from tests.kit.waiting import PATIENCE, until
 
 Start = Callable[..., subprocess.Popen[str]]
 

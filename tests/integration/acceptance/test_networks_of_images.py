@@ -12,9 +12,10 @@ import pytest
 import yaml
 
 from kurma_core.testing.webserver import Page, web_server
-from tests.integration.acceptance.command import Kurma, one_line, until
+from tests.integration.acceptance.command import Kurma, one_line
 from tests.integration.acceptance.keys import Key
 from tests.integration.fetching.parts import OciDir, Registry
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
 EXAMPLES = Path(__file__).parents[3] / "examples" / "networks"

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.acceptance.command import PROGRAM, Kurma, one_line, until
+from tests.integration.acceptance.command import PROGRAM, Kurma, one_line
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
 Start = Callable[..., subprocess.Popen[str]]

@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-PATIENCE = 20.0
+from tests.kit.waiting import PATIENCE
 
 # What a shell does: it leads the session, puts the command in front, waits for it, and takes the terminal back.
 # It stays until it is told to go, since its end would hang the terminal up.

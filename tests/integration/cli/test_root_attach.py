@@ -16,8 +16,9 @@ import pytest
 
 from tests.integration.cli.callins import call_ins
 from tests.integration.cli.conftest import KURMA
-from tests.integration.cli.person import PATIENCE, Person
+from tests.integration.cli.person import Person
 from tests.integration.pods.support import both_ways
+from tests.kit.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.root
 
@@ -40,14 +41,6 @@ def at_terminal(kurma: Any) -> Iterator[Callable[..., Person]]:
 def run_words(kurma: Any, name: str, *options: str, script: str) -> tuple[str, ...]:
     named = ("run", "--name", name, "--net", "none", *options)
     return (*named, "--exec", "/bin/sh", kurma.image, "--", "-c", script)
-
-
-def until(condition: Callable[[], Any], what: str) -> Any:
-    deadline = time.monotonic() + PATIENCE
-    while not (found := condition()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-    return found
 
 
 @pytest.fixture

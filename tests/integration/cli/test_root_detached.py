@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.pods.support import until
+from tests.kit.waiting import until
 
 pytestmark = [pytest.mark.root, pytest.mark.parametrize("way", ["kurmad"], indirect=True)]
 

@@ -14,7 +14,8 @@ import pytest
 
 from tests.integration.cli.callins import call_ins
 from tests.integration.cli.conftest import KURMA
-from tests.integration.cli.person import PATIENCE, Person
+from tests.integration.cli.person import Person
+from tests.kit.waiting import PATIENCE
 
 pytestmark = pytest.mark.root
 

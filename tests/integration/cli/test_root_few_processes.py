@@ -11,7 +11,7 @@ import pytest
 
 from kurma_core.linux.cgroups import CgroupTree
 from tests.integration.cli.conftest import KURMA
-from tests.integration.pods.support import until
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
 

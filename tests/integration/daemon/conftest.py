@@ -22,7 +22,7 @@ from tests.integration.pods.conftest import (  # noqa: F401 (fixtures)
     session_state,
     way,
 )
-from tests.integration.pods.support import until
+from tests.kit.waiting import until
 
 _FRAGILE = os.path.join(os.path.dirname(__file__), "fragile.py")
 

@@ -17,9 +17,9 @@ from kurma_core.client.wire import Connection
 from kurma_core.errors import PodNotFoundError
 from kurma_core.linux import process
 from kurma_core.version import VERSION
-from tests.integration.pods.support import alive, until
 from tests.integration.pods.test_pods_changing_crash import change
 from tests.integration.pods.test_pods_crash import assert_nothing_left
+from tests.kit.waiting import alive, until
 
 pytestmark = pytest.mark.root
 

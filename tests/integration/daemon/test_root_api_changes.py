@@ -17,7 +17,7 @@ from tests.integration.daemon.conftest import Kurmad, ended
 from tests.integration.daemon.soak_remains import Remains
 from tests.integration.daemon.test_root_adoption import started
 from tests.integration.daemon.test_root_metrics import Unix, get
-from tests.integration.pods.support import until
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
 

@@ -15,7 +15,7 @@ from kurma_core.client import Settings, connect, starting
 from kurma_core.client.remote import RemoteClient
 from kurma_core.errors import HostError, KurmaError, PrivilegeError, UsageError
 from kurma_core.linux.lockfile import locked
-from tests.integration.pods.support import alive, until
+from tests.kit.waiting import alive, until
 
 pytestmark = pytest.mark.root
 #: A pod that outlives this process; its UUID and its owner's PID are printed.

@@ -9,7 +9,7 @@ from kurma_core.client.wire import Connection
 from kurma_core.pods.times import seconds
 from tests.integration.daemon.test_root_adoption import started
 from tests.integration.daemon.test_root_restarts import policy
-from tests.integration.pods.support import until
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
 

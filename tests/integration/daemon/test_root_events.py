@@ -13,7 +13,7 @@ import pytest
 
 from kurma_core.client.remote import RemoteClient
 from kurma_core.errors import HostError
-from tests.integration.pods.support import until
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
 

@@ -3,12 +3,12 @@
 import os
 import subprocess
 import sys
-import time
 
 import pytest
 
 from kurma_core.testing.webserver import web_server
 from plugins.fetch_docker.tests.docker_parts import BLOB, serve
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
 
@@ -17,13 +17,6 @@ pytestmark = pytest.mark.root
 def server():
     with web_server() as made:
         yield made
-
-
-def until(is_so):
-    end = time.monotonic() + 20
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def test_a_client_that_goes_away_cancels_its_fetch_and_nobody_elses(kurmad, server):

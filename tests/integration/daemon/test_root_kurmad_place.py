@@ -17,7 +17,7 @@ from kurma_core.client import Settings, connect
 from kurma_core.client.remote import RemoteClient
 from kurma_core.client.wire import Connection
 from kurma_core.errors import KurmaError
-from tests.integration.pods.support import until
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
 

@@ -16,7 +16,7 @@ from kurma_core.pods import proof
 from tests.cli.test_cli_imports import HEAVY, NOT_FOR_LISTS
 from tests.cli.test_cli_imports import PROGRAM as LISTER
 from tests.integration.daemon.test_root_metrics import figures
-from tests.integration.pods.support import alive, until
+from tests.kit.waiting import alive, until
 
 pytestmark = pytest.mark.root
 

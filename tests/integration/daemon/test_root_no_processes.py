@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from tests.integration.pods.support import alive, shell, until
+from tests.integration.pods.support import shell
+from tests.kit.waiting import alive, until
 
 pytestmark = pytest.mark.root
 

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from tests.integration.daemon.test_root_streams import memory
-from tests.integration.pods.support import until
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
 

@@ -24,7 +24,7 @@ from kurma_core.linux.namespaces import in_netns
 from kurma_core.models.network import NetworkRequest
 from kurma_core.pods import request_json
 from kurma_core.value import replace
-from tests.integration.pods.support import alive, until
+from tests.kit.waiting import alive, until
 
 pytestmark = pytest.mark.root
 

@@ -13,7 +13,7 @@ import pytest
 from kurma_core.client import Settings, connect
 from kurma_core.client.remote import RemoteClient
 from kurma_core.client.wire import Connection
-from tests.integration.pods.support import until
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
 UNITS = Path(__file__).parents[3] / "packaging" / "systemd"

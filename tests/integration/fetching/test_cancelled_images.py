@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from pathlib import Path
@@ -22,6 +22,7 @@ from kurma_core.errors import Cancelled, ImageError, ImageNotFoundError
 from kurma_core.models.image import ImageRecord
 from tests.integration.fetching.front import Front, Tokens, front
 from tests.integration.fetching.parts import Machine, MakeMachine, OciDir, Registry, layer_tar
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
 #: Seconds in which what was cancelled has ended, on a busy machine.
@@ -56,13 +57,6 @@ class Running:
         self.operation.cancel()
         with pytest.raises(Cancelled):
             self.future.result(PROMPT)
-
-
-def until(is_so: Callable[[], object]) -> None:
-    end = time.monotonic() + 20
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def left(here: Machine) -> list[str]:

@@ -23,7 +23,7 @@ from kurma_core.errors import (
 )
 from tests.integration.fetching.parts import Machine, MakeMachine
 from tests.integration.fetching.publisher import Publisher, publisher
-from tests.integration.pods.support import until
+from tests.kit.waiting import until
 from tests.trust.signers import Signers
 
 pytestmark = pytest.mark.root

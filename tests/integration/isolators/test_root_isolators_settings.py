@@ -7,7 +7,8 @@ import pytest
 
 from kurma_core.errors import IsolatorError, KurmaError
 from kurma_core.linux.cgroup_layout import Layout
-from tests.integration.pods.support import shell, until
+from tests.integration.pods.support import shell
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
 

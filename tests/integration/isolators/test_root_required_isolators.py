@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.integration.cli.conftest import KURMA, Command
-from tests.integration.pods.support import until
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
 

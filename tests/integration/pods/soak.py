@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 
-from tests.integration.pods.support import until
+from tests.kit.waiting import until
 
 #: Pods at a time.
 ABREAST = 10

@@ -19,9 +19,9 @@ from kurma_core.errors import KurmaError
 from kurma_core.hookspecs import Stdio
 from kurma_core.image_store import build_archive
 from kurma_core.pods.request import PodRequest
+from tests.kit.waiting import PATIENCE, until
 
 BUSYBOX = "/bin/busybox"
-PATIENCE = 20.0
 _OF_THE_POD = ("net", "volumes", "isolators", "annotations", "ports")
 _RUNNER = os.path.join(os.path.dirname(__file__), "runner.py")
 
@@ -105,24 +105,6 @@ def _of_the_pod(options):
     if pod.get("net") == "host":
         options["grants"] = (*options.get("grants", ()), "os/linux/namespaces=net")
     return pod
-
-
-def until(condition, what="it", patience=PATIENCE):
-    """Waits for ``condition()`` to be true; what it was."""
-    deadline = time.monotonic() + patience
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"{what} did not come true within {patience:g} s"
-        time.sleep(0.01)
-    return found
-
-
-def alive(pid):
-    """Whether the process runs: a zombie does not."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] not in "ZX"
-    except FileNotFoundError:
-        return False
 
 
 @contextlib.contextmanager

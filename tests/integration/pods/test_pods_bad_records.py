@@ -17,7 +17,7 @@ import pytest
 
 from kurma_core.errors import KurmaError
 from kurma_core.linux.cgroups import CgroupTree
-from tests.integration.pods.support import until
+from tests.kit.waiting import until
 from tests.wrong_values import damaged
 
 pytestmark = pytest.mark.root

@@ -9,8 +9,9 @@ import sys
 import pytest
 
 from kurma_core.errors import KurmaError, PodStateError, StagerError
-from tests.integration.pods.support import alive, shell, until
+from tests.integration.pods.support import shell
 from tests.integration.pods.test_pods_changing import SLEEP, add, app_of, bound, nothing_of_it
+from tests.kit.waiting import alive, until
 
 pytestmark = pytest.mark.root
 

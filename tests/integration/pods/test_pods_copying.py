@@ -10,7 +10,8 @@ import tarfile
 import pytest
 
 from kurma_core.errors import ArchiveError, HostError, KurmaError, PodStateError
-from tests.integration.pods.support import shell, until
+from tests.integration.pods.support import shell
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
 

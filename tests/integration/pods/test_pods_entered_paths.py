@@ -8,7 +8,8 @@ import pytest
 from kurma_core.hookspecs import Stdio
 from kurma_core.pods.readied import ready
 from tests.integration import entering
-from tests.integration.pods.support import shell, until
+from tests.integration.pods.support import shell
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
 

@@ -6,15 +6,8 @@ import pytest
 
 from kurma_core.errors import KurmaError, ManifestError, PodDamagedError, StagerError, UsageError
 from kurma_core.pods.request import AppOverrides
-from tests.integration.pods.support import (
-    both_ways,
-    busybox_archive,
-    links,
-    shell,
-    small_file_system,
-    text_of,
-    until,
-)
+from tests.integration.pods.support import both_ways, busybox_archive, links, shell, small_file_system, text_of
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
 

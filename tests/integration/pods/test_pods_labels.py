@@ -11,7 +11,8 @@ import pytest
 
 from kurma_core.errors import IsolatorError, PodError
 from tests.integration.machine import has_apparmor
-from tests.integration.pods.support import shell, until
+from tests.integration.pods.support import shell
+from tests.kit.waiting import until
 
 pytestmark = [pytest.mark.root, pytest.mark.vm]
 

@@ -13,7 +13,7 @@ import pytest
 
 from kurma_core.hookspecs import Stdio
 from kurma_core.linux.cgroups import CgroupTree
-from tests.integration.pods.support import until
+from tests.kit.waiting import until
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 

@@ -12,7 +12,7 @@ import pytest
 from kurma_core.linux.cgroups import CgroupTree
 from tests.integration.networking.resolvers import LOOKUPS, NameServer, resolver_archive
 from tests.integration.networking.world import NEIGHBOUR, SERVER, world_around
-from tests.integration.pods.support import alive, until
+from tests.kit.waiting import alive, until
 
 pytestmark = pytest.mark.root
 

@@ -9,7 +9,7 @@ import pytest
 
 from kurma_core.errors import HostError
 from kurma_core.linux import mounts, namespaces
-from tests.integration.pods.support import alive, until
+from tests.kit.waiting import alive, until
 
 pytestmark = pytest.mark.root
 

@@ -10,7 +10,8 @@ from kurma_core.errors import ConfigError, IsolatorError, PowerError, StagerErro
 from kurma_core.linux import capabilities
 from kurma_core.pods.request import AppOverrides
 from kurma_core.value import replace
-from tests.integration.pods.support import archive, busybox_root, image_id, shell, until
+from tests.integration.pods.support import archive, busybox_root, image_id, shell
+from tests.kit.waiting import until
 from tests.trust.signers import gnupg_home
 
 pytestmark = pytest.mark.root

@@ -16,7 +16,8 @@ import pytest
 from kurma_stager_default import image as stager_image
 
 from kurma_core.errors import KurmaError, ManifestError, StagerError
-from tests.integration.pods.support import archive, busybox_root, until
+from tests.integration.pods.support import archive, busybox_root
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
 

@@ -10,7 +10,7 @@ import pytest
 from kurma_core.errors import AppNotFoundError, KurmaError, PodError, PodStateError
 from kurma_core.hookspecs import Stdio
 from kurma_core.pods import ending, launch
-from tests.integration.pods.support import alive, until
+from tests.kit.waiting import alive, until
 
 pytestmark = pytest.mark.root
 

@@ -7,7 +7,8 @@ import subprocess
 
 import pytest
 
-from tests.integration.pods.support import received, shell, until
+from tests.integration.pods.support import received, shell
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
 

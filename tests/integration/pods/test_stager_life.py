@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from kurma_core.errors import StagerError
-from tests.integration.pods.support import alive, until
+from tests.kit.waiting import alive, until
 
 pytestmark = pytest.mark.root
 

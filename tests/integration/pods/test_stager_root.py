@@ -10,7 +10,7 @@ import pytest
 from kurma_core.errors import KurmaError
 from kurma_core.linux.cgroup_layout import Layout, controllers
 from kurma_core.version import VERSION
-from tests.integration.pods.support import until
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
 

@@ -8,8 +8,8 @@ import subprocess
 import pytest
 
 from tests.integration.cli.conftest import KURMA
-from tests.integration.pods.support import until
 from tests.integration.stage1.test_root_stage1_mutable import APP_VERBS, LONG, SCRIPTS, empty_file, foreground
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
 

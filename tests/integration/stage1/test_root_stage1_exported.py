@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.integration import entering
-from tests.integration.pods.support import alive, until
 from tests.integration.stage1.laid_out import BareHost
+from tests.kit.waiting import alive, until
 
 pytestmark = pytest.mark.root
 #: Bytes that the kernel takes at least before somebody reads.

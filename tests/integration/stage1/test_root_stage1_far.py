@@ -12,7 +12,7 @@ import pytest
 from kurma_core.client.frames import ERROR, OUTPUT
 from tests.integration.cli.conftest import KURMA
 from tests.integration.daemon.test_root_streams import Raw
-from tests.integration.pods.support import until
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.acceptance.command import PROGRAM
-from tests.integration.pods.support import until
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
 TEXT = (Path(__file__).parents[3] / "docs" / "stage1.md").read_text()

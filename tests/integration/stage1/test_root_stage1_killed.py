@@ -17,8 +17,8 @@ from kurma_core.linux import mounts
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.mounts import mounts_at_or_below
 from kurma_core.testing.stagers import pod_setup
-from tests.integration.pods.support import until
 from tests.integration.stage1.driven import driven
+from tests.kit.waiting import until
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 

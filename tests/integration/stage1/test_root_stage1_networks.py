@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from kurma_core.linux import cni_orphans
-from tests.integration.pods.support import until
 from tests.integration.stage1.laid_out import BareHost
 from tests.integration.stage1.test_root_stage1_exported import cgroups, processes, running, shell
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
 PLUGINS = "/usr/lib/cni"

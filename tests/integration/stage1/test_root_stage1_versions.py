@@ -13,9 +13,9 @@ from kurma_core.hookspecs import Stdio
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.mounts import mounts_at_or_below
 from kurma_core.value import replace
-from tests.integration.pods.support import alive, until
 from tests.integration.stage1.conftest import RECORDER, Recorded
 from tests.integration.stage1.driven import UUID, driven
+from tests.kit.waiting import alive, until
 
 pytestmark = pytest.mark.root
 

@@ -15,6 +15,7 @@ from kurma_core.hookspecs import MountSetup
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.models.isolator import CgroupSetting, IsolatorPlan
 from kurma_core.staging.aci import StagerTimes
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
 
@@ -39,14 +40,6 @@ def handlers(**scripts: str) -> dict[str, object]:
 def ending(pod, name="main"):
     app = pod.app(name)
     return app["exitCode"], app["exitReason"], app["signal"]
-
-
-def until(condition, what="it", patience=20.0):
-    end = time.monotonic() + patience
-    while not (found := condition()):
-        assert time.monotonic() < end, f"{what} did not come true"
-        time.sleep(0.02)
-    return found
 
 
 # --- handlers --------------------------------------------------------------------------------------------------

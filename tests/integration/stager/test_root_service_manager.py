@@ -16,6 +16,7 @@ import pytest
 from kurma_core.errors import StagerError
 from kurma_core.staging.starting import StagerImage
 from tests.integration.stager.conftest import TestPod
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
 
@@ -65,13 +66,6 @@ def is_open(number: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def until(condition: Callable[[], object], patience: float = 20) -> None:
-    end = time.monotonic() + patience
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def runs(pod: TestPod) -> bool:

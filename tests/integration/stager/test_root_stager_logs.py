@@ -21,6 +21,7 @@ from kurma_core.linux.clock import moment
 from kurma_core.models.log import LogText
 from kurma_core.pods.logs import LogReader
 from kurma_core.staging.aci import StagerTimes
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
 
@@ -94,13 +95,6 @@ def follow_by_core(pod, *, pause=0.0):
             found.append(text.text + (b"" if text.partial else b"\n"))
             time.sleep(pause)
     return b"".join(found)
-
-
-def until(condition, what, patience=20.0):
-    end = time.monotonic() + patience
-    while not condition():
-        assert time.monotonic() < end, what
-        time.sleep(0.01)
 
 
 # --- what comes back -------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from kurma_core.staging.aci import AciStager, StagerTimes
 from kurma_core.staging.starting import StagerImage
 from kurma_core.staging.waiting import WaitingPlace
 from kurma_core.value import replace
+from tests.kit.waiting import alive, until
 
 pytestmark = pytest.mark.root
 
@@ -42,21 +43,6 @@ time.sleep(1000)
 
 def sh(script, **fields):
     return {"exec": ["/bin/sh", "-c", script], "user": "0", "group": "0", **fields}
-
-
-def until(condition, what="it"):
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not come true"
-        time.sleep(0.01)
-
-
-def alive(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] not in "ZX"
-    except FileNotFoundError:
-        return False
 
 
 def children(pid):

@@ -18,8 +18,8 @@ from kurma_core.client.local import LocalClient as Client
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.stager_check.lab import Lab, app
 from kurma_core.stager_check.lines import LINES, Line, Report
-from tests.integration.pods.support import alive, until
 from tests.integration.stager_check.conftest import Checked
+from tests.kit.waiting import alive, until
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 KURMA = (sys.executable, "-m", "kurma_core.cli.main")

@@ -13,8 +13,8 @@ from kurma_core.linux.cgroup_layout import Layout
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.value import replace
 from tests.integration.pods.faults.hanging import HangingFilesystem
-from tests.integration.pods.support import alive, until
 from tests.integration.pods.test_pods_crash import left_of
+from tests.kit.waiting import alive, until
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
