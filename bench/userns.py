@@ -15,7 +15,8 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from kurma_core.client import Settings, connect
-from tests.integration.pods.support import House, archive, busybox_root, shell
+from tests.kit.house import House
+from tests.kit.images import archive, busybox_root, shell
 
 _ROUNDS, _FILES = 40, 20_000
 

@@ -15,7 +15,7 @@ import pytest
 
 from kurma_core.client.wire import Connection
 from kurma_core.linux.cgroups import CgroupTree
-from tests.integration.pods.support import archive, busybox_root
+from tests.kit.images import archive, busybox_root
 
 _PROJECT = Path(__file__).parents[2]
 _SOCKET = "/run/kurma/kurmad.sock"

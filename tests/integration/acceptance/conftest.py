@@ -13,7 +13,7 @@ import pytest
 
 from tests.integration.acceptance.command import Kurma
 from tests.integration.fetching.parts import Registry, running_registry
-from tests.integration.pods.support import archive, busybox_root
+from tests.kit.images import archive, busybox_root
 from tests.kit.waiting import PATIENCE, until
 
 Start = Callable[..., subprocess.Popen[str]]

@@ -18,7 +18,7 @@ from kurma_core.testing.webserver import web_server
 from tests.integration.acceptance.command import PROGRAM, Kurma, one_line
 from tests.integration.acceptance.keys import Key
 from tests.integration.fetching.parts import Registry
-from tests.integration.pods.support import foreign_stager
+from tests.kit.images import foreign_stager
 
 pytestmark = pytest.mark.root
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.integration.pods.conftest import way  # noqa: F401 (a fixture)
-from tests.integration.pods.support import archive, busybox_root
+from tests.kit.images import archive, busybox_root
 
 KURMA = (sys.executable, "-m", "kurma_core.cli.main")
 

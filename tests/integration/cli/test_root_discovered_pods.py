@@ -14,7 +14,7 @@ import pytest
 from tests.integration.cli.conftest import Command
 from tests.integration.cli.shop import Done, Shop, one_line, open_shop
 from tests.integration.pods.early import app_manifest, archive, fileset_manifest, tree
-from tests.integration.pods.support import busybox_root
+from tests.kit.images import busybox_root
 from tests.trust.signers import Signers, gnupg_home
 
 pytestmark = pytest.mark.root
@@ -169,7 +169,7 @@ def label(name: str, value: str) -> dict[str, str]:
 
 
 def publish(shop: Shop, tmp_path: Path, name: str, root: str, **manifest: Any) -> str:
-    from tests.integration.pods.support import archive as late_archive
+    from tests.kit.images import archive as late_archive
 
     path = Path(late_archive(root, str(tmp_path / f"{name.replace('/', '_')}.aci"), name, **manifest))
     shop.owner.put(f"/images/{name}-1.aci", path)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.pods.support import both_ways
+from tests.kit.house import both_ways
 
 pytestmark = pytest.mark.root
 

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from tests.cli import json_fields
-from tests.integration.pods.support import archive
+from tests.kit.images import archive
 
 pytestmark = pytest.mark.root
 

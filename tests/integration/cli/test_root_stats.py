@@ -11,7 +11,7 @@ import pytest
 
 from tests.integration.cli.conftest import KURMA
 from tests.integration.cli.person import Person
-from tests.integration.pods.support import both_ways
+from tests.kit.house import both_ways
 
 pytestmark = pytest.mark.root
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.pods.support import archive, busybox_root
+from tests.kit.images import archive, busybox_root
 
 pytestmark = pytest.mark.root
 

@@ -12,7 +12,7 @@ import signal
 import sys
 
 from kurma_core.cli.main import main
-from tests.integration.pods.strikes import strike_function, strike_step
+from tests.kit.strikes import strike_function, strike_step
 
 
 def install(arm, point):

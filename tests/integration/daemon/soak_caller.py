@@ -5,7 +5,7 @@ import time
 
 from kurma_core.client import Settings, connect, values
 from kurma_core.errors import DaemonGoneError, PodExistsError, PodNotFoundError, PodStateError
-from tests.integration.pods.support import text_of
+from tests.kit.house import text_of
 
 #: Seconds for which there may be no daemon.
 _PATIENCE = 60

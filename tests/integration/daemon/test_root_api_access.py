@@ -17,7 +17,7 @@ from kurma_core.hookspecs import Stdio
 from kurma_core.pods.records import read_document
 from kurma_core.pods.request import AppOverrides
 from kurma_core.value import replace
-from tests.integration.pods.support import shell
+from tests.kit.images import shell
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root

@@ -20,7 +20,7 @@ from kurma_core.client.remote import RemoteClient
 from kurma_core.errors import DecryptionError, HostError, StoreError
 from kurma_core.testing.webserver import web_server
 from plugins.fetch_docker.tests.docker_parts import BLOB, serve
-from tests.integration.pods.support import busybox_root, shell
+from tests.kit.images import busybox_root, shell
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root

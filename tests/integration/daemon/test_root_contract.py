@@ -16,7 +16,8 @@ from kurma_core.client.remote import RemoteClient
 from kurma_core.client.wire import Connection
 from kurma_core.errors import ImageNotFoundError, KurmaError
 from tests.integration.daemon.conftest import Kurmad
-from tests.integration.pods.support import House, archive, busybox_root, shell
+from tests.kit.house import House
+from tests.kit.images import archive, busybox_root, shell
 from tests.kit.waiting import until
 from tests.trust.signers import gnupg_home
 

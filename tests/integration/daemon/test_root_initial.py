@@ -13,8 +13,8 @@ from kurma_core.daemon.pods.initial import ENTRY
 from kurma_core.errors import UsageError
 from kurma_core.pods import restarts
 from tests.integration.daemon.test_root_adoption import started
-from tests.integration.pods.support import archive, busybox_root, image_id, shell
 from tests.integration.pods.test_pods_crash import assert_nothing_left
+from tests.kit.images import archive, busybox_root, image_id, shell
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root

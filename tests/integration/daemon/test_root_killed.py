@@ -8,8 +8,8 @@ from kurma_core.models.pod import ENDED_STATES
 from kurma_core.pods.launch import STEPS
 from tests.integration.daemon.test_root_adoption import SIGNS, TICKS, descriptors, owner, started
 from tests.integration.daemon.test_root_supply import begin, full, left, waiting
-from tests.integration.pods.support import links
 from tests.integration.pods.test_pods_crash import assert_nothing_left
+from tests.kit.host import links
 from tests.kit.waiting import alive, until
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]

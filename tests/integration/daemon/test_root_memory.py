@@ -6,7 +6,7 @@ import os
 import pytest
 
 from tests.integration.daemon.test_root_supply import full
-from tests.integration.pods.support import text_of
+from tests.kit.house import text_of
 from tests.kit.waiting import until
 from tests.linux.test_linux_memory import heaps
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.integration.pods.support import shell
+from tests.kit.images import shell
 from tests.kit.waiting import alive, until
 
 pytestmark = pytest.mark.root

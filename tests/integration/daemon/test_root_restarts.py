@@ -10,9 +10,9 @@ from kurma_core.client.wire import Connection
 from kurma_core.errors import KurmaError, UsageError
 from kurma_core.pods.times import seconds
 from tests.integration.daemon.test_root_adoption import owner, started
-from tests.integration.pods.support import links
 from tests.integration.pods.test_pods_crash import assert_nothing_left
 from tests.integration.pods.test_pods_moved import reboot
+from tests.kit.host import links
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root

@@ -17,7 +17,7 @@ from kurma_core.client.frames import ERROR, INPUT, LOG, MESSAGE, OUTPUT, FrameRe
 from kurma_core.errors import HostError, Interrupted
 from kurma_core.hookspecs import Stdio
 from tests.integration.daemon.test_root_events import watching
-from tests.integration.pods.support import text_of
+from tests.kit.house import text_of
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root

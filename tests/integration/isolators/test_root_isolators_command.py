@@ -14,7 +14,7 @@ import pytest
 from tests.integration.cli.conftest import Command
 from tests.integration.pods.early import app_manifest
 from tests.integration.pods.early import archive as early_archive
-from tests.integration.pods.support import archive, busybox_root, shell
+from tests.kit.images import archive, busybox_root, shell
 
 pytestmark = pytest.mark.root
 

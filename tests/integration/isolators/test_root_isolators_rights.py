@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from tests.integration.pods.support import BUSYBOX, archive, busybox_root, image_id, shell
+from tests.kit.images import BUSYBOX, archive, busybox_root, image_id, shell
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root

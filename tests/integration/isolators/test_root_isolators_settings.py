@@ -7,7 +7,7 @@ import pytest
 
 from kurma_core.errors import IsolatorError, KurmaError
 from kurma_core.linux.cgroup_layout import Layout
-from tests.integration.pods.support import shell
+from tests.kit.images import shell
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root

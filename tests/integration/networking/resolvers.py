@@ -7,7 +7,7 @@ import struct
 import subprocess
 import threading
 
-from tests.integration.pods.support import archive, busybox_root, shell
+from tests.kit.images import archive, busybox_root, shell
 
 _LOOKUP = r"""
 #include <arpa/inet.h>

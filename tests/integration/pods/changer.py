@@ -12,7 +12,7 @@ from kurma_core.appc.template import PodTemplate
 from kurma_core.client import Settings, connect
 from kurma_core.errors import KurmaError
 from kurma_core.pods.request import PodRequest
-from tests.integration.pods import runner
+from tests.kit import runner
 
 
 def wait(path):

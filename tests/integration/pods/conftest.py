@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from kurma_core.client import Settings, connect
-from tests.integration.pods.support import House, busybox_archive, foreign_stager, image_id
+from tests.kit.house import House
+from tests.kit.images import busybox_archive, foreign_stager, image_id
 
 _LEAKY = Path(__file__).parent / "leaky"
 

@@ -12,7 +12,8 @@ import yaml
 
 from kurma_core.linux.cgroup_layout import Layout
 from tests.integration.pods.early import app_manifest, archive, fileset_manifest, tree
-from tests.integration.pods.support import busybox_root, received
+from tests.kit.house import received
+from tests.kit.images import busybox_root
 from tests.kit.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.root

@@ -19,7 +19,7 @@ from kurma_core.linux.netns_thread import in_network_namespace
 from kurma_core.pods import metadata
 from kurma_core.pods.records import read_document
 from tests.integration.pods import early
-from tests.integration.pods.support import archive, busybox_root, shell
+from tests.kit.images import archive, busybox_root, shell
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root

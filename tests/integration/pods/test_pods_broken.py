@@ -8,7 +8,7 @@ import pytest
 
 from kurma_core.errors import FormatVersionError, PodDamagedError, PodStateError
 from kurma_core.linux.files import replace_file
-from tests.integration.pods.support import links
+from tests.kit.host import links
 from tests.kit.waiting import alive, until
 
 pytestmark = pytest.mark.root

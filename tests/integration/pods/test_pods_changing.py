@@ -14,7 +14,7 @@ from kurma_core.errors import (
     UsageError,
 )
 from kurma_core.linux.cgroups import CgroupTree
-from tests.integration.pods.support import shell
+from tests.kit.images import shell
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root

@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from kurma_core.errors import KurmaError, PodStateError, StagerError
-from tests.integration.pods.support import shell
 from tests.integration.pods.test_pods_changing import SLEEP, add, app_of, bound, nothing_of_it
+from tests.kit.images import shell
 from tests.kit.waiting import alive, until
 
 pytestmark = pytest.mark.root
@@ -337,7 +337,7 @@ def test_a_stager_written_by_somebody_else(foreign):
 
 def test_images_of_an_added_app_are_kept(house, pod, busybox_image, tmp_path):
     """As long as the app is there; after that they may go."""
-    from tests.integration.pods.support import archive, busybox_root
+    from tests.kit.images import archive, busybox_root
 
     other = archive(busybox_root(str(tmp_path / "r"), {"own": "x"}), str(tmp_path / "o.aci"), "example.com/own")
     image = house.client.images.fetch(other).id

@@ -10,7 +10,7 @@ import tarfile
 import pytest
 
 from kurma_core.errors import ArchiveError, HostError, KurmaError, PodStateError
-from tests.integration.pods.support import shell
+from tests.kit.images import shell
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from kurma_core.pods.launch import STEPS
-from tests.integration.pods.support import links
+from tests.kit.host import links
 from tests.kit.waiting import alive, until
 
 pytestmark = pytest.mark.root

@@ -12,7 +12,8 @@ import pytest
 
 from kurma_core.errors import StagerError
 from kurma_core.linux import capabilities
-from tests.integration.pods.support import archive, both_ways, busybox_root, shell
+from tests.kit.house import both_ways
+from tests.kit.images import archive, busybox_root, shell
 from tests.kit.waiting import until
 
 pytestmark = [pytest.mark.root, pytest.mark.vm]

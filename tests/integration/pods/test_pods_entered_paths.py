@@ -8,7 +8,7 @@ import pytest
 from kurma_core.hookspecs import Stdio
 from kurma_core.pods.readied import ready
 from tests.integration import entering
-from tests.integration.pods.support import shell
+from tests.kit.images import shell
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root

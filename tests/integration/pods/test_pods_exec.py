@@ -6,7 +6,8 @@ import subprocess
 import pytest
 
 from kurma_core.errors import StagerError
-from tests.integration.pods.support import archive, both_ways, busybox_root, shell
+from tests.kit.house import both_ways
+from tests.kit.images import archive, busybox_root, shell
 from tests.kit.waiting import until
 from tests.linux.test_linux_execute import elf, made
 

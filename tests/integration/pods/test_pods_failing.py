@@ -6,7 +6,9 @@ import pytest
 
 from kurma_core.errors import KurmaError, ManifestError, PodDamagedError, StagerError, UsageError
 from kurma_core.pods.request import AppOverrides
-from tests.integration.pods.support import both_ways, busybox_archive, links, shell, small_file_system, text_of
+from tests.kit.host import links, small_file_system
+from tests.kit.house import both_ways, text_of
+from tests.kit.images import busybox_archive, shell
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root

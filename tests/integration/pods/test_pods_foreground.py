@@ -9,7 +9,7 @@ import time
 import pytest
 
 from kurma_core.hookspecs import Stdio
-from tests.integration.pods.support import both_ways
+from tests.kit.house import both_ways
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from kurma_core.errors import ImageError
-from tests.integration.pods.support import archive, busybox_root, foreign_stager, image_id, shell
+from tests.kit.images import archive, busybox_root, foreign_stager, image_id, shell
 
 pytestmark = pytest.mark.root
 

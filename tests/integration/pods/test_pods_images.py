@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from tests.integration.pods.support import archive, busybox_root, shell
+from tests.kit.images import archive, busybox_root, shell
 
 pytestmark = pytest.mark.root
 

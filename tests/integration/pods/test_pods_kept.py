@@ -9,7 +9,7 @@ import pytest
 
 from kurma_core.testing import trees
 from kurma_core.testing.trees import Entry, directory, file
-from tests.integration.pods.support import archive, image_id, shell
+from tests.kit.images import archive, image_id, shell
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root

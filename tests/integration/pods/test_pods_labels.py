@@ -11,7 +11,7 @@ import pytest
 
 from kurma_core.errors import IsolatorError, PodError
 from tests.integration.machine import has_apparmor
-from tests.integration.pods.support import shell
+from tests.kit.images import shell
 from tests.kit.waiting import until
 
 pytestmark = [pytest.mark.root, pytest.mark.vm]

@@ -9,8 +9,8 @@ import pytest
 
 from kurma_core.linux import namespaces
 from kurma_core.linux.cgroups import CgroupTree
-from tests.integration.pods.support import address
 from tests.integration.pods.test_pods_crash import assert_nothing_left
+from tests.kit.house import address
 from tests.kit.waiting import alive, until
 
 pytestmark = pytest.mark.root

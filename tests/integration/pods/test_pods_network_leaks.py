@@ -12,7 +12,7 @@ import pytest
 from kurma_core.errors import HostError, NetworkError
 from kurma_core.linux import namespaces
 from kurma_core.linux.cgroups import CgroupTree
-from tests.integration.pods.support import shell
+from tests.kit.images import shell
 from tests.kit.waiting import alive, until
 
 pytestmark = [pytest.mark.root, pytest.mark.usefixtures("leaky_plugin")]

@@ -12,7 +12,8 @@ import pytest
 
 from kurma_core.errors import KurmaError
 from tests.image_store.making import file, image
-from tests.integration.pods.support import both_ways, links, small_file_system
+from tests.kit.host import links, small_file_system
+from tests.kit.house import both_ways
 from tests.kit.waiting import alive, until
 
 pytestmark = pytest.mark.root

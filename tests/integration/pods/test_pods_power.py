@@ -1,6 +1,5 @@
 """Power over the host, asked for at each level: refused without a grant, and there with one (X5, X6)."""
 
-import contextlib
 import os
 import subprocess
 
@@ -10,8 +9,8 @@ from kurma_core.errors import ConfigError, IsolatorError, PowerError, StagerErro
 from kurma_core.linux import capabilities
 from kurma_core.pods.request import AppOverrides
 from kurma_core.value import replace
-from tests.integration.pods.support import archive, busybox_root, image_id, shell
-from tests.kit.waiting import until
+from tests.kit.images import archive, busybox_root, image_id, shell
+from tests.kit.waiting import alive, until
 from tests.trust.signers import gnupg_home
 
 pytestmark = pytest.mark.root
@@ -430,12 +429,6 @@ def left(uuid):
     from kurma_core.linux.cgroups import CgroupTree
 
     return CgroupTree(f"kurma/{uuid}").pids()
-
-
-def alive(pid):
-    with contextlib.suppress(FileNotFoundError), open(f"/proc/{pid}/cmdline") as file:
-        return bool(file.read())
-    return False
 
 
 def test_the_gate_is_configured_rightly_or_not_at_all(workshop):

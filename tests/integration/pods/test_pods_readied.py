@@ -18,7 +18,7 @@ from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.models.network import NetworkRequest
 from kurma_core.pods.readied import ready
 from kurma_core.pods.request import AppOverrides
-from tests.integration.pods.support import shell
+from tests.kit.images import shell
 from tests.kit.waiting import alive, until
 
 pytestmark = pytest.mark.root

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from kurma_core.linux.cgroups import CgroupTree
-from tests.integration.pods.support import shell
+from tests.kit.images import shell
 from tests.kit.waiting import alive, until
 
 pytestmark = pytest.mark.root

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from kurma_core.errors import AppNotFoundError, ImageError, PodExistsError, PodNotFoundError
-from tests.integration.pods.support import archive, busybox_root, shell
+from tests.kit.images import archive, busybox_root, shell
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root

@@ -10,7 +10,7 @@ import pytest
 
 from kurma_core.errors import PowerError
 from kurma_core.pods.request import AppOverrides
-from tests.integration.pods.support import archive, busybox_root, shell
+from tests.kit.images import archive, busybox_root, shell
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root

@@ -16,7 +16,7 @@ import pytest
 from kurma_stager_default import image as stager_image
 
 from kurma_core.errors import KurmaError, ManifestError, StagerError
-from tests.integration.pods.support import archive, busybox_root
+from tests.kit.images import archive, busybox_root
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root

@@ -7,7 +7,8 @@ import subprocess
 
 import pytest
 
-from tests.integration.pods.support import received, shell
+from tests.kit.house import received
+from tests.kit.images import shell
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root

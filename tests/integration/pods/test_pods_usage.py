@@ -6,8 +6,9 @@ import time
 import pytest
 
 from kurma_core.errors import AppNotFoundError, PodStateError
-from tests.integration.pods.support import received, shell, text_of
 from tests.integration.pods.test_pods_resources import BUSY, HOLDS_40M, isolator
+from tests.kit.house import received, text_of
+from tests.kit.images import shell
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root

@@ -7,7 +7,7 @@ import pytest
 
 from kurma_core.errors import KurmaError, VolumeError
 from kurma_core.pods import launch
-from tests.integration.pods.support import archive, busybox_root, shell
+from tests.kit.images import archive, busybox_root, shell
 
 pytestmark = pytest.mark.root
 

@@ -12,7 +12,7 @@ from kurma_core.errors import AppNotFoundError, PodEndedError, PodStateError, St
 from kurma_core.hookspecs import Stdio
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.value import replace
-from tests.integration.pods.support import both_ways
+from tests.kit.house import both_ways
 from tests.kit.waiting import alive, until
 
 pytestmark = pytest.mark.root

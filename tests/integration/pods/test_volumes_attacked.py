@@ -10,9 +10,9 @@ import threading
 import pytest
 
 from kurma_core.errors import KurmaError, StagerError, VolumeError
-from tests.integration.pods.support import archive, busybox_root, shell
 from tests.integration.pods.test_pods_changing import add
 from tests.integration.pods.test_pods_volumes import host, mounting
+from tests.kit.images import archive, busybox_root, shell
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root

@@ -17,8 +17,8 @@ from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.unmount import unmount_below
 from kurma_core.testing.stagers import pod_setup
 from tests.integration.cli.conftest import KURMA, Command
-from tests.integration.pods.support import archive, busybox_root, image_id
 from tests.integration.stage1.driven import UUID
+from tests.kit.images import archive, busybox_root, image_id
 
 PREFIX = "coreos.com/rkt/stage1/"
 #: The entrypoints of every version.

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from kurma_core.linux import mounts, namespaces, overlay
-from tests.integration.pods.support import busybox_root
+from tests.kit.images import busybox_root
 
 PREFIX = "coreos.com/rkt/stage1/"
 #: High enough to be nobody else's.

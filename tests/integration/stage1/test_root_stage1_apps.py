@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from kurma_core.linux import mounts
-from tests.integration.pods.support import archive
 from tests.integration.stage1.conftest import BASIC
+from tests.kit.images import archive
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root

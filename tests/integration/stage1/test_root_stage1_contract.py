@@ -6,8 +6,8 @@ import pytest
 
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.testing.stagers import StagerContract, pod_setup
-from tests.integration.pods.support import busybox_root
 from tests.integration.stage1.driven import driven
+from tests.kit.images import busybox_root
 
 SMALL = Path(__file__).parent / "small/ex"
 

@@ -11,9 +11,9 @@ import pytest
 
 from kurma_core.linux import mounts
 from tests.integration.cli.conftest import KURMA
-from tests.integration.pods.support import archive, busybox_root
 from tests.integration.stage1.conftest import PREFIX
 from tests.integration.stage1.test_root_stage1_far import listens
+from tests.kit.images import archive, busybox_root
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root

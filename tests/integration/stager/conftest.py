@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
-import subprocess
 import tempfile
 import time
 import uuid
@@ -27,30 +25,7 @@ from kurma_core.staging.aci import AciStager, StagerTimes
 from kurma_core.staging.process import StagerProcess
 from kurma_core.staging.starting import StagerImage
 from kurma_core.value import replace
-
-BUSYBOX = "/bin/busybox"
-
-
-def make_root(path: str, files: Mapping[str, str] | None = None) -> str:
-    """A busybox root with a passwd of its own."""
-    for directory in ("bin", "etc", "home/alice", "tmp", "work"):
-        os.makedirs(f"{path}/{directory}", exist_ok=True)
-    os.chmod(path, 0o755)
-    os.chmod(f"{path}/tmp", 0o1777)
-    shutil.copy(BUSYBOX, f"{path}/bin/busybox")
-    for name in subprocess.run([BUSYBOX, "--list"], capture_output=True, text=True, check=True).stdout.split():
-        if not os.path.lexists(f"{path}/bin/{name}"):
-            os.symlink("busybox", f"{path}/bin/{name}")
-    contents = {
-        "etc/passwd": "root:x:0:0:root:/root:/bin/sh\nalice:x:1000:100:Alice:/home/alice:/bin/ash\n",
-        "etc/group": "root:x:0:\nusers:x:100:\nwheel:x:10:root,alice\nstaff:x:50:bob\n",
-        **(files or {}),
-    }
-    for name, text in contents.items():
-        os.makedirs(os.path.dirname(f"{path}/{name}"), exist_ok=True)
-        with open(f"{path}/{name}", "w") as file:
-            file.write(text)
-    return path
+from tests.kit.images import busybox_root
 
 
 class TestPod:
@@ -161,9 +136,15 @@ def stager_tree(tmp_path_factory: pytest.TempPathFactory) -> StagerImage:
     return StagerImage("sha512-" + "0" * 128, path, ImageManifest.parse(dict(manifest)))
 
 
-@pytest.fixture(scope="session")
-def busybox_root(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return make_root(str(tmp_path_factory.mktemp("busybox-root")))
+@pytest.fixture(scope="session", name="busybox_root")
+def root_with_users(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A root of busybox whose users have homes and groups."""
+    users = "root:x:0:0:root:/root:/bin/sh\nalice:x:1000:100:Alice:/home/alice:/bin/ash\n"
+    groups = "root:x:0:\nusers:x:100:\nwheel:x:10:root,alice\nstaff:x:50:bob\n"
+    root = busybox_root(str(tmp_path_factory.mktemp("busybox-root")), {"etc/passwd": users, "etc/group": groups})
+    os.makedirs(f"{root}/home/alice")
+    os.makedirs(f"{root}/work")
+    return root
 
 
 @pytest.fixture

@@ -12,14 +12,11 @@ from kurma_core.errors import StagerError
 from kurma_core.hookspecs import MountSetup
 from kurma_core.linux import capabilities
 from kurma_core.models.isolator import IsolatorPlan
+from tests.kit.images import shell
 
 pytestmark = pytest.mark.root
 
 Pods = Callable[..., "object"]
-
-
-def sh(script: str, **fields: object) -> dict[str, object]:
-    return {"exec": ["/bin/sh", "-c", script], "user": "0", "group": "0", **fields}
 
 
 def mount(volume: str, path: str, read_only: bool = False, seed: bool = False) -> MountSetup:
@@ -41,7 +38,7 @@ def lines(text: str) -> dict[str, str]:
 
 def test_two_apps_and_their_exit_codes(pods):
     """H5: codes, reasons, times, logs; the stager itself ends with 0 (G6)."""
-    pod = pods({"good": sh("echo out; echo err >&2"), "bad": sh("exit 42")})
+    pod = pods({"good": shell("echo out; echo err >&2"), "bad": shell("exit 42")})
     assert pod.ended() == 0, pod.output()
     good, bad = pod.app("good"), pod.app("bad")
     assert (good["exitCode"], good["exitReason"], good["exited"]) == (0, "exited", True)
@@ -53,7 +50,7 @@ def test_two_apps_and_their_exit_codes(pods):
 
 def test_running_is_told_before_the_end(pods):
     """G3: descriptor 4 closes while the app runs; no app holds it."""
-    pod = pods({"main": sh("ls /proc/self/fd; echo end; sleep 1000")}).started()
+    pod = pods({"main": shell("ls /proc/self/fd; echo end; sleep 1000")}).started()
     assert pod.process.alive()
     assert pod.app()["pid"] > 1
     assert pod.app()["exited"] is False
@@ -64,7 +61,7 @@ def test_running_is_told_before_the_end(pods):
 def test_the_stagers_own_environment(pods):
     """G4: a stager of the document alone has the host name and the metadata service, nothing of its apps."""
     pairs = [("AC_METADATA_URL", "http://127.0.0.1:1/token"), ("A", "from kurma"), ("HOSTNAME", "x")]
-    pod = pods({"main": sh("exec sleep 1000")}, environment=pairs).started()
+    pod = pods({"main": shell("exec sleep 1000")}, environment=pairs).started()
     with open(f"/proc/{pod.process.pid}/environ") as file:
         own = dict(pair.split("=", 1) for pair in file.read().split("\0") if pair)
     assert (own["AC_METADATA_URL"], own["HOSTNAME"]) == ("http://127.0.0.1:1/token", "test-host")
@@ -116,7 +113,7 @@ def test_exec_reasons(pods, busybox_root, tmp_path, argv, code, reason):
 
 
 def test_one_app_that_cannot_be_executed_does_not_end_the_others(pods):
-    pod = pods({"bad": {"exec": ["/no/such"], "user": "0", "group": "0"}, "good": sh("echo alive; sleep 1000")})
+    pod = pods({"bad": {"exec": ["/no/such"], "user": "0", "group": "0"}, "good": shell("echo alive; sleep 1000")})
     pod.started()
     assert pod.app("bad")["exitCode"] == 127
     pod.wait_log("alive", "good.log")
@@ -133,7 +130,7 @@ def test_one_app_that_cannot_be_executed_does_not_end_the_others(pods):
 )
 def test_what_cannot_be_set_up_fails_the_start(pods, fields, reason):
     """G3, Y2: the stager ends otherwise than by 0 before it closes descriptor 4, and its last line says why."""
-    pod = pods({"main": sh("true", **fields)})
+    pod = pods({"main": shell("true", **fields)})
     with pytest.raises(StagerError, match=r"^the pod cannot be started: app ") as caught:
         pod.started()
     assert reason in str(caught.value)
@@ -142,7 +139,7 @@ def test_what_cannot_be_set_up_fails_the_start(pods, fields, reason):
 
 
 def test_killed_by_a_signal(pods):
-    pod = pods({"main": sh("kill -USR1 $$; sleep 10")})
+    pod = pods({"main": shell("kill -USR1 $$; sleep 10")})
     assert pod.ended() == 0
     assert (pod.app()["exitCode"], pod.app()["exitReason"]) == (138, "killed")
 
@@ -158,7 +155,7 @@ def test_out_of_memory_is_told_from_killed(pods):
     file = "memory.limit_in_bytes" if hierarchy.version == 1 else "memory.max"
     plan = IsolatorPlan(cgroup=(CgroupSetting("memory", file, str(24 << 20)),))
     pod = pods(
-        {"eater": sh("exec tail -c 200m /dev/zero"), "killed": sh("kill -9 $$")},
+        {"eater": shell("exec tail -c 200m /dev/zero"), "killed": shell("kill -9 $$")},
         plans={"eater": plan, "killed": plan},
     )
     assert pod.ended() == 0
@@ -177,7 +174,7 @@ def test_environment(pods):
         "group": "",
     }
     pod = pods(
-        {"main": {**sh("env"), **fields}, "plain": sh("env")},
+        {"main": {**shell("env"), **fields}, "plain": shell("env")},
         environment=[("AC_METADATA_URL", "http://127.0.0.1:1/token"), ("A", "from kurma")],
     )
     assert pod.ended() == 0, pod.output()
@@ -217,7 +214,7 @@ def test_users(pods, busybox_root, tmp_path, user, group, groups, expected):
     os.chown(layer / "owned", 123, 456)
     fields = {"user": user, "group": group, "supplementaryGIDs": groups}
     pod = pods(
-        {"main": {**sh('echo "$(id -u):$(id -g) $(id -G | tr " " "\n" | sort -n | tr "\n" " ")"'), **fields}},
+        {"main": {**shell('echo "$(id -u):$(id -g) $(id -G | tr " " "\n" | sort -n | tr "\n" " ")"'), **fields}},
         roots=[str(layer), busybox_root],
     )
     assert pod.ended() == 0, pod.output()
@@ -227,7 +224,7 @@ def test_users(pods, busybox_root, tmp_path, user, group, groups, expected):
 def test_plain_user_reopens_its_output(pods):
     """``/dev/stdout`` is the app's own, whoever it runs as."""
     pod = pods(
-        {"main": {**sh("echo again > /dev/stdout; echo wrong > /dev/stderr"), "user": "1000", "group": "100"}}
+        {"main": {**shell("echo again > /dev/stdout; echo wrong > /dev/stderr"), "user": "1000", "group": "100"}}
     )
     assert pod.ended() == 0
     assert pod.log(stream=b"stdout") == "again\n"
@@ -235,7 +232,7 @@ def test_plain_user_reopens_its_output(pods):
 
 
 def test_working_directory_and_host_name(pods):
-    pod = pods({"main": {**sh("pwd; hostname; cat /proc/1/comm"), "workingDirectory": "/home/alice"}})
+    pod = pods({"main": {**shell("pwd; hostname; cat /proc/1/comm"), "workingDirectory": "/home/alice"}})
     assert pod.ended() == 0
     assert pod.log() == "/home/alice\ntest-host\nkurma-init\n"
 
@@ -246,7 +243,7 @@ def test_standard_input(pods):
     os.write(write, b"hello\n")
     os.close(write)
     try:
-        pod = pods({"main": sh("cat"), "other": sh("cat; echo end")}, interactive="main", stdin=read)
+        pod = pods({"main": shell("cat"), "other": shell("cat; echo end")}, interactive="main", stdin=read)
         assert pod.ended() == 0
     finally:
         os.close(read)
@@ -263,7 +260,7 @@ def status_of(text: str) -> dict[str, int]:
 @pytest.mark.parametrize("user", ["0", "1000"])
 def test_default_capabilities(pods, user):
     """X2: the fourteen, and no more; a plain user holds none, bounded by them."""
-    pod = pods({"main": {**sh("cat /proc/self/status"), "user": user, "group": user}})
+    pod = pods({"main": {**shell("cat /proc/self/status"), "user": user, "group": user}})
     assert pod.ended() == 0
     found = status_of(pod.log())
     fourteen = capabilities.mask(capabilities.DEFAULT_SET)
@@ -278,7 +275,7 @@ def test_default_capabilities(pods, user):
 def test_granted_capabilities_and_no_new_privileges(pods, user):
     names = ("CAP_NET_BIND_SERVICE", "CAP_CHOWN")
     plan = IsolatorPlan(capabilities=names, ambient=names, no_new_privileges=True)
-    pod = pods({"main": {**sh("cat /proc/self/status"), "user": user, "group": user}}, plans={"main": plan})
+    pod = pods({"main": {**shell("cat /proc/self/status"), "user": user, "group": user}}, plans={"main": plan})
     assert pod.ended() == 0
     found = status_of(pod.log())
     held = capabilities.mask([capabilities.BITS[name] for name in names])
@@ -290,7 +287,7 @@ def test_granted_capabilities_and_no_new_privileges(pods, user):
 @pytest.mark.vm
 def test_limits_and_scores(pods):
     plan = IsolatorPlan(rlimits={"nofile": (123, 456)}, oom_score_adj=321)
-    pod = pods({"main": sh("ulimit -Sn; ulimit -Hn; cat /proc/self/oom_score_adj")}, plans={"main": plan})
+    pod = pods({"main": shell("ulimit -Sn; ulimit -Hn; cat /proc/self/oom_score_adj")}, plans={"main": plan})
     assert pod.ended() == 0, pod.output()
     assert pod.log() == "123\n456\n321\n"
 
@@ -301,7 +298,9 @@ def test_sysctls_are_the_pods_own(pods):
             return file.read()
 
     before = host()
-    pod = pods({"main": sh("cat /proc/sys/kernel/shmmni")}, pod_plan=IsolatorPlan(sysctls={"kernel.shmmni": "77"}))
+    pod = pods(
+        {"main": shell("cat /proc/sys/kernel/shmmni")}, pod_plan=IsolatorPlan(sysctls={"kernel.shmmni": "77"})
+    )
     assert pod.ended() == 0, pod.output()
     assert pod.log() == "77\n"
     assert host() == before
@@ -321,7 +320,9 @@ def test_union_and_clean_copy(pods, busybox_root, tmp_path, storage):
     (middle / "etc" / "only").write_text("middle")
     top.chmod(0o751)
     script = "stat -c %a /; cat /etc/who /etc/only; echo x > /etc/who; rm /etc/only; mkdir /new; echo done"
-    pod = pods({"main": sh(script)}, roots=[str(top), str(middle), busybox_root], config={"graphStorage": storage})
+    pod = pods(
+        {"main": shell(script)}, roots=[str(top), str(middle), busybox_root], config={"graphStorage": storage}
+    )
     assert pod.ended() == 0, pod.output()
     assert pod.log() == "751\ntopmiddledone\n"
     assert (top / "etc" / "who").read_text() == "top"
@@ -339,7 +340,7 @@ def test_setuid_works(pods, busybox_root, tmp_path):
     (layer / "etc").mkdir()
     (layer / "etc" / "passwd").write_text("root::0:0:root:/:/bin/sh\nalice:x:1000:100::/:/bin/sh\n")
     script = "id -u; /suid/busybox su -c 'id -u' root"
-    pod = pods({"main": {**sh(script), "user": "1000", "group": "100"}}, roots=[str(layer), busybox_root])
+    pod = pods({"main": {**shell(script), "user": "1000", "group": "100"}}, roots=[str(layer), busybox_root])
     assert pod.ended() == 0
     assert pod.log() == "1000\n0\n"
 
@@ -348,7 +349,7 @@ def test_setuid_works(pods, busybox_root, tmp_path):
 def test_read_only_root(pods):
     pod = pods(
         {
-            "main": sh(
+            "main": shell(
                 "touch /file || echo refused; touch /work/in && echo volume; touch /dev/shm/x && echo memory"
             )
         },
@@ -372,8 +373,8 @@ def test_volumes(pods, tmp_path):
     single.write_text("one file")
     pod = pods(
         {
-            "writer": sh("echo hi > /a/b/c/file; stat -c '%a %u' /a/b; cat /etc/one"),
-            "reader": sh(
+            "writer": shell("echo hi > /a/b/c/file; stat -c '%a %u' /a/b; cat /etc/one"),
+            "reader": shell(
                 "until grep hi /etc/passwd/file; do :; done 2>/dev/null; touch /etc/passwd/x || echo refused"
             ),
         },
@@ -408,7 +409,7 @@ def test_overlapping_volumes(pods, busybox_root, tmp_path, paths, said):
     source = tmp_path / "source"
     source.mkdir()
     pod = pods(
-        {"main": sh("true")},
+        {"main": shell("true")},
         roots=[str(layer), busybox_root],
         volumes={"v": str(source), "w": str(source)},
         mounts={"main": [mount("v", paths[0]), mount("w", paths[1])]},
@@ -429,7 +430,7 @@ def test_links_in_an_image_lead_nowhere_outside(pods, busybox_root, tmp_path):
     source.mkdir()
     (source / "mark").write_text("here")
     pod = pods(
-        {"main": sh("cat /tmp/deep/mark /run/deep/mark; cat /etc/hostname")},
+        {"main": shell("cat /tmp/deep/mark /run/deep/mark; cat /etc/hostname")},
         roots=[str(layer), busybox_root],
         volumes={"v": str(source), "w": str(source)},
         mounts={"main": [mount("v", "/out/deep"), mount("w", "/absolute/deep")]},
@@ -442,7 +443,7 @@ def test_links_in_an_image_lead_nowhere_outside(pods, busybox_root, tmp_path):
 def test_masked_content_is_told(pods, tmp_path):
     source = tmp_path / "source"
     source.mkdir()
-    pod = pods({"main": sh("true")}, volumes={"v": str(source)}, mounts={"main": [mount("v", "/etc")]})
+    pod = pods({"main": shell("true")}, volumes={"v": str(source)}, mounts={"main": [mount("v", "/etc")]})
     assert pod.ended() == 0, pod.output()
     assert "app main: volume v hides what the image has at /etc" in pod.document()["notes"]
 
@@ -462,14 +463,14 @@ def test_seeded_volume(pods, busybox_root, tmp_path):
         "volumes": {"v": str(source)},
         "mounts": {name: [mount("v", "/data", seed=True)] for name in ("one", "two")},
     }
-    pod = pods({name: sh("cat /data/file; readlink /data/link") for name in ("one", "two")}, **arguments)
+    pod = pods({name: shell("cat /data/file; readlink /data/link") for name in ("one", "two")}, **arguments)
     assert pod.ended() == 0, pod.output()
     assert pod.log("one.log") == pod.log("two.log") == "image's/etc/passwd\n"
     status = (source / "file").stat()
     assert (status.st_uid, status.st_gid) == (12, 34)
     assert stat.S_IMODE(source.stat().st_mode) == 0o1770
     (source / "file").write_text("changed")
-    again = pods({name: sh("cat /data/file") for name in ("one", "two")}, **arguments)
+    again = pods({name: shell("cat /data/file") for name in ("one", "two")}, **arguments)
     assert again.ended() == 0, again.output()
     assert again.log("one.log") == "changed"
 
@@ -478,7 +479,7 @@ def test_seeded_volume(pods, busybox_root, tmp_path):
 def test_host_files(pods):
     """H10: given to an app that brings none."""
     pod = pods(
-        {"main": sh("cat /etc/hosts; echo --; cat /etc/resolv.conf")},
+        {"main": shell("cat /etc/hosts; echo --; cat /etc/resolv.conf")},
         hosts=(("127.0.0.1", ("localhost",)), ("10.1.2.3", ("test-host", "alias"))),
         dns={"nameservers": ("10.0.0.53",), "search": ("a.example", "b.example"), "options": ("ndots:2",)},
     )
@@ -501,7 +502,7 @@ def test_host_files_of_the_image(pods, busybox_root, tmp_path, replaced):
     (layer / "etc" / "resolv.conf").symlink_to("../run/stub.conf")
     (layer / "etc" / "hostname").write_text("")
     pod = pods(
-        {"main": sh("cat /etc/hosts /etc/hostname /run/stub.conf; stat -c %a /etc/hosts")},
+        {"main": shell("cat /etc/hosts /etc/hostname /run/stub.conf; stat -c %a /etc/hosts")},
         roots=[str(layer), busybox_root],
         hosts=(("127.0.0.1", ("localhost",)), ("10.1.2.3", ("test-host",))),
         dns={"nameservers": ("10.0.0.53",), "search": (), "options": ()},

@@ -15,6 +15,7 @@ from kurma_core.hookspecs import MountSetup
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.models.isolator import CgroupSetting, IsolatorPlan
 from kurma_core.staging.aci import StagerTimes
+from tests.kit.images import shell
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
@@ -23,10 +24,6 @@ pytestmark = pytest.mark.root
 SMALL = IsolatorPlan(cgroup=(CgroupSetting("memory", "memory.limit_in_bytes", str(24 << 20)),))
 #: Wants more than that, and touches it.
 GREEDY = "dd if=/dev/zero of=/dev/null bs=64M count=1 2>/dev/null"
-
-
-def sh(script: str, **fields: object) -> dict[str, object]:
-    return {"exec": ["/bin/sh", "-c", script], "user": "0", "group": "0", **fields}
 
 
 def handlers(**scripts: str) -> dict[str, object]:
@@ -70,7 +67,7 @@ def test_handlers_are_held_as_the_app_is(pods):
         oom_score_adj=123,
         rlimits={"nofile": (77, 88)},
     )
-    pod = pods({"main": {**sh(f"({script}) > /tmp/main"), **fields}}, plans={"main": plan})
+    pod = pods({"main": {**shell(f"({script}) > /tmp/main"), **fields}}, plans={"main": plan})
     assert pod.ended() == 0, pod.output()
     _, pre, main, post = pod.log(stream=b"stdout").split("== ")
     bodies = [part.partition("\n")[2].strip() for part in (pre, main, post)]
@@ -91,7 +88,7 @@ def test_handlers_are_held_as_the_app_is(pods):
 )
 def test_post_stop_runs_however_main_ended(pods, script, ends, stop):
     """H4; and how main ended is told by code, reason and signal (H5)."""
-    pod = pods({"main": {**sh(script), **handlers(post_stop="echo after")}}, times=StagerTimes(stop=0.5))
+    pod = pods({"main": {**shell(script), **handlers(post_stop="echo after")}}, times=StagerTimes(stop=0.5))
     if stop:
         pod.started().wait_log("up")
         assert pod.stop() == 0
@@ -102,7 +99,7 @@ def test_post_stop_runs_however_main_ended(pods, script, ends, stop):
 
 
 def test_post_stop_runs_after_want_of_memory(pods):
-    pod = pods({"main": {**sh(f"exec {GREEDY}"), **handlers(post_stop="echo after")}}, plans={"main": SMALL})
+    pod = pods({"main": {**shell(f"exec {GREEDY}"), **handlers(post_stop="echo after")}}, plans={"main": SMALL})
     assert pod.ended() == 0, pod.output()
     assert pod.log() == "after\n"
     assert ending(pod) == (137, "oom", 9)
@@ -111,7 +108,7 @@ def test_post_stop_runs_after_want_of_memory(pods):
 def test_post_stop_is_skipped_only_by_force(pods, tmp_path):
     """H4: what takes the pod down by force asks nobody."""
     pod = pods(
-        {"main": {**sh("echo up; exec sleep 1000"), **handlers(post_stop="echo after > /v/after")}},
+        {"main": {**shell("echo up; exec sleep 1000"), **handlers(post_stop="echo after > /v/after")}},
         volumes={"v": str(tmp_path)},
         mounts={"main": [MountSetup("v", "/v", False, False)]},
     ).started()
@@ -122,7 +119,7 @@ def test_post_stop_is_skipped_only_by_force(pods, tmp_path):
 
 
 def test_a_post_stop_that_fails_is_told_and_changes_nothing(pods):
-    pod = pods({"main": {**sh("exit 0"), **handlers(post_stop="exit 7")}})
+    pod = pods({"main": {**shell("exit 0"), **handlers(post_stop="exit 7")}})
     assert pod.ended() == 0
     assert ending(pod) == (0, "exited", None)
     assert "app main: its post-stop handler exited with status 7" in pod.document()["notes"]
@@ -130,7 +127,7 @@ def test_a_post_stop_that_fails_is_told_and_changes_nothing(pods):
 
 def test_a_post_stop_that_is_not_there_is_told(pods):
     gone = {"eventHandlers": [{"name": "post-stop", "exec": ["/no/such"]}]}
-    pod = pods({"main": {**sh("exit 0"), **gone}})
+    pod = pods({"main": {**shell("exit 0"), **gone}})
     assert pod.ended() == 0
     assert "app main: its post-stop handler cannot be run: /no/such: not found" in pod.document()["notes"]
 
@@ -138,7 +135,7 @@ def test_a_post_stop_that_is_not_there_is_told(pods):
 def test_a_pre_start_that_hangs_is_bounded(pods):
     """It must succeed in its time; what it has started ends with it."""
     slow = handlers(pre_start="(trap '' TERM HUP; while :; do sleep 0.1; done) & sleep 1000")
-    pod = pods({"main": {**sh("echo main"), **slow}}, config={"handlerTimeout": 0.3})
+    pod = pods({"main": {**shell("echo main"), **slow}}, config={"handlerTimeout": 0.3})
     with pytest.raises(StagerError, match="its pre-start handler was ended by signal 9"):
         pod.started()
     assert pod.log() == ""
@@ -149,8 +146,8 @@ def test_a_stop_while_a_post_stop_handler_runs_bounds_it(pods):
     """G7: a handler has no more time than an app, once the pod is asked to stop."""
     pod = pods(
         {
-            "main": {**sh("exit 5"), **handlers(post_stop="echo handling; exec sleep 1000")},
-            "other": sh("sleep 1000"),
+            "main": {**shell("exit 5"), **handlers(post_stop="echo handling; exec sleep 1000")},
+            "other": shell("sleep 1000"),
         },
         times=StagerTimes(stop=0.5),
     ).started()
@@ -164,7 +161,7 @@ def test_a_stop_while_a_post_stop_handler_runs_bounds_it(pods):
 
 def test_a_stop_while_a_pre_start_handler_runs(pods):
     """Main is not started any more, and the stager says that it was asked."""
-    pod = pods({"main": {**sh("echo main"), **handlers(pre_start="echo handling; exec sleep 1000")}})
+    pod = pods({"main": {**shell("echo main"), **handlers(pre_start="echo handling; exec sleep 1000")}})
     pod.wait_log("handling")
     assert pod.stop() == 0
     assert pod.log() == "handling\n"
@@ -178,7 +175,7 @@ def test_leftovers_are_gone_before_post_stop(pods):
     after = handlers(
         post_stop="echo left $(ps | grep -c '[s]leep 1000'); for i in 1 2 3; do (true &); done; echo ok"
     )
-    pod = pods({"main": {**sh(main), **after}}, plans={"main": limit})
+    pod = pods({"main": {**shell(main), **after}}, plans={"main": limit})
     assert pod.ended() == 0, pod.output()
     assert pod.log() == "left 0\nok\n"
 
@@ -187,7 +184,7 @@ def test_what_a_handler_leaves_behind_ends_before_the_next_start(pods, tmp_path)
     """H3: nothing of one execution is seen in the next."""
     script = "echo x >> /v/n; ps | grep -c '[s]leep 1111' >> /v/seen; [ $(wc -l < /v/n) = 3 ]"
     pod = pods(
-        {"main": {**sh(script), **handlers(post_stop="trap '' HUP; sleep 1111 & exit 0")}},
+        {"main": {**shell(script), **handlers(post_stop="trap '' HUP; sleep 1111 & exit 0")}},
         app_annotations={"kurma.io/restart": "on-failure"},
         volumes={"v": str(tmp_path)},
         mounts={"main": [MountSetup("v", "/v", False, False)]},
@@ -201,7 +198,7 @@ def test_what_a_handler_leaves_behind_ends_before_the_next_start(pods, tmp_path)
 
 def test_a_child_that_wants_too_much_memory(pods):
     """H5: main goes on and ends by itself: told as that, with what happened."""
-    pod = pods({"main": sh(f"{GREEDY}; echo child $?; exit 4")}, plans={"main": SMALL})
+    pod = pods({"main": shell(f"{GREEDY}; echo child $?; exit 4")}, plans={"main": SMALL})
     assert pod.ended() == 0, pod.output()
     assert pod.log() == "child 137\n"
     assert ending(pod) == (4, "exited", None)
@@ -209,7 +206,7 @@ def test_a_child_that_wants_too_much_memory(pods):
 
 
 def test_a_shell_that_passes_on_its_childs_end(pods):
-    pod = pods({"main": sh(f"{GREEDY}; exit $?")}, plans={"main": SMALL})
+    pod = pods({"main": shell(f"{GREEDY}; exit $?")}, plans={"main": SMALL})
     assert pod.ended() == 0, pod.output()
     assert ending(pod) == (137, "oom", None)
 
@@ -218,8 +215,8 @@ def test_a_kill_is_no_want_of_memory(pods):
     """H5: also where a child has wanted too much long before; and without any limit."""
     pod = pods(
         {
-            "before": sh(f"{GREEDY}; echo outlived; exec sleep 1000"),
-            "never": sh("echo up; exec sleep 1000"),
+            "before": shell(f"{GREEDY}; echo outlived; exec sleep 1000"),
+            "never": shell("echo up; exec sleep 1000"),
         },
         plans={"before": SMALL, "never": SMALL},
     ).started()
@@ -236,7 +233,7 @@ def test_want_of_memory_and_again(pods, tmp_path):
     """H5: the first execution wants too much, the second one is killed: each is told for what it was."""
     script = f"echo x >> /v/n; case $(wc -l < /v/n) in 1) exec {GREEDY};; 2) kill -9 $$;; esac; exit 0"
     pod = pods(
-        {"main": sh(script)},
+        {"main": shell(script)},
         plans={"main": SMALL},
         app_annotations={"kurma.io/restart": "on-failure"},
         volumes={"v": str(tmp_path)},
@@ -289,7 +286,7 @@ def odd_programs(tmp_path):
 def test_a_program_that_cannot_be_started(pods, odd_programs, busybox_root, app, code, said):
     """H5: ``start-failed``, with the shell's codes and the reason; an app beside it is not harmed."""
     pod = pods(
-        {"main": {"user": "0", "group": "0", **app}, "other": sh("sleep 0.1; exit 0")},
+        {"main": {"user": "0", "group": "0", **app}, "other": shell("sleep 0.1; exit 0")},
         roots=[odd_programs, busybox_root],
     )
     assert pod.ended() == 0, pod.output()
@@ -301,7 +298,7 @@ def test_a_program_that_cannot_be_started(pods, odd_programs, busybox_root, app,
 
 @pytest.mark.parametrize("code", [125, 126, 127])
 def test_an_exit_with_such_a_code_is_an_exit(pods, code):
-    pod = pods({"main": sh(f"exit {code}")})
+    pod = pods({"main": shell(f"exit {code}")})
     assert pod.ended() == 0
     assert ending(pod) == (code, "exited", None)
     assert "message" not in pod.app()
@@ -318,7 +315,7 @@ def test_an_exit_with_such_a_code_is_an_exit(pods, code):
 )
 def test_a_set_up_that_fails(pods, fields, said):
     """H5: 125, and the pod's start has failed, in one line."""
-    pod = pods({"main": sh("echo main", **fields), "other": sh("sleep 1000")})
+    pod = pods({"main": shell("echo main", **fields), "other": shell("sleep 1000")})
     with pytest.raises(StagerError) as caught:
         pod.started()
     assert said in str(caught.value)
@@ -343,7 +340,7 @@ def test_a_set_up_that_fails(pods, fields, said):
 )
 def test_restart_policies(pods, tmp_path, policy, script, runs):
     pod = pods(
-        {"main": sh(f"echo x >> /v/n; {script}")},
+        {"main": shell(f"echo x >> /v/n; {script}")},
         app_annotations={"kurma.io/restart": policy},
         volumes={"v": str(tmp_path)},
         mounts={"main": [MountSetup("v", "/v", False, False)]},
@@ -355,7 +352,7 @@ def test_restart_policies(pods, tmp_path, policy, script, runs):
 
 def test_pauses_grow(pods):
     """H5: about 0.1, 0.2, 0.4 s between the end of one execution and the start of the next."""
-    pod = pods({"main": sh("exit 1")}, app_annotations={"kurma.io/restart": "always"}).started()
+    pod = pods({"main": shell("exit 1")}, app_annotations={"kurma.io/restart": "always"}).started()
     until(lambda: pod.app()["restarts"] >= 4, "four restarts")
     assert pod.stop() == 0
     marks = pod.app()["earlier"][:4]
@@ -382,7 +379,7 @@ def test_a_restart_that_cannot_be_set_up_is_tried_again(pods, tmp_path):
     """H5: what has run before, and cannot be set up for now, is started once it can."""
     script = "echo x >> /v/n; while [ ! -e /v/go ]; do sleep 0.02; done; [ $(wc -l < /v/n) = 2 ]"
     pod = pods(
-        {"main": sh(script), "other": sh("exec sleep 1000")},
+        {"main": shell(script), "other": shell("exec sleep 1000")},
         app_annotations={"kurma.io/restart": "on-failure"},
         volumes={"v": str(tmp_path)},
         mounts={"main": [MountSetup("v", "/v", False, False)]},
@@ -404,7 +401,9 @@ def test_a_restart_that_cannot_be_set_up_is_tried_again(pods, tmp_path):
 
 
 def test_all_waits_for_the_last(pods):
-    pod = pods({"short": sh("exit 5"), "long": sh("sleep 0.5; exit 0")}, annotations={"kurma.io/lifecycle": "all"})
+    pod = pods(
+        {"short": shell("exit 5"), "long": shell("sleep 0.5; exit 0")}, annotations={"kurma.io/lifecycle": "all"}
+    )
     assert pod.ended() == 0
     assert (ending(pod, "short"), ending(pod, "long")) == ((5, "exited", None), (0, "exited", None))
 
@@ -412,7 +411,7 @@ def test_all_waits_for_the_last(pods):
 def test_any_waits_for_the_first_that_is_not_restarted(pods, tmp_path):
     """H5: an app that is started again has not ended."""
     pod = pods(
-        {"main": sh("echo x >> /v/n; [ $(wc -l < /v/n) = 3 ]"), "other": sh("exec sleep 1000")},
+        {"main": shell("echo x >> /v/n; [ $(wc -l < /v/n) = 3 ]"), "other": shell("exec sleep 1000")},
         annotations={"kurma.io/lifecycle": "any"},
         app_annotations={"kurma.io/restart": "on-failure"},
         volumes={"v": str(tmp_path)},

@@ -9,13 +9,11 @@ import time
 
 import pytest
 
+from tests.kit.images import shell
+
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 _ROUND = 5000
-
-
-def sh(script: str) -> dict[str, object]:
-    return {"exec": ["/bin/sh", "-c", script], "user": "0", "group": "0"}
 
 
 def private(pid):
@@ -56,7 +54,7 @@ def test_ten_thousand_orphans(pods):
         orphans 200; echo warm; read go < /dev/shm/go
         orphans {_ROUND}; orphans {_ROUND}; echo done; exec sleep 1000
     """
-    pod = pods({"main": sh("mkfifo /dev/shm/go; " + script)}).started()
+    pod = pods({"main": shell("mkfifo /dev/shm/go; " + script)}).started()
     pod.wait_log("warm")
     first, stager = first_of(pod), pod.process.pid
     before = [(private(pid), descriptors(pid)) for pid in (first, stager)]
@@ -104,7 +102,7 @@ class Asking:
 def test_executions_by_the_hundred(pods):
     """H5: each with a root, pipes, a log, handlers; what is kept of them is bounded, on the disk, too."""
     handlers = {"eventHandlers": [{"name": name, "exec": ["/bin/true"]} for name in ("pre-start", "post-stop")]}
-    pod = pods({"main": {**sh("echo $$; exit 3"), **handlers}, "other": sh("exec sleep 1000")}).started()
+    pod = pods({"main": {**shell("echo $$; exit 3"), **handlers}, "other": shell("exec sleep 1000")}).started()
     ask, stager, first = Asking(pod), pod.process.pid, first_of(pod)
 
     def again(count):
@@ -134,7 +132,7 @@ def test_executions_by_the_hundred(pods):
 def test_conversations_by_the_thousand(pods):
     """G9: whoever asks, follows or is attached leaves nothing in the supervisor that he spoke to."""
     stdin, writer = os.pipe()
-    pod = pods({"main": sh("exec sleep 1000")}, interactive="main", stdin=stdin).started()
+    pod = pods({"main": shell("exec sleep 1000")}, interactive="main", stdin=stdin).started()
     os.close(stdin)
     ask, stager = Asking(pod), pod.process.pid
 
@@ -166,7 +164,7 @@ def test_no_signal_of_an_app_ends_pid_1(pods):
         grep -E '^(SigQ|State|ShdPnd|SigPnd)' /proc/1/status; (true &); sleep 0.1; echo alive
         exec sleep 1000
     """
-    pod = pods({"main": sh(script)}).started()
+    pod = pods({"main": shell(script)}).started()
     text = pod.wait_log("alive")
     first = first_of(pod)
     assert "zombie" not in text

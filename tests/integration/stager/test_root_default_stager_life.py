@@ -12,12 +12,9 @@ from kurma_core.errors import StagerError
 from kurma_core.linux.cgroup_layout import Layout
 from kurma_core.models.isolator import IsolatorPlan
 from kurma_core.staging.aci import StagerTimes
+from tests.kit.images import shell
 
 pytestmark = pytest.mark.root
-
-
-def sh(script: str, **fields: object) -> dict[str, object]:
-    return {"exec": ["/bin/sh", "-c", script], "user": "0", "group": "0", **fields}
 
 
 def handlers(**scripts: str) -> dict[str, object]:
@@ -34,7 +31,7 @@ def handlers(**scripts: str) -> dict[str, object]:
 def test_stop_asks_first(pods):
     """G7: SIGTERM to each app; the stager ends with 0."""
     script = "trap 'echo bye; exit 3' TERM; echo up; while :; do sleep 0.1; done"
-    pod = pods({"one": sh(script), "two": sh("echo up; exec sleep 1000")}).started()
+    pod = pods({"one": shell(script), "two": shell("echo up; exec sleep 1000")}).started()
     pod.wait_log("up", "one.log")
     pod.wait_log("up", "two.log")
     assert pod.stop() == 0
@@ -46,7 +43,7 @@ def test_stop_asks_first(pods):
 def test_stop_insists(pods):
     """G7: what ignores SIGTERM is killed when its time is over, with all that it has started."""
     pod = pods(
-        {"main": sh("trap '' TERM; (while :; do sleep 0.1; done) & echo up; while :; do sleep 0.1; done")},
+        {"main": shell("trap '' TERM; (while :; do sleep 0.1; done) & echo up; while :; do sleep 0.1; done")},
         times=StagerTimes(stop=0.5),
     ).started()
     pod.wait_log("up")
@@ -58,7 +55,9 @@ def test_stop_insists(pods):
 
 def test_leftovers_end_with_the_main_process(pods):
     """What an app's main process leaves running does not keep the pod alive, nor does it outlive the app."""
-    pod = pods({"main": sh("(trap '' TERM HUP; while :; do sleep 0.1; done) & exit 7"), "other": sh("sleep 1000")})
+    pod = pods(
+        {"main": shell("(trap '' TERM HUP; while :; do sleep 0.1; done) & exit 7"), "other": shell("sleep 1000")}
+    )
     pod.started()
     end = time.monotonic() + 10
     while not pod.app()["exited"] and time.monotonic() < end:
@@ -71,7 +70,7 @@ def test_leftovers_end_with_the_main_process(pods):
 
 def test_the_stagers_end_is_the_pods(pods):
     """H2: with the stager, PID 1 goes, and with PID 1 all processes of the pod."""
-    pod = pods({"main": sh("echo up; exec sleep 1000")}).started()
+    pod = pods({"main": shell("echo up; exec sleep 1000")}).started()
     pod.wait_log("up")
     pid = pod.app()["pid"]
     pod.process.signal(signal.SIGKILL)
@@ -96,7 +95,7 @@ def test_pid_1_reaps_orphans_and_stays_small(pods):
         echo zombies $(grep -l '^State:.Z' /proc/[0-9]*/status 2>/dev/null | wc -l)
         echo grown $((after - before))
     """
-    pod = pods({"main": sh(script)})
+    pod = pods({"main": shell(script)})
     assert pod.ended(60) == 0
     found = dict(line.split() for line in pod.log().splitlines())
     assert found["zombies"] == "0"
@@ -119,14 +118,14 @@ def test_pid_1_gives_nothing_away(pods, mounts):
         kill -9 1; kill -SEGV 1; sleep 0.1; kill -0 1 && echo alive
     """
     plan = IsolatorPlan(capabilities=("CAP_SYS_ADMIN", "CAP_KILL")) if mounts else IsolatorPlan()
-    pod = pods({"main": sh(script)}, plans={"main": plan})
+    pod = pods({"main": shell(script)}, plans={"main": plan})
     assert pod.ended() == 0
     assert pod.log(stream=b"stdout").split() == ["0000000000000000", "0000000000000000", "alive"]
 
 
 def test_pid_1_is_reaped_by_the_stager(pods):
     """Nothing is left to whoever reaps orphans on the host."""
-    pod = pods({"main": sh("echo up; exec sleep 1000")}).started()
+    pod = pods({"main": shell("echo up; exec sleep 1000")}).started()
     pod.wait_log("up")
     with open(f"/proc/{pod.process.pid}/task/{pod.process.pid}/children") as file:
         children = [int(word) for word in file.read().split()]
@@ -136,7 +135,7 @@ def test_pid_1_is_reaped_by_the_stager(pods):
 
 
 def test_pid_1_passes_a_request_to_end_on(pods):
-    pod = pods({"main": sh("trap 'echo asked; exit 0' TERM; kill -TERM 1; while :; do sleep 0.1; done")})
+    pod = pods({"main": shell("trap 'echo asked; exit 0' TERM; kill -TERM 1; while :; do sleep 0.1; done")})
     assert pod.ended() == 0
     assert pod.log() == "asked\n"
 
@@ -146,8 +145,8 @@ def test_pid_1_passes_a_request_to_end_on(pods):
 
 def test_apps_do_not_reach_each_other(pods):
     """H2: same user, same capabilities, one PID namespace; yet no root, memory, environment or descriptor."""
-    secret = sh("echo secret > /secret; echo ready; exec sleep 1000")
-    spy = sh("""
+    secret = shell("echo secret > /secret; echo ready; exec sleep 1000")
+    spy = shell("""
         until pid=$(pidof sleep); do :; done
         cat /proc/$pid/root/secret && echo root
         grep . /proc/$pid/environ && echo environ
@@ -170,7 +169,7 @@ def test_renames_across_directories_still_work(pods):
     pod = pods(
         {
             "main": {
-                **sh("cd /tmp; mkdir a b; echo x > a/f; mv a/f b/; ln b/f g; cat g"),
+                **shell("cd /tmp; mkdir a b; echo x > a/f; mv a/f b/; ln b/f g; cat g"),
                 "user": "1000",
             }
         }
@@ -184,8 +183,8 @@ def test_an_app_with_the_right_may_mount(pods):
     plan = IsolatorPlan(capabilities=("CAP_SYS_ADMIN",))
     pod = pods(
         {
-            "main": sh("mount -t tmpfs t /work && touch /work/in && echo mounted"),
-            "other": sh("mount -t tmpfs t /work || echo refused"),
+            "main": shell("mount -t tmpfs t /work && touch /work/in && echo mounted"),
+            "other": shell("mount -t tmpfs t /work || echo refused"),
         },
         plans={"main": plan},
     )
@@ -198,7 +197,7 @@ def test_an_app_with_the_right_may_mount(pods):
 
 
 def test_no_process_of_the_host(pods):
-    pod = pods({"main": sh("ls -d /proc/[0-9]* | wc -l")})
+    pod = pods({"main": shell("ls -d /proc/[0-9]* | wc -l")})
     assert pod.ended() == 0
     assert int(pod.log()) <= 4  # PID 1, the shell, ls, wc
 
@@ -222,7 +221,7 @@ def test_devices(pods, tmp_path):
     source = tmp_path / "volume"
     source.mkdir()
     pod = pods(
-        {"main": sh(script)},
+        {"main": shell(script)},
         volumes={"v": str(source)},
         mounts={"main": [MountSetup("v", "/volume", False, False)]},
     )
@@ -251,7 +250,7 @@ def test_masked_and_read_only(pods):
         echo 1 > /sys/kernel/mm/transparent_hugepage/defrag || echo refused
         mkdir /sys/fs/cgroup/x || echo refused
     """
-    pod = pods({"main": sh(script)})
+    pod = pods({"main": shell(script)})
     assert pod.ended() == 0
     assert pod.log(stream=b"stdout").split() == ["0", "0", "refused", "refused", "refused", "refused"]
 
@@ -259,7 +258,10 @@ def test_masked_and_read_only(pods):
 def test_shared_memory_is_the_pods(pods):
     """Apps share the IPC namespace, and /dev/shm with it."""
     pod = pods(
-        {"one": sh("echo hi > /dev/shm/x"), "two": sh("until cat /dev/shm/x; do sleep 0.05; done 2>/dev/null")}
+        {
+            "one": shell("echo hi > /dev/shm/x"),
+            "two": shell("until cat /dev/shm/x; do sleep 0.05; done 2>/dev/null"),
+        }
     )
     assert pod.ended() == 0
     assert pod.log("two.log") == "hi\n"
@@ -280,14 +282,14 @@ def test_handlers_in_order(pods):
         "user": "1000",
         "group": "100",
     }
-    pod = pods({"main": {**sh("echo main >> /tmp/order; exit 9"), **fields}})
+    pod = pods({"main": {**shell("echo main >> /tmp/order; exit 9"), **fields}})
     assert pod.ended() == 0, pod.output()
     assert pod.log() == "pre 1000 b main\nmain\npost 1000 b\n"
     assert pod.app()["exitCode"] == 9
 
 
 def test_pre_start_must_succeed(pods):
-    pod = pods({"main": {**sh("echo main"), **handlers(pre_start="exit 3", post_stop="echo post")}})
+    pod = pods({"main": {**shell("echo main"), **handlers(pre_start="exit 3", post_stop="echo post")}})
     with pytest.raises(StagerError, match="pre-start"):
         pod.started()
     assert (pod.app()["exitCode"], pod.app()["exitReason"]) == (125, "start-failed")
@@ -299,8 +301,8 @@ def test_post_stop_runs_at_a_stop_and_is_bounded(pods):
     """H4, G7: also when main was killed; a handler that hangs does not hold the pod up."""
     pod = pods(
         {
-            "good": {**sh("echo up; exec sleep 1000"), **handlers(post_stop="echo after")},
-            "hangs": {**sh("echo up; exec sleep 1000"), **handlers(post_stop="echo after; exec sleep 1000")},
+            "good": {**shell("echo up; exec sleep 1000"), **handlers(post_stop="echo after")},
+            "hangs": {**shell("echo up; exec sleep 1000"), **handlers(post_stop="echo after; exec sleep 1000")},
         },
         times=StagerTimes(stop=1),
     ).started()
@@ -314,7 +316,9 @@ def test_post_stop_runs_at_a_stop_and_is_bounded(pods):
 
 def test_any_ends_the_pod_with_its_first_app(pods):
     """H5: ``kurma.io/lifecycle``: ``any``."""
-    pod = pods({"long": sh("exec sleep 1000"), "short": sh("exit 5")}, annotations={"kurma.io/lifecycle": "any"})
+    pod = pods(
+        {"long": shell("exec sleep 1000"), "short": shell("exit 5")}, annotations={"kurma.io/lifecycle": "any"}
+    )
     assert pod.ended() == 0
     assert pod.app("short")["exitCode"] == 5
     assert pod.app("long")["exitReason"] == "killed"
@@ -331,7 +335,7 @@ def test_restart_on_failure_from_a_clean_copy(pods, tmp_path):
         n=$(wc -l < /count/n); echo run $n; [ $n = 3 ]
     """
     pod = pods(
-        {"main": sh(script)},
+        {"main": shell(script)},
         app_annotations={"kurma.io/restart": "on-failure"},
         volumes={"c": str(source)},
         mounts={"main": [MountSetup("c", "/count", False, False)]},
@@ -348,7 +352,7 @@ def test_restart_on_failure_from_a_clean_copy(pods, tmp_path):
 
 
 def test_restart_always_until_stopped(pods):
-    pod = pods({"main": sh("echo run; exit 0")}, app_annotations={"kurma.io/restart": "always"}).started()
+    pod = pods({"main": shell("echo run; exit 0")}, app_annotations={"kurma.io/restart": "always"}).started()
     pod.wait_log("run", "main.2.log")
     assert pod.app()["exited"] is False
     assert pod.stop() == 0
@@ -356,7 +360,7 @@ def test_restart_always_until_stopped(pods):
 
 
 def test_unknown_words_are_refused(pods):
-    pod = pods({"main": sh("true")}, annotations={"kurma.io/lifecycle": "sometimes"})
+    pod = pods({"main": shell("true")}, annotations={"kurma.io/lifecycle": "sometimes"})
     with pytest.raises(StagerError, match="'sometimes' is none of all, any"):
         pod.started()
 
@@ -366,7 +370,7 @@ def test_unknown_words_are_refused(pods):
 
 def test_log_format(pods):
     """H7: CRI lines; a part without its end is marked; any byte passes."""
-    pod = pods({"main": sh(r"printf 'a\n\nb'; sleep 0.3; printf 'c\n\000\377\nlast'")})
+    pod = pods({"main": shell(r"printf 'a\n\nb'; sleep 0.3; printf 'c\n\000\377\nlast'")})
     assert pod.ended() == 0
     lines = pod.raw_log().split(b"\n")
     assert lines.pop() == b""
@@ -385,14 +389,14 @@ def test_log_format(pods):
 
 def test_log_is_whole_at_the_end(pods):
     """What was written before the end is there, all of it, in order."""
-    pod = pods({"main": sh("seq 1 100000")})
+    pod = pods({"main": shell("seq 1 100000")})
     assert pod.ended(60) == 0
     assert pod.log() == "".join(f"{number}\n" for number in range(1, 100001))
 
 
 def test_log_is_turned(pods):
     """H7: by size and count; the newest lines are kept."""
-    pod = pods({"main": sh("seq 1 100000")}, times=StagerTimes(stop=3, log_size=300_000, log_count=3))
+    pod = pods({"main": shell("seq 1 100000")}, times=StagerTimes(stop=3, log_size=300_000, log_count=3))
     assert pod.ended(60) == 0
     names = sorted(os.listdir(f"{pod.directory}/pod/logs"))
     assert names == ["main.log", "main.log.1", "main.log.2"]
@@ -402,7 +406,9 @@ def test_log_is_turned(pods):
 
 
 def test_logs_call_in(pods):
-    pod = pods({"main": sh("echo one; sleep 0.2; echo two >&2; sleep 0.2; echo three; exec sleep 1000")}).started()
+    pod = pods(
+        {"main": shell("echo one; sleep 0.2; echo two >&2; sleep 0.2; echo three; exec sleep 1000")}
+    ).started()
     pod.wait_log("three")
     assert pod.call("logs", "main") == (0, "one\ntwo\nthree\n", "")
     assert pod.call("logs", "main", "--tail", "2") == (0, "two\nthree\n", "")
@@ -418,7 +424,7 @@ def test_logs_call_in(pods):
 def test_logs_call_in_follows_across_the_turn(pods):
     """No line lost or doubled at the turn."""
     script = "i=0; while [ $i -lt 40 ]; do seq $((i*100+1)) $((i*100+100)); sleep 0.03; i=$((i+1)); done"
-    pod = pods({"main": sh(script)}, times=StagerTimes(stop=3, log_size=20_000, log_count=5)).started()
+    pod = pods({"main": shell(script)}, times=StagerTimes(stop=3, log_size=20_000, log_count=5)).started()
     # The pod ends with the app, and takes its call-ins along: keep it with a second one.
     code, out, _ = pod.call("logs", "main", "--follow")
     numbers = [int(line) for line in out.split()]
@@ -433,7 +439,7 @@ def test_logs_call_in_follows_across_the_turn(pods):
 def test_status_call_in(pods):
     import json
 
-    pod = pods({"main": sh("exec sleep 1000"), "over": sh("exit 4")}).started()
+    pod = pods({"main": shell("exec sleep 1000"), "over": shell("exit 4")}).started()
     end = time.monotonic() + 5
     while not pod.app("over")["exited"] and time.monotonic() < end:
         time.sleep(0.02)
@@ -453,7 +459,7 @@ def test_run(pods):
         "workingDirectory": "/home/alice",
         "environment": [{"name": "A", "value": "app"}],
     }
-    pod = pods({"main": {**sh("touch /tmp/mark; echo up; exec sleep 1000"), **fields}}).started()
+    pod = pods({"main": {**shell("touch /tmp/mark; echo up; exec sleep 1000"), **fields}}).started()
     pod.wait_log("up")
     code, out, err = pod.run(
         "sh",
@@ -484,7 +490,8 @@ def test_run(pods):
 def test_run_has_no_more_power_than_the_app(pods):
     plan = IsolatorPlan(capabilities=("CAP_CHOWN",), no_new_privileges=True, rlimits={"nofile": (50, 60)})
     pod = pods(
-        {"main": sh("echo up; exec sleep 1000"), "other": sh("echo up; exec sleep 1001")}, plans={"main": plan}
+        {"main": shell("echo up; exec sleep 1000"), "other": shell("echo up; exec sleep 1001")},
+        plans={"main": plan},
     ).started()
     pod.wait_log("up")
     pod.wait_log("up", "other.log")
@@ -498,7 +505,7 @@ def test_run_has_no_more_power_than_the_app(pods):
 
 
 def test_run_says_what_is_wrong(pods):
-    pod = pods({"main": sh("echo up; exec sleep 1000"), "over": sh("true")}).started()
+    pod = pods({"main": shell("echo up; exec sleep 1000"), "over": shell("true")}).started()
     pod.wait_log("up")
     code, _, err = pod.run("nosuch")
     assert (code, err) == (
@@ -516,7 +523,7 @@ def test_run_says_what_is_wrong(pods):
 
 
 def test_attach_says_what_is_wrong(pods):
-    pod = pods({"main": sh("echo up; exec sleep 1000"), "over": sh("true")}).started()
+    pod = pods({"main": shell("echo up; exec sleep 1000"), "over": shell("true")}).started()
     pod.wait_log("up")
     usage = "kurma: usage: attach APP [--no-stdin] [--no-output] [--detach-keys KEYS]\n"
     for words in ((), ("main", "more"), ("main", "--no-such"), ("main", "--detach-keys")):
@@ -547,7 +554,7 @@ def memory(pid: int) -> int:
 
 def test_footprint_and_idleness(pods):
     """Private memory of stager and PID 1, and no wake-up while nothing happens."""
-    pod = pods({"main": sh("echo up; exec sleep 1000")}).started()
+    pod = pods({"main": shell("echo up; exec sleep 1000")}).started()
     pod.wait_log("up")
     time.sleep(0.3)
     with open(f"/proc/{pod.process.pid}/task/{pod.process.pid}/children") as file:

@@ -10,6 +10,7 @@ from kurma_stager_default.inside import become
 
 from kurma_core.hookspecs import MountSetup
 from kurma_core.linux import libc
+from tests.kit.images import shell
 
 pytestmark = pytest.mark.root
 
@@ -21,10 +22,6 @@ _USER_KEYRING = -4
 _ADD_KEY = {"x86_64": 248, "aarch64": 217}
 
 
-def sh(script, **fields):
-    return {"exec": ["/bin/sh", "-c", script], "user": "0", "group": "0", **fields}
-
-
 def test_the_hosts_device_nodes_keep_their_looks(pods):
     """H11: the nodes in an app's /dev are the host's own: owner and mode are not the app's to change."""
     nodes = ("null", "zero", "full", "random", "urandom", "tty")
@@ -32,7 +29,7 @@ def test_the_hosts_device_nodes_keep_their_looks(pods):
     script = "".join(
         f"chmod 0600 /dev/{name} || echo refused; chown 12:34 /dev/{name} || echo refused\n" for name in nodes
     )
-    pod = pods({"main": sh(script + "echo x > /dev/null && echo x >> /dev/zero && echo written")})
+    pod = pods({"main": shell(script + "echo x > /dev/null && echo x >> /dev/zero && echo written")})
     try:
         assert pod.ended() == 0
         assert pod.log(stream=b"stdout") == "refused\n" * 12 + "written\n"
@@ -62,7 +59,7 @@ def test_the_systems_places_are_no_links(pods, busybox_root, tmp_path, place, to
         (tmp_path / "layer" / place).write_text("")
     else:
         (tmp_path / "layer" / place).symlink_to(to)
-    pod = pods({"main": sh("true")}, roots=[str(tmp_path / "layer"), busybox_root])
+    pod = pods({"main": shell("true")}, roots=[str(tmp_path / "layer"), busybox_root])
     assert pod.ended() == 1
     reason = f"its root cannot be made: /{place}: the image has a {what} there; make it a directory"
     assert pod.output() == f"app main: {reason}\n"
@@ -75,7 +72,7 @@ def test_what_the_stager_has_made_in_dev_is_no_place_for_a_volume(pods, busybox_
     (tmp_path / "layer" / "link").symlink_to("dev")
     place = place.replace("/dev/link", "/link")
     pod = pods(
-        {"main": sh("true")},
+        {"main": shell("true")},
         roots=[str(tmp_path / "layer"), busybox_root],
         volumes={"v": str(tmp_path / "source")},
         mounts={"main": [MountSetup("v", place, False, False)]},
@@ -161,7 +158,7 @@ def test_keys_of_the_host_stay_its_own(caller_key, users_key, pods, stager_tree,
 
 def test_a_command_in_an_app_has_a_session_of_its_own(pods):
     """The caller's terminal does not become the command's, which could put words into its mouth (TIOCSTI)."""
-    pod = pods({"main": sh("echo up; exec sleep 1000")}).started()
+    pod = pods({"main": shell("echo up; exec sleep 1000")}).started()
     pod.wait_log("up")
     code, out, _ = pod.run("cat", "/proc/self/stat")
     pid, session = out.split()[0], out.split()[5]

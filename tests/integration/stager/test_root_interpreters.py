@@ -12,6 +12,7 @@ import pytest
 import kurma_core
 from kurma_core.appc.image import ImageManifest
 from kurma_core.staging.starting import StagerImage
+from tests.kit.images import shell
 
 pytestmark = pytest.mark.root
 
@@ -22,10 +23,6 @@ print(json.dumps([image.interpreter(), dict(image.build(sys.argv[1]))]))
 """
 #: Interpreters of one's own, where there are any; the running one is always there.
 _OWN = sorted(glob.glob(os.path.expanduser("~/.pyenv/versions/3.1[1-9].*/bin/python3")))
-
-
-def sh(script):
-    return {"exec": ["/bin/sh", "-c", script], "user": "0", "group": "0"}
 
 
 def built(python, path):
@@ -41,7 +38,7 @@ def built(python, path):
 
 
 def lives(pods, image):
-    pod = pods({"main": sh("echo here; exec sleep 1000")}, stager_image=image).started()
+    pod = pods({"main": shell("echo here; exec sleep 1000")}, stager_image=image).started()
     pod.wait_log("here")
     assert pod.run("sh", "-c", "exit 7")[0] == 7
     code, out, _ = pod.call("logs", "main")

@@ -15,17 +15,14 @@ import pytest
 from kurma_core.linux import process
 from kurma_core.models.isolator import IsolatorPlan
 from kurma_core.spawn_plan import EnterPlan
+from tests.kit.images import shell
 
 pytestmark = pytest.mark.root
 
 
-def sh(script: str, **fields: object) -> dict[str, object]:
-    return {"exec": ["/bin/sh", "-c", script], "user": "0", "group": "0", **fields}
-
-
 @pytest.fixture
 def sleeping_pod(pods):
-    pod = pods({"main": sh("echo up; exec sleep 1000")}).started()
+    pod = pods({"main": shell("echo up; exec sleep 1000")}).started()
     pod.wait_log("up")
     return pod
 
@@ -88,7 +85,7 @@ def test_run_does_not_wait_for_ever_for_its_document(sleeping_pod):
 
 def test_a_signal_that_comes_as_soon_as_the_command_runs_is_the_commands(sleeping_pod):
     """Also if the call-in has not heard yet that it runs: it stands still from the fork on."""
-    command = sh("trap 'echo told; exit 3' TERM; echo up; while :; do sleep 0.02; done")
+    command = shell("trap 'echo told; exit 3' TERM; echo up; while :; do sleep 0.02; done")
     ours, theirs = socket.socketpair()
     out, told = os.pipe()
     with ours, theirs:
@@ -137,7 +134,7 @@ def test_an_app_cannot_lay_a_trap_for_a_terminal(pods):
     """A pipe in place of what makes terminals would keep who opens it waiting; it is looked at, and refused."""
     plan = IsolatorPlan(capabilities=("CAP_SYS_ADMIN", "CAP_MKNOD", "CAP_DAC_OVERRIDE"))
     script = "umount /dev/pts && mkfifo /dev/pts/ptmx && echo up; exec sleep 1000"
-    pod = pods({"main": sh(script)}, plans={"main": plan}).started()
+    pod = pods({"main": shell(script)}, plans={"main": plan}).started()
     pod.wait_log("up")
     code, _, err = pod.run("true", tty=True)
     assert (code, err) == (125, "kurma: app main: its terminal cannot be made: it makes no terminals\n")

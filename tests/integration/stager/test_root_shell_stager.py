@@ -12,6 +12,7 @@ from kurma_core.appc.image import ImageManifest
 from kurma_core.errors import StagerError
 from kurma_core.hookspecs import MountSetup
 from kurma_core.staging.starting import StagerImage
+from tests.kit.images import shell
 
 pytestmark = pytest.mark.root
 
@@ -29,10 +30,6 @@ def shell_stager(tmp_path_factory):
 @pytest.fixture
 def shell_pods(pods, shell_stager):
     return lambda apps, **arguments: pods(apps, stager_image=shell_stager, **arguments)
-
-
-def sh(script, **fields):
-    return {"exec": ["/bin/sh", "-c", script], "user": "0", "group": "0", **fields}
 
 
 def status(pod):
@@ -54,7 +51,7 @@ def test_two_apps(shell_pods, busybox_root, tmp_path):
         "environment": [{"name": "A", "value": "two\nlines 'quoted' \"twice\" $HOME \\n"}],
     }
     pod = shell_pods(
-        {"long": sh("touch /written; exec sleep 1000"), "short": sh(script, **fields)},
+        {"long": shell("touch /written; exec sleep 1000"), "short": shell(script, **fields)},
         roots=[str(layer), busybox_root],
     ).started()
     wait_until(lambda: status(pod)["short"] == (42, "exited"), pod)
@@ -73,18 +70,20 @@ def wait_until(condition, pod):
 
 
 def test_it_ends_with_its_apps(shell_pods):
-    pod = shell_pods({"one": sh("exit 3"), "two": sh("exit 0")})
+    pod = shell_pods({"one": shell("exit 3"), "two": shell("exit 0")})
     assert pod.ended() == 0, pod.output()
 
 
 def test_stop(shell_pods):
-    pod = shell_pods({"main": sh("trap 'echo bye; exit 5' TERM; echo up; while :; do sleep 0.1; done")}).started()
+    pod = shell_pods(
+        {"main": shell("trap 'echo bye; exit 5' TERM; echo up; while :; do sleep 0.1; done")}
+    ).started()
     wait_until(lambda: "up" in pod.call("logs", "main")[1], pod)
     assert pod.stop() == 0
 
 
 def test_run(shell_pods):
-    pod = shell_pods({"main": sh("touch /mark; exec sleep 1000")}).started()
+    pod = shell_pods({"main": shell("touch /mark; exec sleep 1000")}).started()
     wait_until(lambda: pod.run("grep", "-q", "sleep", "/proc/1/comm")[0] == 0, pod)
     code, out, err = pod.run(
         "sh", "-c", "cat; ls /mark; cat /proc/1/comm; id -u; exit 9", stdin=b"in\n", user="5", group="6"
@@ -105,7 +104,7 @@ def test_volumes_in_order(shell_pods, tmp_path):
     (tmp_path / "inner" / "host").write_text("from the host\n")
     pod = shell_pods(
         {
-            "main": sh(
+            "main": shell(
                 "cat /v/in/host; touch /v/written; touch /v/in/refused; cat /etc/passwd | head -n 1; touch /etc/x"
             )
         },
@@ -141,7 +140,7 @@ def test_what_it_cannot_do_fails_the_start(shell_pods, busybox_root, tmp_path, a
     (layer / "out").symlink_to("/")
     (tmp_path / "volume").mkdir()
     pod = shell_pods(
-        {"main": sh("true", **app)},
+        {"main": shell("true", **app)},
         roots=[str(layer), busybox_root],
         volumes={"v": str(tmp_path / "volume")},
         mounts={"main": [MountSetup("v", mount, False, False)]},
@@ -154,6 +153,6 @@ def test_a_post_stop_that_hangs_is_ended(shell_pods):
     """With all that it has started, also where whoever ends it has no time for that between two of them."""
     script = "(while :; do sleep 0.01; done) & echo after; exec sleep 1000"
     events = [{"name": "post-stop", "exec": ["/bin/sh", "-c", script]}]
-    pod = shell_pods({"main": sh("exit 3", eventHandlers=events)})
+    pod = shell_pods({"main": shell("exit 3", eventHandlers=events)})
     assert pod.ended(30) == 0, pod.output()
     assert "after" in pod.output()

@@ -21,6 +21,7 @@ from kurma_core.linux.clock import moment
 from kurma_core.models.log import LogText
 from kurma_core.pods.logs import LogReader
 from kurma_core.staging.aci import StagerTimes
+from tests.kit.images import shell
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
@@ -31,10 +32,6 @@ _ODD = (
     r" printf '\nlast without end'"
 )
 ODD = b"plain\n\n\r\nnul\0in\n\xff\xfe\n  spaces  \nstdout F fake\n" + b"x" * 1_000_000 + b"\nlast without end"
-
-
-def sh(script: str, **fields: object) -> dict[str, object]:
-    return {"exec": ["/bin/sh", "-c", script], "user": "0", "group": "0", **fields}
 
 
 def small(size: int = 4096, count: int = 3) -> StagerTimes:
@@ -102,7 +99,7 @@ def follow_by_core(pod, *, pause=0.0):
 
 def test_every_byte_comes_back(pods):
     """Streams apart, each in order. What order two pipes have is nobody's to know: both who read tell the same."""
-    pod = pods({"main": sh(f"({_ODD}) >&2; {_ODD}"), "other": sh("sleep 1000")}).started()
+    pod = pods({"main": shell(f"({_ODD}) >&2; {_ODD}"), "other": shell("sleep 1000")}).started()
     until(lambda: pod.app()["exited"], "its end")
     assert by_call_in(pod, "main", "--stream", "stdout") == ODD
     assert by_call_in(pod, "main", "--stream=stderr") == ODD
@@ -117,7 +114,7 @@ def test_every_byte_comes_back(pods):
 def test_interleaved_parts(pods):
     parts = ("printf 'o1 '", "printf 'e1 ' >&2", "echo o2", "echo e2 >&2")
     script = "mkfifo /tmp/go; " + "; read x </tmp/go; ".join(parts) + "; sleep 1000"
-    pod = pods({"main": sh(script)}).started()
+    pod = pods({"main": shell(script)}).started()
     for count in (1, 2, 3):
         until(lambda count=count: pod.raw_log().count(b"\n") == count, "the next part")
         assert pod.run("sh", "-c", "echo >/tmp/go")[0] == 0
@@ -135,7 +132,7 @@ def test_interleaved_parts(pods):
 def long_log(pods):
     """A log in several files; its lines are of different times, thanks to the pauses."""
     script = "seq 1 300; sleep .1; seq 301 600 >&2; sleep .1; seq 601 900; echo ready; sleep 1000"
-    pod = pods({"main": sh(script)}, times=small(count=50)).started()
+    pod = pods({"main": shell(script)}, times=small(count=50)).started()
     pod.wait_log("ready")
     until(lambda: len(by_core(pod).split()) == 901, "what was said on standard error before that")
     assert len(os.listdir(f"{pod.directory}/pod/logs")) > 5
@@ -182,7 +179,7 @@ def test_since(long_log):
     ],
 )
 def test_wrong_questions_exit_with_two(pods, words, said):
-    pod = pods({"main": sh("echo x; sleep 1000")}).started()
+    pod = pods({"main": shell("echo x; sleep 1000")}).started()
     code, out, errors = Call(pod, "logs", *words).end()
     assert (code, out) == (2, b"")
     assert errors.startswith("logs: ")
@@ -209,7 +206,7 @@ COUNTED = "".join(f"{number}\n" for number in range(1, LINES + 1)).encode()
 def test_followers_of_a_log_that_turns(pods, elsewhere):
     """A writer at full speed, files of 16 KiB: each of several readers, of both kinds, has every line once."""
     script = f"echo up; {WAITS}; seq 1 {LINES}; sleep 1000"
-    apps = {"main": sh(script), "other": sh("sleep 1000")}
+    apps = {"main": shell(script), "other": shell("sleep 1000")}
     pod = pods(apps, times=small(16384, 2), **beside(elsewhere)).started()
     calls = [Call(pod, "logs", "main", "--follow") for _ in range(3)]
     reader = LogReader(pod.directory, [("main", "main.log")])
@@ -236,7 +233,9 @@ def test_followers_of_a_log_that_turns(pods, elsewhere):
 
 def test_a_follower_sees_the_end(pods):
     """It ends with its app, all read, though the pod goes on; and one that asks later ends at once."""
-    pod = pods({"main": sh("echo up; sleep .5; seq 1 20000"), "other": sh("sleep 1000")}, times=small()).started()
+    pod = pods(
+        {"main": shell("echo up; sleep .5; seq 1 20000"), "other": shell("sleep 1000")}, times=small()
+    ).started()
     call = Call(pod, "logs", "main", "--follow", "--tail", "1")
     assert call.end()[1].endswith(b"19999\n20000\n")
     code, out, said = Call(pod, "logs", "main", "--follow", "--tail", "1").end()
@@ -246,7 +245,7 @@ def test_a_follower_sees_the_end(pods):
 def test_a_follower_sees_the_pods_end(pods, elsewhere):
     """The pod's end is its end, but not before it has read all."""
     script = f"echo up; {WAITS}; seq 1 {LINES}"
-    pod = pods({"main": sh(script)}, times=small(16384, 2), **beside(elsewhere)).started()
+    pod = pods({"main": shell(script)}, times=small(16384, 2), **beside(elsewhere)).started()
     pod.wait_log("up")
     calls = [Call(pod, "logs", "main", "--follow") for _ in range(2)]
     come_up(*calls)
@@ -258,7 +257,7 @@ def test_a_follower_sees_the_pods_end(pods, elsewhere):
 
 
 def test_the_pods_end_waits_for_who_reads_on_and_not_for_who_stands_still(pods, elsewhere):
-    pod = pods({"main": sh(f"echo up; {WAITS}; seq 1 {LINES}")}, **beside(elsewhere)).started()
+    pod = pods({"main": shell(f"echo up; {WAITS}; seq 1 {LINES}")}, **beside(elsewhere)).started()
     pod.wait_log("up")
     slow, stuck = [Call(pod, "logs", "main", "--follow", pipe=True) for _ in range(2)]
     for call in (slow, stuck):
@@ -285,7 +284,7 @@ def test_the_pods_end_waits_for_who_reads_on_and_not_for_who_stands_still(pods, 
 def test_a_follower_goes_on_with_the_next_execution(pods):
     script = "echo run; sleep .3; exit 1"
     pod = pods(
-        {"main": sh(script), "other": sh("sleep 1000")}, app_annotations={"kurma.io/restart": "on-failure"}
+        {"main": shell(script), "other": shell("sleep 1000")}, app_annotations={"kurma.io/restart": "on-failure"}
     ).started()
     call = Call(pod, "logs", "main", "--follow")
     until(lambda: pod.app().get("restarts", 0) >= 2, "two restarts")
@@ -295,7 +294,7 @@ def test_a_follower_goes_on_with_the_next_execution(pods):
 
 
 def test_the_core_follows_to_the_pods_end(pods):
-    pod = pods({"main": sh(f"sleep .2; seq 1 {LINES}; printf end")}, times=small(65536, 2)).started()
+    pod = pods({"main": shell(f"sleep .2; seq 1 {LINES}; printf end")}, times=small(65536, 2)).started()
     assert follow_by_core(pod) == COUNTED + b"end"
 
 
@@ -308,7 +307,7 @@ def test_a_reader_that_stops_reading_harms_nobody(pods, elsewhere):
     """Neither the app, nor another reader, nor the stager's memory; the disk holds what it may yet ask for."""
     script = f"seq 1 100000; echo up; {WAITS}; seq 1 1000000; echo done >&2; sleep 1000"
     everything = b"".join(b"%d\n" % number for number in range(1, 1_000_001))
-    pod = pods({"main": sh(script)}, times=small(65536, 2), **beside(elsewhere)).started()
+    pod = pods({"main": shell(script)}, times=small(65536, 2), **beside(elsewhere)).started()
     pod.wait_log("up")
     stuck = Call(pod, "logs", "main", "--follow", "--tail", "1", pipe=True)
     assert os.read(stuck.pipe, 100) == b"up\n"  # it has come up, and waits
@@ -339,7 +338,7 @@ def test_a_reader_that_stops_reading_harms_nobody(pods, elsewhere):
 
 
 def test_a_reader_that_goes_away_ends_its_call_in(pods):
-    pod = pods({"main": sh("echo up; sleep 1000")}).started()
+    pod = pods({"main": shell("echo up; sleep 1000")}).started()
     pod.wait_log("up")
     call = Call(pod, "logs", "main", "--follow", pipe=True)
     assert os.read(call.pipe, 100) == b"up\n"
@@ -415,7 +414,7 @@ echo 'has room'; echo after; exit 7
 
 def test_a_full_disk_blocks_and_kills_nobody(small_disk, pods, elsewhere):
     """What is dropped is counted, and said as soon as there is room; every line that is there is whole."""
-    pod = pods({"main": sh(_PHASES), "other": sh("sleep 1000")}, **beside(elsewhere)).started()
+    pod = pods({"main": shell(_PHASES), "other": shell("sleep 1000")}, **beside(elsewhere)).started()
     until(told(elsewhere, "up"), "its start")
     pod.wait_log("before")
     fill(small_disk)
@@ -450,7 +449,7 @@ def test_who_is_attached_sees_what_a_full_disk_keeps_from_the_log(small_disk, po
         "echo before; touch /v/up; while [ ! -e /v/full ]; do sleep .01; done;"
         "while [ ! -e /v/end ]; do echo seen; echo wrong >&2; sleep .005; done; exit 6"
     )
-    pod = pods({"main": sh(script)}, **beside(elsewhere)).started()
+    pod = pods({"main": shell(script)}, **beside(elsewhere)).started()
     until(told(elsewhere, "up"), "its start")
     pod.wait_log("before")
     fill(small_disk)
@@ -477,7 +476,7 @@ def test_who_is_attached_sees_what_a_full_disk_keeps_from_the_log(small_disk, po
 def test_an_end_on_a_full_disk_is_recorded(small_disk, pods):
     """The space for status.json was put aside."""
     script = "trap 'exit 9' TERM; echo up; while :; do sleep .02; done"
-    pod = pods({"main": sh(script), "other": sh("sleep 1000")}).started()
+    pod = pods({"main": shell(script), "other": shell("sleep 1000")}).started()
     pod.wait_log("up")
     fill(small_disk)
     assert pod.stop() == 0, pod.output()
@@ -486,7 +485,7 @@ def test_an_end_on_a_full_disk_is_recorded(small_disk, pods):
 
 def test_a_disk_that_breaks_while_the_pod_runs(failing_disk, pods, elsewhere):
     """Reading and writing fail, or the file system is read-only: apps go on, and their end is told."""
-    pod = pods({"main": sh(_PHASES)}, **beside(elsewhere)).started()
+    pod = pods({"main": shell(_PHASES)}, **beside(elsewhere)).started()
     until(told(elsewhere, "up"), "its start")
     pod.wait_log("before")
     subprocess.run(["mount", "-o", "remount,abort", failing_disk], check=True)
@@ -514,7 +513,7 @@ def status_of(pod):
 
 @pytest.mark.parametrize("content", [None, b"", b"{", b"\xff", b'{"apps": {"main": {}}}'])
 def test_status_does_not_need_its_file(pods, content):
-    pod = pods({"main": sh("sleep 1000"), "bad": {"exec": ["/no"], "user": "0", "group": "0"}}).started()
+    pod = pods({"main": shell("sleep 1000"), "bad": {"exec": ["/no"], "user": "0", "group": "0"}}).started()
     path = f"{pod.directory}/pod/status.json"
     os.unlink(path)
     if content is not None:
@@ -532,7 +531,7 @@ def test_status_does_not_need_its_file(pods, content):
 
 
 def test_status_of_an_app_between_two_executions(pods):
-    pod = pods({"main": sh("exit 3")}, app_annotations={"kurma.io/restart": "always"}).started()
+    pod = pods({"main": shell("exit 3")}, app_annotations={"kurma.io/restart": "always"}).started()
     until(lambda: pod.app().get("restarts", 0) >= 3 and pod.app().get("restarting"), "a pause")
     found = status_of(pod)["main"]
     assert found["exited"] is False
@@ -541,7 +540,7 @@ def test_status_of_an_app_between_two_executions(pods):
 
 def test_status_of_a_stager_that_stands_still(pods):
     """What it wrote last is better than nothing; without that, one line says what is wrong."""
-    pod = pods({"main": sh("sleep 1000")}).started()
+    pod = pods({"main": shell("sleep 1000")}).started()
     os.kill(pod.process.pid, signal.SIGSTOP)
     try:
         assert status_of(pod)["main"]["exited"] is False
@@ -558,7 +557,7 @@ def test_status_of_a_stager_that_stands_still(pods):
 
 def test_no_lock_is_left_on_a_log(pods):
     """A call-in that has ended keeps no file."""
-    pod = pods({"main": sh("echo up; sleep 1000")}).started()
+    pod = pods({"main": shell("echo up; sleep 1000")}).started()
     pod.wait_log("up")
     assert by_call_in(pod, "main") == b"up\n"
     fd = os.open(f"{pod.directory}/pod/logs/main.log", os.O_RDONLY)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from kurma_core.errors import StagerError
+from tests.kit.images import shell
 
 pytestmark = pytest.mark.root
 
@@ -21,10 +22,6 @@ STORAGES = ["overlay", "copy"]
 _CAPABILITY = bytes.fromhex(
     "0100000202040000000000000000000000000000"
 )  # as setcap writes it: CAP_NET_RAW, effective
-
-
-def sh(script: str, **fields: object) -> dict[str, object]:
-    return {"exec": ["/bin/sh", "-c", script], "user": "0", "group": "0", **fields}
 
 
 def seen(path: str) -> dict[str, tuple[object, ...]]:
@@ -81,7 +78,9 @@ def rich(tmp_path: Path) -> str:
 @pytest.mark.parametrize("storage", STORAGES)
 def test_a_root_has_all_that_its_layers_have(pods, busybox_root, rich, storage):
     """Seen from outside, through the app's own root: links, holes, attributes, owners, times, special files."""
-    pod = pods({"main": sh("sleep 1000")}, roots=[rich, busybox_root], config={"graphStorage": storage}).started()
+    pod = pods(
+        {"main": shell("sleep 1000")}, roots=[rich, busybox_root], config={"graphStorage": storage}
+    ).started()
     root = f"/proc/{pod.app()['pid']}/root"
     for name in ("file", "sparse", "link", "fifo", "null", "socket", "deep", "deep/er", "deep/same"):
         there, here = os.lstat(f"{root}/r/{name}"), os.lstat(f"{rich}/r/{name}")
@@ -109,7 +108,7 @@ def test_layers_stay_as_they_are(pods, busybox_root, rich, storage):
         mkdir /r/deep; echo new > /r/deep/new; chmod 0711 /; rm /bin/cat; mv /bin/ls /r/; sync
         stat -c '%a %u' /r/sparse /r/fifo | tr '\\n' ' '; [ -e /etc ] || echo gone
     """
-    pod = pods({"main": sh(script)}, roots=[rich, busybox_root], config={"graphStorage": storage})
+    pod = pods({"main": shell(script)}, roots=[rich, busybox_root], config={"graphStorage": storage})
     assert pod.ended() == 0, pod.output()
     assert pod.log(stream=b"stdout") == "600 0 640 1 gone\n", pod.log()
     for path, tree in before.items():
@@ -124,7 +123,7 @@ def test_each_execution_starts_clean(pods, tmp_path, storage):
         dd if=/dev/zero of=/large bs=1M count=8 2>/dev/null; echo ran; exit 1
     """
     pod = pods(
-        {"main": sh(script)}, config={"graphStorage": storage}, app_annotations={"kurma.io/restart": "always"}
+        {"main": shell(script)}, config={"graphStorage": storage}, app_annotations={"kurma.io/restart": "always"}
     )
     pod.started()
     end = time.monotonic() + 20
@@ -148,7 +147,9 @@ def test_a_read_only_root(pods, busybox_root, rich, storage):
         do $each 2>/dev/null && echo "done: $each"; done
         echo x > /dev/null && echo x > /dev/shm/x && echo usable
     """
-    pod = pods({"main": sh(script)}, roots=[rich, busybox_root], config={"graphStorage": storage}, read_only=True)
+    pod = pods(
+        {"main": shell(script)}, roots=[rich, busybox_root], config={"graphStorage": storage}, read_only=True
+    )
     assert pod.ended() == 0, pod.output()
     assert pod.log(stream=b"stdout") == "usable\n"
 
@@ -164,7 +165,7 @@ def test_many_layers(pods, busybox_root, tmp_path, storage):
         (layer / "d" / "top").write_text(str(number))
         layers.append(str(layer))
     pod = pods(
-        {"main": sh("ls /d | wc -l; cat /d/top")},
+        {"main": shell("ls /d | wc -l; cat /d/top")},
         roots=[*layers, busybox_root],
         config={"graphStorage": storage},
     )
@@ -189,7 +190,7 @@ def on_overlay(tmp_path: Path) -> Iterator[None]:
 
 def test_a_copy_where_overlay_is_not_to_be_had(on_overlay, pods):
     """By itself, and it is told."""
-    pod = pods({"main": sh("echo x > /etc/new; cat /etc/new; stat -f -c %T /")})
+    pod = pods({"main": shell("echo x > /etc/new; cat /etc/new; stat -f -c %T /")})
     assert pod.ended() == 0, pod.output()
     assert pod.log().startswith("x\n")
     (note,) = [note for note in pod.document()["notes"] if "is a copy" in note]
@@ -198,7 +199,7 @@ def test_a_copy_where_overlay_is_not_to_be_had(on_overlay, pods):
 
 def test_overlay_and_nothing_else(on_overlay, pods):
     """Asked for, it is not replaced behind the admin's back."""
-    pod = pods({"main": sh("true")}, config={"graphStorage": "overlay"})
+    pod = pods({"main": shell("true")}, config={"graphStorage": "overlay"})
     with pytest.raises(StagerError, match="its root cannot be made"):
         pod.started()
 
@@ -234,7 +235,7 @@ def test_copies_share_their_blocks(on_xfs, pods, busybox_root):
             out.write(content)
     before = used(on_xfs)
     script = "sha256sum /big/file | cut -c1-8; printf changed | dd of=/big/file conv=notrunc; sleep 1000"
-    pod = pods({"main": sh(script)}, roots=[layer, busybox_root], config={"graphStorage": "copy"}).started()
+    pod = pods({"main": shell(script)}, roots=[layer, busybox_root], config={"graphStorage": "copy"}).started()
     pod.wait_log("records out")
     assert pod.log(stream=b"stdout").strip() == hashlib.sha256(content * 100).hexdigest()[:8]
     assert used(on_xfs) - before < 16 << 20

@@ -22,6 +22,7 @@ from kurma_core.staging.aci import AciStager, StagerTimes
 from kurma_core.staging.starting import StagerImage
 from kurma_core.staging.waiting import WaitingPlace
 from kurma_core.value import replace
+from tests.kit.images import shell
 from tests.kit.waiting import alive, until
 
 pytestmark = pytest.mark.root
@@ -39,10 +40,6 @@ stager = start_waiting(Spawner(), "default", image, WaitingPlace(directory, cgro
 print(stager.pid, flush=True)
 time.sleep(1000)
 """
-
-
-def sh(script, **fields):
-    return {"exec": ["/bin/sh", "-c", script], "user": "0", "group": "0", **fields}
 
 
 def children(pid):
@@ -124,7 +121,7 @@ def test_a_pod_is_handed_over_and_lives(pods, place, tmp_path):
     (tmp_path / "volume").mkdir()
     (tmp_path / "volume" / "file").write_text("of the volume\n")
     pod = pods(
-        {"main": sh('echo "$GREETING from $(hostname)"; cat /data/file; exec sleep 1000')},
+        {"main": shell('echo "$GREETING from $(hostname)"; cat /data/file; exec sleep 1000')},
         volumes={"data": str(tmp_path / "volume")},
         mounts={"main": [MountSetup("data", "/data", False, False)]},
         environment=[("GREETING", "hello"), ("AC_METADATA_URL", "http://10.0.0.1:1/t")],
@@ -154,7 +151,7 @@ def test_a_pod_is_handed_over_and_lives(pods, place, tmp_path):
 
 def test_what_it_prints_after_is_the_pods(pods, place):
     """A failure is told as any other stager's: its output has come along."""
-    pod = pods({"main": sh("true", user="nobody-here")}, begin=handing(place))
+    pod = pods({"main": shell("true", user="nobody-here")}, begin=handing(place))
     with pytest.raises(StagerError, match="nobody-here"):
         pod.started()
     assert "nobody-here" in pod.output()
@@ -212,7 +209,7 @@ def test_killed_while_it_waits(pods, place):
         finally:
             os.close(null)
 
-    pod = pods({"main": sh("echo here")}, begin=begin)
+    pod = pods({"main": shell("echo here")}, begin=begin)
     assert pod.ended() == 0
     assert pod.log() == "here\n"
 
@@ -229,7 +226,7 @@ def test_no_byte_before_all_is_in_place(pods, place, tmp_path, busybox_root):
         shutil.rmtree(layer)
 
     with pytest.raises(HostError, match=f"bind {layer} on /layers/"):
-        pods({"main": sh("echo ran")}, roots=[str(layer), busybox_root], begin=handing(place, None, between))
+        pods({"main": shell("echo ran")}, roots=[str(layer), busybox_root], begin=handing(place, None, between))
     (waiting,) = held
     assert not alive(waiting.pid)
     (output,) = tmp_path.glob("*/stager/output")
@@ -245,7 +242,7 @@ def test_a_pod_with_a_cgroup_of_its_own(pods, place):
         begin.place = waiting.place.cgroup
         return stager.hand_over(waiting, setup)
 
-    pod = pods({"main": sh("exec sleep 1000")}, begin=begin).started()
+    pod = pods({"main": shell("exec sleep 1000")}, begin=begin).started()
     inside = CgroupTree(pod.setup.cgroup).pids()
     assert {pod.process.pid, *children(pod.process.pid)} <= set(inside)
     assert not CgroupTree(begin.place).exists()
@@ -270,7 +267,7 @@ def test_the_network_must_be_the_pods(pods, place, tmp_path):
                 assert not alive(waiting.pid)
                 return handing(place)(stager, setup)
 
-            pod = pods({"main": sh("exec sleep 1000")}, network_namespace=paths[0], begin=other).started()
+            pod = pods({"main": shell("exec sleep 1000")}, network_namespace=paths[0], begin=other).started()
             assert os.path.samefile(f"/proc/{pod.app()['pid']}/ns/net", paths[0])
             # /sys, too, is that network's: it was mounted by the stager that waited.
             code, out, _ = pod.run("ls", "/sys/class/net")
@@ -305,7 +302,7 @@ def test_who_cannot_be_handed_over(pods, place, stager_tree):
         waiting = stager.start_waiting(place(setup.cgroup))
         return stager.hand_over(waiting, setup)
 
-    assert pods({"main": sh("true")}, begin=begin).ended() == 0
+    assert pods({"main": shell("true")}, begin=begin).ended() == 0
 
 
 def test_a_stager_of_another_kind_waits(pods, place, busybox_root, tmp_path):
@@ -333,7 +330,7 @@ def test_a_stager_of_another_kind_waits(pods, place, busybox_root, tmp_path):
         seen.append(os.path.exists(f"{setup.directory}/pod/seen"))
         return stager.hand_over(waiting, setup)
 
-    pod = pods({"main": sh("true")}, stager_image=foreign, begin=begin).started()
+    pod = pods({"main": shell("true")}, stager_image=foreign, begin=begin).started()
     with open(f"{pod.directory}/pod/seen") as file:
         text = file.read()
     assert seen == [False]

@@ -10,6 +10,7 @@ from kurma_stager_default.inside import devicewall
 from kurma_core.linux import capabilities
 from kurma_core.linux.cgroup_layout import Hierarchy, Layout
 from kurma_core.models.isolator import IsolatorPlan
+from tests.kit.images import shell
 
 pytestmark = pytest.mark.root
 
@@ -28,10 +29,6 @@ def root_disk():
     with open("/proc/partitions") as file:
         major, minor = file.read().split("\n")[2].split()[:2]
     return f"{major} {minor}"
-
-
-def sh(script, **fields):
-    return {"exec": ["/bin/sh", "-c", script], "user": "0", "group": "0", **fields}
 
 
 def plan(*more):
@@ -60,7 +57,7 @@ def wall(request):
 
 
 def test_what_was_not_given_cannot_be_opened(wall, pods):
-    pod = pods({"main": sh(TRY)}, plans=plan("CAP_SYS_ADMIN"), environment=[("DISK", root_disk())])
+    pod = pods({"main": shell(TRY)}, plans=plan("CAP_SYS_ADMIN"), environment=[("DISK", root_disk())])
     assert pod.ended() == 0, pod.output()
     refused = "Operation not permitted\n"
     assert pod.log(stream=b"stdout") == f"1\n{refused}{refused}", pod.log()
@@ -81,7 +78,7 @@ def test_all_capabilities_do_not_take_the_wall_down(wall, pods):
     everything = IsolatorPlan(capabilities=tuple(capabilities.names(range(capabilities.last_cap() + 1))))
     v1 = wall == "the devices controller"
     script = (V1_FILES if v1 else "") + V2_FILES + TRY
-    pod = pods({"main": sh(script)}, plans={"main": everything}, environment=[("DISK", root_disk())])
+    pod = pods({"main": shell(script)}, plans={"main": everything}, environment=[("DISK", root_disk())])
     assert pod.ended() == 0, pod.output()
     refused = "Operation not permitted\n"
     expected = (f"0\n{refused}{refused}" if v1 else "") + f"0\n1\n{refused}{refused}"

@@ -7,6 +7,7 @@ import pytest
 
 from kurma_core.linux import seccomp
 from kurma_core.models.isolator import IsolatorPlan
+from tests.kit.images import shell
 
 pytestmark = pytest.mark.root
 
@@ -24,10 +25,6 @@ def refusing(*calls, answer=0x00050000 | errno.EXDEV):
     return b"".join([*parts, seccomp.instruction(leave, 0x7FFF0000)])
 
 
-def sh(script, **fields):
-    return {"exec": ["/bin/sh", "-c", script], "user": "0", "group": "0", **fields}
-
-
 def handler(name, script):
     return {"name": name, "exec": ["/bin/sh", "-c", script]}
 
@@ -39,10 +36,10 @@ STATUS = "grep -e ^Cap -e ^NoNewPrivs /proc/self/status"
 def test_it_holds_for_all_that_runs_in_the_app(pods, user):
     """Main, both handlers and a command run later are refused the call; an app without the filter is not."""
     mkdir = "mkdir /tmp/$0 2>&1 || :"
-    app = sh(f"{mkdir}; echo up; sleep 1000 & wait", user=user)
+    app = shell(f"{mkdir}; echo up; sleep 1000 & wait", user=user)
     app["eventHandlers"] = [handler("pre-start", mkdir), handler("post-stop", mkdir)]
     plans = {"main": IsolatorPlan(seccomp=refusing(*MKDIR))}
-    pod = pods({"main": app, "free": sh("mkdir /tmp/free && echo made")}, plans=plans).started()
+    pod = pods({"main": app, "free": shell("mkdir /tmp/free && echo made")}, plans=plans).started()
     refused = "mkdir: can't create directory '/tmp/{}': Invalid cross-device link\n".format
     pod.wait_log("up")
     code, out, _ = pod.run("sh", "-c", mkdir)
@@ -66,7 +63,7 @@ def test_it_holds_for_all_that_runs_in_the_app(pods, user):
 )
 def test_rights_are_the_same_with_a_filter(pods, plan, user):
     """What it takes to put the filter on does not outlive the exec, in no set, for main and for ``run`` alike."""
-    app = sh(f"{STATUS}; echo end; sleep 1000", user=user)
+    app = shell(f"{STATUS}; echo end; sleep 1000", user=user)
     plans = {"with": IsolatorPlan(**plan, seccomp=refusing(*MKDIR)), "without": IsolatorPlan(**plan)}
     pod = pods({"with": app, "without": app}, plans=plans).started()
     seen = [pod.wait_log("end", f"{name}.log") for name in plans]
@@ -84,7 +81,7 @@ def test_set_user_id_still_works_with_a_filter(pods, busybox_root, tmp_path):
     (layer / "suid" / "busybox").chmod(0o4755)
     (layer / "etc").mkdir()
     (layer / "etc" / "passwd").write_text("root::0:0:root:/:/bin/sh\nalice:x:1000:100::/:/bin/sh\n")
-    app = sh("/suid/busybox su -c 'id -u; mkdir /tmp/x 2>&1 | grep -o cross' root", user="1000", group="100")
+    app = shell("/suid/busybox su -c 'id -u; mkdir /tmp/x 2>&1 | grep -o cross' root", user="1000", group="100")
     plans = {"main": IsolatorPlan(seccomp=refusing(*MKDIR))}
     pod = pods({"main": app}, roots=[str(layer), busybox_root], plans=plans)
     assert pod.ended() == 0, pod.output()
@@ -93,7 +90,7 @@ def test_set_user_id_still_works_with_a_filter(pods, busybox_root, tmp_path):
 
 def test_one_that_the_kernel_refuses_fails_the_start(pods):
     """Nothing runs without it."""
-    pod = pods({"main": sh("echo ran")}, plans={"main": IsolatorPlan(seccomp=b"\xff" * 16)})
+    pod = pods({"main": shell("echo ran")}, plans={"main": IsolatorPlan(seccomp=b"\xff" * 16)})
     assert pod.ended() == 1
     assert "app main: " in pod.output()
     assert "the filter of system calls cannot be put on: Invalid argument" in pod.output()
@@ -101,7 +98,7 @@ def test_one_that_the_kernel_refuses_fails_the_start(pods):
 
 
 def test_one_that_refuses_execution_is_told(pods):
-    pod = pods({"main": sh("true")}, plans={"main": IsolatorPlan(seccomp=refusing(EXECVE))})
+    pod = pods({"main": shell("true")}, plans={"main": IsolatorPlan(seccomp=refusing(EXECVE))})
     assert pod.ended() == 0
     app = pod.app()
     assert (app["exitCode"], app["exitReason"]) == (126, "start-failed")
@@ -112,7 +109,7 @@ def test_one_that_kills_kills(pods):
     """No errno: SIGSYS."""
     killing = refusing(*MKDIR, answer=0x80000000)
     pod = pods(
-        {"main": sh("mkdir /tmp/a; echo $?; exec mkdir /tmp/b")}, plans={"main": IsolatorPlan(seccomp=killing)}
+        {"main": shell("mkdir /tmp/a; echo $?; exec mkdir /tmp/b")}, plans={"main": IsolatorPlan(seccomp=killing)}
     )
     assert pod.ended() == 0
     assert (pod.app()["exitCode"], pod.app()["exitReason"]) == (128 + 31, "killed")

@@ -11,6 +11,7 @@ import pytest
 from kurma_core.linux import capabilities
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.models.isolator import Device, IsolatorPlan
+from tests.kit.images import shell
 
 pytestmark = pytest.mark.root
 
@@ -26,10 +27,6 @@ OTHER = """
     mknod /work/given c 1 5; head -c 1 /work/given | wc -c
 """
 ADMIN = IsolatorPlan(capabilities=(*capabilities.names(capabilities.DEFAULT_SET), "CAP_SYS_ADMIN", "CAP_SYSLOG"))
-
-
-def sh(script, **fields):
-    return {"exec": ["/bin/sh", "-c", script], "user": "0", "group": "0", **fields}
 
 
 @pytest.fixture(params=["controller", pytest.param("program", marks=pytest.mark.vm)])
@@ -58,7 +55,7 @@ def test_a_device_is_the_apps_that_it_was_given_to(wall, pods):
     """
     plans = {"main": IsolatorPlan(devices=(KMSG,), capabilities=(*ADMIN.capabilities,)), "other": ADMIN}
     # Waiting for each other is not needed: what each may is not a matter of time.
-    pod = pods({"main": sh("( " + own + " ) 2>&1"), "other": sh("( " + OTHER + " ) 2>&1")}, plans=plans)
+    pod = pods({"main": shell("( " + own + " ) 2>&1"), "other": shell("( " + OTHER + " ) 2>&1")}, plans=plans)
     assert pod.ended() == 0, pod.output()
     assert pod.log() == f"character special file 1:b 640 0:4\n1\n{REFUSED}\nPermission denied\n"
     assert pod.log("other.log") == f"No such file\nPermission denied\n{REFUSED}\n1\n"
@@ -66,12 +63,12 @@ def test_a_device_is_the_apps_that_it_was_given_to(wall, pods):
 
 def test_an_app_that_comes_later_gets_its_device_and_the_others_do_not(wall, pods):
     """The pod's wall is opened, and those of the apps that are there are closed first."""
-    waits = sh("while ! [ -e /go ]; do sleep 0.05; done; ( " + OTHER + " ) 2>&1", user="0")
-    pod = pods({"main": waits, "late": sh("true")}, plans={"main": ADMIN}).started()
+    waits = shell("while ! [ -e /go ]; do sleep 0.05; done; ( " + OTHER + " ) 2>&1", user="0")
+    pod = pods({"main": waits, "late": shell("true")}, plans={"main": ADMIN}).started()
     document = json.loads(Path(f"{pod.directory}/stager/manifest").read_text())
     part = {**document, "pod": {**document["pod"], "apps": []}}
     entry = dict(next(one for one in document["pod"]["apps"] if one["name"] == "late"), name="new")
-    entry["app"] = sh("head -c 1 /dev/own/kmsg | wc -c")
+    entry["app"] = shell("head -c 1 /dev/own/kmsg | wc -c")
     part["pod"]["apps"] = [entry]
     part["appImageOrder"] = {"new": document["appImageOrder"]["late"]}
     plan = IsolatorPlan(devices=(KMSG,), capabilities=(*ADMIN.capabilities,)).to_json()
@@ -96,7 +93,9 @@ def test_a_privileged_app_has_everything_and_its_neighbour_nothing(wall, pods):
     """
     mask = f"{capabilities.mask(capabilities.bounding()):016x}"  # nobody has more than who starts it
     plan = IsolatorPlan(privileged=True, capabilities=EVERYTHING, devices=(KMSG,))
-    pod = pods({"main": sh(script), "other": sh("( " + OTHER + " ) 2>&1")}, plans={"main": plan, "other": ADMIN})
+    pod = pods(
+        {"main": shell(script), "other": shell("( " + OTHER + " ) 2>&1")}, plans={"main": plan, "other": ADMIN}
+    )
     assert pod.ended() == 0, pod.output()
     status = f"CapEff:\t{mask}\nCapBnd:\t{mask}\nNoNewPrivs:\t0\nSeccomp:\t0\n"
     assert pod.log() == f"{status}0\n /sys sysfs rw\n1\n1\nmounted\n"
@@ -118,7 +117,7 @@ def kinds(pid="self"):
 @pytest.mark.parametrize("shared", ["pid", "ipc", "uts"])
 def test_one_namespace_is_the_hosts_and_no_other(pods, shared):
     plan = IsolatorPlan(namespaces={shared: "host"})
-    pod = pods({"main": sh("hostname; cat /etc/hostname; sleep 1000")}, pod_plan=plan).started()
+    pod = pods({"main": shell("hostname; cat /etc/hostname; sleep 1000")}, pod_plan=plan).started()
     ours, theirs = kinds(), kinds(pod.app()["pid"])
     assert {kind for kind, found in theirs.items() if found == ours[kind]} == {shared}
     # A command run in it is where the app is.
@@ -138,7 +137,7 @@ def test_with_the_hosts_processes_nothing_is_killed_but_the_pods(pods):
     try:
         look = f"kill -0 {bystander.pid} && echo seen; cat /proc/{bystander.pid}/environ >/dev/null || echo closed"
         script = f"{look}; (setsid sleep 777 &); echo left; sleep 1000"
-        pod = pods({"main": sh(script)}, pod_plan=plan).started()
+        pod = pods({"main": shell(script)}, pod_plan=plan).started()
         pod.wait_log("left")
         assert pod.log(stream=b"stdout") == "seen\nclosed\nleft\n"
         members = CgroupTree(pod.setup.cgroup).pids()
@@ -157,7 +156,7 @@ def test_with_the_hosts_processes_nothing_is_killed_but_the_pods(pods):
 
 
 def test_with_the_hosts_processes_a_stager_that_is_killed_leaves_the_pods_cgroup_to_kill(pods):
-    pod = pods({"main": sh("sleep 1000")}, pod_plan=IsolatorPlan(namespaces={"pid": "host"})).started()
+    pod = pods({"main": shell("sleep 1000")}, pod_plan=IsolatorPlan(namespaces={"pid": "host"})).started()
     pid = pod.app()["pid"]
     pod.process.signal(signal.SIGKILL)
     assert pod.ended() == 128 + signal.SIGKILL

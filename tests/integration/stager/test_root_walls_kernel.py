@@ -11,6 +11,7 @@ from kurma_stager_default.inside import sysmounts
 from kurma_core.hookspecs import MountSetup
 from kurma_core.linux import capabilities
 from kurma_core.models.isolator import IsolatorPlan
+from tests.kit.images import shell
 
 pytestmark = pytest.mark.root
 
@@ -23,10 +24,6 @@ MASKED_ELSEWHERE = [
     *("/sys/dev/block", "/sys/devices/virtual/powercap", "/sys/firmware", "/sys/fs/selinux"),
 ]
 READ_ONLY_ELSEWHERE = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"]
-
-
-def sh(script, user="0", **fields):
-    return {"exec": ["/bin/sh", "-c", script], "user": user, "group": user, **fields}
 
 
 def test_the_lists_have_what_others_have():
@@ -138,7 +135,7 @@ CHANGES = """
 def test_what_is_hidden_stays_hidden(pods, user, namespace):
     """No write, no remount, no mount: also for one who makes itself root of a user namespace."""
     script = f"unshare -Urm /bin/sh -c '{CHANGES}' || echo no namespace" if namespace else CHANGES
-    pod = pods({"main": sh(script, user)})
+    pod = pods({"main": shell(script, user=user, group=user)})
     assert pod.ended() == 0, pod.output()
     said = pod.log(stream=b"stdout").split("\n")[:-1]
     assert said in (["refused"] * 17 + ["end"], ["no namespace"])
@@ -170,7 +167,7 @@ def test_no_device_but_those_given(pods, tmp_path, storage):
             grep -v -e ' / / ' -e nodev /proc/self/mountinfo | cut -d' ' -f 5,6
         """
         pod = pods(
-            {"main": sh(script)},
+            {"main": shell(script)},
             volumes={"v": str(source)},
             mounts={"main": [MountSetup("v", "/volume", False, False)]},
             config={"graphStorage": storage},
@@ -215,7 +212,7 @@ def test_read_only_reaches_what_is_mounted_below(pods, tmp_path):
 
 def test_the_root_is_nodev_and_set_user_id_works_in_it(pods):
     """G2, H11: flags of every mount of an app, by the kernel's own word."""
-    pod = pods({"main": sh("cat /proc/self/mountinfo")})
+    pod = pods({"main": shell("cat /proc/self/mountinfo")})
     assert pod.ended() == 0
     flags = {line.split()[4]: set(line.split()[5].split(",")) for line in pod.log().splitlines()}
     assert "nodev" in flags["/"]
@@ -232,7 +229,7 @@ def test_a_right_that_undoes_it_is_told(pods):
     """CAP_SYS_ADMIN unmounts what is masked: no wall is claimed that is none."""
     rights = (*capabilities.names(capabilities.DEFAULT_SET), "CAP_SYS_ADMIN")
     pod = pods(
-        {"main": sh("umount /proc/timer_list && wc -l < /proc/timer_list")},
+        {"main": shell("umount /proc/timer_list && wc -l < /proc/timer_list")},
         plans={"main": IsolatorPlan(capabilities=rights)},
     )
     assert pod.ended() == 0

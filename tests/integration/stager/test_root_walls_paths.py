@@ -10,15 +10,12 @@ import pytest
 
 from kurma_core.errors import KurmaError, StagerError
 from kurma_core.hookspecs import MountSetup
+from tests.kit.images import shell
 
 pytestmark = pytest.mark.root
 
 PASSWD = "root:x:0:0::/root:/bin/sh\nalice:x:1234:100::/:/bin/sh\n77:x:5:6::/:\n"
 GROUP = "root:x:0:\nusers:x:100:\nwheel:x:10:alice\n"
-
-
-def sh(script, **fields):
-    return {"exec": ["/bin/sh", "-c", script], "user": "0", "group": "0", **fields}
 
 
 #: Who the process is, by the kernel: a busybox that is asked may look into what the snare is in.
@@ -122,8 +119,8 @@ def test_users_are_found_beneath_the_root(pods, no_etc, tmp_path, kind):
     layer = bare(tmp_path / "layer")
     snare(layer, kind)
     apps = {
-        "name": sh(WHO, user="alice", group=""),
-        "number": sh(WHO, user="1234", group=""),
+        "name": shell(WHO, user="alice", group=""),
+        "number": shell(WHO, user="1234", group=""),
     }
     pod = pods(apps, roots=[str(layer), no_etc]).started()
     assert pod.ended() == 0, pod.output()
@@ -135,10 +132,10 @@ def test_what_is_no_database_is_none(pods, no_etc, tmp_path, kind):
     """Numbers still work, names are refused, nobody hangs."""
     layer = bare(tmp_path / "layer")
     snare(layer, kind)
-    pod = pods({"number": sh(WHO, user="1234", group="")}, roots=[str(layer), no_etc])
+    pod = pods({"number": shell(WHO, user="1234", group="")}, roots=[str(layer), no_etc])
     assert pod.ended() == 0, pod.output()
     assert who(pod.log("number.log")) == (1234, 0, [])
-    pod = pods({"name": sh("true", user="alice")}, roots=[str(layer), no_etc])
+    pod = pods({"name": shell("true", user="alice")}, roots=[str(layer), no_etc])
     with pytest.raises(StagerError, match="no user 'alice' in the image's /etc/passwd"):
         pod.started()
 
@@ -146,7 +143,7 @@ def test_what_is_no_database_is_none(pods, no_etc, tmp_path, kind):
 def test_an_endless_database_is_refused(pods, no_etc, tmp_path):
     layer = bare(tmp_path / "layer")
     snare(layer, "endless")
-    pod = pods({"main": sh("true", user="alice")}, roots=[str(layer), no_etc])
+    pod = pods({"main": shell("true", user="alice")}, roots=[str(layer), no_etc])
     with pytest.raises(StagerError, match=r"/etc/passwd: \d+ bytes are too many for a user database"):
         pod.started()
 
@@ -154,7 +151,7 @@ def test_an_endless_database_is_refused(pods, no_etc, tmp_path):
 def test_a_database_is_none_of_the_kernels_own(pods):
     """What another process has in its environment is no user: only files with a size are read."""
     told = [{"name": "A", "value": "\nalice:x:0:0::/told:/bin/sh\n"}]
-    pod = pods({"main": sh("echo $$; exec sleep 1000", environment=told)}).started()
+    pod = pods({"main": shell("echo $$; exec sleep 1000", environment=told)}).started()
     pid = pod.wait_log("\n").split()[0]
     assert pod.run("ln", "-sf", f"/proc/{pid}/environ", "/etc/passwd")[0] == 0
     code, _, err = pod.run("sh", "-c", WHO, user="alice")
@@ -182,7 +179,7 @@ def test_numbers_names_and_owners(pods, no_etc, tmp_path, user, group, expected)
     os.chown(layer / "fifo", 21, 43)
     (layer / "absolute").symlink_to("/owned")
     (layer / "up").symlink_to("../../../../owned")
-    pod = pods({"main": sh(WHO, user=user, group=group)}, roots=[str(layer), no_etc])
+    pod = pods({"main": shell(WHO, user=user, group=group)}, roots=[str(layer), no_etc])
     assert pod.ended() == 0, pod.output()
     assert who(pod.log())[:2] == expected
 
@@ -204,7 +201,7 @@ def test_who_is_not_there_is_told(pods, no_etc, tmp_path, fields, reason):
     snare(layer, "absolute")
     (layer / "loop").symlink_to("loop")
     (layer / "owned").write_text("")
-    pod = pods({"main": sh("true", **fields)}, roots=[str(layer), no_etc])
+    pod = pods({"main": shell("true", **fields)}, roots=[str(layer), no_etc])
     with pytest.raises(StagerError) as caught:
         pod.started()
     assert reason in str(caught.value)
@@ -224,7 +221,7 @@ def test_given_files_follow_links_inside(pods, no_etc, tmp_path, read_only):
     (etc / "name").symlink_to("/made/name")
     (etc / "resolv.conf").symlink_to("/run/systemd/resolve/stub-resolv.conf")
     pod = pods(
-        {"main": sh("cat /made/hosts /made/name /run/systemd/resolve/stub-resolv.conf; cat /etc/hosts")},
+        {"main": shell("cat /made/hosts /made/name /run/systemd/resolve/stub-resolv.conf; cat /etc/hosts")},
         roots=[str(layer), no_etc],
         read_only=read_only,
         hosts=(("127.0.0.1", ("localhost",)),),
@@ -250,7 +247,7 @@ def test_files_that_are_replaced_are_never_the_hosts(pods, no_etc, tmp_path):
     (etc / "resolv.conf").symlink_to(f"/proc/self/root{host}")
     for replaced in ((), ("hosts", "hostname", "resolv.conf")):
         pod = pods(
-            {"main": sh("cat /etc/hosts; echo; cat /etc/hostname; cat /etc/resolv.conf")},
+            {"main": shell("cat /etc/hosts; echo; cat /etc/hostname; cat /etc/resolv.conf")},
             roots=[str(layer), no_etc],
             hosts=(("127.0.0.1", ("test-host",)),),
             dns={"nameservers": ("10.0.0.53",), "search": (), "options": ()},
@@ -273,7 +270,7 @@ def test_what_an_image_has_in_their_place_stays(pods, no_etc, tmp_path, storage)
     (etc / "resolv.conf").symlink_to("resolv.conf")
     script = "stat -c %F /etc/hosts /etc/hostname; ls -l /etc/resolv.conf | grep -c resolv.conf.*resolv.conf"
     pod = pods(
-        {"main": sh(script)},
+        {"main": shell(script)},
         roots=[str(layer), no_etc],
         hosts=(("127.0.0.1", ("test-host",)),),
         dns={"nameservers": ("10.0.0.53",), "search": (), "options": ()},
@@ -289,8 +286,8 @@ def test_each_app_has_files_of_its_own(pods):
     """H10: what one app writes there, no other sees; nor does the image."""
     pod = pods(
         {
-            "one": sh("echo mine >> /etc/hosts; echo done; sleep 1000"),
-            "two": sh("until [ -e /dev/shm/go ]; do :; done; cat /etc/hosts; echo end"),
+            "one": shell("echo mine >> /etc/hosts; echo done; sleep 1000"),
+            "two": shell("until [ -e /dev/shm/go ]; do :; done; cat /etc/hosts; echo end"),
         },
         hosts=(("127.0.0.1", ("localhost",)),),
     ).started()
@@ -327,7 +324,7 @@ def test_targets_stay_inside(pods, no_etc, tmp_path, link, lands):
     source.mkdir()
     (source / "mark").write_text("here\n")
     pod = pods(
-        {"main": sh(f"cat {lands.format(host=host)}/mark")},
+        {"main": shell(f"cat {lands.format(host=host)}/mark")},
         roots=[str(layer), no_etc],
         volumes={"v": str(source)},
         mounts={"main": [MountSetup("v", "/link/deep", False, False)]},
@@ -345,7 +342,7 @@ def test_the_systems_places_are_no_targets(pods, no_etc, tmp_path, link):
     source = tmp_path / "source"
     source.mkdir()
     pod = pods(
-        {"main": sh("true")},
+        {"main": shell("true")},
         roots=[str(layer), no_etc],
         volumes={"v": str(source)},
         mounts={"main": [MountSetup("v", "/link", False, False)]},
@@ -361,7 +358,7 @@ def test_a_working_directory_is_made_inside(pods, no_etc, tmp_path):
     host.mkdir()
     (layer / "link").symlink_to(f"../../../../../../../../{host}")
     pod = pods(
-        {"main": sh("pwd -P", workingDirectory="/link")},
+        {"main": shell("pwd -P", workingDirectory="/link")},
         roots=[str(layer), no_etc],
     )
     with pytest.raises(StagerError, match="the working directory /link does not exist"):
@@ -410,7 +407,7 @@ def test_a_source_that_is_swapped_for_a_link(pods, tmp_path):
         for _ in range(12):
             try:
                 pod = pods(
-                    {"main": sh("cat /data/mark")},
+                    {"main": shell("cat /data/mark")},
                     volumes={"v": str(tmp_path / "v" / "source")},
                     mounts={"main": [MountSetup("v", "/data", False, False)]},
                 )
@@ -441,7 +438,7 @@ def test_an_app_that_races_with_what_starts_in_another(pods, tmp_path):
     source.mkdir()
     (source / "passwd").write_text("root:x:0:0::/:/bin/sh\nalice:x:1234:100::/:/bin/sh\n")
     pod = pods(
-        {"racer": sh(RACE), "victim": sh("exec sleep 1000")},
+        {"racer": shell(RACE), "victim": shell("exec sleep 1000")},
         volumes={"v": str(source)},
         mounts={
             "racer": [MountSetup("v", "/data", False, False)],
@@ -488,7 +485,7 @@ def test_an_app_that_races_with_the_filling_of_a_volume(pods, busybox_root, tmp_
         source = tmp_path / f"source{turn}"
         source.mkdir()
         pod = pods(
-            {"racer": sh(EMPTY_AND_SWAP), "victim": sh("sleep 0.01")},
+            {"racer": shell(EMPTY_AND_SWAP), "victim": shell("sleep 0.01")},
             roots={"victim": [str(layer), busybox_root], "racer": [busybox_root]},
             volumes={"v": str(source)},
             mounts={

@@ -22,7 +22,7 @@ from kurma_core.stager_check.lines import LINES, Line
 from kurma_core.stager_check.suite import check
 from kurma_core.staging.aci import StagerTimes
 from kurma_core.staging.starting import StagerImage
-from tests.integration.pods.support import image_id
+from tests.kit.images import image_id
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 

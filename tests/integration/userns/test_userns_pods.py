@@ -13,7 +13,7 @@ import pytest
 
 from kurma_core.errors import IdRangeError, KurmaError, ManifestError, PowerError, StagerError, VolumeError
 from kurma_core.linux import capabilities, namespaces
-from tests.integration.pods.support import archive, busybox_root, shell
+from tests.kit.images import archive, busybox_root, shell
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root

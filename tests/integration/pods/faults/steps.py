@@ -18,7 +18,7 @@ from kurma_stager_default import image
 
 from kurma_core.errors import KurmaError
 from kurma_core.hookspecs import Stdio
-from tests.integration.pods.support import BUSYBOX, archive, image_id
+from tests.kit.images import BUSYBOX, archive, image_id
 from tests.kit.waiting import alive, until
 
 #: System calls by which the stager changes something that others see, makes a process, or waits for something.

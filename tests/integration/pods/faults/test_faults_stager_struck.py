@@ -8,8 +8,8 @@ import pytest
 
 from kurma_core.linux import process
 from tests.integration.pods.faults import steps
-from tests.integration.pods.support import links
 from tests.integration.pods.test_pods_crash import left_of, processes_of
+from tests.kit.host import links
 from tests.kit.waiting import alive, until
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]

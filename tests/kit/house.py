@@ -1,10 +1,8 @@
 """What the tests of pods are made of: images, requests, foreground commands in processes of their own."""
 
 import contextlib
-import hashlib
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -17,11 +15,10 @@ from kurma_core.appc.template import PodTemplate
 from kurma_core.client import Settings, connect
 from kurma_core.errors import KurmaError
 from kurma_core.hookspecs import Stdio
-from kurma_core.image_store import build_archive
 from kurma_core.pods.request import PodRequest
+from tests.kit.images import shell
 from tests.kit.waiting import PATIENCE, until
 
-BUSYBOX = "/bin/busybox"
 _OF_THE_POD = ("net", "volumes", "isolators", "annotations", "ports")
 _RUNNER = os.path.join(os.path.dirname(__file__), "runner.py")
 
@@ -30,97 +27,12 @@ _RUNNER = os.path.join(os.path.dirname(__file__), "runner.py")
 both_ways = pytest.mark.parametrize("way", ["here", "kurmad"], indirect=True)
 
 
-def busybox_root(path, files=None):
-    """A root filesystem of busybox and its applets; ``files`` are added."""
-    for directory in ("bin", "etc", "root", "tmp", "data"):
-        os.makedirs(f"{path}/{directory}", exist_ok=True)
-    os.chmod(f"{path}/tmp", 0o1777)
-    shutil.copy(BUSYBOX, f"{path}/bin/busybox")
-    for name in subprocess.run([BUSYBOX, "--list"], capture_output=True, text=True, check=True).stdout.split():
-        if not os.path.lexists(f"{path}/bin/{name}"):
-            os.symlink("busybox", f"{path}/bin/{name}")
-    contents = {
-        "etc/passwd": "root:x:0:0:root:/root:/bin/sh\nalice:x:1000:100:Alice:/:/bin/sh\n",
-        "etc/group": "root:x:0:\nusers:x:100:\n",
-        "data/from-image": "seed\n",
-        **(files or {}),
-    }
-    for name, text in contents.items():
-        os.makedirs(os.path.dirname(f"{path}/{name}"), exist_ok=True)
-        with open(f"{path}/{name}", "w") as file:
-            file.write(text)
-        if text.startswith("#!"):
-            os.chmod(f"{path}/{name}", 0o755)
-    return path
-
-
-def archive(root, path, name, **manifest):
-    """Path of the image archive built of a root filesystem."""
-    value = {
-        "acKind": "ImageManifest",
-        "acVersion": "0.8.11",
-        "name": name,
-        "labels": [{"name": "version", "value": "1"}],
-        **manifest,
-    }
-    with open(path, "wb") as out:
-        build_archive(root, value, out)
-    return path
-
-
-def foreign_stager(directory, name, init, call_ins=None, *, linked=False, **manifest):
-    """An image archive of a stager written in shell: ``/init``, and call-ins by verb.
-
-    :param linked: ``/opt`` is a link.
-    """
-    files = {f"opt/stager/{verb}": f"#!/bin/sh\n{text}\n" for verb, text in (call_ins or {}).items()}
-    root = busybox_root(f"{directory}/{name}", {"init": f"#!/bin/sh\n{init}\n", **files})
-    if linked:
-        os.rename(f"{root}/opt", f"{root}/elsewhere")
-        os.symlink("/elsewhere", f"{root}/opt")
-    app = {"exec": ["/init", "an argument"], "user": "0", "group": "0"}
-    app["environment"] = [{"name": "OWN", "value": "of the image"}]
-    return archive(root, f"{directory}/{name}.aci", f"example.com/{name}", **{"app": app, **manifest})
-
-
-def image_id(path):
-    """The ID of an uncompressed image archive."""
-    with open(path, "rb") as file:
-        return f"sha512-{hashlib.file_digest(file, 'sha512').hexdigest()}"
-
-
-def busybox_archive(directory):
-    root = busybox_root(f"{directory}/root")
-    return archive(root, f"{directory}/busybox.aci", "example.com/busybox", app=shell("true"))
-
-
-def shell(script, **fields):
-    """An App Container ``app`` that runs a shell script."""
-    return {"exec": ["/bin/sh", "-c", script], "user": "0", "group": "0", **fields}
-
-
 def _of_the_pod(options):
     """What of the options stands in the pod's file. The host's network is granted there."""
     pod = {key: options.pop(key) for key in _OF_THE_POD if key in options}
     if pod.get("net") == "host":
         options["grants"] = (*options.get("grants", ()), "os/linux/namespaces=net")
     return pod
-
-
-@contextlib.contextmanager
-def small_file_system(directory, limits):
-    """A tmpfs for root alone below that directory: its path. :param limits: mount options (``size=96m``)."""
-    path = directory / "small"
-    path.mkdir()
-    assert os.system(f"mount -t tmpfs -o {limits},mode=0700 small {path}") == 0
-    yield str(path)
-    assert os.system(f"umount {path}") == 0
-
-
-def links():
-    """Names of the network interfaces of this network namespace."""
-    with open("/proc/self/net/dev") as file:
-        return {line.split(":")[0].strip() for line in file if ":" in line}
 
 
 class House:

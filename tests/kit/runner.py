@@ -22,7 +22,7 @@ from kurma_core.errors import KurmaError
 from kurma_core.hookspecs import Stdio
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.pods.request import PodRequest
-from tests.integration.pods.strikes import strike_function, strike_step
+from tests.kit.strikes import strike_function, strike_step
 
 
 def die():
