@@ -186,6 +186,20 @@ def test_plugins_see_the_public_face(plugin):
                 assert top in own or top.replace("_", "-") in allowed, f"{item}, which it does not depend on"
 
 
+@pytest.mark.parametrize("directory", [CORE, *PLUGINS, *EXAMPLES], ids=lambda path: path.name)
+def test_no_private_name_of_another_distribution_is_imported(directory):
+    """Such a name may change in any version of that distribution. The standard library comes with the interpreter,
+    and ``_typeshed`` with every type checker."""
+    own = {directory.name, *(path.stem for path in directory.glob("kurma_*"))}
+    wrong = []
+    for file in sources(directory):
+        for item in imports(file):
+            top, *rest = item.module.split(".")
+            if top not in own and top not in sys.stdlib_module_names | {"_typeshed"}:
+                wrong += [str(item) for name in (top, *rest) if name.startswith("_") and not name.endswith("__")]
+    assert not wrong, "\n".join(wrong)
+
+
 def project(plugin):
     return tomllib.loads((plugin / "pyproject.toml").read_text())["project"]
 

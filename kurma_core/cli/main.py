@@ -52,9 +52,9 @@ def main(
         service = service_manager.take(os.environ)
     runner = _Runner(connect, service)
     if "_KURMA_COMPLETE" in os.environ:
-        from kurma_core.cli import full
+        from kurma_core.cli import click_app
 
-        return full.complete(runner)
+        return click_app.complete(os.environ["_KURMA_COMPLETE"])
     return _guarded(lambda: _read_and_run(words, runner), runner, raising=ours)
 
 
@@ -111,12 +111,12 @@ def _open_standard_streams() -> None:
 
 
 def _read_and_run(words: Sequence[str], runner: _Runner) -> int:
-    call = parse(words)
-    if call is not None:
-        return runner(call)
-    from kurma_core.cli import full
+    call: Call | int | None = parse(words)
+    if call is None:
+        from kurma_core.cli import click_app
 
-    return full.main(words, runner)
+        call = click_app.read(words)
+    return call if isinstance(call, int) else runner(call)
 
 
 class _Runner:

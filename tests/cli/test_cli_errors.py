@@ -587,15 +587,15 @@ def test_completion(shell: str) -> None:
 def test_completion_in_use() -> None:
     environment = {
         **os.environ,
-        "_KURMA_COMPLETE": "complete_bash",
+        "_KURMA_COMPLETE": "bash_complete",
         "COMP_WORDS": "kurma image l",
         "COMP_CWORD": "2",
     }
-    assert kurma(env=environment).stdout.split() == ["list"]
+    assert kurma(env=environment).stdout.split() == ["plain,list"]
     environment |= {"COMP_WORDS": "kurma run --pull ", "COMP_CWORD": "3"}
-    assert kurma(env=environment).stdout.split() == ["new", "always", "never"]
+    assert kurma(env=environment).stdout.split() == ["plain,new", "plain,always", "plain,never"]
     environment |= {"COMP_WORDS": "kurma re", "COMP_CWORD": "1"}
-    assert kurma(env=environment).stdout.split() == ["restart"]
+    assert kurma(env=environment).stdout.split() == ["plain,restart"]
 
 
 def test_config_show_tells_where_values_come_from(tmp_path: Path) -> None:

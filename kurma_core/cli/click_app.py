@@ -1,28 +1,20 @@
-"""Typer's command line, built from the declarations: help, completion, and the words for usage errors.
-
-Only typer's core classes are used, with rich switched off: the listing is plain text, and importing rich would
-double the time that ``--help`` takes. Typer brings its own copy of click; the version is pinned, for some of what
-is needed here (the lazy group, the exceptions) is not among the names that it exports.
-"""
+"""The command line as click reads it, built from the declarations: help, completion, and usage errors."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from typer._click.core import Context
-from typer._click.exceptions import Abort, ClickException, Exit, NoArgsIsHelpError, NoSuchOption
-from typer._click.exceptions import UsageError as ClickUsageError
-from typer._click.formatting import HelpFormatter
-from typer._click.shell_completion import CompletionItem
-from typer._types import TyperChoice
-from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
+import click
+from click.exceptions import NoArgsIsHelpError
 
-from kurma_core.cli.declare import GLOBAL_OPTIONS, Command, Option
+from kurma_core.cli.declare import GLOBAL_OPTIONS, Argument, Command, Option
 from kurma_core.cli.parse import Call, load, split_rest
 from kurma_core.cli.table import TABLE, Entry, Group
 from kurma_core.errors import UsageError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 PROGRAM = "kurma"
 COMPLETE_VARIABLE = "_KURMA_COMPLETE"
@@ -61,85 +53,86 @@ POD is a pod's UUID, the beginning of it, or its name. Exit codes: the pod's own
 125 when Kurma fails, 126 and 127 when a command cannot be executed or is not found, 2 for wrong usage.
 """
 
-Run = Callable[[Call], int]
 
+def read(words: Sequence[str]) -> Call | int:
+    """Reads the command line, or prints help.
 
-def main(words: Sequence[str], run: Run) -> int:
-    """Reads the command line with typer and runs it, or prints help.
-
+    :returns: the exit code, if help was printed.
     :raises UsageError: the words are wrong.
     """
     try:
-        result = root(run).main(
+        result: Call | int = root().main(
             list(words), prog_name=PROGRAM, complete_var=COMPLETE_VARIABLE, standalone_mode=False
         )
     except NoArgsIsHelpError as error:
         error.show()
         return error.exit_code
-    except ClickException as error:
+    except click.ClickException as error:
         raise _usage_error(error) from None
-    except Abort:
-        return 130
-    return result if isinstance(result, int) else 0
+    except click.Abort:
+        raise KeyboardInterrupt from None
+    return result
 
 
-def _usage_error(error: ClickException) -> UsageError:
+def _usage_error(error: click.ClickException) -> UsageError:
     message = error.format_message().rstrip(".")
     message = message[:1].lower() + message[1:]
-    context = error.ctx if isinstance(error, ClickUsageError) else None
+    context = error.ctx if isinstance(error, click.UsageError) else None
     if context is None:
         return UsageError(message)
     hint = f"see {context.command_path} --help"
-    declared = getattr(context.command, "declared", None)
+    declared = context.command.declared if isinstance(context.command, DeclaredCommand) else None
     if message.startswith("got unexpected extra") and declared is not None and declared.rest is not None:
         hint = f"{declared.rest.metavar} stands after --; {hint}"
     words = context.command_path.removeprefix(PROGRAM).strip()
-    if isinstance(error, NoSuchOption) and words in _THAT_RUN:
-        hint = _OPTIONS_ELSEWHERE.get(error.option_name, hint)
+    if isinstance(error, click.NoSuchOption):
+        message = f"no such option: {error.option_name}"
+        if error.possibilities:
+            message += f" (Possible options: {', '.join(sorted(error.possibilities))})"
+        if words in _THAT_RUN:
+            hint = _OPTIONS_ELSEWHERE.get(error.option_name, hint)
     return UsageError(f"{words}: {message}" if words else message, hint=hint)
 
 
-def root(run: Run) -> LazyGroup:
+def root() -> LazyGroup:
     """``kurma`` itself."""
-    params = [_option(option) for option in GLOBAL_OPTIONS]
-    return LazyGroup(PROGRAM, _DESCRIPTION, TABLE, (), run, params)
+    return LazyGroup(PROGRAM, _DESCRIPTION, TABLE, params=[_option(option) for option in GLOBAL_OPTIONS])
 
 
-class LazyGroup(TyperGroup):
+class LazyGroup(click.Group):
     """A group whose commands are imported when they are called; its listing comes from the table."""
 
     def __init__(
         self,
         name: str,
         help: str,
-        entries: dict[str, Entry | Group] | dict[str, Entry],
-        path: tuple[str, ...],
-        run: Run,
-        params: list[Any],
+        entries: Mapping[str, Entry | Group],
+        path: tuple[str, ...] = (),
+        params: Sequence[click.Parameter] = (),
     ) -> None:
         super().__init__(
             name=name,
             help=help,
-            params=params,
+            params=list(params),
             no_args_is_help=True,
-            rich_markup_mode=None,
             context_settings={"help_option_names": ["-h", "--help"]},
         )
-        self._entries: dict[str, Any] = dict(entries)
+        self._entries = entries
         self._path = path
-        self._run = run
 
-    def list_commands(self, ctx: Context) -> list[str]:
+    def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self._entries)
 
-    def get_command(self, ctx: Context, cmd_name: str) -> Any:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         entry = self._entries.get(cmd_name)
         path = (*self._path, cmd_name)
         if isinstance(entry, Group):
-            return LazyGroup(cmd_name, entry.help, entry.entries, path, self._run, [])
-        return None if entry is None else DeclaredCommand(cmd_name, path, load(entry), self._run)
+            return LazyGroup(cmd_name, entry.help, entry.entries, path)
+        return None if entry is None else DeclaredCommand(cmd_name, path, load(entry))
 
-    def resolve_command(self, ctx: Context, args: list[str]) -> Any:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in self._entries and not args[0].startswith("-") and not ctx.resilient_parsing:
             from difflib import get_close_matches
 
@@ -148,30 +141,32 @@ class LazyGroup(TyperGroup):
             ctx.fail(f"no command {args[0]!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
         return super().resolve_command(ctx, args)
 
-    def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, entry.help) for name, entry in self._entries.items()])
 
-    def shell_complete(self, ctx: Context, incomplete: str) -> list[CompletionItem]:
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        if incomplete.startswith("-"):
+            return click.Command.shell_complete(self, ctx, incomplete)
+        from click.shell_completion import CompletionItem
+
         return [
             CompletionItem(name, help=entry.help)
             for name, entry in self._entries.items()
-            if name.startswith(incomplete) and not incomplete.startswith("-")
-        ] + (super(TyperGroup, self).shell_complete(ctx, incomplete) if incomplete.startswith("-") else [])
+            if name.startswith(incomplete)
+        ]
 
 
-class DeclaredCommand(TyperCommand):
+class DeclaredCommand(click.Command):
     """A command as it was declared."""
 
-    def __init__(self, name: str, path: tuple[str, ...], declared: Command, run: Run) -> None:
+    def __init__(self, name: str, path: tuple[str, ...], declared: Command) -> None:
         arguments = [
-            TyperArgument(
-                param_decls=[part.name],
-                metavar=part.metavar + ("..." if part.many else ""),
-                help=part.help,
+            click.Argument(
+                [part.name],
+                metavar=_word(part),
                 required=part.required,
                 nargs=-1 if part.many else 1,
-                show_default=False,
             )
             for part in declared.arguments
         ]
@@ -179,48 +174,49 @@ class DeclaredCommand(TyperCommand):
             name,
             params=[*arguments, *(_option(option) for option in declared.options)],
             help=declared.function.__doc__,
-            callback=self._call,
-            rich_markup_mode=None,
         )
         self.declared = declared
         self._path = path
-        self._run = run
 
-    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         before, ctx.meta[_REST] = split_rest(self.declared, args)
         return super().parse_args(ctx, list(before))
 
-    def collect_usage_pieces(self, ctx: Context) -> list[str]:
-        pieces = ["[OPTIONS]"]
-        for part in self.declared.arguments:
-            word = part.metavar + ("..." if part.many else "")
-            pieces.append(word if part.required else f"[{word}]")
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        words = [(_word(part), part.required) for part in self.declared.arguments]
+        pieces = ["[OPTIONS]", *(word if required else f"[{word}]" for word, required in words)]
         rest = self.declared.rest
         return pieces if rest is None else [*pieces, f"[-- {rest.metavar}]"]
 
-    def invoke(self, ctx: Context) -> int:
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if self.declared.arguments:
+            with formatter.section("Arguments"):
+                formatter.write_dl(
+                    [
+                        (_word(part), part.help + ("  [required]" if part.required else ""))
+                        for part in self.declared.arguments
+                    ]
+                )
+        super().format_options(ctx, formatter)
+
+    def invoke(self, ctx: click.Context) -> Call:
         values = dict(ctx.params)
-        for argument in self.declared.arguments:
-            if argument.many:
-                values[argument.name] = tuple(values[argument.name] or ())
-        for option in self.declared.options:
-            if option.many:
-                values[option.name] = tuple(values[option.name] or ())
         if self.declared.rest is not None:
             values[self.declared.rest.name] = ctx.meta[_REST]
-        return self._run(Call(self._path, self.declared, values, dict(ctx.find_root().params)))
-
-    def _call(self, **_: Any) -> None:
-        """Typer wants a callback; :meth:`invoke` does the work."""
+        return Call(self._path, self.declared, values, dict(ctx.find_root().params))
 
 
-def _option(option: Option) -> TyperOption:
+def _word(part: Argument) -> str:
+    return part.metavar + ("..." if part.many else "")
+
+
+def _option(option: Option) -> click.Option:
     if option.is_flag:
-        return TyperOption(param_decls=[option.name, *option.flags], is_flag=True, default=False, help=option.help)
-    return TyperOption(
-        param_decls=[option.name, *option.flags],
+        return click.Option([option.name, *option.flags], is_flag=True, default=False, help=option.help)
+    return click.Option(
+        [option.name, *option.flags],
         metavar=option.metavar,
-        type=TyperChoice(option.choices) if option.choices else int if option.number else str,
+        type=click.Choice(option.choices) if option.choices else int if option.number else str,
         multiple=option.many,
         default=None if option.many else option.default,
         show_default=option.default is not None and not option.many,
@@ -229,20 +225,22 @@ def _option(option: Option) -> TyperOption:
 
 
 def completion_script(shell: str) -> str:
-    """What a shell evaluates to complete ``kurma``."""
-    from typer._completion_shared import get_completion_script
+    """The script that a shell evaluates to complete ``kurma``.
 
-    return get_completion_script(prog_name=PROGRAM, complete_var=COMPLETE_VARIABLE, shell=shell)
+    :param shell: ``bash``, ``zsh`` or ``fish``.
+    """
+    from click.shell_completion import get_completion_class
+
+    of_shell = get_completion_class(shell)
+    assert of_shell is not None, shell
+    return of_shell(click.Command(PROGRAM), {}, PROGRAM, COMPLETE_VARIABLE).source()
 
 
-def complete(run: Run) -> int:
-    """Answers a shell that completes: it calls ``kurma`` with :data:`COMPLETE_VARIABLE` set."""
-    from typer._completion_classes import completion_init
+def complete(instruction: str) -> int:
+    """Answers a shell that completes: its script calls ``kurma`` with :data:`COMPLETE_VARIABLE` set.
 
-    completion_init()
-    try:
-        root(run).main([], prog_name=PROGRAM, complete_var=COMPLETE_VARIABLE)
-    except (Exit, SystemExit) as end:
-        code = end.exit_code if isinstance(end, Exit) else end.code
-        return code if isinstance(code, int) else 0
-    sys.exit("unreachable: no completion was asked for")
+    :param instruction: the variable's value.
+    """
+    from click.shell_completion import shell_complete
+
+    return shell_complete(root(), {}, PROGRAM, COMPLETE_VARIABLE, instruction)
