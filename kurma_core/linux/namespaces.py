@@ -78,8 +78,13 @@ def _shared(directory: str) -> int:
     """:returns: a descriptor that holds its lock: until that is closed, nobody takes it away."""
     import fcntl
 
+    os.makedirs(os.path.dirname(directory), exist_ok=True)
     while True:
-        os.makedirs(directory, 0o755, exist_ok=True)
+        # Not os.makedirs(exist_ok=True): it fails if unshare_directory removes the directory after its mkdir(2).
+        try:  # noqa: SIM105 - contextlib is not light
+            os.mkdir(directory, 0o755)
+        except FileExistsError:
+            pass
         try:
             fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:

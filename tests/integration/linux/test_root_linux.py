@@ -6,6 +6,7 @@ import signal
 import struct
 import subprocess
 import sys
+import traceback
 import uuid
 from pathlib import Path
 
@@ -529,6 +530,8 @@ def test_who_pins_and_who_takes_the_directory_away_at_once(tmp_path):
             try:
                 pins(number)
                 os._exit(0)
+            except OSError:
+                traceback.print_exc()
             finally:
                 os._exit(1)
         children.append(pid)
