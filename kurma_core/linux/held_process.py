@@ -10,6 +10,7 @@ import os
 
 from kurma_core.linux import process
 
+_PF_EXITING = 0x4
 _SIGKILL = 9
 
 
@@ -26,6 +27,29 @@ def put_to_death(pidfd: int) -> None:
         return
     process.wait_pidfd(pidfd)
     process.exit_status(pidfd)
+
+
+def is_exiting(pid: int) -> bool:
+    """Whether the process has ended or is on its way out.
+
+    The kernel marks a process before it closes its descriptors: where its exit has closed a pipe, the mark is there.
+    """
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return fields[0] in (b"Z", b"X") or bool(int(fields[6]) & _PF_EXITING)
+
+
+def is_killed(pid: int) -> bool:
+    """Whether the process is on its way out, or will be as soon as the kernel runs it: SIGKILL was sent to it."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            pending = file.read().partition(b"\nSigPnd:")[2].split(None, 1)[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return bool(int(pending, 16) & 1 << (_SIGKILL - 1)) or is_exiting(pid)
 
 
 class HeldProcess:

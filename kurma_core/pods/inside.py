@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kurma_core.errors import PodEndedError, PodStateError
+from kurma_core.errors import HostError, PodEndedError, PodStateError, StagerError
 from kurma_core.linux import process
+from kurma_core.linux.held_process import is_killed
 from kurma_core.pods import recovery
 from kurma_core.staging.relay import CallerRelay
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs import Stdio
+    from kurma_core.hookspecs import RunningStager, Stdio
     from kurma_core.models.pod import PodRecord
     from kurma_core.pods.services import Services
 
@@ -42,23 +43,41 @@ def call(
     :param terminal: the call-in serves a terminal in the pod. :param reads_input: it reads standard input.
     :param what: is done, for messages: ``enter``, ``attach to``.
     :raises PodStateError: the pod does not run.
-    :raises PodEndedError: the pod ended meanwhile, and whatever the call-in did was killed.
+    :raises PodEndedError: the pod ended meanwhile, and whatever the call-in did was killed; or it could not start.
     """
     directory = services.store.directory(record.uuid)
     check_runs(record, what)
     stager = recovery.find_stager(services, directory)
     if stager is None:
-        raise PodStateError(f"cannot {what} pod {record.name}: it has just ended", pod=record.uuid)
+        raise _ended(record)
     try:
         driver = services.stagers.of_pod(record.stager)
+
+        def run(given: Stdio) -> int:
+            try:
+                return driver.call(directory.path, stager, verb, arguments, given, document)
+            except (HostError, StagerError):
+                if not _ends(stager):
+                    raise
+                raise _ended(record) from None
+
         if stdio.relayed:
-            code = driver.call(directory.path, stager, verb, arguments, stdio, document)
+            code = run(stdio)
         else:
             with CallerRelay(stdio, wants_terminal=terminal, reads_input=reads_input) as relay:
-                code = driver.call(directory.path, stager, verb, arguments, relay.stdio, document)
+                code = run(relay.stdio)
         # It was killed and says nothing, and nobody could tell that from a command that was killed.
-        if code == _KILLED and process.wait_pidfd(stager.fileno(), _TOGETHER):
-            raise PodEndedError(f"pod {record.name} has ended", pod=record.uuid)
+        if code == _KILLED and _ends(stager):
+            raise _ended(record)
         return code
     finally:
         stager.close()
+
+
+def _ends(stager: RunningStager) -> bool:
+    """Whether the pod ends, or has ended. On a busy machine, a killed stager may take long to end."""
+    return process.wait_pidfd(stager.fileno(), _TOGETHER) or is_killed(stager.pid)
+
+
+def _ended(record: PodRecord) -> PodEndedError:
+    return PodEndedError(f"pod {record.name} has ended", pod=record.uuid)

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import StagerError
 from kurma_core.linux import process
-from kurma_core.linux.held_process import HeldProcess
+from kurma_core.linux.held_process import HeldProcess, is_exiting
 
 if TYPE_CHECKING:
     from kurma_core.staging.relay import CallerRelay
 
-_PF_EXITING = 0x4
 #: How many of those that hold descriptor 4 an error names.
 _NAMED = 4
 
@@ -78,7 +77,7 @@ class StagerProcess(HeldProcess):
             raise self._still_open(timeout)
         os.close(self._ready)
         self._ready = None
-        if not self._exiting():
+        if not is_exiting(self.pid):
             return True
         status = self.wait()
         if status == 0:
@@ -138,16 +137,6 @@ class StagerProcess(HeldProcess):
             if self._pidfd in events:
                 # It has ended, yet something that it started holds the descriptor: that counts as closed.
                 return True
-
-    def _exiting(self) -> bool:
-        """Whether the stager is on its way out. The kernel marks a process before it closes its descriptors, so
-        this is sure at the moment when descriptor 4 is seen closed."""
-        try:
-            with open(f"/proc/{self.pid}/stat", "rb") as stream:
-                fields = stream.read().rpartition(b")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):
-            return True
-        return bool(int(fields[6]) & _PF_EXITING) or fields[0] in (b"Z", b"X")
 
     def _told(self) -> str:
         text = self._last_output()

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kurma_stager_default.inside.asking import Asking, Refused, ask
+from kurma_stager_default.inside.asking import Asking, Gone, Refused, ask, supervisor_has_ended
 from kurma_stager_default.inside.control import PACKET, Control, Conversation, Refusal
 from kurma_stager_default.inside.errors import SetupError
 from kurma_stager_default.inside.loop import Loop
@@ -245,3 +245,19 @@ def test_more_clients_than_are_served_at_once_wait_for_their_turn(served: Served
 def test_nobody_listens(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match="does not answer"):
         ask({"do": "hello"}, path=str(tmp_path / "nothing"))
+    assert not supervisor_has_ended(str(tmp_path / "nothing"))
+
+
+def test_a_supervisor_that_has_ended(tmp_path: Path) -> None:
+    served = Served(tmp_path)
+    served.control.verbs["status"] = served.control.verbs["stay"] = lambda talk, _request: None
+    assert not supervisor_has_ended(served.path)
+    asking = Asking({"do": "stay"}, path=served.path)
+    served.close()
+    assert supervisor_has_ended(served.path)
+    with pytest.raises(Gone):
+        ask({"do": "status"}, path=served.path)
+    assert asking.hear() == (None, [])
+    with pytest.raises(Gone):
+        asking.say({"size": None})
+    asking.close()

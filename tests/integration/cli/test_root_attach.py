@@ -246,6 +246,23 @@ def test_the_pods_end_while_many_are_at_it(kurma: Any, at_terminal: Any, how: st
 
 
 @both_ways
+def test_the_pod_is_killed_before_an_attach_is_answered(kurma: Any, begin: Any) -> None:
+    """The supervisor is stopped meanwhile: a call-in that asks it, or is about to, waits."""
+    process = begin(*run_words(kurma, "early", script="echo ready; exec sleep 1000"))
+    assert process.stdout.readline() == b"ready\n"
+    uuid = json.loads(kurma.out("status", "early", "--format", "json"))["uuid"]
+    state = Path(kurma.environment["KURMA_DIR"], "pods", uuid, "state.json")
+    stager = json.loads(state.read_text())["stager"]["pid"]
+    os.kill(stager, signal.SIGSTOP)
+    attach = begin("attach", "early", stdin=subprocess.DEVNULL)
+    until(lambda: list(call_ins(attach.pid)), "it is not in the pod")
+    os.kill(stager, signal.SIGKILL)
+    assert attach.communicate(timeout=PATIENCE) == (b"", b"kurma: pod early has ended\n")
+    assert attach.returncode == 137
+    assert process.wait(PATIENCE) == 137
+
+
+@both_ways
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_signals_end_an_attach_and_not_the_app(kurma: Any, at_terminal: Any, attached: Any, number: int) -> None:
     first = at_terminal(*run_words(kurma, "kept", "-it", script="echo ready; read x; echo got $x"))

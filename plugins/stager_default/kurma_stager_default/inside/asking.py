@@ -24,10 +24,14 @@ class Refused(Exception):
         self.code = code
 
 
+class Gone(SetupError):
+    """The supervisor has ended: the pod ends, too."""
+
+
 class Asking:
     """One conversation.
 
-    :raises SetupError: the supervisor does not listen.
+    :raises SetupError: the supervisor does not listen. :raises Gone: it has ended.
     """
 
     def __init__(self, request: dict[str, Any], fds: Sequence[int] = (), path: str = PATH) -> None:
@@ -36,21 +40,25 @@ class Asking:
             self._socket.connect(path)
         except OSError as error:
             self._socket.close()
-            raise SetupError(f"the pod's supervisor does not answer: {error.strerror}") from None
+            # The kernel refuses once the listening process has ended: the supervisor listens until then.
+            kind = Gone if isinstance(error, ConnectionRefusedError) else SetupError
+            raise kind(f"the pod's supervisor does not answer: {error.strerror}") from None
         self.say(request, fds)
 
     def fileno(self) -> int:
         return self._socket.fileno()
 
     def say(self, value: dict[str, Any], fds: Sequence[int] = ()) -> None:
-        """:raises SetupError: it is too long, or the supervisor has gone."""
+        """:raises SetupError: it is too long, or cannot be sent. :raises Gone: the supervisor has ended."""
         data = smalljson.encode(value).encode()
         if len(data) > PACKET:
             raise SetupError("the request is too long")
         try:
             self._socket.sendmsg([data], packed(fds))
+        except (BrokenPipeError, ConnectionResetError):
+            raise Gone("the pod's supervisor has ended") from None
         except OSError as error:
-            raise SetupError(f"the pod's supervisor has gone: {error.strerror}") from None
+            raise SetupError(f"the pod's supervisor cannot be asked: {error.strerror}") from None
 
     def hear(self) -> tuple[dict[str, Any] | None, list[int]]:
         """The next answer and the descriptors that came with it; None: there are no more.
@@ -83,7 +91,7 @@ class Asking:
 def ask(request: dict[str, Any], document: bytes | None = None, path: str = PATH) -> dict[str, Any]:
     """A request with a single answer. :param document: goes beside it, as a file in memory, of any length.
 
-    :raises SetupError: the supervisor does not listen, or has gone. :raises Refused: it says no.
+    :raises SetupError: the supervisor does not listen. :raises Gone: it has ended. :raises Refused: it says no.
     """
     fds = []
     if document is not None:
@@ -101,5 +109,16 @@ def ask(request: dict[str, Any], document: bytes | None = None, path: str = PATH
     finally:
         asking.close()
     if value is None:
-        raise SetupError("the pod's supervisor has ended")
+        raise Gone("the pod's supervisor has ended")
     return value
+
+
+def supervisor_has_ended(path: str = PATH) -> bool:
+    """Whether the pod's supervisor has ended, for a call-in that failed: the pod's end explains the failure."""
+    try:
+        Asking({"do": "status"}, path=path).close()
+    except Gone:
+        return True
+    except SetupError:
+        return False
+    return False

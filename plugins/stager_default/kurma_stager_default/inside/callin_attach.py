@@ -15,7 +15,7 @@ import time
 from kurma_core.linux import crilog, detach_keys, terminal
 from kurma_core.linux.inotify import Watch
 from kurma_stager_default.inside import flow, signals
-from kurma_stager_default.inside.asking import Asking, Refused
+from kurma_stager_default.inside.asking import Asking, Gone, Refused
 from kurma_stager_default.inside.errors import SetupError
 from kurma_stager_default.inside.loop import Loop
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _LOGS = "/pod/logs"
 _USAGE = 2
 _FAILED = 125
-_KILLED = 128 + _signal.SIGKILL
+_KILLED = 137
 _PF_EXITING = 0x4
 # Pieces of output at most that the log had no room for, and whoever reads us has not taken yet.
 _BESIDES = 128
@@ -179,7 +179,7 @@ class Attached:
             os.close(read)
         answer, _ = self._asking.hear()
         if answer is None:
-            raise SetupError("the pod has just ended")
+            raise Gone("the pod's supervisor has ended")
         self._terminal = answer["terminal"]
         try:
             self._loop.watch(wake, self._on_signals)
@@ -247,7 +247,7 @@ class Attached:
                 self._shown.add(value["stream"], value["lost"].encode("latin-1"))
             return
         self._loop.unwatch(self._asking.fileno())
-        # The pod's supervisor has gone without a word: so will the pod, which is the core's to tell.
+        # Without an exit code: the supervisor was killed (see main).
         code = _KILLED if value is None else value["exited"]
         if self._input is not None:
             self._input.stop()
@@ -311,6 +311,8 @@ def main() -> int:
     except Refused as refused:
         print(f"kurma: {refused}", file=sys.stderr, flush=True)
         return refused.code
+    except Gone:
+        return _KILLED  # as if killed with the pod: the core reports that the pod has ended
     except SetupError as error:
         print(f"kurma: {error}", file=sys.stderr, flush=True)
     except OSError as error:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _USAGE = 2
 _FAILED = 125
+_KILLED = 137
 _PASSED_ON = (
     _signal.SIGTERM,
     _signal.SIGINT,
@@ -169,6 +170,9 @@ def run(pod: manifest.Pod, app: manifest.App, command: Command) -> int:
     _signal.pthread_sigmask(_signal.SIG_UNBLOCK, _PASSED_ON)
     text = os.read(report, 4096).decode(errors="replace")
     os.close(report)
+    if text and _pod_has_ended():
+        os.waitpid(pid, 0)
+        return _KILLED
     if text:
         print(f"kurma: app {app.name}: {text}", file=sys.stderr, flush=True)
     master = None if handover is None else handover.take()
@@ -177,6 +181,14 @@ def run(pod: manifest.Pod, app: manifest.App, command: Command) -> int:
     from kurma_stager_default.inside.session import Session
 
     return Session(pid, master, tree.pids).run()
+
+
+def _pod_has_ended() -> bool:
+    """Whether what failed did so because the pod has ended, which the core reports: the kernel kills the apps with
+    the supervisor, before the core kills this process."""
+    from kurma_stager_default.inside.asking import supervisor_has_ended
+
+    return supervisor_has_ended()
 
 
 def main() -> int:
@@ -193,6 +205,8 @@ def main() -> int:
             return _USAGE
         return run(pod, app, Command(value, app))
     except (SetupError, manifest.ManifestError, OSError) as error:
+        if _pod_has_ended():
+            return _KILLED
         limit = isinstance(error, BlockingIOError)  # of fork(2), which the pod's pids.max refuses
         text = "cannot start a process: the pod has as many as its limit allows" if limit else error
         print(f"kurma: {text}", file=sys.stderr, flush=True)
