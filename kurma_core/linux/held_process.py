@@ -32,7 +32,7 @@ def put_to_death(pidfd: int) -> None:
 def is_exiting(pid: int) -> bool:
     """Whether the process has ended or is on its way out.
 
-    The kernel marks a process before it closes its descriptors: where its exit has closed a pipe, the mark is there.
+    The kernel marks a process before it closes its descriptors: its mark is there once its exit has closed a pipe.
     """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:

@@ -87,6 +87,16 @@ def test_garbage(ends, said, why):
         ends.stream.tell({"is": "note"})
 
 
+@pytest.mark.parametrize("kind", ["result", "error"])
+def test_nothing_is_sent_after_the_last_message(ends, kind):
+    """Other threads may still be about to: the relay of the input, say."""
+    ends.stream.tell({"is": "note"})
+    ends.stream.tell({"is": kind})
+    with pytest.raises(Gone):
+        ends.stream.tell({"is": "taken", "bytes": 1})
+    assert ends.last() == {"is": kind}
+
+
 def test_half_a_frame_and_nothing_more(ends, monkeypatch):
     monkeypatch.setattr(streams, "REQUEST_PATIENCE", 0.2)
     ends.listen()

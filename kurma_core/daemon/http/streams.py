@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 Json = Any
 Hear = Callable[[int, Any], None]
 _PIECE = 65536
+_LAST = ("result", "error")
 
 
 class Stream:
@@ -58,19 +59,22 @@ class Stream:
         poll.register(self._socket, select.POLLRDHUP)
         return self._socket.fileno()
 
-    def send(self, kind: int, payload: bytes) -> None:
-        """:raises Gone: nobody reads it."""
+    def send(self, kind: int, payload: bytes, *, last: bool = False) -> None:
+        """:param last: nothing is sent after it, by any thread. :raises Gone: nobody reads it."""
         pieces = [payload[at : at + LIMIT] for at in range(0, len(payload), LIMIT)] or [b""]
         with self._lock:
             try:
                 for piece in pieces:
                     self._socket.sendall(frame(kind, piece))
+                if last:
+                    self._socket.shutdown(socket.SHUT_WR)
             except OSError:
                 raise Gone from None
 
     def tell(self, message: dict[str, Json]) -> None:
-        """A message. :raises Gone: nobody reads it."""
-        self.send(MESSAGE, json.dumps(message, ensure_ascii=False, default=dict).encode())
+        """A message; a result or an error is the last one. :raises Gone: nobody reads it."""
+        payload = json.dumps(message, ensure_ascii=False, default=dict).encode()
+        self.send(MESSAGE, payload, last=message["is"] in _LAST)
 
     def close(self) -> None:
         with contextlib.suppress(OSError):  # it may have gone already
