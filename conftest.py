@@ -8,7 +8,7 @@ import pytest
 
 from kurma_core.linux.block_groups import spread
 
-pytest_plugins = ["tests.sharing"]
+pytest_plugins = ["tests.kit.fixtures", "tests.sharing"]
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -5,23 +5,15 @@ from __future__ import annotations
 import gzip
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kurma_core.cli.main import main
 from tests.cli import json_fields
-from tests.trust.signers import LONG_AGO, Signers, gnupg_home
+from tests.kit.keys import LONG_AGO, Signers, gnupg_home
 
 NAME = "example.com/app"
-
-
-@pytest.fixture(scope="module")
-def signers() -> Iterator[Signers]:
-    with gnupg_home() as made:
-        made.make("alice")
-        yield made
 
 
 @pytest.fixture
@@ -126,17 +118,17 @@ def test_signed_with_a_sub_key(
 ) -> None:
     """Told is the primary key, which is the one that people trust."""
     monkeypatch.setenv("GNUPGHOME", signers.home)
-    signers.make("bob")
-    bob = signers.fingerprints["bob"]
-    signers.gpg("--quick-add-key", bob, "ed25519", "sign")
-    listing = signers.gpg("--with-colons", "--list-keys", bob).decode().splitlines()
+    signers.make("carol")
+    carol = signers.fingerprints["carol"]
+    signers.gpg("--quick-add-key", carol, "ed25519", "sign")
+    listing = signers.gpg("--with-colons", "--list-keys", carol).decode().splitlines()
     sub = [line.split(":")[9] for line in listing if line.startswith("fpr:")][1]
-    trust(keys, bob, signers.public("bob"))
-    for chosen in (f"{sub}!", sub, bob):
+    trust(keys, carol, signers.public("carol"))
+    for chosen in (f"{sub}!", sub, carol):
         code, out, _ = run(capsys, "sign", "--force", "--key", chosen, "--format", "json", str(image))
-        assert (code, json.loads(out)["fingerprint"]) == (0, bob)
+        assert (code, json.loads(out)["fingerprint"]) == (0, carol)
         code, out, _ = run(capsys, "verify", "--format", "json", str(image))
-        assert (code, json.loads(out)["fingerprint"]) == (0, bob)
+        assert (code, json.loads(out)["fingerprint"]) == (0, carol)
 
 
 def test_a_signature_is_not_replaced_unasked(image: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,6 @@ import pty
 import ssl
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +21,10 @@ from kurma_core.hookspecs import PublicKey
 from kurma_core.images.keys import KeyManager
 from kurma_core.testing.webserver import Page, web_server
 from kurma_core.trust import Trust
-from tests.trust.signers import Signers, gnupg_home
+from tests.kit.keys import Signers, gnupg_home
 
 NAME = "example.com/app"
 KURMA = (sys.executable, "-c", "import sys; from kurma_core.cli.main import main; sys.exit(main(sys.argv[1:]))")
-
-
-@pytest.fixture(scope="module")
-def signers() -> Iterator[Signers]:
-    with gnupg_home() as made:
-        made.make("alice")
-        made.make("bob")
-        made.gpg("--quick-generate-key", "evil \x1b]0;x\x07 <e@example.com>", "ed25519", "sign", "never")
-        yield made
 
 
 @pytest.fixture
@@ -125,7 +115,9 @@ def test_several_keys_are_told_and_picked(
     assert main(["trust", "add", "--root", "--fingerprint", "A" * 40, str(both)]) == 125
     assert f"holds no key {'A' * 40}" in capsys.readouterr().err
     assert main(["trust", "add", "--prefix", "a", "--yes", str(both)]) == 0
-    assert sorted(os.listdir(keys / "prefix.d" / "a")) == sorted(signers.fingerprints.values())
+    assert sorted(os.listdir(keys / "prefix.d" / "a")) == sorted(
+        signers.fingerprints[name] for name in ("alice", "bob")
+    )
 
 
 def test_a_key_from_a_pipe(keys: Path, signers: Signers) -> None:
@@ -171,7 +163,9 @@ def test_a_strangers_user_id_moves_no_cursor(
     keys: Path, tmp_path: Path, signers: Signers, capsys: pytest.CaptureFixture[str]
 ) -> None:
     evil = tmp_path / "evil.asc"
-    evil.write_bytes(signers.gpg("--armor", "--export", "e@example.com"))
+    with gnupg_home() as own:
+        own.gpg("--quick-generate-key", "evil \x1b]0;x\x07 <e@example.com>", "ed25519", "sign", "never")
+        evil.write_bytes(own.gpg("--armor", "--export", "e@example.com"))
     assert main(["trust", "add", "--root", "--yes", str(evil)]) == 0
     assert main(["trust", "list"]) == 0
     out, err = capsys.readouterr()

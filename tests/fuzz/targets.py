@@ -29,7 +29,7 @@ from kurma_core.hookspecs import FetchRequest
 from kurma_core.image_store import ImageStore, Limits, validate
 from kurma_core.metadata.api import Api
 from kurma_core.metadata.http import HttpError, RequestReader
-from tests.image_store.making import MANIFEST, directory, file, hardlink, image, member, symlink, tar
+from tests.kit.archives import MANIFEST, directory, file, hardlink, image, member, symlink, tar
 from tests.metadata.metadata_fakes import TOKEN, UUID, FakeFacts
 
 Target = Callable[[bytes], None]

@@ -27,7 +27,7 @@ from kurma_core.image_store import ImageStore
 from kurma_core.image_store.durable import try_lock
 from kurma_core.models.image import Provenance
 from kurma_core.testing.webserver import Page, web_server
-from tests.image_store.making import directory, file, hardlink, image, stage_and_commit, symlink, tar
+from tests.kit.archives import directory, file, hardlink, image, stage_and_commit, symlink, tar
 
 #: Audit events that come before something on disk is changed.
 _CHANGES = frozenset(

@@ -13,7 +13,7 @@ from kurma_core.image_store import ImageStore, Limits
 from kurma_core.image_store.acl import ACCESS, fitting, from_text
 from kurma_core.image_store.archive import TarReader
 from kurma_core.image_store.stream import ArchiveStream
-from tests.image_store.making import LOCAL, file, image
+from tests.kit.archives import LOCAL, file, image
 
 TEXT = "user::rw-,user:1000:rwx,group::r--,mask::rwx,other::---"
 ENTRIES = [(1, 6, 0xFFFFFFFF), (2, 7, 1000), (4, 4, 0xFFFFFFFF), (0x10, 7, 0xFFFFFFFF), (0x20, 0, 0xFFFFFFFF)]

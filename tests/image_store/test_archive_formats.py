@@ -19,7 +19,7 @@ from kurma_core.image_store import ImageStore, Limits
 from kurma_core.image_store.archive import TarReader
 from kurma_core.image_store.entry import Entry
 from kurma_core.image_store.stream import ArchiveStream
-from tests.image_store.making import MANIFEST, directory, file, hardlink, image, manifest_member, symlink, tar
+from tests.kit.archives import MANIFEST, directory, file, hardlink, image, manifest_member, symlink, tar
 
 
 def read(archive: bytes, *, strict: bool = True) -> list[tuple[Entry, bytes]]:
@@ -31,11 +31,6 @@ def read(archive: bytes, *, strict: bool = True) -> list[tuple[Entry, bytes]]:
 
 def named(archive: bytes) -> dict[bytes, tuple[Entry, bytes]]:
     return {entry.name.rstrip(b"/"): (entry, content) for entry, content in read(archive)}
-
-
-@pytest.fixture
-def store(tmp_path: object) -> ImageStore:
-    return ImageStore(f"{tmp_path}/images")
 
 
 # --- what the standard library writes ----------------------------------------------------------------------------
@@ -184,7 +179,7 @@ def test_sparse_files(options: str, tree: str, store: ImageStore) -> None:
         with open(path, "rb") as file:
             assert file.read() == content
         assert os.stat(path).st_blocks * 512 < len(content) // 2
-        from tests.image_store.making import LOCAL
+        from tests.kit.archives import LOCAL
 
         image_id = staged.commit(LOCAL).id
     store.verify(image_id, deep=True)

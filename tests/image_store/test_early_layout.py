@@ -15,7 +15,7 @@ from kurma_core.appc.early import convert_image
 from kurma_core.errors import ArchiveError, HostileArchiveError, ImageNotFoundError, ManifestError, StoreError
 from kurma_core.image_store import ImageStore, Limits, validate
 from kurma_core.value import replace
-from tests.image_store.making import (
+from tests.kit.archives import (
     LOCAL,
     Member,
     directory,
@@ -43,11 +43,6 @@ DOCUMENTS = {"app": APP, "fileset": FILESET}
 def early(*names: str, last: bool = False) -> bytes:
     documents = [file(name, DOCUMENTS[name]) for name in names]
     return tar([*ROOTFS, *documents] if last else [*documents, *ROOTFS])
-
-
-@pytest.fixture
-def store(tmp_path: object) -> ImageStore:
-    return ImageStore(f"{tmp_path}/images")
 
 
 @pytest.mark.parametrize("last", [False, True])

@@ -12,7 +12,7 @@ import pytest
 from kurma_core.errors import StoreError
 from kurma_core.image_store import ImageStore
 from kurma_core.images.known import Known, KnownImages
-from tests.image_store.making import file, image, stage_and_commit
+from tests.kit.archives import file, image, stage_and_commit
 
 pytestmark = pytest.mark.root
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from kurma_core.errors import ImageError, KurmaError
 from kurma_core.image_store import ImageStore, Limits, validate
-from tests.image_store.making import directory, everything_below, file, hardlink, image, symlink
+from tests.kit.archives import directory, everything_below, file, hardlink, image, symlink
 
 SPARSE = {
     "GNU.sparse.major": "0",

@@ -15,14 +15,9 @@ from kurma_core.image_store import ImageStore
 from kurma_core.image_store.durable import try_lock
 from kurma_core.linux.clock import timestamp
 from kurma_core.value import replace
-from tests.image_store.making import LOCAL, file, image, stage_and_commit
+from tests.kit.archives import LOCAL, file, image, stage_and_commit
 
 NOW = replace(LOCAL, fetched_at=timestamp(time.time()))
-
-
-@pytest.fixture
-def store(tmp_path: object) -> ImageStore:
-    return ImageStore(f"{tmp_path}/images")
 
 
 def usage(store: ImageStore) -> int:

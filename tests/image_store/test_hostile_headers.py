@@ -16,7 +16,7 @@ import zstandard
 
 from kurma_core.errors import ArchiveError, HostileArchiveError
 from kurma_core.image_store import ImageStore, Limits, validate
-from tests.image_store.making import LOCAL, MANIFEST, file, image, nothing_left_behind
+from tests.kit.archives import LOCAL, MANIFEST, file, image, nothing_left_behind
 
 END = bytes(1024)
 
@@ -94,11 +94,6 @@ NASTY = {
     "a volume of several": HEAD + header(b"rootfs/f", b"M"),
     "a second archive behind the first": HEAD + FILE + END + HEAD + FILE,
 }
-
-
-@pytest.fixture
-def store(tmp_path: object) -> ImageStore:
-    return ImageStore(f"{tmp_path}/images")
 
 
 @pytest.mark.parametrize("trick", NASTY)

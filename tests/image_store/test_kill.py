@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from kurma_core.image_store import ImageStore
-from tests.image_store.making import LOCAL, file, image, stage_and_commit
+from tests.kit.archives import LOCAL, file, image, stage_and_commit
 
 PROGRAM = """
 import hashlib, io, os, signal, sys
@@ -54,11 +54,6 @@ LAYERED = [
     *("identified", "recorded", "synced", "image placed", "done"),
 ]
 REMOVE = ["image taken away", "archive taken away", "layer taken away", "taken away"]
-
-
-@pytest.fixture
-def store(tmp_path: object) -> ImageStore:
-    return ImageStore(f"{tmp_path}/images")
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 
 from kurma_core.errors import StoreError
 from kurma_core.image_store import ImageStore, unpacking
-from tests.image_store.making import file, tar
+from tests.kit.archives import file, tar
 
 #: Size of the layer, and the most that its extraction may add to a process; both in MiB.
 LAYER, MOST = 200, 40

@@ -15,7 +15,7 @@ from kurma_core.appc.image import ImageManifest
 from kurma_core.errors import ArchiveError, StoreError
 from kurma_core.image_store import ImageStore
 from kurma_core.models.image import ImageRecord
-from tests.image_store.making import (
+from tests.kit.archives import (
     LOCAL,
     MANIFEST,
     Member,
@@ -28,11 +28,6 @@ from tests.image_store.making import (
 )
 
 PARSED = ImageManifest.parse(MANIFEST)
-
-
-@pytest.fixture
-def store(tmp_path: object) -> ImageStore:
-    return ImageStore(f"{tmp_path}/images")
 
 
 def add(store: ImageStore, *members: Member) -> str:

@@ -16,7 +16,7 @@ import pytest
 from kurma_core.appc.image import ImageManifest
 from kurma_core.image_store import ImageStore
 from kurma_core.value import replace
-from tests.image_store.making import LOCAL, file, image, stage_and_commit, tar
+from tests.kit.archives import LOCAL, file, image, stage_and_commit, tar
 
 pytestmark = pytest.mark.root
 

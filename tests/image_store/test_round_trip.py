@@ -22,7 +22,7 @@ from kurma_core.image_store import ImageStore, build_archive, validate
 from kurma_core.image_store.builder import add_manifest
 from kurma_core.image_store.entry import CHARACTER, DIRECTORY, FILE, HARDLINK, SYMLINK, Entry
 from kurma_core.image_store.writer import TarWriter
-from tests.image_store.making import LOCAL, MANIFEST, stage_and_commit
+from tests.kit.archives import LOCAL, MANIFEST, stage_and_commit
 
 NAMES = st.one_of(
     st.sampled_from(

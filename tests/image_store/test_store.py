@@ -22,14 +22,9 @@ from kurma_core.errors import (
 from kurma_core.image_store import ImageStore
 from kurma_core.models.image import Provenance
 from kurma_core.value import replace
-from tests.image_store.making import LOCAL, directory, file, image, stage_and_commit
+from tests.kit.archives import LOCAL, directory, file, image, stage_and_commit
 
 UNKNOWN = "sha512-" + "0" * 128
-
-
-@pytest.fixture
-def store(tmp_path: object) -> ImageStore:
-    return ImageStore(f"{tmp_path}/images")
 
 
 def labelled(version: str, content: bytes = b"") -> bytes:

@@ -11,7 +11,7 @@ import pytest
 from kurma_core.errors import KurmaError, StoreError
 from kurma_core.image_store import ImageStore
 from kurma_core.models.image import ImageRecord
-from tests.image_store.making import directory, file, hardlink, image, stage_and_commit, symlink
+from tests.kit.archives import directory, file, hardlink, image, stage_and_commit, symlink
 
 Tamper = Callable[[str], None]
 
@@ -101,11 +101,6 @@ OWNERS: dict[str, tuple[Tamper, str]] = {
     ),
     "hard link within": (lambda root: os.link(f"{root}/bin/tool", f"{root}/bin/sudo"), "bin"),
 }
-
-
-@pytest.fixture
-def store(tmp_path: object) -> ImageStore:
-    return ImageStore(f"{tmp_path}/images")
 
 
 @pytest.fixture

@@ -15,17 +15,12 @@ from kurma_core.image_store import ImageStore
 from kurma_core.images.graph import Graph
 from kurma_core.images.policy import Policy
 from kurma_core.models.image import ImageRecord, Provenance
-from tests.image_store.making import LOCAL, directory, file, image, stage_and_commit, tar
+from tests.kit.archives import LOCAL, directory, file, image, stage_and_commit, tar
 
 BASE = image(file("rootfs/base"), name="example.com/base")
 EARLY = hashlib.sha256(BASE).hexdigest()
 POLICY = Policy({"named": "signed", "https": "signed", "http": "signed", "docker": "digest", "file": "any"})
 SIGNED = Provenance("example.com/app", "2026-01-02T03:04:05Z", "signed", fingerprint="A" * 40)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> ImageStore:
-    return ImageStore(f"{tmp_path}/images")
 
 
 def dependent(store: ImageStore, ident: str, name: str = "example.com/base") -> ImageRecord:

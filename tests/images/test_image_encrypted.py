@@ -19,7 +19,7 @@ from kurma_core.image_store import ImageStore, Limits, validate
 from kurma_core.images.decryption import Decryption, Refusal
 from kurma_core.trust import Trust
 from kurma_core.value import replace
-from tests.image_store.making import LOCAL, directory, file, image, nothing_left_behind
+from tests.kit.archives import LOCAL, directory, file, image, nothing_left_behind
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,11 +73,6 @@ def encrypted(data: bytes, *options: str) -> bytes:
 def gnupg_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "gpg").mkdir(mode=0o700)
     monkeypatch.setenv("GNUPGHOME", str(tmp_path / "gpg"))
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> ImageStore:
-    return ImageStore(f"{tmp_path}/images")
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kurma_core.cli.main import main
-from tests.image_store.making import MANIFEST, directory, file, image, manifest_member, tar
+from tests.kit.archives import MANIFEST, directory, file, image, manifest_member, tar
 
 APP = json.dumps(
     {

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.trust.signers import LONG_AGO, Signers, gnupg_home
+from tests.kit.keys import LONG_AGO, Signers, gnupg_home
 
 
 @pytest.fixture(scope="session")

@@ -13,8 +13,8 @@ import pytest
 from kurma_core.errors import DecryptionError, HostError, UsageError
 from kurma_core.trust import encryption
 from kurma_core.trust.encryption import encrypting, opened
+from tests.kit.keys import Signers
 from tests.trust.conftest import Place
-from tests.trust.signers import Signers
 
 SECRET = b"pass phrase with spaces, \xc3\xa4 and \"'"
 #: More than any pipe or buffer on the way holds.

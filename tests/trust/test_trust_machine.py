@@ -134,8 +134,7 @@ def test_keys_trusted_for_images_are_not_for_the_host(state: str, tmp_path: Path
     """Nothing but the configuration can add to them."""
     alice = signers.fingerprints["alice"]
     for place in ("root.d", "host.d"):
-        (tmp_path / "keys" / place).mkdir(parents=True)
-        (tmp_path / "keys" / place / alice).write_bytes(signers.public("alice"))
+        signers.put("alice", tmp_path / "keys", place)
     signature = signers.sign(archive, "alice")
     with pytest.raises(TrustError, match="not listed"):
         Trust({}, (), (str(tmp_path / "keys"),), state).verify_host_image(str(archive), signature)
@@ -163,8 +162,7 @@ def test_a_listed_key_whose_public_half_is_missing(state: str, tmp_path: Path, a
     with pytest.raises(TrustError, match="not listed") as caught:
         trust.verify_host_image(str(archive), by_sub_key)
     assert f"{keys}/host.d/{alice}" in str(caught.value.hint)
-    (keys / "host.d").mkdir(parents=True)
-    (keys / "host.d" / alice).write_bytes(signers.public("alice"))
+    signers.put("alice", keys, "host.d")
     assert trust.verify_host_image(str(archive), by_sub_key) == alice
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from kurma_core.errors import ArchiveError, TrustError
 from kurma_core.trust import Trust, openpgp
-from tests.trust.signers import LONG_AGO, gnupg_home
+from tests.kit.keys import LONG_AGO, gnupg_home
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -37,12 +36,6 @@ from plugins.fetch_docker.tests.docker_parts import BLOB, CONFIG, MANIFEST, PACK
 from plugins.fetch_http.tests.endless import endless
 
 MANIFEST_PATH = "/v2/app/manifests/v1"
-
-
-@pytest.fixture
-def server() -> Iterator[WebServer]:
-    with web_server() as server:
-        yield server
 
 
 def resolve(tmp_path: Path, locator: str, **options: object) -> RemoteLayers:

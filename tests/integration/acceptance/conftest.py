@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tests.integration.acceptance.command import Kurma
-from tests.integration.fetching.parts import Registry, running_registry
 from tests.kit.images import archive, busybox_root
+from tests.kit.registry import Registry, running_registry
 from tests.kit.waiting import PATIENCE, until
 
 Start = Callable[..., subprocess.Popen[str]]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.acceptance.command import Kurma, one_line
-from tests.integration.fetching.parts import BUSYBOX, OciDir, Registry, layer_tar
+from tests.kit.registry import BUSYBOX, OciDir, Registry, layer_tar
 
 pytestmark = pytest.mark.root
 
@@ -125,7 +125,7 @@ def test_the_second_run_fetches_nothing(kurma: Kurma, pushed: str) -> None:
 
 
 def test_the_second_run_needs_no_registry(kurma: Kurma, tmp_path: Path, oci: OciDir) -> None:
-    from tests.integration.fetching.parts import running_registry
+    from tests.kit.registry import running_registry
 
     with running_registry(tmp_path / "registry") as registry:
         registry.push(f"oci:{oci.path}:v1", "short/lived:v1")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.acceptance.command import PROGRAM, Kurma, one_line
-from tests.integration.acceptance.keys import Key
+from tests.kit.keys import Signers
 
 pytestmark = pytest.mark.root
 ROOT = Path(__file__).parents[3]
@@ -18,25 +18,21 @@ Start = Callable[..., subprocess.Popen[str]]
 
 
 @pytest.fixture(scope="module")
-def shell(house: Kurma, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kurma]:
+def shell(house: Kurma, signers: Signers, tmp_path_factory: pytest.TempPathFactory) -> Kurma:
     """The steps of its README."""
     directory = tmp_path_factory.mktemp("shell")
     source = ROOT / "examples" / "stager_shell"
     rootfs, image = str(directory / "rootfs"), str(directory / "shell.aci")
     subprocess.run([source / "build", rootfs], check=True)
     house.out("image", "build", "--from-rootfs", rootfs, "--manifest", str(source / "manifest.json"), "-o", image)
-    key = Key(directory / "key")
-    key.sign(image)
+    signers.sign_beside(image, "alice")
     keys = directory / "trustedkeys"
-    (keys / "host.d").mkdir(parents=True)
-    (keys / "host.d" / key.fingerprint).write_text(key.public())
-    yield house.configured(
+    return house.configured(
         directory / "kurma.json",
         stagers={"shell": {"image": image, "without_isolators": True}},
-        trusted_host_keys=[key.fingerprint],
+        trusted_host_keys=[signers.put("alice", keys, "host.d").name],
         trustedkeys=[str(keys)],
     )
-    key.close()
 
 
 class TestStagerInShell:

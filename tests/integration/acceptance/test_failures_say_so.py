@@ -16,9 +16,9 @@ import pytest
 
 from kurma_core.testing.webserver import web_server
 from tests.integration.acceptance.command import PROGRAM, Kurma, one_line
-from tests.integration.acceptance.keys import Key
-from tests.integration.fetching.parts import Registry
 from tests.kit.images import foreign_stager
+from tests.kit.keys import Signers
+from tests.kit.registry import Registry
 
 pytestmark = pytest.mark.root
 
@@ -376,12 +376,12 @@ class TestStagers:
         one_line(other.run("true", "--stager", "x"), "unsigned", "not signed", hint="sign it")
         assert kurma.traces() == before
 
-    def test_signed_by_a_key_that_is_not_listed(self, kurma: Kurma, tmp_path: Path, stranger: Key) -> None:
+    def test_signed_by_a_key_that_is_not_listed(self, kurma: Kurma, tmp_path: Path, signers: Signers) -> None:
         image = foreign_stager(tmp_path, "strange", "exit 0")
-        stranger.sign(image)
+        signers.sign_beside(image, "mallory")
         other = kurma.configured(tmp_path / "k.json", stagers={"x": {"image": image}})
         before = kurma.traces()
-        one_line(other.run("true", "--stager", "x"), "strange", stranger.fingerprint[-16:])
+        one_line(other.run("true", "--stager", "x"), "strange", signers.fingerprints["mallory"][-16:])
         assert kurma.traces() == before
 
     @pytest.mark.parametrize("what", ["tree", "archive"])
@@ -404,9 +404,3 @@ class TestStagers:
         for command in re.search(r"kurma image rm .*", hint).group().split(" && "):  # type: ignore[union-attr]
             fresh.out(*command.split()[1:])
         assert fresh.run("exit 3").returncode == 3
-
-    @pytest.fixture
-    def stranger(self, tmp_path: Path) -> Iterator[Key]:
-        key = Key(tmp_path / "stranger")
-        yield key
-        key.close()

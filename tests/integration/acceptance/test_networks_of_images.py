@@ -13,8 +13,8 @@ import yaml
 
 from kurma_core.testing.webserver import Page, web_server
 from tests.integration.acceptance.command import Kurma, one_line
-from tests.integration.acceptance.keys import Key
-from tests.integration.fetching.parts import OciDir, Registry
+from tests.kit.keys import Signers
+from tests.kit.registry import OciDir, Registry
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
@@ -124,24 +124,18 @@ def test_an_unsigned_image_is_refused_and_not_run(kurma: Kurma, tmp_path: Path) 
     assert mine.json("list") == []
 
 
-def test_a_key_that_is_not_listed_is_named(kurma: Kurma, tmp_path: Path) -> None:
+def test_a_key_that_is_not_listed_is_named(kurma: Kurma, signers: Signers, tmp_path: Path) -> None:
     image = build(kurma, "shell", tmp_path / "foreign.aci")
-    key = Key(tmp_path / "key")
-    try:
-        key.sign(image)
-        host_d = tmp_path / "trustedkeys" / "host.d"
-        host_d.mkdir(parents=True)
-        (host_d / key.fingerprint).write_text(key.public())
-        networks = [entry("shell", image, bridge="kshell9")]
-        file = tmp_path / "kurma.yml"
-        file.write_text(
-            yaml.safe_dump({"container_networks": networks, "trustedkeys": [str(tmp_path / "trustedkeys")]})
-        )
-        mine = Kurma(kurma.state, file, kurma.image)
-        one_line(mine.run("true", net="shell"), key.fingerprint, hint="trusted_host_keys")
-        assert "kshell9" not in links()
-    finally:
-        key.close()
+    signers.sign_beside(image, "mallory")
+    fingerprint = signers.put("mallory", tmp_path / "trustedkeys", "host.d").name
+    networks = [entry("shell", image, bridge="kshell9")]
+    file = tmp_path / "kurma.yml"
+    file.write_text(
+        yaml.safe_dump({"container_networks": networks, "trustedkeys": [str(tmp_path / "trustedkeys")]})
+    )
+    mine = Kurma(kurma.state, file, kurma.image)
+    one_line(mine.run("true", net="shell"), fingerprint, hint="trusted_host_keys")
+    assert "kshell9" not in links()
 
 
 def test_images_from_a_web_server_and_a_registry(

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.acceptance.command import Kurma, one_line
-from tests.integration.fetching.parts import free_port
+from tests.kit.registry import free_port
 
 pytestmark = pytest.mark.root
 Start = Callable[..., subprocess.Popen[str]]

@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.integration.cli.conftest import Command
 from tests.integration.fetching.publisher import Publisher, publisher
-from tests.trust.signers import Signers
+from tests.kit.keys import Signers
 
 Done = subprocess.CompletedProcess[str]
 
@@ -67,9 +67,7 @@ class Shop:
         )
 
     def trust(self, name: str = "alice", prefix: str = "example.com") -> None:
-        place = self.keys / "prefix.d" / prefix
-        place.mkdir(parents=True, exist_ok=True)
-        (place / self.owner.signers.fingerprints[name]).write_bytes(self.owner.signers.public(name))
+        self.owner.signers.put(name, self.keys, f"prefix.d/{prefix}")
 
     def _ids(self) -> list[str]:
         return os.listdir(self.images / "images")

@@ -15,17 +15,10 @@ from tests.integration.cli.conftest import Command
 from tests.integration.cli.shop import Done, Shop, one_line, open_shop
 from tests.integration.pods.early import app_manifest, archive, fileset_manifest, tree
 from tests.kit.images import busybox_root
-from tests.trust.signers import Signers, gnupg_home
+from tests.kit.keys import Signers
 
 pytestmark = pytest.mark.root
 CUT = len("sha256-") + 40
-
-
-@pytest.fixture(scope="module")
-def signers() -> Iterator[Signers]:
-    with gnupg_home() as made:
-        made.make("alice")
-        yield made
 
 
 @pytest.fixture

@@ -17,18 +17,11 @@ import pytest
 from kurma_core.testing.webserver import Page
 from tests.integration.cli.conftest import Command
 from tests.integration.cli.shop import Shop, one_line, open_shop
-from tests.trust.signers import Signers, gnupg_home
+from tests.kit.keys import Signers
 
 pytestmark = pytest.mark.root
 APP = "example.com/app:1.0"
 PLACE = "/images/example.com/app-1.0.aci"
-
-
-@pytest.fixture(scope="module")
-def signers() -> Iterator[Signers]:
-    with gnupg_home() as made:
-        made.make("alice")
-        yield made
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.image_store.making import file, image
+from tests.kit.archives import file, image
 
 pytestmark = pytest.mark.root
 

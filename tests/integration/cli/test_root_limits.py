@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.image_store.making import file, image, tar
+from tests.kit.archives import file, image, tar
 
 pytestmark = pytest.mark.root
 

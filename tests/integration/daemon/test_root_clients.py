@@ -18,7 +18,6 @@ from kurma_core.client import Settings, connect
 from kurma_core.client.local import LocalClient
 from kurma_core.client.remote import RemoteClient
 from kurma_core.errors import DecryptionError, HostError, StoreError
-from kurma_core.testing.webserver import web_server
 from plugins.fetch_docker.tests.docker_parts import BLOB, serve
 from tests.kit.images import busybox_root, shell
 from tests.kit.waiting import until
@@ -29,12 +28,6 @@ SECRET = b"open \xff sesame"
 NOBODY = 65534
 #: Seconds that a server says nothing: longer than anybody waits here.
 _WITHHELD = 60.0
-
-
-@pytest.fixture
-def server():
-    with web_server() as made:
-        yield made
 
 
 def command(daemon, *words, **more):

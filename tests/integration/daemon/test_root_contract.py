@@ -19,7 +19,6 @@ from tests.integration.daemon.conftest import Kurmad
 from tests.kit.house import House
 from tests.kit.images import archive, busybox_root, shell
 from tests.kit.waiting import until
-from tests.trust.signers import gnupg_home
 
 pytestmark = pytest.mark.root
 
@@ -94,13 +93,6 @@ def ended(both):
     pod = both.started("echo out; echo err >&2; printf '\\377 no utf-8'; exit 7", ephemeral=False)
     until(lambda: both.here.pod(pod).state == "stopped", "its end")
     return pod
-
-
-@pytest.fixture(scope="module")
-def signers():
-    with gnupg_home() as made:
-        made.make("alice")
-        yield made
 
 
 #: By name: what is asked, of both on the same state; and whether it is an error.

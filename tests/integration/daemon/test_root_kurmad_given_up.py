@@ -6,17 +6,10 @@ import sys
 
 import pytest
 
-from kurma_core.testing.webserver import web_server
 from plugins.fetch_docker.tests.docker_parts import BLOB, serve
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
-
-
-@pytest.fixture
-def server():
-    with web_server() as made:
-        yield made
 
 
 def test_a_client_that_goes_away_cancels_its_fetch_and_nobody_elses(kurmad, server):

@@ -12,17 +12,8 @@ import pytest
 from kurma_core.config import load
 from kurma_core.images import make_image_manager
 from kurma_core.registry import PluginRegistry
-from kurma_core.testing.webserver import WebServer, web_server
-from tests.integration.fetching.parts import (
-    BUSYBOX,
-    Machine,
-    MakeMachine,
-    OciDir,
-    Registry,
-    layer_tar,
-    running_registry,
-)
-from tests.trust.signers import Signers, gnupg_home
+from tests.integration.fetching.parts import Machine, MakeMachine
+from tests.kit.registry import BUSYBOX, OciDir, Registry, layer_tar, running_registry
 
 
 @pytest.fixture
@@ -57,17 +48,3 @@ def machine(tmp_path: Path) -> MakeMachine:
         )
 
     return make
-
-
-@pytest.fixture
-def server() -> Iterator[WebServer]:
-    with web_server() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def signers() -> Iterator[Signers]:
-    with gnupg_home() as made:
-        made.make("alice")
-        made.make("mallory")
-        yield made

@@ -19,7 +19,7 @@ import trustme
 
 from kurma_core.image_store import build_archive
 from kurma_core.testing.webserver import Page, WebServer, web_server
-from tests.trust.signers import Signers
+from tests.kit.keys import Signers
 
 DOMAINS = ("example.com", "other.example")
 _TEMPLATE = "https://example.com/images/{name}-{version}.{ext}"

@@ -21,7 +21,8 @@ from kurma_core.cancellation import Cancellation, governing
 from kurma_core.errors import Cancelled, ImageError, ImageNotFoundError
 from kurma_core.models.image import ImageRecord
 from tests.integration.fetching.front import Front, Tokens, front
-from tests.integration.fetching.parts import Machine, MakeMachine, OciDir, Registry, layer_tar
+from tests.integration.fetching.parts import Machine, MakeMachine
+from tests.kit.registry import OciDir, Registry, layer_tar
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root

@@ -14,7 +14,7 @@ import pytest
 
 from kurma_core.testing.webserver import Page
 from tests.integration.fetching.publisher import Publisher, publisher
-from tests.trust.signers import Signers, gnupg_home
+from tests.kit.keys import Signers
 
 pytestmark = pytest.mark.root
 
@@ -22,11 +22,9 @@ DOCUMENT = (Path(__file__).parents[3] / "docs" / "discovery.md").read_text()
 
 
 @pytest.fixture
-def owner(tmp_path: Path) -> Iterator[Publisher]:
-    with gnupg_home() as made:
-        made.make("alice")
-        with publisher(tmp_path / "owner", made) as found:
-            yield found
+def owner(tmp_path: Path, signers: Signers) -> Iterator[Publisher]:
+    with publisher(tmp_path / "owner", signers) as found:
+        yield found
 
 
 def addresses() -> dict[str, str]:

@@ -18,14 +18,8 @@ from kurma_core.errors import (
     FetchUnauthorizedError,
     ImageNotFoundError,
 )
-from tests.integration.fetching.parts import (
-    MakeMachine,
-    OciDir,
-    Registry,
-    layer_tar,
-    running_registry,
-    watched_steps,
-)
+from tests.integration.fetching.parts import MakeMachine, watched_steps
+from tests.kit.registry import OciDir, Registry, layer_tar, running_registry
 
 pytestmark = pytest.mark.root
 

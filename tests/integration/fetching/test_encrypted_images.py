@@ -13,7 +13,7 @@ from kurma_core.errors import ArchiveError, DecryptionError, TrustError
 from kurma_core.images import ImageManager, make_image_manager
 from kurma_core.registry import PluginRegistry
 from kurma_core.testing.webserver import Page, WebServer
-from tests.trust.signers import Signers
+from tests.kit.keys import Signers
 
 pytestmark = pytest.mark.root
 
@@ -34,9 +34,7 @@ class Given:
 @pytest.fixture
 def keys(tmp_path: Path, signers: Signers) -> Path:
     """A keystore in which alice may sign anything."""
-    place = tmp_path / "keys" / "root.d"
-    place.mkdir(parents=True, mode=0o700)
-    (place / signers.fingerprints["alice"]).write_bytes(signers.public("alice"))
+    signers.put("alice", tmp_path / "keys", "root.d")
     return tmp_path / "keys"
 
 
@@ -135,7 +133,7 @@ def test_without_it_nothing_comes_in(make: Make, archive: Path, passphrase: byte
 
 def test_never_with_host_privilege(make: Make, archive: Path, signers: Signers) -> None:
     """Not though it is signed by the right key; and not because it was fetched for something else before."""
-    Path(f"{archive}.asc").write_bytes(signers.sign(archive, "alice"))
+    signers.sign_beside(archive, "alice")
     images = make(trusted_host_keys=[signers.fingerprints["alice"]])
     for fetch in (False, True):
         if fetch:

@@ -13,7 +13,8 @@ import pytest
 
 from kurma_core.errors import FetchRefusedError, ImageError, StoreError, TrustError
 from kurma_core.testing.webserver import Page, WebServer
-from tests.integration.fetching.parts import BUSYBOX, Machine, MakeMachine, OciDir
+from tests.integration.fetching.parts import Machine, MakeMachine
+from tests.kit.registry import BUSYBOX, OciDir
 
 pytestmark = pytest.mark.root
 

@@ -23,8 +23,8 @@ from kurma_core.errors import (
 )
 from tests.integration.fetching.parts import Machine, MakeMachine
 from tests.integration.fetching.publisher import Publisher, publisher
+from tests.kit.keys import Signers
 from tests.kit.waiting import until
-from tests.trust.signers import Signers
 
 pytestmark = pytest.mark.root
 
@@ -43,9 +43,7 @@ def owner(tmp_path: Path, signers: Signers, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.fixture
 def here(machine: MakeMachine, tmp_path: Path, signers: Signers) -> Machine:
     """A machine that trusts alice for ``example.com``."""
-    place = tmp_path / "keys" / "prefix.d" / "example.com"
-    place.mkdir(parents=True)
-    (place / signers.fingerprints["alice"]).write_bytes(signers.public("alice"))
+    signers.put("alice", tmp_path / "keys", "prefix.d/example.com")
     return machine(trustedkeys=[str(tmp_path / "keys")])
 
 

@@ -15,7 +15,8 @@ import trustme
 
 from kurma_core.errors import FetchUnauthorizedError
 from tests.integration.fetching.front import Front, Tokens, front
-from tests.integration.fetching.parts import Machine, MakeMachine, OciDir, Registry, layer_tar, running_registry
+from tests.integration.fetching.parts import Machine, MakeMachine
+from tests.kit.registry import OciDir, Registry, layer_tar, running_registry
 
 pytestmark = pytest.mark.root
 

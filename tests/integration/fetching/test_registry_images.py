@@ -17,7 +17,8 @@ import zstandard
 
 from kurma_core.errors import ArchiveError, ImageNotFoundError
 from kurma_core.models.image import ImageRecord
-from tests.integration.fetching.parts import Machine, MakeMachine, OciDir, Registry, layer_tar, sha256
+from tests.integration.fetching.parts import Machine, MakeMachine
+from tests.kit.registry import OciDir, Registry, layer_tar, sha256
 
 pytestmark = pytest.mark.root
 

@@ -12,7 +12,8 @@ import pytest
 
 from kurma_core.errors import FetchDigestError, FetchNotFoundError, FetchRefusedError
 from tests.integration.fetching.front import Front, Tokens, front
-from tests.integration.fetching.parts import Bar, MakeMachine, OciDir, Registry, free_port, layer_tar
+from tests.integration.fetching.parts import Bar, MakeMachine
+from tests.kit.registry import OciDir, Registry, free_port, layer_tar
 
 pytestmark = pytest.mark.root
 

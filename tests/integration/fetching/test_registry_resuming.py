@@ -19,7 +19,8 @@ import trustme
 
 from kurma_core.errors import ArchiveError, FetchTruncatedError
 from tests.integration.fetching.front import Front, front
-from tests.integration.fetching.parts import Bar, Machine, MakeMachine, OciDir, Registry, layer_tar, sha256
+from tests.integration.fetching.parts import Bar, Machine, MakeMachine
+from tests.kit.registry import OciDir, Registry, layer_tar, sha256
 
 pytestmark = pytest.mark.root
 

@@ -15,7 +15,7 @@ import pytest
 from kurma_core.errors import ImageError, RenderError, TrustError
 from kurma_core.testing.webserver import Page, WebServer
 from tests.integration.fetching.parts import Machine, MakeMachine
-from tests.trust.signers import Signers
+from tests.kit.keys import Signers
 
 pytestmark = pytest.mark.root
 
@@ -32,14 +32,6 @@ def keys(tmp_path: Path) -> Path:
 @pytest.fixture
 def here(machine: MakeMachine, keys: Path) -> Machine:
     return machine(trustedkeys=[str(keys)])
-
-
-def trust(keys: Path, signers: Signers, name: str, place: str) -> Path:
-    directory = keys / place
-    directory.mkdir(parents=True, exist_ok=True)
-    file = directory / signers.fingerprints[name]
-    file.write_bytes(signers.public(name))
-    return file
 
 
 def build(here: Machine, tmp_path: Path, name: str = NAME, content: str = "x") -> Path:
@@ -68,7 +60,7 @@ def test_an_early_signature_is_over_the_tar(
     packed = tmp_path / "packed.aci"
     packed.write_bytes(pack(tar.read_bytes()))
     (tmp_path / "packed.sig").write_bytes(signature)
-    trust(keys, signers, "alice", f"prefix.d/{NAME}")
+    signers.put("alice", keys, f"prefix.d/{NAME}")
     record = here.images.fetch(str(packed))
     assert (record.trust, record.provenance[0].fingerprint) == ("signed", signers.fingerprints["alice"])
 
@@ -79,7 +71,7 @@ def test_an_early_signature_over_the_packed_bytes_is_none(
     packed = tmp_path / "packed.aci"
     packed.write_bytes(gzip.compress(build(here, tmp_path).read_bytes()))
     (tmp_path / "packed.sig").write_bytes(signers.sign(packed, "alice"))
-    trust(keys, signers, "alice", "root.d")
+    signers.put("alice", keys, "root.d")
     with pytest.raises(TrustError, match="does not fit"):
         here.images.fetch(str(packed))
     (tmp_path / "packed.aci.asc").write_bytes(signers.sign(packed, "alice"))
@@ -92,7 +84,7 @@ def test_an_early_signature_from_the_web(
     tar = build(here, tmp_path)
     server.pages["/app.aci"] = Page(gzip.compress(tar.read_bytes()))
     server.pages["/app.sig"] = Page(signers.sign(tar, "alice", armor=False))
-    trust(keys, signers, "alice", "root.d")
+    signers.put("alice", keys, "root.d")
     assert here.images.fetch(server.url("/app.aci"), insecure=HTTP).trust == "signed"
 
 
@@ -105,12 +97,12 @@ def test_a_key_for_a_prefix_ends_at_a_component(
     path = build(here, tmp_path)
     server.pages["/app.aci"] = Page(path.read_bytes())
     server.pages["/app.aci.asc"] = Page(signers.sign(path, "alice"))
-    trust(keys, signers, "alice", "prefix.d/example.com/busy")
+    signers.put("alice", keys, "prefix.d/example.com/busy")
     with pytest.raises(TrustError, match="not trusted for it") as caught:
         here.images.fetch(server.url("/app.aci"), insecure=HTTP)
     assert f"kurma trust add --prefix {NAME}" in (caught.value.hint or "")
     assert here.images.list() == ()
-    trust(keys, signers, "alice", "prefix.d/example.com")
+    signers.put("alice", keys, "prefix.d/example.com")
     assert here.images.fetch(server.url("/app.aci"), insecure=HTTP).trust == "signed"
 
 
@@ -118,8 +110,8 @@ def test_a_masked_key_signs_nothing(machine: MakeMachine, tmp_path: Path, signer
     system, local = tmp_path / "system", tmp_path / "local"
     here = machine(trustedkeys=[str(system), str(local)], trust={"file": "signed"})
     path = build(here, tmp_path)
-    Path(f"{path}.asc").write_bytes(signers.sign(path, "alice"))
-    trust(system, signers, "alice", "root.d")
+    signers.sign_beside(path, "alice")
+    signers.put("alice", system, "root.d")
     assert here.images.fetch(str(path)).trust == "signed"
     (local / "root.d").mkdir(parents=True)
     (local / "root.d" / signers.fingerprints["alice"]).touch()
@@ -136,7 +128,7 @@ def signed(here: Machine, tmp_path: Path, keys: Path, signers: Signers, server: 
     path = build(here, tmp_path)
     server.pages["/app.aci"] = Page(path.read_bytes())
     server.pages["/app.aci.asc"] = Page(signers.sign(path, "alice"))
-    trust(keys, signers, "alice", f"prefix.d/{NAME}")
+    signers.put("alice", keys, f"prefix.d/{NAME}")
     url = server.url("/app.aci")
     assert here.images.resolve(url, insecure=HTTP).trust == "signed"
     assert here.images.resolve(NAME).name == NAME
@@ -178,8 +170,8 @@ def test_a_signer_whose_key_was_revoked(here: Machine, signed: str, signers: Sig
 def signed_file(here: Machine, keys: Path, tmp_path: Path, signers: Signers) -> str:
     """Path of an archive that came in, signed by alice."""
     archive = build(here, tmp_path)
-    Path(f"{archive}.asc").write_bytes(signers.sign(archive, "alice"))
-    trust(keys, signers, "alice", "root.d")
+    signers.sign_beside(archive, "alice")
+    signers.put("alice", keys, "root.d")
     assert here.images.fetch(str(archive)).trust == "signed"
     return str(archive)
 
@@ -199,7 +191,7 @@ def test_a_file_whose_signer_is_trusted_no_longer(
     here: Machine, keys: Path, signed_file: str, signers: Signers
 ) -> None:
     here.images.keys.remove(signers.fingerprints["alice"], None)
-    trust(keys, signers, "mallory", "root.d")
+    signers.put("mallory", keys, "root.d")
     with pytest.raises(TrustError, match="not trusted for it"):
         here.images.resolve(signed_file)
     here.images.keys.remove(signers.fingerprints["mallory"], None)
@@ -218,7 +210,7 @@ def test_a_file_that_has_a_signature_by_now(
     archive = build(here, tmp_path)
     beside = Path(f"{archive}.asc")
     assert here.images.fetch(str(archive)).trust == "local"
-    trust(keys, signers, "alice", "root.d")
+    signers.put("alice", keys, "root.d")
     assert here.images.resolve(str(archive)).trust == "local", "it has none"
     beside.write_bytes(signers.sign(archive, signature) if isinstance(signature, str) else signature)
     for get in (here.images.fetch, here.images.resolve):
@@ -300,8 +292,8 @@ def test_a_signed_image_does_not_stand_on_an_unverified_one(
     here: Machine, tmp_path: Path, keys: Path, signers: Signers
 ) -> None:
     app = with_dependency(here, tmp_path)
-    Path(f"{app}.asc").write_bytes(signers.sign(app, "alice"))
-    file = trust(keys, signers, "alice", "root.d")
+    signers.sign_beside(app, "alice")
+    file = signers.put("alice", keys, "root.d")
     app_id = here.images.fetch(str(app)).id
     base = here.images.fetch(str(build(here, tmp_path)), insecure={"image"})
     with pytest.raises(RenderError, match="came in unverified"):
@@ -322,10 +314,10 @@ def test_a_dependency_whose_signer_is_trusted_no_longer(
     here: Machine, tmp_path: Path, keys: Path, signers: Signers
 ) -> None:
     app, base = with_dependency(here, tmp_path), build(here, tmp_path)
-    Path(f"{app}.asc").write_bytes(signers.sign(app, "alice"))
-    Path(f"{base}.asc").write_bytes(signers.sign(base, "mallory"))
-    trust(keys, signers, "alice", "root.d")
-    mallory = trust(keys, signers, "mallory", f"prefix.d/{NAME}")
+    signers.sign_beside(app, "alice")
+    signers.sign_beside(base, "mallory")
+    signers.put("alice", keys, "root.d")
+    mallory = signers.put("mallory", keys, f"prefix.d/{NAME}")
     app_id, base_id = here.images.fetch(str(app)).id, here.images.fetch(str(base)).id
     assert base_id in here.images.render(app_id).manifests
     mallory.unlink()
@@ -350,7 +342,7 @@ def test_no_trust_command_widens_what_runs_with_host_privilege(
 ) -> None:
     mallory = signers.fingerprints["mallory"]
     path = build(here, tmp_path)
-    Path(f"{path}.asc").write_bytes(signers.sign(path, "mallory"))
+    signers.sign_beside(path, "mallory")
     (key,) = here.images.keys.parse(signers.public("mallory"), "x")
     here.images.keys.add(key, None)
     here.images.keys.add(key, NAME)
@@ -375,8 +367,8 @@ def test_a_host_key_that_was_revoked(machine: MakeMachine, tmp_path: Path, keys:
     alice = signers.fingerprints["alice"]
     here = machine(trustedkeys=[str(keys)], trusted_host_keys=[alice])
     path = build(here, tmp_path)
-    Path(f"{path}.asc").write_bytes(signers.sign(path, "alice"))
-    file = trust(keys, signers, "alice", "host.d")
+    signers.sign_beside(path, "alice")
+    file = signers.put("alice", keys, "host.d")
     assert here.images.host_image(str(path)).fingerprint == alice
     assert here.images.host_image(str(path), pull="never").fingerprint == alice
     file.write_bytes(signers.public("alice") + signers.revocation_of("alice"))

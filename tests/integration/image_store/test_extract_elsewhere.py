@@ -25,7 +25,7 @@ from kurma_core.errors import (
 from kurma_core.image_store import ImageStore, Limits
 from kurma_core.image_store.extracting import extract, extract_stored
 from kurma_core.testing.trees import read_tree, shared_names
-from tests.image_store.making import (
+from tests.kit.archives import (
     LOCAL,
     MANIFEST,
     directory,
@@ -74,11 +74,6 @@ def snapshot(top: Path | str) -> object:
     whole = read_tree(str(top))
     shared = {frozenset(names) for names in shared_names(whole)}
     return shared, whole
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> ImageStore:
-    return ImageStore(f"{tmp_path}/images")
 
 
 def test_everything_is_kept(store: ImageStore, tmp_path: Path) -> None:

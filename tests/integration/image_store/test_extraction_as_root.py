@@ -19,7 +19,7 @@ import pytest
 from kurma_core.appc.image import ImageManifest
 from kurma_core.errors import StoreError
 from kurma_core.image_store import ImageStore, build_archive
-from tests.image_store.making import (
+from tests.kit.archives import (
     LOCAL,
     MANIFEST,
     directory,
@@ -37,11 +37,6 @@ pytestmark = pytest.mark.root
 
 #: CAP_NET_BIND_SERVICE, permitted and effective, as `setcap cap_net_bind_service=ep` writes it.
 CAPABILITY = struct.pack("<IIIII", 0x02000001, 1 << 10, 0, 0, 0)
-
-
-@pytest.fixture
-def store(tmp_path: object) -> ImageStore:
-    return ImageStore(f"{tmp_path}/images")
 
 
 def test_owners_modes_and_devices(store: ImageStore) -> None:

@@ -20,7 +20,7 @@ from kurma_core.image_store import Limits, extracting
 from kurma_core.image_store import extract as extraction
 from kurma_core.image_store.entry import BLOCK, CHARACTER, DIRECTORY, FIFO, FILE, HARDLINK, SYMLINK, Entry
 from kurma_core.image_store.extracting import extract
-from tests.image_store.making import directory, everything_below, file, hardlink, image, member
+from tests.kit.archives import directory, everything_below, file, hardlink, image, member
 
 pytestmark = pytest.mark.root
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.cli.conftest import Command
-from tests.integration.fetching.parts import BUSYBOX, OciDir
+from tests.kit.registry import BUSYBOX, OciDir
 
 pytestmark = pytest.mark.root
 

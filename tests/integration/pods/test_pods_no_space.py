@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from kurma_core.errors import KurmaError
-from tests.image_store.making import file, image
+from tests.kit.archives import file, image
 from tests.kit.host import links, small_file_system
 from tests.kit.house import both_ways
 from tests.kit.waiting import alive, until

@@ -10,8 +10,8 @@ from kurma_core.linux import capabilities
 from kurma_core.pods.request import AppOverrides
 from kurma_core.value import replace
 from tests.kit.images import archive, busybox_root, image_id, shell
+from tests.kit.keys import gnupg_home
 from tests.kit.waiting import alive, until
-from tests.trust.signers import gnupg_home
 
 pytestmark = pytest.mark.root
 
@@ -46,14 +46,6 @@ def shown(isolator):
     if isolator == DEVICES:
         return "1:b\n"
     return os.readlink("/proc/self/ns/pid") + "\n"
-
-
-@pytest.fixture(scope="module")
-def signers():
-    with gnupg_home() as made:
-        for name in ("alice", "mallory"):
-            made.make(name)
-        yield made
 
 
 class Workshop:

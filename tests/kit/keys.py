@@ -47,6 +47,20 @@ class Signers:
         start = ["--armor"] if armor else []
         return self.gpg(*start, "--local-user", key, *options, *how, "--output", "-", str(path))
 
+    def sign_beside(self, path: str | Path, name: str) -> None:
+        """Writes the signature to ``PATH.asc``."""
+        Path(f"{path}.asc").write_bytes(self.sign(Path(path), name))
+
+    def put(self, name: str, keystore: Path, place: str) -> Path:
+        """Writes a public key into a keystore, and returns its file, whose name is the fingerprint.
+
+        :param place: the directory that says what the key may sign: ``root.d``, ``host.d``, ``prefix.d/NAME``.
+        """
+        file = keystore / place / self.fingerprints[name]
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(self.public(name))
+        return file
+
     def revocation_of(self, name: str) -> bytes:
         """The certificate that GnuPG made along with the key."""
         file = Path(self.home, "openpgp-revocs.d", self.fingerprints[name] + ".rev")
