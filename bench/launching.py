@@ -16,8 +16,8 @@ import time
 
 from kurma_core.appc.template import PodTemplate, app_name
 from kurma_core.client import Settings, connect
-from kurma_core.hookspecs import Stdio
 from kurma_core.models.network import NetworkRequest
+from kurma_core.models.stdio import Stdio
 from kurma_core.pods.manager import PodManager
 from kurma_core.pods.readied import Readied, ready
 from kurma_core.pods.request import PodRequest

@@ -18,7 +18,7 @@ from kurma_core.value import field, fields, frozen, replace
 if TYPE_CHECKING:
     from kurma_core.appc.image import Isolator as DeclaredIsolator
     from kurma_core.errors import KurmaError
-    from kurma_core.hookspecs import Compiled, Isolator, IsolatorHost, Power
+    from kurma_core.hookspecs.isolator import Compiled, Isolator, IsolatorHost, Power
     from kurma_core.registry import PluginRegistry
 
 
@@ -67,7 +67,7 @@ def host_facts(
     :param pods: the directory of all pods.
     :param api: a daemon serves the state directory.
     """
-    from kurma_core.hookspecs import IsolatorHost
+    from kurma_core.hookspecs.isolator import IsolatorHost
 
     return IsolatorHost(
         dict(controllers),
@@ -389,7 +389,7 @@ class _Compilers:
         return list(found.items())
 
     def _compile(self, name: str, value: Json, scope: str | None, host: IsolatorHost) -> Compiled:
-        from kurma_core.hookspecs import Compiled
+        from kurma_core.hookspecs.isolator import Compiled
 
         driver = self._by_name.get(name)
         if driver is None:

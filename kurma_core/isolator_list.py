@@ -9,7 +9,7 @@ from kurma_core.errors import KurmaError, PluginCollisionError
 from kurma_core.value import fields, frozen, replace
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs import Isolator, IsolatorHost, Power
+    from kurma_core.hookspecs.isolator import Isolator, IsolatorHost, Power
 
     Json = Any
 

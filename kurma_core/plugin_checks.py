@@ -7,15 +7,19 @@ installed.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from importlib import import_module
 
 import pluggy
 
-from kurma_core import hookspecs as specs
 from kurma_core.config_schema import Where, shown, unknown
+from kurma_core.hookspecs.driver import Driver, Option
+from kurma_core.hookspecs.hooks import GROUPS, PROJECT, Hooks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    from kurma_core.hookspecs.driver import DriverContext
 
     Json = Any
 
@@ -28,17 +32,17 @@ _TYPES = {
     dict: "a mapping",
 }
 
-#: What a driver of the group must be: one of these.
-PROTOCOLS: Mapping[str, tuple[type, ...]] = {
-    "kurma.fetchers": (specs.Fetcher,),
-    "kurma.renderers": (specs.Renderer,),
-    "kurma.stagers": (specs.Stager, specs.StagerImageSource, specs.StagerOfImages),
-    "kurma.networks": (specs.Network,),
-    "kurma.isolators": (specs.Isolator,),
+#: The module of :mod:`kurma_core.hookspecs` for each group, and its protocols: a driver satisfies one of them.
+_PROTOCOLS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "kurma.fetchers": ("fetcher", ("Fetcher",)),
+    "kurma.renderers": ("renderer", ("Renderer",)),
+    "kurma.stagers": ("stager", ("Stager", "StagerImageSource", "StagerOfImages")),
+    "kurma.networks": ("network", ("Network",)),
+    "kurma.isolators": ("isolator", ("Isolator",)),
 }
 
-for _name in specs.GROUPS.values():
-    pluggy.HookspecMarker(specs.PROJECT)(getattr(specs.Hooks, _name))
+for _name in GROUPS.values():
+    pluggy.HookspecMarker(PROJECT)(getattr(Hooks, _name))
 
 
 def hook(group: str, name: str, module: object) -> Callable[..., Any]:
@@ -49,29 +53,29 @@ def hook(group: str, name: str, module: object) -> Callable[..., Any]:
     """
     # A manager for each: hooks return factories to be called one by one, so nothing is broadcast, and what is
     # wrong with one plugin does not show when another is checked.
-    manager = pluggy.PluginManager(specs.PROJECT)
-    manager.add_hookspecs(specs.Hooks)
+    manager = pluggy.PluginManager(PROJECT)
+    manager.add_hookspecs(Hooks)
     manager.register(module, name=f"{group}/{name}")
     manager.check_pending()
-    caller: pluggy.HookCaller = getattr(manager.hook, specs.GROUPS[group])
+    caller: pluggy.HookCaller = getattr(manager.hook, GROUPS[group])
     if not caller.get_hookimpls():
         called = getattr(module, "__name__", repr(module))
-        raise TypeError(f"{called} implements no {specs.GROUPS[group]} hook, which {group} asks for")
+        raise TypeError(f"{called} implements no {GROUPS[group]} hook, which {group} asks for")
     return caller
 
 
-def declared(group: str, name: str, module: object) -> specs.Driver[Any]:
+def declared(group: str, name: str, module: object) -> Driver[Any]:
     """What the plugin's hook returns.
 
     :raises TypeError: that is no :class:`Driver`, or one of wrong values; and as :func:`hook`.
     """
     answers = hook(group, name, module)()
     answer = answers[0] if answers else None
-    if not isinstance(answer, specs.Driver):
-        raise TypeError(f"its {specs.GROUPS[group]} hook returned {answer!r} instead of a Driver")
+    if not isinstance(answer, Driver):
+        raise TypeError(f"its {GROUPS[group]} hook returned {answer!r} instead of a Driver")
     if not callable(answer.create):
         raise TypeError(f"its Driver's create is {answer.create!r}, which cannot be called")
-    _items(answer.options, specs.Option, "options")
+    _items(answer.options, Option, "options")
     _items(answer.aliases, str, "aliases")
     return answer
 
@@ -81,14 +85,16 @@ def _items(values: object, kind: type, what: str) -> None:
         raise TypeError(f"its Driver's {what} are {values!r} instead of a tuple of {kind.__name__}")
 
 
-def made(group: str, declaration: specs.Driver[Any], context: specs.DriverContext) -> Any:
+def made(group: str, declaration: Driver[Any], context: DriverContext) -> Any:
     """The driver, made with that context.
 
     :raises TypeError: it lacks something that the protocol of its kind asks for.
     :raises Exception: whatever its factory raises.
     """
     driver = declaration.create(context)
-    lacks = [_lacking(driver, protocol) for protocol in PROTOCOLS[group]]
+    module, protocols = _PROTOCOLS[group]
+    kind = import_module(f"kurma_core.hookspecs.{module}")
+    lacks = [_lacking(driver, getattr(kind, protocol)) for protocol in protocols]
     if all(lacks):
         fewest = min(lacks, key=len)
         raise TypeError(f"its driver ({type(driver).__name__}) lacks {', '.join(fewest)}")
@@ -102,7 +108,7 @@ def _lacking(driver: object, protocol: type) -> list[str]:
 
 
 def options(
-    section: Mapping[str, Json], known: tuple[specs.Option, ...], place: str, origins: Mapping[str, str]
+    section: Mapping[str, Json], known: tuple[Option, ...], place: str, origins: Mapping[str, str]
 ) -> dict[str, Json]:
     """The admin's values, held against the plugin's options, defaults filled in.
 
@@ -122,7 +128,7 @@ def options(
     return values
 
 
-def _fitting(value: Json, option: specs.Option, where: Where) -> Json:
+def _fitting(value: Json, option: Option, where: Where) -> Json:
     wanted = option.type
     fits = isinstance(value, wanted) or (wanted is float and isinstance(value, int))
     if not fits or (isinstance(value, bool) and wanted is not bool):

@@ -18,7 +18,8 @@ from kurma_core.config import Config, origin
 from kurma_core.config_schema import REQUIRED_ISOLATORS
 from kurma_core.errors import ConfigError, KurmaError, PluginCollisionError, PluginError, PluginNotFoundError
 from kurma_core.errors import PluginSkipped as Skipped
-from kurma_core.hookspecs import GROUPS, Driver, DriverContext, HostProgram, HostTree, Option, Started
+from kurma_core.hookspecs.driver import Driver, DriverContext, HostProgram, HostTree, Option, Started
+from kurma_core.hookspecs.hooks import GROUPS
 from kurma_core.value import fields, frozen
 
 TYPE_CHECKING = False

@@ -18,7 +18,7 @@ from kurma_core.models.image import RenderedImage, RenderedLayer
 from kurma_core.shortage import words
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs import ImageNode, RenderCache, Renderer
+    from kurma_core.hookspecs.renderer import ImageNode, RenderCache, Renderer
 
     Json = Any
 

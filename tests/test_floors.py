@@ -18,7 +18,7 @@ EXAMPLES = sorted(path.parent for path in (ROOT / "examples/plugins").glob("*/py
 
 #: Rooms by floor; a package is one room.
 FLOORS = {
-    0: {"appc", "cancellation", "models", "errors", "schema", "shortage", "value", "version"},
+    0: {"appc", "cancellation", "models", "errors", "progress", "schema", "shortage", "value", "version"},
     1: {
         "hookspecs",
         "config",

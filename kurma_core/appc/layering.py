@@ -26,7 +26,7 @@ class Manifest(Protocol):
 
 
 class Layer(Protocol):
-    """What is asked of one extracted layer; see :class:`kurma_core.hookspecs.ImageLayer`."""
+    """What is asked of one extracted layer; see :class:`kurma_core.hookspecs.renderer.ImageLayer`."""
 
     @property
     def key(self) -> str: ...
@@ -41,7 +41,7 @@ class Layer(Protocol):
 
 
 class Image(Protocol):
-    """What is asked of one node of a graph; see :class:`kurma_core.hookspecs.ImageNode`."""
+    """What is asked of one node of a graph; see :class:`kurma_core.hookspecs.renderer.ImageNode`."""
 
     @property
     def id(self) -> str: ...

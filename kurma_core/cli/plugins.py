@@ -8,7 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from kurma_core.cli.output import Column
     from kurma_core.cli.session import Session
-    from kurma_core.hookspecs import Option as DriverOption
+    from kurma_core.hookspecs.driver import Option as DriverOption
     from kurma_core.registry import PluginInfo
 
 _COLUMNS: list[Column] = [

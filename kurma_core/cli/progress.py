@@ -19,7 +19,7 @@ _WINDOW = 3.0
 
 
 class Bar:
-    """Implements :class:`kurma_core.hookspecs.Progress`.
+    """Implements :class:`kurma_core.progress.Progress`.
 
     :param clock: seconds, never going back.
     """

@@ -127,7 +127,7 @@ _OF_NETWORKS = ("name", "driver", "source", "interface", "default", "optional", 
 
 
 def finding(value: Value) -> Finding:
-    from kurma_core.hookspecs import Leak
+    from kurma_core.hookspecs.network import Leak
     from kurma_core.networking.care import Finding
 
     leak = Leak(value["kind"], value["what"], value["why"], value["network"] or "", value["pod"] or "")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from kurma_core.client import Settings, wire
     from kurma_core.config import Config
-    from kurma_core.hookspecs import Progress
+    from kurma_core.progress import Progress
 
     Json = Any
     T = TypeVar("T")

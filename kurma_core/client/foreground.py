@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from kurma_core.client.wire import Connection
-    from kurma_core.hookspecs import Stdio
     from kurma_core.linux.raw_terminal import RawTerminal
+    from kurma_core.models.stdio import Stdio
     from kurma_core.pods.foreground import Signals
 
     Json = Any

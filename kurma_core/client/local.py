@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 
     from kurma_core.client.options import LogOptions, TextOptions
     from kurma_core.config import Config
-    from kurma_core.hookspecs import Progress, RunningStager, Stdio
+    from kurma_core.hookspecs.stager import RunningStager
     from kurma_core.images import HostImage
     from kurma_core.isolator_list import IsolatorInfo
     from kurma_core.journal import Event, Journal
     from kurma_core.models.log import LogText
     from kurma_core.models.pod import PodRecord
+    from kurma_core.models.stdio import Stdio
     from kurma_core.models.summary import PodSummary
     from kurma_core.networking import NetworkInfo
     from kurma_core.networking.care import Finding
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from kurma_core.pods.processes import Process
     from kurma_core.pods.request import PodRequest
     from kurma_core.pods.usage import Usage
+    from kurma_core.progress import Progress
     from kurma_core.registry import PluginInfo
     from kurma_core.stager_check.lines import Line
 

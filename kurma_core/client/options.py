@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TypedDict
 
-from kurma_core.hookspecs import Progress
+from kurma_core.progress import Progress
 
 
 class TextOptions(TypedDict, total=False):

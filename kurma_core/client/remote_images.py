@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from kurma_core.client.image_values import ImageFacts, ImageListing, Rendered
     from kurma_core.client.options import BringOptions, FetchOptions
     from kurma_core.client.wire import Body
-    from kurma_core.hookspecs import Progress
     from kurma_core.image_store import GcReport
     from kurma_core.images.signing import Verified
     from kurma_core.models.image import ImageRecord
+    from kurma_core.progress import Progress
     from kurma_core.trust.enrolment import Change
     from kurma_core.trust.keyfile import Key
     from kurma_core.trust.listing import TrustedKey

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kurma_core.client import Settings
     from kurma_core.config import Config
     from kurma_core.errors import ConfigError
-    from kurma_core.hookspecs import HostProgram, HostTree, Started
+    from kurma_core.hookspecs.driver import HostProgram, HostTree, Started
     from kurma_core.images import ImageManager
     from kurma_core.networking import Networking
     from kurma_core.pod_store import PodDirectory, PodStore
@@ -66,7 +66,7 @@ class Rooms:
         )
 
     def _host_image(self, locator: str) -> HostTree:
-        from kurma_core.hookspecs import HostTree
+        from kurma_core.hookspecs.driver import HostTree
 
         image = self.images.host_image(locator)
         return HostTree(image.id, image.path, image.manifest)

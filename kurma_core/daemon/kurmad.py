@@ -47,8 +47,8 @@ from kurma_core.daemon.process.rest import MemoryTrimmer
 from kurma_core.daemon.process.run_directory import RunDirectory, passed_sockets
 from kurma_core.daemon.reload import changed, with_fixed
 from kurma_core.errors import KurmaError
-from kurma_core.hookspecs import Stdio
 from kurma_core.linux import memory
+from kurma_core.models.stdio import Stdio
 from kurma_core.state_directory import run_dir_hint
 from kurma_core.version import VERSION
 
@@ -57,12 +57,12 @@ if TYPE_CHECKING:
 
     from kurma_core.client.local import LocalClient
     from kurma_core.config import Config
-    from kurma_core.hookspecs import Progress
     from kurma_core.linux.service_manager import Service
     from kurma_core.models.pod import PodRecord
     from kurma_core.pods.manager import PodManager
     from kurma_core.pods.readied import Readied
     from kurma_core.pods.request import PodRequest
+    from kurma_core.progress import Progress
 
 _LOG = logging.getLogger("kurmad")
 #: Seconds that pods have at the daemon's end, besides what their apps and their handlers may take.

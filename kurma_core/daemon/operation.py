@@ -15,7 +15,7 @@ from kurma_core.cancellation import current as cancellation
 from kurma_core.errors import KurmaError, UsageError
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs import Progress
+    from kurma_core.progress import Progress
     from kurma_core.trust.encryption import Passphrases
 
 Json = Any

@@ -19,15 +19,15 @@ from kurma_core.shortage import words
 from kurma_core.value import replace
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs import (
+    from kurma_core.hookspecs.fetcher import (
         Fetcher,
         FetchRequest,
-        Progress,
         PublicKey,
         RemoteArchive,
         RemoteBlob,
         RemoteLayers,
     )
+    from kurma_core.progress import Progress
 
 __all__ = ["NAMED", "Download", "Fetching", "Locator", "host_platform", "parse_locator"]
 
@@ -69,7 +69,7 @@ class Fetching:
         fetcher = self._driver_for(found)
         local = found.scheme == "file"  # it waits for nobody
         remote: object = _asked(fetcher, lambda: fetcher.resolve(found.text, request), found.text, here=local)
-        from kurma_core.hookspecs import RemoteArchive, RemoteLayers
+        from kurma_core.hookspecs.fetcher import RemoteArchive, RemoteLayers
 
         wanted = RemoteArchive if found.scheme == NAMED else RemoteArchive | RemoteLayers
         if not isinstance(remote, wanted):
@@ -92,7 +92,7 @@ class Fetching:
         find = getattr(fetcher, "public_keys", None)
         if find is None:
             raise FetchError(f"{name}: the fetcher of names does not look for keys", hint="name the key's file")
-        from kurma_core.hookspecs import PublicKey
+        from kurma_core.hookspecs.fetcher import PublicKey
 
         keys: object = _asked(fetcher, lambda: find(name, request), name)
         if not isinstance(keys, tuple) or not all(isinstance(key, PublicKey) for key in keys):

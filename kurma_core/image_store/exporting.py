@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from kurma_core.cancellation import check
 from kurma_core.errors import StoreError
-from kurma_core.hookspecs import ImageLayer
+from kurma_core.hookspecs.renderer import ImageLayer
 from kurma_core.image_store.builder import add_file, add_manifest
 from kurma_core.image_store.merge import merged
 from kurma_core.image_store.store import ImageStore, guard

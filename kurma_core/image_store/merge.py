@@ -7,7 +7,7 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from kurma_core.hookspecs import ImageLayer
+from kurma_core.hookspecs.renderer import ImageLayer
 from kurma_core.image_store.trees import open_tree, walk
 from kurma_core.linux.beneath import open_beneath
 

@@ -30,7 +30,7 @@ from kurma_core.errors import (
     PrivilegeError,
     StoreError,
 )
-from kurma_core.hookspecs import ImageLayer
+from kurma_core.hookspecs.renderer import ImageLayer
 from kurma_core.image_store import documents
 from kurma_core.image_store.durable import share_lock
 from kurma_core.image_store.holding import Holds
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from kurma_core.appc.image import ImageManifest
-    from kurma_core.hookspecs import RenderCache
+    from kurma_core.hookspecs.renderer import RenderCache
     from kurma_core.image_store.staging import StagedImage
     from kurma_core.image_store.stream import Decrypt
     from kurma_core.image_store.sweeping import GcReport

@@ -21,7 +21,7 @@ from kurma_core.models.image import RenderedLayer
 
 
 class TreeCache:
-    """The store's trees; see :class:`kurma_core.hookspecs.RenderCache`."""
+    """The store's trees; see :class:`kurma_core.hookspecs.renderer.RenderCache`."""
 
     def __init__(self, store: ImageStore) -> None:
         self._store = store

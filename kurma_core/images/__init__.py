@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from kurma_core.appc.pod import RuntimeImage
     from kurma_core.config import Config
     from kurma_core.fetching.locator import Locator
-    from kurma_core.hookspecs import Fetcher, Progress, Renderer, StagerImageSource
+    from kurma_core.hookspecs.fetcher import Fetcher
+    from kurma_core.hookspecs.renderer import Renderer
+    from kurma_core.hookspecs.stager import StagerImageSource
     from kurma_core.image_store import GcReport, ImageStore
     from kurma_core.images.archives import ArchiveFiles
     from kurma_core.images.keys import KeyManager
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from kurma_core.images.signing import Verified
     from kurma_core.images.vouching import Vouchers
     from kurma_core.models.image import ImageRecord, Provenance, RenderedImage
+    from kurma_core.progress import Progress
     from kurma_core.registry import PluginRegistry
     from kurma_core.trust import Trust
     from kurma_core.trust.encryption import Passphrases

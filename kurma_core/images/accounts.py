@@ -17,7 +17,7 @@ from kurma_core.value import replace
 
 if TYPE_CHECKING:
     from kurma_core.appc.image import ImageManifest
-    from kurma_core.hookspecs import ImageLayer
+    from kurma_core.hookspecs.renderer import ImageLayer
 
 #: Longest passwd or group file that is read, bytes.
 _LIMIT = 4 << 20

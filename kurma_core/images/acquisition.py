@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from kurma_core.errors import ArchiveError, ImageNotFoundError, ManifestError
 from kurma_core.fetching import NAMED, Fetching, Locator
-from kurma_core.hookspecs import FetchRequest, RemoteArchive, RemoteLayers
+from kurma_core.hookspecs.fetcher import FetchRequest, RemoteArchive, RemoteLayers
 from kurma_core.images.expectation import Expectation
 from kurma_core.images.judges import Judge, Voucher
 from kurma_core.images.known import Known, KnownImages
@@ -21,10 +21,10 @@ from kurma_core.value import frozen
 if TYPE_CHECKING:
     from typing import BinaryIO
 
-    from kurma_core.hookspecs import Progress
     from kurma_core.image_store import ImageStore
     from kurma_core.images.decryption import Opener
     from kurma_core.journal import Journal
+    from kurma_core.progress import Progress
 
 PULLS = ("new", "always", "never")
 

@@ -12,7 +12,7 @@ from kurma_core.value import frozen
 
 if TYPE_CHECKING:
     from kurma_core.fetching import Locator
-    from kurma_core.hookspecs import RemoteArchive
+    from kurma_core.hookspecs.fetcher import RemoteArchive
     from kurma_core.image_store.staging import StagedImage
     from kurma_core.models.image import ImageRecord
 

@@ -15,7 +15,7 @@ from kurma_core.errors import (
     RenderError,
     UsageError,
 )
-from kurma_core.hookspecs import ImageNode
+from kurma_core.hookspecs.renderer import ImageNode
 from kurma_core.image_store.documents import not_found
 from kurma_core.images.dependencies import name_of
 from kurma_core.images.policy import at_least

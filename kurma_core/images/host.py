@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from kurma_core.appc.image import ImageManifest
     from kurma_core.config import Config
     from kurma_core.fetching import Locator
-    from kurma_core.hookspecs import StagerImageSource
+    from kurma_core.hookspecs.stager import StagerImageSource
     from kurma_core.image_store import ImageStore
     from kurma_core.image_store.holding import Holds
     from kurma_core.journal import Journal

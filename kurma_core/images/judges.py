@@ -15,7 +15,7 @@ from kurma_core.value import frozen
 
 if TYPE_CHECKING:
     from kurma_core.fetching import Locator
-    from kurma_core.hookspecs import DetachedSignature, RemoteArchive, RemoteLayers
+    from kurma_core.hookspecs.fetcher import DetachedSignature, RemoteArchive, RemoteLayers
     from kurma_core.image_store.staging import StagedImage
     from kurma_core.models.image import ImageRecord, Provenance
     from kurma_core.trust import Trust

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kurma_core.errors import FetchError, TrustError, UsageError
 from kurma_core.fetching import Fetching, host_platform
-from kurma_core.hookspecs import FetchRequest, RemoteArchive
+from kurma_core.hookspecs.fetcher import FetchRequest, RemoteArchive
 from kurma_core.images.policy import relaxations, tell_relaxations
 
 if TYPE_CHECKING:

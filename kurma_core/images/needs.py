@@ -12,7 +12,7 @@ from kurma_core.images.graph import Graph
 from kurma_core.models.image import RenderedLayer
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs import Renderer
+    from kurma_core.hookspecs.renderer import Renderer
     from kurma_core.image_store import ImageStore
     from kurma_core.images.policy import Policy
 
@@ -43,7 +43,7 @@ def needed_trees(
 
 
 class _NamesOnly:
-    """A :class:`kurma_core.hookspecs.RenderCache` that only learns which trees are asked for."""
+    """A :class:`kurma_core.hookspecs.renderer.RenderCache` that only learns which trees are asked for."""
 
     def __init__(self) -> None:
         self.found: set[str] = set()

@@ -11,7 +11,7 @@ from kurma_core.value import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from kurma_core.hookspecs import Renderer
+    from kurma_core.hookspecs.renderer import Renderer
     from kurma_core.image_store import GcReport, ImageStore
     from kurma_core.images.known import KnownImages
     from kurma_core.images.policy import Policy

@@ -13,7 +13,7 @@ from kurma_core.value import frozen
 
 if TYPE_CHECKING:
     from kurma_core.fetching import Fetching
-    from kurma_core.hookspecs import DetachedSignature
+    from kurma_core.hookspecs.fetcher import DetachedSignature
     from kurma_core.image_store import Limits
     from kurma_core.image_store.stream import Decrypt
     from kurma_core.images.decryption import Opener
@@ -134,7 +134,7 @@ class Signing:
         from urllib.parse import quote
 
         from kurma_core.fetching import host_platform
-        from kurma_core.hookspecs import FetchRequest, RemoteArchive
+        from kurma_core.hookspecs.fetcher import FetchRequest, RemoteArchive
 
         locator = "file://" + quote(os.fsencode(os.path.abspath(path)))
         remote = self._fetching.resolve(locator, FetchRequest(*host_platform()))
@@ -167,7 +167,7 @@ def read_signature(path: str) -> DetachedSignature:
 
     :raises HostError: it cannot be read, or is too large.
     """
-    from kurma_core.hookspecs import DetachedSignature
+    from kurma_core.hookspecs.fetcher import DetachedSignature
 
     data = named_files.content(path, largest=_LARGEST_SIGNATURE)
     return DetachedSignature(data, over="tar" if path.endswith(".sig") else "archive", url=path)

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from kurma_core.errors import UsageError
 from kurma_core.fetching import Locator
-from kurma_core.hookspecs import DetachedSignature, RemoteArchive
+from kurma_core.hookspecs.fetcher import DetachedSignature, RemoteArchive
 
 if TYPE_CHECKING:
     from typing import BinaryIO

@@ -11,7 +11,7 @@ from kurma_core.value import field, frozen
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from kurma_core.hookspecs import ImageNode
+    from kurma_core.hookspecs.renderer import ImageNode
     from kurma_core.models.image import ImageRecord, Provenance
 
 

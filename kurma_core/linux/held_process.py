@@ -53,7 +53,7 @@ def is_killed(pid: int) -> bool:
 
 
 class HeldProcess:
-    """Most of :class:`kurma_core.hookspecs.RunningStager`.
+    """Most of :class:`kurma_core.hookspecs.stager.RunningStager`.
 
     :param pidfd: closed by :meth:`close`.
     """

@@ -1,7 +1,7 @@
 """Networks of pods: which a pod joins and under what interface names, joining and leaving them, in order (W1–W8).
 
-What a network *is* is its driver's (:class:`kurma_core.hookspecs.Network`); here are the names, the order of
-things, the undo, and what holds for networks of every kind.
+A driver (:class:`kurma_core.hookspecs.network.Network`) does what its kind of network needs; here are the names,
+the order of things, the undo, and what holds for networks of every kind.
 """
 
 from __future__ import annotations

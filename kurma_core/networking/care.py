@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import KurmaError
-from kurma_core.hookspecs import Leak
+from kurma_core.hookspecs.network import Leak
 from kurma_core.networking import builtin
 from kurma_core.shortage import words
 from kurma_core.value import frozen
@@ -16,7 +16,7 @@ from kurma_core.value import frozen
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from kurma_core.hookspecs import Network
+    from kurma_core.hookspecs.network import Network
     from kurma_core.networking.catalog import NetworkInfo
 
 Json = Any

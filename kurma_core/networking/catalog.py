@@ -11,7 +11,7 @@ from kurma_core.value import frozen, replace
 
 if TYPE_CHECKING:
     from kurma_core.config import Config, NetworkConfig
-    from kurma_core.hookspecs import Network
+    from kurma_core.hookspecs.network import Network
 
 Json = Any
 #: The interface of a network that says nothing about it.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.appc.cni_result import address_family, is_cidr
 from kurma_core.errors import KurmaError, NetworkError, PluginError, UsageError
-from kurma_core.hookspecs import AttachmentContext
+from kurma_core.hookspecs.network import AttachmentContext
 from kurma_core.models.network import Attachment, NetworkRequest, PortMapping
 from kurma_core.networking import builtin, interfaces
 from kurma_core.networking.catalog import Catalog, NetworkInfo
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from _thread import LockType as Lock
 
     from kurma_core.config import Config
-    from kurma_core.hookspecs import Network
+    from kurma_core.hookspecs.network import Network
     from kurma_core.models.isolator import TrafficLimit
     from kurma_core.models.network import NetworkResult
     from kurma_core.networking.care import DriverCare

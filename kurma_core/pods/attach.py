@@ -7,14 +7,14 @@ import select
 from typing import TYPE_CHECKING
 
 from kurma_core.errors import KurmaError
-from kurma_core.hookspecs import Stdio
+from kurma_core.models.stdio import Stdio
 from kurma_core.pods.apps import the_app
 from kurma_core.pods.document import read_document
 from kurma_core.pods.inside import call
 from kurma_core.pods.terminals import has_terminal
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs import CallInProcess
+    from kurma_core.hookspecs.stager import CallInProcess
     from kurma_core.models.pod import PodRecord
     from kurma_core.pods.owned import OwnedPod
     from kurma_core.pods.services import Services

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from kurma_core.errors import KurmaError, StagerError
-from kurma_core.hookspecs import Stdio
 from kurma_core.linux.clock import stamp
 from kurma_core.models.log import LogText
+from kurma_core.models.stdio import Stdio
 from kurma_core.pods.waiting import GivenUp
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs import RunningStager, Stager
+    from kurma_core.hookspecs.stager import RunningStager, Stager
 
 _CHUNK = 1 << 16
 

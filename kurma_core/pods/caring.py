@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from kurma_core.errors import KurmaError, PodNotFoundError
-from kurma_core.hookspecs import Leak
+from kurma_core.hookspecs.network import Leak
 from kurma_core.networking.care import Finding
 from kurma_core.networking.joined import PINS, clear, pin_path
 from kurma_core.pods import ports, recovery

@@ -16,7 +16,7 @@ from kurma_core.value import field, frozen
 if TYPE_CHECKING:
     from typing import ClassVar
 
-    from kurma_core.hookspecs import MountSetup
+    from kurma_core.hookspecs.pod_setup import MountSetup
     from kurma_core.pod_store import PodDirectory
     from kurma_core.schema import Form
 
@@ -250,7 +250,7 @@ class PodDocument:
 
 
 def _mount(value: Mapping[str, Json]) -> MountSetup:
-    from kurma_core.hookspecs import MountSetup  # who lists pods of which none has any goes without
+    from kurma_core.hookspecs.pod_setup import MountSetup  # only for pods with mounts, so that a list stays cheap
 
     return MountSetup(value["volume"], value["path"], value["readOnly"], value["seed"])
 

@@ -28,7 +28,7 @@ from kurma_core.value import replace
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from kurma_core.hookspecs import AppChanger, RunningStager, Stager
+    from kurma_core.hookspecs.stager import AppChanger, RunningStager, Stager
     from kurma_core.linux.cgroups import CgroupTree
     from kurma_core.pod_store import PodDirectory
     from kurma_core.pods.document import PodDocument

@@ -11,8 +11,8 @@ from kurma_core.pods.inside import call, check_runs
 from kurma_core.pods.records import read_document
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs import Stdio
     from kurma_core.models.pod import PodRecord
+    from kurma_core.models.stdio import Stdio
     from kurma_core.pods.services import Services
 
 

@@ -25,7 +25,7 @@ from kurma_core.pods.space import unwritable
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kurma_core.hookspecs import Stager
+    from kurma_core.hookspecs.stager import Stager
     from kurma_core.models.summary import PodSummary
     from kurma_core.pod_store import PodDirectory
     from kurma_core.pods.caring import Caretaker

@@ -3,7 +3,7 @@
 An image gets a power where a grant of ``kurma.yml`` or the caller's ``--grant`` says so, wherever it is asked for:
 in the image's manifest, in the pod's for an app, or for the pod as a whole, which concerns each image in it. The
 isolators that the caller gives are the caller's own word. So is the template of a pod that ``kurma.yml`` itself
-holds. The plugins say which isolators ask for what (:class:`kurma_core.hookspecs.GatedIsolator`).
+holds. The plugins say which isolators ask for what (:class:`kurma_core.hookspecs.isolator.GatedIsolator`).
 
 It is asked when a pod is prepared, when an app is added, and at every start: keys and grants may have changed.
 """
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.appc.image import Isolator
 from kurma_core.errors import PowerError, UsageError
-from kurma_core.hookspecs import Power
+from kurma_core.hookspecs.isolator import Power
 from kurma_core.isolation import powers
 from kurma_core.pods import namespaces
 from kurma_core.pods.document import OF_APP, OF_IMAGE, OF_POD, Need
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from kurma_core.appc.pod import PodManifest
     from kurma_core.config import GrantConfig
-    from kurma_core.hookspecs import Isolator as IsolatorDriver
-    from kurma_core.hookspecs import IsolatorHost
+    from kurma_core.hookspecs.isolator import Isolator as IsolatorDriver
+    from kurma_core.hookspecs.isolator import IsolatorHost
     from kurma_core.images.vouching import Vouchers
     from kurma_core.pods.document import PodDocument
     from kurma_core.pods.request import PodRequest

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kurma_core.appc.image import Isolator
-    from kurma_core.hookspecs import IsolatorHost
+    from kurma_core.hookspecs.isolator import IsolatorHost
     from kurma_core.isolation import Isolation
     from kurma_core.pods.document import PodDocument
     from kurma_core.pods.request import PodRequest

@@ -13,10 +13,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kurma_core import hookspecs
 from kurma_core.cancellation import check, shielded
 from kurma_core.errors import HostError, KurmaError, PodDamagedError, PodNotFoundError, StagerError
-from kurma_core.hookspecs import AppSetup, PodSetup
+from kurma_core.hookspecs.pod_setup import AppSetup, PodSetup
+from kurma_core.hookspecs.pod_setup import UserNamespace as PodUserNamespace
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.models.isolator import needs_powers
 from kurma_core.models.network import Attachment
@@ -26,8 +26,9 @@ from kurma_core.pods.hosts import findable, pod_hosts, replaced_files
 from kurma_core.pods.space import free_layers, unwritable
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs import RunningStager, Stdio
+    from kurma_core.hookspecs.stager import RunningStager
     from kurma_core.models.image import RenderedImage, RenderedLayer
+    from kurma_core.models.stdio import Stdio
     from kurma_core.pod_store import PodDirectory
     from kurma_core.pods.document import PodDocument
     from kurma_core.pods.readied import Readied
@@ -442,9 +443,7 @@ def pod_setup(
         dns=pod_dns(document, attachments, note),
         hosts=pod_hosts(document, attachments),
         volume_links=document.volume_links,
-        userns=None
-        if document.ids is None
-        else hookspecs.UserNamespace(document.user_namespace or "", document.ids),
+        userns=None if document.ids is None else PodUserNamespace(document.user_namespace or "", document.ids),
         keep=document.keep,
         metadata_url=launch.metadata_url,
         names=document.network_namespace is not None and bool(findable(attachments)),

@@ -26,12 +26,13 @@ from kurma_core.pods.records import read_document, record_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from kurma_core.hookspecs import Progress, Stdio
     from kurma_core.models.image import RenderedImage
+    from kurma_core.models.stdio import Stdio
     from kurma_core.pod_store import PodDirectory
     from kurma_core.pods.document import PodDocument
     from kurma_core.pods.readied import Readied
     from kurma_core.pods.request import PodRequest
+    from kurma_core.progress import Progress
 
 _NAME_LIMIT = 128
 

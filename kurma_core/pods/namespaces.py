@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from kurma_core.appc.image import Isolator as DeclaredIsolator
-    from kurma_core.hookspecs import Isolator
+    from kurma_core.hookspecs.isolator import Isolator
 
 #: Those that the stager makes; the core makes the network's and the user namespace.
 OF_THE_STAGER = ("ipc", "pid", "uts")

@@ -37,7 +37,7 @@ from kurma_core.staging.aci import last_output
 from kurma_core.value import replace
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs import RunningStager
+    from kurma_core.hookspecs.stager import RunningStager
     from kurma_core.models.pod import PodRecord
     from kurma_core.pod_store import PodDirectory
     from kurma_core.pods.document import PodDocument

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from kurma_core.appc.pod import PodManifest
 from kurma_core.appc.reify import effective_app, idle_volumes, reify
 from kurma_core.errors import UsageError
-from kurma_core.hookspecs import MountSetup
+from kurma_core.hookspecs.pod_setup import MountSetup
 from kurma_core.isolation import scopes
 from kurma_core.models.network import NetworkRequest, PortMapping
 from kurma_core.networking import parse_net
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from kurma_core.appc.pod import PodApp
     from kurma_core.appc.reify import Reified
     from kurma_core.appc.template import PodTemplate
-    from kurma_core.hookspecs import Isolator as IsolatorDriver
-    from kurma_core.hookspecs import Progress
+    from kurma_core.hookspecs.isolator import Isolator as IsolatorDriver
     from kurma_core.isolation import Isolation
     from kurma_core.models.image import RenderedImage
     from kurma_core.models.isolator import IsolatorPlan
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from kurma_core.pods.document import Need
     from kurma_core.pods.request import PodRequest
     from kurma_core.pods.services import Services
+    from kurma_core.progress import Progress
 
 _HOSTNAME_LIMIT = 63
 #: Annotations of a pod that kurmad alone sets.

@@ -16,7 +16,7 @@ from kurma_core.staging.records import exit_code, parse_apps, read_status_file
 from kurma_core.value import replace
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs import RunningStager, Stager
+    from kurma_core.hookspecs.stager import RunningStager, Stager
     from kurma_core.pod_store import PodDirectory
 
 Json = Any

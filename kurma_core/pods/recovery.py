@@ -18,7 +18,7 @@ from kurma_core.staging.aci import last_output
 from kurma_core.staging.records import read_status_file
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs import RunningStager
+    from kurma_core.hookspecs.stager import RunningStager
     from kurma_core.pod_store import PodDirectory
     from kurma_core.pods.document import PodDocument
     from kurma_core.pods.events import Events

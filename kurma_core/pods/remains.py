@@ -11,7 +11,7 @@ from kurma_core.errors import HostError, KurmaError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kurma_core.hookspecs import CollectorOfRemains
+    from kurma_core.hookspecs.stager import CollectorOfRemains
     from kurma_core.pod_store import PodDirectory
     from kurma_core.pods.services import Services
 

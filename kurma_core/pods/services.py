@@ -15,7 +15,8 @@ from kurma_core.pods.stagers import Stagers
 
 if TYPE_CHECKING:
     from kurma_core.config import Config
-    from kurma_core.hookspecs import HostProgram, Isolator, Started
+    from kurma_core.hookspecs.driver import HostProgram, Started
+    from kurma_core.hookspecs.isolator import Isolator
     from kurma_core.images import ImageManager
     from kurma_core.journal import Journal
     from kurma_core.metadata.service import MetadataService

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kurma_core.config import Config
-    from kurma_core.hookspecs import (
+    from kurma_core.hookspecs.driver import Json
+    from kurma_core.hookspecs.stager import (
         CollectorOfRemains,
-        Json,
         Stager,
         StagerImageSource,
         StagerOfExports,

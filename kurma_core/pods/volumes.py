@@ -8,7 +8,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from kurma_core.errors import VolumeError
-from kurma_core.hookspecs import VolumeSetup
+from kurma_core.hookspecs.pod_setup import VolumeSetup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable

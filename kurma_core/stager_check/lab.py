@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.appc.template import PodTemplate
 from kurma_core.errors import KurmaError
-from kurma_core.hookspecs import Stdio
+from kurma_core.models.stdio import Stdio
 from kurma_core.pods.manager import PodManager
 from kurma_core.pods.request import PodRequest
 from kurma_core.stager_check.call import Call

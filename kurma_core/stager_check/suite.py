@@ -13,7 +13,7 @@ from kurma_core.stager_check.lines import Line, Report
 from kurma_core.version import VERSION
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs import Json
+    from kurma_core.hookspecs.driver import Json
     from kurma_core.images import HostImage
     from kurma_core.pods.services import Services
 

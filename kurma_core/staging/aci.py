@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kurma_core.appc.nesting import bounded
 from kurma_core.errors import HostError, StagerError
-from kurma_core.hookspecs import Stdio
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.files import replace_file, spare_file, use_spare
 from kurma_core.models.isolator import needs_powers
+from kurma_core.models.stdio import Stdio
 from kurma_core.schema import fit
 from kurma_core.staging import apps, records
 from kurma_core.staging.callin import CallIn
@@ -29,7 +29,8 @@ from kurma_core.staging.starting import StagerImage, begin
 from kurma_core.value import frozen
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs import PodSetup, RunningStager
+    from kurma_core.hookspecs.pod_setup import PodSetup
+    from kurma_core.hookspecs.stager import RunningStager
     from kurma_core.linux.process import ProcessIdentity
     from kurma_core.models.pod import AppStatus
     from kurma_core.spawn_plan import Starter
@@ -73,7 +74,7 @@ class ImageSource(Protocol):
 
 
 class AciStager:
-    """Implements :class:`kurma_core.hookspecs.Stager` for stagers that are images."""
+    """Implements :class:`kurma_core.hookspecs.stager.Stager` for stagers that are images."""
 
     #: It does, for images that say so.
     user_namespaces = True
@@ -323,7 +324,7 @@ class AciStager:
         stdio: Stdio,
         document: bytes | None = None,
     ) -> CallIn:
-        """See :class:`kurma_core.hookspecs.StagerOfTerminals`."""
+        """See :class:`kurma_core.hookspecs.stager.StagerOfTerminals`."""
         return self.call_in(directory, running, (f"/opt/stager/{verb}", *arguments), stdio, document)
 
     def call_in(

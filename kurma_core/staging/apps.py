@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.appc.nesting import bounded
 from kurma_core.errors import HostError, StagerError
-from kurma_core.hookspecs import Stdio
 from kurma_core.linux.files import replace_file
+from kurma_core.models.stdio import Stdio
 from kurma_core.schema import fit
 from kurma_core.shortage import limit_of_stager
 from kurma_core.staging.live import LiveRoot
@@ -22,7 +22,8 @@ from kurma_core.staging.root import LAYERS, VOLUMES, layer_binds, of_volume, vol
 
 if TYPE_CHECKING:
     from kurma_core.appc.image import ImageManifest
-    from kurma_core.hookspecs import PodSetup, RunningStager
+    from kurma_core.hookspecs.pod_setup import PodSetup
+    from kurma_core.hookspecs.stager import RunningStager
     from kurma_core.staging.aci import AciStager
 
 Json = Any

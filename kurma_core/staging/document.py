@@ -9,7 +9,7 @@ from kurma_core.staging.root import USER_NAMESPACE
 from kurma_core.value import replace
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs import AppSetup, PodSetup
+    from kurma_core.hookspecs.pod_setup import AppSetup, PodSetup
     from kurma_core.models.isolator import IsolatorPlan
     from kurma_core.models.userns import IdRange
 

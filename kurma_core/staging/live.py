@@ -9,7 +9,7 @@ from kurma_core.errors import StagerError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from kurma_core.hookspecs import RunningStager
+    from kurma_core.hookspecs.stager import RunningStager
     from kurma_core.spawn_plan import Operation, Starter
 
 

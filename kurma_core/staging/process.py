@@ -20,7 +20,7 @@ _NAMED = 4
 
 
 class StagerProcess(HeldProcess):
-    """Implements :class:`kurma_core.hookspecs.RunningStager`.
+    """Implements :class:`kurma_core.hookspecs.stager.RunningStager`.
 
     :param pidfd: closed by :meth:`close`.
     :param ready: the read end of the pipe whose other end is the stager's descriptor 4; None: found again.

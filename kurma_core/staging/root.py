@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from kurma_core.errors import HostError, KurmaError
-    from kurma_core.hookspecs import PodSetup, VolumeSetup
+    from kurma_core.hookspecs.pod_setup import PodSetup, VolumeSetup
     from kurma_core.linux.cgroups import CgroupTree
     from kurma_core.models.image import RenderedLayer
 

@@ -20,7 +20,7 @@ from kurma_core.staging.starting import OWN_CGROUP, Begun, StagerImage, begin
 from kurma_core.value import frozen, replace
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs import PodSetup
+    from kurma_core.hookspecs.pod_setup import PodSetup
     from kurma_core.spawn_plan import Operation, Starter
 
 #: Seconds until a killed stager is given up.

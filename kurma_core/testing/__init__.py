@@ -21,7 +21,8 @@ from typing import Any
 
 import pytest
 
-from kurma_core.hookspecs import GROUPS, DriverContext
+from kurma_core.hookspecs.driver import DriverContext
+from kurma_core.hookspecs.hooks import GROUPS
 
 # Before the suites are imported, so that their assertions say what they compared.
 pytest.register_assert_rewrite(

@@ -10,7 +10,7 @@ import hashlib
 import pytest
 
 from kurma_core.errors import FetchError, FetchNotFoundError, UsageError
-from kurma_core.hookspecs import Fetcher, FetchRequest, RemoteArchive, RemoteBlob, RemoteLayers
+from kurma_core.hookspecs.fetcher import Fetcher, FetchRequest, RemoteArchive, RemoteBlob, RemoteLayers
 
 REQUEST = FetchRequest("linux", "amd64")
 

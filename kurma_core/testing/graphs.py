@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from hypothesis import strategies as st
 
 from kurma_core.appc.image import ImageManifest
-from kurma_core.hookspecs import ImageLayer, ImageNode
+from kurma_core.hookspecs.renderer import ImageLayer, ImageNode
 from kurma_core.models.image import RenderedLayer
 from kurma_core.testing import trees
 from kurma_core.testing.trees import Entry, Keep, Tree
@@ -81,7 +81,7 @@ class Store:
         return path
 
     def tree(self, key: str, build: Callable[[str], None]) -> RenderedLayer:
-        """As :class:`kurma_core.hookspecs.RenderCache` says."""
+        """As :class:`kurma_core.hookspecs.renderer.RenderCache` says."""
         identifier = "sha512-" + hashlib.sha512(key.encode()).hexdigest()
         path = os.path.join(self.directory, "trees", identifier)
         if not os.path.isdir(path):

@@ -1,4 +1,4 @@
-"""What every isolator plugin must do (:class:`kurma_core.hookspecs.Isolator`): a suite to subclass::
+"""What every isolator plugin must do (:class:`kurma_core.hookspecs.isolator.Isolator`): a suite to subclass::
 
 class TestMyIsolators(IsolatorContract):
     good = (("example.com/thing", {"limit": 3}, "app"),)
@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from kurma_core.errors import IsolatorError, ManifestError
-from kurma_core.hookspecs import Compiled, Isolator, IsolatorHost
+from kurma_core.hookspecs.isolator import Compiled, Isolator, IsolatorHost
 from kurma_core.models.isolator import IsolatorPlan
 
 #: Name, value, scope.

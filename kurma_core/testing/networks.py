@@ -1,4 +1,4 @@
-"""What every network plugin must do (:class:`kurma_core.hookspecs.Network`): a suite to subclass.
+"""What every network plugin must do (:class:`kurma_core.hookspecs.network.Network`): a suite to subclass.
 
 The tests make network namespaces under ``/run/netns``: run them as root, in a "host" of their own (network and
 mount namespaces), and mark the subclass ``root``::
@@ -26,7 +26,7 @@ from typing import Any
 import pytest
 
 from kurma_core.errors import NetworkError
-from kurma_core.hookspecs import AttachmentContext, Network
+from kurma_core.hookspecs.network import AttachmentContext, Network
 from kurma_core.linux import namespaces
 from kurma_core.linux.netns_thread import in_network_namespace
 from kurma_core.models.network import Attachment, NetworkRequest, NetworkResult, PortMapping

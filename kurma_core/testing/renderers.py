@@ -24,7 +24,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kurma_core.errors import RenderError
-from kurma_core.hookspecs import DriverContext
+from kurma_core.hookspecs.driver import DriverContext
 from kurma_core.linux.beneath import remove_tree
 from kurma_core.models.image import RenderedLayer
 from kurma_core.testing import graphs, trees
@@ -32,7 +32,8 @@ from kurma_core.testing.graphs import ImageModel, LayerModel, Store, plain
 from kurma_core.testing.trees import Entry, directory, file, link
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs import Driver, ImageNode, Renderer
+    from kurma_core.hookspecs.driver import Driver
+    from kurma_core.hookspecs.renderer import ImageNode, Renderer
 
 _MANY = settings(
     # Under CI (hypothesis looks at the same variable) there is time for more of them.

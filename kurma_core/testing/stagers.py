@@ -1,6 +1,7 @@
 """What every stager plugin must do: suites to subclass, for the two things that ``kurma_stager`` may make.
 
-A driver that runs pods itself (:class:`kurma_core.hookspecs.Stager`); run it as root, in a "host" of its own::
+A driver that runs pods itself (:class:`kurma_core.hookspecs.stager.Stager`); run it as root, in a "host" of its
+own::
 
     @pytest.mark.root
     class TestMyStager(StagerContract):
@@ -12,7 +13,8 @@ A driver that runs pods itself (:class:`kurma_core.hookspecs.Stager`); run it as
         def make_pod(self, tmp_path):
             return lambda exec: pod_setup(tmp_path / "pod", rootfs, exec)
 
-An image that the core runs by the Kurma Stager Specification (:class:`kurma_core.hookspecs.StagerImageSource`)::
+An image (:class:`kurma_core.hookspecs.stager.StagerImageSource`) that the core runs by the Kurma Stager
+Specification::
 
     class TestMyStagerImage(StagerImageSourceContract):
         @pytest.fixture
@@ -38,13 +40,15 @@ import pytest
 from kurma_core.appc.image import ImageManifest
 from kurma_core.appc.pod import PodManifest
 from kurma_core.errors import StagerError
-from kurma_core.hookspecs import AppSetup, PodSetup, Stager, StagerImageSource, Stdio
+from kurma_core.hookspecs.pod_setup import AppSetup, PodSetup
+from kurma_core.hookspecs.stager import Stager, StagerImageSource
 from kurma_core.models.image import RenderedLayer
 from kurma_core.models.isolator import IsolatorPlan
 from kurma_core.models.pod import AppStatus
+from kurma_core.models.stdio import Stdio
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs import RunningStager
+    from kurma_core.hookspecs.stager import RunningStager
 
 MakePod = Callable[[tuple[str, ...]], PodSetup]
 ID = "sha512-" + "0" * 128

@@ -17,7 +17,7 @@ import trustme
 from kurma_core.cli.main import main
 from kurma_core.errors import FetchError, FetchRefusedError, TrustError
 from kurma_core.fetching import Fetching
-from kurma_core.hookspecs import PublicKey
+from kurma_core.hookspecs.fetcher import PublicKey
 from kurma_core.images.keys import KeyManager
 from kurma_core.testing.webserver import Page, web_server
 from kurma_core.trust import Trust

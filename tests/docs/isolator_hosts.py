@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from kurma_core.hookspecs import IsolatorHost
+from kurma_core.hookspecs.isolator import IsolatorHost
 from kurma_core.value import replace
 
 _V1 = dict.fromkeys(("cpu", "cpuacct", "cpuset", "memory", "blkio", "pids", "devices", "freezer"), 1)

@@ -16,7 +16,7 @@ from kurma_isolators_linux import plugin
 
 from kurma_core.appc.jsonio import dumps, loads
 from kurma_core.errors import IsolatorError, ManifestError
-from kurma_core.hookspecs import Compiled, Isolator, IsolatorHost
+from kurma_core.hookspecs.isolator import Compiled, Isolator, IsolatorHost
 from kurma_core.models.isolator import IsolatorPlan
 from kurma_core.testing import load_driver
 from kurma_core.value import fields, replace

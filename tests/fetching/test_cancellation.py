@@ -17,7 +17,7 @@ from kurma_core import cancellation
 from kurma_core.cancellation import GRACE, Cancellation, abandoning, current, governing, shielded
 from kurma_core.errors import Cancelled, FetchError, KurmaError
 from kurma_core.fetching import Fetching
-from kurma_core.hookspecs import FetchRequest, RemoteArchive
+from kurma_core.hookspecs.fetcher import FetchRequest, RemoteArchive
 
 REQUEST = FetchRequest("linux", "amd64")
 

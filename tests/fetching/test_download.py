@@ -17,7 +17,7 @@ import pytest
 from kurma_core.cancellation import Cancellation, governing
 from kurma_core.errors import Cancelled, FetchDigestError, FetchError, FetchTruncatedError, StoreError
 from kurma_core.fetching import Fetching
-from kurma_core.hookspecs import Fetcher
+from kurma_core.hookspecs.fetcher import Fetcher
 
 CONTENT = bytes(range(250)) * 4000
 
@@ -260,7 +260,7 @@ def test_progress_has_the_size_and_counts_all_bytes(fetching: Fetching) -> None:
 
 
 def test_names_say_how_else_an_image_may_be_had(fetching: Fetching) -> None:
-    from kurma_core.hookspecs import FetchRequest
+    from kurma_core.hookspecs.fetcher import FetchRequest
 
     with pytest.raises(FetchError, match="no plugin finds images by name") as caught:
         fetching.resolve("example.com/app:1.0", FetchRequest("linux", "amd64"))

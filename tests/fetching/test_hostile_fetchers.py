@@ -9,7 +9,7 @@ import pytest
 
 from kurma_core.errors import FetchError, FetchNotFoundError, KurmaError, PluginError
 from kurma_core.fetching import Fetching
-from kurma_core.hookspecs import FetchRequest
+from kurma_core.hookspecs.fetcher import FetchRequest
 
 REQUEST = FetchRequest("linux", "amd64", frozenset())
 

@@ -25,7 +25,7 @@ from kurma_core.appc.image import ImageManifest
 from kurma_core.appc.pod import PodManifest
 from kurma_core.appc.template import PodTemplate
 from kurma_core.errors import FetchError, ImageError, KurmaError, ManifestError
-from kurma_core.hookspecs import FetchRequest
+from kurma_core.hookspecs.fetcher import FetchRequest
 from kurma_core.image_store import ImageStore, Limits, validate
 from kurma_core.metadata.api import Api
 from kurma_core.metadata.http import HttpError, RequestReader

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kurma_core.appc.image import App, ImageManifest
-from kurma_core.hookspecs import ImageLayer
+from kurma_core.hookspecs.renderer import ImageLayer
 from kurma_core.images.accounts import complete_groups
 
 PASSWD = "root:x:0:0::/:/bin/sh\n# a comment\nbad:line\napp:x:1000:1001::/:/bin/sh\nodd:x:5:99999999999::/:\n"

@@ -8,7 +8,7 @@ import pytest
 
 from kurma_core.appc.image import ImageManifest
 from kurma_core.errors import TrustError
-from kurma_core.hookspecs import RemoteArchive, RemoteLayers
+from kurma_core.hookspecs.fetcher import RemoteArchive, RemoteLayers
 from kurma_core.images.judges import PolicyJudge
 from kurma_core.images.policy import Policy
 

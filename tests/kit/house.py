@@ -14,7 +14,7 @@ import pytest
 from kurma_core.appc.template import PodTemplate
 from kurma_core.client import Settings, connect
 from kurma_core.errors import KurmaError
-from kurma_core.hookspecs import Stdio
+from kurma_core.models.stdio import Stdio
 from kurma_core.pods.request import PodRequest
 from tests.kit.images import shell
 from tests.kit.waiting import PATIENCE, until

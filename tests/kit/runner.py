@@ -19,8 +19,8 @@ import sys
 from kurma_core.appc.template import PodTemplate
 from kurma_core.client import Settings, connect
 from kurma_core.errors import KurmaError
-from kurma_core.hookspecs import Stdio
 from kurma_core.linux.cgroups import CgroupTree
+from kurma_core.models.stdio import Stdio
 from kurma_core.pods.request import PodRequest
 from tests.kit.strikes import strike_function, strike_step
 

@@ -17,7 +17,7 @@ from kurma_stager_rkt.records import app_statuses
 
 from kurma_core.appc.image import ImageManifest
 from kurma_core.errors import KurmaError
-from kurma_core.hookspecs import ImageLayer
+from kurma_core.hookspecs.renderer import ImageLayer
 from kurma_core.image_store.builder import build_archive
 from kurma_core.images.accounts import groups_of
 from kurma_core.linux import beneath, regular_file, userdb

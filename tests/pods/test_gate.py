@@ -16,7 +16,7 @@ from kurma_core.appc.image import Isolator
 from kurma_core.appc.template import PodTemplate
 from kurma_core.config import GrantConfig
 from kurma_core.errors import ConfigError, IsolatorError, PowerError, UsageError
-from kurma_core.hookspecs import IsolatorHost
+from kurma_core.hookspecs.isolator import IsolatorHost
 from kurma_core.images.vouching import Vouchers
 from kurma_core.models.isolator import HostMount, IsolatorPlan
 from kurma_core.pods import gate, namespaces

@@ -12,7 +12,8 @@ from kurma_core.registry import PluginRegistry
 _numbers = itertools.count()
 
 NETWORK = """
-from kurma_core.hookspecs import Driver, Option, hookimpl
+from kurma_core.hookspecs.driver import Driver, Option
+from kurma_core.hookspecs.hooks import hookimpl
 
 class Network:
     def __init__(self, context): self.context = context

@@ -27,7 +27,14 @@ RETURNED = {
     "aliases in one text": "return Driver(lambda context: None, aliases='abc')",
     "a type for a driver": "return Driver(lambda context: type)",
 }
-HOOK = "from kurma_core.hookspecs import Driver, hookimpl\n\n@hookimpl\ndef kurma_network():\n    {}\n"
+HOOK = """
+from kurma_core.hookspecs.driver import Driver
+from kurma_core.hookspecs.hooks import hookimpl
+
+@hookimpl
+def kurma_network():
+    {}
+"""
 
 
 @pytest.mark.parametrize("trick", RAISED)
@@ -85,7 +92,7 @@ def test_an_observer_breaks_no_pod(trick, install, registry):
     install(
         "kurma-hostile",
         {
-            "bad": "from kurma_core.hookspecs import hookimpl\n\n@hookimpl\n"
+            "bad": "from kurma_core.hookspecs.hooks import hookimpl\n\n@hookimpl\n"
             f"def kurma_pod_event(event):\n    {body}\n"
         },
         group="kurma.observers",

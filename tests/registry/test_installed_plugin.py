@@ -34,7 +34,7 @@ USE = """
 import sys
 from kurma_core.config import load
 from kurma_core.errors import KurmaError
-from kurma_core.hookspecs import IsolatorHost
+from kurma_core.hookspecs.isolator import IsolatorHost
 from kurma_core.registry import PluginRegistry
 try:
     registry = PluginRegistry(load(sys.argv[1]))

@@ -10,7 +10,8 @@ import pytest
 from kurma_core.appc.image import Isolator
 from kurma_core.config import check
 from kurma_core.errors import ConfigError, PluginCollisionError, PluginError, PluginNotFoundError
-from kurma_core.hookspecs import GROUPS, IsolatorHost
+from kurma_core.hookspecs.hooks import GROUPS
+from kurma_core.hookspecs.isolator import IsolatorHost
 from kurma_core.isolation import compile_isolators, isolator_drivers, powers
 from kurma_core.models.pod import PodEvent
 
@@ -283,7 +284,7 @@ def test_configured_order(install, registry, network):
 
 
 OBSERVER = """
-from kurma_core.hookspecs import hookimpl
+from kurma_core.hookspecs.hooks import hookimpl
 seen = []
 @hookimpl
 def kurma_pod_event(event):
@@ -371,7 +372,9 @@ def test_every_plugin_of_this_repository_works(registry, group):
 # --- isolators -------------------------------------------------------------------------------------------------
 
 ISOLATORS = """
-from kurma_core.hookspecs import Compiled, Driver, hookimpl
+from kurma_core.hookspecs.driver import Driver
+from kurma_core.hookspecs.hooks import hookimpl
+from kurma_core.hookspecs.isolator import Compiled
 from kurma_core.models.isolator import IsolatorPlan
 
 class Isolators:

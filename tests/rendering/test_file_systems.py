@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from kurma_render_copy.plugin import CopyRenderer
 from kurma_render_overlay.plugin import OverlayRenderer
 
-from kurma_core.hookspecs import Renderer
+from kurma_core.hookspecs.renderer import Renderer
 from kurma_core.linux.beneath import remove_tree
 from kurma_core.testing import graphs, trees
 from kurma_core.testing.graphs import ImageModel, Store, plain

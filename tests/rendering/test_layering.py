@@ -9,7 +9,7 @@ import pytest
 from kurma_core.appc import layering
 from kurma_core.appc.image import ImageManifest
 from kurma_core.errors import RenderError
-from kurma_core.hookspecs import ImageLayer, ImageNode
+from kurma_core.hookspecs.renderer import ImageLayer, ImageNode
 
 
 def node(name: str, *below: ImageNode, whitelist: tuple[str, ...] = (), root: str = "/") -> ImageNode:

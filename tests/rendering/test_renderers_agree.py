@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from kurma_render_copy.plugin import CopyRenderer
 from kurma_render_overlay.plugin import OverlayRenderer
 
-from kurma_core.hookspecs import Renderer
+from kurma_core.hookspecs.renderer import Renderer
 from kurma_core.image_store import ImageStore, build_archive
 from kurma_core.images.graph import Graph
 from kurma_core.images.policy import Policy

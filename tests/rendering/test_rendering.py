@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kurma_core.errors import PluginError, RenderError
-from kurma_core.hookspecs import ImageNode, RenderCache
+from kurma_core.hookspecs.renderer import ImageNode, RenderCache
 from kurma_core.models.image import RenderedImage, RenderedLayer
 from kurma_core.rendering import render
 from kurma_core.testing import trees

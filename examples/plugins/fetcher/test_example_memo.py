@@ -4,7 +4,7 @@ import kurma_example_memo
 import pytest
 
 from kurma_core.errors import ConfigError, FetchNotFoundError, PluginSkipped, UsageError
-from kurma_core.hookspecs import FetchRequest
+from kurma_core.hookspecs.fetcher import FetchRequest
 from kurma_core.testing import load_driver
 from kurma_core.testing.fetchers import FetcherContract
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from kurma_core.appc import layering
-from kurma_core.hookspecs import Driver, DriverContext, ImageNode, RenderCache, Renderer, hookimpl
+from kurma_core.hookspecs.driver import Driver, DriverContext
+from kurma_core.hookspecs.hooks import hookimpl
+from kurma_core.hookspecs.renderer import ImageNode, RenderCache, Renderer
 from kurma_core.linux import tree
 from kurma_core.models.image import RenderedLayer
 

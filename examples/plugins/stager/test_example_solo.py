@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kurma_core.errors import StagerError
-from kurma_core.hookspecs import VolumeSetup
+from kurma_core.hookspecs.pod_setup import VolumeSetup
 from kurma_core.testing import load_driver
 from kurma_core.testing.stagers import PATIENCE, StagerContract, pod_setup
 from kurma_core.value import replace

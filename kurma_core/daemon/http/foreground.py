@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kurma_core.daemon.operations import Call
     from kurma_core.daemon.pods.owned import RunningPod
     from kurma_core.daemon.pods.prestarted import PreparedPod
-    from kurma_core.hookspecs import CallInProcess
+    from kurma_core.hookspecs.stager import CallInProcess
     from kurma_core.models.log import LogText
     from kurma_core.pods.request import PodRequest
 

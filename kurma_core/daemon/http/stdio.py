@@ -12,7 +12,7 @@ from kurma_core.client.frames import ERROR, INPUT, MESSAGE, OUTPUT, WINDOW, Fram
 from kurma_core.daemon.http.exchange import Gone
 from kurma_core.daemon.operations import Query
 from kurma_core.daemon.process.threads import begin
-from kurma_core.hookspecs import Stdio
+from kurma_core.models.stdio import Stdio
 from kurma_core.staging.relay import Relay, TooMuchInput
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from kurma_core.pods import restarts
 from kurma_core.shortage import words
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs import Stdio
     from kurma_core.models.pod import PodRecord
+    from kurma_core.models.stdio import Stdio
     from kurma_core.pods.manager import PodManager
     from kurma_core.pods.owned import OwnedPod
     from kurma_core.pods.readied import Readied

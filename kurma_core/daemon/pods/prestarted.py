@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from kurma_core.client.local import LocalClient
-    from kurma_core.hookspecs import Progress
     from kurma_core.models.pod import PodRecord
     from kurma_core.pods.readied import Readied
     from kurma_core.pods.request import PodRequest
+    from kurma_core.progress import Progress
 
 _LOG = logging.getLogger("kurmad")
 #: Seconds for which a start that is under way is left alone at most.

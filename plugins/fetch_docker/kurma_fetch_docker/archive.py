@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kurma_core.errors import FetchError, FetchNotFoundError
-from kurma_core.hookspecs import FetchRequest, RemoteLayers
+from kurma_core.hookspecs.fetcher import FetchRequest, RemoteLayers
 from kurma_fetch_docker.convert import Origin
 from kurma_fetch_docker.documents import CONFIG_LIMIT, MANIFEST_LIMIT, Descriptor, Manifest, digest_of, read_json
 from kurma_fetch_docker.image import remote_layers

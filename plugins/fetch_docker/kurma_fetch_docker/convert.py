@@ -13,7 +13,7 @@ from typing import Any
 from kurma_core.appc import types
 from kurma_core.appc.image import App, ImageManifest, MountPoint, NameValue, Port
 from kurma_core.errors import FetchError, FetchNotFoundError, ManifestError
-from kurma_core.hookspecs import FetchRequest
+from kurma_core.hookspecs.fetcher import FetchRequest
 from kurma_core.value import frozen
 from kurma_fetch_docker.documents import Manifest, appc_arch, platform_text, told
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kurma_core.errors import FetchDigestError, FetchError, FetchNotFoundError, ManifestError
-from kurma_core.hookspecs import FetchRequest
+from kurma_core.hookspecs.fetcher import FetchRequest
 from kurma_core.value import frozen
 
 Json = Any

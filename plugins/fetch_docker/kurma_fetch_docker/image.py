@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from kurma_core.errors import FetchError
-from kurma_core.hookspecs import FetchRequest, RemoteLayer, RemoteLayers
+from kurma_core.hookspecs.fetcher import FetchRequest, RemoteLayer, RemoteLayers
 from kurma_fetch_docker.convert import Origin, diff_ids, image_manifest
 from kurma_fetch_docker.documents import Manifest, parse_json
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs import RemoteBlob
+    from kurma_core.hookspecs.fetcher import RemoteBlob
 
 
 def remote_layers(

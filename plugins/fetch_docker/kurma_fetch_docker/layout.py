@@ -11,7 +11,7 @@ from kurma_fetch_http.local import FileBlob, open_regular
 
 from kurma_core.appc.types import sanitize_identifier
 from kurma_core.errors import FetchError, FetchNotFoundError, ManifestError, UsageError
-from kurma_core.hookspecs import FetchRequest, RemoteLayers
+from kurma_core.hookspecs.fetcher import FetchRequest, RemoteLayers
 from kurma_fetch_docker.convert import Origin
 from kurma_fetch_docker.documents import (
     CONFIG_LIMIT,
@@ -27,7 +27,7 @@ from kurma_fetch_docker.image import remote_layers
 from kurma_fetch_docker.reference import check_digest, parse_reference
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs import RemoteBlob
+    from kurma_core.hookspecs.fetcher import RemoteBlob
 
 _NAME = "org.opencontainers.image.ref.name"
 _FULL_NAME = "io.containerd.image.name"

@@ -152,7 +152,7 @@ class _Unpack:
 
 @frozen
 class MemberBlob:
-    """One file in a tar, as a :class:`kurma_core.hookspecs.RemoteBlob`."""
+    """One file in a tar, as a :class:`kurma_core.hookspecs.fetcher.RemoteBlob`."""
 
     tar: _Unpack
     start: int

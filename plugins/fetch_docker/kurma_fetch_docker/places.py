@@ -47,7 +47,7 @@ class RegistryBlob(_DescribedBlob):
     client: Callable[[], Client]
 
     def open(self, offset: int = 0) -> BinaryIO:
-        """See :meth:`kurma_core.hookspecs.RemoteBlob.open`."""
+        """See :meth:`kurma_core.hookspecs.fetcher.RemoteBlob.open`."""
         return self.client().open_blob(self.descriptor, offset)
 
 
@@ -59,7 +59,7 @@ class UrlBlob(_DescribedBlob):
     url: str
 
     def open(self, offset: int = 0) -> BinaryIO:
-        """See :meth:`kurma_core.hookspecs.RemoteBlob.open`."""
+        """See :meth:`kurma_core.hookspecs.fetcher.RemoteBlob.open`."""
 
         def open_at(position: int) -> BaseHTTPResponse:
             # No validator: the bytes are told by their digest.

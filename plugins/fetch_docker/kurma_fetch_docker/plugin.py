@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 from kurma_fetch_http.plugin import OPTIONS as HTTP_OPTIONS
 
 from kurma_core.errors import UsageError
-from kurma_core.hookspecs import Driver, DriverContext, Fetcher, FetchRequest, Option, hookimpl
+from kurma_core.hookspecs.driver import Driver, DriverContext, Option
+from kurma_core.hookspecs.fetcher import Fetcher, FetchRequest
+from kurma_core.hookspecs.hooks import hookimpl
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs import RemoteLayers
+    from kurma_core.hookspecs.fetcher import RemoteLayers
 
 OPTIONS = (
     *HTTP_OPTIONS,
@@ -25,8 +27,8 @@ class DockerFetcher:
         self._context = context
 
     def resolve(self, locator: str, request: FetchRequest) -> RemoteLayers:
-        """See :meth:`kurma_core.hookspecs.Fetcher.resolve`. Reads the manifest and the configuration, both checked
-        against their digests, and no layer.
+        """See :meth:`kurma_core.hookspecs.fetcher.Fetcher.resolve`. Reads the manifest and the configuration, both
+        checked against their digests, and no layer.
 
         Where the image's configuration names a user and no group, the manifest's ``app.group`` is empty: the
         user's own groups are meant, which only the image's files tell.

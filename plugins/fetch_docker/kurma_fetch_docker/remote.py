@@ -11,7 +11,8 @@ from urllib.parse import urlsplit
 from kurma_fetch_http.transport import Transport
 
 from kurma_core.errors import FetchError, FetchTLSError, FetchTruncatedError
-from kurma_core.hookspecs import DriverContext, FetchRequest, RemoteLayers
+from kurma_core.hookspecs.driver import DriverContext
+from kurma_core.hookspecs.fetcher import FetchRequest, RemoteLayers
 from kurma_fetch_docker.client import Client
 from kurma_fetch_docker.convert import Origin
 from kurma_fetch_docker.documents import choose
@@ -23,7 +24,7 @@ from kurma_fetch_docker.reference import HUB, HUB_NAMES, Reference, is_host, par
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kurma_core.hookspecs import RemoteBlob
+    from kurma_core.hookspecs.fetcher import RemoteBlob
     from kurma_fetch_docker.documents import Descriptor
 
 

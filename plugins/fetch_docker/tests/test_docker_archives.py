@@ -18,7 +18,7 @@ from kurma_fetch_docker.archive import resolve_archive
 from kurma_fetch_docker.layout import resolve_layout, split_reference
 
 from kurma_core.errors import FetchDigestError, FetchError, FetchNotFoundError
-from kurma_core.hookspecs import FetchRequest, RemoteLayers
+from kurma_core.hookspecs.fetcher import FetchRequest, RemoteLayers
 from plugins.fetch_docker.tests.docker_parts import CONFIG, LAYER, MANIFEST, PACKED, sha256, write_layout
 
 REQUEST = FetchRequest("linux", "amd64")

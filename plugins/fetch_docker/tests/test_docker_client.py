@@ -27,7 +27,7 @@ from kurma_core.errors import (
     FetchTimeoutError,
     FetchUnauthorizedError,
 )
-from kurma_core.hookspecs import FetchRequest, RemoteLayers
+from kurma_core.hookspecs.fetcher import FetchRequest, RemoteLayers
 from kurma_core.testing import driver_context, load_driver
 from kurma_core.testing.proxy import proxy
 from kurma_core.testing.webserver import Page, WebServer, web_server

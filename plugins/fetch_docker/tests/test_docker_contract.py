@@ -9,7 +9,7 @@ from pathlib import Path
 import kurma_fetch_docker.plugin
 import pytest
 
-from kurma_core.hookspecs import Fetcher
+from kurma_core.hookspecs.fetcher import Fetcher
 from kurma_core.testing import load_driver
 from kurma_core.testing.fetchers import FetcherContract
 from kurma_core.testing.webserver import WebServer, web_server

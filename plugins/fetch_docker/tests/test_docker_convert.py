@@ -11,7 +11,7 @@ from kurma_fetch_docker.documents import Descriptor, Manifest
 
 from kurma_core.appc.image import ImageManifest
 from kurma_core.errors import FetchError, FetchNotFoundError
-from kurma_core.hookspecs import FetchRequest
+from kurma_core.hookspecs.fetcher import FetchRequest
 
 REQUEST = FetchRequest("linux", "amd64")
 CONFIG_DIGEST = "sha256:" + "1" * 64

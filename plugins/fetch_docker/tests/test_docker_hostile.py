@@ -17,7 +17,7 @@ from kurma_fetch_docker.documents import choose, digest_of
 from kurma_fetch_docker.layout import from_index
 
 from kurma_core.errors import FetchError
-from kurma_core.hookspecs import FetchRequest, RemoteLayers
+from kurma_core.hookspecs.fetcher import FetchRequest, RemoteLayers
 
 REQUEST = FetchRequest("linux", "amd64", frozenset())
 ZEROS = "sha256:" + "0" * 64

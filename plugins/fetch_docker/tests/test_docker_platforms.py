@@ -9,7 +9,7 @@ import pytest
 from kurma_fetch_docker.documents import OCI_INDEX, OCI_MANIFEST, Descriptor, choose, digest_of, pick
 
 from kurma_core.errors import FetchError, FetchNotFoundError
-from kurma_core.hookspecs import FetchRequest
+from kurma_core.hookspecs.fetcher import FetchRequest
 
 
 def entries(*platforms: str | None) -> list[Descriptor]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import urlsplit, urlunsplit
 
 from kurma_core.errors import FetchError, FetchNotFoundError
-from kurma_core.hookspecs import DetachedSignature, RemoteArchive
+from kurma_core.hookspecs.fetcher import DetachedSignature, RemoteArchive
 from kurma_fetch_http.local import SIGNATURE_LIMIT, beside
 from kurma_fetch_http.reader import ResumingReader, buffered, get_from, validators
 from kurma_fetch_http.transport import Transport, content, shown
@@ -65,7 +65,7 @@ def web_archive(
 
 
 class WebBlob:
-    """A body at an address, as a :class:`kurma_core.hookspecs.RemoteBlob`.
+    """A body at an address, as a :class:`kurma_core.hookspecs.fetcher.RemoteBlob`.
 
     It can be resumed only where the server gives a validator: otherwise nothing says that the rest belongs to
     what is there already.
@@ -88,7 +88,7 @@ class WebBlob:
         weakref.finalize(self, answer.close)
 
     def open(self, offset: int = 0) -> BinaryIO:
-        """See :meth:`kurma_core.hookspecs.RemoteBlob.open`."""
+        """See :meth:`kurma_core.hookspecs.fetcher.RemoteBlob.open`."""
         with self._lock:
             first, self._first = self._first, None
         if first is not None and offset:

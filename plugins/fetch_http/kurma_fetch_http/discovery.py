@@ -11,7 +11,7 @@ from kurma_core.errors import (
     FetchUnauthorizedError,
     UsageError,
 )
-from kurma_core.hookspecs import PublicKey
+from kurma_core.hookspecs.fetcher import PublicKey
 from kurma_fetch_http.archive import small_body, web_archive
 from kurma_fetch_http.meta_tags import IMAGES, KEYS, PAGE_LIMIT, Tag, tags_of
 from kurma_fetch_http.templates import Candidate, candidates, simple
@@ -19,7 +19,7 @@ from kurma_fetch_http.transport import content, shown
 
 if TYPE_CHECKING:
     from kurma_core.appc.image_name import ImageName
-    from kurma_core.hookspecs import FetchRequest, RemoteArchive
+    from kurma_core.hookspecs.fetcher import FetchRequest, RemoteArchive
     from kurma_fetch_http.transport import Transport
 
 #: A file of keys is some kilobytes.

@@ -9,7 +9,7 @@ from typing import BinaryIO
 from urllib.parse import unquote_to_bytes, urlsplit
 
 from kurma_core.errors import FetchError, FetchNotFoundError, FetchRefusedError, UsageError
-from kurma_core.hookspecs import DetachedSignature, RemoteArchive
+from kurma_core.hookspecs.fetcher import DetachedSignature, RemoteArchive
 from kurma_core.linux import beneath, regular_file
 from kurma_core.value import frozen
 
@@ -59,7 +59,7 @@ def path_of(locator: str) -> bytes:
 
 @frozen
 class FileBlob:
-    """A regular file as a :class:`kurma_core.hookspecs.RemoteBlob`; ``key`` changes whenever the file does."""
+    """A regular file as a :class:`kurma_core.hookspecs.fetcher.RemoteBlob`; ``key`` changes with the file."""
 
     path: bytes
     key: str

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kurma_core.hookspecs import Driver, DriverContext, Fetcher, FetchRequest, hookimpl
+from kurma_core.hookspecs.driver import Driver, DriverContext
+from kurma_core.hookspecs.fetcher import Fetcher, FetchRequest
+from kurma_core.hookspecs.hooks import hookimpl
 from kurma_fetch_http.plugin import OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from kurma_core.hookspecs import PublicKey, RemoteArchive
+    from kurma_core.hookspecs.fetcher import PublicKey, RemoteArchive
     from kurma_fetch_http.discovery import Discovery
 
 
@@ -21,15 +23,15 @@ class NameFetcher:
         self._context = context
 
     def resolve(self, locator: str, request: FetchRequest) -> RemoteArchive:
-        """See :meth:`kurma_core.hookspecs.Fetcher.resolve` (D1–D4)."""
+        """See :meth:`kurma_core.hookspecs.fetcher.Fetcher.resolve` (D1–D4)."""
         from kurma_core.appc.image_name import parse_image_name
 
         wanted = parse_image_name(locator)
         return self._discovery(request.insecure).image(wanted, locator, request)
 
     def public_keys(self, name: str, request: FetchRequest) -> tuple[PublicKey, ...]:
-        """See :meth:`kurma_core.hookspecs.KeyFinder.public_keys`. With the relaxation ``pubkey`` they may come
-        over plain HTTP, as with ``http``."""
+        """See :meth:`kurma_core.hookspecs.fetcher.KeyFinder.public_keys`. With the relaxation ``pubkey`` they may
+        come over plain HTTP, as with ``http``."""
         from kurma_core.appc.image_name import parse_image_name
 
         plain = {"http"} if "pubkey" in request.insecure else set()

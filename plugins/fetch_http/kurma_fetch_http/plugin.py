@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kurma_core.errors import UsageError
-from kurma_core.hookspecs import Driver, DriverContext, Fetcher, FetchRequest, Option, hookimpl
+from kurma_core.hookspecs.driver import Driver, DriverContext, Option
+from kurma_core.hookspecs.fetcher import Fetcher, FetchRequest
+from kurma_core.hookspecs.hooks import hookimpl
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs import RemoteArchive
+    from kurma_core.hookspecs.fetcher import RemoteArchive
 
 #: What the section of each of the three schemes may hold; shared with whoever uses :class:`.transport.Transport`.
 OPTIONS = (
@@ -32,8 +34,8 @@ class HttpFetcher:
         self._context = context
 
     def resolve(self, locator: str, request: FetchRequest) -> RemoteArchive:
-        """See :meth:`kurma_core.hookspecs.Fetcher.resolve`. Beside the archive, its signature is looked for
-        under the names of :func:`.local.beside`."""
+        """See :meth:`kurma_core.hookspecs.fetcher.Fetcher.resolve`. Its signature is looked for beside the
+        archive, under the names of :func:`.local.beside`."""
         if locator.startswith("file:"):
             from kurma_fetch_http.local import local_archive
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from urllib3.response import BaseHTTPResponse
 
-    from kurma_core.hookspecs import DriverContext
+    from kurma_core.hookspecs.driver import DriverContext
 
 REDIRECTS = 10
 #: Longest that one ``Retry-After`` is obeyed, and longest that one request waits in all, in seconds.

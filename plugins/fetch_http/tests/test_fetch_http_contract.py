@@ -8,7 +8,7 @@ from pathlib import Path
 import kurma_fetch_http.plugin
 import pytest
 
-from kurma_core.hookspecs import Fetcher, FetchRequest
+from kurma_core.hookspecs.fetcher import Fetcher, FetchRequest
 from kurma_core.testing import load_driver
 from kurma_core.testing.fetchers import FetcherContract
 from kurma_core.testing.webserver import Page, WebServer, web_server

@@ -27,7 +27,7 @@ from kurma_core.errors import (
     FetchUnauthorizedError,
     UsageError,
 )
-from kurma_core.hookspecs import FetchRequest, RemoteArchive
+from kurma_core.hookspecs.fetcher import FetchRequest, RemoteArchive
 from kurma_core.testing import load_driver
 from kurma_core.testing.fetchers import FetcherContract
 from kurma_core.testing.proxy import Proxy, proxy

@@ -17,7 +17,7 @@ from kurma_fetch_http.deadline import LowSpeed
 from kurma_fetch_http.transport import Transport
 
 from kurma_core.errors import FetchError, FetchTimeoutError
-from kurma_core.hookspecs import FetchRequest, RemoteArchive
+from kurma_core.hookspecs.fetcher import FetchRequest, RemoteArchive
 from kurma_core.testing import load_driver
 from plugins.fetch_http.tests.endless import endless
 

@@ -14,7 +14,7 @@ import pytest
 import trustme
 
 from kurma_core.errors import FetchError, FetchRefusedError, FetchTimeoutError, FetchTLSError
-from kurma_core.hookspecs import FetchRequest
+from kurma_core.hookspecs.fetcher import FetchRequest
 from kurma_core.testing import load_driver
 from kurma_core.testing.proxy import proxy
 from kurma_core.testing.webserver import Page, WebServer, web_server

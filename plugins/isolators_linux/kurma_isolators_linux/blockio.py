@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from kurma_core.appc.quantity import format_quantity
 from kurma_core.appc.types import describe
 from kurma_core.errors import IsolatorError
-from kurma_core.hookspecs import Compiled
+from kurma_core.hookspecs.isolator import Compiled
 from kurma_core.models.isolator import CgroupSetting, IsolatorPlan
 from kurma_isolators_linux import blockdevices
 from kurma_isolators_linux.amounts import default_limit, members, required_limit, told
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs import IsolatorHost
+    from kurma_core.hookspecs.isolator import IsolatorHost
 
 BANDWIDTH, IOPS = "resource/block-bandwidth", "resource/block-iops"
 READ, WRITE = "kurma.io/block-read-bandwidth", "kurma.io/block-write-bandwidth"

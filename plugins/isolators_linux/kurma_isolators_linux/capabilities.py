@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.appc.types import describe
 from kurma_core.errors import IsolatorError
-from kurma_core.hookspecs import Compiled, Power
+from kurma_core.hookspecs.isolator import Compiled, Power
 from kurma_core.linux import capabilities as linux
 from kurma_core.models.isolator import IsolatorPlan
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs import IsolatorHost
+    from kurma_core.hookspecs.isolator import IsolatorHost
 
 #: Of App Container's fourteen, those that podman leaves out: to write to the host's audit log, to make device
 #: nodes, to send raw packets.

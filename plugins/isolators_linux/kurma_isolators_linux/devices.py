@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.appc.types import describe
 from kurma_core.errors import IsolatorError
-from kurma_core.hookspecs import Compiled, Power
+from kurma_core.hookspecs.isolator import Compiled, Power
 from kurma_core.models.isolator import Device, IsolatorPlan
 from kurma_core.value import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kurma_core.hookspecs import IsolatorHost
+    from kurma_core.hookspecs.isolator import IsolatorHost
 
 _KEYS = frozenset(("path", "hostPath", "access"))
 _ACCESS = "rwm"

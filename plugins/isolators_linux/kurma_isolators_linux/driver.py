@@ -14,7 +14,7 @@ from kurma_core.linux.capabilities import NAMES
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from kurma_core.hookspecs import Compiled, IsolatorAbout, IsolatorHost, Power
+    from kurma_core.hookspecs.isolator import Compiled, IsolatorAbout, IsolatorHost, Power
 
 #: Name → module and function: ``function(name, value, scope, host) -> Compiled``.
 _COMPILERS = {
@@ -108,7 +108,7 @@ _FILTERS = frozenset(["os/linux/seccomp-retain-set", "os/linux/seccomp-remove-se
 
 
 class LinuxIsolators:
-    """Implements :class:`kurma_core.hookspecs.Isolator`."""
+    """Implements :class:`kurma_core.hookspecs.isolator.Isolator`."""
 
     names = tuple(_COMPILERS)
     gated: Mapping[str, tuple[str, ...] | None] = {name: _PARTS.get(name, ()) for name in _GATED}
@@ -162,7 +162,7 @@ class LinuxIsolators:
         return found
 
     def about(self, name: str) -> IsolatorAbout:
-        from kurma_core.hookspecs import IsolatorAbout
+        from kurma_core.hookspecs.isolator import IsolatorAbout
         from kurma_isolators_linux.about import ABOUT
 
         return IsolatorAbout(_SCOPES.get(name, ("app",)), *ABOUT[name])

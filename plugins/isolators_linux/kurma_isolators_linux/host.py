@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.appc.types import describe
 from kurma_core.errors import IsolatorError
-from kurma_core.hookspecs import Compiled, Power
+from kurma_core.hookspecs.isolator import Compiled, Power
 from kurma_core.models.isolator import HostMount, IsolatorPlan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kurma_core.hookspecs import IsolatorHost
+    from kurma_core.hookspecs.isolator import IsolatorHost
 
 KINDS = ("ipc", "net", "pid", "user", "uts")
 _WORDS = ("host", "private")

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.appc.types import describe
 from kurma_core.errors import IsolatorError
-from kurma_core.hookspecs import Compiled, Power
+from kurma_core.hookspecs.isolator import Compiled, Power
 from kurma_core.models.isolator import IsolatorPlan
 from kurma_isolators_linux import machine
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs import IsolatorHost
+    from kurma_core.hookspecs.isolator import IsolatorHost
 
 #: What Kurma itself is held to, which apps inherit: a profile with its mode, or a context.
 _OWN = ("proc/self/attr/apparmor/current", "proc/self/attr/current")

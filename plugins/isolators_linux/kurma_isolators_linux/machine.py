@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from kurma_core.linux import capabilities as linux
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs import IsolatorHost
+    from kurma_core.hookspecs.isolator import IsolatorHost
 
 
 def text(host: IsolatorHost, name: str) -> str | None:

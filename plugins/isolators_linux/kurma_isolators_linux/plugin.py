@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kurma_core.hookspecs import Driver, hookimpl
+from kurma_core.hookspecs.driver import Driver
+from kurma_core.hookspecs.hooks import hookimpl
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs import DriverContext, Isolator
+    from kurma_core.hookspecs.driver import DriverContext
+    from kurma_core.hookspecs.isolator import Isolator
 
 
 def _create(context: DriverContext) -> Isolator:

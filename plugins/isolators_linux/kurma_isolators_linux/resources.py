@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.appc.quantity import format_quantity
-from kurma_core.hookspecs import Compiled, Power
+from kurma_core.hookspecs.isolator import Compiled, Power
 from kurma_core.models.isolator import CgroupSetting, IsolatorPlan
 from kurma_isolators_linux.amounts import request_and_limit, told
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs import IsolatorHost
+    from kurma_core.hookspecs.isolator import IsolatorHost
 
 CPU = "resource/cpu"
 MEMORY = "resource/memory"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.appc.types import describe
 from kurma_core.errors import IsolatorError
-from kurma_core.hookspecs import Compiled, Power
+from kurma_core.hookspecs.isolator import Compiled, Power
 from kurma_core.models.isolator import IsolatorPlan
 from kurma_isolators_linux import calls, seccomp_profile
 from kurma_isolators_linux import seccomp_program as program
@@ -18,7 +18,7 @@ from kurma_isolators_linux import seccomp_program as program
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kurma_core.hookspecs import IsolatorHost
+    from kurma_core.hookspecs.isolator import IsolatorHost
 
 RETAIN = "os/linux/seccomp-retain-set"
 REMOVE = "os/linux/seccomp-remove-set"

@@ -12,7 +12,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import IsolatorError
-from kurma_core.hookspecs import Compiled, Power
+from kurma_core.hookspecs.isolator import Compiled, Power
 from kurma_core.linux import capabilities as linux
 from kurma_core.models.isolator import IsolatorPlan
 from kurma_isolators_linux import calls
@@ -21,7 +21,7 @@ from kurma_isolators_linux import seccomp_program as program
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from kurma_core.hookspecs import IsolatorHost
+    from kurma_core.hookspecs.isolator import IsolatorHost
 
 #: Refused, unless the app has one of these capabilities.
 GUARDED = {

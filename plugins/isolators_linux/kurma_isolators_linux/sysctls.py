@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.appc.types import describe
 from kurma_core.errors import IsolatorError
-from kurma_core.hookspecs import Compiled
+from kurma_core.hookspecs.isolator import Compiled
 from kurma_core.models.isolator import IsolatorPlan
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs import IsolatorHost
+    from kurma_core.hookspecs.isolator import IsolatorHost
 
 _IPC = frozenset(
     f"kernel.{name}"

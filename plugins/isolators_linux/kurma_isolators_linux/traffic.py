@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.appc.types import describe
 from kurma_core.errors import IsolatorError
-from kurma_core.hookspecs import Compiled
+from kurma_core.hookspecs.isolator import Compiled
 from kurma_core.models.isolator import IsolatorPlan, TrafficLimit
 from kurma_isolators_linux.amounts import default_limit, members, required_limit, told
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs import IsolatorHost
+    from kurma_core.hookspecs.isolator import IsolatorHost
 
 BANDWIDTH = "resource/network-bandwidth"
 READ, WRITE = "kurma.io/network-read-bandwidth", "kurma.io/network-write-bandwidth"

@@ -10,7 +10,7 @@ from kurma_isolators_linux import plugin
 from kurma_isolators_linux.about import ABOUT
 from kurma_isolators_linux.driver import LinuxIsolators
 
-from kurma_core.hookspecs import Isolator, IsolatorHost
+from kurma_core.hookspecs.isolator import Isolator, IsolatorHost
 from kurma_core.testing import load_driver
 from kurma_core.testing.isolators import HOSTS, IsolatorContract
 from kurma_core.value import replace

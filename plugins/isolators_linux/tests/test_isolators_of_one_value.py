@@ -9,7 +9,7 @@ from kurma_isolators_linux.driver import LinuxIsolators
 
 from kurma_core.appc.image import Isolator
 from kurma_core.errors import IsolatorError
-from kurma_core.hookspecs import IsolatorHost
+from kurma_core.hookspecs.isolator import IsolatorHost
 from kurma_core.isolation import compile_isolators
 from kurma_core.models.isolator import CgroupSetting, IsolatorPlan
 from kurma_core.value import replace

@@ -33,4 +33,5 @@ def test_only_what_the_defaults_need_is_loaded() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     loaded = set(done.stdout.split())
-    assert loaded == {"kurma_core.linux.capabilities", *[f"kurma_isolators_linux{name}" for name in OURS]}
+    core = {"kurma_core.linux.capabilities", "kurma_core.hookspecs.isolator"}
+    assert loaded == {*core, *(f"kurma_isolators_linux{name}" for name in OURS)}

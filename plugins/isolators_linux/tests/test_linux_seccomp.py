@@ -13,7 +13,7 @@ from kurma_isolators_linux import calls, seccomp, seccomp_profile, seccomp_sets
 from kurma_isolators_linux.driver import LinuxIsolators
 
 from kurma_core.errors import IsolatorError
-from kurma_core.hookspecs import IsolatorHost
+from kurma_core.hookspecs.isolator import IsolatorHost
 from kurma_core.linux.capabilities import DEFAULT_SET, names
 from kurma_core.value import replace
 from plugins.isolators_linux.tests.filtering import ALLOW, ERROR, KILL, X32, answer
@@ -362,7 +362,7 @@ def test_the_profile_is_small_and_loads_little() -> None:
     """Every start of every app compiles it, and every stager's manifest holds it."""
     assert len(seccomp_profile.profile("x", "default", "app", HOST).plan.seccomp or b"") <= 8 * 220
     script = (
-        "import sys; from kurma_core.hookspecs import IsolatorHost; "
+        "import sys; from kurma_core.hookspecs.isolator import IsolatorHost; "
         "from kurma_isolators_linux.seccomp_profile import profile; "
         "profile('x', 'default', 'app', IsolatorHost({}, 1)); "
         "print([each for each in ('difflib', 'ctypes', 'kurma_isolators_linux.seccomp_sets') "

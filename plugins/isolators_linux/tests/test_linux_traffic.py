@@ -6,7 +6,7 @@ import pytest
 from kurma_isolators_linux import plugin
 
 from kurma_core.errors import IsolatorError
-from kurma_core.hookspecs import IsolatorHost
+from kurma_core.hookspecs.isolator import IsolatorHost
 from kurma_core.models.isolator import TrafficLimit
 from kurma_core.testing import load_driver
 from kurma_core.value import replace

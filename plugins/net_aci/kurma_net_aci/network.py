@@ -11,7 +11,8 @@ from typing import Any
 from kurma_core.appc.cni_result import parse_result
 from kurma_core.appc.nesting import bounded
 from kurma_core.errors import KurmaError, NetworkError
-from kurma_core.hookspecs import AttachmentContext, HostTree, Leak
+from kurma_core.hookspecs.driver import HostTree
+from kurma_core.hookspecs.network import AttachmentContext, Leak
 from kurma_core.linux.process import boot_id
 from kurma_core.linux.programs import one_line
 from kurma_core.models.network import Attachment, NetworkRequest, NetworkResult

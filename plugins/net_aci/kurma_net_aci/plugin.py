@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from kurma_core.hookspecs import Driver, DriverContext, Network, Option, hookimpl
+from kurma_core.hookspecs.driver import Driver, DriverContext, Option
+from kurma_core.hookspecs.hooks import hookimpl
+from kurma_core.hookspecs.network import Network
 
 
 def _create(context: DriverContext) -> Network:

@@ -16,7 +16,7 @@ from typing import Any
 
 from kurma_core.appc.nesting import bounded
 from kurma_core.errors import NetworkError
-from kurma_core.hookspecs import HostTree
+from kurma_core.hookspecs.driver import HostTree
 from kurma_core.linux import tree
 from kurma_core.linux.beneath import open_in_root, remove_tree
 from kurma_core.linux.execute import DEFAULT_PATH

@@ -10,7 +10,7 @@ import pytest
 from kurma_net_aci.plugin import kurma_network
 
 from kurma_core.appc.image import ImageManifest
-from kurma_core.hookspecs import DriverContext, HostTree
+from kurma_core.hookspecs.driver import DriverContext, HostTree
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "networks"
 

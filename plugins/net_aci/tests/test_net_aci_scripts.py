@@ -14,7 +14,7 @@ import pytest
 from kurma_net_aci.plugin import kurma_network
 
 from kurma_core.errors import NetworkError, TrustError
-from kurma_core.hookspecs import Leak
+from kurma_core.hookspecs.network import Leak
 from kurma_core.linux.namespaces import unpin
 from kurma_core.testing.networks import context, pod_namespace
 from tests.kit.waiting import until

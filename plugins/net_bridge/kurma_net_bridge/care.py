@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import KurmaError, NetworkError
-from kurma_core.hookspecs import AttachmentContext, Leak
+from kurma_core.hookspecs.network import AttachmentContext, Leak
 from kurma_core.linux.netlink import Link, Netlink, NetlinkError
 from kurma_net_bridge import links
 from kurma_net_bridge.addresses import describe, owner_name

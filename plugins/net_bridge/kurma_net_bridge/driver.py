@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import NetworkError
-from kurma_core.hookspecs import AttachmentContext, Leak
+from kurma_core.hookspecs.network import AttachmentContext, Leak
 from kurma_core.linux.netlink import Link, Netlink, NetlinkError
 from kurma_core.models.network import AddressResult, NetworkResult
 from kurma_net_bridge import links
@@ -217,13 +217,13 @@ class BridgeNetwork:
     # -- looking after it --
 
     def leaks(self, configs: Sequence[Mapping[str, Json]], pods: Collection[str]) -> Sequence[Leak]:
-        """As :class:`kurma_core.hookspecs.NetworkCare` has it."""
+        """As :class:`kurma_core.hookspecs.network.NetworkCare` has it."""
         from kurma_net_bridge.care import Care
 
         return Care(self._state_dir, self._rules).leaks(configs, pods)
 
     def mend(self, configs: Sequence[Mapping[str, Json]], pods: Collection[str]) -> Sequence[Leak]:
-        """As :class:`kurma_core.hookspecs.NetworkCare` has it."""
+        """As :class:`kurma_core.hookspecs.network.NetworkCare` has it."""
         from kurma_net_bridge.care import Care
 
         return Care(self._state_dir, self._rules).mend(configs, pods)

@@ -16,7 +16,7 @@ from kurma_net_bridge.plugin import kurma_network
 from kurma_net_bridge.records import NetworkRecords
 
 from kurma_core.errors import NetworkError
-from kurma_core.hookspecs import DriverContext
+from kurma_core.hookspecs.driver import DriverContext
 from kurma_core.linux.namespaces import unpin
 from kurma_core.linux.netlink import Netlink
 from kurma_core.linux.netns_thread import in_network_namespace

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from kurma_core.errors import KurmaError, NetworkError
-from kurma_core.hookspecs import AttachmentContext, Leak
+from kurma_core.hookspecs.network import AttachmentContext, Leak
 from kurma_net_cni import traces
 from kurma_net_cni.chain import Chain, parse_chain
 from kurma_net_cni.leftovers import host_links

@@ -11,7 +11,7 @@ from typing import Any
 
 from kurma_core.appc.cni_result import parse_result
 from kurma_core.errors import NetworkError
-from kurma_core.hookspecs import AttachmentContext
+from kurma_core.hookspecs.network import AttachmentContext
 from kurma_core.linux.netns_thread import in_network_namespace
 
 Json = Any

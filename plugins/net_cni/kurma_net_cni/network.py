@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.appc.cni_result import parse_result
 from kurma_core.errors import NetworkError
-from kurma_core.hookspecs import AttachmentContext, Leak
+from kurma_core.hookspecs.network import AttachmentContext, Leak
 from kurma_core.models.network import NetworkResult
 from kurma_core.value import replace
 from kurma_net_cni.chain import (

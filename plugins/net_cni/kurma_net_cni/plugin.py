@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from kurma_core.errors import ConfigError
-from kurma_core.hookspecs import Driver, DriverContext, Network, Option, hookimpl
+from kurma_core.hookspecs.driver import Driver, DriverContext, Option
+from kurma_core.hookspecs.hooks import hookimpl
+from kurma_core.hookspecs.network import Network
 
 #: The name under which configurations made for other Kurmas know this plugin (Kurma Network Specification).
 ALIAS = "apcera.com/kurma/cni-netplugin"

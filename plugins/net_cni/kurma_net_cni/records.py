@@ -10,7 +10,7 @@ from typing import Any
 
 from kurma_core.appc.nesting import bounded
 from kurma_core.errors import FormatVersionError, NetworkError
-from kurma_core.hookspecs import AttachmentContext
+from kurma_core.hookspecs.network import AttachmentContext
 from kurma_core.linux.files import replace_file
 from kurma_core.linux.lockfile import lock_file
 from kurma_core.models.network import Attachment, NetworkRequest

@@ -13,7 +13,7 @@ from kurma_net_cni.plugin import kurma_network
 from kurma_net_cni.records import Records
 
 from kurma_core.errors import ConfigError, FormatVersionError, NetworkError
-from kurma_core.hookspecs import DriverContext
+from kurma_core.hookspecs.driver import DriverContext
 from kurma_core.linux import cni_orphans
 from kurma_core.linux.programs import ProgramTimeout, run
 from kurma_core.testing.networks import context

@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import NetworkError
-from kurma_core.hookspecs import AttachmentContext, Driver, DriverContext, Network, hookimpl
+from kurma_core.hookspecs.driver import Driver, DriverContext
+from kurma_core.hookspecs.hooks import hookimpl
+from kurma_core.hookspecs.network import AttachmentContext, Network
 from kurma_core.linux.namespaces import in_netns
 from kurma_core.linux.netns_thread import in_network_namespace
 

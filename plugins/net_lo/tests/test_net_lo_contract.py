@@ -4,7 +4,7 @@ import pytest
 from kurma_net_lo.plugin import kurma_network
 
 from kurma_core.errors import NetworkError
-from kurma_core.hookspecs import DriverContext
+from kurma_core.hookspecs.driver import DriverContext
 from kurma_core.linux.netns_thread import in_network_namespace
 from kurma_core.testing.networks import NetworkContract
 

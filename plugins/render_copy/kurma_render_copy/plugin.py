@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 
 from kurma_core import cancellation
 from kurma_core.appc import layering
-from kurma_core.hookspecs import Driver, hookimpl
+from kurma_core.hookspecs.driver import Driver
+from kurma_core.hookspecs.hooks import hookimpl
 from kurma_core.linux import tree
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs import DriverContext, ImageNode, RenderCache, Renderer
+    from kurma_core.hookspecs.driver import DriverContext
+    from kurma_core.hookspecs.renderer import ImageNode, RenderCache, Renderer
     from kurma_core.models.image import RenderedLayer
 
 

@@ -7,7 +7,8 @@ import os
 import pytest
 from kurma_render_copy.plugin import kurma_renderer
 
-from kurma_core.hookspecs import Driver, Renderer
+from kurma_core.hookspecs.driver import Driver
+from kurma_core.hookspecs.renderer import Renderer
 from kurma_core.testing import trees
 from kurma_core.testing.graphs import Store, plain
 from kurma_core.testing.renderers import RendererContract, render_model

@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING
 from kurma_core import cancellation
 from kurma_core.appc import layering
 from kurma_core.errors import ConfigError
-from kurma_core.hookspecs import Driver, Option, hookimpl
+from kurma_core.hookspecs.driver import Driver, Option
+from kurma_core.hookspecs.hooks import hookimpl
 from kurma_core.linux import tree
 from kurma_core.models.image import RenderedLayer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kurma_core.hookspecs import DriverContext, ImageNode, RenderCache, Renderer
+    from kurma_core.hookspecs.driver import DriverContext
+    from kurma_core.hookspecs.renderer import ImageNode, RenderCache, Renderer
 
 #: A stager that passes ``/layers/sha512-…`` names to mount(2) fits 25 of them into the kernel's one page.
 MOST_LAYERS = 24

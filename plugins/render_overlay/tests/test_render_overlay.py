@@ -8,7 +8,8 @@ import pytest
 from kurma_render_overlay.plugin import kurma_renderer
 
 from kurma_core.errors import ConfigError
-from kurma_core.hookspecs import Driver, DriverContext, Renderer
+from kurma_core.hookspecs.driver import Driver, DriverContext
+from kurma_core.hookspecs.renderer import Renderer
 from kurma_core.testing import trees
 from kurma_core.testing.graphs import ImageModel, LayerModel, Store, plain
 from kurma_core.testing.renderers import RendererContract, render_model

@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import PluginSkipped
-from kurma_core.hookspecs import Driver, DriverContext, Option, hookimpl
+from kurma_core.hookspecs.driver import Driver, DriverContext, Option
+from kurma_core.hookspecs.hooks import hookimpl
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs import StagerImageSource
+    from kurma_core.hookspecs.stager import StagerImageSource
 
 
 class DefaultStager:
-    """Implements :class:`kurma_core.hookspecs.StagerImageSource`, and ``StagerOfExports``."""
+    """Implements :class:`kurma_core.hookspecs.stager.StagerImageSource`, and ``StagerOfExports``."""
 
     applies_isolators = True
     #: What it can be exported as besides.

@@ -10,7 +10,7 @@ from kurma_stager_default import image, plugin
 
 import kurma_core
 from kurma_core.errors import StagerError
-from kurma_core.hookspecs import DriverContext
+from kurma_core.hookspecs.driver import DriverContext
 from kurma_core.testing.stagers import StagerImageSourceContract
 
 

@@ -11,7 +11,7 @@ from kurma_stager_default.stage1.arguments import RunArguments
 from kurma_stager_default.stage1.document import environment
 from kurma_stager_default.stage1.place import Stage1Error
 
-from kurma_core.hookspecs import DriverContext
+from kurma_core.hookspecs.driver import DriverContext
 from kurma_core.linux.cgroup_layout import Hierarchy, Layout
 
 

@@ -25,7 +25,7 @@ from kurma_stager_rkt.arguments import LIFTED
 from kurma_stager_rkt.records import app_statuses
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs import PodSetup
+    from kurma_core.hookspecs.pod_setup import PodSetup
     from kurma_stager_rkt.records import Note
 
 Json = Any
@@ -58,7 +58,7 @@ class PodApps:
         self._tell = tell
 
     def add(self, pod: PodSetup, storage: str) -> None:
-        """See :class:`kurma_core.hookspecs.AppChanger`. :raises OSError: its files cannot be made."""
+        """See :class:`kurma_core.hookspecs.stager.AppChanger`. :raises OSError: its files cannot be made."""
         (app,) = pod.apps
         contents.write_app_info(self._place, pod, app)
         with contents.inside(self._place, "opt/stage2") as stage2:
@@ -85,7 +85,7 @@ class PodApps:
             yield "--private-users={}:{}".format(*self._note.private_users)
 
     def remove(self, app: str, volumes: tuple[str, ...]) -> None:
-        """See :class:`kurma_core.hookspecs.AppChanger`. :raises OSError: its files cannot be removed."""
+        """See :class:`kurma_core.hookspecs.stager.AppChanger`. :raises OSError: its files cannot be removed."""
         known = self._known(app)
         if known:
             self._remember(app, _REMOVING)
@@ -123,7 +123,7 @@ class PodApps:
             group.remove()
 
     def start(self, app: str, timeout: float) -> None:
-        """See :class:`kurma_core.hookspecs.AppChanger`; what it wrote before is there still, as under rkt."""
+        """See :class:`kurma_core.hookspecs.stager.AppChanger`; what it wrote before stays, as under rkt."""
         with contents.inside(self._place, "rkt/status") as status:
             for name in (f"{app}-started", app):
                 roots.remove_in(status, name)
@@ -135,7 +135,7 @@ class PodApps:
                 raise
 
     def stop(self, app: str, timeout: float | None) -> None:
-        """See :class:`kurma_core.hookspecs.AppChanger`; stage1 cannot be told how long the app may take."""
+        """See :class:`kurma_core.hookspecs.stager.AppChanger`; stage1 cannot be told how long the app may take."""
         if not self._runs(app):
             return
         self._ask_to_stop(app, self._note.patience if timeout is None else timeout + _SLACK)

@@ -17,7 +17,8 @@ from kurma_core.linux.places import make_dirs
 
 if TYPE_CHECKING:
     from kurma_core.appc.image import App
-    from kurma_core.hookspecs import AppSetup, HostTree, PodSetup
+    from kurma_core.hookspecs.driver import HostTree
+    from kurma_core.hookspecs.pod_setup import AppSetup, PodSetup
     from kurma_core.models.network import Attachment, PortMapping
 
 #: Below the pod's directory: the networks that are Kurma's, for stage1 to join.

@@ -13,7 +13,9 @@ from kurma_stager_rkt.arguments import LIFTED, RunWishes
 from kurma_stager_rkt.records import Note
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs import HostTree, PodSetup, Stdio
+    from kurma_core.hookspecs.driver import HostTree
+    from kurma_core.hookspecs.pod_setup import PodSetup
+    from kurma_core.models.stdio import Stdio
 
 #: Networks that stage1s know by themselves.
 _KNOWN_NETWORKS = ("default", "default-restricted", "none", "host")

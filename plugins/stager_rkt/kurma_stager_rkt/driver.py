@@ -27,8 +27,11 @@ from kurma_stager_rkt.running import RunningStage1
 from kurma_stager_rkt.strays import end_strays
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs import DriverContext, HostTree, PodSetup, RunningStager, Stdio
+    from kurma_core.hookspecs.driver import DriverContext, HostTree
+    from kurma_core.hookspecs.pod_setup import PodSetup
+    from kurma_core.hookspecs.stager import RunningStager
     from kurma_core.models.pod import AppStatus
+    from kurma_core.models.stdio import Stdio
 
 _LOCK_FD = 3
 #: In Kurma's directory of the pod: apps are still to be added before it runs.
@@ -41,7 +44,7 @@ _KILL_PATIENCE = 5.0
 
 
 class Stage1Stager:
-    """Implements :class:`kurma_core.hookspecs.Stager`, ``StagerOfRemains`` and ``AppChanger``."""
+    """Implements :class:`kurma_core.hookspecs.stager.Stager`, ``StagerOfRemains`` and ``AppChanger``."""
 
     joins_networks = True
     user_namespaces = True
@@ -220,7 +223,7 @@ class Stage1Stager:
         finally:
             os.close(output)
 
-    # -- apps that come and go: see kurma_core.hookspecs.AppChanger --
+    # -- apps that come and go: see kurma_core.hookspecs.stager.AppChanger --
 
     def app_verbs(self, directory: str) -> frozenset[str]:
         note = Note.read(directory)
@@ -283,7 +286,7 @@ class Stage1Stager:
             time.sleep(0.01)
 
     def discard(self, directory: str) -> tuple[str, ...]:
-        """See :class:`kurma_core.hookspecs.StagerOfRemains`."""
+        """See :class:`kurma_core.hookspecs.stager.StagerOfRemains`."""
         place = self._places.take(os.path.basename(directory))
         notes: tuple[str, ...] = ()
         if place is not None:

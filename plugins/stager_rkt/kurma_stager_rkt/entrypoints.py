@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from kurma_core.errors import CommandNotExecutableError, CommandNotFoundError, StagerError
-from kurma_core.hookspecs import HostProgram
+from kurma_core.hookspecs.driver import HostProgram
 from kurma_core.linux import process, terminal
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.held_process import exit_code, put_to_death
@@ -20,7 +20,8 @@ from kurma_stager_rkt.contents import ROOTFS
 from kurma_stager_rkt.podpid import pod_pid
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs import Started, Stdio
+    from kurma_core.hookspecs.driver import Started
+    from kurma_core.models.stdio import Stdio
     from kurma_stager_rkt.records import Note
 
     Start = Callable[[HostProgram], Started]
@@ -179,7 +180,7 @@ def said(output: int) -> str:
 def finish(started: Started, timeout: float | None = None, signals: int = -1) -> int | None:
     """Waits for its end; its exit code, 128+N for signal N. None: the time was over, and it was killed.
 
-    :param signals: see :class:`kurma_core.hookspecs.Stdio`. Who is asked by their end to end has a moment for it.
+    :param signals: see :class:`kurma_core.models.stdio.Stdio`. At their end it gets a moment to end in.
     """
     try:
         if not _wait(started.pidfd, timeout, signals):

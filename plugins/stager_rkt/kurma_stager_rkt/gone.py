@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def discard(start: Start, places: Places, uuid: str) -> tuple[str, ...] | None:
-    """See :class:`kurma_core.hookspecs.CollectorOfRemains`."""
+    """See :class:`kurma_core.hookspecs.stager.CollectorOfRemains`."""
     try:
         place = places.take(uuid)
     except BlockingIOError as error:

@@ -25,7 +25,7 @@ from kurma_core.linux import block_groups
 from kurma_core.linux.beneath import remove_tree
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs import DriverContext
+    from kurma_core.hookspecs.driver import DriverContext
 
 EMBRYO, PREPARE, PREPARED, RUN = "embryo", "prepare", "prepared", "run"
 EXITED_GARBAGE, GARBAGE = "exited-garbage", "garbage"

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from kurma_core.hookspecs import Driver, DriverContext, hookimpl
+from kurma_core.hookspecs.driver import Driver, DriverContext
+from kurma_core.hookspecs.hooks import hookimpl
 from kurma_stager_rkt.settings import OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from kurma_core.hookspecs import Stager, StagerOfImages
+    from kurma_core.hookspecs.stager import Stager, StagerOfImages
     from kurma_stager_rkt.places import Places
 
 
 class Stage1Images:
-    """Implements :class:`kurma_core.hookspecs.StagerOfImages`, and ``CollectorOfRemains``."""
+    """Implements :class:`kurma_core.hookspecs.stager.StagerOfImages`, and ``CollectorOfRemains``."""
 
     isolators_in_part: ClassVar = {
         "os/linux/privileged": "stage1 lifts its restrictions, from interface version 3 on; devices it gives none"

@@ -20,7 +20,7 @@ from kurma_core.schema import fit
 from kurma_stager_rkt.contents import LAYERS, ROOTFS, inside, shift, tree_id
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs import PodSetup
+    from kurma_core.hookspecs.pod_setup import PodSetup
     from kurma_core.linux.owners import Shift
 
 STORAGES = ("", "overlay", "copy")

@@ -24,7 +24,7 @@ _LEAST = 10.0
 
 
 class RunningStage1(HeldProcess):
-    """Implements :class:`kurma_core.hookspecs.RunningStager`.
+    """Implements :class:`kurma_core.hookspecs.stager.RunningStager`.
 
     :param place: the pod's directory, in ``run``.
     :param mutable: apps may come and go.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kurma_core.errors import StagerError
-from kurma_core.hookspecs import Option
+from kurma_core.hookspecs.driver import Option
 from kurma_core.value import frozen
 from kurma_stager_rkt.arguments import IPC, LIFTED
 from kurma_stager_rkt.records import PATIENCE

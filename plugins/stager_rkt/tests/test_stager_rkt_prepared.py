@@ -10,7 +10,8 @@ from kurma_stager_rkt.places import Places
 from kurma_core.appc.image import ImageManifest
 from kurma_core.appc.pod import PodManifest
 from kurma_core.errors import HostError, StagerError
-from kurma_core.hookspecs import DriverContext, HostTree, MountSetup
+from kurma_core.hookspecs.driver import DriverContext, HostTree
+from kurma_core.hookspecs.pod_setup import MountSetup
 from kurma_core.models.image import RenderedLayer
 from kurma_core.models.isolator import IsolatorPlan, TrafficLimit
 from kurma_core.models.network import Attachment, NetworkRequest, PortMapping

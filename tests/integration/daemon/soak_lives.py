@@ -13,8 +13,8 @@ import time
 import uuid as uuids
 
 from kurma_core.errors import KurmaError, PodNotFoundError, PodStateError
-from kurma_core.hookspecs import Stdio
 from kurma_core.models.network import NetworkRequest
+from kurma_core.models.stdio import Stdio
 from kurma_core.value import replace
 
 _LINES = "i=0; while [ $i -lt {} ]; do i=$((i+1)); echo line $i; {} done; "

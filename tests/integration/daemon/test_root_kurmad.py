@@ -13,7 +13,7 @@ from kurma_core.client import Settings, connect
 from kurma_core.client.remote import RemoteClient
 from kurma_core.client.wire import Connection
 from kurma_core.errors import ConfigError, HostError, PodNotFoundError
-from kurma_core.hookspecs import Stdio
+from kurma_core.models.stdio import Stdio
 
 pytestmark = pytest.mark.root
 

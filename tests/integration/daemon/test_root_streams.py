@@ -15,7 +15,7 @@ import pytest
 
 from kurma_core.client.frames import ERROR, INPUT, LOG, MESSAGE, OUTPUT, FrameReader, frame
 from kurma_core.errors import HostError, Interrupted
-from kurma_core.hookspecs import Stdio
+from kurma_core.models.stdio import Stdio
 from tests.integration.daemon.test_root_events import watching
 from tests.kit.house import text_of
 from tests.kit.waiting import until

@@ -18,10 +18,10 @@ import pytest
 from kurma_core.client.wire import Connection
 from kurma_core.daemon.pods.prestarted import PrestartedPods
 from kurma_core.errors import KurmaError, PodNotFoundError
-from kurma_core.hookspecs import Stdio
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.namespaces import in_netns
 from kurma_core.models.network import NetworkRequest
+from kurma_core.models.stdio import Stdio
 from kurma_core.pods import request_json
 from kurma_core.value import replace
 from tests.kit.waiting import alive, until

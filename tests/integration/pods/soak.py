@@ -94,7 +94,7 @@ def whole_life(house, net):
     with house.connect() as client:
         null = os.open("/dev/null", os.O_RDWR)
         try:
-            from kurma_core.hookspecs import Stdio
+            from kurma_core.models.stdio import Stdio
 
             assert client.enter(run.uuid, None, ("/bin/true",), Stdio(null, null, null)) == 0
         finally:

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from kurma_core.hookspecs import Stdio
+from kurma_core.models.stdio import Stdio
 from kurma_core.pods.readied import ready
 from tests.integration import entering
 from tests.kit.images import shell

@@ -10,7 +10,9 @@ pytestmark = pytest.mark.root
 
 PLUGIN = """
 import errno, os
-from kurma_core.hookspecs import Compiled, Driver, hookimpl
+from kurma_core.hookspecs.driver import Driver
+from kurma_core.hookspecs.hooks import hookimpl
+from kurma_core.hookspecs.isolator import Compiled
 from kurma_core.linux.seccomp import instruction
 from kurma_core.models.isolator import IsolatorPlan
 

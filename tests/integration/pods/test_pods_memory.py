@@ -11,8 +11,8 @@ import time
 
 import pytest
 
-from kurma_core.hookspecs import Stdio
 from kurma_core.linux.cgroups import CgroupTree
+from kurma_core.models.stdio import Stdio
 from tests.kit.waiting import until
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]

@@ -13,9 +13,9 @@ import pytest
 
 from kurma_core.appc.template import PodTemplate
 from kurma_core.errors import ImageError, StagerError, VolumeError
-from kurma_core.hookspecs import Stdio
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.models.network import NetworkRequest
+from kurma_core.models.stdio import Stdio
 from kurma_core.pods.readied import ready
 from kurma_core.pods.request import AppOverrides
 from tests.kit.images import shell

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from kurma_core.hookspecs import PodSetup, Stdio
+from kurma_core.hookspecs.pod_setup import PodSetup
 from kurma_core.linux import mounts
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.unmount import unmount_below
+from kurma_core.models.stdio import Stdio
 from kurma_core.testing.stagers import pod_setup
 from tests.integration.cli.conftest import KURMA, Command
 from tests.integration.stage1.driven import UUID

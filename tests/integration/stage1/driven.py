@@ -6,7 +6,7 @@ import os
 from kurma_stager_rkt.plugin import Stage1Images
 
 from kurma_core.appc.image import ImageManifest
-from kurma_core.hookspecs import DriverContext, HostTree
+from kurma_core.hookspecs.driver import DriverContext, HostTree
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.spawn_plan import SpawnPlan
 from kurma_core.spawner.client import Spawner

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kurma_core.errors import StagerError
-from kurma_core.hookspecs import MountSetup
+from kurma_core.hookspecs.pod_setup import MountSetup
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.models.isolator import CgroupSetting, IsolatorPlan
 from kurma_core.staging.aci import StagerTimes

@@ -8,7 +8,7 @@ import pytest
 from kurma_stager_default import compiling
 from kurma_stager_default.inside import become
 
-from kurma_core.hookspecs import MountSetup
+from kurma_core.hookspecs.pod_setup import MountSetup
 from kurma_core.linux import libc
 from tests.kit.images import shell
 

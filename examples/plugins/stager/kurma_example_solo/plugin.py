@@ -1,6 +1,6 @@
 """The stager ``solo``: the host's half.
 
-It shows the other design that :class:`kurma_core.hookspecs.Stager` is made for: no image, no call-ins; a
+It shows the other design that :class:`kurma_core.hookspecs.stager.Stager` is made for: no image, no call-ins; a
 supervisor that runs on the host beside a prepared directory. It takes pods of one app without volumes, and applies
 no isolators, so it is nothing to run strangers' images with.
 """
@@ -16,10 +16,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from kurma_core.errors import StagerError
-from kurma_core.hookspecs import Driver, DriverContext, PodSetup, RunningStager, Stager, Stdio, hookimpl
+from kurma_core.hookspecs.driver import Driver, DriverContext
+from kurma_core.hookspecs.hooks import hookimpl
+from kurma_core.hookspecs.pod_setup import PodSetup
+from kurma_core.hookspecs.stager import RunningStager, Stager
 from kurma_core.linux import process
 from kurma_core.linux.files import replace_file
 from kurma_core.models.pod import AppStatus
+from kurma_core.models.stdio import Stdio
 
 
 class Solo:

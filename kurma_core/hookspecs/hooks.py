@@ -1,0 +1,53 @@
+"""The hooks: one for each kind of plugin, and the entry-point group that it belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import pluggy
+
+if TYPE_CHECKING:
+    from kurma_core.hookspecs.driver import Driver
+    from kurma_core.hookspecs.fetcher import Fetcher
+    from kurma_core.hookspecs.isolator import Isolator
+    from kurma_core.hookspecs.network import Network
+    from kurma_core.hookspecs.renderer import Renderer
+    from kurma_core.hookspecs.stager import Stager, StagerImageSource, StagerOfImages
+    from kurma_core.models.pod import PodEvent
+
+PROJECT = "kurma"
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
+#: The hook of each entry-point group.
+GROUPS: Mapping[str, str] = {
+    "kurma.fetchers": "kurma_fetcher",
+    "kurma.renderers": "kurma_renderer",
+    "kurma.stagers": "kurma_stager",
+    "kurma.networks": "kurma_network",
+    "kurma.isolators": "kurma_isolator",
+    "kurma.observers": "kurma_pod_event",
+}
+
+
+class Hooks:
+    """The hook specifications. ``docs/plugin_hooks.md`` documents each; a test compares the signatures."""
+
+    def kurma_fetcher(self) -> Driver[Fetcher]:  # type: ignore[empty-body]
+        """A source of images, under the locator scheme that is the entry point's name."""
+
+    def kurma_renderer(self) -> Driver[Renderer]:  # type: ignore[empty-body]
+        """A way of turning image graphs into directories."""
+
+    def kurma_stager(self) -> Driver[Stager] | Driver[StagerImageSource] | Driver[StagerOfImages]:  # type: ignore[empty-body]
+        """A stager."""
+
+    def kurma_network(self) -> Driver[Network]:  # type: ignore[empty-body]
+        """A kind of network."""
+
+    def kurma_isolator(self) -> Driver[Isolator]:  # type: ignore[empty-body]
+        """A compiler of isolators."""
+
+    def kurma_pod_event(self, event: PodEvent) -> None:
+        """Told of every change of a pod's state, after it is on disk. An exception is noted and goes no further;
+        it should return quickly, for the pod waits for it."""
