@@ -59,7 +59,7 @@ _MARK = ({"boot": str, "uptime": float}, None)
 STATE = {
     "state": frozenset(STATES),
     "steps?": ([str], None),
-    "attachments?": [Attachment.SHAPE],
+    "attachments?": [Attachment],
     "stager?": (dict, None),
     "stagerImage?": (str, None),
     "owner?": (PID, None),
@@ -75,7 +75,7 @@ STATE = {
     "notes?": [str],
     "apps?": ({str: dict}, None),
     "run?": COUNT,
-    "earlier?": ({str: [AppExecution.SHAPE]}, None),
+    "earlier?": ({str: [AppExecution]}, None),
     "layers?": ({str: [str]}, None),
     "metadata?": ({"address": str, "port": range(1, 1 << 16), "early?": (str, None)}, None),
     "restart?": ({"count": COUNT, "tries": COUNT, "next?": (str, None), "due?": _MARK}, None),

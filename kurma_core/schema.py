@@ -459,10 +459,10 @@ class Object(Shape):
         self.by = by
 
     def read(self, value: Json, path: str, unknown: Unknown | None) -> Any:
+        if self.by is None:
+            return self.kind.from_json(value, path, unknown)
         if not isinstance(value, dict):
             raise self._wrong(value, path)
-        if self.by is None:
-            return self.kind(**_read(self.kind, value, path, unknown))
         found = []
         for key, one in value.items():
             where = child(path, key)
@@ -580,16 +580,17 @@ def _read(kind: type[JsonValue], value: Json, path: str, unknown: Unknown | None
     found = {}
     computed = kind.COMPUTED
     for one in members(kind):
+        key = one.key
         if one.name in computed:
             continue
-        if one.key is None:
+        if key is None:
             found[one.name] = one.shape.read(value, path, None)
-        elif one.key in value:
-            given = value[one.key]
+        elif key in value:
+            given = value[key]
             if given is not None or one.needed or isinstance(one.shape, Any_):
-                found[one.name] = one.shape.read(given, child(path, one.key), unknown)
+                found[one.name] = one.shape.read(given, f"{path}.{key}", unknown)
         elif one.needed:
-            raise SchemaError(child(path, one.key), one.shape.expected, MISSING)
+            raise SchemaError(f"{path}.{key}", one.shape.expected, MISSING)
     if unknown is not None:
         _refuse_unknown(value, _keys(kind), path, unknown)
     return found

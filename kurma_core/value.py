@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from functools import cached_property
-    from typing import Any, TypeVar, dataclass_transform
+    from typing import Any, TypeVar, dataclass_transform, overload
 
     T = TypeVar("T")
     kept = cached_property
@@ -50,7 +50,7 @@ _REQUIRED: Any = object()
 class Field:
     """One field of a value: its name, what it is when it is not given, and how JSON has it: see :func:`field`."""
 
-    __slots__ = ("default", "factory", "inline", "key", "name", "shape")
+    __slots__ = ("default", "factory", "inline", "key", "kw_only", "name", "shape")
 
     def __init__(
         self,
@@ -66,6 +66,7 @@ class Field:
         self.key = key
         self.shape = shape
         self.inline = inline
+        self.kw_only = False
 
     @property
     def required(self) -> bool:
@@ -103,11 +104,27 @@ def replace(value: T, **changes: Any) -> T:
     return type(value)(**{**given, **changes})
 
 
+if TYPE_CHECKING:
+
+    @overload
+    def frozen(cls: type[T]) -> type[T]: ...
+    @overload
+    def frozen(cls: None = None, *, kw_only: bool) -> Callable[[type[T]], type[T]]: ...
+
+
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def frozen(cls: type[T]) -> type[T]:
+def frozen(cls: Any = None, *, kw_only: bool = False) -> Any:
     """Class decorator. Fields are the annotations of the class's body, behind those of its bases; ``ClassVar``
     ones are left alone. The class gets slots, equality and hash by its fields, and refuses to be changed.
+
+    :param kw_only: the fields of this class's body are given by name only, and are so in classes derived from it.
     """
+    if cls is None:
+        return lambda cls: _frozen(cls, kw_only)
+    return _frozen(cls, kw_only)
+
+
+def _frozen(cls: type[T], kw_only: bool) -> type[T]:
     own = {}
     body = dict(cls.__dict__)
     for name, annotation in body.get("__annotations__", {}).items():
@@ -117,6 +134,7 @@ def frozen(cls: type[T]) -> type[T]:
         default = body.pop(name, _REQUIRED)
         each = default if isinstance(default, Field) else Field(default, None)
         each.name = name
+        each.kw_only = kw_only
         own[name] = each
     inherited = {
         each.name: each for base in reversed(cls.__mro__[1:]) for each in getattr(base, "__value_fields__", ())
@@ -124,10 +142,9 @@ def frozen(cls: type[T]) -> type[T]:
     for name in ("__dict__", "__weakref__"):
         body.pop(name, None)
     every = tuple({**inherited, **own}.values())
-    names = tuple(each.name for each in every)
     body["__slots__"] = tuple(name for name in own if name not in inherited)
     body["__value_fields__"] = every
-    body["__match_args__"] = names
+    body["__match_args__"] = tuple(each.name for each in every if not each.kw_only)
     body["__init__"] = _initializer(cls.__qualname__, every)
     # What the class itself defines stays; Python sets __hash__ to None beside an __eq__ of its own.
     body.update({name: method for name, method in _SHARED.items() if body.get(name) is None})
@@ -140,8 +157,13 @@ def frozen(cls: type[T]) -> type[T]:
 _set = object.__setattr__
 
 
+def _is_kw_only(each: Field) -> bool:
+    return each.kw_only
+
+
 def _initializer(title: str, every: tuple[Field, ...]) -> Callable[..., None]:
-    names = [each.name for each in every]
+    names = [each.name for each in every if not each.kw_only]
+    in_order = sorted(every, key=_is_kw_only)
 
     def __init__(self: Any, *args: Any, **given: Any) -> None:
         if len(args) > len(names):
@@ -150,7 +172,7 @@ def _initializer(title: str, every: tuple[Field, ...]) -> Callable[..., None]:
             if name in given:
                 raise TypeError(f"{title} got {name} twice")
             _set(self, name, item)
-        for each in every[len(args) :]:
+        for each in in_order[len(args) :]:
             if each.name in given:
                 _set(self, each.name, given.pop(each.name))
             elif each.factory is not None:
@@ -191,8 +213,12 @@ def _refuse(self: Any, name: str, *_: Any) -> None:
     raise AttributeError(f"{type(self).__qualname__} is a value: its {name} cannot be changed")
 
 
-def _reduce(self: Any) -> tuple[Any, tuple[Any, ...]]:
-    return type(self), _values(self)
+def _reduce(self: Any) -> tuple[Any, ...]:
+    return _remade, (type(self), _values(self))
+
+
+def _remade(kind: type[T], values: tuple[Any, ...]) -> T:
+    return kind(**{each.name: value for each, value in zip(fields(kind), values, strict=True)})
 
 
 _SHARED = {

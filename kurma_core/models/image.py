@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from _collections_abc import Mapping  # without collections
 
-from kurma_core.schema import fit
+from kurma_core.schema import Count, JsonValue, Timestamp, Words
 from kurma_core.value import frozen
+
+#: What vouches for an image, the strongest word first.
+TRUST = ("built", "signed", "digest", "local", "unverified")
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, ClassVar
-
-    from kurma_core.schema import Form
+    from typing import Any
 
     Json = Any
+    TrustWord = str
+else:
+    TrustWord = Words(*TRUST)
 
 
 @frozen
-class Provenance:
+class Provenance(JsonValue):
     """Where an image came from, once (S4).
 
     :param trust: ``signed``, ``digest`` (content digest over TLS or pinned), ``local`` (a file of this machine,
@@ -29,54 +33,17 @@ class Provenance:
     """
 
     locator: str
-    fetched_at: str
-    trust: str
+    fetched_at: Timestamp
+    trust: TrustWord
     url: str | None = None
     digest: str | None = None
     fingerprint: str | None = None
     insecure: tuple[str, ...] = ()
     encrypted: bool = False
 
-    SHAPE: ClassVar[Form] = {
-        "locator": str,
-        "fetchedAt": str,
-        "trust": frozenset(("built", "signed", "digest", "local", "unverified")),
-        "url?": (str, None),
-        "digest?": (str, None),
-        "fingerprint?": (str, None),
-        "insecure?": [str],
-        "encrypted?": bool,
-    }
-
-    def to_json(self) -> dict[str, Json]:
-        return {
-            "locator": self.locator,
-            "fetchedAt": self.fetched_at,
-            "trust": self.trust,
-            "url": self.url,
-            "digest": self.digest,
-            "fingerprint": self.fingerprint,
-            "insecure": list(self.insecure),
-            "encrypted": self.encrypted,
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Json]) -> Provenance:
-        fit(value, cls.SHAPE, "provenance")
-        return cls(
-            locator=value["locator"],
-            fetched_at=value["fetchedAt"],
-            trust=value["trust"],
-            url=value.get("url"),
-            digest=value.get("digest"),
-            fingerprint=value.get("fingerprint"),
-            insecure=tuple(value.get("insecure", ())),
-            encrypted=value.get("encrypted", False),
-        )
-
 
 @frozen
-class ImageRecord:
+class ImageRecord(JsonValue):
     """One image of the store.
 
     :param id: ``sha512-`` and 128 hex digits: over the uncompressed tar (A4).
@@ -88,21 +55,23 @@ class ImageRecord:
         came from a registry, or into the store by a Kurma that kept none.
     """
 
+    JSON_NAME = "Image"
+    COMPUTED = {"trust": TrustWord, "fetched_at": Timestamp}  # noqa: RUF012 - of the class
+
     id: str
     name: str
     version: str | None
     labels: Mapping[str, str]
-    size: int
+    size: Count
     layers: tuple[str, ...]
     provenance: tuple[Provenance, ...]
-    last_used: str | None = None
+    last_used: Timestamp | None = None
     early_id: str | None = None
 
     @property
     def trust(self) -> str:
         """The strongest word that vouches for the image."""
-        order = ("built", "signed", "digest", "local", "unverified")
-        return min((p.trust for p in self.provenance), key=order.index)
+        return min((p.trust for p in self.provenance), key=TRUST.index)
 
     @property
     def fetched_at(self) -> str:
@@ -114,24 +83,9 @@ class ImageRecord:
         beginning."""
         return self.fetched_at.removesuffix("Z")
 
-    def to_json(self) -> dict[str, Json]:
-        return {
-            "id": self.id,
-            "earlyId": self.early_id,
-            "name": self.name,
-            "version": self.version,
-            "labels": dict(self.labels),
-            "size": self.size,
-            "trust": self.trust,
-            "fetchedAt": self.fetched_at,
-            "lastUsed": self.last_used,
-            "layers": list(self.layers),
-            "provenance": [p.to_json() for p in self.provenance],
-        }
-
 
 @frozen
-class RenderedLayer:
+class RenderedLayer(JsonValue):
     """A read-only directory that stands for one layer of an app's rootfs.
 
     :param id: its name under a stager's ``/layers``: an image ID, or an ID over what made a merged tree (N4).

@@ -5,32 +5,67 @@ from __future__ import annotations
 from _collections_abc import Iterable, Mapping  # without collections
 
 from kurma_core.models.userns import MAX_ID
-from kurma_core.schema import COUNT, fit
-from kurma_core.value import field, fields, frozen
+from kurma_core.schema import Count, JsonValue, SchemaError, Text, Whole, Words, describe
+from kurma_core.value import field, frozen
+
+
+class Hex(Text):
+    """Bytes, in hex digits."""
+
+    __slots__ = ()
+    plain = False
+
+    def read(self, value: Json, path: str, unknown: Unknown | None) -> Any:
+        try:
+            return bytes.fromhex(super().read(value, path, unknown))
+        except ValueError as error:
+            if isinstance(error, SchemaError):
+                raise
+            raise SchemaError(path, "hex digits", describe(value)) from None
+
+    def write(self, value: Any) -> Json:
+        return value.hex()
+
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, ClassVar
+    from typing import Any, Self
 
-    from kurma_core.schema import Form
+    from kurma_core.schema import Unknown
 
     Json = Any
+    Access = str
+    DeviceKind = str
+    Direction = str
+    Filter = bytes
+    Id = int
+    Limit = int
+    Mode = int
+    OomScore = int
+    Outcome = str
+else:
+    Access = Words("full", "read")
+    DeviceKind = Words("c", "b")
+    Direction = Words("in", "out")
+    Filter = Hex()
+    Id = Whole(0, MAX_ID)
+    Limit = Whole(-1, (1 << 64) - 1)
+    Mode = Whole(0, 0o7777)
+    OomScore = Whole(-1000, 1000)
+    Outcome = Words("enforced", "modified", "ignored")
 
 
 @frozen
-class CgroupSetting:
+class CgroupSetting(JsonValue):
     """One write into a cgroup: ``controller`` as the kernel calls it, the file's name, the text to write."""
 
     controller: str
     file: str
     value: str
 
-    def to_json(self) -> dict[str, Json]:
-        return {"controller": self.controller, "file": self.file, "value": self.value}
-
 
 @frozen
-class Device:
+class Device(JsonValue):
     """A device node that an app may have.
 
     :param path: in the app's root, absolute.
@@ -40,20 +75,17 @@ class Device:
     """
 
     path: str
-    kind: str
-    major: int
-    minor: int
+    kind: DeviceKind
+    major: Count
+    minor: Count
     access: str = "rwm"
-    mode: int = 0o666
-    uid: int = 0
-    gid: int = 0
-
-    def to_json(self) -> dict[str, Json]:
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+    mode: Mode = 0o666
+    uid: Id = 0
+    gid: Id = 0
 
 
 @frozen
-class TrafficLimit:
+class TrafficLimit(JsonValue):
     """How much may go over the pod's interfaces, each on its own; never over loopback.
 
     :param direction: ``in`` or ``out``, as the pod sees it.
@@ -61,16 +93,13 @@ class TrafficLimit:
     :param interface: the one that is meant; "": each.
     """
 
-    direction: str
-    rate: int
+    direction: Direction
+    rate: Count
     interface: str = ""
-
-    def to_json(self) -> dict[str, Json]:
-        return {each.name: getattr(self, each.name) for each in fields(self)}
 
 
 @frozen
-class HostMount:
+class HostMount(JsonValue):
     """A part of the host's file system that an app sees.
 
     :param source: on the host; ``target`` in the app's root: both absolute.
@@ -78,14 +107,11 @@ class HostMount:
 
     source: str
     target: str
-    read_only: bool = False
-
-    def to_json(self) -> dict[str, Json]:
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+    read_only: bool = field(default=False, key="read_only")
 
 
 @frozen
-class IsolatorPlan:
+class IsolatorPlan(JsonValue):
     """What isolators become for one app, or for a pod: neutral, finished, applied by a stager as it stands.
 
     :param capabilities: the bounding set by name, ``CAP_…``; None: the default fourteen.
@@ -102,7 +128,7 @@ class IsolatorPlan:
     :param traffic: limits of the pod's network; applied by the core, no stager's business.
     :param apparmor: profile that the app's programs run under.
     :param selinux: security context that they run in.
-    :param privileged: an app whose walls are taken down (X6).
+    :param privileged: an app whose walls are taken down.
     :param namespaces: those that the pod shares with the host (``{"ipc": "host"}``): the core's to say,
         in the pod's plan.
     :param mounts: of the host's file system; the core makes volumes of them.
@@ -110,14 +136,16 @@ class IsolatorPlan:
         makes it; no stager's business.
     """
 
+    COMPUTED = {"version": int}  # noqa: RUF012 - of the class
+
     capabilities: tuple[str, ...] | None = None
     ambient: tuple[str, ...] = ()
     no_new_privileges: bool = False
-    oom_score_adj: int | None = None
-    rlimits: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    oom_score_adj: OomScore | None = None
+    rlimits: Mapping[str, tuple[Limit, Limit]] = field(default_factory=dict)
     cgroup: tuple[CgroupSetting, ...] = ()
     sysctls: Mapping[str, str] = field(default_factory=dict)
-    seccomp: bytes | None = None
+    seccomp: Filter | None = None
     devices: tuple[Device, ...] = ()
     traffic: tuple[TrafficLimit, ...] = ()
     apparmor: str | None = None
@@ -125,94 +153,32 @@ class IsolatorPlan:
     privileged: bool = False
     namespaces: Mapping[str, str] = field(default_factory=dict)
     mounts: tuple[HostMount, ...] = ()
-    api: str | None = None
+    api: Access | None = None
 
-    #: Version of the JSON form; a stager refuses a newer one. A plan is of the version of what it sets: whoever
-    #: does not know of a filter must not run the app without.
-    VERSION = 3
-
-    SHAPE: ClassVar[Form] = {
-        "capabilities": ([str], None),
-        "ambient": [str],
-        "noNewPrivileges": bool,
-        "oomScoreAdj": (range(-1000, 1001), None),
-        "rlimits": {str: [range(-1, 1 << 64), range(-1, 1 << 64)]},
-        "cgroup": [{"controller": str, "file": str, "value": str}],
-        "sysctls": {str: str},
-        "seccomp?": str,
-        "devices?": [
-            {
-                "path": str,
-                "kind": frozenset("bc"),
-                "major": COUNT,
-                "minor": COUNT,
-                "access": str,
-                "mode": range(0o10000),
-                "uid": range(MAX_ID + 1),
-                "gid": range(MAX_ID + 1),
-            }
-        ],
-        "traffic?": [{"direction": frozenset(("in", "out")), "rate": COUNT, "interface": str}],
-        "apparmor?": (str, None),
-        "selinux?": (str, None),
-        "privileged?": bool,
-        "namespaces?": {str: str},
-        "mounts?": [{"source": str, "target": str, "read_only": bool}],
-        "api?": (frozenset(("full", "read")), None),
-    }
+    @property
+    def version(self) -> int:
+        """The version of the JSON form. A stager refuses a newer one, so a plan has the version of what it sets:
+        a stager that knows no filter must not run the app without it."""
+        if self.devices or self.apparmor or self.selinux or self.privileged or self.namespaces:
+            return 3
+        return 1 if self.seccomp is None else 2
 
     def to_json(self) -> dict[str, Json]:
-        value: dict[str, Json] = {
-            "version": 1,
-            "capabilities": None if self.capabilities is None else list(self.capabilities),
-            "ambient": list(self.ambient),
-            "noNewPrivileges": self.no_new_privileges,
-            "oomScoreAdj": self.oom_score_adj,
-            "rlimits": {name: list(pair) for name, pair in self.rlimits.items()},
-            "cgroup": [setting.to_json() for setting in self.cgroup],
-            "sysctls": dict(self.sysctls),
-        }
-        if self.seccomp is not None:
-            value.update(version=2, seccomp=self.seccomp.hex())
-        newer = {
-            "devices": [device.to_json() for device in self.devices],
-            "apparmor": self.apparmor,
-            "selinux": self.selinux,
-            "privileged": self.privileged,
-            "namespaces": dict(self.namespaces),
-        }
-        if any(newer.values()):
-            value.update(version=self.VERSION, **newer)
-        if self.traffic:
-            value["traffic"] = [limit.to_json() for limit in self.traffic]
-        if self.mounts:
-            value["mounts"] = [mount.to_json() for mount in self.mounts]
-        if self.api is not None:
-            value["api"] = self.api
-        return value
+        every = JsonValue.to_json(self)
+        wanted = _IN_VERSION_3 if self.version == 3 else _IN_VERSION_1
+        return {key: one for key, one in every.items() if key in wanted or one not in (None, False, [], {})}
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Json]) -> IsolatorPlan:
-        fit(value, cls.SHAPE, "plan")
-        capabilities = value["capabilities"]
-        return cls(
-            capabilities=None if capabilities is None else tuple(capabilities),
-            ambient=tuple(value["ambient"]),
-            no_new_privileges=value["noNewPrivileges"],
-            oom_score_adj=value["oomScoreAdj"],
-            rlimits={name: (pair[0], pair[1]) for name, pair in value["rlimits"].items()},
-            cgroup=tuple(CgroupSetting(s["controller"], s["file"], s["value"]) for s in value["cgroup"]),
-            sysctls=dict(value["sysctls"]),
-            seccomp=bytes.fromhex(value["seccomp"]) if "seccomp" in value else None,
-            devices=tuple(Device(**device) for device in value.get("devices", ())),
-            traffic=tuple(TrafficLimit(**limit) for limit in value.get("traffic", ())),
-            apparmor=value.get("apparmor"),
-            selinux=value.get("selinux"),
-            privileged=value.get("privileged", False),
-            namespaces=dict(value.get("namespaces", {})),
-            mounts=tuple(HostMount(**mount) for mount in value.get("mounts", ())),
-            api=value.get("api"),
-        )
+    def from_json(cls, value: Json, path: str = "the plan", unknown: Unknown | None = None) -> Self:
+        if isinstance(value, dict):
+            value = {**{key: one for key, one in _EMPTY.items() if key not in _IN_VERSION_1}, **value}
+        return super(IsolatorPlan, cls).from_json(value, path, unknown)  # noqa: UP008 - frozen() remakes the class
+
+
+_EMPTY = JsonValue.to_json(IsolatorPlan())
+#: Keys that are always there.
+_IN_VERSION_1 = frozenset(list(_EMPTY)[:7]) | {"version"}
+_IN_VERSION_3 = _IN_VERSION_1 | {"devices", "apparmor", "selinux", "privileged", "namespaces"}
 
 
 def needs_powers(apps: Iterable[IsolatorPlan], pod: IsolatorPlan) -> bool:
@@ -221,8 +187,8 @@ def needs_powers(apps: Iterable[IsolatorPlan], pod: IsolatorPlan) -> bool:
 
 
 @frozen
-class IsolatorReport:
-    """What became of one isolator (X1).
+class IsolatorReport(JsonValue):
+    """What became of one isolator.
 
     :param scope: the app's name, or None for the pod's.
     :param outcome: ``enforced``, ``modified`` or ``ignored``.
@@ -232,43 +198,12 @@ class IsolatorReport:
     :param amounts: its quantities in base units, for people.
     """
 
+    JSON_NAME = "IsolatorReport"
+
     name: str
-    scope: str | None
-    outcome: str
+    scope: str | None = field(key="app")
+    outcome: Outcome
     note: str = ""
     default: bool = False
     value: Json = None
     amounts: str = ""
-
-    SHAPE: ClassVar[Form] = {
-        "name": str,
-        "app": (str, None),
-        "outcome": frozenset(("enforced", "modified", "ignored")),
-        "note": str,
-        "default?": bool,
-        "amounts?": str,
-    }
-
-    def to_json(self) -> dict[str, Json]:
-        return {
-            "name": self.name,
-            "app": self.scope,
-            "outcome": self.outcome,
-            "note": self.note,
-            "default": self.default,
-            "value": self.value,
-            "amounts": self.amounts,
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Json]) -> IsolatorReport:
-        fit(value, cls.SHAPE, "isolator")
-        return cls(
-            value["name"],
-            value["app"],
-            value["outcome"],
-            value["note"],
-            value.get("default", False),
-            value.get("value"),
-            value.get("amounts", ""),
-        )

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-from _collections_abc import Mapping  # without collections
-
-from kurma_core.schema import fit
+from kurma_core.schema import JsonValue, Whole
 from kurma_core.value import frozen
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, ClassVar
-
-    from kurma_core.schema import Form
-
-    Json = Any
 
 #: The largest id there is; the one above it says "none".
 MAX_ID = (1 << 32) - 2
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    Id = int
+else:
+    Id = Whole(1, MAX_ID)
+
 
 @frozen
-class IdRange:
+class IdRange(JsonValue):
     """Users and groups of the host that a pod's user namespace has: its 0 is ``first`` outside, and so on (H9)."""
 
-    first: int
-    count: int
-
-    SHAPE: ClassVar[Form] = {"first": range(1, MAX_ID + 1), "count": range(1, MAX_ID + 1)}
+    first: Id
+    count: Id
 
     @classmethod
     def parse(cls, text: str) -> IdRange:
@@ -48,15 +42,6 @@ class IdRange:
 
     def __str__(self) -> str:
         return f"{self.first}:{self.count}"
-
-    def to_json(self) -> dict[str, Json]:
-        return {"first": self.first, "count": self.count}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Json]) -> IdRange:
-        """:raises SchemaError: it is not such a record; also of the others' below."""
-        fit(value, cls.SHAPE, "ids")
-        return cls(value["first"], value["count"])
 
 
 #: What people are told who say it wrongly.

@@ -40,7 +40,7 @@ _SHAPE = {
     "name": str,
     "boot": str,
     "network": COUNT,
-    "ports": [PortMapping.SHAPE],
+    "ports": [PortMapping],
 }
 _LOCK = ".lock"
 #: States of a pod that holds its ports, or is about to.

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import AppNotFoundError
 from kurma_core.linux.beneath import remove_tree
-from kurma_core.models.pod import AppExecution, AppStatus
-from kurma_core.value import replace
+from kurma_core.models.pod import AppEnd, AppExecution, AppStatus
+from kurma_core.value import fields, replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,17 +60,8 @@ def _executed(status: AppStatus) -> bool:
 
 
 def _as_execution(status: AppStatus) -> AppExecution:
-    return AppExecution(
-        instance=status.instance or 1,
-        run=status.run,
-        exit_code=status.exit_code,
-        reason=status.reason,
-        message=status.message,
-        started_at=status.started_at,
-        finished_at=status.finished_at,
-        log=status.log,
-        signal=status.signal,
-    )
+    end = {each.name: getattr(status, each.name) for each in fields(AppEnd)}
+    return AppExecution(status.instance or 1, status.run, **end)
 
 
 def _put_aside(directory: PodDirectory, run: int) -> None:

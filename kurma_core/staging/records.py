@@ -14,7 +14,7 @@ from kurma_core.appc.nesting import bounded
 from kurma_core.errors import StagerError
 from kurma_core.linux.beneath import AT_FDCWD
 from kurma_core.linux.regular_file import open_regular
-from kurma_core.models.pod import ETC_CONTENTS, ETC_FILES, AppExecution, AppStatus
+from kurma_core.models.pod import ETC_CONTENTS, ETC_FILES, REASONS, AppExecution, AppStatus
 
 #: More than this from a stager is nonsense.
 LIMIT = 1 << 20
@@ -27,7 +27,6 @@ _EARLIER = 100
 _NOTES, _TEXT = 100, 4096
 #: Of ``status.json``.
 _VERSION = 1
-REASONS = ("exited", "killed", "oom", "start-failed")
 
 
 def read_status_file(directory: str) -> tuple[dict[str, AppStatus], tuple[str, ...]] | None:
@@ -159,14 +158,20 @@ class _Reading:
         instance = self.number("instance", 0, _MOST)
         return AppExecution(
             instance=place if instance is None else instance,
-            exit_code=self.number("exitCode", 0, 255),
-            reason=self.reason(),
-            message=self.text("message"),
-            started_at=self.text("startedAt"),
-            finished_at=self.text("finishedAt"),
-            log=self.log(),
-            signal=self.number("signal", 1, 64),
+            **self.end(),
         )
+
+    def end(self) -> dict[str, Any]:
+        """The fields of :class:`AppEnd`."""
+        return {
+            "exit_code": self.number("exitCode", 0, 255),
+            "reason": self.reason(),
+            "message": self.text("message"),
+            "started_at": self.text("startedAt"),
+            "finished_at": self.text("finishedAt"),
+            "log": self.log(),
+            "signal": self.number("signal", 1, 64),
+        }
 
 
 def _app(name: str, value: object, what: str) -> AppStatus:
@@ -177,13 +182,6 @@ def _app(name: str, value: object, what: str) -> AppStatus:
         name=name,
         pid=None if exited else reading.number("pid", 1, 1 << 22),
         exited=exited,
-        exit_code=reading.number("exitCode", 0, 255),
-        reason=reading.reason(),
-        message=reading.text("message"),
-        started_at=reading.text("startedAt"),
-        finished_at=reading.text("finishedAt"),
-        log=reading.log(),
-        signal=reading.number("signal", 1, 64),
         log_dropped=reading.number("logDropped", 0, 1 << 62) or 0,
         instance=reading.number("instance", 0, _MOST),
         restarts=reading.number("restarts", 0, _MOST) or 0,
@@ -192,6 +190,7 @@ def _app(name: str, value: object, what: str) -> AppStatus:
         status_text=None if exited else reading.text("statusText"),
         earlier=reading.earlier(),
         files=reading.files(),
+        **reading.end(),
     )
 
 

@@ -29,7 +29,6 @@ from kurma_core.pods.cgroup_figures import Figures
 from kurma_core.pods.processes import Process
 from kurma_core.pods.request import AppOverrides, PodRequest
 from kurma_core.pods.usage import Usage
-from kurma_core.value import replace
 from tests.cli import cli_fakes, json_fields
 
 #: Page of docs/json.md → schema.
@@ -147,11 +146,10 @@ WORDS = st.none() | st.text(max_size=8)
 def test_any_app_is_as_the_schema_says(
     pid: int | None, exited: bool, code: int | None, reason: str | None, words: str | None, ready: bool | None
 ) -> None:
-    earlier = (AppExecution(1, exit_code=code, reason=reason, message=words),)
-    app = AppStatus(
-        "a", pid, exited, code, reason, words, words, words, words, ready=ready, status_text=words, earlier=earlier
-    )
-    app = replace(app, files={"hosts": "image+name", "resolv.conf": "kurma"} if exited else {})
+    end = {"exit_code": code, "reason": reason, "message": words, "started_at": words, "log": words}
+    files = {"hosts": "image+name", "resolv.conf": "kurma"} if exited else {}
+    earlier = (AppExecution(1, **end),)
+    app = AppStatus("a", pid, exited, ready=ready, status_text=words, earlier=earlier, files=files, **end)
     validator("AppStatus").validate(app.to_json())
 
 

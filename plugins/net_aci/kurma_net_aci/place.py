@@ -26,7 +26,7 @@ _JOINED = {
     "podName": str,
     "namespace": str,
     "image": str,
-    "attachment": Attachment.SHAPE,
+    "attachment": Attachment,
     "added": bool,
 }
 

@@ -195,7 +195,7 @@ class NetworkRecords:
 
     def published(self, owner: str) -> tuple[tuple[str, ...], tuple[PortMapping, ...]] | None:
         """Addresses and ports of an interface of a pod. None: it has published nothing."""
-        value = _read(os.path.join(self._ports, owner), {"addresses": [str], "ports": [PortMapping.SHAPE]})
+        value = _read(os.path.join(self._ports, owner), {"addresses": [str], "ports": [PortMapping]})
         if not value:
             return None
         return tuple(value["addresses"]), tuple([PortMapping.from_json(each) for each in value["ports"]])

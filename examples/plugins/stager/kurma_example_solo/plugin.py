@@ -79,7 +79,8 @@ class Solo:
                 record = json.load(stream)
         except FileNotFoundError:
             return {}
-        return {record["app"]: AppStatus(record["app"], record["pid"], record["exited"], record["exitCode"])}
+        app = AppStatus(record["app"], record["pid"], record["exited"], exit_code=record["exitCode"])
+        return {record["app"]: app}
 
     def call(
         self,
