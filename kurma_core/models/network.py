@@ -104,3 +104,8 @@ class Attachment(JsonValue):
     def addresses(self) -> tuple[str, ...]:
         """In CIDR form."""
         return () if self.result is None else tuple([one.address for one in self.result.addresses])
+
+    def to_json(self) -> dict[str, Json]:
+        found = JsonValue.to_json(self)
+        found["result"] = found.pop("result")  # people read the addresses first
+        return found
