@@ -427,15 +427,24 @@ class Any_(Shape):
 class Parsed(Shape):
     """A document that its class reads: a manifest.
 
-    :param kind: has ``parse(value)``, which raises a :class:`KurmaError`, and ``to_json``.
+    :param kind: has ``parse(value)``, which raises a :class:`KurmaError`, and ``to_json``. Text names it, so that
+        its module is imported only when a value is read.
     """
 
-    __slots__ = ("kind",)
+    __slots__ = ("_kind",)
     plain = False
     expected = "an object"
 
     def __init__(self, kind: Any) -> None:
-        self.kind = kind
+        self._kind = kind
+
+    @property
+    def kind(self) -> Any:
+        if isinstance(self._kind, str):
+            module, _, name = self._kind.rpartition(".")
+            __import__(module)
+            self._kind = getattr(sys.modules[module], name)
+        return self._kind
 
     def read(self, value: Json, path: str, unknown: Unknown | None) -> Any:
         return self.kind.parse(value)
@@ -558,7 +567,7 @@ def _members(kind: type[JsonValue]) -> list[Member]:
         for name, text in base.__dict__.get("__annotations__", {}).items():  # noqa: RUF063 - inspect is not light
             annotations[name] = text, module
     for each in fields(kind):
-        if each.name == kind.NAMED_BY:
+        if each.name == kind.NAMED_BY or not each.in_json:
             continue
         its = shape(each.shape) if each.shape is not None else resolve(*annotations[each.name])
         key = None if each.inline else each.key or camel_case(each.name)

@@ -50,7 +50,7 @@ _REQUIRED: Any = object()
 class Field:
     """One field of a value: its name, what it is when it is not given, and how JSON has it: see :func:`field`."""
 
-    __slots__ = ("default", "factory", "inline", "key", "kw_only", "name", "shape")
+    __slots__ = ("default", "factory", "in_json", "inline", "key", "kw_only", "name", "shape")
 
     def __init__(
         self,
@@ -59,6 +59,7 @@ class Field:
         key: str | None = None,
         shape: Any = None,
         inline: bool = False,
+        in_json: bool = True,
     ) -> None:
         self.name = ""
         self.default = default
@@ -66,6 +67,7 @@ class Field:
         self.key = key
         self.shape = shape
         self.inline = inline
+        self.in_json = in_json
         self.kw_only = False
 
     @property
@@ -80,6 +82,7 @@ def field(
     key: str | None = None,
     shape: Any = None,
     inline: bool = False,
+    in_json: bool = True,
 ) -> Any:
     """Stands for a field's default in the class's body, as in :mod:`dataclasses`.
 
@@ -88,8 +91,9 @@ def field(
     :param key: in JSON; None: the name in camel case.
     :param shape: None: as the annotation says.
     :param inline: the keys of this value stand beside those of the other fields.
+    :param in_json: False: it is neither written nor read, and has a default.
     """
-    return Field(default, default_factory, key, shape, inline)
+    return Field(default, default_factory, key, shape, inline, in_json)
 
 
 def fields(value: Any) -> tuple[Field, ...]:

@@ -20,6 +20,7 @@ EXAMPLES = sorted(path.parent for path in (ROOT / "examples/plugins").glob("*/py
 FLOORS = {
     0: {"appc", "cancellation", "models", "errors", "progress", "schema", "shortage", "value", "version"},
     1: {
+        "api",
         "hookspecs",
         "config",
         "config_schema",

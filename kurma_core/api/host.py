@@ -1,0 +1,357 @@
+"""The host: its networks, stagers, isolators, plugins and events, and kurmad itself."""
+
+from __future__ import annotations
+
+from _collections_abc import Mapping  # without collections
+
+from kurma_core.schema import Count, JsonValue, Pid, Timestamp, Whole, Words
+from kurma_core.value import field, frozen
+
+#: What an event can happen to.
+SUBJECTS = ("pod", "image", "daemon")
+#: Kinds of events by subject.
+KINDS: Mapping[str, tuple[str, ...]] = {
+    "pod": (
+        *("prepared", "starting", "running", "stopping", "stopped", "errored"),
+        *("restarting", "adopted", "removed"),
+    ),
+    "image": ("fetched", "removed"),
+    "daemon": ("started", "reloaded", "ended"),
+}
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    Json = Any
+    CheckOutcome = str
+    EventKind = str
+    EventSubject = str
+    HealthState = str
+    IsolatorOutcome = str
+    IsolatorScope = str
+    EventNumber = int
+    StagerKind = str
+    TargetState = str
+else:
+    CheckOutcome = Words("ok", "fail", "skipped")
+    EventKind = Words(*dict.fromkeys([kind for kinds in KINDS.values() for kind in kinds]))
+    EventSubject = Words(*SUBJECTS)
+    HealthState = Words("ok", "failing")
+    IsolatorOutcome = Words("enforced", "modified", "ignored", "refused", "")
+    IsolatorScope = Words("app", "pod")
+    EventNumber = Whole(0)
+    StagerKind = Words("plugin", "image")
+    TargetState = Words("waiting", "present", "failed")
+
+
+# --- networks --------------------------------------------------------------------------------------------------
+
+
+@frozen
+class NetworkInfo(JsonValue):
+    """One network that a pod may name.
+
+    :param driver: the plugin that serves it; empty for ``host`` and ``none``, which need none.
+    :param source: ``configured``, ``built-in`` or ``found`` (by its driver, outside Kurma's configuration).
+    :param interface: name or template of the interface inside the pod.
+    :param default: joined by pods that name no network.
+    :param optional: its failure does not fail the pod.
+    :param config: what the driver is given.
+    :param problem: why it cannot be used; null: no problem is known.
+    :param names: pods on it find each other by name.
+    """
+
+    JSON_NAME = "Network"
+
+    name: str
+    driver: str
+    source: str
+    interface: str
+    default: bool
+    optional: bool
+    config: Mapping[str, Json]
+    problem: str | None = None
+    names: bool = True
+
+
+@frozen
+class NetworkFinding(JsonValue):
+    """Something that is wrong on the host with a network, or was.
+
+    :param kind: ``network``, ``namespace``, ``record``, ``pod``, ``attachment``, or a plugin's word: ``address``,
+        ``interface``, ``chain``, …
+    :param network: its name; null: of none. :param pod: UUID; null: of none.
+    :param what: the thing. :param why: what is wrong with it.
+    :param mended: ``--repair`` has mended it.
+    """
+
+    JSON_NAME = "NetworkFinding"
+
+    kind: str
+    network: str | None
+    pod: str | None
+    what: str
+    why: str
+    mended: bool = False
+
+
+# --- stagers, isolators, plugins -------------------------------------------------------------------------------
+
+
+@frozen
+class StagerInfo(JsonValue):
+    """A stager that a pod may name.
+
+    :param kind: ``plugin`` or ``image``. :param image: its locator; null: it is a plugin's.
+    :param default: it is used without ``--stager``.
+    :param config: what ``kurma.yml`` says of it: its section of ``stagers``, and the options of its plugin.
+    """
+
+    JSON_NAME = "Stager"
+
+    name: str
+    kind: StagerKind
+    image: str | None
+    default: bool
+    config: Mapping[str, Json]
+
+
+@frozen
+class CheckLine(JsonValue):
+    """One line of the contract suite for stagers.
+
+    :param about: what the line says.
+    :param outcome: ``ok``, ``fail`` or ``skipped``.
+    :param detail: what was seen, or why it was skipped; null where it holds.
+    """
+
+    JSON_NAME = "StagerCheckLine"
+
+    name: str
+    about: str
+    outcome: CheckOutcome
+    detail: str | None = None
+
+
+@frozen
+class IsolatorInfo(JsonValue):
+    """One isolator, and what this host makes of it.
+
+    :param plugin: that compiles it; of several that claim it, all.
+    :param scopes: ``app``, ``pod`` or both; empty where the plugin does not tell, as the next two.
+    :param value: the form of its value, in words. :param example: a value.
+    :param outcome: what becomes of the example here: ``enforced``, ``modified``, ``ignored`` or ``refused``;
+        empty: there is no example.
+    :param note: how, or why.
+    :param default: what holds for an app, or a pod, that does not ask for it; null: nothing.
+    """
+
+    JSON_NAME = "Isolator"
+
+    name: str
+    plugin: str
+    scopes: tuple[IsolatorScope, ...] = ()
+    value: str = ""
+    example: Json = None
+    outcome: IsolatorOutcome = ""
+    note: str = ""
+    default: Json = None
+
+
+@frozen
+class PluginInfo(JsonValue):
+    """A plugin.
+
+    :param kind: the group without ``kurma.``: ``networks``.
+    :param distribution: null: a required plugin that is missing. :param version: likewise.
+    :param status: ``ok``, ``disabled``, ``skipped`` (this host lacks something), ``failed``; ``found`` when it was
+        not to be loaded.
+    :param reason: why it is not ``ok``; empty where the plugin works.
+    """
+
+    JSON_NAME = "Plugin"
+
+    kind: str
+    name: str
+    distribution: str | None
+    version: str | None
+    status: str
+    reason: str = ""
+
+
+@frozen
+class PluginOption(JsonValue):
+    """What a plugin takes in its section of ``kurma.yml``.
+
+    :param least: of a number; null: any. :param most: likewise.
+    """
+
+    name: str
+    type: str
+    default: Json
+    least: float | None
+    most: float | None
+    help: str
+
+
+@frozen
+class PluginPage(JsonValue):
+    """A plugin and what it takes.
+
+    :param settings: its section of ``kurma.yml``, defaults filled in.
+    :param options: what it takes there.
+    """
+
+    JSON_NAME = "PluginPage"
+
+    plugin: PluginInfo = field(inline=True)
+    settings: Mapping[str, Json]
+    options: tuple[PluginOption, ...]
+
+
+# --- the host and kurmad ---------------------------------------------------------------------------------------
+
+
+@frozen(kw_only=True)
+class Target(JsonValue):
+    """What the configuration has kurmad keep.
+
+    :param name: in the configuration. :param state: ``waiting``, ``present`` or ``failed``.
+    :param error: why it failed. :param next: when it is tried again.
+    """
+
+    name: str
+    state: TargetState
+    error: str | None
+    next: Timestamp | None
+
+
+@frozen(kw_only=True)
+class InitialPod(Target):
+    """:param pod: its UUID, once it is there."""
+
+    pod: str | None
+
+
+@frozen(kw_only=True)
+class PrefetchImage(Target):
+    """:param image: its ID, once it is there."""
+
+    image: str | None
+
+
+@frozen(kw_only=True)
+class DaemonInfo(JsonValue):
+    """kurmad itself.
+
+    :param recovered: whether it has looked at every pod.
+    """
+
+    pid: Pid
+    recovered: bool
+    initial_pods: tuple[InitialPod, ...]
+    prefetch_images: tuple[PrefetchImage, ...]
+
+
+@frozen(kw_only=True)
+class HostInfo(JsonValue):
+    """What this host and this installation are, for people and bug reports.
+
+    :param configuration: paths of the files that were read.
+    :param cgroups: version by controller.
+    :param renderer: the default one. :param stager: the default one.
+    :param required_isolators: names of the isolators without which no app runs.
+    :param not_required_isolators: those that ``kurma.yml`` does not require, and ``any under stager NAME``.
+    :param pods: how many there are; null: the caller may not know.
+    :param daemon: of kurmad; null: it was not asked.
+    :param plugins: names by kind.
+    """
+
+    JSON_NAME = "Info"
+
+    version: str
+    kernel: str
+    machine: str
+    state_directory: str
+    configuration: tuple[str, ...]
+    cgroups: Mapping[str, int]
+    renderer: str
+    stager: str
+    required_isolators: tuple[str, ...]
+    not_required_isolators: tuple[str, ...]
+    pods: Count | None = None
+    daemon: DaemonInfo | None = None
+    plugins: Mapping[str, tuple[str, ...]]
+
+
+@frozen
+class Event(JsonValue):
+    """Something that has happened.
+
+    :param seq: its number, greater than of every event before it; one that is missing is kept no longer.
+    :param subject: what it happened to: one of :data:`SUBJECTS`. :param kind: see :data:`KINDS`.
+    :param id: the pod's UUID, the image's ID; null: the daemon's.
+    :param name: the pod's, the image's; empty where it is not known any more.
+    :param detail: ``exitCode``, ``reason`` of a pod that has ended, ``trust`` of an image, ``pid``, ``version`` of
+        a daemon.
+    """
+
+    JSON_NAME = "Event"
+
+    seq: EventNumber
+    at: Timestamp
+    subject: EventSubject
+    kind: EventKind
+    id: str | None
+    name: str
+    detail: Mapping[str, Json]
+
+
+@frozen
+class Version(JsonValue):
+    """:param version: Kurma's."""
+
+    JSON_NAME = "Version"
+
+    version: str
+
+
+@frozen
+class Health(JsonValue):
+    """Whether kurmad is well.
+
+    :param problems: what keeps it from its work, a line for each.
+    """
+
+    JSON_NAME = "Health"
+
+    status: HealthState
+    version: str
+    problems: tuple[str, ...]
+
+
+@frozen
+class ErrorFacts(JsonValue):
+    """What went wrong.
+
+    :param kind: a class of :mod:`kurma_core.errors`.
+    :param hint: what to do; null: there is no hint.
+    :param exit_code: of the command line.
+    :param data: text, numbers, true or false, by name.
+    """
+
+    kind: str
+    message: str
+    hint: str | None
+    exit_code: int
+    data: Mapping[str, Json]
+
+
+@frozen
+class ErrorBody(JsonValue):
+    """The answer to a request that failed."""
+
+    JSON_NAME = "Error"
+
+    error: ErrorFacts

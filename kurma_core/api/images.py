@@ -1,0 +1,182 @@
+"""Images: listed, shown, rendered, signed, verified and removed."""
+
+from __future__ import annotations
+
+from kurma_core.models.image import ImageRecord, RenderedLayer, TrustWord
+from kurma_core.schema import Count, JsonValue, Parsed, Words
+from kurma_core.value import field, frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from kurma_core.appc.image import ImageManifest
+    from kurma_core.errors import KurmaError
+
+    Lapse = str
+    RemovalKind = str
+    SignedBytes = str
+else:
+    ImageManifest = Parsed("kurma_core.appc.image.ImageManifest")
+    Lapse = Words("unknown", "revoked")
+    RemovalKind = Words("image", "tree", "layer", "archive", "download", "leftover")
+    SignedBytes = Words("archive", "tar")
+
+
+@frozen
+class ListedImage(JsonValue):
+    """An image of the store, and what vouches for it now.
+
+    :param trust: what vouches for it now, the best of its provenance; the record's own is of when it came in.
+    """
+
+    record: ImageRecord = field(inline=True)
+    trust: TrustWord
+
+
+@frozen
+class ImageListing:
+    """:param damaged: what is wrong with images whose record cannot be read."""
+
+    images: tuple[ListedImage, ...]
+    damaged: tuple[KurmaError, ...]
+
+
+@frozen
+class ImagePage(JsonValue):
+    """An image of the store with its manifest.
+
+    :param trust: as of :class:`ListedImage`.
+    :param lapse: why a signature that it came in by counts no longer: ``unknown`` (its key is not trusted for the
+        name) or ``revoked``; null: every signature counts.
+    :param manifest: the image manifest, as App Container's specification writes it.
+    """
+
+    JSON_NAME = "ImagePage"
+
+    record: ImageRecord = field(inline=True)
+    trust: TrustWord
+    lapse: Lapse | None
+    manifest: ImageManifest
+
+
+@frozen
+class ImageId(JsonValue):
+    """:param id: of an image."""
+
+    JSON_NAME = "ImageId"
+
+    id: str
+
+
+@frozen
+class ImageRendered(JsonValue):
+    """An image as read-only directories.
+
+    :param id: the image.
+    :param layers: the top one is first.
+    """
+
+    JSON_NAME = "ImageRendered"
+
+    id: str
+    layers: tuple[RenderedLayer, ...]
+
+
+@frozen(kw_only=True)
+class ImageSigned(JsonValue):
+    """A signature of an image archive, made or found good. Of an image of the store there is none.
+
+    :param file: the archive. :param id: the image in it. :param name: of the image.
+    :param signature: the signature's file.
+    :param over: what it is over: ``archive`` (as it lies there) or ``tar`` (unpacked).
+    :param fingerprint: of the key that signed. :param users: the key's user IDs, where they are known.
+    """
+
+    JSON_NAME = "ImageSigned"
+
+    file: str | None = None
+    id: str
+    name: str
+    signature: str | None = None
+    over: SignedBytes | None = None
+    fingerprint: str | None = None
+    users: tuple[str, ...] = ()
+
+
+@frozen
+class ImageVerified(JsonValue):
+    """An image whose files are as they were extracted, or an archive whose signature is good.
+
+    :param trust: what vouches for it now.
+    :param trees: how many trees rendered from it were checked, too.
+    """
+
+    JSON_NAME = "ImageVerified"
+
+    signed: ImageSigned = field(inline=True)
+    trust: TrustWord
+    trees: Count = 0
+
+
+@frozen
+class ImageChecked(JsonValue):
+    """What a check of an image of the store has found.
+
+    :param image: its record.
+    :param lapse: as of :class:`ImagePage`.
+    """
+
+    JSON_NAME = "ImageChecked"
+
+    verified: ImageVerified = field(inline=True)
+    image: ImageRecord
+    lapse: Lapse | None = None
+
+
+@frozen
+class Removal(JsonValue):
+    """One thing that was removed, or would be.
+
+    :param kind: ``image``, ``tree``, ``layer``, ``archive``, ``download`` or ``leftover``.
+    :param name: its ID, key or file name.
+    :param size: bytes on disk.
+    """
+
+    kind: RemovalKind
+    name: str
+    size: Count
+
+
+@frozen
+class ImageGc(JsonValue):
+    """What was removed from the image store, or would be.
+
+    :param removed: each thing. :param dry_run: nothing was removed.
+    """
+
+    JSON_NAME = "ImageGc"
+    COMPUTED = {"freed": Count}  # noqa: RUF012 - of the class
+
+    removed: tuple[Removal, ...]
+    dry_run: bool = False
+
+    @property
+    def freed(self) -> int:
+        """What all of it takes on disk, in bytes."""
+        return sum([removal.size for removal in self.removed])
+
+
+@frozen
+class HostImage(JsonValue):
+    """An image that was verified to run with host privilege.
+
+    :param path: its root filesystem, extracted; read-only by agreement.
+    :param manifest: its image manifest.
+    :param fingerprint: of the key that signed it; null: its digest is pinned.
+    """
+
+    JSON_NAME = "HostImage"
+
+    id: str
+    path: str
+    manifest: ImageManifest
+    fingerprint: str | None

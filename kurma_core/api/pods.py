@@ -1,0 +1,305 @@
+"""Pods: what a caller asks for, and what pods and apps use, print and do."""
+
+from __future__ import annotations
+
+from _collections_abc import Mapping  # without collections
+
+from kurma_core.appc.types import absolute_path, environment_name, nonempty
+from kurma_core.models.network import NetworkRequest, PortMapping
+from kurma_core.models.pod import REASONS, AppEnd, AppStatus, EtcContent, PodRecord
+from kurma_core.schema import Count, ExitCode, JsonValue, List, Maybe, Pairs, Parsed, Pid, Text, Words, shape
+from kurma_core.value import field, fields, frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from kurma_core.appc.template import PodTemplate
+
+    AppState = str
+    Nonempty = str
+    OutputStream = str
+    Path = str
+    PullPolicy = str
+else:
+    PodTemplate = Parsed("kurma_core.appc.template.PodTemplate")
+    AppState = Words("created", "starting", "running", "restarting", *REASONS)
+    Nonempty = Text(nonempty)
+    OutputStream = Words("stdout", "stderr")
+    Path = Text(absolute_path)
+    PullPolicy = Words("new", "always", "never")
+
+
+class _Names(Maybe):
+    """A list of names; null is an empty one."""
+
+    __slots__ = ()
+
+    def read(self, value: Any, path: str, unknown: Any) -> Any:
+        return super().read(value, path, unknown) or ()
+
+
+_ENVIRONMENT = Pairs(("name", "value"), Text(environment_name), str)
+_ISOLATORS = Pairs(("name", "value"), Nonempty, object)
+_HOSTS = Pairs(("address", "names"), Nonempty, _Names(List(shape(Nonempty), tuple)))
+
+
+# --- requests --------------------------------------------------------------------------------------------------
+
+
+@frozen
+class AppOverrides(JsonValue):
+    """What a request changes of one app's manifest. Null and empty: as the image has it.
+
+    :param arguments: for a Docker image in place of its Cmd, behind its Entrypoint; for any other appended to
+        ``exec``.
+    :param exec: in place of the whole command.
+    :param user: without a ``group`` it brings its own groups, by the image's files, and none of the app's.
+    :param environment: added, replacing what has the same name.
+    :param isolators: added, replacing what has the same name, or is of the other form of a set: retained or
+        removed.
+    """
+
+    PARTIAL = True
+
+    arguments: tuple[str, ...] = ()
+    exec: tuple[str, ...] = ()
+    user: Nonempty | None = None
+    group: Nonempty | None = None
+    working_directory: Path | None = None
+    environment: tuple[tuple[str, str], ...] = field(default=(), shape=_ENVIRONMENT)
+    isolators: tuple[tuple[str, Any], ...] = field(default=(), shape=_ISOLATORS)
+
+    def __bool__(self) -> bool:
+        return self != AppOverrides()
+
+
+@frozen
+class DnsRequest(JsonValue):
+    """What stands in ``/etc/resolv.conf``."""
+
+    PARTIAL = True
+
+    nameservers: tuple[Nonempty, ...] = ()
+    search: tuple[Nonempty, ...] = ()
+    options: tuple[Nonempty, ...] = ()
+
+
+@frozen
+class PodRequest(JsonValue):
+    """What a caller asks for when a pod is to be made: a template, and what is added to it.
+
+    :param template: the pod manifest, or a template of one, in which images may be locators.
+    :param uuid: null: a new random one.
+    :param name: null: the first app's name and the head of the UUID.
+    :param interactive: the app that gets the caller's standard input.
+    :param terminal: the app that gets a terminal, besides those whose annotations say so.
+    :param userns: ``none``, ``auto`` or ``UID:COUNT``; null: as the template's annotation says, else as
+        configured.
+    :param ephemeral: remove the pod once it has ended.
+    :param overrides: by app.
+    :param networks: null: as the template says, else the default ones.
+    :param ports: added to the manifest's.
+    :param dns: null: from the networks, else the host's.
+    :param hosts: further lines of ``/etc/hosts``.
+    :param isolators: for the pod: the caller's own word, as those of ``apps`` are.
+    :param grants: powers that the caller gives to all that ask for them, spelt as in ``grants`` of ``kurma.yml``.
+    :param configured: the template stands in ``kurma.yml``, so that its own isolators are root's word, too. No
+        caller can say so.
+    """
+
+    JSON_NAME = "PodRequest"
+    PARTIAL = True
+
+    template: PodTemplate = field(key="pod")
+    uuid: Nonempty | None = None
+    name: Nonempty | None = None
+    stager: Nonempty | None = None
+    renderer: Nonempty | None = None
+    interactive: Nonempty | None = None
+    terminal: Nonempty | None = None
+    hostname: Nonempty | None = None
+    userns: Nonempty | None = None
+    verify: bool = False
+    ephemeral: bool = False
+    strict_isolators: bool = False
+    strict_volumes: bool = False
+    allow_volume_links: bool = False
+    overrides: Mapping[str, AppOverrides] = field(default_factory=dict, key="apps")
+    networks: tuple[NetworkRequest, ...] | None = None
+    ports: tuple[PortMapping, ...] = ()
+    pull: PullPolicy = "new"
+    insecure: frozenset[Nonempty] = frozenset()
+    dns: DnsRequest | None = None
+    hosts: tuple[tuple[str, tuple[str, ...]], ...] = field(default=(), shape=_HOSTS)
+    isolators: tuple[tuple[str, Any], ...] = field(default=(), shape=_ISOLATORS)
+    grants: tuple[Nonempty, ...] = ()
+    configured: bool = field(default=False, in_json=False)
+
+
+@frozen
+class EnterRequest(JsonValue):
+    """A command to be run in an app. Null: as the app has it.
+
+    :param exec: the command and its arguments.
+    :param app: may be left out where the pod has one.
+    :param tty: it gets a terminal.
+    """
+
+    JSON_NAME = "Command"
+    PARTIAL = True
+
+    exec: tuple[str, ...]
+    app: Nonempty | None = None
+    user: Nonempty | None = None
+    group: Nonempty | None = None
+    environment: tuple[tuple[str, str], ...] = field(default=(), shape=_ENVIRONMENT)
+    working_directory: Path | None = None
+    tty: bool = False
+
+
+# --- answers ---------------------------------------------------------------------------------------------------
+
+
+@frozen
+class Exit(JsonValue):
+    """:param exit_code: of a command."""
+
+    JSON_NAME = "Exit"
+
+    exit_code: ExitCode
+
+
+@frozen(kw_only=True)
+class AppRow(AppEnd):
+    """One app of a pod, as ``kurma app list`` prints it; what is not told here is as in :class:`AppStatus`.
+
+    :param name: the app. :param image: ID of its image. :param image_name: the image's name.
+    """
+
+    JSON_NAME = "App"
+
+    name: str
+    image: str | None
+    image_name: str | None
+    state: AppState
+    pid: Pid | None
+    exited: bool
+    log_dropped: Count
+    instance: Count | None
+    restarts: Count
+    ready: bool | None
+    status_text: str | None
+    files: Mapping[str, EtcContent]
+
+    @classmethod
+    def of(cls, record: PodRecord, app: AppStatus) -> AppRow:
+        images = {one["name"]: one["image"].get("name") for one in record.manifest.get("apps", ())}
+        own = {each.name: getattr(app, each.name) for each in fields(cls) if hasattr(app, each.name)}
+        return cls(**own, image=record.images.get(app.name, ""), image_name=images.get(app.name))
+
+
+@frozen
+class Collected(JsonValue):
+    """What a collection of garbage has done, or would do.
+
+    :param lines: one for each thing, for people.
+    :param failed: something was left because of an error.
+    """
+
+    JSON_NAME = "Collected"
+
+    lines: tuple[str, ...]
+    failed: bool
+
+
+@frozen
+class ResourceUsage(JsonValue):
+    """What a cgroup has used, with all below it. Null: the host's cgroups do not say; of a limit: there is none.
+
+    :param memory: bytes, with what the kernel keeps of files.
+    :param memory_reclaimable: those of them that the kernel can have back at once.
+    :param memory_limit: bytes.
+    :param cpu: seconds of processors.
+    :param pids: processes and threads. :param pids_limit: how many there may be.
+    :param block_read: bytes from block devices. :param block_written: bytes to block devices.
+    """
+
+    memory: Count | None
+    memory_reclaimable: Count | None
+    memory_limit: Count | None
+    cpu: float | None
+    pids: Count | None
+    pids_limit: Count | None
+    block_read: Count | None
+    block_written: Count | None
+
+
+@frozen
+class Usage(JsonValue):
+    """What a pod uses. Bytes and times count from its start.
+
+    :param clock: seconds, by a monotonic clock: the difference of two is the time between them.
+    :param network_received: bytes over the interfaces of its networks; null: it is in the host's network
+        namespace.
+    :param network_sent: likewise.
+    :param apps: of those that run, and have a cgroup of their own.
+    """
+
+    uuid: str
+    name: str
+    clock: float
+    total: ResourceUsage = field(inline=True)
+    network_received: Count | None
+    network_sent: Count | None
+    apps: Mapping[str, ResourceUsage]
+
+
+@frozen
+class Process(JsonValue):
+    """A process of a pod.
+
+    :param pid: the host's number for it. :param inner_pid: its own, in its PID namespace.
+    :param parent: the host's number of its parent.
+    :param app: null: the stager, or what it does for a caller.
+    :param uid: its user inside the pod; null: a user of the host that the pod's user namespace does not have.
+    :param user: what the app's own root calls that user; null: it has no name there.
+    :param state: one letter: ``R``, ``S``, ``D``, ``Z`` …
+    :param cpu: seconds of processors. :param elapsed: seconds since it was started.
+    :param memory: bytes that it has in memory.
+    :param name: as it calls itself, 15 bytes at most.
+    :param command: list of its words, 4096 bytes in all; empty where it has ended, and for callers that may only
+        look.
+    """
+
+    pid: Pid
+    inner_pid: Pid
+    parent: Pid
+    app: str | None
+    uid: int | None
+    user: str | None
+    state: str
+    threads: int
+    cpu: float
+    elapsed: float
+    memory: Count
+    name: str
+    command: tuple[str, ...]
+
+
+@frozen
+class LogLine(JsonValue):
+    """What an app wrote to one stream at one moment.
+
+    :param at: RFC 3339 with nanoseconds.
+    :param partial: the line goes on in the next of that app and stream.
+    :param text: bytes that are not UTF-8 are U+DC80 and on, as Python has them.
+    """
+
+    JSON_NAME = "LogLine"
+
+    app: str
+    at: str
+    stream: OutputStream
+    partial: bool
+    text: bytes
