@@ -38,6 +38,9 @@ class Signals:
     """SIGINT, SIGTERM and SIGHUP: the first one raises :class:`Interrupted` while ``raising`` is set; all others
     only make the descriptor readable. So no teardown is ever interrupted by a second Ctrl-C.
 
+    The interpreter writes to the descriptor (``set_wakeup_fd``), not the handler: a signal that comes just before
+    poll(2) does not interrupt it, and the handler would not run until something else does.
+
     :param taken: whether there are any: in a thread of a daemon there are none.
     :param also: others, that never raise.
     """
@@ -46,9 +49,13 @@ class Signals:
         self.raising = True
         self._taken = (*_SIGNALS, *also) if taken else ()
         self._read, self._write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._outer = -1
+        self._numbers = bytearray()
         self._old: dict[int, Handlers | int | Callable[[int, FrameType | None], object] | None] = {}
 
     def __enter__(self) -> Signals:
+        if self._taken:
+            self._outer = _signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         for number in self._taken:
             # Who was started with a signal ignored (nohup) goes on ignoring it.
             if _signal.getsignal(number) != _signal.SIG_IGN:
@@ -60,6 +67,8 @@ class Signals:
     ) -> None:
         for number, old in self._old.items():
             _signal.signal(number, old)
+        if self._taken:
+            _signal.set_wakeup_fd(self._outer)
         os.close(self._read)
         os.close(self._write)
 
@@ -69,10 +78,7 @@ class Signals:
                 return
             self.raising = False
             raise Interrupted(number)
-        try:
-            os.write(self._write, bytes([number]))
-        except BlockingIOError:
-            return
+        self._numbers.append(number)
 
     def settle(self) -> None:
         """From here on, signals only make the descriptor readable."""
@@ -83,10 +89,12 @@ class Signals:
 
     def numbers(self) -> bytes:
         """Those that came since the last time."""
-        try:
-            return os.read(self._read, 64)
+        try:  # noqa: SIM105 - contextlib is not light
+            os.read(self._read, 64)
         except BlockingIOError:
-            return b""
+            pass
+        numbers, self._numbers = self._numbers, bytearray()
+        return bytes(numbers)
 
 
 def run_to_end(

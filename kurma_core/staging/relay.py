@@ -337,6 +337,7 @@ class CallerRelay(Relay):
         self._caller = {_OUTPUT: stdio.stdout, _ERROR: stdio.stderr}
         self._error: tuple[int, OSError] | None = None
         self._old: dict[int, _Handler] = {}
+        self._outer: int | None = None
         self._passes_signals = passes_signals
         self._signals = self._told = -1
         self._raw = None
@@ -390,6 +391,9 @@ class CallerRelay(Relay):
         if self._passes_signals:
             self._signals, self._told = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
             numbers += _PASSED_ON
+            # The interpreter writes there, not the handler: a signal that comes just before poll(2) does not
+            # interrupt it. The program gets SIGWINCH and SIGCONT as well, which do it no harm.
+            self._outer = signal.set_wakeup_fd(self._told, warn_on_full_buffer=False)
         for number in numbers:
             # A command that was started with a signal ignored (nohup) goes on ignoring it.
             if signal.getsignal(number) != signal.SIG_IGN:
@@ -398,7 +402,6 @@ class CallerRelay(Relay):
     def _came(self, number: int, _: FrameType | None) -> None:
         assert self._raw is not None
         if number in _PASSED_ON:
-            os.write(self._told, bytes([number]))
             return
         try:
             if number == signal.SIGCONT:
@@ -430,6 +433,9 @@ class CallerRelay(Relay):
         for number, old in self._old.items():
             signal.signal(number, old)
         self._old.clear()
+        if self._outer is not None:
+            signal.set_wakeup_fd(self._outer)
+            self._outer = None
         for fd in (self._signals, self._told):
             if fd >= 0:
                 os.close(fd)

@@ -166,6 +166,30 @@ def test_a_signal_in_an_import_holds_nobody_up(number: signal.Signals, raised: s
     assert (done.stdout, done.stderr) == (f"{raised}\nfree True\n", "")
 
 
+_NOT_INTERRUPTED = """
+import os, select, signal, threading, time
+from pathlib import Path
+from kurma_core.pods.foreground import Signals
+def send():
+    while "poll" not in Path(f"/proc/self/task/{os.getpid()}/wchan").read_text():
+        time.sleep(0.01)
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+with Signals() as signals:
+    signals.settle()
+    poll = select.poll()
+    poll.register(signals, select.POLLIN)
+    threading.Thread(target=send).start()
+    print(len(poll.poll(20_000)), list(signals.numbers()), list(signals.numbers()))
+"""
+
+
+def test_a_signal_that_does_not_interrupt_a_poll_ends_it() -> None:
+    """As one that comes just before: here another thread gets it, and Python runs handlers in the main one."""
+    command = [sys.executable, "-c", _NOT_INTERRUPTED]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "1 [15] []\n"
+
+
 def test_what_is_to_be_ignored_is_ignored(tmp_path: Path) -> None:
     """As with nohup."""
     ask = "import signal, sys; from kurma_core.cli.main import _raise_signals; _raise_signals(); "
