@@ -19,7 +19,7 @@ from kurma_core.client import Settings, connect
 from kurma_core.models.network import NetworkRequest
 from kurma_core.models.stdio import Stdio
 from kurma_core.pods.manager import PodManager
-from kurma_core.pods.readied import Readied, ready
+from kurma_core.pods.prestarted import PrestartedPod, prestart
 from kurma_core.pods.request import PodRequest
 from kurma_core.pods.services import Services
 
@@ -53,18 +53,18 @@ class Launching:
 
     def go(self, out: str) -> tuple[float, float]:
         """:returns: when it was asked for, and when it was launched."""
-        readied = ready(self._services, "default") if self._waiting else None
-        if readied is not None:
+        prestarted = prestart(self._services, "default") if self._waiting else None
+        if prestarted is not None:
             time.sleep(_SETTLES)  # it has come to where it waits
         asked = time.perf_counter()
-        record = self._manager.prepare(request(self._image, out), readied=readied)
+        record = self._manager.prepare(request(self._image, out), prestarted=prestarted)
         begun = time.perf_counter()
-        self._to_its_end(record.uuid, readied)
+        self._to_its_end(record.uuid, prestarted)
         self._manager.remove(record.uuid)
         return asked, begun
 
-    def _to_its_end(self, uuid: str, readied: Readied | None) -> None:
-        pod = self._manager.start(uuid, Stdio(0, 1, 2), readied=readied)
+    def _to_its_end(self, uuid: str, prestarted: PrestartedPod | None) -> None:
+        pod = self._manager.start(uuid, Stdio(0, 1, 2), prestarted=prestarted)
         try:
             pod.finish()
         finally:

@@ -24,7 +24,8 @@ from kurma_core.daemon.process.log import about
 from kurma_core.daemon.telling import Telling
 
 if TYPE_CHECKING:
-    from kurma_core.daemon.kurmad import Daemon
+    from kurma_core.daemon.http.daemon import Daemon
+    from kurma_core.daemon.http.streams import Stream
 
 Json = Any
 _LOG = logging.getLogger("kurmad")
@@ -164,7 +165,11 @@ class Dispatcher:
                 raise errors.UsageError(f"{spec.path} is asked for with Upgrade: {PROTOCOL}")
             from kurma_core.daemon.http.streams import serve
 
-            serve(spec, call)
+            def handle(stream: Stream) -> Json:
+                call.stream = stream
+                return spec.handler(call)
+
+            serve(exchange, call.cancellation, handle)
             return
         if spec.kind == "bytes":
             with working(Operation(_unheard)), self._while_asked(spec, call):

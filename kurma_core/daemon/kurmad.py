@@ -1,4 +1,4 @@
-"""The daemon as a whole: takes the state directory, listens, owns pods, ends."""
+"""The daemon as a whole: locks the state directory, serves requests, owns pods, ends."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import errno
 import gc
 import logging
 import os
+import resource
 import signal
 import time
 from typing import TYPE_CHECKING
@@ -31,52 +32,53 @@ from kurma_core.daemon import (  # noqa: F401 (they fill the table)
     trust,
 )
 from kurma_core.daemon.dispatch import Dispatcher
+from kurma_core.daemon.http.event_feed import EventFeed
 from kurma_core.daemon.http.server import Server
-from kurma_core.daemon.limits import Limits
 from kurma_core.daemon.operation import asking, noting
 from kurma_core.daemon.pods.app_sockets import AppSockets
 from kurma_core.daemon.pods.initial import InitialPods
 from kurma_core.daemon.pods.listing import Listing
-from kurma_core.daemon.pods.owned import OwnedPods, RunningPod
-from kurma_core.daemon.pods.prestarted import PrestartedPods
+from kurma_core.daemon.pods.owned import OwnedPods, Restarts, RunningPod
+from kurma_core.daemon.pods.prestarted import PreparedPod, PrestartedPods
 from kurma_core.daemon.pods.recovery import Recovery
-from kurma_core.daemon.pods.restarts import Restarts
-from kurma_core.daemon.process.idle import IdleEnd
+from kurma_core.daemon.process.idle import IdleEnd, MemoryTrimmer
 from kurma_core.daemon.process.readiness import Notifier
-from kurma_core.daemon.process.rest import MemoryTrimmer
 from kurma_core.daemon.process.run_directory import RunDirectory, passed_sockets
-from kurma_core.daemon.reload import changed, with_fixed
 from kurma_core.errors import KurmaError
 from kurma_core.linux import memory
 from kurma_core.models.stdio import Stdio
+from kurma_core.pods.daemon_interface import DaemonInterface
 from kurma_core.state_directory import run_dir_hint
+from kurma_core.value import replace
 from kurma_core.version import VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from kurma_core.client.local import LocalClient
     from kurma_core.config import Config
     from kurma_core.linux.service_manager import Service
     from kurma_core.models.pod import PodRecord
-    from kurma_core.pods.manager import PodManager
-    from kurma_core.pods.readied import Readied
-    from kurma_core.pods.request import PodRequest
+    from kurma_core.pods.daemon_interface import PodRequest, PrestartedPod
     from kurma_core.progress import Progress
 
 _LOG = logging.getLogger("kurmad")
-#: Seconds that pods have at the daemon's end, besides what their apps and their handlers may take.
+#: Seconds that pods have at the daemon's end, besides the time for their apps and event handlers.
 _STOPPING = 5.0
-#: Seconds within which a healthy daemon's threads get on.
+#: Seconds within which the threads of a healthy daemon answer.
 _PATIENCE = 5.0
-#: How often a run directory is made again that others remove at the same time.
+#: Attempts to make a run directory again while another process removes it.
 _ATTEMPTS = 10
+#: As dockerd and containerd have it; -1000 would keep the kernel from ending a daemon that leaks memory.
+_OOM_SCORE = -900
+#: Settings that hold from the daemon's start to its end.
+_FIXED = ("state_dir", "run_dir")
 
 
 class Daemon:
-    """:param settings: as a command has them; what it notes for nobody in particular goes to the log.
-    :param stop_pods: its pods are stopped when it ends.
-    :param service: what a service manager has given to this process.
+    """:param settings: the command's.
+    :param stop_pods: stops its pods when it ends.
+    :param service: what the service manager has passed to this process.
     """
 
     def __init__(self, settings: Settings, *, stop_pods: bool = False, service: Service | None = None) -> None:
@@ -91,39 +93,43 @@ class Daemon:
             signals=False,
             daemon=True,
             debug=settings.debug,
+            # Notes of no request go to the log.
             note=noting(lambda text: _LOG.info("%s", text)),
             passphrases=asking,
         )
         self.config = config
         self.client: LocalClient = connect_here(own, config)
-        self.owners = OwnedPods(lambda: self.manager, self._ended)
-        self.restarts = Restarts(lambda: self.manager, lambda uuid: self.launch(uuid, again=True))
-        self.supply = PrestartedPods(lambda: self.client)
-        self.listing = Listing(lambda: self.manager)
-        self.recovery = Recovery(
-            lambda: self.manager, self.owners, self.restarts.look, lambda uuid: self.doors.see(uuid)
-        )
-        self.initial = InitialPods(self, self.recovery.done)
+        pods = self.pods = DaemonInterface(self.client.manager)
+        self.owners = OwnedPods(pods, self._ended)
+        self.restarts = Restarts(pods, lambda uuid: self.launch(uuid, again=True))
+        self.prestarted = PrestartedPods(pods)
+        self.listing = Listing(pods)
         dispatcher = Dispatcher(self)
         self.metrics = dispatcher.metrics
-        self.feed = events.Feed(self.client.journal)
+        self.feed = EventFeed(self.client.journal)
         self.server = Server(dispatcher)
-        self.doors = AppSockets(self.server, lambda: self.client.services)
-        self.client.services.api_changed = self.doors.changed
+        self.app_sockets = AppSockets(pods, self.server.listen_for_app, self.server.stop_listening_for_app)
+        pods.on_api_changed(self.app_sockets.changed)
+        self.recovery = Recovery(pods, self.owners, self.restarts.look, self.app_sockets.see)
+        self.initial = InitialPods(
+            pods, lambda: self.config, self.recovery.done, self.run, self.launch, self.restarts.look
+        )
         self._idle: IdleEnd | None = None
         self._path = socket_path(None, config)
-        self._place = RunDirectory(self._path, config.state_dir, run_dir_hint(config))
-        self._lent = service.sockets if service is not None else ()
-        self.told = Notifier(service, self._is_well)
+        self._run_directory = RunDirectory(self._path, config.state_dir, run_dir_hint(config))
+        self._passed = service.sockets if service is not None else ()
+        self._notifier = Notifier(service, self._is_well)
+        self._trimmer = MemoryTrimmer()
         self.owners.changed = self._pods_changed
-        self._rest = MemoryTrimmer()
-        self.server.served = self._rest.tired
+        self.server.served = self._trimmer.trim_later
         self._failed: KurmaError | None = None
         self._ending = False
 
-    @property
-    def manager(self) -> PodManager:
-        return self.client.manager
+    # -- pods --
+
+    def running(self, reference: str) -> RunningPod | None:
+        """The pod, if the daemon owns it. :raises PodNotFoundError: there is no such pod."""
+        return self.owners.running(self.pods.find(reference))
 
     def launch(
         self,
@@ -132,28 +138,28 @@ class Daemon:
         up: Callable[[RunningPod], None] = lambda running: None,
         *,
         again: bool = False,
-        readied: Readied | None = None,
+        prestarted: PrestartedPod | None = None,
         settled: Callable[[], None] = lambda: None,
     ) -> RunningPod:
         """Starts a pod that the daemon owns.
 
-        :param stdio: None: it has nothing to read, and nobody to write to but its logs.
+        :param stdio: None: it reads nothing, and writes to its logs only.
         :param up: see :meth:`OwnedPods.launch`.
         :param again: by its policy.
-        :param readied: what it was prepared with: see :meth:`PrestartedPods.begin`.
+        :param prestarted: see :meth:`PrestartedPods.begin`.
         :param settled: see :meth:`PodManager.start`.
         """
         null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC) if stdio is None else -1
         try:
             given, begin = stdio or Stdio(null, null, null, relayed=True), time.monotonic()
-            running = self.owners.launch(reference, given, up, again=again, readied=readied, settled=settled)
+            running = self.owners.launch(reference, given, up, again=again, prestarted=prestarted, settled=settled)
             self.metrics.started(time.monotonic() - begin)
             return running
         except BaseException as error:
-            self.doors.see(reference)
+            self.app_sockets.see(reference)
             if not again and isinstance(error, KurmaError):
-                with contextlib.suppress(KurmaError):  # there is no such pod, say
-                    self.restarts.look(self.manager.store.find(reference).uuid)
+                with contextlib.suppress(KurmaError):  # there may be no such pod
+                    self.restarts.look(self.pods.find(reference))
             raise
         finally:
             if null >= 0:
@@ -165,129 +171,139 @@ class Daemon:
         progress: Progress | None = None,
         up: Callable[[RunningPod], None] = lambda running: None,
     ) -> RunningPod:
-        """Prepares a pod and starts it, of what is there for pods to come if it fits.
+        """Prepares a pod and starts it.
 
         :param up: see :meth:`OwnedPods.launch`.
         :raises KurmaError: it could not be prepared, and nothing is left; or it could not be started: see
             :meth:`PodManager.start`.
         """
-        begun = self.supply.begin(request, progress)
+        with self.prepared(request, progress) as prepared:
+            return self.launch(prepared.record.uuid, up=up, prestarted=prepared.prestarted)
+
+    @contextlib.contextmanager
+    def prepared(self, request: PodRequest, progress: Progress | None = None) -> Iterator[PreparedPod]:
+        """Prepares a pod that is to be started inside the ``with`` statement, of a prestarted one if it fits.
+
+        After an error inside, an ephemeral pod that is not up is removed; an error about another one says that the
+        pod still exists.
+        """
+        prepared = self.prestarted.begin(request, progress)
+        uuid = prepared.record.uuid
         try:
-            with begun:
-                return self.launch(begun.record.uuid, up=up, readied=begun.readied)
+            with prepared:
+                yield prepared
         except BaseException as error:
-            if request.ephemeral:
+            if request.ephemeral and not self.owners.holds(uuid):
                 with shielded(), contextlib.suppress(KurmaError):
-                    self.manager.remove(begun.record.uuid)
-            elif isinstance(error, KurmaError):
-                tell_left(self.client, error, begun.record.uuid)
+                    self.pods.remove(uuid)
+            elif not request.ephemeral and isinstance(error, KurmaError):
+                tell_left(self.client, error, uuid)
             raise
 
     def _ended(self, record: PodRecord) -> None:
-        self.doors.close(record.uuid)
-        if self.manager.is_ephemeral(record.uuid):
-            self.manager.remove(record.uuid)
+        self.app_sockets.close(record.uuid)
+        if self.pods.is_ephemeral(record.uuid):
+            self.pods.remove(record.uuid)
         else:
-            # From here on it may be anybody's again.
+            # Other processes may change it from here on.
             self.recovery.look_soon(record.uuid)
 
     # -- its life --
 
     def serve(self, ready: Callable[[], None] = lambda: None, idle: float | None = None) -> None:
-        """Until SIGTERM or SIGINT. Pods that run go on, unless they are to be stopped. SIGHUP has the
-        configuration read again.
+        """Serves until SIGTERM or SIGINT; SIGHUP reloads the configuration. Pods run on, unless ``stop_pods``.
 
         :param ready: called once requests are answered.
-        :param idle: seconds after which it ends by itself, if it has nothing to do for so long.
+        :param idle: seconds without work after which it ends by itself.
         :raises HostError: another daemon serves the state directory; or it cannot be served.
         """
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         signals = {signal.SIGTERM, signal.SIGINT}
         signal.pthread_sigmask(signal.SIG_BLOCK, {*signals, signal.SIGHUP})
-        self._place.take()
-        # Before there are threads that have one of their own.
+        self._run_directory.lock()
+        # Before there are threads, which would get heaps of their own.
         memory.one_heap()
         try:
             if idle is not None:
                 self._end_after(idle)
-            limits = Limits()
-            self.client.services.spawner.settle = limits.give_back
-            limits.take()
+            limits = _Limits()
+            self.pods.on_spawner_started(limits.restore)
+            limits.raise_own()
             self.client.warm()
-            # What is there by now stays: no collection of garbage looks through it again, while a start waits.
+            # What exists now stays: garbage collections skip it, so that no start waits for that.
             gc.freeze()
-            # Before anybody can ask how that stands; what it does waits for the recovery.
+            # Before requests can ask for its state; its work waits for the recovery.
             self.initial.reconcile()
             self._listen()
             self.owners.start()
             self.server.start()
             self.restarts.times.start()
             self.recovery.start()
-            self.supply.start()
-            self._rest.start()
+            self.prestarted.start()
+            self._trimmer.start()
             _LOG.info("serves %s at %s", self.config.state_dir, self._path)
             self.client.journal.tell("daemon", "started", None, "kurmad", {"pid": os.getpid(), "version": VERSION})
-            self.told.ready(self._status())
+            self._notifier.ready(self._status())
             ready()
             while signal.sigwait({*signals, signal.SIGHUP}) == signal.SIGHUP:
-                self.told.reloading()
+                self._notifier.reloading()
                 self.reload()
-                self.told.ready(self._status())
+                self._notifier.ready(self._status())
             _LOG.info("ends; %s", "its pods are stopped" if self._stop_pods else "pods that run go on")
-            # A second one ends it at once, with all the rest left to whoever comes next.
+            # A second signal ends it at once; the next kurmad recovers what is left.
             for number in signals:
                 signal.signal(number, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
             self.client.journal.tell("daemon", "ended", None, "kurmad", {"pid": os.getpid()})
         finally:
-            self.told.stopping()
+            self._notifier.stopping()
             self.close()
         if self._failed is not None:
             raise self._failed
 
     def _listen(self) -> None:
-        if self._lent:
-            for listener in passed_sockets(self._lent):
-                self.server.listen_to(listener)
+        if self._passed:
+            for listener in passed_sockets(self._passed):
+                self.server.listen(listener, passed=True)
                 if listener.getsockname() != self._path:
                     _LOG.warning("it listens at %s; commands look for %s", listener.getsockname(), self._path)
         else:
-            self.server.listen(self._place.listener())
-        self._watch_place()
+            self.server.listen(self._run_directory.listener())
+        self._watch_run_directory()
 
-    def _watch_place(self) -> None:
-        watched = self._place.watched()
+    def _watch_run_directory(self) -> None:
+        watched = self._run_directory.watched()
         if watched is not None:
-            self.server.when_readable(watched, self._look_at_place)
+            self.server.when_readable(watched, self._look_at_run_directory)
 
-    def _look_at_place(self) -> None:
-        """By the accepting thread, when something in the run directory has changed."""
+    def _look_at_run_directory(self) -> None:
+        """Listens again if the socket was removed. Called by the accepting thread after a change."""
         for left in reversed(range(_ATTEMPTS)):
             try:
-                # Until it is found to be in order under a watch that sees what happens from then on.
-                while self._place.changed():
+                # Until nothing is missing under a watch that sees later changes.
+                while self._run_directory.changed():
                     _LOG.warning("%s was removed: kurmad listens there anew", self._path)
-                    listener = self._place.listener()
+                    listener = self._run_directory.listener()
                     self.server.shut()
                     self.server.listen(listener)
-                    self._watch_place()
+                    self._watch_run_directory()
                 return
             except KurmaError as error:
-                # Somebody is still removing the directory, perhaps.
+                # ENOENT: another process may still be removing the directory.
                 if error.data.get("errno") != errno.ENOENT or not left:
                     self._failed = error
                     self._end()
                     return
 
     def _listen_again(self) -> None:
-        """By the accepting thread, which had shut the socket before it saw that somebody has come."""
+        """After the idle end was given up. Called by the accepting thread."""
         try:
-            self.server.listen(self._place.listener())
+            self.server.listen(self._run_directory.listener())
         except KurmaError:
-            self._look_at_place()  # which is being removed, perhaps
+            self._look_at_run_directory()  # the directory may have been removed
 
     def _end(self) -> None:
-        """By itself: as SIGTERM does, once."""
+        """Ends as SIGTERM does; once."""
         if not self._ending:
             self._ending = True
             os.kill(os.getpid(), signal.SIGTERM)
@@ -297,50 +313,57 @@ class Daemon:
 
     def _pods_changed(self) -> None:
         self.server.stir()
-        self.told.status(self._status())
-        self._rest.tired()
+        self._notifier.status(self._status())
+        self._trimmer.trim_later()
 
     def _status(self) -> str:
         count = len(self.owners.uuids())
         return f"{count} {'pod' if count == 1 else 'pods'}"
 
     def _end_after(self, seconds: float) -> None:
+        server, times = self.server, (self.restarts.times, *self.initial.times)
         lock = f"{self.config.run_dir}/{START_LOCK}"
-        times = (self.restarts.times, *self.initial.times)
-        self._idle = IdleEnd(seconds, self._has_work, times, lock, self._listen_again, self._end)
-        self.server.end_when(self._idle)
+        self._idle = IdleEnd(
+            seconds,
+            lambda: server.connections,
+            lambda: bool(self.owners.uuids()) or not self.recovery.done.is_set(),
+            times,
+            lock,
+            server.shut,
+            self._listen_again,
+            self._end,
+        )
+        server.end_when(self._idle)
         for each in times:
-            each.one_less = self.server.stir
-        self.recovery.when_done(self.server.stir)
-
-    def _has_work(self) -> bool:
-        """Besides connections and what is done by itself: what somebody has to be there for."""
-        return bool(self.owners.uuids()) or not self.recovery.done.is_set()
+            each.on_done = server.stir
+        self.recovery.on_done = server.stir
 
     def close(self) -> None:
-        self._place.withdraw()
+        self._run_directory.withdraw()
         self.feed.close()
-        self.doors.close_all()
+        self.app_sockets.close_all()
         self.server.close()
         self.initial.close()
         self.recovery.close()
         self.restarts.close()
-        self.supply.close()
+        self.prestarted.close()
         if self._stop_pods:
             self.owners.stop_all(2 * self.config.stop_timeout + _STOPPING)
         self.owners.close()
-        self._rest.close()
+        self._trimmer.close()
         self.client.close()
-        self._place.close()
+        self._run_directory.close()
         if self._idle is not None:
             self._idle.close()
 
+    # -- configuration --
+
     def reload(self) -> None:
-        """Reads the configuration again. One in which ``kurma config check`` finds a problem changes nothing."""
+        """Reads the configuration again. Keeps the present one if ``kurma config check`` finds a problem."""
         client = None
         try:
             config = self._load()
-            taken, fixed = changed(self.config, config)
+            taken, fixed = changed_keys(self.config, config)
             if taken:
                 # Pods that run keep what they were started with.
                 client = self.client.successor(with_fixed(self.config, config))
@@ -359,12 +382,13 @@ class Daemon:
         _LOG.info("the configuration was read again: %s", new)
         if client is not None:
             self.config, self.client = client.config, client
-            self.supply.refresh()
+            self.pods.use(client.manager)
+            self.prestarted.discard_all()
         else:
-            self.supply.look()
-        self.doors.refresh()
+            self.prestarted.compare_images()
+        self.app_sockets.refresh()
         self.client.journal.tell("daemon", "reloaded", None, "kurmad", {"pid": os.getpid()})
-        # In any case: images that initial pods name may be others by now.
+        # Even if nothing is new: the images of initial pods may have changed.
         self.initial.reconcile()
 
     def _load(self) -> Config:
@@ -372,4 +396,50 @@ class Daemon:
         return load(settings.config_file, settings.state_dir, state_dir_origin=settings.state_dir_origin)
 
 
-__all__ = ["Daemon", "KurmaError"]
+class _Limits:
+    """Raises kurmad's own limits; restores the originals for the spawner, from which pods inherit them.
+
+    kurmad may open as many descriptors as its hard limit allows, and is one of the last to be killed when memory
+    runs out.
+    """
+
+    def __init__(self) -> None:
+        self._files = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._score = ""
+        with contextlib.suppress(OSError):
+            with open("/proc/self/oom_score_adj") as file:
+                self._score = file.read().strip()
+
+    def raise_own(self) -> None:
+        hard = self._files[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        if self._score and int(self._score) > _OOM_SCORE:
+            self._write_score("self", str(_OOM_SCORE))
+
+    def restore(self, pid: int) -> None:
+        """Gives that process the original limits."""
+        with contextlib.suppress(OSError):  # it has ended: its next user gets an error
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, self._files)
+        if self._score:
+            self._write_score(str(pid), self._score)
+
+    @staticmethod
+    def _write_score(pid: str, score: str) -> None:
+        with contextlib.suppress(OSError):  # only root may lower it, and not in every container
+            with open(f"/proc/{pid}/oom_score_adj", "w") as file:
+                file.write(score)
+
+
+def changed_keys(old: Config, new: Config) -> tuple[list[str], list[str]]:
+    """Keys of ``kurma.yml`` whose values have changed: those that take effect now, and those that do not."""
+    keys = [key for key in new.values if new.values[key] != old.values.get(key)]
+    return [key for key in keys if key not in _FIXED], [key for key in keys if key in _FIXED]
+
+
+def with_fixed(old: Config, new: Config) -> Config:
+    """The new configuration, with the old values of keys that cannot change."""
+    values = {**new.values, **{key: old.values[key] for key in _FIXED}}
+    return replace(new, values=values, state_dir=old.state_dir, run_dir=old.run_dir)
+
+
+__all__ = ["Daemon", "KurmaError", "changed_keys", "with_fixed"]

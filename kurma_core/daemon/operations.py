@@ -14,9 +14,9 @@ from kurma_core.value import frozen
 
 if TYPE_CHECKING:
     from kurma_core.client.local import LocalClient
+    from kurma_core.daemon.http.daemon import Daemon
     from kurma_core.daemon.http.exchange import Exchange
     from kurma_core.daemon.http.streams import Stream
-    from kurma_core.daemon.kurmad import Daemon
 
 Json = Any
 #: What a handler of that kind is, and what it answers with.

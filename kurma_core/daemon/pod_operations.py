@@ -122,7 +122,7 @@ def pod_kill(call: Call) -> None:
     lasts=True,
 )
 def pod_wait(call: Call) -> Json:
-    running = call.daemon.owners.running(call.daemon.manager.store.find(call.path["pod"]).uuid)
+    running = call.daemon.running(call.path["pod"])
     if running is not None:
         # Any number may wait so; of watches on directories a host has few.
         return running.wait_asked().to_json()

@@ -10,7 +10,7 @@ from kurma_core.errors import KurmaError
 from kurma_core.version import VERSION
 
 if TYPE_CHECKING:
-    from kurma_core.daemon.kurmad import Daemon
+    from kurma_core.daemon.http.daemon import Daemon
 
 Json = Any
 

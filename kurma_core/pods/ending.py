@@ -274,7 +274,7 @@ class PodEnder(PodFinder):
 
         :returns: a line for each thing done, or that would be done, or was left.
         """
-        from kurma_core.pods import readied
+        from kurma_core.pods import prestarted
 
         said: list[str] = []
         failed = False
@@ -289,7 +289,7 @@ class PodEnder(PodFinder):
                 hint = f" (kurma rm --force {uuid})" if isinstance(error, _UNREADABLE) else ""
                 said.append(f"pod {uuid}: left: {error.message.removeprefix(f'pod {uuid}: ')}{hint}")
         if not dry_run:
-            readied.sweep(self.services, min(grace, _HALF_MADE_GRACE))
+            prestarted.sweep(self.services, min(grace, _HALF_MADE_GRACE))
             self.store.sweep(min(grace, _HALF_MADE_GRACE))
         for line, wrong in remains.of_gone_pods(self.services, dry_run=dry_run):
             said.append(line)

@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from kurma_core.models.stdio import Stdio
     from kurma_core.pod_store import PodDirectory
     from kurma_core.pods.document import PodDocument
-    from kurma_core.pods.readied import Readied
+    from kurma_core.pods.prestarted import PrestartedPod
     from kurma_core.pods.services import Services
 
 Json = Any
 #: Those of a pod's steps that are done for one to come.
-READIED = ("cgroup", "network-namespace")
+PRESTARTED_STEPS = ("cgroup", "network-namespace")
 #: Seconds until a killed process is given up.
 _KILL_PATIENCE = 10.0
 #: Seconds for what was not to be killed before: it hangs in the kernel, and goes when that lets go of it.
@@ -54,7 +54,7 @@ class Launch:
     attachments: tuple[Attachment, ...] = ()
     stager: RunningStager | None = None
     #: what was made before the pod was known
-    readied: Readied | None = None
+    prestarted: PrestartedPod | None = None
     #: the apps' images, held by who starts the pod; None: they are looked up
     rendered: Mapping[str, RenderedImage] | None = None
     #: which namespaces, by their kind, were made before
@@ -65,7 +65,7 @@ class Launch:
     patience: float = _KILL_PATIENCE
 
     def record(self, **changes: Json) -> None:
-        self.directory.change_state(spare=self.readied is not None, **changes)
+        self.directory.change_state(spare=self.prestarted is not None, **changes)
 
 
 class Step(Protocol):
@@ -99,7 +99,7 @@ class Cgroup:
 
     def do(self, launch: Launch) -> None:
         try:
-            if launch.readied is None:
+            if launch.prestarted is None:
                 CgroupTree(launch.document.cgroup).create()
             if memory_request.requested(launch.document):
                 memory_request.keep(launch.document)
@@ -108,8 +108,8 @@ class Cgroup:
 
     def undo(self, launch: Launch) -> None:
         tree = CgroupTree(launch.document.cgroup)
-        if launch.readied is not None:
-            launch.readied.waiting.discard()  # nothing, once it is the pod's
+        if launch.prestarted is not None:
+            launch.prestarted.waiting.discard()  # nothing, once it is the pod's
         try:
             tree.kill(launch.patience)
             tree.remove()
@@ -217,7 +217,7 @@ class Metadata:
         from kurma_core.pods import metadata
 
         # Its socket is made meanwhile; the stager's step waits for it.
-        listener = None if launch.readied is None else launch.readied.take_listener()
+        listener = None if launch.prestarted is None else launch.prestarted.take_listener()
         metadata.begin(launch.services, launch.directory, launch.document, listener)
 
     def undo(self, launch: Launch) -> None:
@@ -265,10 +265,10 @@ class Stager:
 
 def _handed_over(launch: Launch, driver: Any, setup: PodSetup) -> RunningStager | None:
     """The stager that has waited for the pod; None: there is none, or it is of no use."""
-    if launch.readied is None:
+    if launch.prestarted is None:
         return None
     try:
-        stager: RunningStager = driver.hand_over(launch.readied.waiting, setup)
+        stager: RunningStager = driver.hand_over(launch.prestarted.waiting, setup)
     except (StagerError, HostError):
         return None  # who starts one for the pod is told what is wrong with that
     return stager
@@ -325,9 +325,9 @@ def bring_up(launch: Launch) -> None:
             document.name,
             document.attachments,
             wanted,
-            kept=() if launch.readied is None else ("net",),
+            kept=() if launch.prestarted is None else ("net",),
         )
-    if launch.readied is None:
+    if launch.prestarted is None:
         launch.record(**planned_steps(launch))
     for step in STEPS:
         check()

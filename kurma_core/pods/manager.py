@@ -15,7 +15,7 @@ from kurma_core.errors import (
 )
 from kurma_core.linux.clock import timestamp
 from kurma_core.models.pod import ENDED_STATES, PodRecord
-from kurma_core.pods import executions, ports, recovery, remains, restarts
+from kurma_core.pods import executions, ports, recovery, remains
 from kurma_core.pods.changing import APPS_PATIENCE, PodChanger
 from kurma_core.pods.ending import Collected
 from kurma_core.pods.finding import LOCK_PATIENCE
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kurma_core.models.stdio import Stdio
     from kurma_core.pod_store import PodDirectory
     from kurma_core.pods.document import PodDocument
-    from kurma_core.pods.readied import Readied
+    from kurma_core.pods.prestarted import PrestartedPod
     from kurma_core.pods.request import PodRequest
     from kurma_core.progress import Progress
 
@@ -41,61 +41,60 @@ class PodManager(PodChanger):
     """Makes pods and starts them; what else can be done with them it inherits."""
 
     def prepare(
-        self, request: PodRequest, progress: Progress | None = None, readied: Readied | None = None
+        self, request: PodRequest, progress: Progress | None = None, prestarted: PrestartedPod | None = None
     ) -> PodRecord:
         """Makes a pod that can be started. What fails leaves nothing behind.
 
-        :param readied: what there is for a pod to come. It becomes this pod, and is to be given to :meth:`start`,
-            too, or released: until then the pod is still being made for all others. Where it does not fit, it is
-            discarded, and the pod is as any other.
+        :param prestarted: becomes this pod, and must then be given to :meth:`start`, or released: until then other
+            processes see a pod that is still being prepared. One that does not fit is discarded.
         :raises KurmaError: see :func:`kurma_core.pods.prepare.pod_document`.
         :raises PodExistsError: its UUID or name is taken.
         """
         from kurma_core.pods.prepare import pod_document
 
-        if readied is not None and request.uuid is not None:
-            readied.discard()
-            readied = None
+        if prestarted is not None and request.uuid is not None:
+            prestarted.discard()
+            prestarted = None
         uuid = str(uuids.uuid4()) if request.uuid is None else pod_uuid(request.uuid)
-        if readied is not None:
-            uuid = readied.uuid
+        if prestarted is not None:
+            uuid = prestarted.uuid
         name = self._name(request, uuid)
         created_at = timestamp()
-        if readied is None:
+        if prestarted is None:
             directory, lock = self.store.create(uuid, name)
         else:
-            directory, lock = readied.become(name), readied.lock
+            directory, lock = prestarted.become(name), prestarted.lock
         try:
             with self.services.images.keeping():
                 rendered: dict[str, RenderedImage] = {}
                 document = pod_document(request, uuid, name, created_at, self.services, progress, rendered)
-                if readied is not None and not readied.fits(document):
-                    lock, readied = readied.withdraw(), None
-                if readied is None:
+                if prestarted is not None and not prestarted.fits(document):
+                    lock, prestarted = prestarted.withdraw(), None
+                if prestarted is None:
                     directory.write_state({"state": "preparing", "steps": []})
                 directory.write_pod(document.to_json())
             state = {"state": "prepared", "steps": []}
-            if readied is None:
+            if prestarted is None:
                 directory.write_state(state)
             else:
                 # It starts at once, which is on record as its next step.
-                readied.document = document
-                readied.rendered = rendered if readied.holds_images else None
+                prestarted.document = document
+                prestarted.rendered = rendered if prestarted.holds_images else None
             record = record_of(directory, document, state)
         except BaseException:
-            if readied is not None:
-                lock = readied.withdraw()
+            if prestarted is not None:
+                lock = prestarted.withdraw()
             self.store.delete(directory, name)
             raise
         finally:
-            # What is readied is owned from its making to its start.
-            if readied is None or readied.lock < 0:
+            # A prestarted pod is owned from its making to its start.
+            if prestarted is None or prestarted.lock < 0:
                 os.close(lock)
-        if readied is None:
+        if prestarted is None:
             self.events.tell("prepared", document)
         else:
             at = timestamp()
-            readied.tell_later(lambda: self.events.tell("prepared", document, at=at))
+            prestarted.tell_later(lambda: self.events.tell("prepared", document, at=at))
         return record
 
     @staticmethod
@@ -122,20 +121,20 @@ class PodManager(PodChanger):
         reference: str,
         stdio: Stdio,
         settled: Callable[[], None] = lambda: None,
-        readied: Readied | None = None,
+        prestarted: PrestartedPod | None = None,
         *,
         again: bool = False,
     ) -> OwnedPod:
         """Starts a prepared or ended pod from a clean copy; this process owns it from now on.
 
         :param settled: called once it is up, or on its way down: then nothing may interrupt this process any more.
-        :param readied: what the pod was prepared with, if it has taken that over.
+        :param prestarted: the prestarted pod that it was prepared with, if it has taken that over.
         :param again: by its policy, not because somebody wants it to be.
         :raises PodStateError: it runs already, or is owned by another process; or is not to be started again.
         :raises KurmaError: it did not come up; all is undone and recorded.
         """
-        if readied is not None and readied.uuid == reference and readied.lock >= 0:
-            return self._start_readied(readied, stdio, settled)
+        if prestarted is not None and prestarted.uuid == reference and prestarted.lock >= 0:
+            return self._start_prestarted(prestarted, stdio, settled)
         directory = self._find(reference)
         self._startable(read_document(directory), directory.read_state())
         lock = self._own(directory)
@@ -148,12 +147,14 @@ class PodManager(PodChanger):
             os.close(lock)
             raise
 
-    def _start_readied(self, readied: Readied, stdio: Stdio, settled: Callable[[], None]) -> OwnedPod:
-        """Nobody else has had it in hand since it was prepared."""
-        directory, lock = readied.directory, readied.taken()
+    def _start_prestarted(self, prestarted: PrestartedPod, stdio: Stdio, settled: Callable[[], None]) -> OwnedPod:
+        """No other process has changed the pod since it was prepared."""
+        directory, lock = prestarted.directory, prestarted.taken()
         try:
-            document = readied.document or read_document(directory)
-            launch = Launch(self.services, directory, document, stdio, readied=readied, rendered=readied.rendered)
+            document = prestarted.document or read_document(directory)
+            launch = Launch(
+                self.services, directory, document, stdio, prestarted=prestarted, rendered=prestarted.rendered
+            )
             pod = OwnedPod(launch, lock, self.events)
             try:
                 self._check_power(document)
@@ -162,13 +163,13 @@ class PodManager(PodChanger):
                 tear_down(launch)  # it is as any other that was prepared
                 directory.drop_spare()
                 directory.change_state(only_in=("preparing",), state="prepared")
-                readied.told()
+                prestarted.told()
                 raise
             return self._bring_up(pod, settled)
         except BaseException:
             # Where nobody has come to that.
-            readied.waiting.discard()
-            readied.close_listener()
+            prestarted.waiting.discard()
+            prestarted.close_listener()
             os.close(lock)
             raise
 
@@ -234,10 +235,6 @@ class PodManager(PodChanger):
             pod.release()
             raise
         return pod
-
-    def to_restart(self, document: PodDocument, state: Mapping[str, object]) -> bool:
-        """Whether that pod is over, and its policy asks for it again."""
-        return restarts.wanted(document, state, self.services.images.manifest)
 
     def stop_to_restart(self, reference: str, *, timeout: float | None = None, force: bool = False) -> PodRecord:
         """Stops a pod as :meth:`stop` does, so that it can be started again.

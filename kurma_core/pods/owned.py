@@ -130,10 +130,10 @@ class OwnedPod:
                 raise PodStateError(
                     f"pod {self._launch.document.name} is not to be started again: it was stopped", pod=self.uuid
                 )
-            # What was readied has its places already: nothing that the steps undo can be another's.
-            steps = {} if self._launch.readied is None else planned_steps(self._launch)
+            # What was prestarted has its places already: nothing that the steps undo can be another's.
+            steps = {} if self._launch.prestarted is None else planned_steps(self._launch)
             value = {**state, **self._beginning(state, again), **steps}
-            if self._launch.readied is None:
+            if self._launch.prestarted is None:
                 self._launch.directory.write_state(value)
             else:
                 self._launch.directory.write_spare(value)
@@ -170,7 +170,7 @@ class OwnedPod:
         :raises KurmaError: why it did not come up.
         """
         launch, begun = self._launch, timestamp()
-        if launch.readied is None:
+        if launch.prestarted is None:
             self._events.tell("starting", launch.document, at=begun)
         try:
             try:
@@ -180,9 +180,9 @@ class OwnedPod:
                     known = shortage(error)
                     raise known or error from None
                 finally:
-                    if launch.readied is not None:
+                    if launch.prestarted is not None:
                         # What was prepared and is started is told while it starts.
-                        launch.readied.told()
+                        launch.prestarted.told()
                         self._events.tell("starting", launch.document, at=begun)
                 with current().waking(lambda: self.stager.signal(signal.SIGKILL)):
                     try:
@@ -195,7 +195,7 @@ class OwnedPod:
                     launch.directory.change_state(only_in=("starting",), state="running")
             finally:
                 settled()
-                if launch.readied is not None:
+                if launch.prestarted is not None:
                     launch.directory.drop_spare()
         except BaseException as error:
             with shielded():

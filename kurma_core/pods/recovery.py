@@ -69,10 +69,10 @@ def take_down(services: Services, directory: PodDirectory, events: Events) -> bo
     """
     if _half_made(directory):
         if directory.read_steps():
-            # One that was begun before it was known what pod it would be (see readied).
-            from kurma_core.pods import readied
+            # One that was begun before it was known what pod it would be (see prestarted).
+            from kurma_core.pods import prestarted
 
-            readied.undo(services, directory.uuid)
+            prestarted.undo(services, directory.uuid)
         services.store.delete(directory, services.store.name_of(directory.uuid))
         return True
     document, state = read_document(directory), directory.read_state()

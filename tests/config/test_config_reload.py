@@ -3,7 +3,7 @@
 import pytest
 
 from kurma_core.config import load
-from kurma_core.daemon.reload import changed, with_fixed
+from kurma_core.daemon.kurmad import changed_keys, with_fixed
 
 
 @pytest.fixture
@@ -17,14 +17,14 @@ def read(tmp_path):
 
 def test_what_is_new(read):
     old = read("stop_timeout: 3")
-    assert changed(old, read("stop_timeout: 3s")) == ([], [])
+    assert changed_keys(old, read("stop_timeout: 3s")) == ([], [])
     new = read("stop_timeout: 4\nlog: {count: 2}\nstate_dir: /elsewhere")
-    taken, fixed = changed(old, new)
+    taken, fixed = changed_keys(old, new)
     assert (taken, fixed) == (["stop_timeout", "log"], ["state_dir", "run_dir"])
     kept = with_fixed(old, new)
     assert (kept.state_dir, kept.run_dir, kept.stop_timeout) == ("/var/lib/kurma", "/run/kurma", 4)
-    assert changed(old, kept) == (["stop_timeout", "log"], [])
-    assert changed(kept, new) == ([], ["state_dir", "run_dir"])
+    assert changed_keys(old, kept) == (["stop_timeout", "log"], [])
+    assert changed_keys(kept, new) == ([], ["state_dir", "run_dir"])
 
 
 def test_initial_pods(read):

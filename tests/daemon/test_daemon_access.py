@@ -16,8 +16,9 @@ from kurma_core.daemon import kurmad  # noqa: F401 (all operations)
 from kurma_core.daemon.access import shown
 from kurma_core.daemon.openapi import document
 from kurma_core.daemon.operations import TABLE
-from kurma_core.daemon.pods.initial import ENTRY, InitialPods, _marked
+from kurma_core.daemon.pods.initial import ENTRY, InitialPods, _annotated
 from kurma_core.errors import FetchError
+from kurma_core.pods.daemon_interface import DaemonInterface
 
 #: For who may only look. Whoever adds an operation says here which it is: it changes nothing, starts nothing, and
 #: shows no secrets, which apps have in their environments, their logs and their files.
@@ -128,14 +129,13 @@ def test_why_an_image_cannot_be_had_has_no_password() -> None:
     def fetch(locator: str) -> None:
         raise FetchError(f"{locator}: there is nothing")
 
-    daemon: Any = SimpleNamespace(
-        config=SimpleNamespace(initial_pods=(), prefetch_images=(f"x://me:{SECRET}@example.com/a",)),
-        client=SimpleNamespace(images=SimpleNamespace(fetch=fetch)),
-        manager=SimpleNamespace(store=SimpleNamespace(uuids=list)),
-    )
+    config: Any = SimpleNamespace(initial_pods=(), prefetch_images=(f"x://me:{SECRET}@example.com/a",))
+    services: Any = SimpleNamespace(images=SimpleNamespace(fetch=fetch))
+    manager: Any = SimpleNamespace(services=services, store=SimpleNamespace(uuids=list))
     ready = threading.Event()
     ready.set()
-    initial = InitialPods(daemon, ready)
+    none: Any = None
+    initial = InitialPods(DaemonInterface(manager), lambda: config, ready, none, none, none)
     initial.reconcile()
     deadline = time.monotonic() + 10
     while (error := initial.to_json()["prefetchImages"][0]["error"]) is None:
@@ -152,12 +152,12 @@ def test_what_a_pod_was_made_for_has_no_password() -> None:
     for password in (SECRET, "other", SECRET):
         locator = f"x://me:{password}@example.com/a"
         entry = InitialPodConfig(name=None, key=locator, template={"apps": [{"name": "a", "image": locator}]})
-        (mark,) = [one["value"] for one in _marked(entry)["annotations"] if one["name"] == ENTRY]
+        (mark,) = [one["value"] for one in _annotated(entry)["annotations"] if one["name"] == ENTRY]
         made.append(mark)
     assert SECRET not in json.dumps(made)
     assert made[0] == made[2] != made[1]
     plain = InitialPodConfig(name=None, key="x://example.com/a", template={"apps": []})
-    assert {"name": ENTRY, "value": "x://example.com/a"} in _marked(plain)["annotations"]
+    assert {"name": ENTRY, "value": "x://example.com/a"} in _annotated(plain)["annotations"]
 
 
 def test_they_see_all_the_rest() -> None:

@@ -22,8 +22,8 @@ from kurma_core.client.wire import Connection
 from kurma_core.daemon import kurmad  # noqa: F401 (all operations)
 from kurma_core.daemon.dispatch import Dispatcher
 from kurma_core.daemon.http import exchange
-from kurma_core.daemon.http.exchange import Exchange, Peer
-from kurma_core.daemon.http.quota import Quota
+from kurma_core.daemon.http.exchange import Exchange
+from kurma_core.daemon.http.peers import Peer, Quota
 from kurma_core.daemon.http.server import Server
 from kurma_core.daemon.openapi import document
 from kurma_core.daemon.operations import TABLE
@@ -549,11 +549,11 @@ def test_who_connects_as_a_socket_is_closed_is_shut_out(start: Start, monkeypatc
     def closed_meanwhile(one: socket.socket) -> Any:
         found = accept(one)
         if one is listener:
-            running.server.listen_no_more("pod", "app")
+            running.server.stop_listening_for_app(("pod", "app"))
         return found
 
     monkeypatch.setattr(socket.socket, "accept", closed_meanwhile)
-    running.server.listen(listener, "full", "pod", "app")
+    running.server.listen_for_app(listener, "full", ("pod", "app"), lambda connected, pid: False)
     with socket.socket(socket.AF_UNIX) as app:
         app.settimeout(10)
         app.connect(path)

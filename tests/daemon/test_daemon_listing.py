@@ -24,6 +24,7 @@ from kurma_core.daemon.pods.listing import _MOST, RECORDS, SHOWN, SUMMARIES, Lis
 from kurma_core.models.network import Attachment, NetworkRequest
 from kurma_core.pod_store import PodDirectory
 from kurma_core.pods import proof
+from kurma_core.pods.daemon_interface import DaemonInterface
 from tests.pods.documents import pod_document
 
 TICK = 0.03
@@ -48,7 +49,8 @@ class Place:
         self.settings = Settings(str(directory / "kurma.json"), self.state, host="local", note=lambda text: None)
         self.client = connect(self.settings)
         self.store = self.client.manager.store
-        self.listing = Listing(lambda: self.client.manager)
+        self.pods = DaemonInterface(self.client.manager)
+        self.listing = Listing(self.pods)
         self.reads: list[str] = []
 
     def pod(self, uuid: str, name: str, **said: Any) -> PodDirectory:
@@ -204,6 +206,7 @@ def test_after_a_reload_nothing_is_believed_that_was_told_before(place: Place) -
     before = place.client
     assert isinstance(before, LocalClient)
     place.client = before.successor(before.config)
+    place.pods.use(place.client.manager)
     place.listing.json(RECORDS)
     assert place.reads
     place.check()

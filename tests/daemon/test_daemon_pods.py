@@ -17,6 +17,7 @@ from kurma_core.daemon.pods import recovery
 from kurma_core.daemon.pods.owned import OwnedPods
 from kurma_core.daemon.pods.recovery import Recovery
 from kurma_core.pod_store import PodStore
+from kurma_core.pods.daemon_interface import DaemonInterface
 
 UUID = "aaaa0000-0000-4000-8000-000000000001"
 
@@ -37,7 +38,8 @@ class Poll:
 
 @pytest.mark.parametrize("what", ["poll", "close"])
 def test_who_waits_for_a_pod_hears_of_its_end_whatever_fails(what: str, caplog: pytest.LogCaptureFixture) -> None:
-    owners = OwnedPods(lambda: None)  # type: ignore[arg-type, return-value]
+    interface: Any = None
+    owners = OwnedPods(interface)
     owners.changed = lambda: None
     stager, closed = os.eventfd(1), []
 
@@ -66,7 +68,6 @@ def test_a_look_that_is_still_to_come_keeps_nobody_from_the_end(
     """Somebody takes down a pod whose owner is dead: whether he does is looked at, until the daemon ends."""
     looks = []
     monkeypatch.setattr(recovery, "_LOOK_AGAIN", 0.5)
-    monkeypatch.setattr(recovery, "needs_recovery", lambda directory: looks.append(time.monotonic()))
     store = PodStore(str(tmp_path))
     directory, lock = store.create(UUID, "one")
     owner = subprocess.run(
@@ -74,9 +75,15 @@ def test_a_look_that_is_still_to_come_keeps_nobody_from_the_end(
     )
     directory.write_state({"state": "running", "steps": [], "owner": int(owner.stdout)})
     manager: Any = SimpleNamespace(store=store)
+
+    class Pods(DaemonInterface):
+        def needs_recovery(self, uuid: str) -> bool:
+            looks.append(time.monotonic())
+            return False
+
     owners: Any = SimpleNamespace(running=lambda uuid: None)
     before = set(threading.enumerate())
-    looker = Recovery(lambda: manager, owners)
+    looker = Recovery(Pods(manager), owners)
     looker.start()
     deadline = time.monotonic() + 10
     while len(looks) < 2:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kurma_core.daemon.process.rest import MemoryTrimmer
+from kurma_core.daemon.process.idle import MemoryTrimmer
 
 
 class _Knot:
@@ -47,13 +47,13 @@ def test_garbage_goes_after_work_each_time(uncollected: None, rest: MemoryTrimme
     for _ in range(3):
         knot = weakref.ref(_Knot())
         assert knot() is not None
-        rest.tired()
+        rest.trim_later()
         assert _gone(knot)
 
 
 def test_work_makes_tired_whichever_thread_has_done_it(uncollected: None, rest: MemoryTrimmer) -> None:
     knot = weakref.ref(_Knot())
-    threads = [threading.Thread(target=rest.tired) for _ in range(8)]
+    threads = [threading.Thread(target=rest.trim_later) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -64,7 +64,7 @@ def test_work_makes_tired_whichever_thread_has_done_it(uncollected: None, rest: 
 def test_who_waits_for_its_rest_ends_at_once() -> None:
     patient = MemoryTrimmer(1e6)
     patient.start()
-    patient.tired()
+    patient.trim_later()
     patient.close()
     patient.close()
 

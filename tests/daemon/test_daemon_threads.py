@@ -10,8 +10,7 @@ from kurma_core.daemon.process.threads import Workers
 #: As a user without processes to spare: threads count.
 PROGRAM = """
 import os, resource, threading
-from kurma_core.daemon.process.threads import Workers
-from kurma_core.daemon.process.timetable import Timetable
+from kurma_core.daemon.process.threads import Timetable, Workers
 some, none = Workers(2, "some"), Workers(2, "none")
 gate, begun, done = threading.Event(), threading.Event(), []
 some.submit(lambda: (begun.set(), gate.wait(), done.append("first")))

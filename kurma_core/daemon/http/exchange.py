@@ -1,4 +1,4 @@
-"""One request and its answer, as a handler sees them. The grammar of HTTP is h11's."""
+"""HTTP connections, requests and answers. h11 parses and writes HTTP."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import json
 import re
 import time
 from collections.abc import Iterator, Sequence
-from socket import socket as Socket
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote
 
 import h11
@@ -15,85 +14,66 @@ import h11
 from kurma_core.errors import KurmaError, UsageError
 from kurma_core.version import VERSION
 
+if TYPE_CHECKING:
+    from socket import socket as Socket
+
+    from kurma_core.daemon.http.peers import Peer
+
 Json = Any
-#: Bytes of a request's line and headers, and of a body that is JSON.
+#: Limits in bytes: of a request's line and headers, and of a JSON body.
 HEAD_LIMIT, BODY_LIMIT = 16384, 4 << 20
-#: Seconds in which a request's head, or a body that is JSON, must have come; between requests of a connection.
+#: Limits in seconds: for a request's head or JSON body to arrive; between requests of a connection.
 REQUEST_PATIENCE, IDLE_PATIENCE = 15.0, 120.0
-#: Seconds until more of a body that is no JSON must have come, and until more of an answer must have been taken.
+#: Limit in seconds for the next piece of any other body to arrive, and of an answer to be read.
 PIECE_PATIENCE = 60.0
 _PIECE = 65536
 NDJSON = "application/x-ndjson"
 
 
 class Said(bytes):
-    """A value as JSON already, without what who asks may not see."""
+    """A value that is encoded as JSON already, without what the client may not see."""
 
 
 class Gone(Exception):
-    """Who asked is not there any more, or is not worth waiting for."""
+    """The client has disconnected, or does not read or write in time."""
 
 
 class LateError(KurmaError):
-    """A request did not come in time."""
+    """A request did not arrive in time."""
 
 
 class TooLargeError(KurmaError):
     """A request's body is longer than it may be."""
 
 
-class Peer:
-    """Who is at the other end.
-
-    :param uid: of the process that connected.
-    :param rights: ``full`` or ``read``.
-    :param pod: UUID of the pod whose own socket it came by, and ``app`` its app; None: it came by the host's.
-    """
-
-    def __init__(self, uid: int, pid: int, rights: str, pod: str | None = None, app: str | None = None) -> None:
-        self.uid = uid
-        self.pid = pid
-        self.rights = rights
-        self.pod = pod
-        self.app = app
-
-    def __str__(self) -> str:
-        whose = "" if self.pod is None else f"pod {self.pod}, app {self.app}, "
-        return f"{whose}user {self.uid}, process {self.pid}"
-
-
 class Exchange:
-    """:param method: ``GET``. :param path: decoded; :param query: (name, value) as they came."""
+    """One request and its answer."""
 
-    def __init__(self, line: Connection, request: h11.Request) -> None:
-        self._line = line
+    def __init__(self, connection: Connection, request: h11.Request) -> None:
+        self.connection = connection
         self.method = request.method.decode("ascii")
         target = request.target.decode("ascii")
         if target.lower().startswith("http://"):
             target = "/" + target[7:].partition("/")[2]
-        #: As it came: in its parts, a slash may stand encoded.
+        #: As it arrived: a slash within a part of the path is encoded.
         self.raw_path, _, query = target.partition("?")
         self.path = unquote(self.raw_path)
         self.query = parse_qsl(query, keep_blank_values=True)
         self.headers = {name.decode("ascii"): value.decode("latin-1") for name, value in request.headers}
         self.answered = False
-        #: of the answer; 0: there was none yet
+        #: of the answer; 0: there is none yet
         self.status = 0
         self._whole = False
 
     @property
     def peer(self) -> Peer:
-        return self._line.peer
+        return self.connection.peer
 
     @property
     def socket(self) -> Socket:
-        return self._line.socket
+        return self.connection.socket
 
-    @property
-    def line(self) -> Connection:
-        return self._line
-
-    # -- what was asked --
+    # -- the request --
 
     def body(self) -> bytes:
         """The whole body. :raises TooLargeError: it is longer than :data:`BODY_LIMIT`."""
@@ -108,17 +88,18 @@ class Exchange:
         return bytes(found)
 
     def pieces(self, deadline: float | None = None) -> Iterator[bytes]:
-        """The body as it comes. :raises LateError: not by then. :raises Gone: it does not come.
+        """The body as it arrives.
 
-        :raises UsageError: what comes is no body.
+        :raises LateError: it has not arrived by the deadline. :raises Gone: the client has disconnected.
+        :raises UsageError: it is malformed.
         """
-        if self._line.http.they_are_waiting_for_100_continue:
-            self._line.send(h11.InformationalResponse(status_code=100, headers=[]))
+        if self.connection.http.they_are_waiting_for_100_continue:
+            self.connection.send(h11.InformationalResponse(status_code=100, headers=[]))
         while not self._whole:
             try:
-                event = self._line.next(deadline)
+                event = self.connection.next(deadline)
             except h11.RemoteProtocolError as error:
-                if self._line.http.trailing_data[1]:  # it ended in the middle
+                if self.connection.http.trailing_data[1]:  # it ended in the middle
                     raise Gone from None
                 raise UsageError(f"the request's body is malformed: {in_words(error)}") from None
             if isinstance(event, h11.Data):
@@ -129,7 +110,7 @@ class Exchange:
                 raise Gone
 
     def json(self) -> Json:
-        """The body; None: there is none. :raises UsageError: it is no JSON, or has a key twice."""
+        """The body; None: it is empty. :raises UsageError: it is not JSON, or has a key twice."""
         data = self.body()
         if not data:
             return None
@@ -141,7 +122,7 @@ class Exchange:
             raise UsageError(f"the request's body is no JSON: {error}") from None
 
     def has_body(self) -> bool:
-        """Whether there is one that says anything: more than blanks, or an empty object. No more of it is read."""
+        """Whether the body is more than blanks or an empty object. Reads no more of it than that takes."""
         found = b""
         for piece in self.pieces(time.monotonic() + REQUEST_PATIENCE):
             found = (found + piece).strip()
@@ -154,96 +135,96 @@ class Exchange:
     def respond(
         self, status: int, body: bytes, content_type: str, headers: tuple[tuple[str, str], ...] = ()
     ) -> None:
-        """A whole answer."""
+        """Sends a whole answer."""
         self.answered = True
         self.status = status
         fields = [("Content-Type", content_type), ("Content-Length", str(len(body))), *headers]
-        data = self._line.head(status, fields)
+        data = self.connection.head(status, fields)
         if self.method != "HEAD":
-            data += self._line.encoded(h11.Data(data=body))
-        self._line.write(data + self._line.encoded(h11.EndOfMessage()))
+            data += self.connection.encoded(h11.Data(data=body))
+        self.connection.write(data + self.connection.encoded(h11.EndOfMessage()))
 
     def respond_json(self, status: int, value: Json, headers: tuple[tuple[str, str], ...] = ()) -> None:
         self.respond(status, json_line(value), "application/json", headers)
 
     def begin(self, content_type: str, headers: tuple[tuple[str, str], ...] = ()) -> None:
-        """An answer that comes in pieces, by :meth:`piece`, until :meth:`end`."""
+        """Begins an answer that is sent by :meth:`piece`, until :meth:`end`."""
         self.answered = True
         self.status = 200
-        self._line.write(self._line.head(200, [("Content-Type", content_type), *headers]))
+        self.connection.write(self.connection.head(200, [("Content-Type", content_type), *headers]))
 
     def piece(self, data: bytes) -> None:
-        """:raises Gone: nobody reads it; or nobody wants it: HEAD asks for no more than how it begins."""
+        """:raises Gone: the client has disconnected; or asked by HEAD, which gets no body."""
         if self.method == "HEAD":
             raise Gone
-        self._line.write(self._line.encoded(h11.Data(data=data)))
+        self.connection.write(self.connection.encoded(h11.Data(data=data)))
 
     def message(self, value: Json) -> None:
-        """A line of an answer that is :data:`NDJSON`, which begins with the first."""
+        """Sends a line of an :data:`NDJSON` answer, and begins the answer before the first."""
         if not self.answered:
             self.begin(NDJSON)
         self.piece(json_line(value))
 
     def end(self, notes: Sequence[str] = ()) -> None:
-        """:param notes: for who knows trailers."""
+        """:param notes: sent in a trailer, if the client accepts trailers."""
         trailers = [("Kurma-Notes", json.dumps(notes))] if notes and self._knows_trailers() else []
-        self._line.write(self._line.encoded(h11.EndOfMessage(headers=trailers)))
+        self.connection.write(self.connection.encoded(h11.EndOfMessage(headers=trailers)))
 
     def _knows_trailers(self) -> bool:
         return "trailers" in self.headers.get("te", "")
 
     def fail(self, error: Json) -> None:
-        """Ends an answer that came in pieces, and that is wrong. Whoever knows trailers is told why.
+        """Ends an answer in pieces after an error, which is sent in a trailer.
 
-        :raises Gone: they do not: the connection is broken off.
+        :raises Gone: the client does not accept trailers: the connection is to be broken off.
         """
-        if self._line.http.our_state is not h11.SEND_BODY or not self._knows_trailers():
+        if self.connection.http.our_state is not h11.SEND_BODY or not self._knows_trailers():
             raise Gone
         trailers = [("Kurma-Error", json.dumps(error))]
-        self._line.write(self._line.encoded(h11.EndOfMessage(headers=trailers)))
+        self.connection.write(self.connection.encoded(h11.EndOfMessage(headers=trailers)))
 
     def upgrade(self, protocol: str) -> tuple[Socket, bytes]:
-        """The connection is the caller's from here on, until the exchange is over.
+        """Hands the connection over to the caller, until the exchange is over.
 
-        :returns: the socket, and what came on it already.
+        :returns: the socket, and what was read from it already.
         """
         for _ in self.pieces(time.monotonic() + REQUEST_PATIENCE):
-            continue  # what of the body nobody has read
+            continue  # the rest of the body
         self.answered = True
         self.status = 101
         fields = [("Upgrade", protocol), ("Connection", "Upgrade"), ("Kurma-Version", VERSION)]
-        self._line.send(h11.InformationalResponse(status_code=101, headers=fields))
-        self._line.upgraded = True
-        return self._line.socket, self._line.http.trailing_data[0]
+        self.connection.send(h11.InformationalResponse(status_code=101, headers=fields))
+        self.connection.upgraded = True
+        return self.connection.socket, self.connection.http.trailing_data[0]
 
 
 class Connection:
-    """A connection, as the exchanges on it use it."""
+    """A client's connection. Exchanges follow each other on it."""
 
     def __init__(self, connected: Socket, peer: Peer) -> None:
         self.socket = connected
         self.peer = peer
         self.http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_LIMIT)
         self.upgraded = False
-        #: It may take as long as it likes to read what it is told.
+        #: The client may take any time to read.
         self.lasting = False
 
     def exchange(self) -> Exchange | None:
-        """The next request; None: there will be none. :raises h11.RemoteProtocolError: what came is no request."""
+        """The next request; None: there is none. :raises h11.RemoteProtocolError: it is malformed."""
         deadline = time.monotonic() + IDLE_PATIENCE
         try:
             event = self.next(deadline, first=True)
         except Gone:
             return None
         except LateError:
-            if self.http.trailing_data[0]:  # else nobody has asked for anything
+            if self.http.trailing_data[0]:  # a part of a request has arrived
                 raise
             return None
         if not isinstance(event, h11.Request):
             return None
         if event.http_version not in (b"1.0", b"1.1"):
             raise h11.RemoteProtocolError("HTTP/1.1 is spoken here", error_status_hint=505)
-        # What comes in one piece is not held against h11's own limit.
+        # h11 does not apply its limit to a head that arrives in one piece.
         if len(event.target) + sum(len(name) + len(value) for name, value in event.headers) > HEAD_LIMIT:
             raise h11.RemoteProtocolError("its line and headers are too long", error_status_hint=431)
         names = [name for name, _ in event.headers]
@@ -252,32 +233,28 @@ class Connection:
         return Exchange(self, event)
 
     def finish(self, exchange: Exchange) -> bool:
-        """After the answer. :returns: whether another request may come."""
+        """Ends an exchange. :returns: whether another request may follow."""
         if not self.upgraded and self.http.their_state is h11.SEND_BODY:
-            self.http.next_event()  # the end of a request that has no body
-        # Else it was broken off, or is to be closed; or there is a body that nobody wanted.
+            self.http.next_event()  # the end of a request without a body
+        # Any other state: the connection is broken off or to be closed, or an unread body follows.
         if self.upgraded or (self.http.our_state, self.http.their_state) != (h11.DONE, h11.DONE):
             return False
         self.http.start_next_cycle()
         return True
 
     def next(self, deadline: float | None, *, first: bool = False) -> object:
-        """The next event. :raises Gone: none comes. :raises LateError: not in time.
+        """The next event of h11. :raises Gone: the client has disconnected. :raises LateError: it is late.
 
-        :param first: of a request: once something of it has come, it has :data:`REQUEST_PATIENCE`.
+        :param first: it is a request: after its first byte, :data:`REQUEST_PATIENCE` holds.
         """
-        begun = False
         while True:
             event = self.http.next_event()
             if event is not h11.NEED_DATA:
                 return event
-            if first and not begun and self.http.trailing_data[0]:
-                begun = True
+            if first and self.http.trailing_data[0]:
+                first = False
                 deadline = time.monotonic() + REQUEST_PATIENCE
             self.http.receive_data(self._receive(deadline))
-            if first and not begun:
-                begun = True
-                deadline = time.monotonic() + REQUEST_PATIENCE
 
     def _receive(self, deadline: float | None) -> bytes:
         left = PIECE_PATIENCE if deadline is None else deadline - time.monotonic()
@@ -285,12 +262,11 @@ class Connection:
             raise LateError("the request did not come in time")
         self.socket.settimeout(left)
         try:
-            data = self.socket.recv(_PIECE)
+            return self.socket.recv(_PIECE)
         except TimeoutError:
             raise LateError("the request did not come in time") from None
         except OSError:
             raise Gone from None
-        return data
 
     def head(self, status: int, fields: list[tuple[str, str]]) -> bytes:
         always = [("Cache-Control", "no-store"), ("Kurma-Version", VERSION)]
@@ -303,7 +279,7 @@ class Connection:
         self.write(self.encoded(event))
 
     def write(self, data: bytes) -> None:
-        """:raises Gone: nobody is there to read, or takes it."""
+        """:raises Gone: the client has disconnected, or does not read in time."""
         self.socket.settimeout(None if self.lasting else PIECE_PATIENCE)
         try:
             for at in range(0, len(data), _PIECE):
@@ -313,12 +289,12 @@ class Connection:
 
 
 def in_words(error: h11.RemoteProtocolError) -> str:
-    """What h11 says, without how Python would write what it has found."""
+    """h11's message without the bytes that it quotes in Python's notation."""
     return re.split(r""": (?:bytearray\()?b['"]""", str(error))[0]
 
 
 def json_line(value: Json) -> bytes:
-    """A value as JSON, in one line with its end.
+    """Encodes a value as a line of JSON.
 
     :param value: may be :class:`Said`, or a message whose ``value`` is.
     """
@@ -331,15 +307,15 @@ def json_line(value: Json) -> bytes:
     try:
         return json.dumps(value, ensure_ascii=False, default=_mapping).encode() + b"\n"
     except UnicodeEncodeError:
-        # Half a surrogate pair, as stands for a byte that is no UTF-8.
+        # A lone surrogate, which stands for a byte that is not UTF-8.
         return json.dumps(value, default=_mapping).encode() + b"\n"
 
 
 def _mapping(value: Any) -> Any:
-    """Read-only views are mappings, too."""
+    """Encodes read-only views of mappings."""
     if hasattr(value, "keys"):
         return dict(value)
-    raise TypeError(f"{type(value).__name__} is nothing that JSON can say")
+    raise TypeError(f"{type(value).__name__} cannot be encoded as JSON")
 
 
 __all__ = [
@@ -348,7 +324,6 @@ __all__ = [
     "Exchange",
     "Gone",
     "LateError",
-    "Peer",
     "Said",
     "TooLargeError",
     "in_words",

@@ -1,5 +1,7 @@
-"""A pod that the daemon owns, and that somebody runs in the foreground elsewhere: its logs go there as they are
-written, and what comes from there stops it. Whoever has gone away is not missed: the pod goes on."""
+"""Pods that clients run in the foreground: sends their logs as they are written; the client's messages stop them.
+
+A pod goes on if its client disconnects.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,11 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.client.frames import LOG, FrameError
-from kurma_core.client.left import tell_left
 from kurma_core.daemon import operation
 from kurma_core.daemon.http.exchange import Gone
 from kurma_core.daemon.http.stdio import Caller, not_understood
 from kurma_core.daemon.process.threads import begin
 from kurma_core.errors import KurmaError
-from kurma_core.pods.logs import Following, LogReader
-from kurma_core.pods.terminals import foreground_input
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,50 +30,29 @@ if TYPE_CHECKING:
     from kurma_core.pods.request import PodRequest
 
 Json = Any
+#: Bytes of logs that are sent together.
 _BATCH = 1 << 17
 #: Bytes of one text in a frame.
 _LONGEST = 1 << 19
 
 
 def run(call: Call, request: PodRequest) -> Json:
-    """Prepares and runs it; how it has ended."""
+    """Prepares a pod and runs it to its end. :returns: its record."""
     front = _ForegroundPod(call)
     with Caller(call, left=front.left, told=front.told) as caller:
-        begun = call.daemon.supply.begin(request, operation.current().progress())
-        record = begun.record
-        try:
-            with begun:
-                if front.holds:
-                    begun.settle()
-                front.tell_prepared(record.to_json())
-                return front.run(record.uuid, caller, begun)
-        except KurmaError as error:
-            if not request.ephemeral:
-                tell_left(call.client, error, record.uuid)
-            raise
-        finally:
-            if request.ephemeral and not front.up:
-                _remove(call, record.uuid)
+        with call.daemon.prepared(request, operation.current().progress()) as prepared:
+            front.report_prepared(prepared)
+            return front.run(prepared.record.uuid, caller, prepared)
 
 
 def start(call: Call, reference: str) -> Json:
-    """Runs a prepared pod, or an ended one again; how it has ended."""
+    """Runs a prepared pod, or an ended one again, to its end. :returns: its record."""
     front = _ForegroundPod(call)
     with Caller(call, left=front.left, told=front.told) as caller:
         return front.run(reference, caller)
 
 
-def _remove(call: Call, uuid: str) -> None:
-    """An ephemeral pod that has never run."""
-    from kurma_core.cancellation import shielded
-
-    with shielded(), contextlib.suppress(KurmaError):
-        call.client.rm(uuid)
-
-
 class _ForegroundPod:
-    """One pod in somebody's foreground."""
-
     def __init__(self, call: Call) -> None:
         assert call.stream is not None
         self._call = call
@@ -84,35 +62,28 @@ class _ForegroundPod:
         self._running: RunningPod | None = None
         self._ended = -1
 
-    @property
-    def up(self) -> bool:
-        """Whether the pod is the daemon's."""
-        return self._running is not None
-
-    @property
-    def holds(self) -> bool:
-        """Whether the client wants to be waited for."""
-        return bool(self._call.query.get("hold"))
-
-    def tell_prepared(self, pod: Json) -> None:
-        """Waits for the client's word, if it wants to be waited for."""
-        self._stream.tell({"is": "prepared", "pod": pod})
-        if self.holds:
+    def report_prepared(self, prepared: PreparedPod) -> None:
+        """Tells the client of the pod, and waits for its "go" if it has asked to be waited for."""
+        holds = bool(self._call.query.get("hold"))
+        if holds:
+            prepared.settle()
+        self._stream.tell({"is": "prepared", "pod": prepared.record.to_json()})
+        if holds:
             with self._call.cancellation.waking(self._go.set):
                 self._go.wait()
 
-    def run(self, reference: str, caller: Caller, begun: PreparedPod | None = None) -> Json:
-        client = self._call.client
-        reads_input, terminal = foreground_input(client.services, client.pod(reference))
+    def run(self, reference: str, caller: Caller, prepared: PreparedPod | None = None) -> Json:
+        daemon = self._call.daemon
+        reads_input, terminal = daemon.owners.foreground_input(reference)
         self._stdio = caller.open(terminal=terminal, reads_input=reads_input)
         with contextlib.ExitStack() as stack:
             settled = threading.Event()
             try:
-                running = self._call.daemon.launch(
+                running = daemon.launch(
                     reference,
                     self._stdio,
                     lambda running: self._is_up(running, caller, stack),
-                    readied=None if begun is None else begun.readied,
+                    prestarted=None if prepared is None else prepared.prestarted,
                     settled=settled.set,
                 )
             except KurmaError:
@@ -121,35 +92,32 @@ class _ForegroundPod:
                 raise
             caller.started()
             self._stream.tell({"is": "running", "name": running.pod.name})
-            if begun is not None:
-                begun.up()
+            if prepared is not None:
+                prepared.up()
             self._send_logs(running)
             return running.wait().to_json()
 
     def _is_up(self, running: RunningPod, caller: Caller, stack: contextlib.ExitStack) -> None:
-        """The pod is up, and nobody has heard of its end yet."""
+        """The pod is up; its end is not waited for yet."""
         stack.enter_context(running.reading())
         self._ended = os.dup(running.pod.fileno())
         stack.callback(os.close, self._ended)
         with self._lock:
             self._running = running
-            if self._call.cancellation.cancelled:  # that moment too late to be given up
+            if self._call.cancellation.cancelled:  # too late to give up the start
                 running.stop(force=False)
-        app = running.pod.typed_into
-        if app is not None:
-            from kurma_core.pods.attach import type_into
-
-            typing = type_into(self._call.client.services, running.pod, app, self._stdio)
-            if typing is not None:
-                stack.enter_context(_typing(typing, caller))
+        typing = self._call.daemon.owners.type_into(running, self._stdio)
+        if typing is not None:
+            stack.enter_context(_typing(typing, caller))
 
     def left(self) -> None:
-        """The client has gone: what has come up goes on, what has not is given up."""
+        """The client has disconnected: a pod that is up goes on, a start is given up."""
         with self._lock:
             if self._running is None:
                 self._call.cancellation.cancel()
 
     def told(self, message: dict[str, Json]) -> None:
+        """The client has sent a message."""
         if message["is"] == "go":
             self._go.set()
         elif message["is"] == "stop":
@@ -162,9 +130,8 @@ class _ForegroundPod:
             not_understood(message)
 
     def _send_logs(self, running: RunningPod) -> None:
-        """:raises Gone: nobody reads them."""
-        apps = self._call.client.log_files(running.uuid)
-        with LogReader(running.directory, apps, newcomers=True) as reader, Following(reader) as following:
+        """:raises Gone: the client has disconnected."""
+        with running.follow_logs(self._call.client.log_files(running.uuid)) as (reader, following):
             poll = select.poll()
             poll.register(following, select.POLLIN)
             poll.register(self._ended, select.POLLIN)
@@ -193,7 +160,7 @@ class _ForegroundPod:
 
 
 def logs(call: Call) -> Json:
-    """Logs in frames, as the client has asked for them, until it goes away."""
+    """Sends logs in frames, until the client disconnects."""
 
     def told(kind: int, value: Any) -> None:
         raise FrameError("there is nothing to say here")
@@ -209,7 +176,7 @@ def logs(call: Call) -> Json:
 
 
 class _Batch:
-    """Texts of logs that are sent together."""
+    """Collects texts of logs, and sends them in one frame."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
@@ -217,7 +184,7 @@ class _Batch:
         self._size = 0
 
     def add(self, text: LogText) -> None:
-        """:raises Gone: nobody reads them."""
+        """:raises Gone: the client has disconnected."""
         for piece in _pieces(text):
             self._pieces.append(piece)
             self._size += len(piece)
@@ -233,7 +200,7 @@ class _Batch:
 
 @contextlib.contextmanager
 def _typing(call: CallInProcess, caller: Caller) -> Iterator[None]:
-    """What is typed goes to the app, and signals to what carries it there, until the block is left."""
+    """Waits for the program that carries input to the app, until the block is left."""
 
     def wait() -> None:
         with contextlib.suppress(KurmaError):
@@ -249,7 +216,7 @@ def _typing(call: CallInProcess, caller: Caller) -> Iterator[None]:
 
 
 def _pieces(text: LogText) -> Iterator[bytes]:
-    """As they stand in a frame: what is long, in parts."""
+    """A text as it is in a frame: a long one in parts."""
     rest, partial = text.text, text.partial
     while len(rest) > _LONGEST:
         yield _piece(text, True, rest[:_LONGEST])

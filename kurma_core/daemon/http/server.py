@@ -1,4 +1,5 @@
-"""Connections: accepted, counted, each with a thread of its own; and whoever goes away while it is served."""
+"""The HTTP server of kurmad: accepts connections within quotas, serves each in its own thread, and notices clients
+that disconnect."""
 
 from __future__ import annotations
 
@@ -12,15 +13,13 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import h11
 
 from kurma_core.daemon.failures import error_json
-from kurma_core.daemon.http import quota
-from kurma_core.daemon.http.exchange import Connection, Exchange, Gone, LateError, Peer, in_words, json_line
-from kurma_core.daemon.http.quota import Quota
-from kurma_core.daemon.pods import origin
+from kurma_core.daemon.http.exchange import Connection, Exchange, Gone, LateError, in_words, json_line
+from kurma_core.daemon.http.peers import LASTING, SHORT, Peer, Quota
 from kurma_core.daemon.process.threads import begin
 from kurma_core.errors import BusyError, KurmaError, PrivilegeError, UsageError
 from kurma_core.version import VERSION
@@ -30,28 +29,46 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("kurmad")
 _BACKLOG = 128
-#: Seconds in which a refusal is told once: the log is not for whoever knocks to fill.
-_TELL_AGAIN = 1.0
-#: Seconds until who connects is looked at again, where there is not a descriptor to send him away with.
+#: Seconds in which at most one refusal is logged, so that clients cannot flood the log.
+_LOG_AGAIN = 1.0
+#: Pause in seconds before accepting again after EMFILE, if there is no spare descriptor.
 _NO_SPARE = 0.05
 
 
-class Server:
-    """:param handle: answers one exchange; what it raises is a mistake in the daemon."""
+class _Listener:
+    """:param app: UUID of the pod and name of the app, of an app's API socket.
+    :param passed: the service manager made the socket, and keeps it when kurmad ends.
+    :param refuses: whether a process, by its connection and PID, may not use the socket.
+    """
 
-    def __init__(self, handle: Callable[[Exchange], None], most: int = quota.MOST) -> None:
+    def __init__(
+        self,
+        listener: socket.socket,
+        rights: str = "full",
+        app: tuple[str, str] | tuple[None, None] = (None, None),
+        *,
+        passed: bool = False,
+        refuses: Callable[[socket.socket, int], bool] = lambda connected, pid: False,
+    ) -> None:
+        self.socket, self.rights, self.app, self.passed, self.refuses = listener, rights, app, passed, refuses
+
+
+class Server:
+    """:param handle: answers one exchange; an exception other than :class:`Gone` is a mistake in the daemon.
+    :param most: connections at a time, besides those that last.
+    """
+
+    def __init__(self, handle: Callable[[Exchange], None], most: int = SHORT[0]) -> None:
         self._handle = handle
-        self._short = Quota(most, min(most, quota.OTHERS), quota.PODS, quota.USER, quota.POD)
-        self._lasting = Quota(*quota.LASTING)
-        #: Given up for a moment when there are no more descriptors, to say so to who connects; -1: another thread
-        #: has taken it meanwhile.
+        self._short = Quota(most, min(most, SHORT[1]), *SHORT[2:])
+        self._lasting = Quota(*LASTING)
+        #: Closed for a moment when there are no more descriptors, to accept and refuse a connection; -1: another
+        #: thread has taken the number meanwhile.
         self._spare = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
-        self._told = -_TELL_AGAIN
-        #: by descriptor: with the rights, the pod and the app of who connects there
-        self._listeners: dict[int, tuple[socket.socket, str, str | None, str | None]] = {}
-        #: Listeners that a service manager has lent.
-        self._lent: set[int] = set()
-        self._lines: set[Connection] = set()
+        self._logged = -_LOG_AGAIN
+        #: By descriptor.
+        self._listeners: dict[int, _Listener] = {}
+        self._connections: set[Connection] = set()
         self._lock = threading.Lock()
         self._poll = select.epoll()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -66,84 +83,118 @@ class Server:
 
     @property
     def connections(self) -> int:
-        return len(self._lines)
+        return len(self._connections)
 
     @property
     def held(self) -> tuple[int, int]:
         """Connections that wait for a request or are served, and those that last."""
         return self._short.held, self._lasting.held
 
-    def listen(
-        self, listener: socket.socket, rights: str = "full", pod: str | None = None, app: str | None = None
+    # -- listening --
+
+    def listen(self, listener: socket.socket, *, passed: bool = False) -> None:
+        """Serves the host's clients at that socket, with all rights.
+
+        :param passed: the service manager made the socket, and keeps it when kurmad ends.
+        """
+        self._add(_Listener(listener, passed=passed), _BACKLOG)
+
+    def listen_for_app(
+        self,
+        listener: socket.socket,
+        rights: str,
+        app: tuple[str, str],
+        refuses: Callable[[socket.socket, int], bool],
     ) -> None:
-        """Who connects there has these rights.
+        """Serves an app at its API socket.
 
-        :param pod: UUID of the pod whose own socket it is, that of its app ``app``.
+        :param rights: ``full`` or ``read``. :param app: the pod's UUID and the app's name.
+        :param refuses: whether a process, by its connection and PID, belongs to another pod.
         """
-        listener.setblocking(False)
-        listener.listen(_BACKLOG if pod is None else quota.POD)
-        self._listeners[listener.fileno()] = listener, rights, pod, app
-        self._poll.register(listener, select.EPOLLIN)
+        self._add(_Listener(listener, rights, app, refuses=refuses), SHORT[4])
 
-    def listen_no_more(self, pod: str, app: str) -> None:
-        """To that app's socket, which is closed; nor to who has come by it. May be repeated."""
-        for fd, (listener, _, *whose) in list(self._listeners.items()):
-            if whose == [pod, app] and self._listeners.pop(fd, None) is not None:
+    def _add(self, listener: _Listener, backlog: int) -> None:
+        listener.socket.setblocking(False)
+        listener.socket.listen(backlog)
+        self._listeners[listener.socket.fileno()] = listener
+        self._poll.register(listener.socket, select.EPOLLIN)
+
+    def stop_listening_for_app(self, app: tuple[str, str]) -> None:
+        """Closes the app's API socket and its connections. Repeatable."""
+        for fd, listener in list(self._listeners.items()):
+            if listener.app == app and self._listeners.pop(fd, None) is not None:
                 self._poll.unregister(fd)
-                listener.close()
+                listener.socket.close()
         with self._lock:
-            lines = [line for line in self._lines if (line.peer.pod, line.peer.app) == (pod, app)]
-        for line in lines:
-            _shut(line.socket)
+            connections = [one for one in self._connections if (one.peer.pod, one.peer.app) == app]
+        for one in connections:
+            _shut(one.socket)
 
-    @contextlib.contextmanager
-    def lasting(self, exchange: Exchange) -> Iterator[None]:
-        """Meanwhile the connection is one of those that last, and none of the others.
+    def shut(self) -> bool:
+        """Closes kurmad's own sockets, but for those of apps. Connections made before are accepted. For the
+        accepting thread only.
 
-        :raises BusyError: there are too many of those.
+        :returns: whether there was such a socket, and none passed by a service manager.
         """
-        line = exchange.line
-        self._lasting.take(line.peer)
-        self._short.give_back(line.peer)
-        line.lasting = True
-        try:
-            yield
-        finally:
-            self._lasting.give_back(line.peer)
-            # It was one of them before, and has its answer: it is not refused now.
-            self._short.put_back(line.peer)
-            line.lasting = False
-
-    def listen_to(self, listener: socket.socket) -> None:
-        """As :meth:`listen`, to a socket that a service manager has made, and goes on listening to when we end."""
-        self._lent.add(listener.fileno())
-        self.listen(listener)
-
-    def shut(self) -> bool | None:
-        """Nobody can connect from here on, but apps. Those who have are accepted. For the accepting thread alone.
-
-        :returns: None: nothing was shut, for no socket is ours.
-        """
-        doors = list(self._listeners.items())
-        mine = [(fd, door) for fd, door in doors if fd not in self._lent and door[2] is None]
-        for fd, door in mine:
-            listener = door[0]
-            _shut(listener)
-            while self._accept(*door):
+        mine = [(fd, one) for fd, one in self._listeners.items() if not one.passed and one.app == (None, None)]
+        for fd, one in mine:
+            _shut(one.socket)
+            while self._accept(one):
                 continue
             self._poll.unregister(fd)
             del self._listeners[fd]
-            listener.close()
-        return True if mine else None
+            one.socket.close()
+        return bool(mine)
 
-    def when_readable(self, fd: int, tell: Callable[[], None]) -> None:
-        """``tell`` is called by the accepting thread; until the descriptor is closed."""
+    # -- clients --
+
+    @contextlib.contextmanager
+    def lasting(self, exchange: Exchange) -> Iterator[None]:
+        """Counts the connection among those that last, while the ``with`` statement does.
+
+        :raises BusyError: there are too many of those.
+        """
+        connection = exchange.connection
+        self._lasting.take(connection.peer)
+        self._short.give_back(connection.peer)
+        connection.lasting = True
+        try:
+            yield
+        finally:
+            self._lasting.give_back(connection.peer)
+            # It was counted there before: a limit that is reached meanwhile does not end it.
+            self._short.take(connection.peer, enforce=False)
+            connection.lasting = False
+
+    def when_gone(self, exchange: Exchange, call: Callable[[], None]) -> None:
+        """``call`` is called, from another thread, if the client disconnects; until :meth:`unwatch`."""
+        connected = exchange.socket
+
+        def check() -> None:
+            # The event may be about an earlier connection of the same descriptor.
+            if _has_gone(connected):
+                call()
+
         with self._lock:
-            self._watched[fd] = tell
+            self._watched[connected.fileno()] = check
+        self._poll.register(connected.fileno(), select.EPOLLRDHUP | select.EPOLLONESHOT)
+
+    def unwatch(self, exchange: Exchange) -> None:
+        fd = exchange.socket.fileno()
+        with self._lock:
+            if self._watched.pop(fd, None) is not None:
+                self._poll.unregister(fd)
+
+    # -- the accepting thread --
+
+    def when_readable(self, fd: int, call: Callable[[], None]) -> None:
+        """``call`` is called by the accepting thread, until the descriptor is closed."""
+        with self._lock:
+            self._watched[fd] = call
         self._poll.register(fd, select.EPOLLIN)
 
     def answers(self, patience: float) -> bool:
-        """Whether the accepting thread gets on within so many seconds."""
+        """Whether the accepting thread works. :param patience: in seconds."""
         self._beat.clear()
         os.eventfd_write(self._wake, 1)
         return self._beat.wait(patience)
@@ -153,7 +204,7 @@ class Server:
         self._idle = idle
 
     def stir(self) -> None:
-        """Has the accepting thread look again whether there is anything to do."""
+        """Wakes the accepting thread to look whether the daemon is idle."""
         if self._idle is not None:
             os.eventfd_write(self._wake, 1)
 
@@ -162,7 +213,7 @@ class Server:
         self._thread.start()
 
     def close(self) -> None:
-        """No more connections; those that there are end. May be repeated."""
+        """Stops accepting, and ends all connections. Repeatable."""
         self._closing = True
         os.eventfd_write(self._wake, 1)
         if self._thread is not None:
@@ -171,96 +222,81 @@ class Server:
             self._thread = None
             if self._spare >= 0:
                 os.close(self._spare)
-        for listener, *_ in list(self._listeners.values()):
-            listener.close()
+        for one in list(self._listeners.values()):
+            one.socket.close()
         self._listeners.clear()
         with self._lock:
-            lines = list(self._lines)
-        for line in lines:
-            _shut(line.socket)
-
-    def when_gone(self, exchange: Exchange, tell: Callable[[], None]) -> None:
-        """``tell`` is called, from another thread, if who asked goes away; until :meth:`unwatch`."""
-        connected = exchange.socket
-        fd = connected.fileno()
-
-        def told() -> None:
-            # What the poll has told of may be who had the descriptor before.
-            if _has_gone(connected):
-                tell()
-
-        with self._lock:
-            self._watched[fd] = told
-        self._poll.register(fd, select.EPOLLRDHUP | select.EPOLLONESHOT)
-
-    def unwatch(self, exchange: Exchange) -> None:
-        fd = exchange.socket.fileno()
-        with self._lock:
-            if self._watched.pop(fd, None) is not None:
-                self._poll.unregister(fd)
+            connections = list(self._connections)
+        for connection in connections:
+            _shut(connection.socket)
 
     def _run(self) -> None:
         idle = self._idle
         while not self._closing:
-            for fd, _ in self._poll.poll(None if idle is None else idle.remaining(self)):
+            for fd, _ in self._poll.poll(None if idle is None else idle.remaining()):
                 if fd == self._wake:
                     if not self._closing:
                         os.eventfd_read(self._wake)
                         self._beat.set()
                     continue
-                door = self._listeners.get(fd)
-                if door is not None:
-                    self._accept(*door)
+                listener = self._listeners.get(fd)
+                if listener is not None:
+                    self._accept(listener)
                     continue
                 with self._lock:
-                    tell = self._watched.get(fd)
-                if tell is not None:
-                    tell()
-            if idle is not None and not self._closing and idle.look(self):
+                    call = self._watched.get(fd)
+                if call is not None:
+                    call()
+            if idle is not None and not self._closing and idle.look():
                 return
 
-    def _accept(self, listener: socket.socket, rights: str, pod: str | None, app: str | None) -> bool:
-        """:returns: whether somebody was there."""
+    def _accept(self, listener: _Listener) -> bool:
+        """:returns: whether there was a connection."""
         try:
-            connected, _ = listener.accept()
+            connected, _ = listener.socket.accept()
         except OSError as error:
-            return error.errno in (errno.EMFILE, errno.ENFILE) and self._refuse_one(listener)
+            return error.errno in (errno.EMFILE, errno.ENFILE) and self._refuse_one(listener.socket)
         if self._idle is not None:
             self._idle.touch()
         credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         pid, uid, _ = struct.unpack("3i", credentials)
-        peer = Peer(uid, pid, rights, pod, app)
+        peer = Peer(uid, pid, listener.rights, *listener.app)
         try:
-            if pod is not None and origin.is_strange(connected, pid, pod):
+            if listener.refuses(connected, pid):
                 raise PrivilegeError(
                     "this API is for another pod's app", hint="host/api-access gives an app its own"
                 )
             self._short.take(peer)
         except (BusyError, PrivilegeError) as error:
-            if time.monotonic() >= self._told + _TELL_AGAIN:
-                self._told = time.monotonic()
-                who = (
-                    peer if isinstance(error, BusyError) else f"user {uid}, process {pid}, by the socket of {pod}"
-                )
-                _LOG.warning("%s is refused: %s", who, error.message)
+            self._log_refusal(peer, error)
             _turn_away(connected, error)
             return True
-        line = Connection(connected, peer)
+        connection = Connection(connected, peer)
         with self._lock:
-            self._lines.add(line)
-        if listener.fileno() < 0:
-            _shut(connected)  # meanwhile nobody listens there any more, who has seen those before this one
+            self._connections.add(connection)
+        if listener.socket.fileno() < 0:
+            _shut(connected)  # stop_listening_for_app ran before the connection was added
+        thread = threading.Thread(target=self._serve, args=(connection,), name=f"connection of {pid}", daemon=True)
         try:
-            begin(threading.Thread(target=self._serve, args=(line,), name=f"connection of {pid}", daemon=True))
+            begin(thread)
         except BusyError as error:
             with self._lock:
-                self._lines.discard(line)
+                self._connections.discard(connection)
             self._short.give_back(peer)
             _turn_away(connected, error)
         return True
 
+    def _log_refusal(self, peer: Peer, error: KurmaError) -> None:
+        now = time.monotonic()
+        if now >= self._logged + _LOG_AGAIN:
+            self._logged = now
+            who: Any = peer
+            if isinstance(error, PrivilegeError):
+                who = f"user {peer.uid}, process {peer.pid}, by the socket of {peer.pod}"
+            _LOG.warning("%s is refused: %s", who, error.message)
+
     def _refuse_one(self, listener: socket.socket) -> bool:
-        """There is no descriptor left for who connects, who would have us wake for him without end."""
+        """Refuses a connection after EMFILE: left in the backlog, it would wake us again at once."""
         if not self._has_spare():
             time.sleep(_NO_SPARE)
             return False
@@ -277,53 +313,54 @@ class Server:
         return True
 
     def _has_spare(self) -> bool:
-        """Takes it again, if another thread has not taken what was free."""
+        """Opens the spare descriptor again, unless another thread has taken the free number."""
         if self._spare < 0:
             with contextlib.suppress(OSError):
                 self._spare = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         return self._spare >= 0
 
-    def _serve(self, line: Connection) -> None:
+    # -- a connection's thread --
+
+    def _serve(self, connection: Connection) -> None:
         try:
             while not self._closing:
-                exchange = line.exchange()
+                exchange = connection.exchange()
                 if exchange is None:
                     return
                 self._handle(exchange)
-                if not line.finish(exchange):
+                if not connection.finish(exchange):
                     return
         except Gone:
             return
         except LateError as error:
-            _refuse(line, 408, error)
+            _refuse(connection, 408, error)
         except h11.RemoteProtocolError as error:
-            _refuse(line, error.error_status_hint, UsageError(f"that is no request: {in_words(error)}"))
+            _refuse(connection, error.error_status_hint, UsageError(f"that is no request: {in_words(error)}"))
         except Exception:  # noqa: BLE001 (the daemon goes on)
-            _LOG.exception("a mistake in kurmad; the connection of process %d is closed", line.peer.pid)
+            _LOG.exception("a mistake in kurmad; the connection of process %d is closed", connection.peer.pid)
         finally:
             with self._lock:
-                self._lines.discard(line)
-                last = not self._lines
-            line.socket.close()
-            self._short.give_back(line.peer)
+                self._connections.discard(connection)
+                last = not self._connections
+            connection.socket.close()
+            self._short.give_back(connection.peer)
             if last:
                 self.stir()
             self.served()
 
 
-def _refuse(line: Connection, status: int, error: KurmaError) -> None:
-    if line.http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+def _refuse(connection: Connection, status: int, error: KurmaError) -> None:
+    """Answers a request that cannot be read, unless an answer has begun."""
+    if connection.http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
         return
     body = json_line(error_json(error))
     fields = [("Content-Type", "application/json"), ("Content-Length", str(len(body))), ("Connection", "close")]
-    try:
-        line.write(line.head(status, fields) + line.encoded(h11.Data(data=body)))
-    except (Gone, h11.LocalProtocolError):
-        return
+    with contextlib.suppress(Gone, h11.LocalProtocolError):
+        connection.write(connection.head(status, fields) + connection.encoded(h11.Data(data=body)))
 
 
 def _turn_away(connected: socket.socket, error: KurmaError) -> None:
-    """Says so at once, whatever was to be asked; and waits for nothing."""
+    """Refuses a connection without reading its request, and without waiting."""
     body = json_line(error_json(error))
     status = "503 Service Unavailable\r\nRetry-After: 1" if isinstance(error, BusyError) else "403 Forbidden"
     head = f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nConnection: close\r\n"
@@ -336,17 +373,15 @@ def _turn_away(connected: socket.socket, error: KurmaError) -> None:
 
 def _has_gone(connected: socket.socket) -> bool:
     poll = select.poll()
-    with contextlib.suppress(ValueError):  # it was closed meanwhile: nobody waits for that any more
+    with contextlib.suppress(ValueError):  # it was closed meanwhile
         poll.register(connected, select.POLLRDHUP)
         return bool(poll.poll(0))
     return False
 
 
 def _shut(connected: socket.socket) -> None:
-    try:
+    with contextlib.suppress(OSError):  # the peer has disconnected
         connected.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        return  # it has gone already
 
 
 __all__ = ["Server"]

@@ -1,4 +1,4 @@
-"""Standard input, output and error of a client, carried in frames. No descriptor of a client comes here."""
+"""Standard input, output and error of a client, carried in frames. kurmad gets no descriptor of a client."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Json = Any
 _KINDS = {1: OUTPUT, 2: ERROR}
 _STREAMS = {"stdout": 1, "stderr": 2}
-#: Parameters of the operations that have a caller.
+#: Parameters of the operations that carry them.
 STDIO = (
     Query("terminal", "flag", "the client's standard input is a terminal", default=False),
     Query("rows", "whole", "of that terminal", default=24, least=0, most=65535),
@@ -32,11 +32,11 @@ STDIO = (
 
 
 class Caller:
-    """For a ``with`` statement: hears the client, and relays its input and output once they are opened.
+    """The client's end of a program's standard streams, in a ``with`` statement.
 
-    :param ends_input: a client that has gone ends the program's input; else the program is only asked to end.
-    :param left: called once the client has gone.
-    :param told: called with the messages that are none of input, terminals and signals.
+    :param ends_input: the program's input ends when the client disconnects; else it is only asked to end.
+    :param left: called once the client has disconnected.
+    :param told: called with messages that are not about input, terminals and signals.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Caller:
         self._stream, self._query = call.stream, call.query
         self._lock = threading.Lock()
         self._relay: Relay | None = None
-        # What the client says before its streams are opened.
+        # Input that arrives before the streams are opened.
         self._early: list[bytes] = []
         self._size = (int(call.query["rows"]), int(call.query["columns"])) if call.query["terminal"] else None
         self._client_gone = False
@@ -75,10 +75,10 @@ class Caller:
             self._relay.finish()
 
     def open(self, *, terminal: bool, reads_input: bool = True) -> Stdio:
-        """Pipes for a program in a pod; its standard input is a pseudo-terminal if ``terminal``, and if the client
-        has one. The client is told whether its input is wanted.
+        """Makes the program's standard streams, and tells the client whether its input is read.
 
-        :raises BusyError: there are as many threads as there may be. :raises Gone: the client has gone.
+        :param terminal: its standard input is a pseudo-terminal, if the client has a terminal.
+        :raises BusyError: no thread can be started. :raises Gone: the client has disconnected.
         """
         with self._lock:
             size = self._size if terminal and reads_input else None
@@ -102,19 +102,19 @@ class Caller:
         )
 
     def started(self) -> None:
-        """The program has its descriptors by now. May be repeated."""
+        """Closes our copies of the program's descriptors, once it has them. Repeatable."""
         if self._relay is not None:
             self._relay.close_program_ends()
 
     def hang_up(self) -> None:
-        """What waits for signals is asked to end. May be repeated."""
+        """Ends the pipe of signals, which asks the program to end. Repeatable."""
         with self._lock:
             if self._signals >= 0:
                 os.close(self._signals)
                 self._signals = -1
 
     def _send(self, number: int, data: bytes) -> None:
-        with contextlib.suppress(Gone):  # what runs is asked to end by other means
+        with contextlib.suppress(Gone):  # _gone asks the program to end
             self._stream.send(_KINDS[number], data)
 
     def _taken(self, count: int) -> None:
@@ -122,7 +122,10 @@ class Caller:
             self._stream.tell({"is": "taken", "bytes": count})
 
     def _signal(self, number: int) -> None:
-        with self._lock, contextlib.suppress(BlockingIOError, BrokenPipeError):  # nobody waits for any
+        with (
+            self._lock,
+            contextlib.suppress(BlockingIOError, BrokenPipeError),
+        ):  # it reads none
             if self._signals >= 0:
                 os.write(self._signals, bytes([number]))
 
@@ -177,7 +180,7 @@ def not_understood(message: dict[str, Json]) -> None:
 
 
 def _whole(message: dict[str, Json], name: str, least: int, most: int) -> int:
-    """:raises FrameError: it is no such number."""
+    """:raises FrameError: the value is not a number in that range."""
     value = message.get(name)
     if type(value) is not int or not least <= value <= most:
         raise FrameError(f"a message {message['is']!r} whose {name} is no number of {least} to {most}")

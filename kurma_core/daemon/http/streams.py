@@ -1,4 +1,4 @@
-"""Operations that speak frames (:mod:`kurma_core.client.frames`) on a connection of their own."""
+"""Streams: frames (:mod:`kurma_core.client.frames`) in both directions on an upgraded connection."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from kurma_core.daemon.telling import Telling
 from kurma_core.errors import Cancelled, KurmaError, UsageError
 
 if TYPE_CHECKING:
-    from kurma_core.daemon.operations import Call, Spec
+    from kurma_core.cancellation import Cancellation
+    from kurma_core.daemon.http.exchange import Exchange
 
 Json = Any
 Hear = Callable[[int, Any], None]
@@ -30,10 +31,10 @@ _LAST = ("result", "error")
 
 
 class Stream:
-    """What a handler says to its client, and hears of it.
+    """A handler's connection to its client.
 
-    One thread reads what comes and calls who listens; any thread may send. Whoever says what is no frame, or half
-    of one, is told so and cut off: it is gone then, as one that goes by itself.
+    One thread reads frames and calls the listener; any thread may send. A client that sends anything but whole
+    frames gets an error and is disconnected.
     """
 
     def __init__(self, connected: socket.socket, first: bytes) -> None:
@@ -45,22 +46,22 @@ class Stream:
         self._left: Callable[[], None] = lambda: None
 
     def listen(self, heard: Hear, left: Callable[[], None]) -> None:
-        """Begins to hear what the client says, in another thread.
+        """Starts reading the client's frames, in another thread.
 
-        :param heard: called for each frame: its kind, and bytes, or the JSON of a message; may raise FrameError.
-        :param left: called once the client has gone.
-        :raises BusyError: there is no thread left for it.
+        :param heard: called with each frame: its kind, and bytes, or the JSON of a message; may raise FrameError.
+        :param left: called once the client has disconnected.
+        :raises BusyError: no thread can be started.
         """
         self._heard, self._left = heard, left
         begin(self._thread)
 
     def watch(self, poll: select.poll) -> int:
-        """Has that poll wake once the client has gone. :returns: by which descriptor."""
+        """Wakes the poll once the client has disconnected. :returns: the descriptor that is ready then."""
         poll.register(self._socket, select.POLLRDHUP)
         return self._socket.fileno()
 
     def send(self, kind: int, payload: bytes, *, last: bool = False) -> None:
-        """:param last: nothing is sent after it, by any thread. :raises Gone: nobody reads it."""
+        """:param last: nothing is sent after it, by any thread. :raises Gone: the client has disconnected."""
         pieces = [payload[at : at + LIMIT] for at in range(0, len(payload), LIMIT)] or [b""]
         with self._lock:
             try:
@@ -72,17 +73,20 @@ class Stream:
                 raise Gone from None
 
     def tell(self, message: dict[str, Json]) -> None:
-        """A message; a result or an error is the last one. :raises Gone: nobody reads it."""
+        """A message; a result or an error is the last one. :raises Gone: the client has disconnected."""
         payload = json.dumps(message, ensure_ascii=False, default=dict).encode()
         self.send(MESSAGE, payload, last=message["is"] in _LAST)
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):  # it may have gone already
-            self._socket.shutdown(socket.SHUT_RDWR)
+        self._shut()
         if self._thread.ident is not None:
             self._thread.join()
 
-    # -- what comes --
+    def _shut(self) -> None:
+        with contextlib.suppress(OSError):  # the client has disconnected
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    # -- the reading thread --
 
     def _read(self) -> None:
         try:
@@ -92,8 +96,7 @@ class Stream:
 
             with contextlib.suppress(Gone):
                 self.tell({"is": "error", **error_json(UsageError(f"the stream is broken: {error}"))})
-            with contextlib.suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)
+            self._shut()
         except (OSError, Gone):
             pass
         self._left()
@@ -120,7 +123,7 @@ class Stream:
             self._reader.feed(data)
 
     def _wait(self, deadline: float | None) -> None:
-        """Until something comes. :raises FrameError: nothing has by then."""
+        """Waits for bytes. :raises FrameError: none have arrived by the deadline."""
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         if not poll.poll(None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000):
@@ -128,7 +131,7 @@ class Stream:
 
 
 def _message(payload: bytes) -> dict[str, Json]:
-    """:raises FrameError: it is none."""
+    """:raises FrameError: it is malformed."""
     try:
         value = parse(payload)
     except ValueError as error:
@@ -138,17 +141,20 @@ def _message(payload: bytes) -> dict[str, Json]:
     return value
 
 
-def serve(spec: Spec, call: Call) -> None:
-    """Runs the handler; what it returns, or raises, is the last message. ``call.cancellation`` gives it up."""
-    connected, first = call.exchange.upgrade(PROTOCOL)
+def serve(exchange: Exchange, cancellation: Cancellation, handle: Callable[[Stream], Json]) -> None:
+    """Upgrades the connection and runs the handler. Its result, or its error, is the last message.
+
+    :param cancellation: cancelled to give up the handler's work.
+    """
+    connected, first = exchange.upgrade(PROTOCOL)
     connected.settimeout(None)
-    stream = call.stream = Stream(connected, first)
+    stream = Stream(connected, first)
     try:
         telling = Telling(connected, stream.tell)
-        attempts = attempts_of(call.exchange.headers.get("kurma-passphrases"))
+        attempts = attempts_of(exchange.headers.get("kurma-passphrases"))
         operation = Operation(telling.tell, attempts=attempts, hears_progress=True)
-        with working(operation), governing(call.cancellation):
-            last = _last(spec, call)
+        with working(operation), governing(cancellation):
+            last = _last(exchange, stream, handle)
         telling.end(last)
     except Gone:
         return
@@ -156,20 +162,20 @@ def serve(spec: Spec, call: Call) -> None:
         stream.close()
 
 
-def _last(spec: Spec, call: Call) -> dict[str, Json]:
-    """:raises Gone: nobody waits for it."""
+def _last(exchange: Exchange, stream: Stream, handle: Callable[[Stream], Json]) -> dict[str, Json]:
+    """:raises Gone: the client has disconnected."""
     from kurma_core.daemon.failures import error_json, logged
 
     try:
-        return {"is": "result", "value": spec.handler(call)}
+        return {"is": "result", "value": handle(stream)}
     except KurmaError as error:
         return {"is": "error", **error_json(error)}
     except Gone:
         raise
     except Cancelled:
         return {"is": "error", "error": {"kind": "Cancelled", "message": "given up", "exitCode": 130}}
-    except Exception as error:  # noqa: BLE001 (whoever asked is told in one line; the log has the rest)
-        return {"is": "error", **error_json(logged(error, spec.method, call.exchange.path))}
+    except Exception as error:  # noqa: BLE001 (the client gets one line; the log has the rest)
+        return {"is": "error", **error_json(logged(error, exchange.method, exchange.path))}
 
 
 __all__ = ["Stream", "serve"]

@@ -1,5 +1,5 @@
-"""Answers about all pods at once. What is told of a pod is kept as the JSON that it was told in, for as long as
-what it was made of is as it was: other processes change pods as well, and tell nobody."""
+"""Listings of all pods as JSON. The answer for each pod is kept while its files are unchanged: other processes
+change pods too, and do not tell kurmad."""
 
 from __future__ import annotations
 
@@ -9,30 +9,24 @@ from typing import TYPE_CHECKING, Any
 from kurma_core.daemon.access import shown
 from kurma_core.daemon.http.exchange import Said, json_line
 from kurma_core.models.pod import PodRecord
-from kurma_core.models.summary import PodSummary
-from kurma_core.pods.listing import LIVE, broken_summary, each, records, summary, unsettled
-from kurma_core.pods.proof import Proof
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from kurma_core.pod_store import PodDirectory
-    from kurma_core.pods.listing import Recover
-    from kurma_core.pods.manager import PodManager
+    from kurma_core.models.summary import PodSummary
+    from kurma_core.pods.daemon_interface import DaemonInterface, PodDirectory, Proof, Recover
 
 Json = Any
-#: What may be told: all of each pod; that, to those who may only look; what a table shows.
+#: Forms: whole records; records without what read-only clients may not see; what a table shows.
 RECORDS, SHOWN, SUMMARIES = "records", "shown", "summaries"
 #: Bytes that are kept of a pod.
 _MOST = 65536
 
 
 class _Kept:
-    """What was told of a pod. It is never changed: several threads may answer at once.
+    """The answers for a pod. It is never changed: several threads may use it at once.
 
-    :param unsettled: it was true of a pod that was owned, and is for as long as it is.
-    :param at: when the pod was made, by which pods are ordered.
-    :param texts: by what was told.
+    :param unsettled: they hold only while the pod has an owner.
+    :param at: when the pod was made; the listing is sorted by it.
+    :param texts: JSON by form.
     """
 
     __slots__ = ("at", "proof", "texts", "unsettled")
@@ -48,28 +42,26 @@ class _Kept:
 
 
 class Listing:
-    """:param manager: asked for the pod manager each time: there is another one after a reload."""
-
-    def __init__(self, manager: Callable[[], PodManager]) -> None:
-        self._manager = manager
-        self._of: PodManager | None = None
+    def __init__(self, pods: DaemonInterface) -> None:
+        self._pods = pods
+        self._generation = pods.generation
         self._kept: dict[str, _Kept] = {}
 
     def json(self, form: str) -> Said:
-        """Every pod, oldest first, as a list. Dead ones are taken down on the way.
+        """Every pod, oldest first, as a JSON array. Dead ones are taken down.
 
         :param form: one of :data:`RECORDS`, :data:`SHOWN` and :data:`SUMMARIES`.
         """
         return Said(b"[" + b", ".join(self._texts(form)) + b"]")
 
     def records(self) -> list[PodRecord]:
-        """Every pod likewise, as a value."""
+        """Every pod, oldest first."""
         return [PodRecord.from_json(json.loads(text)) for text in self._texts(RECORDS)]
 
     def _texts(self, form: str) -> list[bytes]:
-        manager = self._manager()
-        # What another one told, by another configuration, is not asked for any more.
-        before = self._kept if self._of is manager else {}
+        generation = self._pods.generation
+        # Answers by an earlier configuration do not count.
+        before = self._kept if self._generation == generation else {}
         now: dict[str, _Kept] = {}
 
         def tell(directory: PodDirectory, recover: Recover | None) -> tuple[str, bytes]:
@@ -77,7 +69,7 @@ class Listing:
             if kept is not None and not kept.holds(directory):
                 kept = None
             if kept is None or form not in kept.texts:
-                at, text, kept = _told(manager, directory, recover, form, kept)
+                at, text, kept = self._read(directory, recover, form, kept)
             else:
                 at, text = kept.at, kept.texts[form]
             if kept is not None:
@@ -85,39 +77,27 @@ class Listing:
             return at, text
 
         def broken(directory: PodDirectory, state: str, why: str) -> tuple[str, bytes]:
-            how = broken_summary if form == SUMMARIES else manager.broken
-            return _text(how(directory, state, why), form)
+            return _text(self._pods.broken(directory, state, why, summary=form == SUMMARIES), form)
 
-        found = sorted(each(manager.store, manager.recover, tell, broken), key=lambda one: one[0])
-        # Of pods that are gone nothing is kept.
-        self._kept, self._of = now, manager
+        found = sorted(self._pods.each(tell, broken), key=lambda one: one[0])
+        # Drops the answers for pods that are gone.
+        self._kept, self._generation = now, generation
         return [text for _, text in found]
 
+    def _read(
+        self, directory: PodDirectory, recover: Recover | None, form: str, kept: _Kept | None
+    ) -> tuple[str, bytes, _Kept | None]:
+        """Reads a pod. :returns: when it was made, the answer, and what is kept.
 
-def _told(
-    manager: PodManager, directory: PodDirectory, recover: Recover | None, form: str, kept: _Kept | None
-) -> tuple[str, bytes, _Kept | None]:
-    """What is to be told of a pod, and what of that is to be kept.
-
-    :param kept: what was told of it in other forms, and still is true.
-    """
-    proof = Proof.take(directory) if kept is None else kept.proof
-    document, state = records(directory, recover)
-    value: PodRecord | PodSummary
-    if form == SUMMARIES:
-        value, lasts = summary(directory, document, state), True
-    else:
-        value = manager.record(directory, document, state)
-        # Its owner is told where there is one: who died, or came, as it was looked at is not kept.
-        owned = state["state"] not in LIVE or value.owner == state.get("owner")
-        lasts = owned and manager.told_by_files(directory, document, state)
-    at, text = _text(value, form)
-    if proof is None or not lasts:
-        return at, text, kept
-    texts = {form: text} if kept is None else {**kept.texts, form: text}
-    if sum(map(len, texts.values())) > _MOST:
-        return at, text, kept
-    return at, text, _Kept(proof, unsettled(state), at, texts)
+        :param kept: answers in other forms that still hold.
+        """
+        proof = self._pods.proof(directory) if kept is None else kept.proof
+        value, lasts, unsettled = self._pods.describe(directory, recover, summary=form == SUMMARIES)
+        at, text = _text(value, form)
+        texts = {**(kept.texts if kept is not None else {}), form: text}
+        if proof is None or not lasts or sum(map(len, texts.values())) > _MOST:
+            return at, text, kept
+        return at, text, _Kept(proof, unsettled, at, texts)
 
 
 def _text(value: PodRecord | PodSummary, form: str) -> tuple[str, bytes]:

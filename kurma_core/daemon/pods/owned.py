@@ -1,4 +1,4 @@
-"""The pods that the daemon owns: it waits for the ends of all their stagers at once, and takes them down."""
+"""The pods that kurmad owns: waits for their ends, takes them down, and restarts them by policy."""
 
 from __future__ import annotations
 
@@ -8,34 +8,42 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from kurma_core.cancellation import current
-from kurma_core.daemon.process.threads import Workers
+from kurma_core.daemon.process.threads import Timetable, Workers
 from kurma_core.errors import KurmaError, PodNotFoundError
-from kurma_core.pods import restarts
+from kurma_core.models.pod import ENDED_STATES
+from kurma_core.pods.daemon_interface import SHUT_DOWN, STOPPED, following
 from kurma_core.shortage import words
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from kurma_core.hookspecs.stager import CallInProcess
     from kurma_core.models.pod import PodRecord
     from kurma_core.models.stdio import Stdio
-    from kurma_core.pods.manager import PodManager
-    from kurma_core.pods.owned import OwnedPod
-    from kurma_core.pods.readied import Readied
+    from kurma_core.pods.daemon_interface import (
+        DaemonInterface,
+        Following,
+        LogReader,
+        OwnedPod,
+        PrestartedPod,
+    )
 
 _LOG = logging.getLogger("kurmad")
-#: Pods that are taken down at a time.
+#: Pods that are taken down, or restarted, at a time.
 _AT_ONCE = 4
-#: Seconds for what is ended by force at the daemon's end.
+#: Seconds to wait for pods that are ended by force, at the daemon's end.
 _BY_FORCE = 10.0
 
 
 class RunningPod:
-    """A pod that the daemon owns, as whoever looks on sees it.
+    """A pod that the daemon owns, as requests see it.
 
-    :param uuid: the pod's. :param directory: where it is.
+    :param uuid: the pod's. :param directory: the pod's.
     """
 
     def __init__(self, pod: OwnedPod) -> None:
@@ -50,7 +58,7 @@ class RunningPod:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """What follows the pod's end, as its removal if it is ephemeral, waits until the block is left."""
+        """Postpones what follows the pod's end, as the removal of an ephemeral pod, until the block is left."""
         with self._lock:
             self._readers += 1
         try:
@@ -62,22 +70,26 @@ class RunningPod:
             if then is not None:
                 then()
 
-    def stop(self, *, force: bool, cause: str = restarts.STOPPED) -> None:
-        """Asks the pod to end; does not wait. Nothing happens if it has.
+    def stop(self, *, force: bool, cause: str = STOPPED) -> None:
+        """Asks the pod to end; does not wait. Does nothing if it has ended.
 
-        :param cause: why: see :func:`kurma_core.pods.restarts.wanted`.
+        :param cause: recorded as the reason: see :func:`kurma_core.pods.restarts.wanted`.
         """
         with self._lock:
             if not self._over:
                 self.pod.stop(force=force, cause=cause)
 
-    def _close(self) -> None:
+    def follow_logs(self, apps: Sequence[tuple[str, str]]) -> AbstractContextManager[tuple[LogReader, Following]]:
+        """See :func:`kurma_core.pods.daemon_interface.following`."""
+        return following(self.directory, apps)
+
+    def close(self) -> None:
         with self._lock:
             self._over = True
             self.pod.close()
 
     def wait(self, timeout: float | None = None) -> PodRecord:
-        """How it has ended, once it is taken down.
+        """Waits until the pod is taken down. :returns: how it has ended.
 
         :raises KurmaError: its teardown is not complete; or its directory was removed.
         :raises TimeoutError: it has not ended by then.
@@ -85,7 +97,7 @@ class RunningPod:
         return self._ended.result(timeout)
 
     def wait_asked(self) -> PodRecord:
-        """As :meth:`wait`, until the operation that this thread works for is given up.
+        """As :meth:`wait`, until the operation of this thread is cancelled.
 
         :raises Cancelled: it was.
         """
@@ -95,8 +107,8 @@ class RunningPod:
             ended.wait()
         return self.wait(0)
 
-    def _end(self, record: PodRecord | None, error: BaseException | None, then: Callable[[], None]) -> None:
-        """:param then: what follows, once nobody reads any more."""
+    def end(self, record: PodRecord | None, error: BaseException | None, then: Callable[[], None]) -> None:
+        """Wakes those who wait. :param then: called once no request reads the pod any more."""
         with self._lock:
             self._then = then
             now = self._readers == 0
@@ -109,21 +121,18 @@ class RunningPod:
 
 
 class OwnedPods:
-    """:param manager: asked for the pod manager at each start: there is another one after a reload.
-    :param ended: told of each pod that has ended, once it is taken down; from any thread.
-    """
+    """:param ended: called with each pod that has ended, once it is taken down; from any thread."""
 
-    def __init__(
-        self, manager: Callable[[], PodManager], ended: Callable[[PodRecord], None] = lambda record: None
-    ) -> None:
-        self._manager = manager
+    def __init__(self, pods: DaemonInterface, ended: Callable[[PodRecord], None] = lambda record: None) -> None:
+        self._interface = pods
         self._ended = ended
         #: Called, from any thread, when a pod is owned, or owned no more.
         self.changed: Callable[[], None] = lambda: None
         self._beat = threading.Event()
         self._lock = threading.Lock()
+        #: By the descriptor of the stager.
         self._pods: dict[int, RunningPod] = {}
-        #: Pods that are owned no more, and that somebody still reads.
+        #: UUIDs of pods that are owned no more, but are still read.
         self._after: set[str] = set()
         self._poll = select.epoll()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -136,11 +145,17 @@ class OwnedPods:
         self._thread.start()
 
     def alive(self) -> bool:
-        """Whether ends of pods are waited for."""
+        """Whether the thread that waits for the ends of pods runs."""
         return self._thread.is_alive()
 
+    def answers(self, patience: float) -> bool:
+        """Whether that thread works. :param patience: in seconds."""
+        self._beat.clear()
+        os.eventfd_write(self._wake, 1)
+        return self._beat.wait(patience)
+
     def close(self) -> None:
-        """Gives every pod up; those that run go on. What is being taken down is taken down."""
+        """Gives up all pods; those that run go on. Waits for teardowns that have begun."""
         self._closing = True
         os.eventfd_write(self._wake, 1)
         if self._thread.ident is not None:
@@ -150,12 +165,12 @@ class OwnedPods:
             left = list(self._pods.values())
             self._pods.clear()
         for running in left:
-            running._close()
+            running.close()
 
     def stop_all(self, patience: float) -> None:
-        """Stops every pod that is owned here, all at once, and waits for their ends.
+        """Stops all pods at the same time, and waits for their ends.
 
-        :param patience: seconds until they are ended by force.
+        :param patience: seconds after which they are ended by force.
         """
         for force, seconds in ((False, patience), (True, _BY_FORCE)):
             deadline = time.monotonic() + seconds
@@ -163,17 +178,25 @@ class OwnedPods:
                 left = list(self._pods.values())
             for running in left:
                 try:
-                    running.stop(force=force, cause=restarts.SHUT_DOWN)
+                    running.stop(force=force, cause=SHUT_DOWN)
                 except (KurmaError, OSError) as error:
                     _LOG.error("pod %s cannot be stopped: %s", running.uuid, error)
             for running in left:
-                with contextlib.suppress(KurmaError, TimeoutError):  # told when it happened; or tried by force
+                with contextlib.suppress(KurmaError, TimeoutError):  # logged already; or force is next
                     running.wait(max(0.0, deadline - time.monotonic()))
 
     def uuids(self) -> list[str]:
-        """Of the pods that are owned here."""
         with self._lock:
             return [running.uuid for running in self._pods.values()]
+
+    def running(self, uuid: str) -> RunningPod | None:
+        """None: that pod is not owned here."""
+        with self._lock:
+            return next((running for running in self._pods.values() if running.uuid == uuid), None)
+
+    def holds(self, uuid: str) -> bool:
+        """Whether that pod is owned here, or what follows its end is not done yet."""
+        return self.running(uuid) is not None or uuid in self._after
 
     def launch(
         self,
@@ -182,16 +205,16 @@ class OwnedPods:
         up: Callable[[RunningPod], None] = lambda running: None,
         *,
         again: bool = False,
-        readied: Readied | None = None,
+        prestarted: PrestartedPod | None = None,
         settled: Callable[[], None] = lambda: None,
     ) -> RunningPod:
         """Starts a pod and owns it.
 
-        :param up: called once the pod is up, and before anybody looks whether it has ended.
-        :param readied: and ``again``, ``settled``: see :meth:`PodManager.start`.
+        :param up: called once the pod is up, before its end is waited for.
+        :param again: and ``prestarted``, ``settled``: see :meth:`PodManager.start`.
         :raises KurmaError: see :meth:`PodManager.start`.
         """
-        return self.take(self._manager().start(reference, stdio, settled, readied, again=again), up)
+        return self.take(self._interface.start(reference, stdio, settled, prestarted, again=again), up)
 
     def take(self, pod: OwnedPod, up: Callable[[RunningPod], None] = lambda running: None) -> RunningPod:
         """Owns a pod that is up."""
@@ -205,20 +228,15 @@ class OwnedPods:
             self.changed()
         return running
 
-    def holds(self, uuid: str) -> bool:
-        """Whether that pod is owned here, or what is to follow its end has not been done yet."""
-        return self.running(uuid) is not None or uuid in self._after
+    def foreground_input(self, reference: str) -> tuple[bool, bool]:
+        """Whether a pod reads a foreground client's input, and whether from a terminal."""
+        return self._interface.foreground_input(reference)
 
-    def answers(self, patience: float) -> bool:
-        """Whether the thread that waits for ends gets on within so many seconds."""
-        self._beat.clear()
-        os.eventfd_write(self._wake, 1)
-        return self._beat.wait(patience)
+    def type_into(self, running: RunningPod, stdio: Stdio) -> CallInProcess | None:
+        """Carries input to the app whose terminal takes it; None: the pod has no such app."""
+        return self._interface.type_into(running.pod, stdio)
 
-    def running(self, uuid: str) -> RunningPod | None:
-        """None: that pod is not owned here."""
-        with self._lock:
-            return next((running for running in self._pods.values() if running.uuid == uuid), None)
+    # -- the ends of pods --
 
     def _run(self) -> None:
         while not self._closing:
@@ -240,7 +258,7 @@ class OwnedPods:
             failed = error
             if not isinstance(error, PodNotFoundError):
                 _LOG.error("%s", error.message, extra={"pod": running.uuid})
-        except Exception as error:  # noqa: BLE001 (whoever waits is told of it)
+        except Exception as error:  # noqa: BLE001 (raised in the threads that wait for the pod)
             failed = KurmaError(f"pod {running.uuid}: its teardown failed: {words(error)}")
             _LOG.exception("pod %s: its teardown failed", running.uuid, extra={"pod": running.uuid})
         finally:
@@ -248,17 +266,17 @@ class OwnedPods:
                 self._after.add(running.uuid)
                 self._pods.pop(fd, None)
             self._let_go(fd, running)
-        uuid = running.uuid  # not the pod itself, which holds this: it goes once nobody has it any more
-        running._end(record, failed, lambda: self._then(uuid, record))
+        uuid = running.uuid  # the lambda must not refer to the pod, which refers to the lambda: a cycle for gc
+        running.end(record, failed, lambda: self._then(uuid, record))
         self.changed()
 
     def _let_go(self, fd: int, running: RunningPod) -> None:
-        """Whatever goes wrong with that, who waits for the pod hears of its end."""
+        """Stops polling and closes; whatever fails, threads that wait for the pod must hear of its end."""
         try:
             try:
                 self._poll.unregister(fd)
             finally:
-                running._close()
+                running.close()
         except Exception:  # noqa: BLE001 (the daemon goes on)
             _LOG.exception("pod %s cannot be let go of", running.uuid, extra={"pod": running.uuid})
 
@@ -272,4 +290,58 @@ class OwnedPods:
             self._after.discard(uuid)
 
 
-__all__ = ["OwnedPods", "RunningPod"]
+class Restarts:
+    """Restarts pods that have ended, where their policy says so, after a pause that grows.
+
+    The plan is in ``state.json``: the next kurmad goes on with it.
+
+    :param start: starts the pod of that UUID again.
+    """
+
+    def __init__(self, pods: DaemonInterface, start: Callable[[str], object]) -> None:
+        self._pods = pods
+        self._start = start
+        self.times = Timetable("restart", _AT_ONCE)
+
+    def close(self) -> None:
+        self.times.close()
+
+    def look(self, uuid: str, *, failed: bool = False) -> None:
+        """Plans the next start of a pod that has ended, if its policy asks for one. Repeatable.
+
+        :param failed: a start by its policy has failed.
+        """
+        try:
+            delay = self._pods.plan_restart(uuid, failed=failed)
+        except PodNotFoundError:
+            return
+        except KurmaError as error:
+            _LOG.error("%s", error.message)
+            return
+        if delay is not None:
+            self.times.at(uuid, delay, lambda: self._attempt(uuid))
+
+    def _attempt(self, uuid: str) -> None:
+        try:
+            announced = self._pods.announce_restart(uuid)
+            if announced is None:
+                return  # it was stopped or started meanwhile
+            self._start(uuid)
+        except PodNotFoundError:
+            return
+        except KurmaError as error:
+            _LOG.error("pod %s cannot be started again: %s", uuid, error.message)
+            self._after_failure(uuid)
+        except Exception:  # noqa: BLE001 (a mistake in kurmad: the next attempt may succeed)
+            _LOG.exception("pod %s cannot be started again: a mistake in kurmad", uuid)
+            self._after_failure(uuid)
+        else:
+            _LOG.info("pod %s is started again: its policy is %s", *announced)
+
+    def _after_failure(self, uuid: str) -> None:
+        with contextlib.suppress(KurmaError):  # it was removed
+            if self._pods.state(uuid)["state"] in ENDED_STATES:
+                self.look(uuid, failed=True)
+
+
+__all__ = ["OwnedPods", "Restarts", "RunningPod"]

@@ -1,9 +1,9 @@
-"""Pods to come, with stagers that wait for them (G10; :mod:`kurma_core.pods.readied`): who asks the daemon for a
-pod that one of them fits need not wait for what has nothing to do with the pod.
+"""Keeps prestarted pods (:mod:`kurma_core.pods.prestarted`), so that a client does not wait for what does not
+depend on its request.
 
-They are made by one thread, in the background, from the first start on, and not while a start is under way. They
-are of the configuration's stager and by its present image: what has changed, or has died, is thrown away. Nobody
-sees them, each becomes one pod at most, and none of them keeps a daemon from its end.
+One thread makes them in the background, from the first start of a pod on, and not while a start is under way. They
+have the configuration's stager in its present image: those that are out of date, or have died, are discarded. No
+listing shows them, each becomes one pod at most, and they do not keep an idle kurmad from its end.
 """
 
 from __future__ import annotations
@@ -19,21 +19,17 @@ from typing import TYPE_CHECKING
 
 from kurma_core.cancellation import Cancellation, governing, shielded
 from kurma_core.errors import Cancelled, KurmaError
-from kurma_core.pods import readied
 from kurma_core.shortage import words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import TracebackType
 
-    from kurma_core.client.local import LocalClient
     from kurma_core.models.pod import PodRecord
-    from kurma_core.pods.readied import Readied
-    from kurma_core.pods.request import PodRequest
+    from kurma_core.pods.daemon_interface import DaemonInterface, PodRequest, PrestartedPod
     from kurma_core.progress import Progress
 
 _LOG = logging.getLogger("kurmad")
-#: Seconds for which a start that is under way is left alone at most.
+#: Seconds for which starts that are under way postpone the making.
 _LEAVE_ALONE = 1.0
 #: Seconds: the first pause after one could not be made, or has died, and the longest.
 _FIRST, _LONGEST = 1.0, 300.0
@@ -42,16 +38,16 @@ _FIRST, _LONGEST = 1.0, 300.0
 class PreparedPod:
     """A pod that was prepared to be started at once. Left as a context, without its start, it is as any other.
 
-    :param record: the pod's. :param readied: what it was made of, for its start; None: of nothing.
-    :param images: closed with it: the images that it stands on are held until then.
+    :param record: the pod's. :param prestarted: what its start is given; None: the pod has none.
+    :param images: holds its images; closed with it.
     """
 
     def __init__(
-        self, supply: PrestartedPods, record: PodRecord, readied: Readied | None, images: ExitStack
+        self, source: PrestartedPods, record: PodRecord, prestarted: PrestartedPod | None, images: ExitStack
     ) -> None:
         self.record = record
-        self.readied = readied
-        self._supply = supply
+        self.prestarted = prestarted
+        self._source = source
         self._images = images
         self._over = False
 
@@ -62,45 +58,44 @@ class PreparedPod:
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
         try:
-            if self.readied is not None:
+            if self.prestarted is not None:
                 with shielded():
-                    self.readied.release()
+                    self.prestarted.release()
         except KurmaError as failed:
-            # It is on record: whoever starts the pod or comes by takes it away.
+            # It is on record: the next command that sees or starts the pod removes it.
             _LOG.error("%s", failed.message)
         finally:
             self.up()
 
     def settle(self) -> None:
-        """It does not start at once after all, and is as prepared as any other meanwhile.
+        """Records it as prepared: its start does not follow at once.
 
         :raises HostError: that cannot be recorded.
         """
-        if self.readied is not None:
-            self.readied.settle()
+        if self.prestarted is not None:
+            self.prestarted.settle()
 
     def up(self) -> None:
-        """It runs: whatever comes now is in nobody's way. May be repeated."""
+        """It runs: making others no longer delays it. Repeatable."""
         if not self._over:
             self._over = True
             self._images.close()
-            self._supply._one_less_under_way()
+            self._source._start_over()
 
 
 class PrestartedPods:
-    """:param client: asked each time: there is another one after a reload."""
-
-    def __init__(self, client: Callable[[], LocalClient]) -> None:
-        self._client = client
+    def __init__(self, pods: DaemonInterface) -> None:
+        self._interface = pods
         self._lock = threading.Lock()
-        self._waiting: deque[Readied] = deque()
-        #: What is to be thrown away.
-        self._old: list[Readied] = []
-        self._under_way = 0
+        self._ready: deque[PrestartedPod] = deque()
+        #: Those that are to be discarded.
+        self._old: list[PrestartedPod] = []
+        #: Starts of pods that are under way.
+        self._starts = 0
         self._wanted = False
         self._closing = False
-        #: Those that wait are to be held against their image.
-        self._look = False
+        #: The images of those in ``_ready`` are to be compared.
+        self._compare = False
         self._died = False
         self._failures = 0
         #: Nothing is made before, after a failure; and while starts are under way.
@@ -110,72 +105,70 @@ class PrestartedPods:
         self._poll = select.epoll()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._poll.register(self._wake, select.EPOLLIN)
-        self._thread = threading.Thread(target=self._run, name="supply", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="prestart", daemon=True)
 
     def start(self) -> None:
-        """What the daemon before this one has left is taken away; from then on what is missing is made."""
+        """Removes those of dead kurmads, and makes new ones once a pod has been asked for."""
         self._thread.start()
 
     def close(self) -> None:
-        """Throws all away, and ends. May be repeated."""
+        """Discards all. Repeatable."""
         self._closing = True
         self._cancellation.cancel()
         if self._thread.ident is not None:
             self._stir()
             self._thread.join()
-        self._throw_away(self._all())
+        with self._lock:
+            found = [*self._ready, *self._old]
+            self._ready.clear()
+            self._old.clear()
+        self._discard(found)
 
     def begin(self, request: PodRequest, progress: Progress | None = None) -> PreparedPod:
-        """Prepares a pod that is to be started at once, of what there is if it fits.
+        """Prepares a pod that is to be started at once, of a prestarted one if it fits.
 
         :raises KurmaError: see :meth:`PodManager.prepare`.
         """
-        client = self._client()
-        client.registry.check_required()
+        self._interface.check_required()
+        generation = self._interface.generation
         with self._lock:
-            self._under_way += 1
+            self._starts += 1
         one = None
         held = ExitStack()
         try:
-            one = self._take(client, request)
+            one = self._take(request)
             if one is not None:
-                held.enter_context(client.images.keeping())
+                held.enter_context(self._interface.hold_images())
                 one.holds_images = True
-            record = client.manager.prepare(request, progress, one)
+            record = self._interface.prepare(request, progress, one)
         except BaseException:
             held.close()
-            self._give_back(one)
-            self._one_less_under_way()
+            if one is not None and one.lock >= 0:
+                self._keep(one, generation)
+            self._start_over()
             raise
         return PreparedPod(self, record, None if one is None or one.lock < 0 else one, held)
 
-    def refresh(self) -> None:
-        """There is another configuration: what was made by the one before is thrown away."""
+    def discard_all(self) -> None:
+        """After a reload with another configuration."""
         with self._lock:
-            self._old += self._waiting
-            self._waiting.clear()
+            self._old += self._ready
+            self._ready.clear()
             self._failures, self._not_before = 0, 0.0
         self._stir()
 
-    def look(self) -> None:
-        """The stager's image may be another one: what was made of the one before is thrown away."""
-        self._look = True
+    def compare_images(self) -> None:
+        """Discards those whose stager's image is out of date."""
+        self._compare = True
         self._stir()
 
-    def pids(self) -> list[int]:
-        """Of the stagers that wait."""
-        with self._lock:
-            return [one.waiting.pid for one in self._waiting]
-
-    # -- who takes one --
-
-    def _take(self, client: LocalClient, request: PodRequest) -> Readied | None:
+    def _take(self, request: PodRequest) -> PrestartedPod | None:
         with self._lock:
             self._wanted = not self._closing
-            if not readied.fit_for(request, client.config):
+            if not self._interface.fits_prestarted(request):
                 return None
-            while self._waiting:
-                one = self._waiting.popleft()
+            while self._ready:
+                one = self._ready.popleft()
                 self._poll.unregister(one.fileno())
                 if one.alive():
                     self._failures = 0
@@ -184,17 +177,11 @@ class PrestartedPods:
                 self._died = True
         return None
 
-    def _give_back(self, one: Readied | None) -> None:
-        """One that no pod has come to."""
-        if one is None or one.lock < 0:
-            return
-        self._keep(one, self._client())
-
-    def _one_less_under_way(self) -> None:
+    def _start_over(self) -> None:
         with self._lock:
-            self._under_way -= 1
-        # Its stager may have been refused since the image is another one.
-        self.look()
+            self._starts -= 1
+        # The pod may have refused its stager because of the image.
+        self.compare_images()
 
     # -- the thread --
 
@@ -204,12 +191,11 @@ class PrestartedPods:
     def _run(self) -> None:
         with governing(self._cancellation):
             try:
-                readied.sweep(self._client().services, 0)
+                self._interface.sweep_prestarted()
             except (KurmaError, OSError) as error:
                 _LOG.error("what was made for pods to come cannot be taken away: %s", error)
             at: float | None = None
             while not self._closing:
-                # Anything may have happened: who woke us is not asked, but told that he was heard.
                 events = self._poll.poll(None if at is None else max(0.0, at - time.monotonic()))
                 if any(fd == self._wake for fd, _ in events):
                     os.eventfd_read(self._wake)
@@ -221,16 +207,16 @@ class PrestartedPods:
                     at = self._failed(words(error))
 
     def _mend(self) -> float | None:
-        """Throws away what is of no use, and makes one that is missing, unless it is too early for that.
+        """Discards those that are old or dead, and makes one that is missing, unless it is too early for that.
 
         :returns: when to do so again; None: not before something happens.
         """
         with self._lock:
-            alive = deque(one for one in self._waiting if one.alive())
-            died = self._died or len(alive) < len(self._waiting)
-            old = [*self._old, *(one for one in self._waiting if one not in alive)]
-            self._waiting, self._old, self._died = alive, [], False
-        self._throw_away(old)
+            alive = deque(one for one in self._ready if one.alive())
+            died = self._died or len(alive) < len(self._ready)
+            old = [*self._old, *(one for one in self._ready if one not in alive)]
+            self._ready, self._old, self._died = alive, [], False
+        self._discard(old)
         if died:
             self._failed("one that waited has ended by itself")
         now = time.monotonic()
@@ -238,66 +224,59 @@ class PrestartedPods:
             return None
         if now < self._not_before:
             return self._not_before
-        if self._under_way:
+        if self._starts:
             if self._patient_until is None:
                 self._patient_until = now + _LEAVE_ALONE
             if now < self._patient_until:
                 return self._patient_until
         self._patient_until = None
         try:
-            # The next one in a moment: whoever comes meanwhile is first.
-            return now if self._make(self._client()) else None
+            # The next one in the next round, after events that have come meanwhile.
+            return now if self._make() else None
         except Cancelled:
             raise
         except KurmaError as error:
             return self._failed(error.message)
 
-    def _make(self, client: LocalClient) -> bool:
+    def _make(self) -> bool:
         """:returns: whether one was missing, and made."""
-        name = client.config.stager
-        if self._look:
-            self._look = False
-            self._throw_away(self._of_other_images(client, name))
-        if len(self._waiting) >= client.config.waiting_stagers or not readied.waits(client.services, name):
+        pods, generation = self._interface, self._interface.generation
+        if self._compare:
+            self._compare = False
+            self._discard(self._take_outdated())
+        if len(self._ready) >= pods.config.waiting_stagers or not pods.can_prestart():
             return False
-        self._keep(readied.ready(client.services, name), client)
+        self._keep(pods.prestart(), generation)
         return True
 
-    def _keep(self, one: Readied, client: LocalClient) -> None:
-        """:param client: by whose configuration it was made."""
+    def _take_outdated(self) -> list[PrestartedPod]:
+        """Takes out those that pods would refuse, because of the image of their stager."""
+        if not self._ready:
+            return []
+        image = self._interface.stager_image()
         with self._lock:
-            if self._closing or client is not self._client():
+            found = [one for one in self._ready if one.waiting.image != image]
+            self._ready = deque(one for one in self._ready if one not in found)
+        return found
+
+    def _keep(self, one: PrestartedPod, generation: int) -> None:
+        """:param generation: of the configuration that it was made by."""
+        with self._lock:
+            if self._closing or generation != self._interface.generation:
                 self._old.append(one)
             else:
-                self._waiting.append(one)
+                self._ready.append(one)
                 self._poll.register(one.fileno(), select.EPOLLIN | select.EPOLLONESHOT)
 
     def _failed(self, why: str) -> float:
-        """:returns: when it is tried again."""
+        """:returns: when to try again."""
         pause = min(_LONGEST, _FIRST * 2 ** min(self._failures, 20))
         self._failures += 1
         self._not_before = time.monotonic() + pause
         _LOG.warning("no stager waits for a pod: %s; tried again in %g s", why, pause)
         return self._not_before
 
-    def _of_other_images(self, client: LocalClient, name: str) -> list[Readied]:
-        """Those that wait, and would be refused."""
-        if not self.pids():
-            return []
-        image = client.services.stagers.image(name, files=False).id
-        with self._lock:
-            found = [one for one in self._waiting if one.waiting.image != image]
-            self._waiting = deque(one for one in self._waiting if one not in found)
-        return found
-
-    def _all(self) -> list[Readied]:
-        with self._lock:
-            found = [*self._waiting, *self._old]
-            self._waiting.clear()
-            self._old.clear()
-        return found
-
-    def _throw_away(self, found: list[Readied]) -> None:
+    def _discard(self, found: list[PrestartedPod]) -> None:
         for one in found:
             try:
                 with shielded():

@@ -1,57 +1,61 @@
-"""Pods whose owner has died, the daemon before this one for instance: what lives is adopted, what is dead is taken
-down, what is half-made undone. At the daemon's start every pod is looked at, and later whichever has changed."""
+"""Pods without an owner: kurmad adopts those that live, takes down the dead ones, and undoes half-made ones.
+
+It looks at every pod when it starts, and later at each pod that other processes change.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
+import select
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from kurma_core.daemon.pods.watching import PodWatcher
-from kurma_core.daemon.process.threads import Workers
-from kurma_core.daemon.process.timetable import Timetable
+from kurma_core.daemon.process.threads import Timetable, Workers
 from kurma_core.errors import KurmaError, PodNotFoundError
+from kurma_core.linux.inotify import IN_CREATE, IN_IGNORED, IN_MOVED_TO, IN_Q_OVERFLOW, Watch
+from kurma_core.linux.process import pidfd_open
 from kurma_core.models.pod import ENDED_STATES
-from kurma_core.pods.recovery import needs_recovery
+from kurma_core.pods.daemon_interface import LIVE
 
 if TYPE_CHECKING:
     from kurma_core.daemon.pods.owned import OwnedPods
-    from kurma_core.pods.manager import PodManager
+    from kurma_core.pods.daemon_interface import DaemonInterface
 
 _LOG = logging.getLogger("kurmad")
-#: Pods that are looked at at a time: what takes long waits for the kernel.
+#: Pods that are looked at at a time. What takes long there waits for the kernel.
 _AT_ONCE = 4
-#: Seconds until a dead pod is looked at again that some command takes down at the moment.
+#: Seconds until a dead pod is looked at again that another process takes down.
 _LOOK_AGAIN = 1.0
-#: Seconds from the start until remains of pods that were half made, or half removed, are taken away, and how old
-#: they must be: it cannot be seen of all whether somebody is still at work on them.
+#: Seconds from the start until remains of half-made and half-removed pods are removed, and their age in seconds:
+#: of some remains it cannot be seen whether a process is at work on them.
 _SWEEP_AFTER, _REMAINS = 2.0, 1.0
-_LIVE = ("starting", "running", "stopping")
+#: Seconds from the first event to a look: one change of a pod causes many events.
+_SETTLING = 0.2
 
 
 class Recovery:
-    """:param manager: asked for the pod manager at each look: there is another one after a reload.
-    :param ended: told of the UUID of each pod that is found to have ended, as often as it is found so.
-    :param seen: told of the UUID of each pod that was looked at, whatever has become of it.
+    """:param ended: called with the UUID of each pod that is found to have ended, each time it is.
+    :param seen: called with the UUID of each pod that was looked at.
     """
 
     def __init__(
         self,
-        manager: Callable[[], PodManager],
+        pods: DaemonInterface,
         owners: OwnedPods,
         ended: Callable[[str], None] = lambda uuid: None,
         seen: Callable[[str], None] = lambda uuid: None,
     ) -> None:
-        self._manager = manager
+        self._pods = pods
         self._owners = owners
         self._ended = ended
         self._seen = seen
-        self._watching = PodWatcher(manager().store, self.look_soon)
+        self._watcher = PodWatcher(pods, self.look_soon)
         self._workers = Workers(_AT_ONCE, "recovery")
         self._lock = threading.Lock()
-        #: Pods that wait for their look.
+        #: UUIDs of pods that are to be looked at.
         self._waiting: set[str] = set()
         self._closing = False
         self._later = Timetable("look again", 1)
@@ -59,34 +63,33 @@ class Recovery:
         self._sweeping.daemon = True
         #: Set once every pod that was there at the start has been looked at.
         self.done = threading.Event()
-        self._tell_done: Callable[[], None] = lambda: None
+        #: Called then.
+        self.on_done: Callable[[], None] = lambda: None
 
     def start(self) -> None:
         """Begins to look at every pod, in the background."""
-        self._watching.start()
+        self._watcher.start()
         self._later.start()
         self._workers.submit(self._look_at_all)
         self._sweeping.start()
 
     def close(self) -> None:
-        """Looks that have begun come to their end."""
+        """Waits for looks that have begun."""
         self._closing = True
         self._sweeping.cancel()
         self._later.close()
         self._workers.shutdown(cancel_futures=True)
-        self._watching.close()
+        self._watcher.close()
 
     def _sweep(self) -> None:
         try:
-            self._manager().store.sweep(_REMAINS)
+            self._pods.sweep(_REMAINS)
         except OSError as error:
             _LOG.error("remains of half-made pods cannot be taken away: %s", error)
 
     def _look_at_all(self) -> None:
-        looks = [self._workers.submit(self._look, uuid) for uuid in self._manager().store.uuids()]
+        looks = [self._workers.submit(self._look, uuid) for uuid in self._pods.uuids()]
         left = len(looks)
-        if not left:
-            self._is_done()
 
         def one_less(_: object) -> None:
             nonlocal left
@@ -97,25 +100,21 @@ class Recovery:
 
         for look in looks:
             look.add_done_callback(one_less)
-
-    def when_done(self, tell: Callable[[], None]) -> None:
-        """``tell`` is called once every pod that was there at the start was looked at. Before :meth:`start`."""
-        self._tell_done = tell
+        if not looks:
+            self._is_done()
 
     def _is_done(self) -> None:
         self.done.set()
-        self._tell_done()
+        self.on_done()
 
     def look_soon(self, uuid: str) -> None:
-        """Has that pod looked at."""
+        """Looks at that pod, in the background."""
         with self._lock:
             if self._closing or uuid in self._waiting:
                 return
             self._waiting.add(uuid)
-        try:
+        with suppress(RuntimeError):  # it closes
             self._workers.submit(self._look, uuid)
-        except RuntimeError:
-            return  # it closes
 
     def _look(self, uuid: str) -> None:
         with self._lock:
@@ -126,37 +125,163 @@ class Recovery:
             self._see(uuid)
             self._seen(uuid)
         except PodNotFoundError:
-            self._seen(uuid)  # half-made, or ephemeral; or somebody has removed it
+            self._seen(uuid)  # it was half-made or ephemeral, or another process has removed it
         except KurmaError as error:
-            # Of that pod alone: the others are looked at all the same.
+            # It concerns this pod only: the others are looked at all the same.
             _LOG.error("%s", error.message)
         except Exception:  # noqa: BLE001 (the daemon goes on)
             _LOG.exception("pod %s cannot be looked at", uuid)
 
     def _see(self, uuid: str) -> None:
-        manager = self._manager()
-        directory = manager.store.directory(uuid)
-        # First: what changes from here on is seen.
-        self._watching.pod(uuid)
-        if needs_recovery(directory):
-            pod = manager.adopt(uuid)
+        pods = self._pods
+        # First, so that later changes are seen.
+        self._watcher.watch_pod(uuid)
+        if pods.needs_recovery(uuid):
+            pod = pods.adopt(uuid)
             if pod is not None:
                 self._owners.take(pod)
                 _LOG.info("pod %s goes on with kurmad as its owner", uuid)
-                if manager.finish_change(directory):
+                if pods.finish_change(uuid):
                     _LOG.info("pod %s is cleared of a half-made change of its apps", uuid)
                 return
-        state = directory.read_state()
+        state = pods.state(uuid)
         if state["state"] in ENDED_STATES:
-            if manager.is_ephemeral(uuid) and not directory.owned() and not self._owners.holds(uuid):
-                manager.remove(uuid)  # its owner has come to no more than to record its end
+            if pods.is_ephemeral(uuid) and not pods.is_owned(uuid) and not self._owners.holds(uuid):
+                pods.remove(uuid)  # its owner has recorded its end and died before removing it
             else:
                 self._ended(uuid)
-        elif state["state"] in (*_LIVE, "preparing"):
+        elif state["state"] in (*LIVE, "preparing"):
             pid = state.get("owner")
-            if isinstance(pid, int) and pid not in (0, os.getpid()) and not self._watching.owner(uuid, pid):
-                # It is dead, and somebody who came by takes it down: whether he does is seen to.
+            if isinstance(pid, int) and pid not in (0, os.getpid()) and not self._watcher.watch_owner(uuid, pid):
+                # The owner is dead, and another process takes the pod down: look whether it finishes.
                 self._later.at(uuid, _LOOK_AGAIN, lambda: self.look_soon(uuid))
 
 
-__all__ = ["Recovery"]
+class PodWatcher:
+    """Watches the directories of pods by inotify, and processes that own pods by pidfds.
+
+    :param look: called, by the watching thread, with the UUID of each pod that is new or has changed, or whose
+        owner has died. It must return soon.
+    """
+
+    def __init__(self, pods: DaemonInterface, look: Callable[[str], None]) -> None:
+        self._pods = pods
+        self._look = look
+        self._lock = threading.Lock()
+        self._poll = select.epoll()
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._poll.register(self._wake, select.EPOLLIN)
+        self._watch: Watch | None = None
+        self._root = -1
+        #: UUID by the number of its watch, and the other way round.
+        self._uuids: dict[int, str] = {}
+        self._numbers: dict[str, int] = {}
+        #: (UUID, PID) by the pidfd of a living owner.
+        self._owners: dict[int, tuple[str, int]] = {}
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="watching", daemon=True)
+
+    def start(self) -> None:
+        """Logs it if the kernel allows no more watches."""
+        try:
+            # Directories of pods appear by a rename.
+            self._watch = Watch(self._pods.root(), IN_MOVED_TO | IN_CREATE)
+        except OSError as error:
+            _LOG.warning("pods of other processes are not watched: %s", error.strerror)
+        else:
+            (self._root,) = self._watch.numbers()
+            self._poll.register(self._watch.fd, select.EPOLLIN)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closing = True
+        os.eventfd_write(self._wake, 1)
+        if self._thread.ident is not None:
+            self._thread.join()
+        for fd in self._owners:
+            os.close(fd)
+        self._owners.clear()
+        if self._watch is not None:
+            self._watch.close()
+        self._poll.close()
+        os.close(self._wake)
+
+    def watch_pod(self, uuid: str) -> None:
+        """Watches the pod's directory. Repeatable."""
+        with self._lock:
+            if self._watch is None or uuid in self._numbers:
+                return
+            try:
+                number = self._watch.add(self._pods.path(uuid), IN_MOVED_TO)
+            except FileNotFoundError:
+                return
+            except OSError as error:
+                _LOG.warning("pod %s is not watched: %s", uuid, error.strerror)
+                return
+            self._uuids[number] = uuid
+            self._numbers[uuid] = number
+
+    def watch_owner(self, uuid: str, pid: int) -> bool:
+        """Watches a process that owns the pod. :returns: whether it lives."""
+        with self._lock:
+            if (uuid, pid) in self._owners.values():
+                return True
+            try:
+                fd = pidfd_open(pid)
+            except ProcessLookupError:
+                return False
+            self._owners[fd] = uuid, pid
+            self._poll.register(fd, select.EPOLLIN)
+            return True
+
+    # -- the thread --
+
+    def _run(self) -> None:
+        while True:
+            found = self._dead_owners([fd for fd, _ in self._poll.poll()])
+            if self._closing:
+                return
+            if not found:
+                # One change causes many events; and a pod that kurmad makes and starts at once is its own then.
+                poll = select.poll()
+                poll.register(self._wake, select.POLLIN)
+                if poll.poll(_SETTLING * 1000):
+                    return  # it closes
+                found = self._changed()
+            for uuid in found:
+                self._look(uuid)
+
+    def _dead_owners(self, ready: list[int]) -> set[str]:
+        """UUIDs of the pods whose owners have died."""
+        found = set()
+        with self._lock:
+            for fd in ready:
+                if fd in self._owners:
+                    uuid, _ = self._owners.pop(fd)
+                    self._poll.unregister(fd)
+                    os.close(fd)
+                    found.add(uuid)
+        return found
+
+    def _changed(self) -> set[str]:
+        assert self._watch is not None
+        found: set[str] = set()
+        with self._lock:
+            while events := self._watch.events():
+                for number, kinds, name in events:
+                    if kinds & IN_Q_OVERFLOW:
+                        found.update(self._pods.uuids())
+                    elif number == self._root and len(name) == 36:  # others are not directories of pods
+                        found.add(name)
+                    elif kinds & IN_IGNORED:
+                        # A new directory of that name may have another watch.
+                        uuid = self._uuids.pop(number, "")
+                        if self._numbers.get(uuid) == number:
+                            del self._numbers[uuid]
+                    elif name == "state.json":
+                        with suppress(KeyError):
+                            found.add(self._uuids[number])
+        return found
+
+
+__all__ = ["PodWatcher", "Recovery"]

@@ -1,63 +1,113 @@
-"""The end of a daemon that nobody needs any more: one that was started for a detached pod, in the background.
-
-It has nothing to do when nobody is connected, it owns no pod, and nothing is to come by itself. While it has, no
-timer runs. Who comes as it ends is served, or starts another one: the end is decided under the lock under which
-daemons are started (:mod:`kurma_core.client.starting`), and before the last look nobody can connect any more.
-"""
+"""What kurmad does without work: it trims its memory, and ends if it was started for detached pods only."""
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from kurma_core.linux import memory
 from kurma_core.linux.lockfile import lock_file
 
 if TYPE_CHECKING:
-    from kurma_core.daemon.http.server import Server
-    from kurma_core.daemon.process.timetable import Timetable
+    from kurma_core.daemon.process.threads import Timetable
 
 _LOG = logging.getLogger("kurmad")
+#: Seconds from work to trimming. A trim stops all threads for some milliseconds: a thousandth of the time at most.
+TRIM_AFTER = 10.0
+
+
+class MemoryTrimmer:
+    """Collects garbage and trims the heap some time after each work.
+
+    Objects that refer to each other stay until enough others are made, and pages stay that lie among those in use:
+    both would grow for a long time. The thread sleeps while kurmad does nothing.
+
+    :param after: seconds from work to trimming.
+    """
+
+    def __init__(self, after: float = TRIM_AFTER) -> None:
+        self._after = after
+        self._worked = threading.Event()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="trim", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def trim_later(self) -> None:
+        """Work was done. Any thread may call it, at any rate."""
+        if not self._worked.is_set():
+            self._worked.set()
+
+    def close(self) -> None:
+        """Repeatable."""
+        self._closing.set()
+        self._worked.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            self._worked.wait()
+            if self._closing.wait(self._after):
+                return
+            # Before trimming: work that is done meanwhile is trimmed after as well.
+            self._worked.clear()
+            gc.collect()
+            memory.trim()
 
 
 class IdleEnd:
-    """Used by the thread that accepts connections, and by no other.
+    """Ends a kurmad without connections, pods and planned work after a while.
 
-    :param after: seconds without anything to do.
-    :param has_work: whether there is, besides connections and what stands in a timetable.
-    :param times: what is to be done by itself.
-    :param lock: of those who start daemons.
-    :param listen: listens anew, or ends the daemon; raises nothing.
+    A client that connects at that moment is served, or starts another kurmad: the end is decided under the lock
+    for starting kurmad (:mod:`kurma_core.client.starting`), after the socket was shut and the connections were
+    counted again. Used by the accepting thread only.
+
+    :param after: seconds without work.
+    :param connections: counts the connections.
+    :param has_work: whether there is work besides connections and what is planned in ``times``.
+    :param times: work that kurmad does by itself.
+    :param lock: path of the lock for starting kurmad.
+    :param shut: shuts the sockets, as :meth:`Server.shut`.
+    :param listen: listens again, or ends the daemon; raises nothing.
     :param end: ends the daemon; returns at once.
     """
 
     def __init__(
         self,
         after: float,
+        connections: Callable[[], int],
         has_work: Callable[[], bool],
         times: Sequence[Timetable],
         lock: str,
+        shut: Callable[[], bool],
         listen: Callable[[], None],
         end: Callable[[], None],
     ) -> None:
         self._after = after
+        self._connections = connections
         self._others = has_work
         self._times = times
         self._lock_path = lock
+        self._shut = shut
         self._listen = listen
         self._end = end
         self._until: float | None = None
         self._lock: int | None = None
 
     def touch(self) -> None:
-        """Something was done: it counts anew."""
+        """Starts counting the seconds anew."""
         self._until = None
 
-    def remaining(self, server: Server) -> float | None:
-        """Seconds until the end, if nothing happens; None: there is something to do."""
-        if server.connections or self._has_work():
+    def remaining(self) -> float | None:
+        """Seconds until the end, if nothing happens; None: there is work."""
+        if self._connections() or self._has_work():
             self._until = None
             return None
         now = time.monotonic()
@@ -65,16 +115,16 @@ class IdleEnd:
             self._until = now + self._after
         return max(self._until - now, 0.0)
 
-    def look(self, server: Server) -> bool:
+    def look(self) -> bool:
         """Ends the daemon if its time has come. :returns: whether it has."""
-        if self.remaining(server) != 0.0:
+        if self.remaining() != 0.0:
             return False
         try:
             self._lock = lock_file(self._lock_path, wait=False)
-        except OSError:  # somebody wants a daemon just now
+        except OSError:  # a command is about to connect or to start a daemon
             self.touch()
             return False
-        if self._somebody_came(server) or self._has_work():
+        if self._client_came() or self._has_work():
             self.close()
             self.touch()
             return False
@@ -83,23 +133,20 @@ class IdleEnd:
         return True
 
     def _has_work(self) -> bool:
-        return self._others() or any(each.waiting() for each in self._times)
+        return self._others() or any(each.pending() for each in self._times)
 
-    def _somebody_came(self, server: Server) -> bool:
-        """Takes no more connections, but for those that were made already."""
-        mine = server.shut()
-        if mine is None:
-            return False  # a service manager's: it starts us again for who comes
-        if not server.connections:
+    def _client_came(self) -> bool:
+        """Shuts the sockets, and accepts the connections that were made before."""
+        if not self._shut() or not self._connections():
             return False
         self._listen()
         return True
 
     def close(self) -> None:
-        """When the daemon has ended, and another may be started. May be repeated."""
+        """Lets another kurmad be started, once this one has ended. Repeatable."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
 
-__all__ = ["IdleEnd"]
+__all__ = ["TRIM_AFTER", "IdleEnd", "MemoryTrimmer"]

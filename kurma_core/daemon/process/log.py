@@ -1,5 +1,4 @@
-"""What the daemon says: one line for each thing, for people, for the journal, or as JSON for programs. Passwords
-in addresses are left out, whoever says them."""
+"""kurmad's log: lines for people, for the journal, or JSON for programs. Removes passwords from addresses."""
 
 from __future__ import annotations
 
@@ -18,9 +17,7 @@ from kurma_core.linux.clock import timestamp
 from kurma_core.linux.lockfile import is_at
 from kurma_core.shortage import shortage
 
-LEVELS = ("debug", "info", "warning", "error")
-FORMATS = ("plain", "json")
-#: Bytes of a log file at which it is turned over; the one before it is kept.
+#: Bytes at which a log file is rotated; the one before it is kept.
 SIZE = 4 << 20
 #: The journal's priorities (sd-daemon(3)).
 _PRIORITIES = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
@@ -29,7 +26,7 @@ _ABOUT: ContextVar[dict[str, str]] = ContextVar("kurmad_log", default={})  # noq
 
 @contextmanager
 def about(**fields: str) -> Iterator[None]:
-    """What this thread says inside is about that: the fields stand in the lines of JSON."""
+    """Adds the fields to the JSON lines that this thread logs inside the ``with`` statement."""
     token = _ABOUT.set({**_ABOUT.get(), **fields})
     try:
         yield
@@ -38,14 +35,14 @@ def about(**fields: str) -> Iterator[None]:
 
 
 def set_up(level: str, format: str, environment: MutableMapping[str, str], file: str | None = None) -> None:
-    """From here on what the daemon says goes to standard error, or to ``file``, which standard output and standard
-    error then are, too: nothing that is said by whom else gets lost.
+    """Sends the log to standard error, or to ``file``, to which standard output and standard error are then
+    redirected, so that the output of libraries and programs is kept.
 
-    :param environment: of which ``JOURNAL_STREAM`` is taken out: who we start is not connected to it.
+    :param environment: loses ``JOURNAL_STREAM``: programs that kurmad starts are not connected to the journal.
     :raises HostError: the file cannot be opened.
     """
     journal = environment.pop("JOURNAL_STREAM", "")
-    handler: logging.Handler = _Stderr() if file is None else _opened(file)
+    handler: logging.Handler = _Handler() if file is None else _opened(file)
     to_journal = file is None and _is(2, journal)
     handler.setFormatter(Json() if format == "json" else Plain(priorities=to_journal))
     root = logging.getLogger()
@@ -70,20 +67,20 @@ def _opened(file: str) -> LogFile:
 
 
 def _is(fd: int, journal: str) -> bool:
-    """Whether that is the stream that the variable tells of: device and inode."""
+    """Whether the descriptor is the stream that the variable names by device and inode."""
     status = os.fstat(fd)
     return journal == f"{status.st_dev}:{status.st_ino}"
 
 
 def _limit(record: logging.LogRecord) -> str | None:
-    """The limit of the host that the record's exception is about: no mistake, so that no trace is wanted."""
+    """The host's limit that caused the record's exception, in words: it needs no traceback."""
     error = record.exc_info[1] if record.exc_info else None
     known = shortage(error) if error is not None else None
     return known.message if known is not None else None
 
 
 class Plain(logging.Formatter):
-    """``TIME kurmad: text``; for the journal, which has times of its own, ``<PRIORITY>text``, on every line."""
+    """``TIME kurmad: text``; for the journal, which adds the time itself, ``<PRIORITY>text`` on every line."""
 
     def __init__(self, *, priorities: bool) -> None:
         super().__init__()
@@ -105,7 +102,7 @@ class Plain(logging.Formatter):
 
 
 class Json(logging.Formatter):
-    """An object on each line: ``time``, ``level``, ``message``, and what it is about: ``pod``, ``request``, …"""
+    """An object on each line: ``time``, ``level``, ``message``, and context as ``pod``, ``request``, …"""
 
     def format(self, record: logging.LogRecord) -> str:
         known = _limit(record)
@@ -125,8 +122,8 @@ class Json(logging.Formatter):
 
 
 class _Handler(logging.Handler):
-    """Writes whole lines to descriptor 2: with one call each, so that lines of several threads and programs do not
-    mix. That nobody reads any more is no failure of what was to be told."""
+    """Writes each line to descriptor 2 with one call, so that lines of several threads and programs do not mix.
+    Ignores a reader that has gone."""
 
     def emit(self, record: logging.LogRecord) -> None:
         with suppress(OSError):
@@ -136,13 +133,8 @@ class _Handler(logging.Handler):
         os.write(2, line)
 
 
-class _Stderr(_Handler):
-    pass
-
-
 class LogFile(_Handler):
-    """A file that is turned over when it is full: ``FILE.1`` is the one before it. One that is removed, or moved
-    away, is made anew."""
+    """A file that is rotated when it is full, to ``FILE.1``. It is made again if it was removed or moved away."""
 
     def __init__(self, path: str, size: int = SIZE) -> None:
         super().__init__()
@@ -161,7 +153,7 @@ class LogFile(_Handler):
 
     def _write(self, line: bytes) -> None:
         if not is_at(2, self._path):
-            # Somebody has removed it, or its directory, which may not be there again yet.
+            # Its directory may be missing, too.
             with suppress(OSError):
                 self._open()
         if self._size + len(line) > self._limit:
@@ -170,4 +162,4 @@ class LogFile(_Handler):
         self._size += os.write(2, line)
 
 
-__all__ = ["FORMATS", "LEVELS", "SIZE", "Json", "LogFile", "Plain", "about", "set_up"]
+__all__ = ["SIZE", "Json", "LogFile", "Plain", "about", "set_up"]

@@ -1,13 +1,18 @@
-"""What the service manager is told of the daemon: sd_notify(3)."""
+"""Reports kurmad's state: to the service manager (sd_notify(3)), and to the command that started kurmad."""
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from kurma_core.client.starting import READY
+from kurma_core.errors import KurmaError
 from kurma_core.linux import service_manager
 
 if TYPE_CHECKING:
@@ -16,9 +21,44 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("kurmad")
 
 
+@contextmanager
+def reporting_readiness(environment: MutableMapping[str, str]) -> Iterator[Callable[[], None]]:
+    """Tells the command that started kurmad (:mod:`kurma_core.client.starting`) that it is ready, or why not.
+
+    For a ``with`` statement around the daemon's whole life. Yields the function to call once kurmad is ready. An
+    error before that is reported instead. Does nothing if no command started kurmad.
+    """
+    text = environment.pop(READY, "")
+    if not text.isdecimal():
+        yield lambda: None
+        return
+    fd = int(text)
+    left = [fd]
+    os.set_inheritable(fd, False)
+
+    def report(message: object) -> None:
+        if left:
+            with suppress(OSError):  # the command may have ended: kurmad is ready all the same
+                os.write(fd, json.dumps(message).encode())
+            os.close(left.pop())
+
+    try:
+        yield lambda: report({"ready": os.getpid()})
+    except Exception as error:
+        from kurma_core.daemon.failures import error_json, internal
+
+        report(error_json(error if isinstance(error, KurmaError) else internal(error)))
+        raise
+    finally:
+        if left:
+            os.close(left.pop())
+
+
 class Notifier:
-    """:param service: None: nobody wants to know.
-    :param well: whether the daemon works; asked now and then if the service manager watches it. It may take some
+    """Notifies the service manager.
+
+    :param service: None: there is no service manager.
+    :param well: whether the daemon works; asked regularly if the service manager has a watchdog. It may take some
         seconds.
     """
 
@@ -30,8 +70,8 @@ class Notifier:
         self._thread: threading.Thread | None = None
 
     def ready(self, status: str) -> None:
-        """Requests are answered, for the first time or again."""
-        self._tell(f"READY=1\nSTATUS={status}")
+        """Requests are answered: after the start, or after a reload."""
+        self._notify(f"READY=1\nSTATUS={status}")
         if self._watchdog is not None and self._thread is None:
             self._thread = threading.Thread(
                 target=self._watch, args=(self._watchdog,), name="watchdog", daemon=True
@@ -39,26 +79,26 @@ class Notifier:
             self._thread.start()
 
     def status(self, text: str) -> None:
-        self._tell(f"STATUS={text}")
+        self._notify(f"STATUS={text}")
 
     def reloading(self) -> None:
-        self._tell(f"RELOADING=1\nMONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
+        self._notify(f"RELOADING=1\nMONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
 
     def stopping(self) -> None:
         self._closing.set()
-        self._tell("STOPPING=1\nSTATUS=ends")
+        self._notify("STOPPING=1\nSTATUS=ends")
 
-    def _tell(self, text: str) -> None:
+    def _notify(self, text: str) -> None:
         if self._address is not None:
             service_manager.tell(self._address, text)
 
     def _watch(self, seconds: float) -> None:
-        """Three times within what the service manager waits for, so that one may be late."""
+        # Three times within the watchdog's limit, so that one notification may be late.
         while not self._closing.wait(seconds / 3):
             if self._well():
-                self._tell("WATCHDOG=1")
+                self._notify("WATCHDOG=1")
             else:
                 _LOG.error("kurmad does not get on: the service manager is not told that it is well")
 
 
-__all__ = ["Notifier"]
+__all__ = ["Notifier", "reporting_readiness"]

@@ -1,4 +1,4 @@
-"""Where the daemon is found: its lock and its socket in the run directory, kept there for as long as it runs."""
+"""The run directory of kurmad: its lock and its socket, which are kept there for as long as it runs."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _IN_MASK_ADD = 0x20000000
 _CHANGES = IN_CREATE | IN_MOVED_FROM | IN_MOVED_TO | _IN_DELETE | _IN_DELETE_SELF | _IN_MOVE_SELF
 #: Device and inode of no file.
 _NONE = (0, 0)
-#: Seconds from the first thing that is gone to a look at what is left: who removes a directory takes a while.
+#: Seconds from the first removal to a look at what is left: removing a directory takes a while.
 _SETTLING = 0.3
 
 
 class RunDirectory:
     """:param path: of the socket. :param state_dir: what is served.
-    :param hint: who says where the run directory is.
+    :param hint: tells which setting names the run directory.
     """
 
     def __init__(self, path: str, state_dir: str, hint: str) -> None:
@@ -44,13 +44,13 @@ class RunDirectory:
         self._hint = hint
         self._lock: int | None = None
         self._watch: Watch | None = None
-        #: Device and inode of the socket that is ours.
-        self._ours: tuple[int, int] | None = None
+        #: Device and inode of our socket; None: we have made none.
+        self._socket: tuple[int, int] | None = None
 
-    def take(self) -> None:
-        """Nobody else serves the state directory from here on.
+    def lock(self) -> None:
+        """Takes the lock: no other kurmad serves the state directory from here on.
 
-        :raises HostError: somebody does; or the run directory cannot be used.
+        :raises HostError: another kurmad has the lock; or the run directory cannot be used.
         """
         try:
             self._make_directories()
@@ -63,7 +63,7 @@ class RunDirectory:
         except BlockingIOError:
             os.close(lock)
             raise HostError(f"a kurmad serves {self._state_dir} already", path=self._lock_path) from None
-        self._give_up_lock()
+        self._unlock()
         self._lock = lock
         if others_may_write(status):
             raise HostError(
@@ -74,10 +74,10 @@ class RunDirectory:
             )
 
     def _make_directories(self) -> None:
-        """The state directory once, and never anew."""
+        """Makes the state directory at the first call only: one that is removed later is not made again."""
         if self._served is None:
             os.makedirs(self._directory, mode=0o755, exist_ok=True)
-            with contextlib.suppress(OSError):  # what cannot be written can be read
+            with contextlib.suppress(OSError):  # a state directory on a read-only file system can be read
                 os.makedirs(self._state_dir, exist_ok=True)
             self._served = _identity(self._state_dir)
             return
@@ -89,12 +89,12 @@ class RunDirectory:
             os.makedirs(self._directory, mode=0o755, exist_ok=True)
 
     def listener(self) -> socket.socket:
-        """The socket, root's and the group's.
+        """Makes the socket, which belongs to root and the group.
 
-        :raises HostError: it cannot be made; what is no socket is left where it is.
+        :raises HostError: it cannot be made; a file that is not a socket is left in its place.
         """
-        if self._ours is not None:
-            self._ours = _NONE  # until there is another one: where none can be made, that is seen to
+        if self._socket is not None:
+            self._socket = _NONE  # changed() tells to try again if this attempt fails
         try:
             listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         except OSError as error:
@@ -106,11 +106,10 @@ class RunDirectory:
                 self._bind(listener, f"/proc/self/fd/{directory}/{os.path.basename(self.path)}")
             finally:
                 os.close(directory)
-        except OSError as error:
+        except BaseException as error:
             listener.close()
-            raise self._unusable(error) from None
-        except HostError:
-            listener.close()
+            if isinstance(error, OSError):
+                raise self._unusable(error) from None
             raise
         return listener
 
@@ -122,7 +121,7 @@ class RunDirectory:
                     hint="look what it is, and remove it",
                     path=self.path,
                 )
-            os.unlink(place)  # whoever was here before has cleaned up, or has died
+            os.unlink(place)  # we hold the lock: the kurmad that made it has ended
         before = os.umask(0o177)
         try:
             listener.bind(place)
@@ -130,8 +129,7 @@ class RunDirectory:
             os.umask(before)
         os.chown(place, 0, _group())
         os.chmod(place, 0o660)
-        status = os.lstat(place)
-        self._ours = status.st_dev, status.st_ino
+        self._socket = _identity(place, follow=False) or _NONE  # removed already: changed() sees that
 
     def _unusable(self, error: OSError) -> HostError:
         return HostError(
@@ -144,17 +142,15 @@ class RunDirectory:
     # -- while it runs --
 
     def watched(self) -> int | None:
-        """A descriptor that is readable when something has changed there; None: the kernel lets nobody watch."""
-        if self._watch is not None:
-            self._watch.close()
-            self._watch = None
+        """A descriptor that is readable when something has changed; None: the kernel allows no more watches."""
+        self._end_watch()
         try:
             self._watch = Watch(self._directory, _CHANGES)
         except OSError as error:
             _LOG.warning("%s is not watched: %s", self._directory, error.strerror)
             return None
-        with contextlib.suppress(OSError):  # it is gone, which a look shows
-            # It may be moved with what it is in; and that may be the run directory, which is watched already.
+        with contextlib.suppress(OSError):  # it is gone, which changed() shows
+            # A directory above it may be moved; and one of these may be the run directory, which has a watch.
             place = os.path.realpath(self._state_dir)
             while place != "/":
                 self._watch.add(place, _IN_DELETE_SELF | _IN_MOVE_SELF | _IN_MASK_ADD)
@@ -162,62 +158,60 @@ class RunDirectory:
         return self._watch.fd
 
     def changed(self) -> bool:
-        """Whether the socket has to be made anew: somebody has removed it, or put another in its place. The lock
-        is taken again if that is gone.
+        """Whether the socket was removed or replaced, and must be made again. Takes a lock again that was removed.
 
-        :raises HostError: another daemon has come meanwhile; or what is served is gone.
+        :raises HostError: another kurmad has taken the lock; or the state directory is gone.
         """
         if self._watch is not None:
             self._watch.drain()
         self._check_state()
         locked = self._lock is None or is_at(self._lock, self._lock_path)
-        if locked and (self._ours is None or self._is_ours()):
+        if locked and not self._lost_socket():
             return False
         time.sleep(_SETTLING)
         self._check_state()
         if not locked:
-            self.take()
-        return self._ours is not None and not self._is_ours()
+            self.lock()
+        return self._lost_socket()
 
     def _check_state(self) -> None:
-        """:raises HostError: it was removed, or moved; whatever may be in its place is not what is served."""
+        """:raises HostError: the state directory was removed, moved or replaced."""
         if self._served is not None and _identity(self._state_dir) != self._served:
             raise HostError(f"{self._state_dir}, which kurmad serves, is gone", path=self._state_dir)
 
-    def _is_ours(self) -> bool:
-        try:
-            status = os.lstat(self.path)
-        except OSError:
-            return False
-        return (status.st_dev, status.st_ino) == self._ours
+    def _lost_socket(self) -> bool:
+        return self._socket is not None and _identity(self.path, follow=False) != self._socket
 
     # -- its end --
 
     def withdraw(self) -> None:
-        """Removes the socket, if it is ours. May be repeated."""
-        if self._ours is not None and self._is_ours():
+        """Removes the socket, if it is ours. Repeatable."""
+        if self._socket is not None and not self._lost_socket():
             with contextlib.suppress(OSError):
                 os.unlink(self.path)
-        self._ours = None
+        self._socket = None
 
     def close(self) -> None:
-        """Another daemon may come. May be repeated."""
+        """Removes the socket and releases the lock. Repeatable."""
         self.withdraw()
+        self._end_watch()
+        self._unlock()
+
+    def _end_watch(self) -> None:
         if self._watch is not None:
             self._watch.close()
             self._watch = None
-        self._give_up_lock()
 
-    def _give_up_lock(self) -> None:
+    def _unlock(self) -> None:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
 
 def passed_sockets(descriptors: Sequence[int]) -> list[socket.socket]:
-    """Sockets that a service manager has made for us, as they are.
+    """The sockets that the service manager has passed to kurmad.
 
-    :raises HostError: one is no unix socket that listens.
+    :raises HostError: a descriptor is not a unix socket that listens.
     """
     found = []
     for fd in descriptors:
@@ -237,17 +231,17 @@ def passed_sockets(descriptors: Sequence[int]) -> list[socket.socket]:
     return found
 
 
-def _identity(directory: str) -> tuple[int, int] | None:
+def _identity(path: str, *, follow: bool = True) -> tuple[int, int] | None:
     """Device and inode; None: it is not there."""
     try:
-        status = os.stat(directory)
+        status = os.stat(path, follow_symlinks=follow)
     except OSError:
         return None
     return status.st_dev, status.st_ino
 
 
 def _group() -> int:
-    """Of those who may use the daemon besides root; root's own where there is no such group."""
+    """The group whose members may use kurmad; root's own if there is no such group."""
     import grp
 
     try:

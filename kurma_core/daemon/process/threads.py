@@ -1,16 +1,22 @@
-"""Threads of kurmad, on a host that may let it start no more of them."""
+"""Threads, worker pools and delayed work of kurmad, also where the host lets it start no more threads."""
 
 from __future__ import annotations
 
+import heapq
+import itertools
+import logging
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from kurma_core.errors import BusyError
 
+_LOG = logging.getLogger("kurmad")
+
 
 def begin(thread: threading.Thread) -> None:
-    """Starts it. :raises BusyError: there are as many as the host, or the daemon's cgroup, lets it have."""
+    """Starts a thread. :raises BusyError: the host, or the daemon's cgroup, allows no more."""
     try:
         thread.start()
     except RuntimeError:
@@ -21,8 +27,8 @@ def begin(thread: threading.Thread) -> None:
 
 
 class Workers:
-    """A pool of threads that loses no work where no thread can be started: a thread of the pool does it later. If
-    there is none yet, the caller does it itself.
+    """A pool of threads that loses no work if no thread can be started: a running thread of the pool does it
+    later. If the pool has no thread yet, the caller does the work.
 
     :param at_once: the most threads. :param name: of the threads.
     """
@@ -30,7 +36,7 @@ class Workers:
     def __init__(self, at_once: int, name: str) -> None:
         self._pool = ThreadPoolExecutor(at_once, name)
         self._closed = False
-        #: Whether there is a thread: they stay until the pool is shut down.
+        #: Whether a thread was started: threads stay until the pool is shut down.
         self._any = False
 
     def submit(self, work: Callable[..., object], *arguments: object) -> Future[object]:
@@ -43,7 +49,7 @@ class Workers:
                 return
             try:
                 done.set_result(work(*arguments))
-            except BaseException as error:  # noqa: BLE001 (of whoever waits)
+            except BaseException as error:  # noqa: BLE001 (raised in the thread that waits for the result)
                 done.set_exception(error)
 
         try:
@@ -52,14 +58,113 @@ class Workers:
         except RuntimeError:
             if self._closed:
                 raise
+            # The pool keeps the work for the next thread that is free.
             if not self._any:
                 run()
         return done
 
     def shutdown(self, *, cancel_futures: bool = False) -> None:
-        """Waits for what has begun. :param cancel_futures: what has not begun is not done."""
+        """Waits for work that has begun. :param cancel_futures: drops work that has not."""
         self._closed = True
         self._pool.shutdown(cancel_futures=cancel_futures)
 
 
-__all__ = ["Workers", "begin"]
+class Timetable:
+    """Does each piece of work at its time. Its thread sleeps while nothing is due.
+
+    :param name: of its threads. :param at_once: the most pieces of work at a time.
+    """
+
+    def __init__(self, name: str, at_once: int) -> None:
+        self._name = name
+        self._changed = threading.Condition()
+        self._times: list[tuple[float, int, str]] = []
+        #: By key: the number of the entry that counts, and its work.
+        self._entries: dict[str, tuple[int, Callable[[], None]]] = {}
+        self._numbers = itertools.count()
+        self._workers = Workers(at_once, name)
+        self._thread: threading.Thread | None = None
+        self._closing = False
+        #: Pieces of work that have begun.
+        self._busy = 0
+        #: Called, from any thread, after each piece of work.
+        self.on_done: Callable[[], None] = lambda: None
+
+    def at(self, key: str, delay: float, do: Callable[[], None]) -> None:
+        """Plans work, in place of what was planned by that key.
+
+        :param delay: seconds until then.
+        """
+        with self._changed:
+            if self._closing:
+                return
+            number = next(self._numbers)
+            self._entries[key] = number, do
+            heapq.heappush(self._times, (time.monotonic() + max(0.0, delay), number, key))
+            self._begin()
+            self._changed.notify()
+
+    def start(self) -> None:
+        """Starts the thread now; otherwise the first entry does, or a later one if no thread can be started then.
+
+        :raises RuntimeError: no thread can be started.
+        """
+        with self._changed:
+            self._begin(required=True)
+
+    def _begin(self, *, required: bool = False) -> None:
+        if self._thread is not None:
+            return
+        thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            if required:
+                raise
+            _LOG.error("cannot start a thread for delayed work (%s): it waits", self._name)
+        else:
+            self._thread = thread
+
+    def cancel(self, key: str) -> None:
+        """Drops what is planned by that key; work that has begun goes on. Repeatable."""
+        with self._changed:
+            self._entries.pop(key, None)
+
+    def pending(self) -> bool:
+        """Whether work is planned or has begun."""
+        with self._changed:
+            return bool(self._entries) or self._busy > 0
+
+    def close(self) -> None:
+        """Drops what is planned, and waits for work that has begun."""
+        with self._changed:
+            self._closing = True
+            self._entries.clear()
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join()
+        self._workers.shutdown(cancel_futures=True)
+
+    def _run(self) -> None:
+        with self._changed:
+            while not self._closing:
+                now = time.monotonic()
+                while self._times and self._times[0][0] <= now:
+                    _, number, key = heapq.heappop(self._times)
+                    if self._entries.get(key, (None,))[0] == number:
+                        self._busy += 1
+                        self._workers.submit(self._do, self._entries.pop(key)[1])
+                self._changed.wait(self._times[0][0] - now if self._times else None)
+
+    def _do(self, do: Callable[[], None]) -> None:
+        try:
+            do()
+        except Exception:  # noqa: BLE001 (the daemon goes on)
+            _LOG.exception("a mistake in kurmad")
+        finally:
+            with self._changed:
+                self._busy -= 1
+            self.on_done()
+
+
+__all__ = ["Timetable", "Workers", "begin"]

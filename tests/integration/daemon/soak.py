@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kurma_core.client.wire import Connection
-from kurma_core.daemon.process.rest import AFTER
+from kurma_core.daemon.process.idle import TRIM_AFTER
 from kurma_core.errors import KurmaError
 from tests.integration.daemon.soak_caller import Caller
 from tests.integration.daemon.soak_lives import any_kind
@@ -303,7 +303,7 @@ class Soak:
         for _ in range(count // every):
             self.batch(every)
             self._look_at_supply(f"after {len(held) * every + every} pods of one kurmad", STAND_BY)
-            time.sleep(AFTER + 1)  # it gives back what its work has taken
+            time.sleep(TRIM_AFTER + 1)  # it gives back what its work has taken
             held.append(self.daemons.held())
             print(
                 f"one kurmad, {len(held) * every} pods, {time.monotonic() - began:.0f} s: {held[-1]}", flush=True

@@ -7,7 +7,7 @@ from kurma_core.errors import KurmaError
 from kurma_core.models.pod import ENDED_STATES
 from kurma_core.pods.launch import STEPS
 from tests.integration.daemon.test_root_adoption import SIGNS, TICKS, descriptors, owner, started
-from tests.integration.daemon.test_root_supply import begin, full, left, waiting
+from tests.integration.daemon.test_root_prestarted import begin, full, left, waiting
 from tests.integration.pods.test_pods_crash import assert_nothing_left
 from tests.kit.host import links
 from tests.kit.waiting import alive, until
@@ -53,10 +53,10 @@ POINTS = {
     ],
 }
 #: Of a pod that is made and started by one request, and takes a stager that waits.
-_READIED = "kurma_core.pods.readied:Readied"
+_PRESTARTED = "kurma_core.pods.prestarted:PrestartedPod"
 POINTS["take"] = [
-    ("entering", f"{_READIED}.become"),
-    ("leaving", f"{_READIED}.become"),
+    ("entering", f"{_PRESTARTED}.become"),
+    ("leaving", f"{_PRESTARTED}.become"),
     ("leaving", f"{_DIRECTORY}.write_pod"),
     ("entering", f"{_OWNED}.claim"),
     ("leaving", f"{_OWNED}.claim"),

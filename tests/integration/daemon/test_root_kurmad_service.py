@@ -141,7 +141,7 @@ def test_a_daemon_whose_thread_is_stuck_is_not_healthy(serve, manager, tmp_path,
         "import threading, time\n"
         "from kurma_core.daemon import kurmad\n"
         "kurmad._PATIENCE = 0.2\n"
-        "kurmad.Daemon._look_at_place = lambda self: time.sleep(1000)\n"
+        "kurmad.Daemon._look_at_run_directory = lambda self: time.sleep(1000)\n"
     )
     house, process = serve(WATCHDOG_USEC="600000", PYTHONPATH=str(tmp_path))
     assert manager.hear()["READY"] == "1"

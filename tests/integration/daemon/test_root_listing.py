@@ -13,6 +13,7 @@ import pytest
 from kurma_core.client.wire import Connection
 from kurma_core.daemon.pods.listing import RECORDS, Listing
 from kurma_core.pods import proof
+from kurma_core.pods.daemon_interface import DaemonInterface
 from tests.cli.test_cli_imports import HEAVY, NOT_FOR_LISTS
 from tests.cli.test_cli_imports import PROGRAM as LISTER
 from tests.integration.daemon.test_root_metrics import figures
@@ -149,7 +150,7 @@ def test_answers_of_a_store_are_no_more_than_its_pods(watcher, monkeypatch):
     """In the daemon's own terms, on pods that ran."""
     monkeypatch.setattr(proof, "_TICK", 0.05)
     house, here = watcher.daemon.house, watcher.here
-    listing = Listing(lambda: here.manager)
+    listing = Listing(DaemonInterface(here.manager))
     with house.running(name="up") as up:
         other = here.prepare(house.request("true", name="other"))
         time.sleep(0.2)

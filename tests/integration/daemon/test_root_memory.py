@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from tests.integration.daemon.test_root_supply import full
+from tests.integration.daemon.test_root_prestarted import full
 from tests.kit.house import text_of
 from tests.kit.waiting import until
 from tests.linux.test_linux_memory import heaps
@@ -25,7 +25,7 @@ def count():
         "objects": len(gc.get_objects()),
         "blocks": sys.getallocatedblocks(),
         "garbage": sum(number for _, number in collected),
-        "rests": sum(thread == "rest" for thread, _ in collected),
+        "rests": sum(thread == "trim" for thread, _ in collected),
     }}
 
 def note(phase, info):

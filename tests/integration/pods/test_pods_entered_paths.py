@@ -6,7 +6,7 @@ import os
 import pytest
 
 from kurma_core.models.stdio import Stdio
-from kurma_core.pods.readied import ready
+from kurma_core.pods.prestarted import prestart
 from tests.integration import entering
 from tests.kit.images import shell
 from tests.kit.waiting import until
@@ -85,14 +85,14 @@ def test_what_is_executed_in_a_prestarted_pod(house, tmp_path):
     """A process of its own makes the first app's root there."""
     pods = house.client._pods
     with entering.traced(tmp_path) as found:
-        readied = ready(house.client._services, "default")
-        record = pods.prepare(house.request("echo first; exec sleep 1000"), readied=readied)
+        prestarted = prestart(house.client._services, "default")
+        record = pods.prepare(house.request("echo first; exec sleep 1000"), prestarted=prestarted)
         with null() as none:
-            pod = pods.start(record.uuid, Stdio(none, none, none), readied=readied)
+            pod = pods.start(record.uuid, Stdio(none, none, none), prestarted=prestarted)
         pod.stop(force=True)
         pod.finish()
         pod.close()
-        readied.discard()
+        prestarted.discard()
     windows = of_pods(found, house)
     entering.check(windows, ["echo first"])
     (main,) = [window for window in windows if "echo first" in window.program]

@@ -16,7 +16,7 @@ from kurma_core.errors import ImageError, StagerError, VolumeError
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.models.network import NetworkRequest
 from kurma_core.models.stdio import Stdio
-from kurma_core.pods.readied import ready
+from kurma_core.pods.prestarted import prestart
 from kurma_core.pods.request import AppOverrides
 from tests.kit.images import shell
 from tests.kit.waiting import alive, until
@@ -29,7 +29,7 @@ import os, sys, time
 from kurma_core.client import Settings, connect
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.networking.joined import JoinRecords
-from kurma_core.pods.readied import ready
+from kurma_core.pods.prestarted import prestart
 from kurma_core.pods.request import AppOverrides
 from kurma_core.spawner.client import Spawner
 from kurma_core.staging.aci import AciStager
@@ -44,7 +44,7 @@ with connect(Settings(sys.argv[1], sys.argv[2], note=print)) as client:
                     function(*words, **named)
                 os._exit(9)
             setattr(place, name, die)
-    found = ready(client._services, "default")
+    found = prestart(client._services, "default")
     print(found.uuid, found.waiting.pid, flush=True)
     time.sleep(1000)
 """
@@ -56,7 +56,7 @@ def make(house):
     made = []
 
     def make():
-        made.append(ready(house.client._services, "default"))
+        made.append(prestart(house.client._services, "default"))
         return made[-1]
 
     yield make
@@ -72,13 +72,13 @@ def left(house, uuid):
     return found + [name for name in os.listdir(f"{house.state}/pods") if uuid in name]
 
 
-def begin(house, readied, apps="sleep 1000", **options):
+def begin(house, prestarted, apps="sleep 1000", **options):
     """The pod made of it, and the record of it as it was prepared."""
     pods = house.client._pods
-    record = pods.prepare(house.request(apps, **options), readied=readied)
+    record = pods.prepare(house.request(apps, **options), prestarted=prestarted)
     null = os.open("/dev/null", os.O_RDWR)
     try:
-        return pods.start(record.uuid, Stdio(null, null, null), readied=readied), record
+        return pods.start(record.uuid, Stdio(null, null, null), prestarted=prestarted), record
     finally:
         os.close(null)
 
@@ -91,10 +91,10 @@ def finish(pod):
 
 def test_a_pod_takes_over_what_there_is(house, make):
     """The stager, the namespace and the cgroup are those that were there; it runs, and goes as any other."""
-    readied = make()
-    stager, namespace = readied.waiting.pid, os.stat(f"/run/netns/kurma-{readied.uuid}").st_ino
-    pod, record = begin(house, readied, "cat /proc/self/cgroup; readlink /proc/self/ns/net; exec sleep 1000")
-    assert (record.uuid, pod.stager.pid) == (readied.uuid, stager)
+    prestarted = make()
+    stager, namespace = prestarted.waiting.pid, os.stat(f"/run/netns/kurma-{prestarted.uuid}").st_ino
+    pod, record = begin(house, prestarted, "cat /proc/self/cgroup; readlink /proc/self/ns/net; exec sleep 1000")
+    assert (record.uuid, pod.stager.pid) == (prestarted.uuid, stager)
     until(lambda: "net:[" in house.log(record), "its output")
     log = house.log(record)
     assert f"net:[{namespace}]" in log
@@ -102,7 +102,7 @@ def test_a_pod_takes_over_what_there_is(house, make):
     assert stager in members
     assert len(members) >= 3
     assert house.client.pod(record.uuid).state == "running"
-    readied.discard()  # the pod's by now: nothing
+    prestarted.discard()  # the pod's by now: nothing
     assert alive(stager)
     finish(pod)
     house.client.rm(record.uuid)
@@ -143,14 +143,14 @@ def test_an_app_sees_what_it_sees_in_any_pod(house, make):
 def test_a_privileged_app_gets_what_is_its_own(make_house, first):
     """What was made before is for others: nothing is masked for it, and every device is alive."""
     house = make_house({"stop_timeout": 3})
-    readied = ready(house.client._services, "default")
+    prestarted = prestart(house.client._services, "default")
     look = "mknod /dev/k c 1 11; (: </dev/k) 2>/dev/null && echo alive; echo looked; exec sleep 1000"
     apps = {"main": look, "other": look}
     if first == "plain":
         apps = dict(reversed(apps.items()))
     power = AppOverrides(isolators=(("os/linux/privileged", True),))
-    pod, record = begin(house, readied, apps, overrides={"main": power})
-    assert pod.stager.pid == readied.waiting.pid
+    pod, record = begin(house, prestarted, apps, overrides={"main": power})
+    assert pod.stager.pid == prestarted.waiting.pid
     until(lambda: all("looked" in house.log(record, app) for app in apps), "their output")
     assert {app: house.log(record, app) for app in apps} == {"main": "alive\nlooked\n", "other": "looked\n"}
     finish(pod)
@@ -166,93 +166,93 @@ def test_it_can_be_started_again(house, make):
 
 def test_nobody_sees_it(house, make):
     """No listing, no look for leaks, and no collection of garbage, while its holder lives."""
-    readied = make()
-    assert readied.uuid not in house.uuids()
-    assert readied.uuid not in [record.uuid for record in house.client.pods()]
+    prestarted = make()
+    assert prestarted.uuid not in house.uuids()
+    assert prestarted.uuid not in [record.uuid for record in house.client.pods()]
     other = house.connect()
     with other:
-        assert not [one for one in other.network_check() if one.leak.pod == readied.uuid]
+        assert not [one for one in other.network_check() if one.leak.pod == prestarted.uuid]
         said = other.gc(grace=0)
-        assert not [line for line in said if readied.uuid in line]
-    assert readied.alive()
-    pod = begin(house, readied)[0]
+        assert not [line for line in said if prestarted.uuid in line]
+    assert prestarted.alive()
+    pod = begin(house, prestarted)[0]
     with house.connect() as other:
-        assert not [line for line in other.gc(grace=0) if readied.uuid in line]
+        assert not [line for line in other.gc(grace=0) if prestarted.uuid in line]
     assert pod.stager.alive()
     finish(pod)
 
 
 def test_a_pod_that_was_prepared_of_it_is_left_alone_until_it_is_started(house, make):
-    readied = make()
-    record = house.client._pods.prepare(house.request("exec sleep 1000"), readied=readied)
+    prestarted = make()
+    record = house.client._pods.prepare(house.request("exec sleep 1000"), prestarted=prestarted)
     with house.connect() as other:
         assert other.pod(record.uuid).state == "preparing", "it is about to be started"
-        readied.settle()
+        prestarted.settle()
         assert other.pod(record.uuid).state == "prepared"
-        assert not [line for line in other.gc(grace=3600) if readied.uuid in line]
-        assert not [one for one in other.network_check() if one.leak.pod == readied.uuid]
-    assert readied.alive()
+        assert not [line for line in other.gc(grace=3600) if prestarted.uuid in line]
+        assert not [one for one in other.network_check() if one.leak.pod == prestarted.uuid]
+    assert prestarted.alive()
     null = os.open("/dev/null", os.O_RDWR)
-    pod = house.client._pods.start(record.uuid, Stdio(null, null, null), readied=readied)
+    pod = house.client._pods.start(record.uuid, Stdio(null, null, null), prestarted=prestarted)
     os.close(null)
-    assert pod.stager.pid == readied.waiting.pid
+    assert pod.stager.pid == prestarted.waiting.pid
     finish(pod)
 
 
 @pytest.mark.parametrize("why", ["host network", "standard input", "user namespace", "an UUID of its own"])
 def test_a_pod_that_it_does_not_fit_is_made_without(house, make, why):
-    readied = make()
+    prestarted = make()
     options = {
         "host network": {"networks": (NetworkRequest("host"),)},
         "standard input": {"interactive": "main"},
         "user namespace": {"userns": "auto"},
         "an UUID of its own": {"uuid": "12345678-1234-4234-8234-123456789abc"},
     }[why]
-    pod, record = begin(house, readied, "exec sleep 1000", **options)
-    assert pod.stager.pid != readied.waiting.pid
-    assert not alive(readied.waiting.pid)
-    assert (record.uuid == readied.uuid) == (why != "an UUID of its own")
+    pod, record = begin(house, prestarted, "exec sleep 1000", **options)
+    assert pod.stager.pid != prestarted.waiting.pid
+    assert not alive(prestarted.waiting.pid)
+    assert (record.uuid == prestarted.uuid) == (why != "an UUID of its own")
     finish(pod)
     house.client.rm(record.uuid)
-    assert left(house, record.uuid) == left(house, readied.uuid) == []
+    assert left(house, record.uuid) == left(house, prestarted.uuid) == []
 
 
 def test_a_stager_that_dies_in_between_is_replaced(house, make):
     """After the pod was prepared of it: it gets another one, in the namespace and the cgroup that are there."""
-    readied = make()
-    record = house.client._pods.prepare(house.request("exec sleep 1000"), readied=readied)
-    namespace = os.stat(f"/run/netns/kurma-{readied.uuid}").st_ino
-    os.kill(readied.waiting.pid, signal.SIGKILL)
+    prestarted = make()
+    record = house.client._pods.prepare(house.request("exec sleep 1000"), prestarted=prestarted)
+    namespace = os.stat(f"/run/netns/kurma-{prestarted.uuid}").st_ino
+    os.kill(prestarted.waiting.pid, signal.SIGKILL)
     null = os.open("/dev/null", os.O_RDWR)
-    pod = house.client._pods.start(record.uuid, Stdio(null, null, null), readied=readied)
+    pod = house.client._pods.start(record.uuid, Stdio(null, null, null), prestarted=prestarted)
     os.close(null)
-    assert pod.stager.pid != readied.waiting.pid
+    assert pod.stager.pid != prestarted.waiting.pid
     assert os.stat(f"/proc/{pod.stager.pid}/ns/net").st_ino == namespace
     finish(pod)
 
 
 def test_a_pod_that_cannot_be_made_leaves_nothing(house, make):
-    readied = make()
+    prestarted = make()
     missing = PodTemplate.parse({"apps": [{"name": "main", "image": "sha512-" + "0" * 128}]})
     with pytest.raises(ImageError):
-        house.client._pods.prepare(house.request(None, template=missing.to_json()), readied=readied)
-    assert left(house, readied.uuid) == []
-    assert not alive(readied.waiting.pid)
+        house.client._pods.prepare(house.request(None, template=missing.to_json()), prestarted=prestarted)
+    assert left(house, prestarted.uuid) == []
+    assert not alive(prestarted.waiting.pid)
 
 
 def test_a_pod_that_does_not_come_up_is_taken_down(house, make, tmp_path):
     """Its volume's source goes after it was prepared: as with any pod, the record of it stays."""
-    readied = make()
+    prestarted = make()
     source = tmp_path / "source"
     source.mkdir()
     volumes = [{"name": "v", "kind": "host", "source": str(source)}]
     app = {"exec": ["/bin/true"], "user": "0", "group": "0"}
     request = house.request({"main": {"app": app, "mounts": [{"volume": "v", "path": "/v"}]}}, volumes=volumes)
-    record = house.client._pods.prepare(request, readied=readied)
+    record = house.client._pods.prepare(request, prestarted=prestarted)
     source.rmdir()
     with pytest.raises(VolumeError):
-        house.client._pods.start(record.uuid, Stdio(0, 1, 2), readied=readied)
-    assert not alive(readied.waiting.pid)
+        house.client._pods.start(record.uuid, Stdio(0, 1, 2), prestarted=prestarted)
+    assert not alive(prestarted.waiting.pid)
     assert house.state_of(record)["state"] == "errored"
     assert house.state_of(record)["steps"] == []
     house.client.rm(record.uuid)
@@ -260,18 +260,18 @@ def test_a_pod_that_does_not_come_up_is_taken_down(house, make, tmp_path):
 
 
 def test_one_that_is_discarded_leaves_nothing(house):
-    readied = ready(house.client._services, "default")
-    assert len(left(house, readied.uuid)) > 3
-    readied.discard()
-    readied.discard()
-    assert left(house, readied.uuid) == []
-    assert not alive(readied.waiting.pid)
+    prestarted = prestart(house.client._services, "default")
+    assert len(left(house, prestarted.uuid)) > 3
+    prestarted.discard()
+    prestarted.discard()
+    assert left(house, prestarted.uuid) == []
+    assert not alive(prestarted.waiting.pid)
 
 
-def test_a_stager_that_does_not_wait_is_not_readied(make_house, tmp_path):
+def test_a_stager_that_does_not_wait_is_not_prestarted(make_house, tmp_path):
     house = make_house({"stagers": {"other": {"driver": "nobody"}}})
     with pytest.raises(StagerError):
-        ready(house.client._services, "other")
+        prestart(house.client._services, "other")
 
 
 def _hold(house, word="-"):
@@ -314,16 +314,16 @@ def test_one_whose_making_was_killed_goes(house, where):
     assert left(house, uuid) == []
 
 
-def maker_of(readied):
+def maker_of(prestarted):
     """The process that waits beside the stager, to make the first app's root."""
 
     def found():
-        with open(f"/proc/{readied.waiting.pid}/task/{readied.waiting.pid}/children") as file:
+        with open(f"/proc/{prestarted.waiting.pid}/task/{prestarted.waiting.pid}/children") as file:
             return [int(word) for word in file.read().split()]
 
     def waits():
         # For the word, which comes on descriptor 5.
-        words = pathlib.Path(f"/proc/{readied.waiting.pid}/syscall").read_text().split()
+        words = pathlib.Path(f"/proc/{prestarted.waiting.pid}/syscall").read_text().split()
         return words[1:2] == ["0x5"] and sorted(comm(pid) for pid in found()) == ["kurma-init", "python3"]
 
     until(waits, "it and the pod's PID 1")
@@ -339,13 +339,13 @@ def comm(pid):
 
 def test_the_first_apps_root_is_made_beside_the_stager(house, make):
     """No app without it; and it has gone before the app's program runs."""
-    readied = make()
-    maker = maker_of(readied)
+    prestarted = make()
+    maker = maker_of(prestarted)
     os.kill(maker, signal.SIGSTOP)
     script = "cat /proc/[0-9]*/comm; cat /proc/self/mountinfo; echo made >/made; exec sleep 1000"
-    pod = CgroupTree(f"kurma/{readied.uuid}")
+    pod = CgroupTree(f"kurma/{prestarted.uuid}")
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        coming = pool.submit(begin, house, readied, {"main": script, "other": "exec sleep 1000"})
+        coming = pool.submit(begin, house, prestarted, {"main": script, "other": "exec sleep 1000"})
         until(lambda: "sleep" in [comm(pid) for pid in pod.pids()], "the other app, which makes its own")
         assert [comm(pid) for pid in CgroupTree(f"{pod.name}/app-main").pids()] == ["python3"]
         assert not coming.done()
@@ -364,34 +364,34 @@ def test_the_first_apps_root_is_made_beside_the_stager(house, make):
 
 def test_one_that_was_killed_is_not_needed(house, make):
     """The app's own process makes its root, then."""
-    readied = make()
-    os.kill(maker_of(readied), signal.SIGKILL)
-    pod, record = begin(house, readied, "echo x >/made; cat /made; exec sleep 1000")
-    assert pod.stager.pid == readied.waiting.pid
+    prestarted = make()
+    os.kill(maker_of(prestarted), signal.SIGKILL)
+    pod, record = begin(house, prestarted, "echo x >/made; cat /made; exec sleep 1000")
+    assert pod.stager.pid == prestarted.waiting.pid
     until(lambda: house.log(record) == "x\n", "its file")
     finish(pod)
 
 
 def test_what_it_cannot_make_is_told_as_of_any_root(house, make, tmp_path):
-    readied = make()
+    prestarted = make()
     (tmp_path / "file").touch()
     volume = {"name": "v", "kind": "host", "source": f"{tmp_path}/file"}
     app = {"app": shell("true"), "mounts": [{"volume": "v", "path": "/etc"}]}
     with pytest.raises(StagerError, match="v: cannot be mounted at /etc: a directory stands where a file is"):
-        begin(house, readied, {"main": app}, volumes=[volume])
-    assert not alive(readied.waiting.pid)
+        begin(house, prestarted, {"main": app}, volumes=[volume])
+    assert not alive(prestarted.waiting.pid)
 
 
 def test_an_app_with_a_handler_does_not_wait_for_it(house, make):
     """Its root is made before its handler runs, by who always does that; the other one goes unused."""
-    readied = make()
-    maker = maker_of(readied)
+    prestarted = make()
+    maker = maker_of(prestarted)
     os.kill(maker, signal.SIGSTOP)
     handler = {"name": "pre-start", "exec": ["/bin/sh", "-c", "echo before >/made"]}
     pod, record = begin(
-        house, readied, {"main": {**shell("cat /made; exec sleep 1000"), "eventHandlers": [handler]}}
+        house, prestarted, {"main": {**shell("cat /made; exec sleep 1000"), "eventHandlers": [handler]}}
     )
-    assert pod.stager.pid == readied.waiting.pid
+    assert pod.stager.pid == prestarted.waiting.pid
     until(lambda: "before" in house.log(record), "its file")
     with contextlib.suppress(ProcessLookupError):  # the kernel lets go of it once it is nobody's child
         os.kill(maker, signal.SIGCONT)

@@ -23,6 +23,7 @@ from kurma_core.linux.namespaces import in_netns
 from kurma_core.models.network import NetworkRequest
 from kurma_core.models.stdio import Stdio
 from kurma_core.pods import request_json
+from kurma_core.pods.daemon_interface import DaemonInterface
 from kurma_core.value import replace
 from tests.kit.waiting import alive, until
 
@@ -283,13 +284,13 @@ def test_those_of_another_image_go(make_house, monkeypatch):
     """The first pod after the change starts by the new image all the same."""
     house = make_house({"stop_timeout": 3})
     client = house.client
-    supply = PrestartedPods(lambda: client)
-    supply.start()
+    prestarted = PrestartedPods(DaemonInterface(client.manager))
+    prestarted.start()
     null = os.open("/dev/null", os.O_RDWR)
 
     def run():
-        with supply.begin(house.request("exec sleep 1000")) as begun:
-            pod = client.manager.start(begun.record.uuid, Stdio(null, null, null), readied=begun.readied)
+        with prestarted.begin(house.request("exec sleep 1000")) as begun:
+            pod = client.manager.start(begun.record.uuid, Stdio(null, null, null), prestarted=begun.prestarted)
         state = client.services.store.directory(pod.uuid).read_state()
         pod.stop(force=True)
         pod.finish()
@@ -310,7 +311,7 @@ def test_those_of_another_image_go(make_house, monkeypatch):
         uuid, stager = run()
         assert stager["pid"] in now[uuid]
     finally:
-        supply.close()
+        prestarted.close()
         os.close(null)
     assert waiting(house) == {}
 

@@ -1,9 +1,9 @@
-"""Pods to come: what does not depend on which pod it will be is made before anybody asks for one (G10).
+"""Prestarted pods: what does not depend on the pod's request is made before a client asks for a pod.
 
-A UUID, and what has its name: a cgroup, a network namespace with its loopback interface up and the metadata
-service's socket, and in them a stager that waits. It is on record from before it is made, as what pods have is, in
-a directory that no listing shows; a pod that is made of it goes on with that record. Whoever holds one holds its
-lock. If he dies, the stager ends by itself, and the rest is nobody's: :func:`sweep`.
+A prestarted pod has a UUID and what bears its name: a cgroup, a network namespace with its loopback interface up
+and the metadata service's socket, and in them a stager that waits. Its directory, which no listing shows, records
+them before they are made; a pod that is prepared of it goes on with that record. The process that made it holds
+its owner lock. If that process dies, the stager ends by itself, and :func:`sweep` removes the rest.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.networking.joined import pin_path
 from kurma_core.pods import metadata
 from kurma_core.pods.id_ranges import ANNOTATION as USERNS
-from kurma_core.pods.launch import READIED
+from kurma_core.pods.launch import PRESTARTED_STEPS
 from kurma_core.pods.namespaces import NAME as NAMESPACES
 from kurma_core.staging.starting import WAITS
 from kurma_core.staging.waiting import WaitingPlace
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from kurma_core.staging.waiting import WaitingStager
 
 
-class Readied:
-    """What one pod to come has already. It is for one pod: taken over by it, or discarded.
+class PrestartedPod:
+    """A UUID with a cgroup, a network namespace and a waiting stager. One pod takes it over, or it is discarded.
 
-    :param stager: its name.
-    :param directory: the pod's own to be; ``lock`` is its owner lock.
+    :param stager: the stager's name.
+    :param directory: becomes the pod's directory; ``lock`` is its owner lock.
     """
 
     def __init__(
@@ -59,9 +59,9 @@ class Readied:
         self.directory = directory
         self.lock = lock
         self.waiting = waiting
-        #: of the pod that was made of it, which nobody else has had in hand since
+        #: of the pod that was prepared of it; no other process has changed it since
         self.document: PodDocument | None = None
-        #: What is found of images from the pod's making to its start is held (``ImageManager.keeping``).
+        #: Images found from the pod's preparation to its start are held (``ImageManager.keeping``).
         self.holds_images = False
         #: the apps' images; None: they are looked up anew
         self.rendered: dict[str, RenderedImage] | None = None
@@ -70,25 +70,25 @@ class Readied:
         self._services = services
 
     def fileno(self) -> int:
-        """Polls readable once its stager has ended: then it is of no use."""
+        """Polls readable once its stager has ended."""
         return self.waiting.fileno()
 
     def alive(self) -> bool:
         return self.waiting.alive()
 
     def take_listener(self) -> Listener | None:
-        """The metadata service's socket, the caller's now; None: it was taken before."""
+        """Hands the metadata service's socket over to the caller; None: it was taken before."""
         listener, self._listener = self._listener, None
         return listener
 
     def close_listener(self) -> None:
-        """Where nobody has taken it. May be repeated."""
+        """Closes the metadata service's socket if no pod has taken it. Repeatable."""
         listener = self.take_listener()
         if listener is not None:
             listener.close()
 
     def fits(self, document: PodDocument) -> bool:
-        """Whether that pod, which has its UUID, can be made of it."""
+        """Whether the pod, which has its UUID, can use the stager and the namespaces."""
         return (
             document.stager == self.stager
             and document.network_namespace is not None
@@ -98,7 +98,7 @@ class Readied:
         )
 
     def become(self, name: str) -> PodDirectory:
-        """The pod's directory, from now on one that everybody sees.
+        """Makes the directory a pod's, which listings show, and returns it.
 
         :raises PodExistsError: the UUID or the name is taken. It is discarded, as after any other failure.
         """
@@ -111,7 +111,7 @@ class Readied:
         return self.directory
 
     def settle(self) -> None:
-        """The pod that was prepared of it waits for its start, and is shown as one that does.
+        """Records the pod as prepared: its start does not follow at once.
 
         :raises HostError: that cannot be recorded.
         """
@@ -119,10 +119,9 @@ class Readied:
         self.told()
 
     def release(self) -> None:
-        """The pod that was prepared of it is not started now: it is as any other that was prepared, and nobody's.
-        Nothing once it was started.
+        """Ends the stager and leaves the pod prepared, without an owner. Does nothing once the pod was started.
 
-        :raises KurmaError: something is left; it is on record, and taken away by whoever comes by.
+        :raises KurmaError: something is left; it is on record, and the next command that sees the pod removes it.
         """
         if self.lock < 0:
             return
@@ -134,17 +133,17 @@ class Readied:
             os.close(self.taken())
 
     def tell_later(self, tell: Callable[[], None]) -> None:
-        """What observers are told of the pod's making: nobody's start waits for that."""
+        """Postpones the event of the pod's preparation, so that the start does not wait for observers."""
         self._untold = tell
 
     def told(self) -> None:
-        """It is told now, if it was not yet."""
+        """Sends the postponed event. Repeatable."""
         tell, self._untold = self._untold, None
         if tell is not None:
             tell()
 
     def withdraw(self) -> int:
-        """Ends the stager, and undoes all but the directory. :returns: the lock, the caller's now.
+        """Ends the stager and undoes all but the directory. :returns: the owner lock, which the caller closes.
 
         :raises HostError: something is left, and on record.
         """
@@ -158,12 +157,12 @@ class Readied:
         undo(self._services, self.uuid)
 
     def taken(self) -> int:
-        """The pod has taken all over. :returns: the lock, the caller's now."""
+        """Marks it as taken over by a pod. :returns: the owner lock, which the caller closes."""
         lock, self.lock = self.lock, -1
         return lock
 
     def discard(self) -> None:
-        """Ends the stager, and undoes the rest, of a pod that has not come. Repeatable; nothing where it has.
+        """Ends the stager and removes everything. Repeatable; does nothing once a pod has taken it over.
 
         :raises HostError: something is left; it is on record, for :func:`sweep`.
         """
@@ -176,8 +175,8 @@ class Readied:
             os.close(self.taken())
 
 
-def waits(services: Services, stager: str) -> bool:
-    """Whether that stager can wait for its pod; its image is made, or fetched, if need be.
+def can_prestart(services: Services, stager: str) -> bool:
+    """Whether the stager can be started before its pod is known. Builds or fetches its image if needed.
 
     :raises KurmaError: there is no such stager, or its image cannot be had.
     """
@@ -186,9 +185,9 @@ def waits(services: Services, stager: str) -> bool:
     return services.stagers.image(stager, files=False).manifest.annotation(WAITS) == "true"
 
 
-def fit_for(request: PodRequest, config: Config) -> bool:
-    """Whether a pod as it is asked for can be made of one for the configuration's stager, as far as that can be
-    told before its images are known (see :meth:`Readied.fits`)."""
+def fits_request(request: PodRequest, config: Config) -> bool:
+    """Whether the requested pod can use a prestarted pod of the configuration's stager, as far as is known before
+    its images are (see :meth:`PrestartedPod.fits`)."""
     pod = request.template.pod
     if request.networks is not None:
         networks = {one.name for one in request.networks}
@@ -207,10 +206,10 @@ def fit_for(request: PodRequest, config: Config) -> bool:
     )
 
 
-def ready(services: Services, stager: str) -> Readied:
-    """Makes one, whose stager may still be on its way to where it waits.
+def prestart(services: Services, stager: str) -> PrestartedPod:
+    """Makes a prestarted pod. Its stager may not have reached the point yet where it waits.
 
-    :raises StagerError: that stager does not wait for its pod.
+    :raises StagerError: the stager cannot be started before its pod is known.
     :raises KurmaError: it could not be made; nothing of it is left.
     """
     driver: Any = services.stagers.get(stager)
@@ -220,8 +219,8 @@ def ready(services: Services, stager: str) -> Readied:
     listener: Listener | None = None
     directory, lock = services.store.reserve(uuid, anew=False)
     try:
-        directory.write_state({"state": "preparing", "steps": list(READIED)})
-        directory.spare({"state": "preparing", "steps": list(READIED)})
+        directory.write_state({"state": "preparing", "steps": list(PRESTARTED_STEPS)})
+        directory.spare({"state": "preparing", "steps": list(PRESTARTED_STEPS)})
         path, cgroup = pin_path("net", uuid), f"kurma/{uuid}"
         services.joined.begin(uuid, "", (), ("net",))
         try:
@@ -235,7 +234,7 @@ def ready(services: Services, stager: str) -> Readied:
         for name in ("pod", "stager"):
             os.mkdir(directory.file(name), 0o700)
         waiting = driver.start_waiting(WaitingPlace(directory.file("stager"), cgroup, path, own=directory.path))
-        # Its image is used, as that of a pod's stager (see used_images).
+        # Keeps garbage collection from removing the stager's image (see used_images).
         try:
             directory.change_state(stagerImage=waiting.image)
         except BaseException:
@@ -244,17 +243,17 @@ def ready(services: Services, stager: str) -> Readied:
     except BaseException:
         if listener is not None:
             listener.close()
-        # What cannot be undone stays on record.
+        # The record keeps what cannot be undone.
         with suppress(KurmaError):
             undo(services, uuid)
         services.store.discard(directory)
         os.close(lock)
         raise
-    return Readied(services, uuid, stager, directory, lock, cast("WaitingStager", waiting), listener)
+    return PrestartedPod(services, uuid, stager, directory, lock, cast("WaitingStager", waiting), listener)
 
 
 def _raise_lo(namespace: str, uuid: str) -> None:
-    """Its driver does, too; here nobody waits for the kernel's one lock of all interfaces."""
+    """The network driver does this as well; here no client waits for the kernel's lock on all interfaces."""
     from kurma_core.linux.links import raise_lo
     from kurma_core.linux.namespaces import in_netns
 
@@ -266,7 +265,7 @@ def _raise_lo(namespace: str, uuid: str) -> None:
 
 
 def undo(services: Services, uuid: str) -> None:
-    """Takes away all but the directory, of one whose stager has ended or is to. Repeatable.
+    """Removes all but the directory; ends the stager's cgroup. Repeatable.
 
     :raises HostError: something of it is left.
     """
@@ -281,15 +280,15 @@ def undo(services: Services, uuid: str) -> None:
 
 
 def sweep(services: Services, grace: float) -> None:
-    """Takes away those that dead processes have left. What cannot be taken away stays for the next time.
+    """Removes the prestarted pods of dead processes. What cannot be removed stays for the next sweep.
 
-    :param grace: seconds for which its directory must have lain there.
+    :param grace: minimum age of a directory, in seconds.
     """
     for uuid, directory in services.store.reserved().items():
         try:
             if time.time() - os.stat(directory.path).st_ctime < grace:
                 continue
-            # One that was removed, or a pod that was hardly begun, has none.
+            # Fails for one that was removed, and for a pod whose preparation has just begun.
             directory.read_state()
             lock = directory.try_own()
         except (OSError, KurmaError):

@@ -1,0 +1,82 @@
+"""What the HTTP side needs of the daemon."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from contextlib import AbstractContextManager
+
+    from kurma_core.client.local import LocalClient
+    from kurma_core.config import Config
+    from kurma_core.daemon.http.event_feed import EventFeed
+    from kurma_core.daemon.http.server import Server
+    from kurma_core.daemon.pods.initial import InitialPods
+    from kurma_core.daemon.pods.listing import Listing
+    from kurma_core.daemon.pods.owned import OwnedPods, RunningPod
+    from kurma_core.daemon.pods.prestarted import PreparedPod
+    from kurma_core.daemon.pods.recovery import Recovery
+    from kurma_core.models.stdio import Stdio
+    from kurma_core.pods.daemon_interface import PodRequest, PrestartedPod
+    from kurma_core.progress import Progress
+
+    Up = Callable[[RunningPod], None]
+
+
+class Counts(Protocol):
+    """What the daemon has counted."""
+
+    began: float
+
+    def requests(self) -> list[tuple[dict[str, str], float]]: ...
+
+    def starts(self) -> Iterable[str]: ...
+
+
+class Daemon(Protocol):
+    """:class:`kurma_core.daemon.kurmad.Daemon`, as operations use it."""
+
+    @property
+    def config(self) -> Config: ...
+    @property
+    def client(self) -> LocalClient: ...
+    @property
+    def server(self) -> Server: ...
+    @property
+    def feed(self) -> EventFeed: ...
+    @property
+    def metrics(self) -> Counts: ...
+    @property
+    def listing(self) -> Listing: ...
+    @property
+    def owners(self) -> OwnedPods: ...
+    @property
+    def recovery(self) -> Recovery: ...
+    @property
+    def initial(self) -> InitialPods: ...
+
+    def running(self, reference: str) -> RunningPod | None:
+        """The pod, if the daemon owns it."""
+
+    def launch(
+        self,
+        reference: str,
+        stdio: Stdio | None = None,
+        up: Up = ...,
+        *,
+        prestarted: PrestartedPod | None = None,
+        settled: Callable[[], None] = ...,
+    ) -> RunningPod:
+        """Starts a pod that the daemon owns."""
+
+    def run(self, request: PodRequest, progress: Progress | None = None, up: Up = ...) -> RunningPod:
+        """Prepares a pod and starts it."""
+
+    def prepared(
+        self, request: PodRequest, progress: Progress | None = None
+    ) -> AbstractContextManager[PreparedPod]:
+        """Prepares a pod that is to be started inside the ``with`` statement."""
+
+
+__all__ = ["Counts", "Daemon"]

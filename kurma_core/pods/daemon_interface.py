@@ -1,0 +1,346 @@
+"""The one interface by which kurmad uses the packages below it.
+
+``kurma_core/daemon/pods`` imports nothing else of ``pods``, ``pod_store``, ``image_store`` and ``staging``
+(``tests/test_floors.py``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from kurma_core.errors import KurmaError
+from kurma_core.pods import api, listing, prestarted, recovery, restarts
+from kurma_core.pods.document import read_document
+from kurma_core.pods.logs import Following, LogReader
+from kurma_core.pods.proof import Proof
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
+    from typing import TypeVar
+
+    from kurma_core.appc.template import PodTemplate
+    from kurma_core.config import Config
+    from kurma_core.hookspecs.stager import CallInProcess
+    from kurma_core.models.pod import PodRecord
+    from kurma_core.models.stdio import Stdio
+    from kurma_core.models.summary import PodSummary
+    from kurma_core.pod_store import PodDirectory
+    from kurma_core.pods.document import PodDocument
+    from kurma_core.pods.listing import Recover
+    from kurma_core.pods.manager import PodManager
+    from kurma_core.pods.owned import OwnedPod
+    from kurma_core.pods.prestarted import PrestartedPod
+    from kurma_core.pods.request import PodRequest
+    from kurma_core.progress import Progress
+
+    T = TypeVar("T")
+
+Json = Any
+#: States of a pod that has a stager, or is about to.
+LIVE = listing.LIVE
+#: Why kurmad stops a pod (``cause`` in ``state.json``): see :func:`kurma_core.pods.restarts.wanted`.
+STOPPED, SHUT_DOWN = restarts.STOPPED, restarts.SHUT_DOWN
+#: The pod's annotation that says when it is restarted.
+RESTART_POLICY = restarts.POLICY
+#: Name of an app's API socket in its directory.
+API_SOCKET = api.SOCKET
+
+
+class DaemonInterface:
+    """The pods of one state directory. Any thread may use it.
+
+    :param manager: works by the present configuration; :meth:`use` replaces it after a reload.
+    """
+
+    def __init__(self, manager: PodManager) -> None:
+        self._manager = manager
+        #: Counts the configurations: what was made under another number is out of date.
+        self.generation = 0
+
+    def use(self, manager: PodManager) -> None:
+        self._manager = manager
+        self.generation += 1
+
+    @property
+    def config(self) -> Config:
+        return self._manager.services.config
+
+    def on_api_changed(self, call: Callable[[PodDocument, str], None]) -> None:
+        """``call`` gets each pod, and its directory, whose apps may have gained or lost the API."""
+        self._manager.services.api_changed = call
+
+    def on_spawner_started(self, call: Callable[[int], None]) -> None:
+        """``call`` gets the PID of each spawner before it starts programs."""
+        self._manager.services.spawner.settle = call
+
+    # -- find and read --
+
+    def uuids(self) -> list[str]:
+        return self._manager.store.uuids()
+
+    def find(self, reference: str) -> str:
+        """The UUID of a pod. :param reference: its UUID, the beginning of one, or its name."""
+        return self._manager.store.find(reference).uuid
+
+    def root(self) -> str:
+        """The directory of all pods, which is made if it is missing. :raises OSError: it cannot be made."""
+        self._manager.store.make()
+        return self._manager.store.root
+
+    def path(self, uuid: str) -> str:
+        return self._directory(uuid).path
+
+    def state(self, uuid: str) -> Mapping[str, Json]:
+        """What ``state.json`` says. :raises KurmaError: it cannot be read."""
+        return self._directory(uuid).read_state()
+
+    def document(self, uuid: str) -> PodDocument:
+        """What ``pod.json`` says. :raises KurmaError: it cannot be read."""
+        return read_document(self._directory(uuid))
+
+    def is_owned(self, uuid: str) -> bool:
+        """Whether a living process owns the pod."""
+        return self._directory(uuid).owned()
+
+    def is_ephemeral(self, uuid: str) -> bool:
+        """Whether the pod is removed once it has ended. :raises PodNotFoundError: it was removed."""
+        return self._manager.is_ephemeral(uuid)
+
+    def _directory(self, uuid: str) -> PodDirectory:
+        return self._manager.store.directory(uuid)
+
+    # -- prepare, start, remove --
+
+    def prepare(
+        self, request: PodRequest, progress: Progress | None, prestarted: PrestartedPod | None
+    ) -> PodRecord:
+        """See :meth:`PodManager.prepare`."""
+        return self._manager.prepare(request, progress, prestarted)
+
+    def start(
+        self,
+        reference: str,
+        stdio: Stdio,
+        settled: Callable[[], None],
+        prestarted: PrestartedPod | None,
+        *,
+        again: bool,
+    ) -> OwnedPod:
+        """See :meth:`PodManager.start`."""
+        return self._manager.start(reference, stdio, settled, prestarted, again=again)
+
+    def stop(self, uuid: str) -> None:
+        self._manager.stop(uuid)
+
+    def remove(self, uuid: str) -> None:
+        """:raises PodNotFoundError: it was removed already."""
+        self._manager.remove(uuid)
+
+    # -- foreground --
+
+    def foreground_input(self, reference: str) -> tuple[bool, bool]:
+        """Whether the pod reads a foreground client's input, and whether from a terminal."""
+        from kurma_core.pods.terminals import foreground_input
+
+        return foreground_input(self._manager.services, self._manager.pod(reference))
+
+    def type_into(self, pod: OwnedPod, stdio: Stdio) -> CallInProcess | None:
+        """Carries input to the app whose terminal takes it; None: the pod has no such app."""
+        from kurma_core.pods.attach import type_into
+
+        app = pod.typed_into
+        return None if app is None else type_into(self._manager.services, pod, app, stdio)
+
+    # -- recovery --
+
+    def needs_recovery(self, uuid: str) -> bool:
+        """Whether the pod must have an owner, or its teardown is not complete, and no process owns it."""
+        return recovery.needs_recovery(self._directory(uuid))
+
+    def adopt(self, uuid: str) -> OwnedPod | None:
+        """See :meth:`PodManager.adopt`."""
+        return self._manager.adopt(uuid)
+
+    def finish_change(self, uuid: str) -> bool:
+        """Finishes, or takes back, a half-made change of the pod's apps. :returns: whether there was one."""
+        return self._manager.finish_change(self._directory(uuid))
+
+    def sweep(self, age: float) -> None:
+        """Removes remains of pods that were half made, or half removed. :param age: in seconds, at least."""
+        self._manager.store.sweep(age)
+
+    # -- restarts --
+
+    def plan_restart(self, uuid: str, *, failed: bool = False) -> float | None:
+        """Records when a pod that has ended is restarted, unless that is planned already.
+
+        :param failed: an attempt has failed: the next one is planned.
+        :returns: the seconds until then; None: it is not to be restarted.
+        """
+        directory = self._directory(uuid)
+        document = read_document(directory)
+        with directory.op_lock():
+            state = directory.read_state()
+            if not self._wants_restart(document, state):
+                return None
+            at = restarts.next_of(state)
+            if at is not None and not failed:
+                return restarts.left(state, at)
+            delay, tries = restarts.pause(state, failed=failed)
+            directory.write_state({**state, "restart": restarts.planned(state, delay, tries)})
+            return delay
+
+    def announce_restart(self, uuid: str) -> tuple[str, str] | None:
+        """Tells observers that the pod is about to be restarted.
+
+        :returns: its name and its policy; None: it is not to be restarted any more.
+        """
+        directory = self._directory(uuid)
+        document = read_document(directory)
+        if not self._wants_restart(document, directory.read_state()):
+            return None
+        self._manager.events.tell("restarting", document)
+        return document.name, restarts.policy_of(document)
+
+    def _wants_restart(self, document: PodDocument, state: Mapping[str, Json]) -> bool:
+        return restarts.wanted(document, state, self._manager.services.images.manifest)
+
+    # -- initial pods --
+
+    def annotated(self, name: str) -> list[tuple[str, PodDocument]]:
+        """UUIDs and documents of the pods that have that annotation."""
+        found = []
+        for uuid in self.uuids():
+            with contextlib.suppress(KurmaError):  # half-made, damaged, or of a newer version
+                document = self.document(uuid)
+                if document.manifest.annotation(name) is not None:
+                    found.append((uuid, document))
+        return found
+
+    def initial_request(self, template: PodTemplate, name: str | None) -> PodRequest:
+        from kurma_core.pods.request import PodRequest
+
+        return PodRequest(template, uuid=template.uuid, name=name, configured=True)
+
+    def image_ids(self, template: PodTemplate) -> dict[str, str]:
+        """IDs of the images that the apps would have now, by app. :raises KurmaError: one cannot be had."""
+        images = self._manager.services.images
+        return {app.name: images.of_app(app.image).id for app in template.pod.apps}
+
+    def fetch_image(self, locator: str) -> str:
+        """Fetches an image unless the store has it. :returns: its ID."""
+        return self._manager.services.images.fetch(locator).id
+
+    # -- prestarted pods --
+
+    def check_required(self) -> None:
+        """:raises KurmaError: a plugin that the configuration requires does not work."""
+        self._manager.services.registry.check_required()
+
+    def hold_images(self) -> AbstractContextManager[None]:
+        """Until it is left, garbage collection removes no image that is found meanwhile."""
+        return self._manager.services.images.keeping()
+
+    def fits_prestarted(self, request: PodRequest) -> bool:
+        """See :func:`kurma_core.pods.prestarted.fits_request`."""
+        return prestarted.fits_request(request, self.config)
+
+    def can_prestart(self) -> bool:
+        """Whether the configuration's stager can be started before its pod is known."""
+        return prestarted.can_prestart(self._manager.services, self.config.stager)
+
+    def prestart(self) -> PrestartedPod:
+        """See :func:`kurma_core.pods.prestarted.prestart`."""
+        return prestarted.prestart(self._manager.services, self.config.stager)
+
+    def stager_image(self) -> str:
+        """ID of the image that the configuration's stager is started from now."""
+        return self._manager.services.stagers.image(self.config.stager, files=False).id
+
+    def sweep_prestarted(self) -> None:
+        """Removes the prestarted pods of dead processes."""
+        prestarted.sweep(self._manager.services, 0)
+
+    # -- the API of apps --
+
+    def api_apps(self, document: PodDocument) -> tuple[str, ...]:
+        """The apps of a pod that are to have the API."""
+        return api.users(document)
+
+    def api_rights(self, document: PodDocument, app: str) -> str:
+        """``full`` or ``read``. :raises PowerError: grants give the app's image no rights any more."""
+        return api.rights(document, self._manager.services, app)
+
+    @staticmethod
+    def api_directory(pod: str, app: str) -> str:
+        """The directory of the app's socket. :param pod: the pod's directory."""
+        return api.directory(pod, app)
+
+    # -- listings --
+
+    def each(
+        self, tell: Callable[[PodDirectory, Recover | None], T], broken: Callable[[PodDirectory, str, str], T]
+    ) -> Iterator[T]:
+        """See :func:`kurma_core.pods.listing.each`."""
+        return listing.each(self._manager.store, self._manager.recover, tell, broken)
+
+    def proof(self, directory: PodDirectory) -> Proof | None:
+        """Taken before :meth:`describe`: shows later whether the answer still holds. See :class:`Proof`."""
+        return Proof.take(directory)
+
+    def describe(
+        self, directory: PodDirectory, recover: Recover | None, *, summary: bool
+    ) -> tuple[PodRecord | PodSummary, bool, bool]:
+        """A pod's record or summary.
+
+        :param recover: as :meth:`each` has given it.
+        :returns: the value; whether it holds for as long as the pod's files are the same; whether it does so only
+            while the pod has an owner.
+        """
+        document, state = listing.records(directory, recover)
+        unsettled = listing.unsettled(state)
+        if summary:
+            return listing.summary(directory, document, state), True, unsettled
+        value = self._manager.record(directory, document, state)
+        # An owner that came or died while the pod was read must not be kept.
+        same_owner = state["state"] not in LIVE or value.owner == state.get("owner")
+        lasts = same_owner and self._manager.told_by_files(directory, document, state)
+        return value, lasts, unsettled
+
+    def broken(self, directory: PodDirectory, state: str, why: str, *, summary: bool) -> PodRecord | PodSummary:
+        """What is said of a pod whose records cannot be read."""
+        how = listing.broken_summary if summary else self._manager.broken
+        return how(directory, state, why)
+
+
+@contextlib.contextmanager
+def following(directory: str, apps: Sequence[tuple[str, str]]) -> Iterator[tuple[LogReader, Following]]:
+    """A pod's logs as they are written, with those of apps that are added later.
+
+    :param directory: the pod's. :param apps: (app, name of its log file).
+    """
+    with LogReader(directory, apps, newcomers=True) as reader, Following(reader) as found:
+        yield reader, found
+
+
+__all__ = [
+    "API_SOCKET",
+    "LIVE",
+    "RESTART_POLICY",
+    "SHUT_DOWN",
+    "STOPPED",
+    "DaemonInterface",
+    "Following",
+    "LogReader",
+    "OwnedPod",
+    "PodDirectory",
+    "PodDocument",
+    "PodManager",
+    "PodRequest",
+    "PrestartedPod",
+    "Proof",
+    "Recover",
+    "following",
+]
