@@ -140,6 +140,86 @@ def test_appc_is_pure():
     assert not wrong, "\n".join(wrong)
 
 
+#: Rooms that the daemon does not reach into past the client and the daemon's interface to the pods.
+BELOW = {
+    *("fetching", "image_store", "images", "isolation", "metadata", "networking", "pod_store", "pods"),
+    *("rendering", "spawner", "staging", "trust"),
+}
+#: (module of the daemon, module below the client) that are still to go.
+PAST_THE_CLIENT = {
+    ("apps", "pods.request_json"),
+    ("http.daemon", "pods.daemon_interface"),
+    ("http.foreground", "pods.request"),
+    ("http.stdio", "staging.relay"),
+    ("images", "image_store.staging"),
+    ("images", "image_store.store"),
+    ("metrics", "fetching.download"),
+    ("metrics", "pods.usage"),
+    ("pod_operations", "pods.attach"),
+    ("operation", "trust.encryption"),
+    ("pod_operations", "pods.request_json"),
+    ("trust", "trust.enrolment"),
+    ("trust", "trust.keyfile"),
+}
+
+
+def reach(*, pods):
+    """(module of the daemon, module below the client) of the daemon's imports.
+
+    :param pods: of its pods side and of what puts the daemon together; else of all others.
+    """
+    found = {}
+    for item in CORE_IMPORTS:
+        here = ".".join(item.file.relative_to(CORE).with_suffix("").parts)
+        if room_of(item.file) == "daemon" and room_named(item.module) in BELOW:
+            here = here.removeprefix("daemon.")
+            if (here == "kurmad" or here.startswith("pods.")) == pods:
+                path = item.module.replace(".", "/")
+                if (ROOT / f"{path}.py").exists() or (ROOT / path / "__init__.py").exists():
+                    # The longest name of each line: a package, or a module of it.
+                    key = here, item.line
+                    found[key] = max(found.get(key, ""), item.module.removeprefix("kurma_core."), key=len)
+    return {(here, there) for (here, _), there in found.items()}
+
+
+def test_the_pods_side_of_the_daemon_has_one_interface():
+    assert {there for _, there in reach(pods=True)} == {"pods.daemon_interface"}
+
+
+def test_the_http_side_of_the_daemon_uses_the_client():
+    """Equal, so that what is no longer needed leaves the list."""
+    assert reach(pods=False) == PAST_THE_CLIENT
+
+
+def circles(modules):
+    """Sets of modules each of which imports itself by way of the others. :param modules: what each imports."""
+    reached = {}
+    for start in modules:
+        pending, seen = [start], set()
+        while pending:
+            new = modules[pending.pop()] - seen
+            seen |= new
+            pending += new
+        reached[start] = seen
+    return {frozenset(b for b in reached[a] if a in reached[b]) for a in modules if a in reached[a]}
+
+
+@pytest.mark.parametrize("room", ["daemon"])
+def test_no_circle_of_imports(room):
+    """For the type checker alone, too. A module and the package that it lies in are none."""
+    names = {".".join(file.relative_to(ROOT).with_suffix("").parts): file for file in sources(CORE / room)}
+    names = {name.removesuffix(".__init__"): file for name, file in names.items()}
+    modules = {name: set() for name in names}
+    for name, file in names.items():
+        modules[name] = {
+            item.module
+            for item in imports(file)
+            if item.module in names and not name.startswith(f"{item.module}.")
+        } - {name}
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == {frozenset("bc")}
+    assert circles(modules) == set()
+
+
 def test_nothing_of_the_core_needs_the_testing_kit():
     wrong = [
         str(item)
