@@ -77,10 +77,10 @@ STATE = {
     "run?": COUNT,
     "earlier?": ({str: [AppExecution]}, None),
     "layers?": ({str: [str]}, None),
-    "metadata?": ({"address": str, "port": range(1, 1 << 16), "early?": (str, None)}, None),
-    "restart?": ({"count": COUNT, "tries": COUNT, "next?": (str, None), "due?": _MARK}, None),
+    "metadata?": ({"address": str, "port": range(1, 1 << 16), "early": (str, None)}, None),
+    "restart?": ({"count": COUNT, "tries": COUNT, "next": (str, None), "due?": _MARK}, None),
     "change?": (
-        {"do": frozenset(("add", "rm")), "app": str, "volumes?": [str], "traffic?": bool, "memory?": bool},
+        {"do": frozenset(("add", "rm")), "app": str, "volumes?": [str], "traffic": bool, "memory": bool},
         None,
     ),
 }

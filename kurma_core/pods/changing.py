@@ -274,9 +274,9 @@ class PodChanger(PodEnder):
             self._commit(pod, document)
         volumes.remove_empty(gone, directory.path)
         try:
-            if change.get("traffic"):
+            if change["traffic"]:
                 traffic.hold(document, self.services.note)
-            if change.get("memory"):
+            if change["memory"]:
                 memory_request.keep(document)
         except KurmaError as error:
             # What is too much of it keeps nobody from changing the pod.

@@ -116,21 +116,21 @@ class PodDocument:
         "hostNetwork": bool,
         "hostname": str,
         "interactive": (str, None),
-        "terminal?": (str, None),
+        "terminal": (str, None),
         "dns": ({str: [str]}, None),
         "hosts": [[str, [str]]],
         "ephemeral": bool,
         "verify": bool,
-        "insecure?": [str],
+        "insecure": [str],
         "volumeLinks": bool,
         "environment": {str: [[str, str]]},
-        "ids?": (dict, None),
-        "keep?": bool,
-        "addedVolumes?": [str],
-        "held?": {str: [str]},
-        "needs?": {str: [{"power": str, "level": str, "least?": (str, None)}]},
-        "grants?": {str: [str]},
-        "ownNetworks?": bool,
+        "ids": (dict, None),
+        "keep": bool,
+        "addedVolumes": [str],
+        "held": {str: [str]},
+        "needs": {str: [{"power": str, "level": str, "least?": (str, None)}]},
+        "grants": {str: [str]},
+        "ownNetworks": bool,
     }
 
     @property
@@ -223,26 +223,26 @@ class PodDocument:
             host_network=value["hostNetwork"],
             hostname=value["hostname"],
             interactive=value["interactive"],
-            terminal=value.get("terminal"),
+            terminal=value["terminal"],
             dns=None if value["dns"] is None else {key: tuple(found) for key, found in value["dns"].items()},
             hosts=tuple((address, tuple(names)) for address, names in value["hosts"]),
             ephemeral=value["ephemeral"],
             verify=value["verify"],
-            insecure=tuple(value.get("insecure", ())),
+            insecure=tuple(value["insecure"]),
             volume_links=value["volumeLinks"],
             environment={
                 app: tuple((pair[0], pair[1]) for pair in pairs) for app, pairs in value["environment"].items()
             },
-            ids=None if value.get("ids") is None else IdRange.from_json(value["ids"]),
-            keep=value.get("keep", False),
-            added_volumes=tuple(value.get("addedVolumes", ())),
-            held={app: tuple(names) for app, names in value.get("held", {}).items()},
+            ids=None if value["ids"] is None else IdRange.from_json(value["ids"]),
+            keep=value["keep"],
+            added_volumes=tuple(value["addedVolumes"]),
+            held={app: tuple(names) for app, names in value["held"].items()},
             needs={
                 app: tuple(Need(need["power"], need["level"], need.get("least")) for need in needs)
-                for app, needs in value.get("needs", {}).items()
+                for app, needs in value["needs"].items()
             },
-            grants={app: tuple(words) for app, words in value.get("grants", {}).items()},
-            own_networks=value.get("ownNetworks", False),
+            grants={app: tuple(words) for app, words in value["grants"].items()},
+            own_networks=value["ownNetworks"],
         )
         for key, by_app in (("mounts", found.mounts), ("plans", found.plans)):
             fit(by_app, dict.fromkeys(found.app_names, object), key)

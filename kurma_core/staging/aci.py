@@ -348,7 +348,7 @@ class AciStager:
         )
 
     def app_verbs(self, directory: str) -> frozenset[str]:
-        return frozenset(_call_record(directory).get("verbs", ()))
+        return frozenset(_call_record(directory)["verbs"])
 
     def no_verb(self, directory: str, verb: str) -> StagerError:
         return StagerError(

@@ -234,6 +234,7 @@ def _set_early_id(store: ImageStore, image_id: str, early: str | None) -> None:
 
 
 def test_a_record_without_an_early_id_is_read_and_gets_one(store: ImageStore) -> None:
+    """As an image of a registry, whose record has none, and which then comes as the archive that export wrote."""
     archive = labelled("1")
     stored = stage_and_commit(store, archive)
     _set_early_id(store, stored.id, None)

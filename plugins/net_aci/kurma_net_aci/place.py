@@ -132,7 +132,7 @@ class Place:
         try:
             with open(os.path.join(self.path, _SETUP), encoding="utf-8") as file:
                 value: Mapping[str, Json] = json.loads(bounded(file.read()))
-            fit(value, {"image?": str}, "the record")
+            fit(value, {"image": str}, "the record")
         except (FileNotFoundError, ValueError):
             return None
         return value

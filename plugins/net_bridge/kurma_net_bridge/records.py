@@ -30,8 +30,8 @@ _RECORD = {
     "subnets": [str],
     "masquerade": bool,
     "isolated": bool,
-    "reaches?": [str],
-    "former?": [str],
+    "reaches": [str],
+    "former": [str],
 }
 _TEMPORARY = ".tmp"
 _PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
@@ -132,8 +132,8 @@ class NetworkRecords:
             tuple(value["subnets"]),
             value["masquerade"],
             value["isolated"],
-            tuple(value.get("reaches", ())),
-            tuple(value.get("former", ())),
+            tuple(value["reaches"]),
+            tuple(value["former"]),
         )
 
     def forget(self) -> None:

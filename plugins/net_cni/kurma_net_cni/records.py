@@ -25,14 +25,14 @@ _SHAPE = {
     "pod": str,
     "interface": str,
     "result": object,
-    "joined?": bool,
+    "joined": bool,
     "leaving": bool,
     "left": [COUNT],
-    "refused?": (str, None),
-    "cni_version?": str,
-    "pod_name?": str,
-    "namespace?": str,
-    "attachment?": object,
+    "refused": (str, None),
+    "cni_version": str,
+    "pod_name": str,
+    "namespace": str,
+    "attachment": object,
 }
 
 
@@ -46,10 +46,10 @@ class Record:
     :param left: places in the chain of the plugins whose DEL has succeeded. They are not asked again: they act on
         addresses too, and an address that was given back may be another pod's by then.
     :param refused: in what words the chain's first plugin has refused to ADD; None: it has not.
-    :param version: of CNI, that was spoken at ADD and will be at DEL. "": the record does not say.
+    :param version: of CNI, that was spoken at ADD and will be at DEL. "": the record is torn.
     :param pod_name, namespace, attachment: what ADD was told, for a DEL when nobody else knows any more.
-        ``attachment`` is the JSON form of a :class:`~kurma_core.models.network.Attachment`; None: the record does
-        not say.
+        ``attachment`` is the JSON form of a :class:`~kurma_core.models.network.Attachment`; None: the record is
+        torn.
     """
 
     network: str
@@ -68,7 +68,7 @@ class Record:
     def context(self, config: Mapping[str, Json] | None = None) -> AttachmentContext | None:
         """What its DEL is to be told; None: that is not known.
 
-        :param config: of the network, for a record that has none.
+        :param config: of the network, for a record that is torn.
         """
         if self.attachment is not None:
             try:
@@ -187,14 +187,14 @@ def _read(path: str) -> Record | None:
             pod=value["pod"],
             interface=value["interface"],
             result=value["result"],
-            joined=value.get("joined", False),
+            joined=value["joined"],
             leaving=value["leaving"],
             left=tuple(value["left"]),
-            refused=value.get("refused"),
-            version=value.get("cni_version", ""),
-            pod_name=value.get("pod_name", ""),
-            namespace=value.get("namespace", ""),
-            attachment=value.get("attachment"),
+            refused=value["refused"],
+            version=value["cni_version"],
+            pod_name=value["pod_name"],
+            namespace=value["namespace"],
+            attachment=value["attachment"],
         )
     except (FileNotFoundError, ValueError):
         return None

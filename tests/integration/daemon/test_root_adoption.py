@@ -258,13 +258,6 @@ def test_an_upgrade_keeps_the_pods(kurmad, ask, tmp_path):
     uuid = started(old, {"main": "trap 'exit 4' TERM; " + TICKS}, net="default")
     before, signature = house.client.pod(uuid), house.enter(uuid, "sh", "-c", SIGNS)
     assert old.end() == 0
-    # What an earlier Kurma did not write down.
-    state = house.state_of(uuid)
-    for name in ("boot", "cause", "restart"):
-        del state[name]
-    del state["stager"]["pipe"]
-    with open(house.path(uuid, "state.json"), "w") as file:
-        json.dump(state, file)
     new = kurmad(house=house)
     until(lambda: owner(house, uuid) == new.process.pid, "the adoption")
     assert ask(new).info()["version"] == VERSION
