@@ -22,11 +22,11 @@ from typing import Any
 
 import pytest
 
-from tests.integration.acceptance.command import Kurma
-from tests.integration.acceptance.conftest import fresh, house
+from tests.integration.acceptance.conftest import fresh, shared
+from tests.kit.command import Kurma
 from tests.kit.waiting import until
 
-__all__ = ["fresh", "house"]
+__all__ = ["fresh", "shared"]
 
 pytestmark = pytest.mark.root
 

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,7 @@ from kurma_core.client import Settings, connect
 from kurma_core.errors import KurmaError
 from kurma_core.models.stdio import Stdio
 from kurma_core.pods.request import PodRequest
+from tests.kit.command import Kurma
 from tests.kit.images import shell
 from tests.kit.waiting import PATIENCE, until
 
@@ -35,6 +37,11 @@ def _of_the_pod(options):
     return pod
 
 
+def open_client(config_file, state, **settings):
+    """A client, in process or by way of a kurmad. :param settings: as of ``kurma_core.client.Settings``."""
+    return connect(Settings(config_file, state, **settings))
+
+
 class House:
     """A client, and pods asked for in a line.
 
@@ -51,7 +58,18 @@ class House:
         self.client = self.connect()
 
     def connect(self, host=None):
-        return connect(Settings(self.config_file, self.state, host=host, note=self.notes.append))
+        """Another client of the same. :param host: as ``--host``."""
+        return open_client(self.config_file, self.state, host=host, note=self.notes.append)
+
+    def reopen(self):
+        """A client anew: by way of kurmad, if one has come."""
+        self.client.close()
+        self.client = self.connect()
+
+    @property
+    def kurma(self):
+        """The command, on the same state directory with the same configuration."""
+        return Kurma(Path(self.state), Path(self.config_file), self.image)
 
     def close(self):
         """Ends what tests left running, as the last resort: each test checks its own. The default network goes:

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.acceptance.command import Kurma
-from tests.kit.images import archive, busybox_root
+from tests.kit.command import Kurma
+from tests.kit.images import busybox_archive
 from tests.kit.registry import Registry, running_registry
 from tests.kit.waiting import PATIENCE, until
 
@@ -20,14 +20,12 @@ Start = Callable[..., subprocess.Popen[str]]
 
 
 @pytest.fixture(scope="session")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Kurma:
-    """The state directory that tests share, with the busybox image and the default stager in it."""
+def shared(session_state: str, tmp_path_factory: pytest.TempPathFactory) -> Kurma:
+    """The command on the shared state directory. Its image has the app ``/bin/sh``: ``-- -c SCRIPT`` runs one."""
     directory = tmp_path_factory.mktemp("acceptance")
-    root = busybox_root(str(directory / "root"), {"srv/www/index.html": "hello from a pod\n"})
     app = {"exec": ["/bin/sh"], "user": "0", "group": "0"}
-    image = archive(root, str(directory / "busybox.aci"), "example.com/busybox", app=app)
-    (directory / "kurma.json").write_text("{}")
-    kurma = Kurma(directory / "state", directory / "kurma.json", image)
+    image = busybox_archive(str(directory), app, {"srv/www/index.html": "hello from a pod\n"})
+    kurma = Kurma(Path(session_state), Path(session_state).with_name("kurma.json"), image)
     kurma.out("image", "fetch", image)
     # Whatever is made once per state directory is made here.
     assert kurma.run("exit 3").returncode == 3
@@ -35,17 +33,17 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Kurma:
 
 
 @pytest.fixture
-def kurma(house: Kurma) -> Iterator[Kurma]:
+def kurma(shared: Kurma) -> Iterator[Kurma]:
     """The same; pods that a test leaves are removed, and the default network with them."""
-    yield house
-    _empty(house)
+    yield shared
+    _empty(shared)
 
 
 @pytest.fixture
-def fresh(house: Kurma, tmp_path: Path) -> Iterator[Kurma]:
+def fresh(shared: Kurma, tmp_path: Path) -> Iterator[Kurma]:
     """A state directory of the test's own, empty."""
     (tmp_path / "fresh.json").write_text("{}")
-    own = Kurma(tmp_path / "fresh", tmp_path / "fresh.json", house.image)
+    own = Kurma(tmp_path / "fresh", tmp_path / "fresh.json", shared.image)
     yield own
     _empty(own)
 

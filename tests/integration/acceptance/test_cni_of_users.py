@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from plugins.net_cni.tests.stub import Stub, calls
-from tests.integration.acceptance.command import Kurma, one_line
+from tests.kit.command import Kurma, one_line
 
 pytestmark = pytest.mark.root
 Start = Callable[..., "subprocess.Popen[str]"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.acceptance.command import Kurma, one_line
+from tests.kit.command import Kurma, one_line
 from tests.kit.registry import BUSYBOX, OciDir, Registry, layer_tar
 
 pytestmark = pytest.mark.root

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.acceptance.command import PROGRAM, Kurma
+from tests.kit.command import PROGRAM, Kurma
 
 pytestmark = pytest.mark.root
 TEXT = (Path(__file__).parents[3] / "docs" / "volumes.md").read_text()

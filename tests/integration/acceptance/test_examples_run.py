@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.acceptance.command import PROGRAM, Kurma, one_line
+from tests.kit.command import PROGRAM, Kurma, one_line
 from tests.kit.keys import Signers
 
 pytestmark = pytest.mark.root
@@ -18,16 +18,16 @@ Start = Callable[..., subprocess.Popen[str]]
 
 
 @pytest.fixture(scope="module")
-def shell(house: Kurma, signers: Signers, tmp_path_factory: pytest.TempPathFactory) -> Kurma:
+def shell(shared: Kurma, signers: Signers, tmp_path_factory: pytest.TempPathFactory) -> Kurma:
     """The steps of its README."""
     directory = tmp_path_factory.mktemp("shell")
     source = ROOT / "examples" / "stager_shell"
     rootfs, image = str(directory / "rootfs"), str(directory / "shell.aci")
     subprocess.run([source / "build", rootfs], check=True)
-    house.out("image", "build", "--from-rootfs", rootfs, "--manifest", str(source / "manifest.json"), "-o", image)
+    shared.out("image", "build", "--from-rootfs", rootfs, "--manifest", str(source / "manifest.json"), "-o", image)
     signers.sign_beside(image, "alice")
     keys = directory / "trustedkeys"
-    return house.configured(
+    return shared.configured(
         directory / "kurma.json",
         stagers={"shell": {"image": image, "without_isolators": True}},
         trusted_host_keys=[signers.put("alice", keys, "host.d").name],

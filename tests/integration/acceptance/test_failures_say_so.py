@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from kurma_core.testing.webserver import web_server
-from tests.integration.acceptance.command import PROGRAM, Kurma, one_line
+from tests.kit.command import PROGRAM, Kurma, one_line
 from tests.kit.images import foreign_stager
 from tests.kit.keys import Signers
 from tests.kit.registry import Registry
@@ -296,18 +296,18 @@ def fill_up(path: Path) -> None:
 
 
 class TestFullDisk:
-    def test_at_fetch(self, house: Kurma, tmp_path: Path) -> None:
+    def test_at_fetch(self, shared: Kurma, tmp_path: Path) -> None:
         with small_disk(tmp_path / "disk", "3m") as disk:
-            kurma = Kurma(disk, house.config, house.image)
+            kurma = Kurma(disk, shared.config, shared.image)
             kurma("image", "list")
-            one_line(kurma("image", "fetch", house.image), "no space left", hint="make room")
+            one_line(kurma("image", "fetch", shared.image), "no space left", hint="make room")
             assert not [path for path in kurma.traces() if path.count("/") > 1]
             assert kurma.json("image", "list") == []
 
-    def test_at_the_stagers_build(self, house: Kurma, tmp_path: Path) -> None:
+    def test_at_the_stagers_build(self, shared: Kurma, tmp_path: Path) -> None:
         with small_disk(tmp_path / "disk", "10m") as disk:
-            kurma = Kurma(disk, house.config, house.image)
-            kurma.out("image", "fetch", house.image)
+            kurma = Kurma(disk, shared.config, shared.image)
+            kurma.out("image", "fetch", shared.image)
             before = {path for path in kurma.traces() if path.startswith("images/")}
             one_line(kurma("stager", "build", "default"), "no space left")
             assert {path for path in kurma.traces() if path.startswith("images/")} <= before | BUILD_PLACES
@@ -346,8 +346,10 @@ class TestWithoutRoot:
             ("network", "rm", "default"),
         ],
     )
-    def test_says_so(self, tmp_path_factory: pytest.TempPathFactory, words: tuple[str, ...], house: Kurma) -> None:
-        words = tuple(house.image if word == "IMAGE" else word for word in words)
+    def test_says_so(
+        self, tmp_path_factory: pytest.TempPathFactory, words: tuple[str, ...], shared: Kurma
+    ) -> None:
+        words = tuple(shared.image if word == "IMAGE" else word for word in words)
         user = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--")
         environment = {**os.environ, "KURMA_DIR": "/nonexistent/state"}
         environment.pop("KURMA_CONFIG", None)

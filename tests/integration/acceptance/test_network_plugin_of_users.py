@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.acceptance.command import Kurma, one_line
+from tests.kit.command import Kurma, one_line
 
 pytestmark = pytest.mark.root
 EXAMPLE = Path(__file__).parents[3] / "examples/plugins/network"

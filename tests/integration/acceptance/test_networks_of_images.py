@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from kurma_core.testing.webserver import Page, web_server
-from tests.integration.acceptance.command import Kurma, one_line
+from tests.kit.command import Kurma, one_line
 from tests.kit.keys import Signers
 from tests.kit.registry import OciDir, Registry
 from tests.kit.waiting import until
@@ -47,12 +47,12 @@ def links() -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def signed(house: Kurma, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def signed(shared: Kurma, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Both images, signed by this machine's key."""
     directory = tmp_path_factory.mktemp("networks")
-    images = {name: build(house, name, directory / f"{name}.aci") for name in ("shell", "cni")}
+    images = {name: build(shared, name, directory / f"{name}.aci") for name in ("shell", "cni")}
     for image in images.values():
-        house.out("image", "sign", image)
+        shared.out("image", "sign", image)
     return images
 
 

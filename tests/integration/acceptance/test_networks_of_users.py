@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.acceptance.command import Kurma, one_line
+from tests.kit.command import Kurma, one_line
 from tests.kit.registry import free_port
 
 pytestmark = pytest.mark.root

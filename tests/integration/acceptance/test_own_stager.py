@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.acceptance.command import Kurma
+from tests.kit.command import Kurma
 
 pytestmark = pytest.mark.root
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.acceptance.command import PROGRAM, Kurma, one_line
+from tests.kit.command import PROGRAM, Kurma, one_line
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root

@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from tests.integration.acceptance.command import Kurma, one_line
+from tests.kit.command import Kurma, one_line
 
 pytestmark = pytest.mark.root
 

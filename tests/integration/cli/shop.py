@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -11,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.integration.cli.conftest import Command
 from tests.integration.fetching.publisher import Publisher, publisher
+from tests.kit.command import Kurma
 from tests.kit.keys import Signers
 
 Done = subprocess.CompletedProcess[str]
@@ -21,50 +20,26 @@ Done = subprocess.CompletedProcess[str]
 class Shop:
     """:param keys: the keystore that this configuration names; alice's key is in it where she is trusted."""
 
-    def __init__(self, command: Command, owner: Publisher, directory: Path) -> None:
-        self.command = command
+    def __init__(self, command: Kurma, owner: Publisher, directory: Path) -> None:
         self.owner = owner
         self.keys = directory / "keys"
-        config = directory / "shop.json"
-        config.write_text(json.dumps({"trustedkeys": [str(self.keys)]}))
-        self.environment = {
-            **command.environment,
-            "KURMA_CONFIG": str(config),
-            "SSL_CERT_FILE": owner.ca_file,
-        }
+        self.command = command.configured(directory / "shop.json", trustedkeys=[str(self.keys)])
+        self.environment = self.command.environment
+        self.environment["SSL_CERT_FILE"] = owner.ca_file
         for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
             self.environment.pop(name, None)
             self.environment.pop(name.upper(), None)
-        self.images = Path(command.environment["KURMA_DIR"]) / "images"
+        self.images = command.state / "images"
         self._before = set(self._ids())
 
     def __call__(self, *words: str, **more: Any) -> Done:
-        return subprocess.run(
-            [*self.command.program, *words],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-            env=self.environment,
-            timeout=60,
-            **more,
-        )
+        return self.command(*words, **more)
 
     def out(self, *words: str) -> str:
-        done = self(*words)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        return self.command.out(*words)
 
     def popen(self, *words: str, **more: Any) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [*self.command.program, *words],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=self.environment,
-            **more,
-        )
+        return self.command.popen(*words, **more)
 
     def trust(self, name: str = "alice", prefix: str = "example.com") -> None:
         self.owner.signers.put(name, self.keys, f"prefix.d/{prefix}")
@@ -94,7 +69,7 @@ class Shop:
 
 
 @contextmanager
-def open_shop(command: Command, signers: Signers, directory: Path) -> Iterator[Shop]:
+def open_shop(command: Kurma, signers: Signers, directory: Path) -> Iterator[Shop]:
     """What it brought into the store goes at the end."""
     with publisher(directory / "owner", signers) as owner:
         shop = Shop(command, owner, directory)

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from tests.integration.cli.callins import call_ins
-from tests.integration.cli.conftest import KURMA
 from tests.integration.cli.person import Person
+from tests.kit.command import KURMA
 from tests.kit.house import both_ways
 from tests.kit.waiting import PATIENCE, until
 
@@ -228,7 +228,7 @@ def test_the_pods_end_while_many_are_at_it(kurma: Any, at_terminal: Any, how: st
         person.wait_raw()
         until(lambda person=person: list(call_ins(person.pid)), "it is not in the pod")
     if how == "killed":
-        state = next(Path(kurma.environment["KURMA_DIR"]).glob("pods/*/state.json"))
+        state = next(kurma.state.glob("pods/*/state.json"))
         os.kill(json.loads(state.read_text())["stager"]["pid"], signal.SIGKILL)
     else:
         kurma.out(*(("stop",) if how == "stop" else ("rm", "--force")), "many")
@@ -251,7 +251,7 @@ def test_the_pod_is_killed_before_an_attach_is_answered(kurma: Any, begin: Any) 
     process = begin(*run_words(kurma, "early", script="echo ready; exec sleep 1000"))
     assert process.stdout.readline() == b"ready\n"
     uuid = json.loads(kurma.out("status", "early", "--format", "json"))["uuid"]
-    state = Path(kurma.environment["KURMA_DIR"], "pods", uuid, "state.json")
+    state = Path(kurma.state, "pods", uuid, "state.json")
     stager = json.loads(state.read_text())["stager"]["pid"]
     os.kill(stager, signal.SIGSTOP)
     attach = begin("attach", "early", stdin=subprocess.DEVNULL)

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.kit.command import KURMA
+
 pytestmark = pytest.mark.root
 
 NONE = ("--net", "none")
@@ -160,7 +162,7 @@ def test_a_reader_that_goes_away_stops_the_pod(kurma: Any) -> None:
 def test_a_million_bytes_come_out_as_they_went_in(kurma: Any) -> None:
     script = "head -c 1000000 /dev/urandom | tee /dev/stderr | sha256sum >/dev/null"
     words = ("run", "--rm", *NONE, "--exec", "/bin/sh", kurma.image, "--", "-c", f"{script}; true")
-    done = subprocess.run([*kurma.program, *words], capture_output=True, env=kurma.environment, check=False)
+    done = subprocess.run([*KURMA, *words], capture_output=True, env=kurma.environment, check=False)
     assert len(done.stderr) == 1_000_000
     assert done.returncode == 0
 
@@ -244,7 +246,7 @@ def test_closed_descriptors_never_reach_an_app(kurma: Any) -> None:
         "-c",
         "cat; echo end; exit 3",
     )
-    command = f"{shlex.join([*kurma.program, *words])} <&-"
+    command = f"{shlex.join([*KURMA, *words])} <&-"
     done = subprocess.run(
         ["sh", "-c", command], env=kurma.environment, capture_output=True, text=True, timeout=30, check=False
     )
@@ -252,7 +254,7 @@ def test_closed_descriptors_never_reach_an_app(kurma: Any) -> None:
 
 
 def test_few_descriptors_are_enough(kurma: Any) -> None:
-    command = f"ulimit -n 64; {shlex.join([*kurma.program, 'run', '--rm', *NONE, kurma.image])}"
+    command = f"ulimit -n 64; {shlex.join([*KURMA, 'run', '--rm', *NONE, kurma.image])}"
     done = subprocess.run(
         ["sh", "-c", command], env=kurma.environment, capture_output=True, text=True, timeout=30, check=False
     )

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.integration.cli.conftest import Command
 from tests.integration.cli.shop import Done, Shop, one_line, open_shop
 from tests.integration.pods.early import app_manifest, archive, fileset_manifest, tree
+from tests.kit.command import Kurma
 from tests.kit.images import busybox_root
 from tests.kit.keys import Signers
 
@@ -22,7 +22,7 @@ CUT = len("sha256-") + 40
 
 
 @pytest.fixture
-def shop(kurma_command: Command, signers: Signers, tmp_path: Path) -> Iterator[Shop]:
+def shop(kurma_command: Kurma, signers: Signers, tmp_path: Path) -> Iterator[Shop]:
     with open_shop(kurma_command, signers, tmp_path) as made:
         made.trust()
         yield made

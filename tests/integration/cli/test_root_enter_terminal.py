@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from tests.integration.cli.callins import call_ins
-from tests.integration.cli.conftest import KURMA
 from tests.integration.cli.person import Person
+from tests.kit.command import KURMA
 from tests.kit.waiting import PATIENCE
 
 pytestmark = pytest.mark.root

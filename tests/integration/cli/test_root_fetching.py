@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from kurma_core.testing.webserver import Page
-from tests.integration.cli.conftest import Command
 from tests.integration.cli.shop import Shop, one_line, open_shop
+from tests.kit.command import KURMA, Kurma
 from tests.kit.keys import Signers
 
 pytestmark = pytest.mark.root
@@ -25,7 +25,7 @@ PLACE = "/images/example.com/app-1.0.aci"
 
 
 @pytest.fixture
-def shop(kurma_command: Command, signers: Signers, tmp_path: Path) -> Iterator[Shop]:
+def shop(kurma_command: Kurma, signers: Signers, tmp_path: Path) -> Iterator[Shop]:
     with open_shop(kurma_command, signers, tmp_path) as made:
         made.owner.page()
         yield made
@@ -39,7 +39,7 @@ def at_a_terminal(shop: Shop, answer: str, *words: str) -> tuple[int, str]:
     """Exit code, and what is shown on standard error."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [*shop.command.program, *words], stdin=theirs, stdout=subprocess.PIPE, stderr=theirs, env=shop.environment
+        [*KURMA, *words], stdin=theirs, stdout=subprocess.PIPE, stderr=theirs, env=shop.environment
     )
     os.close(theirs)
     shown = b""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kurma_core.linux.cgroups import CgroupTree
-from tests.integration.cli.conftest import KURMA
+from tests.kit.command import KURMA
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root

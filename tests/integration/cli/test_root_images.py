@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from tests.cli import json_fields
+from tests.kit.command import KURMA
 from tests.kit.images import archive
 
 pytestmark = pytest.mark.root
@@ -299,7 +300,7 @@ def test_progress_on_a_terminal(kurma: Any, slow: str) -> None:
     ours, theirs = pty.openpty()
     subprocess.run(["stty", "cols", "100"], stdin=theirs, check=True)
     process = subprocess.Popen(
-        [*kurma.program, "image", "fetch", "--insecure-options", "image,http", slow],
+        [*KURMA, "image", "fetch", "--insecure-options", "image,http", slow],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=theirs,

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.root
 
 def _extracted(kurma: Any, image: str) -> None:
     """With the same size, and its time put back."""
-    file = Path(kurma.environment["KURMA_DIR"], "images", "layers", image, "rootfs", "etc", "passwd")
+    file = Path(kurma.state, "images", "layers", image, "rootfs", "etc", "passwd")
     _rewrite(file, file.read_bytes().replace(b"root", b"toor"))
 
 
@@ -25,12 +25,12 @@ def _rendered(kurma: Any, image: str) -> None:
 
 
 def _archive(kurma: Any, image: str) -> None:
-    file = Path(kurma.environment["KURMA_DIR"], "images", "archives", f"{image}.aci")
+    file = Path(kurma.state, "images", "archives", f"{image}.aci")
     _rewrite(file, file.read_bytes().replace(b"root:", b"toor:"))
 
 
 def _manifest(kurma: Any, image: str) -> None:
-    file = Path(kurma.environment["KURMA_DIR"], "images", "images", image, "manifest")
+    file = Path(kurma.state, "images", "images", image, "manifest")
     _rewrite(file, file.read_bytes().replace(b"exit 0", b"exit 1"))
 
 

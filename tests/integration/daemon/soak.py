@@ -8,7 +8,6 @@ import random
 import re
 import signal
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -21,6 +20,7 @@ from tests.integration.daemon.soak_caller import Caller
 from tests.integration.daemon.soak_lives import any_kind
 from tests.integration.daemon.soak_remains import WHOLE, Remains
 from tests.integration.pods.soak import ABREAST
+from tests.kit.command import KURMA
 
 #: Pods between two looks at the machine.
 BATCH = 250
@@ -55,7 +55,7 @@ class Daemons:
             f"{house.state}/soak-{os.getpid()}-kurmad.log"
         )  # its own: other tests' daemons have written there, too
         which = ["--dir", house.state, "--config", house.config_file]
-        self._command = [sys.executable, "-m", "kurma_core.cli.main", *which, "daemon"]
+        self._command = [*KURMA, *which, "daemon"]
         self.process = None
         self.killed = 0
 

@@ -8,7 +8,6 @@ import random
 import re
 import signal
 import subprocess
-import sys
 import time
 import uuid as uuids
 
@@ -16,6 +15,7 @@ from kurma_core.errors import KurmaError, PodNotFoundError, PodStateError
 from kurma_core.models.network import NetworkRequest
 from kurma_core.models.stdio import Stdio
 from kurma_core.value import replace
+from tests.kit.command import KURMA
 
 _LINES = "i=0; while [ $i -lt {} ]; do i=$((i+1)); echo line $i; {} done; "
 _WAITS = "echo up; while :; do sleep 0.1; done"
@@ -216,9 +216,7 @@ class Commanded(Life):
         script = f"{self.written('sleep 0.03;')} exit {self.code}"
         template = json.dumps(house.template({"main": script}, net=self.net)).encode()
         command = [
-            sys.executable,
-            "-m",
-            "kurma_core.cli.main",
+            *KURMA,
             *which,
             "run",
             "--pod",

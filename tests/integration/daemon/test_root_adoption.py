@@ -19,6 +19,7 @@ from kurma_core.linux import process
 from kurma_core.version import VERSION
 from tests.integration.pods.test_pods_changing_crash import change
 from tests.integration.pods.test_pods_crash import assert_nothing_left
+from tests.kit.command import KURMA
 from tests.kit.waiting import alive, until
 
 pytestmark = pytest.mark.root
@@ -398,7 +399,7 @@ def test_waiting_and_following_where_others_have_used_up_all_watches(kurmad):
     until(lambda: "up" in house.log(house.client.pod(uuid)), "the trap")
     # A user namespace has a limit of its own.
     none = 'echo 0 >/proc/sys/user/max_inotify_instances; exec "$@"'
-    kurma = [sys.executable, "-m", "kurma_core.cli.main", "--dir", house.state, "--config", house.config_file]
+    kurma = [*KURMA, "--dir", house.state, "--config", house.config_file]
     command = ["unshare", "--user", "--map-root-user", "sh", "-c", none, "sh", *kurma, "--host", "local"]
     with (
         subprocess.Popen([*command, "logs", "--follow", uuid], stdout=subprocess.PIPE) as following,

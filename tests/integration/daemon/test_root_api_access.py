@@ -11,12 +11,12 @@ import sys
 import pytest
 
 import kurma_core
-from kurma_core.client import Settings, connect
 from kurma_core.errors import IsolatorError, PowerError, PrivilegeError
 from kurma_core.models.stdio import Stdio
 from kurma_core.pods.records import read_document
 from kurma_core.pods.request import AppOverrides
 from kurma_core.value import replace
+from tests.kit.command import KURMA
 from tests.kit.images import shell
 from tests.kit.waiting import until
 
@@ -24,7 +24,6 @@ pytestmark = pytest.mark.root
 
 API = "host/api-access"
 NOBODY = 65534
-KURMA = (sys.executable, "-m", "kurma_core.cli.main")
 
 
 def programs():
@@ -157,7 +156,7 @@ def test_an_app_may_do_what_is_granted_and_no_more(kurmad, ask, granting):
     assert err.startswith("kurma: POST /v1/pods/{pod}/stop is not for those who may only look\n  hint: who runs")
     assert f"pod {uuid}, app main, user 0, process " in daemon.log.read_text()
     place = f"{house.path(record)}/volumes/kurma-api-main"
-    with connect(Settings(house.config_file, house.state, host=f"unix:{place}/kurmad.sock")) as app:
+    with house.connect(host=f"unix:{place}/kurmad.sock") as app:
         for tried, asked in (
             (lambda: app.kill(uuid, signal.SIGKILL), f"POST /v1/pods/{uuid}/kill"),
             (lambda: list(app.logs(uuid)), f"POST /v1/pods/{uuid}/logs"),

@@ -13,10 +13,10 @@ from schemathesis.core.failures import FailureGroup
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from kurma_core.client.wire import Connection
-from tests.integration.daemon.conftest import Kurmad, ended
 from tests.integration.daemon.soak_remains import Remains
 from tests.integration.daemon.test_root_adoption import started
 from tests.integration.daemon.test_root_metrics import Unix, get
+from tests.kit.kurmad import Kurmad, ended
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root

@@ -150,7 +150,7 @@ def test_what_keeps_it_from_starting_is_the_callers_error(starter, monkeypatch):
 
 def test_it_ends_when_it_has_had_nothing_to_do(starter, kurmad):
     daemon = kurmad("--idle-timeout", "0.5", house=starter.house)
-    with connect(Settings(starter.house.config_file, starter.house.state)) as client:
+    with starter.house.connect() as client:
         assert isinstance(client, RemoteClient)
         time.sleep(1)  # somebody is connected
         record = client.prepare(starter.house.request("trap 'exit 3' TERM; echo up; while :; do sleep 0.1; done"))
@@ -158,7 +158,7 @@ def test_it_ends_when_it_has_had_nothing_to_do(starter, kurmad):
         until(lambda: "up" in starter.house.log(client.pod(record.uuid)), "the trap")
     time.sleep(1)  # it owns a pod
     assert daemon.process.poll() is None
-    with connect(Settings(starter.house.config_file, starter.house.state)) as client:
+    with starter.house.connect() as client:
         client.stop(record.uuid)
     assert daemon.process.wait(20) == 0
     assert not os.path.exists(daemon.socket)
@@ -196,7 +196,7 @@ def test_who_comes_in_the_last_moment_and_what_goes(starter, kurmad, what):
     daemon = kurmad("--idle-timeout", "0.3", house=starter.house, wrap=wrap)
     if what == "removed":
         until(lambda: "was removed: kurmad listens there anew" in daemon.log.read_text(), "its listening anew")
-        with connect(Settings(starter.house.config_file, starter.house.state)) as client:
+        with starter.house.connect() as client:
             assert isinstance(client, RemoteClient)
         assert daemon.end() == 0
     else:

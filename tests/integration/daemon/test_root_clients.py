@@ -19,6 +19,7 @@ from kurma_core.client.local import LocalClient
 from kurma_core.client.remote import RemoteClient
 from kurma_core.errors import DecryptionError, HostError, StoreError
 from plugins.fetch_docker.tests.docker_parts import BLOB, serve
+from tests.kit.command import KURMA
 from tests.kit.images import busybox_root, shell
 from tests.kit.waiting import until
 
@@ -33,7 +34,7 @@ _WITHHELD = 60.0
 def command(daemon, *words, **more):
     which = ["--dir", daemon.house.state, "--config", daemon.house.config_file]
     return subprocess.Popen(
-        [sys.executable, "-m", "kurma_core.cli.main", *which, *words],
+        [*KURMA, *which, *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -69,7 +70,7 @@ def test_two_fetch_an_image_and_one_goes_away(kurmad, server, how):
     assert out.startswith("sha512-")
     assert len(server.requests(BLOB)) == 2
     assert os.listdir(partial) == []
-    with connect(Settings(daemon.house.config_file, daemon.house.state)) as client:
+    with daemon.house.connect() as client:
         client.image_rm(out.strip())
     assert "mistake" not in daemon.log.read_text()
 
@@ -193,7 +194,7 @@ def test_a_daemon_that_is_killed_meanwhile_is_told_of(kurmad, server):
     ]
     server.pages[BLOB].delay = 0.0
     # What came by then is gone on with by who comes next, in process.
-    with connect(Settings(daemon.house.config_file, daemon.house.state)) as client:
+    with daemon.house.connect() as client:
         assert type(client) is LocalClient
         client.image_rm(client.image_fetch(locator).id)
 
@@ -221,7 +222,7 @@ def test_who_may_not_use_the_socket_is_told_who_may(place, busybox_image, group)
     """Members of the group `kurma` need not be root; others do what needs no root in process."""
     shutil.copy(busybox_image, f"{place}/busybox.aci")
     Path(f"{place}/kurma.json").write_text("{}")
-    program = [sys.executable, "-m", "kurma_core.cli.main", "--dir", f"{place}/state"]
+    program = [*KURMA, "--dir", f"{place}/state"]
     program += ["--config", f"{place}/kurma.json"]
     socket = f"{place}/state/run/kurmad.sock"
     log = Path(f"{place}/log")
@@ -294,7 +295,7 @@ def test_an_address_where_nobody_listens(kurmad):
     daemon = kurmad()
     for host, why in (("unix:/nowhere/kurmad.sock", "no such file"), ("/etc/passwd", "connection refused")):
         with pytest.raises(HostError, match=f"cannot reach the daemon at .*: {why}"):
-            connect(Settings(daemon.house.config_file, daemon.house.state, host=host))
+            daemon.house.connect(host=host)
 
 
 PROGRAM = """

@@ -15,9 +15,9 @@ from kurma_core.client.local import LocalClient
 from kurma_core.client.remote import RemoteClient
 from kurma_core.client.wire import Connection
 from kurma_core.errors import ImageNotFoundError, KurmaError
-from tests.integration.daemon.conftest import Kurmad
 from tests.kit.house import House
 from tests.kit.images import archive, busybox_root, shell
+from tests.kit.kurmad import Kurmad
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root

@@ -6,13 +6,13 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 
 import pytest
 
 from kurma_core.client.remote import RemoteClient
 from kurma_core.errors import HostError
+from tests.kit.command import KURMA
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
@@ -161,7 +161,7 @@ def test_the_command_prints_them(kurmad, by):
     daemon = kurmad()
     house = daemon.house
     since = str(last_behind_start(daemon))
-    words = [sys.executable, "-m", "kurma_core.cli.main", "--dir", house.state, "--config", house.config_file]
+    words = [*KURMA, "--dir", house.state, "--config", house.config_file]
     words += ["--host", by or f"unix:{daemon.socket}", "events", "--format", "json"]
     with subprocess.Popen([*words, "--since", since], stdout=subprocess.PIPE, text=True) as following:
         record, _ = house.run("exit 5")

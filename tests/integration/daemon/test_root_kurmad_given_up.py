@@ -2,11 +2,11 @@
 
 import os
 import subprocess
-import sys
 
 import pytest
 
 from plugins.fetch_docker.tests.docker_parts import BLOB, serve
+from tests.kit.command import KURMA
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
@@ -25,7 +25,7 @@ def test_a_client_that_goes_away_cancels_its_fetch_and_nobody_elses(kurmad, serv
 
     def prepare():
         words = ["--dir", daemon.house.state, "--config", daemon.house.config_file, "prepare", "--net", "none"]
-        command = [sys.executable, "-m", "kurma_core.cli.main", *words, locator]
+        command = [*KURMA, *words, locator]
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     first = prepare()

@@ -108,9 +108,8 @@ def test_it_is_told_what_becomes_of_the_daemon(serve, manager, tmp_path):
     assert manager.hear() == {"READY": "1", "STATUS": "0 pods"}
     path = f"{house.state}/run/kurmad.sock"
     assert ask(path)[0] == 200
-    from kurma_core.client import Settings, connect
 
-    with connect(Settings(house.config_file, house.state)) as client:
+    with house.connect() as client:
         record = client.prepare(house.request("sleep 1000"))
         client._ask("POST", ("pods", record.uuid, "start"))
         assert manager.hear() == {"STATUS": "1 pod"}

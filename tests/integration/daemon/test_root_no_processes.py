@@ -3,10 +3,10 @@
 import os
 import signal
 import subprocess
-import sys
 
 import pytest
 
+from tests.kit.command import KURMA
 from tests.kit.images import shell
 from tests.kit.waiting import alive, until
 
@@ -53,7 +53,7 @@ def group():
 
 def kurma(house, *words, group=None):
     """The command: its exit code, and what it says, without notes on unverified images."""
-    command = [sys.executable, "-m", "kurma_core.cli.main", "--dir", house.state, "--config", house.config_file]
+    command = [*KURMA, "--dir", house.state, "--config", house.config_file]
     done = subprocess.run(
         [*(group.wrap() if group else ()), *command, *words],
         capture_output=True,

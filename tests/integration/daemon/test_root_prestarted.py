@@ -8,7 +8,6 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -25,6 +24,7 @@ from kurma_core.models.stdio import Stdio
 from kurma_core.pods import request_json
 from kurma_core.pods.daemon_interface import DaemonInterface
 from kurma_core.value import replace
+from tests.kit.command import KURMA
 from tests.kit.waiting import alive, until
 
 pytestmark = pytest.mark.root
@@ -126,7 +126,7 @@ def test_commands_take_them_unless_something_is_written_before_the_pod_runs(fill
         words = ["--dir", daemon.house.state, "--config", daemon.house.config_file, "run", "-d", "--net", "none"]
         script = "wget -q -O - $AC_METADATA_URL/acMetadata/v1/pod/uuid; sleep 1000"
         words += [*options, daemon.house.image, "--exec", "/bin/sh", "--", "-c", script]
-        command = [sys.executable, "-m", "kurma_core.cli.main", *words]
+        command = [*KURMA, *words]
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
 
     there = full(daemon.house)

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from kurma_core.client import Settings, connect
 from kurma_core.client.remote import RemoteClient
 from kurma_core.client.wire import Connection
 from tests.kit.waiting import until
@@ -89,7 +88,7 @@ def test_activated_by_systemd_itself(make_house):
         until(lambda: os.path.exists(path), "the socket")
         until(lambda: Connection.open(path, required=False), "the daemon").close()
         before = time.monotonic()
-        with connect(Settings(house.config_file, house.state)) as client:
+        with house.connect() as client:
             assert isinstance(client, RemoteClient)
             assert client._ask("GET", ("version",))
         assert time.monotonic() - before < 10

@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from kurma_core.errors import Cancelled, ImageError, ImageNotFoundError
 from kurma_core.models.image import ImageRecord
 from tests.integration.fetching.front import Front, Tokens, front
 from tests.integration.fetching.parts import Machine, MakeMachine
+from tests.kit.command import KURMA
 from tests.kit.registry import OciDir, Registry, layer_tar
 from tests.kit.waiting import until
 
@@ -137,7 +137,7 @@ def test_ctrl_c_while_the_registry_withholds_an_answer(way: Front, tmp_path: Pat
     way.fault = hold
     if where == "token":
         way.tokens = _Silent(asked, way.over)
-    words = [sys.executable, "-m", "kurma_core.cli.main", "--dir", str(tmp_path / "state"), "image", "fetch"]
+    words = [*KURMA, "--dir", str(tmp_path / "state"), "image", "fetch"]
     environment = {**os.environ, "KURMA_CONFIG": str(tmp_path), "HOME": str(tmp_path)}
     process = subprocess.Popen(
         [*words, f"docker://{way.host}/app:v1"],

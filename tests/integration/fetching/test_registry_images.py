@@ -7,7 +7,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import zstandard
 from kurma_core.errors import ArchiveError, ImageNotFoundError
 from kurma_core.models.image import ImageRecord
 from tests.integration.fetching.parts import Machine, MakeMachine
+from tests.kit.command import KURMA
 from tests.kit.registry import OciDir, Registry, layer_tar, sha256
 
 pytestmark = pytest.mark.root
@@ -154,7 +154,7 @@ def test_an_image_without_a_command(registry: Registry, oci: OciDir, tmp_path: P
     locator = f"docker://{registry.host}/none:1"
 
     def kurma(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "kurma_core.cli.main", "--dir", str(tmp_path / "state"), *words]
+        command = [*KURMA, "--dir", str(tmp_path / "state"), *words]
         return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
 
     assert kurma("image", "fetch", locator).returncode == 0

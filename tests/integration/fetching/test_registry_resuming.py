@@ -20,6 +20,7 @@ import trustme
 from kurma_core.errors import ArchiveError, FetchTruncatedError
 from tests.integration.fetching.front import Front, front
 from tests.integration.fetching.parts import Bar, Machine, MakeMachine
+from tests.kit.command import KURMA
 from tests.kit.registry import OciDir, Registry, layer_tar, sha256
 
 pytestmark = pytest.mark.root
@@ -129,7 +130,7 @@ def test_ctrl_c_ends_it_at_once(machine: MakeMachine, way: Front, digests: list[
     """With all layers' threads in the middle of a read; what came is kept, and nothing else."""
     way.pace = 0.3
     here = machine()
-    command = [sys.executable, "-m", "kurma_core.cli.main", "--dir", str(here.state)]
+    command = [*KURMA, "--dir", str(here.state)]
     command += ["--config", str(tmp_path / "state.json"), "image", "fetch", f"docker://{way.host}/app:v1"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     wait_for_partials(here, process, 1, files=4)

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.integration.cli.conftest import Command
 from tests.integration.pods.early import app_manifest
 from tests.integration.pods.early import archive as early_archive
+from tests.kit.command import Kurma
 from tests.kit.images import archive, busybox_root, shell
 
 pytestmark = pytest.mark.root
@@ -23,18 +23,18 @@ BOUNDING = "sed -n 's/^CapBnd:.//p' /proc/self/status"
 NET_BIND_SERVICE, CHOWN, FOURTEEN = 1 << 10, 1, 0xA80425FB
 
 
-def run(kurma: Command, *options: str, script: str = "true", image: str = "") -> subprocess.CompletedProcess[str]:
+def run(kurma: Kurma, *options: str, script: str = "true", image: str = "") -> subprocess.CompletedProcess[str]:
     words = ("--net", "none", *options, "--exec", "/bin/sh", image or kurma.image, "--", "-c", script)
     return kurma("run", *words)
 
 
-def shown(kurma: Command, pod: str) -> dict[str, dict[str, Any]]:
+def shown(kurma: Kurma, pod: str) -> dict[str, dict[str, Any]]:
     """What its JSON says of each isolator that somebody asked for."""
     reports = json.loads(kurma.out("show", pod, "--format", "json"))["isolators"]
     return {report["name"]: report for report in reports if not report["default"]}
 
 
-def test_all_that_can_be_asked_for_in_short(kurma: Command, sleeping: Sleeping) -> None:
+def test_all_that_can_be_asked_for_in_short(kurma: Kurma, sleeping: Sleeping) -> None:
     """The app's, and the pod's own, in one command; read back from inside, told of by show."""
     options = (
         *("--memory", "64.5Mi", "--cpus", "1500m", "--caps-retain", "CAP_CHOWN,net_bind_service"),
@@ -77,9 +77,9 @@ def asking(tmp_path_factory: pytest.TempPathFactory) -> str:
     return archive(busybox_root(f"{directory}/root"), f"{directory}/busybox.aci", "example.com/busybox", app=app)
 
 
-def test_what_is_not_enforced_is_told_and_refused_where_that_is_asked_for(kurma: Command, asking: str) -> None:
+def test_what_is_not_enforced_is_told_and_refused_where_that_is_asked_for(kurma: Kurma, asking: str) -> None:
     """Strictness leaves nothing: no pod, no ids, no cgroup. What the user types is refused in any case."""
-    state = Path(kurma.environment["KURMA_DIR"])
+    state = kurma.state
     nothing = ("--isolator", "example.com/none=1")
     for command in ("run", "prepare"):
         done = kurma(command, "--net", "none", "--name", f"told-{command}", asking)
@@ -124,7 +124,7 @@ def test_what_is_not_enforced_is_told_and_refused_where_that_is_asked_for(kurma:
     assert "strict" not in kurma.out("list")
 
 
-def test_a_value_that_is_wrong_leaves_no_pod(kurma: Command) -> None:
+def test_a_value_that_is_wrong_leaves_no_pod(kurma: Kurma) -> None:
     before = kurma.out("list")
     done = run(kurma, "--caps-retain", "CAP_CHOWNN")
     assert done.returncode == 125
@@ -139,7 +139,7 @@ def test_a_value_that_is_wrong_leaves_no_pod(kurma: Command) -> None:
     assert kurma.out("list") == before
 
 
-def test_what_the_command_line_says_takes_the_place_of_what_the_image_says(kurma: Command, tmp_path: Path) -> None:
+def test_what_the_command_line_says_takes_the_place_of_what_the_image_says(kurma: Kurma, tmp_path: Path) -> None:
     sets = [{"name": "os/linux/capabilities-remove-set", "value": {"set": ["CAP_KILL"]}}]
     root = busybox_root(str(tmp_path / "root"))
     image = archive(root, str(tmp_path / "less.aci"), "example.com/less", app=shell(BOUNDING, isolators=sets))
@@ -150,7 +150,7 @@ def test_what_the_command_line_says_takes_the_place_of_what_the_image_says(kurma
     assert (done.returncode, int(done.stdout, 16)) == (0, FOURTEEN & ~CHOWN), done.stderr
 
 
-def test_an_app_that_is_added(kurma: Command, sleeping: Sleeping, asking: str) -> None:
+def test_an_app_that_is_added(kurma: Kurma, sleeping: Sleeping, asking: str) -> None:
     sleeping("host")
     words = ("app", "add", "host", "--start", "--name", "more", "--caps-remove", "CAP_CHOWN", "--memory", "32Mi")
     script = f"{BOUNDING}; exec sleep 1000"
@@ -176,7 +176,7 @@ def test_an_app_that_is_added(kurma: Command, sleeping: Sleeping, asking: str) -
     assert kurma.out("app", "list", "host") == before
 
 
-def test_early_names(kurma: Command, tmp_path: Path) -> None:
+def test_early_names(kurma: Kurma, tmp_path: Path) -> None:
     """E8: an early image's isolators, by either spelling, are the late ones, and hold."""
     script = "cat /sys/fs/cgroup/cpu/cpu.shares /sys/fs/cgroup/cpu.weight 2>/dev/null; " + BOUNDING
     early = [
@@ -203,7 +203,7 @@ def test_early_names(kurma: Command, tmp_path: Path) -> None:
 
 
 @pytest.mark.vm
-def test_the_list(kurma: Command) -> None:
+def test_the_list(kurma: Kurma) -> None:
     """What is enforced here, what is not, and why; what holds for who does not ask."""
     lines = kurma.out("isolators", "list").splitlines()
     assert lines[0].split() == ["ISOLATOR", "OF", "PLUGIN", "HERE", "DEFAULT", "NOTE"]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.cli.conftest import Command
+from tests.kit.command import Kurma
 from tests.kit.registry import BUSYBOX, OciDir
 
 pytestmark = pytest.mark.root
@@ -112,7 +112,7 @@ def images(tmp_path_factory: pytest.TempPathFactory, probe: Path) -> str:
 
 @pytest.mark.parametrize("userns", ["none", "auto"])
 @pytest.mark.parametrize("kind", ["alpine", "debian"])
-def test_ping_works_without_its_capability(kurma: Command, images: str, kind: str, userns: str) -> None:
+def test_ping_works_without_its_capability(kurma: Kurma, images: str, kind: str, userns: str) -> None:
     # By its path: busybox's shell would run its own ping.
     script = f"{BOUNDING}; $(ls /usr/bin/ping /bin/ping 2>/dev/null) -c 1 127.0.0.1"
     for user in ("0", "1000"):
@@ -124,10 +124,10 @@ def test_ping_works_without_its_capability(kurma: Command, images: str, kind: st
         assert "1 packets transmitted, 1 " in "\n".join(said)
 
 
-def test_a_program_with_file_capabilities_that_the_app_lacks(kurma: Command, images: str) -> None:
+def test_a_program_with_file_capabilities_that_the_app_lacks(kurma: Kurma, images: str) -> None:
     """The kernel refuses to execute it; Kurma says why."""
     del images
-    root = Path(kurma.environment["KURMA_DIR"]).parent / "capable"
+    root = kurma.state.parent / "capable"
     busybox_root(root)
     shutil.copy(BUSYBOX, root / "bin/ping")
     os.setxattr(
@@ -143,7 +143,7 @@ def test_a_program_with_file_capabilities_that_the_app_lacks(kurma: Command, ima
     assert "file capabilities (see getcap) give it more than the app has" in done.stderr
 
 
-def test_sockets_that_reach_past_the_pod(kurma: Command, images: str, probe: Path) -> None:
+def test_sockets_that_reach_past_the_pod(kurma: Kurma, images: str, probe: Path) -> None:
     """Of an App Container image CAP_NET_RAW and CAP_AUDIT_WRITE are in the default set."""
 
     def tried(*words: str) -> dict[str, int]:
@@ -152,7 +152,7 @@ def test_sockets_that_reach_past_the_pod(kurma: Command, images: str, probe: Pat
 
     closed = {"packet": EPERM, "audit": EINVAL, "vsock": EAFNOSUPPORT}
     assert tried(f"{images}:alpine") == {"icmp": 0, "route": 0, "raw": EPERM, **closed}
-    root = Path(kurma.environment["KURMA_DIR"]).parent / "sockets"
+    root = kurma.state.parent / "sockets"
     (root / "bin").mkdir(parents=True)
     shutil.copy(probe, root / "bin/sockets")
     archive = f"{root}.aci"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.cli.conftest import KURMA, Command
+from tests.kit.command import KURMA, Kurma
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
@@ -28,7 +28,7 @@ UNREQUIRED = {"required_isolators": dict.fromkeys(ALL, False)}
 
 
 @pytest.fixture
-def configure(kurma: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+def configure(kurma: Kurma, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
     """``configure(KEY=VALUE, …)``: the command's configuration; its file."""
     file = tmp_path / "kurma.json"
     monkeypatch.setitem(kurma.environment, "KURMA_CONFIG", str(file))
@@ -41,7 +41,7 @@ def configure(kurma: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return write
 
 
-def run(kurma: Command, *options: str, script: str = FILTERS) -> subprocess.CompletedProcess[str]:
+def run(kurma: Kurma, *options: str, script: str = FILTERS) -> subprocess.CompletedProcess[str]:
     return kurma("run", "--net", "none", *options, "--exec", "/bin/sh", kurma.image, "--", "-c", script)
 
 
@@ -73,7 +73,7 @@ def refused(done: subprocess.CompletedProcess[str], why: str) -> None:
 
 
 def test_a_plugin_that_does_not_work_is_no_way_around_its_defaults(
-    kurma: Command,
+    kurma: Kurma,
     configure: Callable[..., Path],
     monkeypatch: pytest.MonkeyPatch,
     uninstalled: tuple[list[str], str],
@@ -109,9 +109,7 @@ def test_a_plugin_that_does_not_work_is_no_way_around_its_defaults(
     assert kurma.out("list").count("\n") == before.count("\n") + 1, "the first alone"
 
 
-def test_the_configuration_may_do_without_and_that_is_shown(
-    kurma: Command, configure: Callable[..., Path]
-) -> None:
+def test_the_configuration_may_do_without_and_that_is_shown(kurma: Kurma, configure: Callable[..., Path]) -> None:
     file = configure(**OFF, **UNREQUIRED)
     done = run(kurma, "--name", "bare")
     assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
@@ -136,7 +134,7 @@ def test_the_configuration_may_do_without_and_that_is_shown(
 
 
 def test_an_app_that_is_added_and_one_that_chose_its_own(
-    kurma: Command, configure: Callable[..., Path], sleeping: Sleeping
+    kurma: Kurma, configure: Callable[..., Path], sleeping: Sleeping
 ) -> None:
     sleeping("host")
     configure(**TYPO)
@@ -155,7 +153,7 @@ def test_an_app_that_is_added_and_one_that_chose_its_own(
 
 
 def test_a_reload_takes_over_nothing_of_what_config_check_refuses(
-    kurma: Command, configure: Callable[..., Path], tmp_path: Path
+    kurma: Kurma, configure: Callable[..., Path], tmp_path: Path
 ) -> None:
     daemon = {"daemon": {"waiting_stagers": 0}}
     file = configure(**daemon)
@@ -184,7 +182,7 @@ def test_a_reload_takes_over_nothing_of_what_config_check_refuses(
 
 
 def test_config_check_finds_a_plugin_that_pods_need_and_is_disabled(
-    kurma: Command, configure: Callable[..., Path]
+    kurma: Kurma, configure: Callable[..., Path]
 ) -> None:
     """Built-in networks, the isolators that must be enforced, and pods on record."""
     kurma.out("prepare", "--net", "none", "--renderer", "copy", "--name", "old", kurma.image)

@@ -5,19 +5,18 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 
 import pytest
 
 from kurma_core.errors import HostError, NetworkError
 from kurma_core.linux import namespaces
 from kurma_core.linux.cgroups import CgroupTree
+from tests.kit.command import KURMA
 from tests.kit.images import shell
 from tests.kit.waiting import alive, until
 
 pytestmark = [pytest.mark.root, pytest.mark.usefixtures("leaky_plugin")]
 
-KURMA = (sys.executable, "-m", "kurma_core.cli.main")
 NETWORKS = {
     "container_networks": [{"name": "leaky", "plugin": "leaky"}, {"name": "forgetful", "plugin": "forgetful"}],
     "stop_timeout": 3,
@@ -394,9 +393,7 @@ def test_networks_that_cannot_be_used(make_house):
 def test_the_command(leaky, strangers):
     def kurma(*words):
         command = [
-            sys.executable,
-            "-m",
-            "kurma_core.cli.main",
+            *KURMA,
             "--dir",
             leaky.state,
             "--config",

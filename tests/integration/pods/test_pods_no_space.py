@@ -6,12 +6,12 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 
 import pytest
 
 from kurma_core.errors import KurmaError
 from tests.kit.archives import file, image
+from tests.kit.command import KURMA
 from tests.kit.host import links, small_file_system
 from tests.kit.house import both_ways
 from tests.kit.waiting import alive, until
@@ -143,7 +143,7 @@ def test_what_a_log_lacks_is_told(small, small_disk):
 
 def kurma(house, *words):
     """The command: its exit code, and what it says, without notes on unverified images."""
-    command = [sys.executable, "-m", "kurma_core.cli.main", "--dir", house.state, "--config", house.config_file]
+    command = [*KURMA, "--dir", house.state, "--config", house.config_file]
     done = subprocess.run(
         [*command, *words], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=60
     )

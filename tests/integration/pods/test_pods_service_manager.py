@@ -16,12 +16,12 @@ import pytest
 from kurma_stager_default import image as stager_image
 
 from kurma_core.errors import KurmaError, ManifestError, StagerError
+from tests.kit.command import KURMA
 from tests.kit.images import archive, busybox_root
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
 
-KURMA = (sys.executable, "-m", "kurma_core.cli.main")
 READY = [{"name": "appc.io/executor/supports-systemd-notify", "value": "true"}]
 SPEAKER = Path(__file__).parents[1] / "stager" / "speaker.py"
 EXEC = ["/opt/stager/bin/python3", "-IS", "/speaker.py"]

@@ -17,8 +17,8 @@ from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.unmount import unmount_below
 from kurma_core.models.stdio import Stdio
 from kurma_core.testing.stagers import pod_setup
-from tests.integration.cli.conftest import KURMA, Command
 from tests.integration.stage1.driven import UUID
+from tests.kit.command import KURMA, Kurma
 from tests.kit.images import archive, busybox_root, image_id
 
 PREFIX = "coreos.com/rkt/stage1/"
@@ -87,11 +87,12 @@ class Stage1Image:
         return found
 
 
-class Stage1Command(Command):
+class Stage1Command(Kurma):
     """``kurma`` on a state directory of its own, and stage1 images for it."""
 
     def __init__(self, directory: Path, image: str) -> None:
-        super().__init__(directory, image)
+        super().__init__(directory / "state", directory / "kurma.json", image)
+        self.config.write_text("{}")
         self._pinned: dict[str, str] = {}
         self._images = 0
         self._configuration: dict[str, Any] = {"daemon": {"waiting_stagers": 0}}

@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 
-from tests.integration.cli.conftest import KURMA
 from tests.integration.stage1.test_root_stage1_mutable import APP_VERBS, LONG, SCRIPTS, empty_file, foreground
+from tests.kit.command import KURMA
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root

@@ -8,8 +8,8 @@ import subprocess
 
 import pytest
 
-from tests.integration.cli.conftest import KURMA
 from tests.integration.stage1.conftest import BASIC, OF_APPS
+from tests.kit.command import KURMA
 
 pytestmark = pytest.mark.root
 

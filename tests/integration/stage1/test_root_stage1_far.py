@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from kurma_core.client.frames import ERROR, OUTPUT
-from tests.integration.cli.conftest import KURMA
 from tests.integration.daemon.test_root_streams import Raw
+from tests.kit.command import KURMA
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root

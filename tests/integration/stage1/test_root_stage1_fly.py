@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from kurma_core.linux import mounts
-from tests.integration.cli.conftest import KURMA
 from tests.integration.stage1.conftest import PREFIX
 from tests.integration.stage1.test_root_stage1_far import listens
+from tests.kit.command import KURMA
 from tests.kit.images import archive, busybox_root
 from tests.kit.waiting import until
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.acceptance.command import PROGRAM
+from tests.kit.command import PROGRAM
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root

@@ -17,10 +17,10 @@ from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.mounts import mounts_at_or_below
 from kurma_core.models.stdio import Stdio
 from kurma_core.value import replace
-from tests.integration.cli.conftest import KURMA
 from tests.integration.stage1 import test_root_stage1_mutable
 from tests.integration.stage1.conftest import OF_APPS
 from tests.integration.stage1.driven import driven
+from tests.kit.command import KURMA
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from kurma_core.linux.mounts import mounts_at_or_below
-from tests.integration.cli.conftest import KURMA
 from tests.integration.stage1.test_root_stage1_called import is_free
+from tests.kit.command import KURMA
 from tests.kit.waiting import alive, until
 
 pytestmark = pytest.mark.root

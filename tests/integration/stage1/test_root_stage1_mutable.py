@@ -8,10 +8,10 @@ import subprocess
 import pytest
 
 from kurma_core.linux.mounts import mounts_at_or_below
-from tests.integration.cli.conftest import KURMA
 from tests.integration.stage1.conftest import BASIC, OF_APPS
 from tests.integration.stage1.test_root_stage1_apps import small_image
 from tests.integration.stage1.test_root_stage1_life import state
+from tests.kit.command import KURMA
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root

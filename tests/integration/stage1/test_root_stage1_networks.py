@@ -18,6 +18,7 @@ import pytest
 from kurma_core.linux import cni_orphans
 from tests.integration.stage1.laid_out import BareHost
 from tests.integration.stage1.test_root_stage1_exported import cgroups, processes, running, shell
+from tests.kit.command import KURMA
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
@@ -630,7 +631,7 @@ def stage0(stage1s, exported):
 def in_front(kurma, *words):
     """A pod of ``kurma run`` whose app answers at port 80: the UUID, and what calls a command in it."""
     name = f"net-{os.getpid()}-{len(words)}"
-    command = [*kurma.program, "run", "--name", name, *words, "--exec", "/bin/sh", kurma.image, "--", "-c", ANSWER]
+    command = [*KURMA, "run", "--name", name, *words, "--exec", "/bin/sh", kurma.image, "--", "-c", ANSWER]
     process = subprocess.Popen(
         command, env=kurma.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )

@@ -13,8 +13,8 @@ from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.mounts import mounts_at_or_below
 from kurma_core.models.image import RenderedLayer
 from kurma_core.value import replace
-from tests.integration.cli.conftest import KURMA
 from tests.integration.stage1.driven import UUID, driven
+from tests.kit.command import KURMA
 from tests.kit.waiting import alive, until
 
 pytestmark = pytest.mark.root

@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,10 +18,10 @@ from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.stager_check.lab import Lab, app
 from kurma_core.stager_check.lines import LINES, Line, Report
 from tests.integration.stager_check.conftest import Checked
+from tests.kit.command import KURMA
 from tests.kit.waiting import alive, until
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
-KURMA = (sys.executable, "-m", "kurma_core.cli.main")
 
 
 def kurma(state: Path, *words: str, config: Path | None = None) -> subprocess.CompletedProcess[str]:

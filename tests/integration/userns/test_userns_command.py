@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from tests.integration.cli.conftest import KURMA
 from tests.integration.cli.person import Person
+from tests.kit.command import KURMA
 
 pytestmark = pytest.mark.root
 

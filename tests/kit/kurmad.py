@@ -1,4 +1,4 @@
-"""A kurmad of its own for a test, on a state directory whose stager and busybox image are there already."""
+"""kurmad, in a process of its own, on the state directory of a house."""
 
 import contextlib
 import json
@@ -6,22 +6,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
-import pytest
-
-from kurma_core.client import Settings, connect
 from kurma_core.client.wire import Connection
-from tests.integration.pods.conftest import (  # noqa: F401 (fixtures)
-    busybox_id,
-    busybox_image,
-    foreign,
-    make_house,
-    served,
-    session_state,
-    way,
-)
 from tests.kit.waiting import until
 
 _FRAGILE = os.path.join(os.path.dirname(__file__), "fragile.py")
@@ -52,15 +39,17 @@ class Kurmad:
         self.wait_up()
 
     def wait_up(self):
-        deadline = time.monotonic() + 20
-        while True:
+        """Until it answers."""
+
+        def answers():
             connection = Connection.open(self.socket, required=False) if os.path.exists(self.socket) else None
-            if connection is not None:
-                connection.close()
-                return
-            assert self.process.poll() is None, self.log.read_text()
-            assert time.monotonic() < deadline, self.log.read_text()
-            time.sleep(0.02)
+            if connection is None:
+                assert self.process.poll() is None, self.log.read_text()
+                return False
+            connection.close()
+            return True
+
+        until(answers, lambda: f"kurmad is up: {self.log.read_text()}")
 
     def wait_said(self, text):
         """Until that stands in its log: it answers before it says so, or after."""
@@ -82,22 +71,6 @@ class Kurmad:
         return self.process.wait(20)
 
 
-@pytest.fixture
-def kurmad(make_house):  # noqa: F811
-    """Makes daemons; those that run at the end are ended."""
-    made = []
-
-    def make(*arguments, house=None, **options):
-        daemon = Kurmad(house or make_house(), *arguments, **options)
-        made.append(daemon)
-        return daemon
-
-    yield make
-    with contextlib.ExitStack() as stack:
-        for daemon in made:
-            stack.callback(ended, daemon)
-
-
 def ended(daemon):
     """Sees a daemon that runs to its end, which must be a good one; in no case does it go on."""
     if daemon.process.poll() is None:
@@ -106,18 +79,3 @@ def ended(daemon):
         finally:
             daemon.process.kill()
             daemon.process.wait(20)
-
-
-@pytest.fixture
-def ask():
-    """A client that goes by way of a daemon."""
-    clients = []
-
-    def make(daemon):
-        client = connect(Settings(daemon.house.config_file, daemon.house.state, host=f"unix:{daemon.socket}"))
-        clients.append(client)
-        return client
-
-    yield make
-    for client in clients:
-        client.close()

@@ -1,4 +1,4 @@
-"""``kurma`` as users have it: the installed command, a process of its own, on a state directory of the test's."""
+"""``kurma`` as users have it: the installed command, a process of its own, on a state directory of the tests'."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from typing import Any
 
 #: The script that installing Kurma makes.
 PROGRAM = os.path.join(os.path.dirname(sys.executable), "kurma")
+#: Its words so far, for tests that add theirs.
+KURMA = (PROGRAM,)
 #: Files whose coming tells of no pod: locks, and what is chosen once per state directory.
 _QUIET = re.compile(
     r"(^|/)(lock|[^/]*\.lock)$"
@@ -25,7 +27,7 @@ class Kurma:
     """The command with a state directory and a configuration.
 
     :param config: what stands in ``kurma.json``.
-    :param image: path of an image archive of busybox; its app is ``/bin/sh``, so that ``-- -c SCRIPT`` runs one.
+    :param image: path of an image archive of busybox.
     """
 
     def __init__(self, state: Path, config: Path, image: str) -> None:
@@ -33,6 +35,11 @@ class Kurma:
         self.config = config
         self.image = image
         self.environment = {**os.environ, "KURMA_DIR": str(state), "KURMA_CONFIG": str(config)}
+
+    @property
+    def directory(self) -> Path:
+        """Where its configuration is, and what a test puts beside it."""
+        return self.config.parent
 
     def configured(self, file: Path, **values: Any) -> Kurma:
         """The same state directory with another configuration."""
@@ -43,7 +50,7 @@ class Kurma:
         """Runs it to its end."""
         environment = {**self.environment, **more.pop("env", {})}
         if "input" not in more:
-            more["stdin"] = subprocess.DEVNULL
+            more.setdefault("stdin", subprocess.DEVNULL)
         return subprocess.run(
             [PROGRAM, *words], capture_output=True, text=True, check=False, env=environment, timeout=60, **more
         )
@@ -62,7 +69,7 @@ class Kurma:
         return subprocess.Popen([PROGRAM, *words], text=True, env=self.environment, **more)
 
     def run(self, script: str, *options: str, net: str | None = "none") -> subprocess.CompletedProcess[str]:
-        """``kurma run --rm`` of a shell script in busybox."""
+        """``kurma run --rm`` of a shell script, by an image whose app is ``/bin/sh``."""
         nets = () if net is None else ("--net", net)
         return self("run", "--rm", *nets, *options, self.image, "--", "-c", script)
 
