@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +18,7 @@ from kurma_core.daemon.operations import TABLE
 from kurma_core.daemon.pods.initial import ENTRY, InitialPods, _annotated
 from kurma_core.errors import FetchError
 from kurma_core.pods.daemon_interface import DaemonInterface
+from tests.kit.waiting import until
 
 #: For who may only look. Whoever adds an operation says here which it is: it changes nothing, starts nothing, and
 #: shows no secrets, which apps have in their environments, their logs and their files.
@@ -137,10 +137,7 @@ def test_why_an_image_cannot_be_had_has_no_password() -> None:
     none: Any = None
     initial = InitialPods(DaemonInterface(manager), lambda: config, ready, none, none, none)
     initial.reconcile()
-    deadline = time.monotonic() + 10
-    while (error := initial.to_json()["prefetchImages"][0]["error"]) is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    error = until(lambda: initial.to_json()["prefetchImages"][0]["error"])
     initial.close()
     assert error == "x://example.com/a: there is nothing"
     assert initial.to_json()["prefetchImages"][0]["name"] == "x://example.com/a"

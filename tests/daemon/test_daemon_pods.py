@@ -18,6 +18,7 @@ from kurma_core.daemon.pods.owned import OwnedPods
 from kurma_core.daemon.pods.recovery import Recovery
 from kurma_core.pod_store import PodStore
 from kurma_core.pods.daemon_interface import DaemonInterface
+from tests.kit.waiting import until
 
 UUID = "aaaa0000-0000-4000-8000-000000000001"
 
@@ -85,10 +86,7 @@ def test_a_look_that_is_still_to_come_keeps_nobody_from_the_end(
     before = set(threading.enumerate())
     looker = Recovery(Pods(manager), owners)
     looker.start()
-    deadline = time.monotonic() + 10
-    while len(looks) < 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: len(looks) >= 2)
     assert looks[1] - looks[0] >= 0.5
     looker.close()
     assert set(threading.enumerate()) == before

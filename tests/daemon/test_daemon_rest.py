@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gc
 import threading
-import time
 import weakref
 from collections.abc import Iterator
 
 import pytest
 
 from kurma_core.daemon.process.idle import MemoryTrimmer
+from tests.kit.waiting import until
 
 
 class _Knot:
@@ -37,10 +37,7 @@ def rest() -> Iterator[MemoryTrimmer]:
 
 
 def _gone(knot: weakref.ref[_Knot]) -> bool:
-    deadline = time.monotonic() + 60
-    while knot() is not None and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return knot() is None
+    return until(lambda: knot() is None, "the end of what nobody holds", 60)
 
 
 def test_garbage_goes_after_work_each_time(uncollected: None, rest: MemoryTrimmer) -> None:

@@ -7,7 +7,6 @@ import resource
 import select
 import socket
 import threading
-import time
 
 import pytest
 
@@ -16,6 +15,7 @@ from kurma_core.daemon.http import streams
 from kurma_core.daemon.http.exchange import Gone
 from kurma_core.daemon.http.stdio import Caller
 from kurma_core.errors import BusyError
+from tests.kit.waiting import until
 
 
 class Ends:
@@ -151,10 +151,7 @@ def test_descriptors_of_a_client_are_dropped(ends):
         socket.send_fds(ends.client, [frame(MESSAGE, b'{"is": "go"}')], [null] * 100)
     os.close(null)
     ends.client.sendall(frame(INPUT, b"over"))
-    deadline = time.monotonic() + 10
-    while not ends.heard or ends.heard[-1] != (INPUT, b"over"):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: ends.heard and ends.heard[-1] == (INPUT, b"over"))
     assert set(os.listdir("/proc/self/fd")) == before
 
 
@@ -177,10 +174,7 @@ def descriptors():
 
 def all_closed(before):
     """Soon: some are closed by threads of their own."""
-    deadline = time.monotonic() + 10
-    while descriptors() != before:
-        assert time.monotonic() < deadline, descriptors() - before
-        time.sleep(0.01)
+    until(lambda: descriptors() == before, lambda: str(descriptors() - before))
 
 
 @contextlib.contextmanager

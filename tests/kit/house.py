@@ -306,15 +306,12 @@ def address(house, pod):
 
 def received(house, pod, seconds=0.6):
     """Bytes per second that come out of the pod, from what serves without end at port 9000."""
-    deadline = time.monotonic() + 10
-    while True:
-        try:
-            client = socket.create_connection((address(house, pod), 9000), timeout=5)
-            break
-        except ConnectionRefusedError:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-    with client:
+
+    def connected():
+        with contextlib.suppress(ConnectionRefusedError):
+            return socket.create_connection((address(house, pod), 9000), timeout=5)
+
+    with until(connected, "the pod serves") as client:
         client.settimeout(0.2)
         count, begin = 0, time.monotonic()
         while time.monotonic() < begin + seconds:

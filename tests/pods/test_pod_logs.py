@@ -20,6 +20,7 @@ from kurma_core.linux.crilog import Filter
 from kurma_core.linux.logchain import LogChain
 from kurma_core.models.log import LogText
 from kurma_core.pods.logs import LogReader
+from tests.kit.waiting import until
 
 
 def parse_line(app: str, line: bytes) -> LogText:
@@ -96,12 +97,9 @@ def test_following_ends_with_the_descriptor_and_loses_nothing(tmp_path: Path) ->
     seen: list[bytes] = []
 
     def writer() -> None:
-        deadline = time.monotonic() + 10
-        while len(seen) < 1 and time.monotonic() < deadline:
-            time.sleep(0.01)
+        until(lambda: len(seen) == 1)
         write(tmp_path, "a.log", b"T stdout F 2\n")
-        while len(seen) < 2 and time.monotonic() < deadline:
-            time.sleep(0.01)
+        until(lambda: len(seen) == 2)
         write(tmp_path, "a.log", b"T stdout F 3\n")
         os.close(end)
 

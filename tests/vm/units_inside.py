@@ -15,6 +15,7 @@ import pytest
 
 from kurma_core.client.wire import Connection
 from kurma_core.linux.cgroups import CgroupTree
+from tests.kit import waiting
 from tests.kit.images import archive, busybox_root
 
 _PROJECT = Path(__file__).parents[2]
@@ -45,10 +46,7 @@ def kurma(*words, check=True):
 
 
 def until(condition, what, patience=_PATIENCE):
-    deadline = time.monotonic() + patience
-    while not condition():
-        assert time.monotonic() < deadline, f"no {what}: {journal()}"
-        time.sleep(0.1)
+    waiting.until(condition, lambda: f"{what}: {journal()}", patience)
 
 
 def journal():

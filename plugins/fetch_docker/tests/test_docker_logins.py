@@ -14,6 +14,7 @@ from kurma_fetch_docker.logins import Login, Logins, usual_files
 from kurma_fetch_docker.reference import HUB
 
 from kurma_core.errors import FetchUnauthorizedError
+from tests.kit.waiting import alive, until
 
 
 def entry(user: str, password: str = "p") -> dict[str, str]:
@@ -250,11 +251,8 @@ def test_a_helper_that_hangs_is_ended_with_all_it_started(tmp_path: Path, helper
     with pytest.raises(FetchUnauthorizedError, match="docker-credential-slow: no answer in"):
         Logins("", str(file), helper_timeout=0.5).find("quay.io")
     assert time.monotonic() - begun < 5
-    child = Path("/proc", (tmp_path / "pid").read_text().strip(), "stat")
-    deadline = time.monotonic() + 5
-    while child.exists() and child.read_text().split()[2] != "Z":
-        assert time.monotonic() < deadline, "what the helper started runs on"
-        time.sleep(0.01)
+    child = (tmp_path / "pid").read_text().strip()
+    until(lambda: not alive(child), "the end of what the helper started")
 
 
 @pytest.mark.parametrize("script", ["exec yes", "exec yes >&2", f"{answer('u', 's')}; exec cat /dev/zero"])
@@ -274,11 +272,8 @@ def test_what_a_helper_leaves_behind_does_not_hold_anybody_up(tmp_path: Path, he
     file = written(tmp_path / "f", credsStore="leaving")
     with pytest.raises(FetchUnauthorizedError, match="no answer in"):
         Logins("", str(file), helper_timeout=0.5).find("quay.io")
-    child = Path("/proc", (tmp_path / "pid").read_text().strip(), "stat")
-    deadline = time.monotonic() + 5
-    while child.exists() and child.read_text().split()[2] != "Z":
-        assert time.monotonic() < deadline, "what the helper started runs on"
-        time.sleep(0.01)
+    child = (tmp_path / "pid").read_text().strip()
+    until(lambda: not alive(child), "the end of what the helper started")
 
 
 @pytest.mark.parametrize("name", ["../evil", "a b", ""])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -18,6 +17,7 @@ from kurma_fetch_http.transport import Transport
 from kurma_core.cancellation import Cancellation, current, governing
 from kurma_core.errors import Cancelled
 from kurma_core.testing.webserver import Page, WebServer, web_server
+from tests.kit.waiting import until
 
 #: Seconds in which what is cancelled ends; the servers here say nothing for far longer.
 PROMPT = 0.9
@@ -42,10 +42,7 @@ class Running:
 
     def goes_on(self, reached: Callable[[], object] = lambda: True) -> bool:
         """Still, a while after it has come so far."""
-        end = time.monotonic() + 10
-        while not reached():
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        until(reached)
         self._thread.join(0.2)
         return self._thread.is_alive()
 

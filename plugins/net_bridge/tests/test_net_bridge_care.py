@@ -23,6 +23,7 @@ from kurma_core.linux.netlink import Netlink
 from kurma_core.linux.netns_thread import in_network_namespace
 from kurma_core.models.network import PortMapping
 from kurma_core.testing.networks import context, interfaces_in, pod_namespace
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
 CONFIG = {"name": "mine", "bridge": "kt0", "subnets": ["10.201.0.0/24", "fd00:201::/64"]}
@@ -481,10 +482,7 @@ def test_killed_while_a_program_publishes(driver, pod, tmp_path, monkeypatch, cl
         if child == 0:
             make_driver(tmp_path / "bridge").add(one)
             os._exit(0)
-        end = time.monotonic() + 20
-        while not (tmp_path / "begun").exists():
-            assert time.monotonic() < end
-            time.sleep(0.005)
+        until((tmp_path / "begun").exists)
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         if clear == "delete":

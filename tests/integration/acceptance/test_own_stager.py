@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.command import Kurma
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
 
@@ -105,10 +106,7 @@ def test_mounts_stay_inside_and_outside(kurma: Kurma, tmp_path: Path) -> None:
     words = ("--name", "walls", "-v", f"{place}:/data", kurma.image, "--", "-c", "sleep 1000")
     run = kurma.popen("run", "--rm", "--net", "none", *words)
     try:
-        deadline = time.monotonic() + 20
-        while not any(pod["state"] == "running" for pod in kurma.json("list")):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        until(lambda: any(pod["state"] == "running" for pod in kurma.json("list")))
         pid = kurma.pod("walls")["stagerPid"]
         assert os.readlink(f"/proc/{pid}/ns/mnt") != os.readlink("/proc/self/ns/mnt")
         enter = ["nsenter", f"--mount=/proc/{pid}/ns/mnt"]

@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from tests.kit.waiting import PATIENCE
+from tests.kit.waiting import PATIENCE, until
 
 # What a shell does: it leads the session, puts the command in front, waits for it, and takes the terminal back.
 # It stays until it is told to go, since its end would hang the terminal up.
@@ -149,10 +149,7 @@ class Person:
                 self.screen += data
 
     def _until(self, condition: Any, what: str) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while not condition():
-            assert time.monotonic() < deadline, f"no {what}: {bytes(self.screen[-1000:])!r}"
-            time.sleep(0.005)
+        until(condition, lambda: f"no {what}: {bytes(self.screen[-1000:])!r}")
 
     # -- the command --
 

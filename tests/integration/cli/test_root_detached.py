@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +32,7 @@ def pods(kurma: Any) -> list[str]:
 
 def until_listed(kurma: Any, listing: list[str]) -> None:
     """Until there are just these pods."""
-    end = time.monotonic() + 20
-    while pods(kurma) != listing:
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    until(lambda: pods(kurma) == listing)
 
 
 def ended(kurma: Any, pod: str) -> Any:

@@ -14,7 +14,7 @@ import pytest
 from tests.integration.cli.person import Person
 from tests.kit.command import KURMA
 from tests.kit.house import both_ways
-from tests.kit.waiting import PATIENCE
+from tests.kit.waiting import until
 
 pytestmark = [pytest.mark.root, pytest.mark.vm, both_ways]
 
@@ -113,9 +113,7 @@ def test_a_process_left_behind_gets_no_key(kurma: Any, at_terminal: Any, flags: 
     stolen = kurma("enter", "relay", "--", "sh", "-c", "cat /tmp/stolen; true")
     assert "secret" not in stolen.stdout
     if flags == "-it":
-        deadline = time.monotonic() + PATIENCE
-        while "sleep 906" in kurma.out("enter", "relay", "--", "ps", "-o", "args"):
-            assert time.monotonic() < deadline
+        until(lambda: "sleep 906" not in kurma.out("enter", "relay", "--", "ps", "-o", "args"))
     else:
         kurma("enter", "relay", "--", "pkill", "sleep")
 

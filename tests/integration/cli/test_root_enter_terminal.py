@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,7 +14,7 @@ import pytest
 from tests.integration.cli.callins import call_ins
 from tests.integration.cli.person import Person
 from tests.kit.command import KURMA
-from tests.kit.waiting import PATIENCE
+from tests.kit.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.root
 
@@ -64,20 +63,17 @@ def inside(kurma: Any, *command: str) -> str:
 
 
 def gone(kurma: Any, marker: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while marker in inside(kurma, "ps", "-o", "args"):
-        assert time.monotonic() < deadline, f"{marker} still runs"
-        time.sleep(0.05)
+    until(lambda: marker not in inside(kurma, "ps", "-o", "args"), lambda: f"{marker} still runs")
 
 
 def in_front(kurma: Any, command: str) -> None:
     """Waits until it has been executed, or goes on, as the job in front: only then are keys its own."""
-    deadline = time.monotonic() + PATIENCE
-    while True:
+
+    def runs() -> bool:
         lines = [line.split(None, 1) for line in inside(kurma, "ps", "-o", "stat,args").splitlines()]
-        if any(line[1:] == [command] and not line[0].startswith("T") for line in lines):
-            return
-        assert time.monotonic() < deadline, f"{command} does not run"
+        return any(line[1:] == [command] and not line[0].startswith("T") for line in lines)
+
+    until(runs, command)
 
 
 def test_a_shell_with_a_terminal_of_its_own(kurma_command: Any, pod: str, at_terminal: Any) -> None:
@@ -159,11 +155,7 @@ def test_a_resize_that_only_the_client_is_told_of(kurma_command: Any, pod: str, 
 
 
 def _callin(client: int) -> int:
-    deadline = time.monotonic() + PATIENCE
-    while not (found := list(call_ins(client))):
-        assert time.monotonic() < deadline, "no call-in"
-        time.sleep(0.01)
-    return found[0]
+    return until(lambda: list(call_ins(client)), "a call-in")[0]
 
 
 def test_a_megabyte_pasted_comes_through_whole(kurma_command: Any, pod: str, at_terminal: Any) -> None:

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from kurma_core.testing.webserver import Page
 from tests.integration.cli.shop import Shop, one_line, open_shop
 from tests.kit.command import KURMA, Kurma
 from tests.kit.keys import Signers
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
 APP = "example.com/app:1.0"
@@ -132,7 +133,7 @@ def test_two_processes_read_it_once(shop: Shop) -> None:
     # While one waits for the signature, the other comes.
     gate = shop.owner.server.pages[f"{PLACE}.asc"].gate = threading.Event()
     first = shop.popen("image", "fetch", APP)
-    wait_for(lambda: shop.bodies(f"{PLACE}.asc"))
+    until(lambda: shop.bodies(f"{PLACE}.asc"))
     second = shop.popen("image", "fetch", APP)
     assert second.stderr is not None
     said = ""
@@ -153,7 +154,7 @@ def test_a_killed_fetch_goes_on_by_range(shop: Shop) -> None:
     whole = len(page.content)
     page.stalls = [whole // 2]
     process = shop.popen("image", "fetch", APP)
-    wait_for(lambda: sum(path.stat().st_size for path in partials(shop)) > whole // 3)
+    until(lambda: sum(path.stat().st_size for path in partials(shop)) > whole // 3)
     process.kill()
     process.communicate()
     assert not shop.new()
@@ -167,13 +168,6 @@ def test_a_killed_fetch_goes_on_by_range(shop: Shop) -> None:
 
 def partials(shop: Shop) -> list[Path]:
     return [path for path in shop.leftovers() if path.parent.name == "partial"]
-
-
-def wait_for(is_so: Callable[[], object]) -> None:
-    end = time.monotonic() + 20
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 # --- Ctrl-C, and servers that do not answer ---
@@ -234,7 +228,7 @@ def test_ctrl_c_in_the_middle_keeps_what_came(shop: Shop) -> None:
     page = shop.owner.server.pages[PLACE]
     page.stalls = [1_000_000]
     process = shop.popen("image", "fetch", APP)
-    wait_for(lambda: sum(path.stat().st_size for path in partials(shop)) > 500_000)
+    until(lambda: sum(path.stat().st_size for path in partials(shop)) > 500_000)
     interrupt(process)
     assert not shop.new()
     assert [path.parent.name for path in shop.leftovers()] == ["partial"]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.kit.house import both_ways
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
 
@@ -40,10 +41,7 @@ def test_a_reader_that_was_stopped_reads_on(small_logs: Any, tmp_path: Path, how
             assert reader.stdout.readline() == "ready\n"
         reader.send_signal(signal.SIGSTOP)
         (tmp_path / "go/on").touch()
-        end = time.monotonic() + 30
-        while not (tmp_path / "go/done").exists():
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        until((tmp_path / "go/done").exists, patience=30)
         reader.send_signal(signal.SIGCONT)
         out, err = reader.communicate(timeout=30)
         assert err == ""
@@ -65,10 +63,7 @@ def test_a_reader_that_goes_away_ends_it(kurma: Any, words: tuple[str, ...]) -> 
         follower = kurma.popen(*words)
         assert follower.stdout.readline()
         # It has nothing more to print, and waits.
-        end = time.monotonic() + 20
-        while "S" not in Path(f"/proc/{follower.pid}/stat").read_text().rpartition(")")[2].split()[0]:
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        until(lambda: "S" in Path(f"/proc/{follower.pid}/stat").read_text().rpartition(")")[2].split()[0])
         time.sleep(0.3)
         follower.stdout.close()
         assert follower.wait(20) == 141

@@ -21,6 +21,7 @@ from tests.integration.daemon.soak_lives import any_kind
 from tests.integration.daemon.soak_remains import WHOLE, Remains
 from tests.integration.pods.soak import ABREAST
 from tests.kit.command import KURMA
+from tests.kit.waiting import until
 
 #: Pods between two looks at the machine.
 BATCH = 250
@@ -64,12 +65,11 @@ class Daemons:
             self.process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def wait_up(self):
-        deadline = time.monotonic() + 30
-        while (connection := Connection.open(self.socket, required=False)) is None:
+        def answers():
             assert self.process.poll() is None, self.log.read_text()[-2000:]
-            assert time.monotonic() < deadline, self.log.read_text()[-2000:]
-            time.sleep(0.02)
-        connection.close()
+            return Connection.open(self.socket, required=False)
+
+        until(answers, lambda: self.log.read_text()[-2000:], 30).close()
 
     def kill(self):
         self.process.kill()

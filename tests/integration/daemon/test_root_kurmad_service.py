@@ -14,6 +14,7 @@ import time
 import pytest
 
 from kurma_core.client.wire import Connection
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
 #: Becomes the daemon with descriptor 3 and LISTEN_PID, as systemd has it.
@@ -48,9 +49,7 @@ class Manager:
 
     def drain(self, seconds):
         """What was under way."""
-        deadline = time.monotonic() + 20
-        while not self.silent(seconds):
-            assert time.monotonic() < deadline
+        until(lambda: self.silent(seconds))
 
     def close(self):
         self._socket.close()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import tempfile
-import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -27,6 +27,7 @@ from kurma_core.staging.process import StagerProcess
 from kurma_core.staging.starting import StagerImage
 from kurma_core.value import replace
 from tests.kit.images import busybox_root
+from tests.kit.waiting import until
 
 
 class TestPod:
@@ -97,16 +98,13 @@ class TestPod:
         return text.decode(errors="surrogateescape")
 
     def wait_log(self, text: str, name: str = "main.log", timeout: float = 20) -> str:
-        end = time.monotonic() + timeout
-        while time.monotonic() < end:
-            try:
-                found = self.log(name)
-            except FileNotFoundError:
-                found = ""
-            if text in found:
-                return found
-            time.sleep(0.02)
-        raise AssertionError(f"{text!r} is not in the log: {self.log(name)!r}; {self.output()}")
+        def found() -> str:
+            with contextlib.suppress(FileNotFoundError):
+                log = self.log(name)
+                return log if text in log else ""
+            return ""
+
+        return until(found, lambda: f"{text!r} in the log: {self.log(name)!r}; {self.output()}", timeout)
 
     def call(
         self, verb: str, *arguments: str, document: bytes | None = None, stdin: bytes = b""

@@ -13,6 +13,7 @@ from kurma_core.linux.cgroup_layout import Layout
 from kurma_core.models.isolator import IsolatorPlan
 from kurma_core.staging.aci import StagerTimes
 from tests.kit.images import shell
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
 
@@ -59,9 +60,7 @@ def test_leftovers_end_with_the_main_process(pods):
         {"main": shell("(trap '' TERM HUP; while :; do sleep 0.1; done) & exit 7"), "other": shell("sleep 1000")}
     )
     pod.started()
-    end = time.monotonic() + 10
-    while not pod.app()["exited"] and time.monotonic() < end:
-        time.sleep(0.02)
+    until(lambda: pod.app()["exited"])
     assert pod.app()["exitCode"] == 7
     code, out, _ = pod.run("ps", "-o", "comm,args", app="other")
     assert code == 0
@@ -75,9 +74,7 @@ def test_the_stagers_end_is_the_pods(pods):
     pid = pod.app()["pid"]
     pod.process.signal(signal.SIGKILL)
     assert pod.ended() == 137
-    end = time.monotonic() + 5
-    while os.path.exists(f"/proc/{pid}") and time.monotonic() < end:
-        time.sleep(0.02)
+    until(lambda: not os.path.exists(f"/proc/{pid}"))
     assert not os.path.exists(f"/proc/{pid}")
 
 
@@ -440,9 +437,7 @@ def test_status_call_in(pods):
     import json
 
     pod = pods({"main": shell("exec sleep 1000"), "over": shell("exit 4")}).started()
-    end = time.monotonic() + 5
-    while not pod.app("over")["exited"] and time.monotonic() < end:
-        time.sleep(0.02)
+    until(lambda: pod.app("over")["exited"])
     code, out, err = pod.call("status")
     assert (code, err) == (0, "")
     value = json.loads(out)

@@ -16,6 +16,7 @@ from kurma_core.linux import process
 from kurma_core.models.isolator import IsolatorPlan
 from kurma_core.spawn_plan import EnterPlan
 from tests.kit.images import shell
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
 
@@ -98,9 +99,7 @@ def test_a_signal_that_comes_as_soon_as_the_command_runs_is_the_commands(sleepin
         ours.sendall(json.dumps(command).encode())
         ours.shutdown(socket.SHUT_WR)
         children = Path(f"/proc/{call.pid}/task/{call.pid}/children")
-        deadline = time.monotonic() + 20
-        while not children.read_text():
-            assert time.monotonic() < deadline
+        until(children.read_text)
         process.pidfd_send_signal(call.pidfd, signal.SIGSTOP)
         assert os.read(out, 100) == b"up\n"
         process.pidfd_send_signal(call.pidfd, signal.SIGTERM)

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from kurma_core.errors import StagerError
 from kurma_core.hookspecs.pod_setup import MountSetup
 from kurma_core.staging.starting import StagerImage
 from tests.kit.images import shell
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
 
@@ -63,10 +63,7 @@ def test_two_apps(shell_pods, busybox_root, tmp_path):
 
 
 def wait_until(condition, pod):
-    end = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < end, pod.output()
-        time.sleep(0.05)
+    until(condition, pod.output)
 
 
 def test_it_ends_with_its_apps(shell_pods):
