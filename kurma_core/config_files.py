@@ -69,29 +69,13 @@ def _fail(file: str, what: str, path: str = "") -> NoReturn:
 
 
 def _json(file: str, text: str) -> Json:
-    from kurma_core.linux.smalljson import decode
-
-    def pairs(items: list[tuple[str, Json]]) -> dict[str, Json]:
-        value = dict(items)
-        if len(value) < len(items):
-            names = [name for name, _ in items]
-            _fail(file, f"the key {next(name for name in names if names.count(name) > 1)!r} stands twice")
-        return value
-
-    if not text.strip():
-        return None
-    try:
-        return decode(text, pairs)
-    except ValueError:
-        pass
-    import json  # which knows where it is wrong
+    from kurma_core.json_text import JsonError, loads
 
     try:
-        return json.loads(text, object_pairs_hook=pairs)
-    except ValueError as error:
-        _fail(file, f"not JSON: {_digits(error, text) or error}")
-    except RecursionError:
-        _fail(file, "not JSON: nested too deep")
+        return loads(text) if text.strip() else None
+    except JsonError as error:
+        what = str(error) if error.line else f"expected {error.expected}, found {error.found}"
+        _fail(file, what, error.path.removeprefix("$").removeprefix("."))
 
 
 def _yaml(file: str, text: str) -> Json:

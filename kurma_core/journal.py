@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from kurma_core.appc.nesting import bounded
+from kurma_core.json_text import loads
 from kurma_core.linux.clock import timestamp
 from kurma_core.schema import COUNT, fit
 from kurma_core.value import fields, frozen
@@ -281,7 +281,7 @@ class Cursor:
 def _parsed(line: bytes) -> Event | None:
     """None: half of one, as of a process that died while it wrote."""
     try:
-        return Event.from_json(json.loads(bounded(line)))
+        return Event.from_json(loads(line, own=True))
     except ValueError:
         return None
 

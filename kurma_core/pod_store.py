@@ -25,7 +25,6 @@ from _thread import get_native_id
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from kurma_core.appc.nesting import bounded
 from kurma_core.errors import (
     AmbiguousReferenceError,
     FormatVersionError,
@@ -35,6 +34,7 @@ from kurma_core.errors import (
     PodNotFoundError,
     PodStateError,
 )
+from kurma_core.json_text import loads
 from kurma_core.linux import beneath, block_groups
 from kurma_core.linux.files import replace_file, spare_file, use_spare
 from kurma_core.models.network import Attachment
@@ -123,7 +123,7 @@ class PodDirectory:
         """What can be understood of a record that may be damaged; None: nothing."""
         try:
             with open(self.file(name), "rb") as stream:
-                return json.loads(bounded(stream.read()))
+                return loads(stream.read(), own=True)
         except (OSError, ValueError):
             return None
 
@@ -190,7 +190,7 @@ class PodDirectory:
     def _read(self, name: str) -> dict[str, Json]:
         try:
             with open(self.file(name), "rb") as stream:
-                value = json.loads(bounded(stream.read()))
+                value = loads(stream.read(), own=True)
         except FileNotFoundError:
             raise PodNotFoundError(f"pod {self.uuid}: no {name}", pod=self.uuid) from None
         except ValueError as error:

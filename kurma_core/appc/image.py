@@ -268,9 +268,9 @@ class ImageManifest:
 def decode(document: object, what: str) -> object:
     """A document as text or bytes is read as JSON; anything else is taken as decoded already."""
     if isinstance(document, (str, bytes, bytearray, memoryview)):
-        from kurma_core.appc import jsonio
+        from kurma_core.json_text import read_document
 
-        return jsonio.loads(document, what)
+        return read_document(document, what)
     return document
 
 

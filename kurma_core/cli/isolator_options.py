@@ -98,12 +98,12 @@ def _device(text: str) -> dict[str, str]:
 
 
 def _isolator(text: str) -> tuple[str, Json]:
-    from kurma_core.appc.jsonio import loads
     from kurma_core.appc.types import ac_identifier
+    from kurma_core.json_text import read_document
 
     name, value = values.pair(text, "--isolator", "NAME=JSON")
     try:
-        return ac_identifier(name, "$"), loads(value, "its value")
+        return ac_identifier(name, "$"), read_document(value, "its value")
     except ManifestError as error:
         where = f"--isolator {name}" + (f", {error.data['path']}" if error.data["path"] != "$" else "")
         raise UsageError(

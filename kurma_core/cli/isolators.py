@@ -30,6 +30,6 @@ def list_(session: Session, *, format: str, no_legend: bool) -> None:
 
 
 def _default(one: IsolatorInfo) -> str:
-    from kurma_core.appc.jsonio import dumps
+    from kurma_core.json_text import dumps
 
     return "" if one.default is None else dumps(one.default)

@@ -28,9 +28,9 @@ def read(file: str, option: str = "") -> Json:
         neither.
     """
     if not file.endswith(".json"):
-        from kurma_core.appc.jsonio import loads
         from kurma_core.config_files import text_of, value_of
         from kurma_core.errors import ConfigError, HostError, UsageError
+        from kurma_core.json_text import read_document
         from kurma_core.named_files import called
 
         path = "/dev/stdin" if file == "-" else file
@@ -42,5 +42,5 @@ def read(file: str, option: str = "") -> Json:
             raise
         name = called(path)
         value = value_of(name, text)
-        return loads(text, name) if is_early(value) else value
+        return read_document(text, name) if is_early(value) else value
     return values.json_file(file, option, endless=True)

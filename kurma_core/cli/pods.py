@@ -247,7 +247,7 @@ _VALUE_WIDTH = 60
 
 def _value(one: Any) -> str:
     """In the user's form, and in base units."""
-    from kurma_core.appc.jsonio import dumps
+    from kurma_core.json_text import dumps
 
     text = dumps(one.value)
     text = text if len(text) <= _VALUE_WIDTH else text[: _VALUE_WIDTH - 1] + "…"

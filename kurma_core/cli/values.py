@@ -122,12 +122,12 @@ def json_file(path: str, option: str = "", *, endless: bool = False) -> object:
     :param option: which names the file. :param endless: it may be a pipe.
     :raises KurmaError: it cannot be read, or is no JSON.
     """
-    from kurma_core.appc.jsonio import loads
+    from kurma_core.json_text import read_document
     from kurma_core.named_files import content, naming
 
     data = content(path, option=option, endless=endless)
     with naming(path):
-        return loads(data, path)
+        return read_document(data, path)
 
 
 def _variable(name: str, option: str) -> None:

@@ -8,9 +8,9 @@ import os
 import time
 from collections.abc import Mapping
 
-from kurma_core.appc.nesting import bounded
 from kurma_core.errors import FormatVersionError, ImageNotFoundError, StoreError
 from kurma_core.hookspecs.renderer import ImageLayer
+from kurma_core.json_text import loads
 from kurma_core.linux.clock import timestamp
 from kurma_core.models.image import ImageRecord, Provenance
 from kurma_core.schema import COUNT, SchemaError, fit
@@ -117,7 +117,7 @@ _MOST, _SHORT, _SETTLED = 64, 16384, 1_000_000_000
 def load(content: bytes, path: str) -> dict[str, Any]:
     """A document of the store. :raises StoreError: damaged. :raises FormatVersionError: too new."""
     try:
-        value = json.loads(bounded(content))
+        value = loads(content, own=True)
         fit(value, {"version": COUNT}, "the document")
         newer = value["version"] > VERSION
     except ValueError as error:

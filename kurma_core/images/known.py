@@ -8,9 +8,9 @@ import json
 import os
 from collections.abc import Collection
 
-from kurma_core.appc.nesting import bounded
 from kurma_core.errors import StoreError
 from kurma_core.image_store.store import room_hint
+from kurma_core.json_text import loads
 from kurma_core.linux.files import replace_file
 from kurma_core.schema import COUNT, fit
 from kurma_core.value import frozen
@@ -42,7 +42,7 @@ class Known:
 
 def _entry(content: bytes) -> dict[str, Any]:
     """:raises ValueError: it is damaged."""
-    value: dict[str, Any] = json.loads(bounded(content))
+    value: dict[str, Any] = loads(content, own=True)
     shape = {
         "version": COUNT,
         "locator": str,

@@ -20,11 +20,11 @@ class _Reading:
 
     strict = True
     object_hook = None
-    parse_float = float
     parse_int = int
 
-    def __init__(self, pairs: Pairs | None) -> None:
+    def __init__(self, pairs: Pairs | None, number: Callable[[str], float]) -> None:
         self.object_pairs_hook = pairs
+        self.parse_float = number
         self.memo: dict[str, str] = {}
 
     @staticmethod
@@ -32,17 +32,18 @@ class _Reading:
         raise ValueError(f"{name} is no JSON")
 
 
-def decode(text: str | bytes, pairs: Pairs | None = None) -> Any:
+def decode(text: str | bytes, pairs: Pairs | None = None, number: Callable[[str], float] = float) -> Any:
     """One JSON value.
 
-    :param text: bytes are UTF-8. :param pairs: makes an object of its keys and values; None: as a dict.
-    :raises ValueError: it is none; the accelerator cannot say where without the package, so nor does this.
+    :param text: bytes are UTF-8. :param pairs: makes an object of its keys and values; None: a dict.
+    :param number: makes a number of one with a fraction or an exponent.
+    :raises ValueError: the text is not JSON; :mod:`kurma_core.json_text` tells where.
     """
     if not isinstance(text, str):
         text = text.decode()
     start = len(text) - len(text.lstrip(_SPACE))
     try:
-        value, end = _json.make_scanner(_Reading(pairs))(text, start)  # type: ignore[arg-type]
+        value, end = _json.make_scanner(_Reading(pairs, number))(text, start)  # type: ignore[arg-type]
     except (ValueError, StopIteration, ImportError, SystemError, RecursionError):
         # ImportError, SystemError: the accelerator looked for the package's exception, which is not everywhere.
         raise ValueError("not a JSON document") from None

@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
 
+from kurma_core.linux.smalljson import decode
 from kurma_core.metadata import signing
 from kurma_core.metadata.forms import fields
 from kurma_core.metadata.http import ASCII, HttpError, Request, Response
@@ -115,7 +116,7 @@ class Api:
         """Kept as answers are: the image's manifest may be large, and names that are not there asked for."""
         merged = self._merged.get(app["name"])
         if merged is None:
-            image = json.loads(self._facts.image(app["image"]["id"]).manifest)
+            image = decode(self._facts.image(app["image"]["id"]).manifest)
             merged = self._merged[app["name"]] = merge(image.get("annotations"), app.get("annotations"))
         return merged
 

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from kurma_core.appc.nesting import bounded
 from kurma_core.errors import FormatVersionError, HostError
+from kurma_core.json_text import loads
 from kurma_core.linux.files import replace_file
 from kurma_core.linux.lockfile import lock_file
 from kurma_core.schema import SchemaError, fit
@@ -83,7 +83,7 @@ class DefaultNetwork:
     def _read(self) -> dict[str, Json] | None:
         try:
             with open(self._record, encoding="utf-8") as file:
-                record = json.loads(bounded(file.read()))
+                record = loads(file.read(), own=True)
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:

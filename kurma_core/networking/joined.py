@@ -16,8 +16,8 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from kurma_core.appc.nesting import bounded
 from kurma_core.errors import HostError
+from kurma_core.json_text import loads
 from kurma_core.linux import namespaces
 from kurma_core.linux.process import boot_id
 from kurma_core.models.network import Attachment
@@ -180,7 +180,7 @@ class JoinRecords:
             if kind in PINS and inode.isdecimal() and len(inode) < 20:
                 made[kind] = int(inode)
         try:
-            value = json.loads(bounded(head))
+            value = loads(head, own=True)
             fit(value, {"name": str, "boot": str, "attachments": [dict]}, "the record")
             attachments = tuple(Attachment.from_json(one) for one in value["attachments"])
             return JoinRecord(uuid, value["name"], value["boot"], attachments, made)

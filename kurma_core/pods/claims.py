@@ -15,8 +15,8 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
-from kurma_core.appc.nesting import bounded
 from kurma_core.errors import HostError, KurmaError, PodNotFoundError
+from kurma_core.json_text import loads
 from kurma_core.linux.files import replace_file
 from kurma_core.linux.lockfile import lock_file
 from kurma_core.linux.process import boot_id
@@ -153,7 +153,7 @@ def _read(path: str) -> Claim | None:
     """None: it is of another network namespace, or of a newer Kurma. What is torn is a claim of nothing."""
     try:
         with open(path, "rb") as file:
-            value = json.loads(bounded(file.read()))
+            value = loads(file.read(), own=True)
         fit(value, _SHAPE, "the claim")
         if value["version"] > VERSION or value["network"] != _network():
             return None

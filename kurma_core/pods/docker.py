@@ -38,10 +38,10 @@ def docker_words(image: ImageManifest, which: str) -> tuple[str, ...] | None:
     text = image.annotation(f"appc.io/docker/{which}")
     if text is None:
         return None
-    import json
+    from kurma_core.json_text import loads
 
     try:
-        words = json.loads(text)
+        words = loads(text)
     except ValueError:
         import shlex
 

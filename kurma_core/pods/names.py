@@ -19,7 +19,7 @@ import struct
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from kurma_core.appc.nesting import bounded
+from kurma_core.json_text import loads
 from kurma_core.linux.files import replace_file
 from kurma_core.pods import hosts
 from kurma_core.schema import SchemaError, fit
@@ -116,7 +116,7 @@ class Names:
         """
         try:
             with open(self._record, "rb") as stream:
-                value = json.loads(bounded(stream.read()))
+                value = loads(stream.read(), own=True)
             members = dict(value["pods"]) if value["version"] == _VERSION else {}
         except (OSError, ValueError, KeyError, TypeError):
             return {}, set()  # nobody yet; or nonsense, which the next starts put right

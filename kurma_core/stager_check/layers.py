@@ -8,7 +8,6 @@ tells how a stager has stacked them.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 import subprocess
@@ -19,6 +18,7 @@ from typing import Any
 from kurma_core.appc.image import ImageManifest
 from kurma_core.errors import StagerError
 from kurma_core.linux import elf
+from kurma_core.linux.smalljson import decode
 from kurma_core.models.image import RenderedLayer
 from kurma_core.stager_check import probe
 from kurma_core.value import frozen
@@ -113,7 +113,7 @@ def _interpreter(layer: str) -> None:
     os.makedirs(f"{library}/lib-dynload")
     _copy(program, f"{layer}/{PREFIX}/bin/python3")
     objects = [program]
-    for name, (origin, package) in json.loads(_output([program, "-ISB", "-c", _LIST, *_MODULES])).items():
+    for name, (origin, package) in decode(_output([program, "-ISB", "-c", _LIST, *_MODULES])).items():
         if origin and origin.endswith(".so"):
             objects.append(origin)
             _copy(origin, f"{library}/lib-dynload/{os.path.basename(origin)}")

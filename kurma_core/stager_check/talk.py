@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import marshal
 import socket
 import struct
 from typing import Any
 
+from kurma_core.linux.smalljson import decode
 from kurma_core.stager_check.lines import Wrong, shortened
 
 Json = Any
@@ -43,7 +43,7 @@ class Probe:
                 raise Wrong("an app ended, or talks nonsense, where it should answer")
             self._rest += more
         line, _, self._rest = self._rest.partition(b"\n")
-        value = json.loads(line)
+        value = decode(line)
         if not isinstance(value, dict):
             raise Wrong(f"an app answers {shortened(value)}")
         return value

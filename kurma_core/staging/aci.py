@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kurma_core.appc.nesting import bounded
 from kurma_core.errors import HostError, StagerError
+from kurma_core.json_text import loads
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.files import replace_file, spare_file, use_spare
 from kurma_core.models.isolator import needs_powers
@@ -416,7 +416,7 @@ def _call_record(directory: str) -> dict[str, Any]:
     with open(path, "rb") as stream:
         content = stream.read()
     try:
-        value: dict[str, Any] = json.loads(bounded(content))
+        value: dict[str, Any] = loads(content, own=True)
         fit(value, {"cgroup": str, "verbs": [str]}, "the record")
     except ValueError as error:
         raise StagerError(f"cannot read {path}: {error}", hint="kurma stop and kurma rm still work") from None

@@ -11,8 +11,8 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
-from kurma_core.appc.nesting import bounded
 from kurma_core.errors import HostError, StagerError
+from kurma_core.json_text import loads
 from kurma_core.linux.files import replace_file
 from kurma_core.models.stdio import Stdio
 from kurma_core.schema import fit
@@ -63,7 +63,7 @@ def add(stager: AciStager, pod: PodSetup, running: RunningStager) -> None:
     except HostError as error:
         raise of_volume(error, pod.volumes) from None
     ask(stager, pod.directory, running, ("app-add", app.name), stager.times.change, part)
-    whole, new = _read(pod.directory), json.loads(part)
+    whole, new = _read(pod.directory), loads(part, own=True)
     whole["pod"]["apps"] = [one for one in whole["pod"]["apps"] if one["name"] != app.name] + new["pod"]["apps"]
     whole["pod"]["volumes"] = new["pod"].get("volumes", [])
     whole["images"].update(new["images"])
@@ -140,7 +140,7 @@ def _sane(text: bytes) -> str:
 def _read(directory: str) -> dict[str, Json]:
     try:
         with open(f"{directory}/stager/manifest", "rb") as stream:
-            value: dict[str, Json] = json.loads(bounded(stream.read()))
+            value: dict[str, Json] = loads(stream.read(), own=True)
         fit(value, dict, "it")
     except (OSError, ValueError) as error:
         raise StagerError(f"what the pod's stager was told cannot be read: {error}") from None

@@ -5,13 +5,12 @@ Shapes: the Kurma Stager Specification ("status"), with ``running: false`` under
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from typing import Any
 
-from kurma_core.appc.nesting import bounded
 from kurma_core.errors import StagerError
+from kurma_core.json_text import loads
 from kurma_core.linux.beneath import AT_FDCWD
 from kurma_core.linux.regular_file import open_regular
 from kurma_core.models.pod import ETC_CONTENTS, ETC_FILES, REASONS, AppExecution, AppStatus
@@ -77,7 +76,7 @@ def _decode(text: bytes, what: str) -> dict[str, Any]:
     if len(text) > LIMIT:
         raise StagerError(f"the stager is wrong: {what} has more than {LIMIT} bytes")
     try:
-        value = json.loads(bounded(text))
+        value = loads(text, own=True)
     except ValueError as error:
         raise StagerError(f"the stager is wrong: {what} is no JSON: {error}") from None
     if not isinstance(value, dict):

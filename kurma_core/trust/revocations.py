@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Sequence
 
+from kurma_core.json_text import loads
 from kurma_core.linux.files import others_may_write, replace_file
 
 _VERSION = 1
@@ -44,7 +45,7 @@ class Revocations:
         try:
             with open(f"{self._directory}/{fingerprint}", "rb") as file:
                 status = os.fstat(file.fileno())
-                value = json.load(file)
+                value = loads(file.read(), own=True)
             same = value["version"] == _VERSION and value["files"] == stamps
             return bool(value["revoked"]) if same and not others_may_write(status) else None
         except (OSError, ValueError, KeyError, TypeError):

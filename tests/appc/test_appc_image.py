@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kurma_core.appc import jsonio
+from kurma_core import json_text
 from kurma_core.appc.image import ARCHITECTURES, ImageManifest, NameValue
 from kurma_core.errors import ManifestError
 
@@ -352,7 +352,7 @@ def test_unknown_keys_are_kept_and_warned_about(where):
     """T8: in every object of the document, once each."""
     document = changed(*where, "com.example/new", to={"deep": [1, None, {"x": 0.5}]})
     warnings: list[str] = []
-    assert ImageManifest.parse(jsonio.dumps(document), warn=warnings.append).to_json() == document
+    assert ImageManifest.parse(json_text.dumps(document), warn=warnings.append).to_json() == document
     (warning,) = warnings
     path = "$" + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in where)
     assert f'{path}["com.example/new"]' in warning
@@ -379,6 +379,6 @@ def test_decode_and_encode_are_inverse(extra, where, arguments):
     extra = {f"x-{key}": value for key, value in extra.items()}
     place.update(extra)
     document["app"]["exec"] = ["sh", *arguments]
-    manifest = ImageManifest.parse(jsonio.dumps(document))
+    manifest = ImageManifest.parse(json_text.dumps(document))
     assert manifest.to_json() == document
-    assert ImageManifest.parse(jsonio.dumps(manifest.to_json())) == manifest
+    assert ImageManifest.parse(json_text.dumps(manifest.to_json())) == manifest

@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kurma_core.appc import jsonio
+from kurma_core import json_text
 from kurma_core.appc.pod import PodManifest
 from kurma_core.appc.template import PodTemplate
 from kurma_core.errors import AppNotFoundError, ManifestError
@@ -256,7 +256,7 @@ def test_unknown_keys_are_kept_and_warned_about(where):
     """T8"""
     document = changed(*where, "new", to=[{"x": 1}])
     warnings: list[str] = []
-    assert PodManifest.parse(jsonio.dumps(document), warn=warnings.append).to_json() == document
+    assert PodManifest.parse(json_text.dumps(document), warn=warnings.append).to_json() == document
     (warning,) = warnings
     assert f"{path_of(where)}.new" in warning
 
@@ -272,9 +272,9 @@ def test_decode_and_encode_are_inverse(where, extra):
     for step in where:
         place = place[step]
     place.update(extra)
-    pod = PodManifest.parse(jsonio.dumps(document))
+    pod = PodManifest.parse(json_text.dumps(document))
     assert pod.to_json() == document
-    assert PodManifest.parse(jsonio.dumps(pod.to_json())) == pod
+    assert PodManifest.parse(json_text.dumps(pod.to_json())) == pod
 
 
 TEMPLATE = """

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from kurma_isolators_linux import plugin
 
-from kurma_core.appc.jsonio import dumps, loads
 from kurma_core.errors import IsolatorError, ManifestError
 from kurma_core.hookspecs.isolator import Compiled, Isolator, IsolatorHost
+from kurma_core.json_text import dumps, loads
 from kurma_core.models.isolator import IsolatorPlan
 from kurma_core.testing import load_driver
 from kurma_core.value import fields, replace
@@ -128,7 +128,7 @@ def situation(text: str, root: Path) -> tuple[str, IsolatorHost]:
 
 def isolator_of(cell: str) -> tuple[str, Any]:
     name, _, value = cell.strip("`").partition("=")
-    return name, loads(value, name)
+    return name, loads(value)
 
 
 def cells(found: str) -> list[str]:

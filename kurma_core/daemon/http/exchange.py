@@ -114,12 +114,12 @@ class Exchange:
         data = self.body()
         if not data:
             return None
-        from kurma_core.daemon.bodies import parse
+        from kurma_core.json_text import loads
 
         try:
-            return parse(data)
+            return loads(data, own=True)
         except ValueError as error:
-            raise UsageError(f"the request's body is no JSON: {error}") from None
+            raise UsageError(f"the request's body: {error}") from None
 
     def has_body(self) -> bool:
         """Whether the body is more than blanks or an empty object. Reads no more of it than that takes."""

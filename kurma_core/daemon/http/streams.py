@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.cancellation import governing
 from kurma_core.client.frames import INPUT, LIMIT, MESSAGE, PROTOCOL, FrameError, FrameReader, frame
-from kurma_core.daemon.bodies import parse
 from kurma_core.daemon.http.exchange import REQUEST_PATIENCE, Gone
 from kurma_core.daemon.operation import Operation, attempts_of, working
 from kurma_core.daemon.process.threads import begin
 from kurma_core.daemon.telling import Telling
 from kurma_core.errors import Cancelled, KurmaError, UsageError
+from kurma_core.json_text import loads
 
 if TYPE_CHECKING:
     from kurma_core.cancellation import Cancellation
@@ -133,9 +133,9 @@ class Stream:
 def _message(payload: bytes) -> dict[str, Json]:
     """:raises FrameError: it is malformed."""
     try:
-        value = parse(payload)
+        value = loads(payload, own=True)
     except ValueError as error:
-        raise FrameError(f"a message that is no JSON: {error}") from None
+        raise FrameError(f"cannot read a message: {error}") from None
     if not isinstance(value, dict) or not isinstance(value.get("is"), str):
         raise FrameError("a message that does not say what it is")
     return value

@@ -3,11 +3,11 @@ change pods too, and do not tell kurmad."""
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.daemon.access import shown
 from kurma_core.daemon.http.exchange import Said, json_line
+from kurma_core.linux.smalljson import decode
 from kurma_core.models.pod import PodRecord
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Listing:
 
     def records(self) -> list[PodRecord]:
         """Every pod, oldest first."""
-        return [PodRecord.from_json(json.loads(text)) for text in self._texts(RECORDS)]
+        return [PodRecord.from_json(decode(text)) for text in self._texts(RECORDS)]
 
     def _texts(self, form: str) -> list[bytes]:
         generation = self._pods.generation

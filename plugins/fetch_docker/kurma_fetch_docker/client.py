@@ -5,7 +5,6 @@ OCI Distribution Specification; Docker Registry, Token Authentication.
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -15,8 +14,8 @@ from kurma_fetch_http.credentials import basic
 from kurma_fetch_http.reader import ResumingReader, buffered, positioned
 from kurma_fetch_http.transport import content, discard
 
-from kurma_core.appc.nesting import bounded
 from kurma_core.errors import FetchError, FetchRefusedError, FetchUnauthorizedError, UsageError
+from kurma_core.json_text import loads
 from kurma_fetch_docker.documents import CONFIG_LIMIT, MANIFEST_LIMIT, MEDIA_TYPES, Descriptor, check, digest_of
 from kurma_fetch_docker.logins import Login, Logins
 
@@ -185,7 +184,7 @@ class Client:
     def _json(self, answer: BaseHTTPResponse, url: str) -> dict[str, Any]:
         content = _read_all(answer, url, _TOKEN_LIMIT, self._transport)
         try:
-            document = json.loads(bounded(content))
+            document = loads(content)
         except ValueError:
             document = None
         if not isinstance(document, dict):

@@ -9,8 +9,9 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kurma_core.errors import FetchDigestError, FetchError, FetchNotFoundError, ManifestError
+from kurma_core.errors import FetchDigestError, FetchError, FetchNotFoundError
 from kurma_core.hookspecs.fetcher import FetchRequest
+from kurma_core.json_text import JsonError, loads
 from kurma_core.value import frozen
 
 Json = Any
@@ -135,15 +136,10 @@ def read_json(content: bytes, where: str) -> Json:
 
     :raises FetchError: it is no such JSON.
     """
-    from kurma_core.appc import jsonio
-
     try:
-        return jsonio.loads(content, "the document")
-    except ManifestError as error:
-        data = error.data
-        raise FetchError(
-            f"{where}: is not JSON: {data['path']}: expected {data['expected']}, found {data['found']}"
-        ) from None
+        return loads(content)
+    except JsonError as error:
+        raise FetchError(f"{where}: {error}") from None
 
 
 def parse_json(content: bytes, where: str) -> dict[str, Json]:

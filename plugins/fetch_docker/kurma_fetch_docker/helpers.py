@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import signal
@@ -12,6 +11,7 @@ import time
 
 from kurma_core.cancellation import current
 from kurma_core.errors import FetchUnauthorizedError
+from kurma_core.json_text import loads
 
 #: Seconds that a helper may take.
 HELPER_TIMEOUT = 30.0
@@ -33,9 +33,9 @@ def ask_helper(name: str, server: str, named_in: str, timeout: float = HELPER_TI
             return None
         raise _failed(program, named_in, f"failed: {text[:200] or f'exit status {status}'}")
     try:
-        answer = json.loads(out)
+        answer = loads(out)
         user, secret = answer["Username"], answer["Secret"]
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         raise _failed(program, named_in, "its answer is malformed") from None
     if not isinstance(user, str) or not isinstance(secret, str):
         raise _failed(program, named_in, "its answer is malformed")

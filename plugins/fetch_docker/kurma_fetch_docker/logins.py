@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import errno
-import json
 import os
 import stat
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from typing import Any, NoReturn
 from kurma_fetch_http.credentials import Credentials, canonical
 
 from kurma_core.errors import FetchUnauthorizedError
+from kurma_core.json_text import JsonError, loads
 from kurma_core.value import frozen
 from kurma_fetch_docker.helpers import HELPER_TIMEOUT, ask_helper
 from kurma_fetch_docker.reference import HUB, HUB_NAMES
@@ -109,17 +109,10 @@ class Logins:
 def _parsed(text: bytes, path: str) -> Any:
     """:raises FetchUnauthorizedError: it is no JSON."""
     try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        place = f"line {error.lineno}, column {error.colno}: {error.msg[:1].lower()}{error.msg[1:]}"
-        why = f"not JSON: {place}" if text.strip() else "it is empty, which is no JSON"
-    except UnicodeDecodeError as error:
-        why = f"not UTF-8: byte {error.start}"
-    except ValueError:
-        why = "not JSON: a number of too many digits"
-    except RecursionError:
-        why = "not JSON: nested too deep"
-    raise FetchUnauthorizedError(f"{path}: {why}", path=path)
+        return loads(text)
+    except JsonError as error:
+        why = str(error) if text.strip() else "it is empty, which is not JSON"
+        raise FetchUnauthorizedError(f"{path}: {why}", path=path) from None
 
 
 def _mapping(value: Any, path: str, where: str) -> dict[str, Any]:

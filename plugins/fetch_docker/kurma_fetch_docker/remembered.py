@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping
 from threading import get_native_id
 
+from kurma_core.json_text import loads
 from kurma_core.value import frozen
 
 #: Documents longer than this are not kept, and no more than so many archives.
@@ -49,7 +50,7 @@ class Remembered:
         """None: nothing is known of it."""
         try:
             with open(self._path, "rb") as file:
-                content = json.load(file)
+                content = loads(file.read(), own=True)
             if content["version"] != 1 or content["identity"] != self._identity:
                 return None
             os.utime(self._path)
@@ -58,7 +59,7 @@ class Remembered:
                 {str(name): str(target) for name, target in content["links"].items()},
                 {str(name): base64.b64decode(text) for name, text in content["documents"].items()},
             )
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
     def store(self, table: Table) -> None:

@@ -91,11 +91,11 @@ def test_kinds_of_entries(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ('{"auths": []', "not JSON: line 1, column 13: expecting ',' delimiter"),
-        ("", "it is empty, which is no JSON"),
-        ("\udcff", "not UTF-8: byte 0"),
-        ('{"auths": ' + "1" * 5000, "not JSON: a number of too many digits"),
-        ("[" * 100_000, "not JSON: nested too deep"),
+        ('{"auths": []', "not JSON: expecting ',' delimiter at line 1, column 13"),
+        ("", "it is empty, which is not JSON"),
+        ("\udcff", "not JSON: byte 0xff, which is not UTF-8, at line 1, column 1"),
+        ('{"auths": ' + "1" * 5000, "not JSON: a number of too many digits at line 1, column 11"),
+        ("[" * 100_000, "$: expected at most 64 levels of nesting, found more"),
         ('{"auths": 5}', "auths: expected an object, found a number"),
         ('{"auths": []}', "auths: expected an object, found a list"),
         ("[]", "expected an object, found a list"),

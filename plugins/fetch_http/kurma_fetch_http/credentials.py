@@ -81,7 +81,7 @@ def basic(user: str, password: str) -> str:
 
 
 def _read(path: str) -> list[dict[str, Any]]:
-    import json
+    from kurma_core.json_text import loads
 
     try:
         with open(path, "rb", opener=_not_waiting) as file:
@@ -92,12 +92,12 @@ def _read(path: str) -> list[dict[str, Any]]:
                 raise ConfigError(
                     f"{path}: others may read these credentials", hint=f"chmod 600 {path}", file=path
                 )
-            content = json.load(file)
+            content = loads(file.read())
     except IsADirectoryError:
         raise ConfigError(f"{path}: not a regular file", file=path) from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read as credentials: {error.strerror}", file=path) from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ConfigError(f"{path}: cannot be read as credentials: {error}", file=path) from None
     entries = [_from_rkt(entry) for entry in (content if isinstance(content, list) else [content])]
     for entry in entries:

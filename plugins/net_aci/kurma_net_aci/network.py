@@ -9,10 +9,10 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from kurma_core.appc.cni_result import parse_result
-from kurma_core.appc.nesting import bounded
 from kurma_core.errors import KurmaError, NetworkError
 from kurma_core.hookspecs.driver import HostTree
 from kurma_core.hookspecs.network import AttachmentContext, Leak
+from kurma_core.json_text import loads
 from kurma_core.linux.process import boot_id
 from kurma_core.linux.programs import one_line
 from kurma_core.models.network import Attachment, NetworkRequest, NetworkResult
@@ -416,7 +416,7 @@ def _result(report: Report, network: str) -> NetworkResult:
     if len(report.stdout) > _RESULT_MAX:
         raise NetworkError(f"{about} more than {_RESULT_MAX} bytes instead of a result", network=network)
     try:
-        value = json.loads(bounded(report.stdout))
+        value = loads(report.stdout)
     except ValueError:
         found = one_line(report.stdout)[:80] or "nothing"
         raise NetworkError(f"{about} no result but {found}", network=network) from None

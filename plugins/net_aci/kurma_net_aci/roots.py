@@ -14,9 +14,9 @@ from collections.abc import Collection
 from contextlib import suppress
 from typing import Any
 
-from kurma_core.appc.nesting import bounded
 from kurma_core.errors import NetworkError
 from kurma_core.hookspecs.driver import HostTree
+from kurma_core.json_text import loads
 from kurma_core.linux import tree
 from kurma_core.linux.beneath import open_in_root, remove_tree
 from kurma_core.linux.execute import DEFAULT_PATH
@@ -63,7 +63,7 @@ def find(place: Place, image: str) -> Root | None:
     directory = os.path.join(place.roots, image[:_NAME])
     try:
         with open(os.path.join(directory, "image.json"), encoding="utf-8") as file:
-            value = json.loads(bounded(file.read()))
+            value = loads(file.read(), own=True)
         fit(value, {"image": str, "environment": {str: str}, "aci": str}, "the record")
         return Root(value["image"], os.path.join(directory, "rootfs"), value["environment"], value["aci"])
     except (FileNotFoundError, ValueError):

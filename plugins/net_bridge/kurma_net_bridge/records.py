@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from kurma_core.appc.nesting import bounded
 from kurma_core.errors import FormatVersionError, NetworkError
+from kurma_core.json_text import loads
 from kurma_core.linux.lockfile import lock_file
 from kurma_core.models.network import PortMapping
 from kurma_core.schema import COUNT, fit
@@ -288,7 +288,7 @@ def _read(path: str, shape: Json) -> Mapping[str, Json]:
     """{}: it is not there, or damaged. :raises FormatVersionError: a newer version of this plugin wrote it."""
     try:
         with open(path, encoding="utf-8") as file:
-            value: Mapping[str, Json] = json.loads(bounded(file.read()))
+            value: Mapping[str, Json] = loads(file.read(), own=True)
         fit(value, {"version": COUNT}, "the record")
         if value["version"] > VERSION:
             raise FormatVersionError(f"{path} has version {value['version']}, this plugin knows {VERSION}")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kurma_core.appc.nesting import bounded
 from kurma_core.errors import NetworkError
+from kurma_core.json_text import loads
 from kurma_net_cni.chain import parse_chain
 
 Json = Any
@@ -59,7 +58,7 @@ def _aggregated(config: dict[str, Json], directory: str) -> dict[str, Json]:
 
 def _object(path: str) -> dict[str, Json]:
     with open(path, encoding="utf-8") as file:
-        value = json.loads(bounded(file.read(_FILE_MAX)))
+        value = loads(file.read(_FILE_MAX))
     if not isinstance(value, dict):
         raise ValueError("it holds no object")
     return value

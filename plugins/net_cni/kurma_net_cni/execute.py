@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kurma_core.appc.cni_result import VERSIONS
-from kurma_core.appc.nesting import bounded
 from kurma_core.errors import NetworkError
+from kurma_core.json_text import loads
 from kurma_core.linux.programs import TIMEOUT, Finished, ProgramTimeout, ProgramWild, one_line, run, search_path
 
 Json = Any
@@ -115,7 +115,7 @@ class Executor:
         if verb not in ("ADD", "VERSION"):
             return None
         try:
-            return json.loads(bounded(finished.stdout))
+            return loads(finished.stdout)
         except ValueError:
             found = one_line(finished.stdout) or "nothing"
             raise NetworkError(
@@ -183,7 +183,7 @@ def _failure(about: str, finished: Finished, network: str, kind: str, path: str)
     """The error that a plugin printed (CNI specification, section 5), or what else can be said."""
     code = None
     try:
-        value = json.loads(bounded(finished.stdout))
+        value = loads(finished.stdout)
         code = _code(value.get("code"))
         words = [str(value["msg"]), str(value.get("details") or "")]
         text = ": ".join([word for word in words if word])

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from kurma_core.appc.nesting import bounded
 from kurma_core.errors import FormatVersionError, NetworkError
 from kurma_core.hookspecs.network import AttachmentContext
+from kurma_core.json_text import loads
 from kurma_core.linux.files import replace_file
 from kurma_core.linux.lockfile import lock_file
 from kurma_core.models.network import Attachment, NetworkRequest
@@ -178,7 +178,7 @@ class Records:
 def _read(path: str) -> Record | None:
     try:
         with open(path, encoding="utf-8") as file:
-            value = json.loads(bounded(file.read()))
+            value = loads(file.read(), own=True)
         fit(value, _SHAPE, "the record")
         if value["version"] > VERSION:
             raise FormatVersionError(f"{path} has version {value['version']}, this plugin knows {VERSION}")

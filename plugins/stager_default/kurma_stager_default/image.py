@@ -19,6 +19,7 @@ import kurma_core.linux
 import kurma_stager_default
 from kurma_core.errors import StagerError
 from kurma_core.linux import elf
+from kurma_core.linux.smalljson import decode
 from kurma_stager_default import compiling
 
 NAME = "kurma.io/stager/default"
@@ -246,7 +247,7 @@ def _modules(
     stdlib = _stdlib()
     standard: list[tuple[str, str, str]] = []
     extensions = []
-    for name, (origin, package) in json.loads(listed).items():
+    for name, (origin, package) in decode(listed).items():
         if origin == "built-in" or (origin == "frozen" and name != _LANDMARK):
             continue  # in the program itself
         if origin is not None and origin.endswith(".so"):

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import StagerError
+from kurma_core.json_text import loads
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.files import replace_file
 from kurma_core.linux.inotify import Watch
@@ -202,7 +203,7 @@ class PodApps:
         try:
             _lock(lock, f"{self._place}/pod.lck")
             with open(f"{self._place}/pod", "rb") as stream:
-                value = json.load(stream)
+                value = loads(stream.read(), own=True)
             yield value
             replace_file(f"{self._place}/pod", (json.dumps(value) + "\n").encode(), 0o640)
         finally:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import StagerError
+from kurma_core.json_text import loads
 from kurma_stager_rkt import contents, entrypoints
 from kurma_stager_rkt.podpid import pod_pid
 from kurma_stager_rkt.records import app_statuses
@@ -124,4 +124,4 @@ def attach_arguments(app: str, modes: Mapping[str, str], *, debug: bool, stdin: 
 def _app(place: str, app: str) -> Mapping[str, Any]:
     """As the pod's manifest has it."""
     with open(f"{place}/pod", "rb") as stream:
-        return next(each for each in json.load(stream)["apps"] if each["name"] == app)
+        return next(each for each in loads(stream.read(), own=True)["apps"] if each["name"] == app)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import signal
 import time
@@ -12,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import FetchError, HostError, StagerError
+from kurma_core.json_text import loads
 from kurma_core.linux import process
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.files import replace_file
@@ -181,7 +181,7 @@ class Stage1Stager:
         note, place, start = self._note(directory), self._run(directory), self._context.start_program
         app, *options = arguments or ("",)
         if verb == "run":
-            return callins.enter(start, note, place, app, json.loads(document or b"{}"), stdio)
+            return callins.enter(start, note, place, app, loads(document or b"{}", own=True), stdio)
         if verb == "attach":
             return callins.attach(start, note, place, app, tuple(options), stdio)
         raise StagerError(f"stager {self.name}: a stage1 cannot be asked for {verb}")

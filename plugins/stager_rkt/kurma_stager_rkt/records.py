@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Iterator
 
-from kurma_core.appc.nesting import bounded
+from kurma_core.json_text import loads
 from kurma_core.linux.files import replace_file
 from kurma_core.linux.regular_file import open_regular
 from kurma_core.models.pod import AppStatus
@@ -90,7 +90,7 @@ class Note:
         """As :meth:`read`."""
         try:
             with open(file, "rb") as stream:
-                value = json.loads(bounded(stream.read()))
+                value = loads(stream.read(), own=True)
             fit(value, _SHAPE, "the record")
         except (OSError, ValueError):
             return None

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from kurma_core.appc.nesting import bounded
+from kurma_core.json_text import loads
 from kurma_core.linux import mounts, overlay, tree
 from kurma_core.linux.beneath import remove_tree
 from kurma_core.schema import fit
@@ -89,7 +88,7 @@ def show_again(place: str, image: str, path: str) -> None:
 def _show_app_again(place: str, app: str, target: str) -> None:
     side = _side(place, app)
     with open(f"{place}/appsinfo/{app}/{LAYERS}", "rb") as stream:
-        layers = json.loads(bounded(stream.read()))
+        layers = loads(stream.read(), own=True)
     fit(layers, [str], "the layers")
     if os.path.isdir(f"{side}/upper/{app}"):
         _mount(target, layers, f"{side}/upper/{app}", f"{side}/work/{app}")

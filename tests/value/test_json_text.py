@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kurma_core.appc import jsonio, nesting
+from kurma_core import json_text
 from kurma_core.errors import ManifestError
+from kurma_core.json_text import JsonError, is_deeper, loads, read_document
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -23,7 +24,7 @@ JSON = st.recursive(
 
 def refused(document, **data: object) -> ManifestError:
     with pytest.raises(ManifestError) as caught:
-        jsonio.loads(document, "the image manifest")
+        read_document(document, "the image manifest")
     for key, value in data.items():
         assert caught.value.data[key] == value
     assert caught.value.data["what"] == "the image manifest"
@@ -82,7 +83,7 @@ def test_no_constants(name):
     """They too are told with their place; in strings they are words."""
     assert name in refused(f"[{name}]", path="$", line=1, column=2).data["found"]
     refused(f'{{"{name}": "\\\\\\"{name}",\n "a": [{name}, {name}]}}', path="$", line=2, column=8)
-    assert jsonio.loads(f'["{name}"]', "x") == [name]
+    assert loads(f'["{name}"]') == [name]
 
 
 def test_numbers_out_of_range():
@@ -96,13 +97,27 @@ def test_numbers_out_of_range():
 def test_lone_surrogates():
     refused(r'{"a": "\ud800"}', path="$.a", found="a lone surrogate")
     refused(r'{"\udfff": 1}', path="$")
-    assert jsonio.loads(r'"\ud83d\ude00"', "x") == "😀"
+    assert loads(r'"\ud83d\ude00"') == "😀"
+
+
+def test_what_own_formats_may_hold():
+    """Bytes of file names; else they are read as strictly."""
+    assert loads(r'["\udcff"]', own=True) == ["\udcff"]
+    for text, words in (
+        ('{"a": {"b": 1, "b": 2}}', r'^\$\.a\.b: expected each key once, found key "b" twice$'),
+        ("[1e400]", r"^\$\[0\]: expected a number in the range"),
+        ("[\nNaN]", r"^not JSON: NaN, which is no JSON number, at line 2, column 1$"),
+        ("[" * 200, r"^\$: expected at most 128 levels of nesting, found more$"),
+    ):
+        with pytest.raises(JsonError, match=words):
+            loads(text, own=True)
 
 
 def test_depth():
-    deepest = "[" * jsonio.MAX_DEPTH + "]" * jsonio.MAX_DEPTH
-    jsonio.loads(deepest, "x")
-    refused(f"[{deepest}]", path="$" + "[0]" * jsonio.MAX_DEPTH)
+    deepest = "[" * json_text.MAX_DEPTH + "]" * json_text.MAX_DEPTH
+    loads(deepest)
+    refused(f"[{deepest}]", path="$", found="more")
+    loads(f"[{deepest}]", own=True)
     refused("[" * 1_000_000)
     refused('{"a":' * 100_000 + "1" + "}" * 100_000)
 
@@ -110,16 +125,20 @@ def test_depth():
 @pytest.mark.parametrize("opening", ["[", '{"a":', '["\\\\",', '["]\\"]",', "[1, ", "[\n"])
 def test_how_deep(opening):
     """Told alike for what stands in strings, is closed again, or comes in lines."""
-    for levels, far in ((nesting.FAR, False), (nesting.FAR + 1, True)):
-        assert nesting.is_far(opening * levels + ('"[' * far)) is far
-    assert not nesting.is_far(json.dumps([opening] * 1000))
-    assert nesting.is_far("[" * 1000)
+    for levels, far in ((100, False), (101, True)):
+        assert is_deeper(opening * levels + ('"[' * far), 100) is far
+    assert not is_deeper(json.dumps([opening] * 1000), 100)
+    assert is_deeper("[" * 1000, 100)
+    for levels in range(95, 105):
+        text = "[{" * (levels // 2) + "[" * (levels % 2)
+        whole = text + "]" * (levels % 2) + "}]" * (levels // 2)
+        assert is_deeper(f"[{whole}, {whole}]", 100) is (levels + 1 > 100)
 
 
 def test_how_deep_is_told_in_time():
     began = time.process_time()
     for text in ('"\\' * 500_000, '\\"' * 500_000, "[]" * 500_000):
-        nesting.is_far(text + "[" * 200)
+        is_deeper(text + "[" * 200, 128)
     assert time.process_time() - began < 10, "twenty times what it takes; were it quadratic, it would be hours"
 
 
@@ -142,8 +161,6 @@ def test_finalizers_that_run_meanwhile_are_left_in_peace():
             gc.set_threshold(threshold)  # so that it happens at every depth once
             Kept()
             refused("[" * 100_000)
-            with pytest.raises(ValueError, match="too deep"):
-                json.loads(nesting.bounded(b"[" * 100_000))
     finally:
         gc.set_threshold(*before)
         gc.unfreeze()
@@ -153,26 +170,26 @@ def test_finalizers_that_run_meanwhile_are_left_in_peace():
 
 @given(JSON)
 def test_round_trip(value):
-    assert jsonio.loads(jsonio.dumps(value), "x") == value
-    assert jsonio.loads(jsonio.dumps(value, indent=2).encode(), "x") == value
+    assert loads(json_text.dumps(value)) == value
+    assert loads(json_text.dumps(value, indent=2).encode(), own=True) == value
 
 
 @given(JSON)
 def test_reads_what_others_write(value):
-    assert jsonio.loads(json.dumps(value), "x") == value
+    assert loads(json.dumps(value)) == value
 
 
 @given(st.dictionaries(st.text(), st.integers()))
 def test_output_is_stable(value):
-    assert jsonio.dumps(dict(reversed(value.items()))) == jsonio.dumps(value)
+    assert json_text.dumps(dict(reversed(value.items()))) == json_text.dumps(value)
 
 
 @given(st.binary() | st.text())
 def test_never_anything_but_a_manifest_error(document):
     with contextlib.suppress(ManifestError):
-        jsonio.loads(document, "x")
+        read_document(document, "x")
 
 
 def test_dumps_refuses_nan():
     with pytest.raises(ValueError):
-        jsonio.dumps(float("nan"))
+        json_text.dumps(float("nan"))
