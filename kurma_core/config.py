@@ -21,6 +21,7 @@ from types import MappingProxyType
 
 from kurma_core.config_schema import SCHEMA, Key, Where, checked
 from kurma_core.errors import ConfigError, KurmaError
+from kurma_core.schema import describe
 from kurma_core.value import field, frozen
 
 TYPE_CHECKING = False
@@ -247,7 +248,7 @@ def load(
     values: dict[str, Json] = {}
     origins: dict[str, str] = {}
     for file in files:
-        section = checked(SCHEMA, _read(file), Where(file))
+        section = checked(_read(file), file)
         _merge(values, section, SCHEMA, origins, file)
     return _whole(values, origins, directory, files, state_dir, state_dir_origin)
 
@@ -265,9 +266,9 @@ def place(config_file: str | None = None, state_dir: str | None = None) -> Confi
     for file in files if state_dir is None else ():
         said = _read(file)
         if said is not None and not isinstance(said, dict):
-            Where(file).fail("it is no mapping")
+            Where(file).fail(f"expected an object, found {describe(said)}")
         section = {key: value for key, value in (said or {}).items() if key in ("state_dir", "run_dir")}
-        _merge(values, checked(SCHEMA, section, Where(file)), SCHEMA, origins, file)
+        _merge(values, checked(section, file), SCHEMA, origins, file)
     return _whole(values, origins, directory, files, state_dir, "command line")
 
 

@@ -1,19 +1,37 @@
 """What ``kurma.yml`` may hold: one table that the loader, ``kurma config check`` and the documentation share.
 
-A :class:`Key` says a key's shape, its default and what it is for; :func:`checked` holds a value from a file
-against it. Everything here is pure: files are read in :mod:`kurma_core.config`.
+A :class:`Key` has a key's shape, its default and what it is for; :func:`checked` reads a file's value, with the
+shapes of :mod:`kurma_core.schema`. Everything here is pure: files are read in :mod:`kurma_core.config`.
 """
 
 from __future__ import annotations
 
-from _collections_abc import Callable, Iterable, Mapping  # without collections
+from _collections_abc import Iterable, Mapping  # without collections
 
 from kurma_core.errors import ConfigError, ManifestError
+from kurma_core.schema import (
+    MISSING,
+    Flag,
+    List,
+    Made,
+    Map,
+    Number,
+    Plain,
+    SchemaError,
+    Shape,
+    Whole,
+    Words,
+    child,
+    describe,
+    fit,
+)
 from kurma_core.value import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, NoReturn
+
+    from kurma_core.schema import Unknown
 
     Json = Any
 
@@ -33,6 +51,9 @@ class Where:
 
     def item(self, index: int) -> Where:
         return Where(self.file, f"{self.path}[{index}]")
+
+    def at(self, path: str) -> Where:
+        return Where(self.file, path.removeprefix("."))
 
     def fail(self, what: str, *, hint: str | None = None) -> NoReturn:
         """:raises ConfigError: always; it names the file and the path."""
@@ -62,7 +83,7 @@ class Key:
     extra: bool = False
 
 
-# --- scalars ---------------------------------------------------------------------------------------------------
+# --- shapes ----------------------------------------------------------------------------------------------------
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -70,13 +91,11 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 def duration(value: Json) -> float:
     """Seconds, from a number of them or from text: ``30s``, ``500ms``, ``1h30m``.
 
-    :raises ValueError: it is neither, or negative.
+    :raises ValueError: the value is neither, or is negative.
     """
     if isinstance(value, str):
         return _duration_text(value.strip())
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-        raise ValueError(value)
-    return float(value)
+    return float(Number(0).read(value, "", None))
 
 
 def _duration_text(text: str) -> float:
@@ -99,7 +118,7 @@ def _duration_text(text: str) -> float:
 def size(value: Json) -> int:
     """Bytes, from a number of them or from text with a binary or decimal unit: ``10Mi``, ``1G``.
 
-    :raises ValueError: it is neither, or negative.
+    :raises ValueError: the value is neither, or is negative.
     """
     if isinstance(value, str):
         from kurma_core.appc.quantity import parse_quantity
@@ -108,203 +127,183 @@ def size(value: Json) -> int:
             return parse_quantity(value, "")
         except ManifestError as error:
             raise ValueError(value) from error
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+    return Whole(0).read(value, "", None)
+
+
+def _needed(value: Json) -> Json:
+    """Neither 0 nor empty. :raises ValueError: it is."""
+    if not value:
         raise ValueError(value)
     return value
 
 
-def _some_size(value: Json) -> int:
-    found = size(value)
-    if not found:
+def _text(value: str) -> str:
+    if "\0" in value:
         raise ValueError(value)
-    return found
-
-
-def _text(value: Json) -> str:
-    if not isinstance(value, str) or not value or "\0" in value:
-        raise ValueError(value)
+    _needed(value)
     return value
 
 
-def _path(value: Json) -> str:
-    text = _text(value)
-    if not text.startswith("/"):
+def _path(value: str) -> str:
+    if not value.startswith("/"):
         raise ValueError(value)
-    return text.rstrip("/") or "/"
+    return value.rstrip("/") or "/"
 
 
-def _boolean(value: Json) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError(value)
-    return value
-
-
-def _count(value: Json) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(value)
-    return value
-
-
-def _few(value: Json) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 100:
-        raise ValueError(value)
-    return value
-
-
-def _ratio(value: Json) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-        raise ValueError(value)
-    return float(value)
-
-
-class _ItemError(ValueError):
-    """One item of a list or a mapping is wrong.
-
-    :param way: keys and indices that lead to it.
-    """
-
-    def __init__(self, value: Json, called: str, way: tuple[str | int, ...]) -> None:
-        super().__init__(value)
-        self.value, self.called, self.way = value, called, way
-
-
-def _item(key: str | int, value: Json, called: str, convert: Callable[[Json], Json]) -> Json:
-    try:
-        return convert(value)
-    except _ItemError as error:
-        raise _ItemError(error.value, error.called, (key, *error.way)) from None
-    except ValueError:
-        raise _ItemError(value, called, (key,)) from None
-
-
-def _list_of(called: str, convert: Callable[[Json], Json]) -> Callable[[Json], Json]:
-    """:param called: what an error calls an item."""
-
-    def converted(value: Json) -> Json:
-        if not isinstance(value, list):
-            raise ValueError(value)
-        return [_item(index, item, called, convert) for index, item in enumerate(value)]
-
-    return converted
-
-
-def _by_name(called: str, convert: Callable[[Json], Json], name: Callable[[Json], Json]) -> Callable[[Json], Json]:
-    def converted(value: Json) -> Json:
-        return {
-            _item(str(key), key, "a name", name): _item(str(key), item, called, convert)
-            for key, item in _mapping(value).items()
-        }
-
-    return converted
-
-
-def _host(value: Json) -> str:
+def _host(value: str) -> str:
     """``host[:port]`` of a registry, in lower case."""
     import re
 
-    text = _text(value).lower()
+    text = value.lower()
     found = re.fullmatch(r"(?:[a-z0-9_](?:[a-z0-9._-]*[a-z0-9])?|\[[0-9a-f:.]+\])(?::([0-9]{1,5}))?", text)
     if not found or not 0 < int(found[1] or 1) < 1 << 16:
         raise ValueError(value)
     return text
 
 
-def _mapping(value: Json) -> dict[str, Json]:
-    if not isinstance(value, dict):
-        raise ValueError(value)
-    return value
-
-
-def _fingerprint(value: Json) -> str:
-    plain = _text(value).replace(" ", "").upper()
+def _fingerprint(value: str) -> str:
+    plain = value.replace(" ", "").upper()
     if len(plain) not in (40, 64) or plain.strip("0123456789ABCDEF"):
         raise ValueError(value)
     return plain
 
 
-def _digest(value: Json) -> str:
-    text = _text(value)
-    algorithm, _, digits = text.partition(":" if ":" in text else "-")
+def _digest(value: str) -> str:
+    algorithm, _, digits = value.partition(":" if ":" in value else "-")
     if {"sha256": 64, "sha512": 128}.get(algorithm) != len(digits) or digits.strip("0123456789abcdef"):
         raise ValueError(value)
-    return text
+    return value
 
 
-def _image_name(value: Json) -> str:
+def _image_name(value: str) -> str:
     """An image's name, or the first labels of one."""
     from kurma_core.appc.types import ac_identifier
 
-    text = _text(value)
     try:
-        return ac_identifier(text.removesuffix("/"), "")
+        return ac_identifier(value.removesuffix("/"), "")
     except ManifestError:
         raise ValueError(value) from None
 
 
-def _userns(value: Json) -> str:
+def _userns(value: str) -> str:
     from kurma_core.models.userns import userns_word
 
-    return userns_word(_text(value))
+    return userns_word(value)
 
 
 def _initial_pod(value: Json) -> Json:
     """A locator, or a pod template with a name; what the template says is looked at when it is known where it
     stands."""
-    if isinstance(value, str):
-        return _text(value)
-    if not isinstance(_mapping(value).get("name"), str):
-        raise ValueError(value)
+    if not isinstance(value, str):
+        fit(value, {"name": str}, "")
     return value
 
 
-_A_HOST = "host[:port], without https:// or a path"
-_hosts = _list_of(_A_HOST, _host)
-_texts = _list_of("text", _text)
+_TEXT = Made("text that is not empty", _text, str)
+_PATH = Made("an absolute path", _path, _TEXT)
+_HOST = Made("host[:port], without https:// or a path", _host, _TEXT)
+_SIZE = Made("a size: bytes, or text such as 10Mi, 1G", size)
+_FINGERPRINT = Made("a key's fingerprint (40 or 64 hexadecimal digits)", _fingerprint, _TEXT)
+_DIGEST = Made("a sha256:… or sha512-… digest in lower case", _digest, _TEXT)
+_IMAGE_NAME = Made("an image's name (example.com/app), or its beginning up to a /", _image_name, _TEXT)
+_IMAGE_DIGEST = Made("an image's whole ID (sha512-…) or registry digest (sha256:…) in lower case", _digest, _TEXT)
+_INITIAL_POD = Made("an image's locator, or a pod template with a name", _initial_pod)
 
-#: Shape → (what an error calls it, how a value becomes what Kurma works with).
-SHAPES: Mapping[str, tuple[str, Callable[[Json], Json]]] = {
-    "text": ("text", _text),
-    "path": ("an absolute path", _path),
-    "paths": ("a list of absolute paths", _list_of("an absolute path", _path)),
-    "boolean": ("true or false", _boolean),
-    "count": ("a whole number from 1 on", _count),
-    "few": ("a whole number from 0 to 100", _few),
-    "ratio": ("a number above 0", _ratio),
-    "duration": ("a time: seconds, or text such as 500ms, 30s, 1h30m", duration),
-    "size": ("a size: bytes, or text such as 10Mi, 1G", size),
-    "some size": ("a size above 0: bytes, or text such as 10Mi, 1G", _some_size),
-    "texts": ("a list of texts", _texts),
-    "text by name": ("a mapping of names to texts", _by_name("text", _text, _text)),
-    "boolean by name": ("a mapping of names to true or false", _by_name("true or false", _boolean, _text)),
-    "texts by name": ("a mapping of names to lists of texts", _by_name("a list of texts", _texts, _text)),
-    "hosts": (f"a list of {_A_HOST}", _hosts),
-    "hosts by name": (
-        f"a mapping of registries to lists of {_A_HOST}",
-        _by_name(f"a list of {_A_HOST}", _hosts, _host),
-    ),
-    "fingerprints": (
-        "a list of key fingerprints (40 or 64 hexadecimal digits each)",
-        _list_of("a key's fingerprint (40 or 64 hexadecimal digits)", _fingerprint),
-    ),
-    "digests": (
-        "a mapping of locators to sha256:… or sha512-… digests in lower case",
-        _by_name("a sha256:… or sha512-… digest in lower case", _digest, _text),
-    ),
-    "image names": (
-        "a list of image names or beginnings of them, up to a /",
-        _list_of("an image's name (example.com/app), or its beginning up to a /", _image_name),
-    ),
-    "image digests": (
-        "a list of image IDs (sha512-…) or registry digests (sha256:…), whole and in lower case",
-        _list_of("an image's whole ID (sha512-…) or registry digest (sha256:…) in lower case", _digest),
-    ),
-    "initial pods": (
-        "a list of images' locators and pod templates",
-        _list_of("an image's locator, or a pod template with a name", _initial_pod),
-    ),
-    "user namespace": ("none, auto, or UID:COUNT with a UID from 1 on", _userns),
-    "mapping": ("a mapping", _mapping),
+#: What a value may be, by the name that the documentation has for it.
+SHAPES: Mapping[str, Shape] = {
+    "text": _TEXT,
+    "path": _PATH,
+    "paths": List(_PATH),
+    "boolean": Flag(),
+    "count": Whole(1),
+    "few": Whole(0, 100),
+    "ratio": Made("a number above 0", lambda value: float(_needed(value)), Number(0)),
+    "duration": Made("a time: seconds, or text such as 500ms, 30s, 1h30m", duration),
+    "size": _SIZE,
+    "some size": Made("a size above 0: bytes, or text such as 10Mi, 1G", _needed, _SIZE),
+    "texts": List(_TEXT),
+    "text by name": Map(_TEXT, _TEXT),
+    "boolean by name": Map(Flag(), _TEXT),
+    "texts by name": Map(List(_TEXT), _TEXT),
+    "hosts": List(_HOST),
+    "hosts by name": Map(List(_HOST), _HOST),
+    "fingerprints": List(_FINGERPRINT),
+    "digests": Map(_DIGEST, _TEXT),
+    "image names": List(_IMAGE_NAME),
+    "image digests": List(_IMAGE_DIGEST),
+    "initial pods": List(_INITIAL_POD),
+    "user namespace": Made("none, auto, or UID:COUNT with a UID from 1 on", _userns, _TEXT),
+    "mapping": Plain(dict),
 }
+
+
+class Section(Shape):
+    """An object with some of these keys; one whose value is null is left out. Reads only keys that are there.
+
+    :param extra: keys that are not listed are kept.
+    """
+
+    __slots__ = ("extra", "keys")
+    plain = False
+    expected = "an object"
+
+    def __init__(self, keys: tuple[Key, ...], extra: bool = False) -> None:
+        self.keys = keys
+        self.extra = extra
+
+    def read(self, value: Json, path: str, unknown: Unknown | None) -> dict[str, Json]:
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            raise self._wrong(value, path)
+        table = {key.name: key for key in self.keys}
+        found = {}
+        for name, item in value.items():
+            if name in table:
+                if item is not None:
+                    found[name] = _shape(table[name]).read(item, child(path, name), unknown)
+            elif self.extra:
+                found[name] = item
+            elif unknown is not None:
+                unknown(path, name, list(table))
+        return found
+
+
+class Networks(List):
+    """``container_networks``, with the rules of an entry that no key of it says (W1)."""
+
+    __slots__ = ()
+
+    def read(self, value: Json, path: str, unknown: Unknown | None) -> list[dict[str, Json]]:
+        entries: list[dict[str, Json]] = super().read(value, path, unknown)
+        for index, entry in enumerate(entries):
+            self._check(entry, f"{path}[{index}]", [one.get("name") for one in entries[:index]])
+        return entries
+
+    @staticmethod
+    def _check(entry: dict[str, Json], path: str, earlier: list[Json]) -> None:
+        name, at = entry.get("name"), child(path, "name")
+        if name is None:
+            raise SchemaError(at, "the network's name", MISSING)
+        if name in earlier:
+            raise SchemaError(at, "each name once", f"{describe(name)} again")
+        if name in RESERVED_NETWORKS:
+            raise SchemaError(at, f"a name other than {' and '.join(RESERVED_NETWORKS)}", describe(name))
+        if any(char.isspace() or char in "/,:=" for char in name) or name.startswith((".", "-")):
+            raise SchemaError(at, "a name without blanks, / , : = and a leading . or -", describe(name))
+        if ("aci" in entry) == ("plugin" in entry):
+            have = "both" if "aci" in entry else "neither"
+            raise SchemaError(path, "either `aci` (an image) or `plugin` (a Python plugin)", have)
+
+
+def _shape(key: Key) -> Shape:
+    if key.shape == "section":
+        return Section(key.keys)
+    if key.shape == "named":
+        return Map(Section(key.keys))
+    if key.shape == "list of named":
+        return Networks(Section(key.keys, key.extra))
+    return Words(*key.words) if key.shape == "word" else SHAPES[key.shape]
 
 
 # --- the table -------------------------------------------------------------------------------------------------
@@ -486,6 +485,26 @@ RESERVED_NETWORKS = ("host", "none")
 # --- checking --------------------------------------------------------------------------------------------------
 
 
+def checked(value: Json, file: str) -> dict[str, Json]:
+    """A file's values in the form that Kurma works with: only keys that are there.
+
+    :raises ConfigError: an unknown key, or a value of another shape.
+    """
+    found: dict[str, Json] = read(Section(SCHEMA), value, Where(file))
+    return found
+
+
+def read(shape: Shape, value: Json, where: Where) -> Json:
+    """The value at that place, read by the shape. :raises ConfigError: it does not fit."""
+    try:
+        return shape.read(value, where.path, lambda path, name, known: unknown(where.at(path), name, known))
+    except SchemaError as error:
+        missing = error.found == MISSING
+        where.at(error.path).fail(
+            "it is missing" if missing else f"expected {error.expected}, found {error.found}"
+        )
+
+
 def unknown(where: Where, name: str, known: Iterable[str]) -> NoReturn:
     """:raises ConfigError: always: the key is not known; it names the nearest one that is."""
     import difflib
@@ -494,96 +513,3 @@ def unknown(where: Where, name: str, known: Iterable[str]) -> NoReturn:
     near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.0)
     nearest = f"; the nearest known one is {near[0]!r}" if near else "; there is none to be set here"
     where.key(name).fail(f"unknown key{nearest}", hint=f"known here: {', '.join(names)}" if names else None)
-
-
-def checked(keys: tuple[Key, ...], value: Json, where: Where, *, extra: bool = False) -> dict[str, Json]:
-    """The section's values in the form that Kurma works with: only keys that are there. A key without a value
-    (``null``) says nothing.
-
-    :raises ConfigError: an unknown key, or a value of another shape.
-    """
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        where.fail(f"expected a mapping, found {shown(value)}")
-    table = {key.name: key for key in keys}
-    result: dict[str, Json] = {}
-    for name, item in value.items():
-        if name in table:
-            if item is not None:
-                result[name] = _value(table[name], item, where.key(name))
-        elif extra:
-            result[name] = item
-        else:
-            unknown(where, name, table)
-    return result
-
-
-def _value(key: Key, value: Json, where: Where) -> Json:
-    if key.shape == "section":
-        return checked(key.keys, value, where)
-    if key.shape == "named":
-        if not isinstance(value, dict):
-            where.fail(f"expected a mapping of names, found {shown(value)}")
-        return {name: checked(key.keys, item, where.key(name)) for name, item in value.items()}
-    if key.shape == "list of named":
-        return _list_of_named(key, value, where)
-    if key.shape == "word":
-        if value not in key.words:
-            where.fail(f"expected one of {', '.join(key.words)}, found {shown(value)}")
-        return value
-    called, convert = SHAPES[key.shape]
-    try:
-        return convert(value)
-    except _ItemError as error:
-        for step in error.way:
-            where = where.key(step) if isinstance(step, str) else where.item(step)
-        where.fail(f"expected {error.called}, found {shown(error.value)}")
-    except (ValueError, ArithmeticError):
-        where.fail(f"expected {called}, found {shown(value)}")
-
-
-def _list_of_named(key: Key, value: Json, where: Where) -> list[dict[str, Json]]:
-    if not isinstance(value, list):
-        where.fail(f"expected a list, found {shown(value)}")
-    entries: dict[str, dict[str, Json]] = {}
-    for index, item in enumerate(value):
-        at = where.item(index)
-        entry = checked(key.keys, item, at, extra=key.extra)
-        name = entry.get("name")
-        if name is None:
-            at.fail("it has no `name`")
-        if name in entries:
-            at.key("name").fail(f"{name!r} is the name of an earlier entry too")
-        check_network(entry, at)
-        entries[name] = entry
-    return list(entries.values())
-
-
-def check_network(entry: Mapping[str, Json], where: Where) -> None:
-    """Rules of one ``container_networks`` entry that its shape does not say (W1).
-
-    :raises ConfigError: one is broken.
-    """
-    name = entry["name"]
-    if name in RESERVED_NETWORKS:
-        where.key("name").fail(f"{name!r} is always there, and cannot be configured")
-    if any(char.isspace() or char in "/,:=" for char in name) or name.startswith((".", "-")):
-        where.key("name").fail(f"{name!r} cannot be a network's name: no blanks, no / , : = and no leading . or -")
-    if ("aci" in entry) == ("plugin" in entry):
-        have = "both `aci` and `plugin`" if "aci" in entry else "neither `aci` nor `plugin`"
-        where.fail(f"network {name!r} has {have}", hint="say one: `aci` names an image, `plugin` a Python plugin")
-
-
-def shown(value: Json) -> str:
-    """The value as an error shows it: short, with its kind where that is the point."""
-    kinds = {bool: "", str: "", int: "the number ", float: "the number ", dict: "a mapping", list: "a list"}
-    kind = kinds.get(type(value))
-    if value is None:
-        return "nothing"
-    if kind is None:
-        return f"{value!r} ({type(value).__name__})"
-    if isinstance(value, dict | list):
-        return kind
-    text = str(value).lower() if isinstance(value, bool) else repr(value)
-    return kind + (text if len(text) <= 60 else text[:57] + "…")

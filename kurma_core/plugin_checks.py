@@ -11,9 +11,10 @@ from importlib import import_module
 
 import pluggy
 
-from kurma_core.config_schema import Where, shown, unknown
+from kurma_core.config_schema import Where, read, unknown
 from kurma_core.hookspecs.driver import Driver, Option
 from kurma_core.hookspecs.hooks import GROUPS, PROJECT, Hooks
+from kurma_core.schema import Made, Number, Shape, Whole, describe, shape
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,15 +23,6 @@ if TYPE_CHECKING:
     from kurma_core.hookspecs.driver import DriverContext
 
     Json = Any
-
-_TYPES = {
-    str: "text",
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    list: "a list",
-    dict: "a mapping",
-}
 
 #: The module of :mod:`kurma_core.hookspecs` for each group, and its protocols: a driver satisfies one of them.
 _PROTOCOLS: Mapping[str, tuple[str, tuple[str, ...]]] = {
@@ -124,27 +116,28 @@ def options(
         if name not in table:
             unknown(Where(file, place), name, table)
         if value is not None:
-            values[name] = _fitting(value, table[name], Where(file, path))
+            values[name] = read(_shape(table[name]), value, Where(file, path))
     return values
 
 
-def _fitting(value: Json, option: Option, where: Where) -> Json:
-    wanted = option.type
-    fits = isinstance(value, wanted) or (wanted is float and isinstance(value, int))
-    if not fits or (isinstance(value, bool) and wanted is not bool):
-        where.fail(f"expected {_TYPES.get(wanted, wanted.__name__)}, found {shown(value)}")
-    if wanted is float:
-        value = float(value)
-        if not float("-inf") < value < float("inf"):
-            where.fail(f"expected a number, found {shown(value)}")
-    if wanted in (int, float):
-        if option.least is not None and value < option.least:
-            where.fail(f"expected {_TYPES[wanted]}, {option.least:g} at least, found {shown(value)}")
-        if option.most is not None and value > option.most:
-            where.fail(f"expected {_TYPES[wanted]}, {option.most:g} at most, found {shown(value)}")
-    if option.choices and value not in option.choices:
-        where.fail(f"expected {', '.join(map(shown, option.choices))}, found {shown(value)}")
-    return value
+def _shape(option: Option) -> Shape:
+    if option.type is int:
+        least, most = (None if one is None else int(one) for one in (option.least, option.most))
+        found: Shape = Whole(least, most)
+    elif option.type is float:
+        number = Number(option.least, most=option.most)
+        found = Made(number.expected, float, number)
+    else:
+        found = shape(option.type)
+    if not option.choices:
+        return found
+
+    def chosen(value: Json) -> Json:
+        if value not in option.choices:
+            raise ValueError(value)
+        return value
+
+    return Made("one of " + ", ".join(map(describe, option.choices)), chosen, found)
 
 
 def known_power(word: str, drivers: Iterable[Any]) -> tuple[bool, str | None]:

@@ -188,20 +188,24 @@ class Whole(Shape):
 
 
 class Number(Shape):
-    """A number. :param least: included; :param below: excluded; None: there is no bound."""
+    """A number. :param least: included, as ``most``; :param below: excluded; None: there is no bound."""
 
-    __slots__ = ("below", "expected", "least")
+    __slots__ = ("below", "expected", "least", "most")
 
-    def __init__(self, least: float | None = None, below: float | None = None) -> None:
+    def __init__(self, least: float | None = None, below: float | None = None, most: float | None = None) -> None:
         self.least = least
         self.below = below
+        self.most = most
         self.expected = "a number" + ("" if least is None else f" from {least:g}")
         self.expected += "" if below is None else f" to less than {below:g}"
+        self.expected += "" if most is None else f" to {most:g}"
 
     def read(self, value: Json, path: str, unknown: Unknown | None) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float) or not -(1 << 1023) < value < 1 << 1023:
             raise self._wrong(value, path)
-        if (self.least is not None and value < self.least) or (self.below is not None and value >= self.below):
+        low = self.least is not None and value < self.least
+        high = (self.below is not None and value >= self.below) or (self.most is not None and value > self.most)
+        if low or high:
             raise self._wrong(value, path)
         return value
 
@@ -228,6 +232,28 @@ class Null(Shape):
     def read(self, value: Json, path: str, unknown: Unknown | None) -> None:
         if value is not None:
             raise self._wrong(value, path)
+
+
+class Made(Shape):
+    """What a function makes of a value: a duration of ``30s``.
+
+    :param expected: for errors. :param make: raises a ValueError or an ArithmeticError for what it cannot read.
+    :param inner: what the value must be first.
+    """
+
+    __slots__ = ("expected", "inner", "make")
+    plain = False
+
+    def __init__(self, expected: str, make: Callable[[Any], Any], inner: Form = object) -> None:
+        self.expected = expected
+        self.make = make
+        self.inner = shape(inner)
+
+    def read(self, value: Json, path: str, unknown: Unknown | None) -> Any:
+        try:
+            return self.make(self.inner.read(value, path, unknown))
+        except (ValueError, ArithmeticError):
+            raise self._wrong(value, path) from None
 
 
 class Plain(Shape):
@@ -334,14 +360,15 @@ class Row(Shape):
 
 
 class Map(Shape):
-    """An object whose keys are free."""
+    """An object whose keys are free. :param key: what they must be; None: any text."""
 
-    __slots__ = ("inner",)
+    __slots__ = ("inner", "key")
     plain = False
     expected = "an object"
 
-    def __init__(self, inner: Shape) -> None:
+    def __init__(self, inner: Shape, key: Shape | None = None) -> None:
         self.inner = inner
+        self.key = key
 
     def read(self, value: Json, path: str, unknown: Unknown | None) -> dict[str, Any]:
         if not isinstance(value, dict):
@@ -350,7 +377,9 @@ class Map(Shape):
         for key, one in value.items():
             if not isinstance(key, str) or not (key.isascii() or writable(key)):
                 raise SchemaError(path, "keys that are Unicode text", f"key {describe(key)}")
-            found[key] = self.inner.read(one, child(path, key), unknown)
+            at = child(path, key)
+            name = key if self.key is None else self.key.read(key, at, unknown)
+            found[name] = self.inner.read(one, at, unknown)
         return found
 
     def write(self, value: Any) -> Json:

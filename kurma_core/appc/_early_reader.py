@@ -5,8 +5,8 @@ from __future__ import annotations
 from kurma_core.appc import types
 from kurma_core.appc._reader import Reader
 from kurma_core.appc.image import NameValue, check_annotation
-from kurma_core.appc.types import describe
 from kurma_core.errors import ManifestError
+from kurma_core.schema import describe
 from kurma_core.value import frozen
 
 TYPE_CHECKING = False

@@ -1,16 +1,17 @@
-"""Reading one JSON object: typed access by key, and what is left over is ``extra`` (T8)."""
+"""Reads a manifest's objects key by key, with the shapes of :mod:`kurma_core.schema`; unknown keys are kept."""
 
 from __future__ import annotations
 
 from _collections_abc import Callable, Iterator, Mapping  # without collections
 
-from kurma_core.appc import types
-from kurma_core.appc.types import child, describe
 from kurma_core.errors import ManifestError
+from kurma_core.schema import Any_, Flag, List, Map, SchemaError, Text, Whole, child, describe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    from kurma_core.schema import Shape
 
     #: A JSON value, as the json module gives it.
     Json = Any
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     Warn = Callable[[str], None]
     Check = Callable[[object, str], str]
 
+_FLAG = Flag()
+_LIST = List(Any_())
+_TEXTS = Map(Text())
 #: The end of what is said of an unknown key, where it does no harm.
 KEPT = " is kept and means nothing to Kurma"
 
@@ -70,28 +74,24 @@ class Reader:
         value = self.take(key)
         return None if value is None else check(value, self.at(key))
 
-    def boolean(self, key: str, default: bool) -> bool:
+    def fitted(self, key: str, shape: Shape, default: Json = None) -> Json:
+        """A value of that shape; the default if it is absent or null."""
         value = self.take(key)
-        if value is None:
-            return default
-        if not isinstance(value, bool):
-            raise ManifestError(self.at(key), "true or false", describe(value))
-        return value
+        return default if value is None else fitted(value, shape, self.at(key))
+
+    def boolean(self, key: str, default: bool) -> bool:
+        found: bool = self.fitted(key, _FLAG, default)
+        return found
 
     def integer(self, key: str, low: int, high: int, default: int) -> int:
         """An optional integer of ``low`` to ``high``."""
-        value = self.take(key)
-        return default if value is None else whole(value, self.at(key), low, high)
+        found: int = self.fitted(key, Whole(low, high), default)
+        return found
 
     def elements(self, key: str) -> Iterator[tuple[Json, str]]:
         """The elements of an optional list, each with its JSON path."""
-        value = self.take(key)
-        if value is None:
-            return iter(())
-        if not isinstance(value, (list, tuple)):
-            raise ManifestError(self.at(key), "a list", describe(value))
         path = self.at(key)
-        return ((item, f"{path}[{index}]") for index, item in enumerate(value))
+        return ((item, f"{path}[{index}]") for index, item in enumerate(self.fitted(key, _LIST, ())))
 
     def objects(self, key: str) -> Iterator[Reader]:
         """The elements of an optional list of objects."""
@@ -108,10 +108,8 @@ class Reader:
 
     def string_map(self, key: str) -> dict[str, str]:
         """An optional object all of whose values are strings."""
-        reader = self.nested(key)
-        if reader is None:
-            return {}
-        return {name: types.text(value, reader.at(name)) for name, value in reader._raw.items()}
+        found: dict[str, str] = self.fitted(key, _TEXTS, {})
+        return found
 
     def extra(self) -> dict[str, Json]:
         """What nobody asked for: kept, and warned about. Call it last."""
@@ -122,11 +120,18 @@ class Reader:
         return unknown
 
 
+def fitted(value: object, shape: Shape, path: str) -> Json:
+    """What the shape makes of the value. :raises ManifestError: the value does not fit."""
+    try:
+        return shape.read(value, path, None)
+    except SchemaError as error:
+        raise ManifestError(error.path, error.expected, error.found) from None
+
+
 def whole(value: object, path: str, low: int, high: int) -> int:
     """An integer of ``low`` to ``high``, both included."""
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise ManifestError(path, f"an integer from {low} to {high}", describe(value))
-    return value
+    found: int = fitted(value, Whole(low, high), path)
+    return found
 
 
 def refuse_repeats(names: list[str] | tuple[str, ...], path: str, key: str = "name") -> None:

@@ -24,8 +24,8 @@ from kurma_core.appc.image import (
     read_mount_points,
     read_ports,
 )
-from kurma_core.appc.types import child, describe
 from kurma_core.errors import ManifestError
+from kurma_core.schema import child, describe
 from kurma_core.value import replace
 
 TYPE_CHECKING = False

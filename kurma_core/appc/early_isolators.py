@@ -12,8 +12,8 @@ from kurma_core.appc import types
 from kurma_core.appc._reader import Reader
 from kurma_core.appc.image import Isolator
 from kurma_core.appc.quantity import parse_quantity
-from kurma_core.appc.types import describe
 from kurma_core.errors import ManifestError
+from kurma_core.schema import describe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

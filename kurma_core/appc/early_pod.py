@@ -24,8 +24,8 @@ from kurma_core.appc.image import App, decode
 from kurma_core.appc.pod import Mount, PodApp, PodManifest, RuntimeImage, Volume
 from kurma_core.appc.reify import normal_path
 from kurma_core.appc.template import PodTemplate
-from kurma_core.appc.types import describe
 from kurma_core.errors import ManifestError
+from kurma_core.schema import describe
 from kurma_core.value import replace
 
 TYPE_CHECKING = False

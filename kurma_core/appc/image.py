@@ -11,8 +11,8 @@ from _collections_abc import Iterable, Mapping  # without collections
 
 from kurma_core.appc import types
 from kurma_core.appc._reader import Reader, put, refuse_repeats, whole
-from kurma_core.appc.types import describe
 from kurma_core.errors import ManifestError
+from kurma_core.schema import describe
 from kurma_core.value import field, frozen
 
 TYPE_CHECKING = False

@@ -27,8 +27,8 @@ from kurma_core.appc.image import (
     read_labels,
     read_port,
 )
-from kurma_core.appc.types import describe
 from kurma_core.errors import AppNotFoundError, ManifestError
+from kurma_core.schema import describe
 from kurma_core.value import field, frozen
 
 TYPE_CHECKING = False

@@ -6,9 +6,9 @@ plain counts, and, for cores, the thousandth of a core. What is no whole number 
 
 from __future__ import annotations
 
-from kurma_core.appc.types import describe
 from kurma_core.errors import ManifestError
 from kurma_core.json_text import Literal
+from kurma_core.schema import describe
 
 #: How many base units one unit has.
 UNITS = {"bytes": 1, "count": 1, "cores": 1000}

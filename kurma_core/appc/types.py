@@ -9,6 +9,7 @@ this, and start-up latency is the product.
 from __future__ import annotations
 
 from kurma_core.errors import ManifestError
+from kurma_core.schema import describe
 
 _DIGITS = frozenset("0123456789")
 _HEX = frozenset("0123456789abcdef")
@@ -23,28 +24,6 @@ _MONTH_DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _DIGEST_DIGITS = {"sha512": 128, "sha256": 64}
 #: Digits that must be left of an ID that is cut short.
 SHORTEST_ID = 6
-_FOUND_MAX = 80
-
-
-def describe(value: object) -> str:
-    """``value`` as an error's ``found`` names it: one line, printable, cut to a readable length."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, dict):
-        return "an object"
-    if isinstance(value, (list, tuple)):
-        return "an empty list" if not value else "a list"
-    shown = f'"{repr(value)[1:-1]}"' if isinstance(value, str) else repr(value)
-    return shown if len(shown) <= _FOUND_MAX else shown[: _FOUND_MAX - 1] + "…"
-
-
-def child(path: str, key: str) -> str:
-    """JSON path of ``key`` in the object at ``path``; a key that is no plain word stands in brackets."""
-    if key.isascii() and key.replace("_", "a").replace("-", "a").isalnum():
-        return f"{path}.{key}"
-    return f"{path}[{describe(key)}]"
 
 
 def text(value: object, path: str) -> str:

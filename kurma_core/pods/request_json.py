@@ -8,6 +8,7 @@ from kurma_core.appc.template import PodTemplate
 from kurma_core.errors import ManifestError
 from kurma_core.models.network import PROTOCOLS, NetworkRequest, PortMapping
 from kurma_core.pods.request import AppOverrides, PodRequest
+from kurma_core.schema import describe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def _port(reader: Reader) -> PortMapping:
 
     protocol = reader.optional("protocol", types.nonempty) or "tcp"
     if protocol not in PROTOCOLS:
-        raise ManifestError(reader.at("protocol"), f"one of {', '.join(PROTOCOLS)}", types.describe(protocol))
+        raise ManifestError(reader.at("protocol"), f"one of {', '.join(PROTOCOLS)}", describe(protocol))
     return PortMapping(
         number("hostPort"), number("podPort"), protocol, reader.optional("hostIP", types.text) or ""
     )

@@ -13,7 +13,9 @@ from kurma_core.errors import StagerError
 from kurma_core.json_text import loads
 from kurma_core.linux.beneath import AT_FDCWD
 from kurma_core.linux.regular_file import open_regular
-from kurma_core.models.pod import ETC_CONTENTS, ETC_FILES, REASONS, AppExecution, AppStatus
+from kurma_core.models.pod import ETC_CONTENTS, ETC_FILES, REASONS, AppEnd, AppExecution, AppStatus
+from kurma_core.schema import JsonValue, Made, Maybe, SchemaError, Whole, child
+from kurma_core.value import field, fields, frozen
 
 #: More than this from a stager is nonsense.
 LIMIT = 1 << 20
@@ -78,9 +80,9 @@ def _decode(text: bytes, what: str) -> dict[str, Any]:
     try:
         value = loads(text, own=True)
     except ValueError as error:
-        raise StagerError(f"the stager is wrong: {what} is no JSON: {error}") from None
+        raise StagerError(f"the stager is wrong: {what}: {error}") from None
     if not isinstance(value, dict):
-        raise StagerError(f"the stager is wrong: {what} is no JSON object")
+        raise StagerError(f"the stager is wrong: {what} is not a JSON object")
     return value
 
 
@@ -92,7 +94,10 @@ def parse_apps(value: object, what: str) -> dict[str, AppStatus]:
         # It goes in front of each line of the app's log, among others.
         if not name.isprintable():
             raise StagerError(f"the stager is wrong: {what} names an app {name!r:.80}")
-    return {name: _app(name, status, what) for name, status in value.items()}
+    try:
+        return {name: _app(name, status, child(what, name)) for name, status in value.items()}
+    except SchemaError as error:
+        raise StagerError(f"the stager is wrong: {error}") from None
 
 
 def _clean(text: str) -> str:
@@ -100,96 +105,89 @@ def _clean(text: str) -> str:
     return text[:_TEXT].encode("utf-8", "replace").decode()
 
 
-class _Reading:
-    """The values of one app's object."""
+def _note(value: object) -> str | None:
+    return _clean(value) if isinstance(value, str) else None
 
-    def __init__(self, name: str, value: object, what: str) -> None:
-        if not isinstance(value, Mapping):
-            raise StagerError(f"the stager is wrong: {what}: {name} is no object")
-        self._name = name
-        self._value = value
-        self._what = what
 
-    def number(self, key: str, lowest: int, highest: int) -> int | None:
-        found = self._value.get(key)
-        if found is None:
-            return None
-        if isinstance(found, bool) or not isinstance(found, int) or not lowest <= found <= highest:
-            raise StagerError(f"the stager is wrong: {self._what}: {self._name}: {key} is {found!r}")
-        return found
+def _log(value: object) -> str | None:
+    if not isinstance(value, str) or not value:
+        return None
+    # What is printable can be encoded; NUL is not.
+    if "/" in value or value.startswith(".") or not value.isprintable() or len(os.fsencode(value)) > _NAME:
+        raise ValueError(value)
+    return value
 
-    def text(self, key: str) -> str | None:
-        found = self._value.get(key)
-        return _clean(found) if isinstance(found, str) else None
 
-    def log(self) -> str | None:
-        log = self._value.get("log")
-        if not isinstance(log, str) or not log:
-            return None
-        # What is printable can be encoded; NUL is not.
-        if "/" in log or log.startswith(".") or not log.isprintable() or len(os.fsencode(log)) > _NAME:
-            raise StagerError(f"the stager is wrong: {self._what}: {self._name}: log is {log!r:.80}")
-        return log
+#: Of what is for people alone, other types are ignored.
+_NOTE = Made("text", _note)
+_REASON = Made("a reason", lambda value: value if isinstance(value, str) and value in REASONS else None)
+_LOG = Made(f"a name of a file of at most {_NAME} bytes", _log)
+_FLAG = Made("true or false", lambda value: value if isinstance(value, bool) else None)
+_PID = Maybe(Whole(1, 1 << 22))
 
-    def reason(self) -> str | None:
-        reason = self.text("exitReason")
-        return reason if reason in REASONS else None
 
-    def earlier(self) -> tuple[AppExecution, ...]:
-        """The executions before this one, the last few of them."""
-        found = self._value.get("earlier")
-        if not isinstance(found, list):
-            return ()
-        kept = found[-_EARLIER:]
-        return tuple(
-            _Reading(self._name, one, self._what).execution(len(found) - len(kept) + place)
-            for place, one in enumerate(kept)
-        )
+@frozen
+class _Execution(JsonValue):
+    """What a stager says of one execution of an app."""
 
-    def files(self) -> dict[str, str]:
-        found = self._value.get("files")
-        if not isinstance(found, Mapping):
-            return {}
-        return {name: found[name] for name in ETC_FILES if found.get(name) in ETC_CONTENTS}
+    PARTIAL = True
 
-    def execution(self, place: int) -> AppExecution:
-        """:param place: counted from 0, where it says nothing itself."""
-        instance = self.number("instance", 0, _MOST)
-        return AppExecution(
-            instance=place if instance is None else instance,
-            **self.end(),
-        )
+    instance: int | None = field(default=None, shape=Whole(0, _MOST))
+    exit_code: int | None = field(default=None, shape=Whole(0, 255))
+    reason: str | None = field(default=None, key="exitReason", shape=_REASON)
+    signal: int | None = field(default=None, shape=Whole(1, 64))
+    message: str | None = field(default=None, shape=_NOTE)
+    started_at: str | None = field(default=None, shape=_NOTE)
+    finished_at: str | None = field(default=None, shape=_NOTE)
+    log: str | None = field(default=None, shape=_LOG)
 
     def end(self) -> dict[str, Any]:
-        """The fields of :class:`AppEnd`."""
-        return {
-            "exit_code": self.number("exitCode", 0, 255),
-            "reason": self.reason(),
-            "message": self.text("message"),
-            "started_at": self.text("startedAt"),
-            "finished_at": self.text("finishedAt"),
-            "log": self.log(),
-            "signal": self.number("signal", 1, 64),
-        }
+        return {each.name: getattr(self, each.name) for each in fields(AppEnd)}
 
 
-def _app(name: str, value: object, what: str) -> AppStatus:
-    reading = _Reading(name, value, what)
-    found: Mapping[str, Any] = value  # type: ignore[assignment]
-    exited = found.get("exited") is True or found.get("running") is False
+@frozen
+class _Status(_Execution):
+    """What a stager says of an app. ``pid`` counts only while the app runs."""
+
+    pid: Any = None
+    exited: bool | None = field(default=None, shape=_FLAG)
+    running: bool | None = field(default=None, shape=_FLAG)
+    log_dropped: int = field(default=0, shape=Whole(0, 1 << 62))
+    restarts: int = field(default=0, shape=Whole(0, _MOST))
+    restarting: bool | None = field(default=None, shape=_FLAG)
+    ready: bool | None = field(default=None, shape=_FLAG)
+    status_text: str | None = field(default=None, shape=_NOTE)
+    earlier: Any = None
+    files: Any = None
+
+
+def _app(name: str, value: object, path: str) -> AppStatus:
+    said = _Status.from_json(value, path)
+    exited = said.exited is True or said.running is False
+    # The last executions before this one; one that does not say its number has that of its place.
+    earlier = said.earlier if isinstance(said.earlier, list) else []
+    first = max(0, len(earlier) - _EARLIER)
+    executions = [
+        (place, _Execution.from_json(one, f"{child(path, 'earlier')}[{place}]"))
+        for place, one in enumerate(earlier[first:], first)
+    ]
+    files = said.files if isinstance(said.files, dict) else {}
     return AppStatus(
         name=name,
-        pid=None if exited else reading.number("pid", 1, 1 << 22),
+        pid=None if exited else _PID.read(said.pid, child(path, "pid"), None),
         exited=exited,
-        log_dropped=reading.number("logDropped", 0, 1 << 62) or 0,
-        instance=reading.number("instance", 0, _MOST),
-        restarts=reading.number("restarts", 0, _MOST) or 0,
-        restarting=found.get("restarting") is True and not exited,
-        ready=None if exited or not isinstance(found.get("ready"), bool) else found["ready"],
-        status_text=None if exited else reading.text("statusText"),
-        earlier=reading.earlier(),
-        files=reading.files(),
-        **reading.end(),
+        log_dropped=said.log_dropped,
+        instance=said.instance,
+        restarts=said.restarts,
+        restarting=said.restarting is True and not exited,
+        ready=None if exited else said.ready,
+        status_text=None if exited else said.status_text,
+        earlier=tuple(
+            AppExecution(instance=place if one.instance is None else one.instance, **one.end())
+            for place, one in executions
+        ),
+        files={name: files[name] for name in ETC_FILES if files.get(name) in ETC_CONTENTS},
+        **said.end(),
     )
 
 

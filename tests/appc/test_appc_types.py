@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from kurma_core.appc import types
 from kurma_core.errors import ManifestError
+from kurma_core.schema import child, describe
 
 DIGEST = "0123456789abcdef" * 8
 
@@ -35,7 +36,7 @@ def test_identifier_accepts(name):
 @pytest.mark.parametrize("name", ["", "A", "a ", "-a", "a-", "/a", "a/", "a:b", "é", "a\n", "²"])
 def test_identifier_refuses(name):
     """T1"""
-    refused(types.ac_identifier, name, "an identifier", types.describe(name))
+    refused(types.ac_identifier, name, "an identifier", describe(name))
 
 
 def test_name():
@@ -55,7 +56,7 @@ def test_found_is_one_short_printable_line():
     """An error must not carry a stranger's terminal escapes, nor megabytes."""
     error = refused(types.ac_name, "\x1b[31m\n" + "x" * 10, "a name", '"\\x1b[31m\\nxxxxxxxxxx"')
     assert "\x1b" not in str(error)
-    assert len(types.describe("x" * 10_000)) <= 80
+    assert len(describe("x" * 10_000)) <= 80
 
 
 @pytest.mark.parametrize(
@@ -104,7 +105,7 @@ def test_image_id():
     assert types.is_image_id(whole)
     assert not types.is_image_id(whole[:-1])
     for wrong in (whole[:-1], whole + "0", DIGEST, f"sha256-{DIGEST}", f"sha512-{'g' * 128}", ""):
-        refused(types.image_id, wrong, "an image ID", types.describe(wrong))
+        refused(types.image_id, wrong, "an image ID", describe(wrong))
 
 
 def test_image_id_prefix():
@@ -239,9 +240,9 @@ def test_paths_and_words():
 
 
 def test_child():
-    assert types.child("$", "app") == "$.app"
-    assert types.child("$.a", "kurma.io/seed") == '$.a["kurma.io/seed"]'
-    assert types.child("$", "") == '$[""]'
+    assert child("$", "app") == "$.app"
+    assert child("$.a", "kurma.io/seed") == '$.a["kurma.io/seed"]'
+    assert child("$", "") == '$[""]'
 
 
 def test_content_ids_are_whole_or_an_early_documents():
@@ -250,4 +251,4 @@ def test_content_ids_are_whole_or_an_early_documents():
     for digits in (64, 40, 6):
         assert types.content_id(early[: 7 + digits], "$") == early[: 7 + digits].lower()
     for wrong in (early[:12], whole[:-1], early + "0", "sha256-xyzxyz", "md5-123456", "123456"):
-        refused(types.content_id, wrong, "an image ID", types.describe(wrong))
+        refused(types.content_id, wrong, "an image ID", describe(wrong))

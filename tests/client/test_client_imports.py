@@ -25,7 +25,17 @@ OURS = {
     *("asking", "frames", "images", "local", "remote", "remote_images", "rooms", "targets", "trust", "values"),
     "wire",
 }
-CORE = {"config", "config_files", "config_schema", "errors", "named_files", "value", "version"}
+CORE = {
+    "config",
+    "config_files",
+    "config_schema",
+    "errors",
+    "json_text",
+    "named_files",
+    "schema",
+    "value",
+    "version",
+}
 CORE |= {"linux", "linux.smalljson"}
 #: Of the standard library: neither json nor what brings re, enum, collections or typing.
 SMALL = {"types", "errno"}

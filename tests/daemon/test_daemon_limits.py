@@ -185,11 +185,11 @@ def test_a_body_where_none_is_taken_is_refused_and_nothing_is_done(start: Start,
         (b'{"pod": {}, "apps": {"web": {"zork": 1}}}', "the request's body: $.apps.web has an unknown key 'zork'"),
         (
             b'{"pod": {"a": 1, "a": 2}}',
-            'cannot read the request\'s body: $.pod.a: expected each key once, found key "a" twice',
+            'the request\'s body: $.pod.a: expected each key once, found key "a" twice',
         ),
         (
             b'{"pod": {}, "pod": {}}',
-            'cannot read the request\'s body: $.pod: expected each key once, found key "pod" twice',
+            'the request\'s body: $.pod: expected each key once, found key "pod" twice',
         ),
         (
             b'{"pod": ' + b"1" * 5000 + b"}",

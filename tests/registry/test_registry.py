@@ -83,16 +83,16 @@ def test_drivers_of_a_daemon_are_told_so(install, network, tmp_path):
     ("config", "message"),
     [
         ("{sise: 1}", "plugins.networks.one.config.sise: unknown key; the nearest known one is 'size'"),
-        ("{size: big}", "plugins.networks.one.config.size: expected a whole number, found 'big'"),
-        ("{size: true}", "plugins.networks.one.config.size: expected a whole number, found true"),
-        ("{size: 0}", "plugins.networks.one.config.size: expected a whole number, 1 at least, found the number 0"),
+        ("{size: big}", 'plugins.networks.one.config.size: expected an integer from 1 to 9, found "big"'),
+        ("{size: true}", "plugins.networks.one.config.size: expected an integer from 1 to 9, found true"),
+        ("{size: 0}", "plugins.networks.one.config.size: expected an integer from 1 to 9, found 0"),
         (
             "{size: 10}",
-            "plugins.networks.one.config.size: expected a whole number, 9 at most, found the number 10",
+            "plugins.networks.one.config.size: expected an integer from 1 to 9, found 10",
         ),
-        ("{rate: .nan}", "plugins.networks.one.config.rate: expected a number, found the number nan"),
-        ("{rate: -.inf}", "plugins.networks.one.config.rate: expected a number, found the number -inf"),
-        ("{names: {a: 1}}", "plugins.networks.one.config.names: expected a list, found a mapping"),
+        ("{rate: .nan}", "plugins.networks.one.config.rate: expected a number, found nan"),
+        ("{rate: -.inf}", "plugins.networks.one.config.rate: expected a number, found -inf"),
+        ("{names: {a: 1}}", "plugins.networks.one.config.names: expected a list, found an object"),
     ],
 )
 def test_its_section_is_checked(install, registry, network, tmp_path, config, message):
@@ -468,5 +468,5 @@ def test_config_check_finds_what_is_in_use_and_disabled_and_what_is_there_twice(
     said = "stagers.mine.config.graphStorge: unknown key; the nearest known one is 'graphStorage'"
     assert any(said in error.message for error in check(wrong._config, wrong))
     wrong = registry("stagers: {mine: {driver: default, config: {graphStorage: cpy}}}")
-    said = "stagers.mine.config.graphStorage: expected '', 'overlay', 'copy', 'given', found 'cpy'"
+    said = 'stagers.mine.config.graphStorage: expected one of "", "overlay", "copy", "given", found "cpy"'
     assert any(said in error.message for error in check(wrong._config, wrong))

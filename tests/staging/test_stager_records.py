@@ -132,7 +132,7 @@ def test_executions_before_this_one():
         (0, 137, 9),
         (5, 137, None),
     ]
-    with pytest.raises(StagerError, match="a: signal is 65"):
+    with pytest.raises(StagerError, match=r"earlier\[0\].signal: expected an integer from 1 to 64, found 65"):
         parse_apps({"a": {"earlier": [{"signal": 65}]}}, "x")
     record = apps["a"].earlier[0].to_json()
     assert AppExecution.from_json(record) == apps["a"].earlier[0]

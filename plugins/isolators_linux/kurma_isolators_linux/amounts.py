@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from kurma_core.appc.quantity import parse_quantity
-from kurma_core.appc.types import describe
 from kurma_core.errors import IsolatorError, ManifestError
+from kurma_core.schema import describe
 
 
 def members(name: str, value: Any, known: Collection[str], example: str) -> Mapping[str, Any]:

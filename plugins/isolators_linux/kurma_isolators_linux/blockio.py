@@ -10,10 +10,10 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.appc.quantity import format_quantity
-from kurma_core.appc.types import describe
 from kurma_core.errors import IsolatorError
 from kurma_core.hookspecs.isolator import Compiled
 from kurma_core.models.isolator import CgroupSetting, IsolatorPlan
+from kurma_core.schema import describe
 from kurma_isolators_linux import blockdevices
 from kurma_isolators_linux.amounts import default_limit, members, required_limit, told
 

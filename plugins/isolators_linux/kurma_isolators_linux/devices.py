@@ -6,10 +6,10 @@ import os
 import stat
 from typing import TYPE_CHECKING, Any
 
-from kurma_core.appc.types import describe
 from kurma_core.errors import IsolatorError
 from kurma_core.hookspecs.isolator import Compiled, Power
 from kurma_core.models.isolator import Device, IsolatorPlan
+from kurma_core.schema import describe
 from kurma_core.value import frozen
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kurma_core.appc.types import describe
 from kurma_core.errors import IsolatorError
 from kurma_core.hookspecs.isolator import Compiled, Power
 from kurma_core.models.isolator import HostMount, IsolatorPlan
+from kurma_core.schema import describe
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kurma_core.appc.types import describe
 from kurma_core.errors import IsolatorError
 from kurma_core.hookspecs.isolator import Compiled, Power
 from kurma_core.models.isolator import IsolatorPlan
+from kurma_core.schema import describe
 from kurma_isolators_linux import calls, seccomp_profile
 from kurma_isolators_linux import seccomp_program as program
 

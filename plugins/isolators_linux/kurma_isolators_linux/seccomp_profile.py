@@ -124,7 +124,7 @@ def _socket(capabilities: Collection[str]) -> program.Leaf:
 def profile(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
     """``default``: the profile of an app that has no filter of its own; ``none``: no filter."""
     if value not in ("default", "none"):
-        from kurma_core.appc.types import describe
+        from kurma_core.schema import describe
 
         raise IsolatorError(f"isolator {name}: expected default or none, got {describe(value)}")
     if value == "none":

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kurma_core.appc.types import describe
 from kurma_core.errors import IsolatorError
 from kurma_core.hookspecs.isolator import Compiled
 from kurma_core.models.isolator import IsolatorPlan
+from kurma_core.schema import describe
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs.isolator import IsolatorHost

@@ -131,7 +131,7 @@ class Place:
         """What :meth:`write_setup` has written; None: nothing, or what is no such thing."""
         try:
             with open(os.path.join(self.path, _SETUP), encoding="utf-8") as file:
-                value: Mapping[str, Json] = json.loads(bounded(file.read()))
+                value: Mapping[str, Json] = loads(file.read(), own=True)
             fit(value, {"image": str}, "the record")
         except (FileNotFoundError, ValueError):
             return None

@@ -65,11 +65,14 @@ def test_nothing_is_asked_before_the_pod_runs(foreign):
 @pytest.mark.parametrize(
     ("script", "said"),
     [
-        ("echo nonsense", "is no JSON"),
-        ("head -c 200000 /dev/zero | tr '\\0' '['", "is no JSON"),
-        ("echo '[]'", "is no JSON object"),
-        ('echo \'{"main": {"pid": "1"}}\'', "main: pid is '1'"),
-        ('echo \'{"main": {"exited": true, "exitCode": 256}}\'', "exitCode is 256"),
+        ("echo nonsense", "not JSON"),
+        ("head -c 200000 /dev/zero | tr '\\0' '['", "expected at most 128 levels of nesting"),
+        ("echo '[]'", "is not a JSON object"),
+        ('echo \'{"main": {"pid": "1"}}\'', "main.pid: expected an integer from 1 to 4194304, found"),
+        (
+            'echo \'{"main": {"exited": true, "exitCode": 256}}\'',
+            "exitCode: expected an integer from 0 to 255, found 256",
+        ),
         ("yes | head -c 2000000", "more than 1048576 bytes"),
         ("exec yes", "more than 1048576 bytes"),
         ("exit 9", "its status call-in ended with status 9"),
