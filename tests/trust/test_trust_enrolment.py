@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from kurma_core.errors import AmbiguousReferenceError, TrustError
 from kurma_core.linux.clock import timestamp
-from kurma_core.trust import Trust, keyfile
+from kurma_core.trust import Trust
 
 NAME = "example.com/busybox"
 LONG_SINCE = "2024-01-01T00:00:00Z"
@@ -303,19 +305,31 @@ def test_a_signer_counts_until_it_is_removed_or_revoked(trust: Trust, local: Pat
     assert trust.lapse(NAME, fresh.fingerprint, LONG_SINCE) == "unknown"
 
 
+def counted_gpg(directory: Path, monkeypatch: pytest.MonkeyPatch, first: str = ":") -> Callable[[], int]:
+    """Puts a program before GnuPG that notes its imports, and runs ``first`` before each. Returns their count."""
+    gpg = shutil.which("gpg")
+    (directory / "bin").mkdir()
+    program, notes = directory / "bin/gpg", directory / "imports"
+    notes.touch()
+    program.write_text(
+        f'#!/bin/sh\ncase "$*" in *--import*) echo import >> {notes}; {first};; esac\nexec {gpg} "$@"\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{directory}/bin:{os.environ['PATH']}")
+    return lambda: len(notes.read_text().splitlines())
+
+
 def test_gnupg_is_asked_once_of_a_key_file(
     trust: Trust, local: Path, signers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Starting it takes longer than a pod's start. A file that changes is asked of again."""
-    asked = []
-    read = keyfile.read
-    monkeypatch.setattr(keyfile, "read", lambda *words: asked.append(1) or read(*words))
+    imports = counted_gpg(tmp_path, monkeypatch)
     fingerprint = signers.fingerprints["revoked"]
     file = put(local, "root.d", fingerprint, signers.public("revoked"))
     time.sleep(0.15)  # a file that has just been written may be written again within the same tick
     for _ in range(3):
         assert trust.still_trusts(NAME, fingerprint, LONG_SINCE)
-    assert len(asked) == 1
+    assert imports() == 1
     # Nothing but the content differs, as far as times can be set.
     status = file.stat()
     file.write_bytes(signers.public("revoked") + signers.revocation)
@@ -323,7 +337,7 @@ def test_gnupg_is_asked_once_of_a_key_file(
     time.sleep(0.15)
     for _ in range(3):
         assert not trust.still_trusts(NAME, fingerprint, LONG_SINCE)
-    assert len(asked) == 2
+    assert imports() == 2
     # What others could have written, or nobody understands, says nothing.
     (known,) = (tmp_path / "state" / "revocations").iterdir()
     truth = known.read_bytes()
@@ -332,7 +346,7 @@ def test_gnupg_is_asked_once_of_a_key_file(
         known.chmod(mode)
         assert not trust.still_trusts(NAME, fingerprint, LONG_SINCE)
         known.chmod(0o600)
-    assert len(asked) == 5
+    assert imports() == 5
     known.unlink()
     known.mkdir()
     assert not trust.still_trusts(NAME, fingerprint, LONG_SINCE), "nor does it matter that it cannot be written"
@@ -342,8 +356,7 @@ def test_what_was_read_of_a_file_that_had_just_changed_is_not_kept(
     trust: Trust, local: Path, signers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However long GnuPG takes: what is written within the tick after the reading leaves the same stamps."""
-    read = keyfile.read
-    monkeypatch.setattr(keyfile, "read", lambda *words: time.sleep(0.3) or read(*words))
+    counted_gpg(tmp_path, monkeypatch, "sleep 0.3")
     # Nobody can give a file its ctime: the clock is what is set, to when the file was written.
     file = put(local, "root.d", signers.fingerprints["revoked"], signers.public("revoked"))
     ahead = time.time() - file.stat().st_ctime

@@ -16,6 +16,7 @@ from kurma_net_aci.plugin import kurma_network
 from kurma_core.errors import NetworkError, TrustError
 from kurma_core.hookspecs.network import Leak
 from kurma_core.linux.namespaces import unpin
+from kurma_core.linux.process import boot_id
 from kurma_core.testing.networks import context, pod_namespace
 from tests.kit.waiting import until
 
@@ -211,9 +212,7 @@ def test_setup_once_for_all_processes_at_once(images, new_driver, calls):
     assert calls() == ["setup "]
 
 
-def test_setup_again_after_a_boot_a_new_configuration_and_a_daemons_start(
-    images, new_driver, calls, state, monkeypatch
-):
+def test_setup_again_after_a_boot_a_new_configuration_and_a_daemons_start(images, new_driver, calls, state):
     images.add("file:///net.aci", FINE)
     new_driver().setup(CONFIG)
     new_driver().setup(CONFIG)
@@ -224,7 +223,10 @@ def test_setup_again_after_a_boot_a_new_configuration_and_a_daemons_start(
     assert len(calls()) == 2
     new_driver().setup({**CONFIG, "rate": 4})
     assert len(calls()) == 3
-    monkeypatch.setattr("kurma_net_aci.network.boot_id", lambda: "another")
+    (file,) = state.glob("**/setup.json")
+    done = json.loads(file.read_text())
+    assert done["boot"] == boot_id()
+    file.write_text(json.dumps({**done, "boot": "an earlier one"}))
     new_driver().setup({**CONFIG, "rate": 4})
     assert len(calls()) == 4
     assert len(list(state.glob("roots/*"))) == 1

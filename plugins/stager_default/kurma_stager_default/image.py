@@ -123,12 +123,17 @@ def _seen(paths: list[str]) -> list[tuple[int, ...]]:
     return found
 
 
-def build(rootfs: str) -> Mapping[str, Any]:
+def build(rootfs: str, sources: list[tuple[str, str]] | None = None) -> Mapping[str, Any]:
     """Fills the empty directory ``rootfs``; returns the image manifest.
 
+    :param sources: as of :func:`fill`; None: the stager's own modules.
     :raises StagerError: something that the interpreter needs is missing.
     """
-    fill(rootfs, {name: f"{_INSIDE}.{module}" for name, module in PROGRAMS.items()}, _own_modules())
+    fill(
+        rootfs,
+        {name: f"{_INSIDE}.{module}" for name, module in PROGRAMS.items()},
+        sources or own_modules("inside"),
+    )
     for name in PROGRAMS:
         launcher(rootfs, name)
     plain(rootfs)
@@ -199,11 +204,7 @@ def _stdlib() -> str:
 
 def _own_sources() -> list[str]:
     """The sources that go into the image, besides the standard library's."""
-    return [source for _, source in _own_modules()]
-
-
-def _own_modules() -> list[tuple[str, str]]:
-    return own_modules("inside")
+    return [source for _, source in own_modules("inside")]
 
 
 def own_modules(*parts: str) -> list[tuple[str, str]]:

@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 
 import kurma_stager_default
 import pytest
@@ -72,7 +73,7 @@ def test_the_interpreter_is_the_real_one():
 def test_a_program_that_no_image_can_be_made_of_is_named(tmp_path, monkeypatch):
     script = tmp_path / "script"
     script.write_text("#!/bin/sh\n" + "#" * 100)
-    monkeypatch.setattr(image, "interpreter", lambda: str(script))
+    monkeypatch.setattr(sys, "_base_executable", str(script))
     with pytest.raises(StagerError, match=rf"{script}: no 64-bit little-endian ELF program"):
         image.build(str(tmp_path / "rootfs"))
 

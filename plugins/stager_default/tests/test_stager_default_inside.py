@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from kurma_stager_default.inside import (
     applog,
     apprun,
-    asking,
     become,
     callin_logs,
     callin_run,
@@ -24,7 +23,6 @@ from kurma_stager_default.inside import (
     labels,
     manifest,
     smalljson,
-    statusfile,
     sysmounts,
     userns,
 )
@@ -306,22 +304,19 @@ def test_what_is_started_again(restart, ended, again):
     assert (run.next_pause() is not None) == again
 
 
-def test_status_before_there_is_any(monkeypatch, tmp_path):
+def test_status_before_there_is_any(tmp_path):
     """Neither a supervisor that listens nor a file: the apps of the manifest, none of which has ended."""
-    monkeypatch.setattr(asking.Asking.__init__, "__defaults__", ((), str(tmp_path / "control")))
-    monkeypatch.setattr(statusfile.apps, "__defaults__", (str(tmp_path / "status.json"),))
-    monkeypatch.setattr(statusfile, "PATH", str(tmp_path / "status.json"))
+    (tmp_path / "pod").mkdir()
     (tmp_path / "manifest").write_text(json.dumps(document()))
-    monkeypatch.setattr(manifest.load, "__defaults__", (str(tmp_path / "manifest"),))
-    assert callin_status.find() == {"a": {"exited": False}}
+    assert callin_status.find(str(tmp_path)) == {"a": {"exited": False}}
     (tmp_path / "manifest").write_text("{}")
     with pytest.raises(errors.SetupError, match="not a stager manifest"):
-        callin_status.find()
-    (tmp_path / "status.json").write_text('{"apps": {"a": {"exited": true, "exitCode": 3}}}')
-    assert callin_status.find() == {"a": {"exited": True, "exitCode": 3}}
-    (tmp_path / "status.json").write_text("{")
+        callin_status.find(str(tmp_path))
+    (tmp_path / "pod/status.json").write_text('{"apps": {"a": {"exited": true, "exitCode": 3}}}')
+    assert callin_status.find(str(tmp_path)) == {"a": {"exited": True, "exitCode": 3}}
+    (tmp_path / "pod/status.json").write_text("{")
     with pytest.raises(errors.SetupError, match=r"does not answer: .*; .*status\.json: is damaged"):
-        callin_status.find()
+        callin_status.find(str(tmp_path))
 
 
 def test_power_that_nothing_holds_without_landlock_is_told(monkeypatch):

@@ -133,7 +133,7 @@ def test_what_is_imported_late_is_there(rootfs, tmp_path):
         for package in ("kurma_core", "kurma_stager_default")
         for path in library.glob(f"{package}/**/*.pyc")
     }
-    sources = {**dict.fromkeys(("kurma_core", "kurma_stager_default")), **dict(image._own_modules())}
+    sources = {**dict.fromkeys(("kurma_core", "kurma_stager_default")), **dict(image.own_modules("inside"))}
     assert {"kurma_core.linux.tree", "kurma_core.linux.filecopy"} <= there <= set(sources)
     assert not there & {"kurma_stager_default.inside.main", "kurma_core.linux.netns_thread"}
     one, two, three = (tmp_path / f"{name}.py" for name in ("one", "two", "three"))
@@ -146,18 +146,16 @@ def test_what_is_imported_late_is_there(rootfs, tmp_path):
     assert modules.late(["one"]) == {"two", "three", "p", "p.q"}
 
 
-def test_what_cannot_be_compiled_is_told(tmp_path, monkeypatch):
+def test_what_cannot_be_compiled_is_told(tmp_path):
     """H1: one line."""
     from kurma_core.errors import StagerError
 
     broken = tmp_path / "broken.py"
-    broken.write_text("def (:\n")
-    sources = image._own_modules()
+    broken.write_text("return\n")
+    sources = image.own_modules("inside")
     broken_one = [(name, str(broken) if name.endswith(".landlock") else source) for name, source in sources]
-    monkeypatch.setattr(image, "_own_modules", lambda: broken_one)
-    monkeypatch.setattr(image, "_standard_names", lambda _: ["os"])
     with pytest.raises(StagerError, match=r"cannot be made: .*SyntaxError") as caught:
-        image.build(str(tmp_path / "rootfs"))
+        image.build(str(tmp_path / "rootfs"), broken_one)
     assert "\n" not in str(caught.value)
 
 

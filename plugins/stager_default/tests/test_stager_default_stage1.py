@@ -46,7 +46,7 @@ def test_what_is_not_in_it(rootfs):
     assert "app" not in manifest
     assert not (path / "opt/stage2").exists()
     assert sorted(str(each.relative_to(path)) for each in path.glob("rkt/**/*")) == ["rkt/env", "rkt/status"]
-    assert "json" not in image._standard_names(image._own_modules())
+    assert "json" not in image._standard_names(image.own_modules("inside"))
     assert "json" in image._standard_names(image.own_modules("inside", "stage1"))
 
 

@@ -36,11 +36,11 @@ REMEMBERS = ("changing.py", ("    supervisor.forget(run)\n", ""))
 
 
 @pytest.fixture
-def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[str, ImageManifest]]:
+def broken(tmp_path: Path) -> Callable[..., tuple[str, ImageManifest]]:
     """``broken(FILE, (OLD, NEW), …)``: the archive of a default stager with a file changed, and its manifest."""
 
     def build(name: str, *changes: tuple[str, str]) -> tuple[str, ImageManifest]:
-        modules = image._own_modules()
+        modules = image.own_modules("inside")
         (source,) = [path for _, path in modules if path.endswith(f"/inside/{name}")]
         text = Path(source).read_text()
         for old, new in changes:
@@ -48,12 +48,10 @@ def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tup
             text = text.replace(old, new)
         changed = tmp_path / name
         changed.write_text(text)
-        monkeypatch.setattr(
-            image, "_own_modules", lambda: [(one, str(changed) if at == source else at) for one, at in modules]
-        )
+        sources = [(one, str(changed) if at == source else at) for one, at in modules]
         rootfs = tmp_path / "rootfs"
         os.mkdir(rootfs)
-        document = {**image.build(str(rootfs)), "annotations": [CALL_INS]}
+        document = {**image.build(str(rootfs), sources), "annotations": [CALL_INS]}
         with open(tmp_path / "stager.aci", "wb") as out:
             build_archive(str(rootfs), document, out)
         return str(tmp_path / "stager.aci"), ImageManifest.parse(document)

@@ -29,31 +29,33 @@ def main() -> int:
     return 0
 
 
-def find() -> dict[str, dict[str, Any]]:
+def find(root: str = "") -> dict[str, dict[str, Any]]:
     """As the supervisor says; where it does not, as it wrote last; where it has not yet, as the manifest has it.
 
+    :param root: the directory that holds the stager's files, without a slash at its end.
     :raises SetupError: nobody knows.
     """
     from kurma_stager_default.inside import manifest, statusfile
 
     try:
-        return _asked()
+        return _asked(root)
     except SetupError as silent:
         try:
-            return statusfile.apps()
+            return statusfile.apps(root + statusfile.PATH)
         except SetupError as unreadable:
-            if os.path.lexists(statusfile.PATH):
+            if os.path.lexists(root + statusfile.PATH):
                 raise SetupError(f"{silent}; {unreadable}") from None
     try:
-        return {app.name: {"exited": False} for app in manifest.load().apps}
+        return {app.name: {"exited": False} for app in manifest.load(f"{root}/manifest").apps}
     except (manifest.ManifestError, OSError) as error:
         raise SetupError(str(error)) from None
 
 
-def _asked() -> dict[str, dict[str, Any]]:
+def _asked(root: str) -> dict[str, dict[str, Any]]:
     from kurma_stager_default.inside.asking import Asking, Refused
+    from kurma_stager_default.inside.control import PATH
 
-    asking = Asking({"do": "status"})
+    asking = Asking({"do": "status"}, path=root + PATH)
     try:
         poll = select.poll()
         poll.register(asking, select.POLLIN)
