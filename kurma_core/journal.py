@@ -24,7 +24,7 @@ from kurma_core.value import fields, frozen
 if TYPE_CHECKING:
     from typing import ClassVar
 
-    from kurma_core.linux.inotify import Watch
+    from kurma_core.linux.watches import SharedWatch
     from kurma_core.schema import Form
 
 Json = Any
@@ -186,13 +186,13 @@ class Journal:
                 return found
         return 0
 
-    def watch(self) -> Watch:
-        """Polls readable when there may be more. :raises OSError: the kernel lets nobody watch any more."""
-        from kurma_core.linux.inotify import IN_CREATE, IN_MODIFY, IN_MOVED_TO, Watch
+    def watch(self) -> SharedWatch:
+        """Polls readable when there may be more events. :raises OSError: the kernel allows no more watches."""
+        from kurma_core.linux.watches import SharedWatch
 
         # There is none yet, in a state directory to which nothing has happened; but for the directory itself, say.
         os.makedirs(self.directory, mode=0o700, exist_ok=True)
-        return Watch(self.directory, IN_MODIFY | IN_MOVED_TO | IN_CREATE)
+        return SharedWatch(self.directory)
 
 
 class Cursor:

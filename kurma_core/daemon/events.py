@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import select
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from kurma_core.daemon.http.exchange import NDJSON, Exchange, json_line
+from kurma_core.daemon.http.exchange import NDJSON, Exchange, Gone, json_line
 from kurma_core.daemon.operations import Call, Query, operation
-from kurma_core.errors import UsageError
+from kurma_core.errors import HostError, UsageError
 from kurma_core.journal import KINDS, SUBJECTS, Cursor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kurma_core.journal import Event
+    from kurma_core.journal import Event, Journal
 
 Json = Any
 SSE = "text/event-stream"
@@ -50,7 +52,7 @@ def events(call: Call) -> None:
         if not query["follow"]:
             batches: Iterator[list[Event]] = iter([list(cursor.read())])
         else:
-            batches = call.daemon.feed.follow(cursor, call.daemon.server, exchange)
+            batches = _follow(cursor, journal, exchange)
         first = next(batches, [])
         exchange.begin(SSE if sent else NDJSON)
         form = _sent if sent else _line
@@ -60,6 +62,29 @@ def events(call: Call) -> None:
     finally:
         cursor.close()
     exchange.end()
+
+
+def _follow(cursor: Cursor, journal: Journal, exchange: Exchange) -> Iterator[list[Event]]:
+    """Yields the events that there are, and then those that come.
+
+    :raises Gone: the client has disconnected, or the daemon ends, which closes connections.
+    :raises HostError: the kernel allows no more watches.
+    """
+    try:
+        watch = journal.watch()
+    except OSError as error:
+        raise HostError(f"events cannot be followed: {error.strerror}", errno=error.errno) from None
+    poll = select.poll()
+    poll.register(watch, select.POLLIN)
+    poll.register(exchange.socket, select.POLLRDHUP)
+    with contextlib.closing(watch):
+        ready: list[int] = []
+        while exchange.socket.fileno() not in ready:
+            yield list(cursor.read())
+            ready = [fd for fd, _ in poll.poll()]
+            watch.drain()
+    # The answer is broken off, not ended: there may be more events.
+    raise Gone
 
 
 def _since(call: Call) -> int | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import gc
 import logging
 import os
@@ -32,7 +31,6 @@ from kurma_core.daemon import (  # noqa: F401 (they fill the table)
     trust,
 )
 from kurma_core.daemon.dispatch import Dispatcher
-from kurma_core.daemon.http.event_feed import EventFeed
 from kurma_core.daemon.http.server import Server
 from kurma_core.daemon.operation import asking, noting
 from kurma_core.daemon.pods.app_sockets import AppSockets
@@ -53,6 +51,7 @@ from kurma_core.value import replace
 from kurma_core.version import VERSION
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Iterator
 
     from kurma_core.client.local import LocalClient
@@ -67,8 +66,6 @@ _LOG = logging.getLogger("kurmad")
 _STOPPING = 5.0
 #: Seconds within which the threads of a healthy daemon answer.
 _PATIENCE = 5.0
-#: Attempts to make a run directory again while another process removes it.
-_ATTEMPTS = 10
 #: As dockerd and containerd have it; -1000 would keep the kernel from ending a daemon that leaks memory.
 _OOM_SCORE = -900
 #: Settings that hold from the daemon's start to its end.
@@ -106,7 +103,6 @@ class Daemon:
         self.listing = Listing(pods)
         dispatcher = Dispatcher(self)
         self.metrics = dispatcher.metrics
-        self.feed = EventFeed(self.client.journal)
         self.server = Server(dispatcher)
         self.app_sockets = AppSockets(pods, self.server.listen_for_app, self.server.stop_listening_for_app)
         pods.on_api_changed(self.app_sockets.changed)
@@ -274,26 +270,20 @@ class Daemon:
     def _watch_run_directory(self) -> None:
         watched = self._run_directory.watched()
         if watched is not None:
-            self.server.when_readable(watched, self._look_at_run_directory)
+            self.server.poller.add(watched, self._look_at_run_directory)
 
     def _look_at_run_directory(self) -> None:
-        """Listens again if the socket was removed. Called by the accepting thread after a change."""
-        for left in reversed(range(_ATTEMPTS)):
-            try:
-                # Until nothing is missing under a watch that sees later changes.
-                while self._run_directory.changed():
-                    _LOG.warning("%s was removed: kurmad listens there anew", self._path)
-                    listener = self._run_directory.listener()
-                    self.server.shut()
-                    self.server.listen(listener)
-                    self._watch_run_directory()
-                return
-            except KurmaError as error:
-                # ENOENT: another process may still be removing the directory.
-                if error.data.get("errno") != errno.ENOENT or not left:
-                    self._failed = error
-                    self._end()
-                    return
+        """Called by the accepting thread after a change there."""
+        try:
+            self._run_directory.mend(self._listen_anew)
+        except KurmaError as error:
+            self._failed = error
+            self._end()
+
+    def _listen_anew(self, listener: socket.socket) -> None:
+        self.server.shut()
+        self.server.listen(listener)
+        self._watch_run_directory()
 
     def _listen_again(self) -> None:
         """After the idle end was given up. Called by the accepting thread."""
@@ -309,7 +299,7 @@ class Daemon:
             os.kill(os.getpid(), signal.SIGTERM)
 
     def _is_well(self) -> bool:
-        return self.server.answers(_PATIENCE) and self.owners.answers(_PATIENCE)
+        return self.server.poller.answers(_PATIENCE) and self.owners.poller.answers(_PATIENCE)
 
     def _pods_changed(self) -> None:
         self.server.stir()
@@ -340,7 +330,6 @@ class Daemon:
 
     def close(self) -> None:
         self._run_directory.withdraw()
-        self.feed.close()
         self.app_sockets.close_all()
         self.server.close()
         self.initial.close()

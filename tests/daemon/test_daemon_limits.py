@@ -542,7 +542,7 @@ def test_what_is_told_of_who_had_the_descriptor_before_cancels_nothing(start: St
     one: Any = SimpleNamespace(socket=ours)
     told: list[str] = []
     running.server.when_gone(one, lambda: told.append("gone"))
-    stale = running.server._watched[ours.fileno()]
+    stale = running.server.poller._calls[ours.fileno()]
     stale()
     assert told == []
     theirs.close()

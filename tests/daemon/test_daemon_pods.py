@@ -53,7 +53,7 @@ def test_who_waits_for_a_pod_hears_of_its_end_whatever_fails(what: str, caplog: 
         uuid=UUID, directory=None, fileno=lambda: stager, finish=lambda: "record", close=close
     )
     if what == "poll":
-        owners._poll = Poll(owners._poll)
+        owners.poller._poll = Poll(owners.poller._poll)
     owners.start()
     running = owners.take(pod)
     assert running.wait(10) == "record"  # type: ignore[comparison-overlap]

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
 
     from kurma_core.client.local import LocalClient
     from kurma_core.config import Config
-    from kurma_core.daemon.http.event_feed import EventFeed
     from kurma_core.daemon.http.server import Server
     from kurma_core.daemon.pods.initial import InitialPods
     from kurma_core.daemon.pods.listing import Listing
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from kurma_core.models.stdio import Stdio
     from kurma_core.pods.daemon_interface import PodRequest, PrestartedPod
     from kurma_core.progress import Progress
-
-    Up = Callable[[RunningPod], None]
 
 
 class Counts(Protocol):
@@ -44,8 +41,6 @@ class Daemon(Protocol):
     @property
     def server(self) -> Server: ...
     @property
-    def feed(self) -> EventFeed: ...
-    @property
     def metrics(self) -> Counts: ...
     @property
     def listing(self) -> Listing: ...
@@ -63,14 +58,16 @@ class Daemon(Protocol):
         self,
         reference: str,
         stdio: Stdio | None = None,
-        up: Up = ...,
+        up: Callable[[RunningPod], None] = ...,
         *,
         prestarted: PrestartedPod | None = None,
         settled: Callable[[], None] = ...,
     ) -> RunningPod:
         """Starts a pod that the daemon owns."""
 
-    def run(self, request: PodRequest, progress: Progress | None = None, up: Up = ...) -> RunningPod:
+    def run(
+        self, request: PodRequest, progress: Progress | None = None, up: Callable[[RunningPod], None] = ...
+    ) -> RunningPod:
         """Prepares a pod and starts it."""
 
     def prepared(

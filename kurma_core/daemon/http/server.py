@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import logging
 import os
 import select
@@ -20,7 +21,7 @@ import h11
 from kurma_core.daemon.failures import error_json
 from kurma_core.daemon.http.exchange import Connection, Exchange, Gone, LateError, in_words, json_line
 from kurma_core.daemon.http.peers import LASTING, SHORT, Peer, Quota
-from kurma_core.daemon.process.threads import begin
+from kurma_core.daemon.process.threads import Poller, begin
 from kurma_core.errors import BusyError, KurmaError, PrivilegeError, UsageError
 from kurma_core.version import VERSION
 
@@ -70,14 +71,9 @@ class Server:
         self._listeners: dict[int, _Listener] = {}
         self._connections: set[Connection] = set()
         self._lock = threading.Lock()
-        self._poll = select.epoll()
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._poll.register(self._wake, select.EPOLLIN)
-        self._watched: dict[int, Callable[[], None]] = {}
-        self._closing = False
-        self._thread: threading.Thread | None = None
         self._idle: IdleEnd | None = None
-        self._beat = threading.Event()
+        #: Its thread accepts connections.
+        self.poller = Poller("accept", self._look_at_idle)
         #: Called, from any thread, when a connection has ended.
         self.served: Callable[[], None] = lambda: None
 
@@ -116,14 +112,15 @@ class Server:
     def _add(self, listener: _Listener, backlog: int) -> None:
         listener.socket.setblocking(False)
         listener.socket.listen(backlog)
-        self._listeners[listener.socket.fileno()] = listener
-        self._poll.register(listener.socket, select.EPOLLIN)
+        fd = listener.socket.fileno()
+        self._listeners[fd] = listener
+        self.poller.add(fd, functools.partial(self._accept, listener))
 
     def stop_listening_for_app(self, app: tuple[str, str]) -> None:
         """Closes the app's API socket and its connections. Repeatable."""
         for fd, listener in list(self._listeners.items()):
             if listener.app == app and self._listeners.pop(fd, None) is not None:
-                self._poll.unregister(fd)
+                self.poller.remove(fd)
                 listener.socket.close()
         with self._lock:
             connections = [one for one in self._connections if (one.peer.pod, one.peer.app) == app]
@@ -141,7 +138,7 @@ class Server:
             _shut(one.socket)
             while self._accept(one):
                 continue
-            self._poll.unregister(fd)
+            self.poller.remove(fd)
             del self._listeners[fd]
             one.socket.close()
         return bool(mine)
@@ -175,29 +172,12 @@ class Server:
             if _has_gone(connected):
                 call()
 
-        with self._lock:
-            self._watched[connected.fileno()] = check
-        self._poll.register(connected.fileno(), select.EPOLLRDHUP | select.EPOLLONESHOT)
+        self.poller.add(connected.fileno(), check, select.EPOLLRDHUP | select.EPOLLONESHOT)
 
     def unwatch(self, exchange: Exchange) -> None:
-        fd = exchange.socket.fileno()
-        with self._lock:
-            if self._watched.pop(fd, None) is not None:
-                self._poll.unregister(fd)
+        self.poller.remove(exchange.socket.fileno())
 
     # -- the accepting thread --
-
-    def when_readable(self, fd: int, call: Callable[[], None]) -> None:
-        """``call`` is called by the accepting thread, until the descriptor is closed."""
-        with self._lock:
-            self._watched[fd] = call
-        self._poll.register(fd, select.EPOLLIN)
-
-    def answers(self, patience: float) -> bool:
-        """Whether the accepting thread works. :param patience: in seconds."""
-        self._beat.clear()
-        os.eventfd_write(self._wake, 1)
-        return self._beat.wait(patience)
 
     def end_when(self, idle: IdleEnd) -> None:
         """Before :meth:`start`."""
@@ -206,22 +186,17 @@ class Server:
     def stir(self) -> None:
         """Wakes the accepting thread to look whether the daemon is idle."""
         if self._idle is not None:
-            os.eventfd_write(self._wake, 1)
+            self.poller.wake()
 
     def start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="accept", daemon=True)
-        self._thread.start()
+        self.poller.start()
 
     def close(self) -> None:
         """Stops accepting, and ends all connections. Repeatable."""
-        self._closing = True
-        os.eventfd_write(self._wake, 1)
-        if self._thread is not None:
-            if self._thread.ident is not None:
-                self._thread.join()
-            self._thread = None
-            if self._spare >= 0:
-                os.close(self._spare)
+        self.poller.close()
+        if self._spare >= 0:
+            os.close(self._spare)
+            self._spare = -1
         for one in list(self._listeners.values()):
             one.socket.close()
         self._listeners.clear()
@@ -230,25 +205,13 @@ class Server:
         for connection in connections:
             _shut(connection.socket)
 
-    def _run(self) -> None:
-        idle = self._idle
-        while not self._closing:
-            for fd, _ in self._poll.poll(None if idle is None else idle.remaining()):
-                if fd == self._wake:
-                    if not self._closing:
-                        os.eventfd_read(self._wake)
-                        self._beat.set()
-                    continue
-                listener = self._listeners.get(fd)
-                if listener is not None:
-                    self._accept(listener)
-                    continue
-                with self._lock:
-                    call = self._watched.get(fd)
-                if call is not None:
-                    call()
-            if idle is not None and not self._closing and idle.look():
-                return
+    def _look_at_idle(self) -> float | None:
+        """Ends the daemon if it is idle for long enough. :returns: seconds until it is."""
+        if self._idle is None or self.poller.closing:
+            return None
+        if self._idle.look():
+            self.poller.closing = True
+        return self._idle.remaining()
 
     def _accept(self, listener: _Listener) -> bool:
         """:returns: whether there was a connection."""
@@ -323,7 +286,7 @@ class Server:
 
     def _serve(self, connection: Connection) -> None:
         try:
-            while not self._closing:
+            while not self.poller.closing:
                 exchange = connection.exchange()
                 if exchange is None:
                     return

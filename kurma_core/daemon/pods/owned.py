@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
-import os
 import select
 import threading
 import time
@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from kurma_core.cancellation import current
-from kurma_core.daemon.process.threads import Timetable, Workers
+from kurma_core.daemon.process.threads import Poller, Timetable, Workers
 from kurma_core.errors import KurmaError, PodNotFoundError
 from kurma_core.models.pod import ENDED_STATES
 from kurma_core.pods.daemon_interface import SHUT_DOWN, STOPPED, following
@@ -128,38 +128,25 @@ class OwnedPods:
         self._ended = ended
         #: Called, from any thread, when a pod is owned, or owned no more.
         self.changed: Callable[[], None] = lambda: None
-        self._beat = threading.Event()
         self._lock = threading.Lock()
         #: By the descriptor of the stager.
         self._pods: dict[int, RunningPod] = {}
         #: UUIDs of pods that are owned no more, but are still read.
         self._after: set[str] = set()
-        self._poll = select.epoll()
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._poll.register(self._wake, select.EPOLLIN)
-        self._closing = False
         self._workers = Workers(_AT_ONCE, "teardown")
-        self._thread = threading.Thread(target=self._run, name="owner", daemon=True)
+        #: Waits for the ends of stagers.
+        self.poller = Poller("owner")
 
     def start(self) -> None:
-        self._thread.start()
+        self.poller.start()
 
     def alive(self) -> bool:
         """Whether the thread that waits for the ends of pods runs."""
-        return self._thread.is_alive()
-
-    def answers(self, patience: float) -> bool:
-        """Whether that thread works. :param patience: in seconds."""
-        self._beat.clear()
-        os.eventfd_write(self._wake, 1)
-        return self._beat.wait(patience)
+        return self.poller.alive()
 
     def close(self) -> None:
         """Gives up all pods; those that run go on. Waits for teardowns that have begun."""
-        self._closing = True
-        os.eventfd_write(self._wake, 1)
-        if self._thread.ident is not None:
-            self._thread.join()
+        self.poller.close()
         self._workers.shutdown()
         with self._lock:
             left = list(self._pods.values())
@@ -224,7 +211,8 @@ class OwnedPods:
         finally:
             with self._lock:
                 self._pods[fd] = running
-            self._poll.register(fd, select.EPOLLIN | select.EPOLLONESHOT)
+            finish = functools.partial(self._workers.submit, self._finish, fd, running)
+            self.poller.add(fd, finish, select.EPOLLIN | select.EPOLLONESHOT)
             self.changed()
         return running
 
@@ -237,18 +225,6 @@ class OwnedPods:
         return self._interface.type_into(running.pod, stdio)
 
     # -- the ends of pods --
-
-    def _run(self) -> None:
-        while not self._closing:
-            for fd, _ in self._poll.poll():
-                if fd == self._wake:
-                    if not self._closing:
-                        os.eventfd_read(self._wake)
-                        self._beat.set()
-                    continue
-                with self._lock:
-                    running = self._pods[fd]
-                self._workers.submit(self._finish, fd, running)
 
     def _finish(self, fd: int, running: RunningPod) -> None:
         record, failed = None, None
@@ -274,7 +250,7 @@ class OwnedPods:
         """Stops polling and closes; whatever fails, threads that wait for the pod must hear of its end."""
         try:
             try:
-                self._poll.unregister(fd)
+                self.poller.remove(fd)
             finally:
                 running.close()
         except Exception:  # noqa: BLE001 (the daemon goes on)

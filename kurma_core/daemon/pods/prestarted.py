@@ -9,7 +9,6 @@ listing shows them, each becomes one pod at most, and they do not keep an idle k
 from __future__ import annotations
 
 import logging
-import os
 import select
 import threading
 import time
@@ -18,6 +17,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from kurma_core.cancellation import Cancellation, governing, shielded
+from kurma_core.daemon.process.threads import Poller
 from kurma_core.errors import Cancelled, KurmaError
 from kurma_core.shortage import words
 
@@ -102,22 +102,18 @@ class PrestartedPods:
         self._not_before = 0.0
         self._patient_until: float | None = None
         self._cancellation = Cancellation()
-        self._poll = select.epoll()
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._poll.register(self._wake, select.EPOLLIN)
-        self._thread = threading.Thread(target=self._run, name="prestart", daemon=True)
+        self._swept = False
+        self._poller = Poller("prestart", self._work)
 
     def start(self) -> None:
         """Removes those of dead kurmads, and makes new ones once a pod has been asked for."""
-        self._thread.start()
+        self._poller.start()
 
     def close(self) -> None:
         """Discards all. Repeatable."""
         self._closing = True
         self._cancellation.cancel()
-        if self._thread.ident is not None:
-            self._stir()
-            self._thread.join()
+        self._poller.close()
         with self._lock:
             found = [*self._ready, *self._old]
             self._ready.clear()
@@ -155,12 +151,12 @@ class PrestartedPods:
             self._old += self._ready
             self._ready.clear()
             self._failures, self._not_before = 0, 0.0
-        self._stir()
+        self._poller.wake()
 
     def compare_images(self) -> None:
         """Discards those whose stager's image is out of date."""
         self._compare = True
-        self._stir()
+        self._poller.wake()
 
     def _take(self, request: PodRequest) -> PrestartedPod | None:
         with self._lock:
@@ -169,7 +165,7 @@ class PrestartedPods:
                 return None
             while self._ready:
                 one = self._ready.popleft()
-                self._poll.unregister(one.fileno())
+                self._poller.remove(one.fileno())
                 if one.alive():
                     self._failures = 0
                     return one
@@ -185,26 +181,25 @@ class PrestartedPods:
 
     # -- the thread --
 
-    def _stir(self) -> None:
-        os.eventfd_write(self._wake, 1)
-
-    def _run(self) -> None:
+    def _work(self) -> float | None:
+        """:returns: seconds until there is more to do; None: not before something happens."""
         with governing(self._cancellation):
             try:
-                self._interface.sweep_prestarted()
-            except (KurmaError, OSError) as error:
-                _LOG.error("what was made for pods to come cannot be taken away: %s", error)
-            at: float | None = None
-            while not self._closing:
-                events = self._poll.poll(None if at is None else max(0.0, at - time.monotonic()))
-                if any(fd == self._wake for fd, _ in events):
-                    os.eventfd_read(self._wake)
-                try:
-                    at = self._mend()
-                except Cancelled:
-                    return
-                except Exception as error:  # noqa: BLE001 (the daemon goes on)
-                    at = self._failed(words(error))
+                if not self._swept:
+                    self._swept = True
+                    self._sweep()
+                at = self._mend()
+            except Cancelled:
+                return None
+            except Exception as error:  # noqa: BLE001 (the daemon goes on)
+                at = self._failed(words(error))
+        return None if at is None else max(0.0, at - time.monotonic())
+
+    def _sweep(self) -> None:
+        try:
+            self._interface.sweep_prestarted()
+        except (KurmaError, OSError) as error:
+            _LOG.error("what was made for pods to come cannot be taken away: %s", error)
 
     def _mend(self) -> float | None:
         """Discards those that are old or dead, and makes one that is missing, unless it is too early for that.
@@ -266,7 +261,8 @@ class PrestartedPods:
                 self._old.append(one)
             else:
                 self._ready.append(one)
-                self._poll.register(one.fileno(), select.EPOLLIN | select.EPOLLONESHOT)
+                # Its end wakes the thread.
+                self._poller.add(one.fileno(), lambda: None, select.EPOLLIN | select.EPOLLONESHOT)
 
     def _failed(self, why: str) -> float:
         """:returns: when to try again."""

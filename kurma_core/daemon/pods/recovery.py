@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import logging
 import os
-import select
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from kurma_core.daemon.process.threads import Timetable, Workers
+from kurma_core.daemon.process.threads import Poller, Timetable, Workers
 from kurma_core.errors import KurmaError, PodNotFoundError
 from kurma_core.linux.inotify import IN_CREATE, IN_IGNORED, IN_MOVED_TO, IN_Q_OVERFLOW, Watch
 from kurma_core.linux.process import pidfd_open
@@ -168,9 +167,8 @@ class PodWatcher:
         self._pods = pods
         self._look = look
         self._lock = threading.Lock()
-        self._poll = select.epoll()
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._poll.register(self._wake, select.EPOLLIN)
+        self._poller = Poller("watching")
+        self._closing = threading.Event()
         self._watch: Watch | None = None
         self._root = -1
         #: UUID by the number of its watch, and the other way round.
@@ -178,8 +176,6 @@ class PodWatcher:
         self._numbers: dict[str, int] = {}
         #: (UUID, PID) by the pidfd of a living owner.
         self._owners: dict[int, tuple[str, int]] = {}
-        self._closing = False
-        self._thread = threading.Thread(target=self._run, name="watching", daemon=True)
 
     def start(self) -> None:
         """Logs it if the kernel allows no more watches."""
@@ -190,21 +186,17 @@ class PodWatcher:
             _LOG.warning("pods of other processes are not watched: %s", error.strerror)
         else:
             (self._root,) = self._watch.numbers()
-            self._poll.register(self._watch.fd, select.EPOLLIN)
-        self._thread.start()
+            self._poller.add(self._watch.fd, self._look_at_changed)
+        self._poller.start()
 
     def close(self) -> None:
-        self._closing = True
-        os.eventfd_write(self._wake, 1)
-        if self._thread.ident is not None:
-            self._thread.join()
+        self._closing.set()
+        self._poller.close()
         for fd in self._owners:
             os.close(fd)
         self._owners.clear()
         if self._watch is not None:
             self._watch.close()
-        self._poll.close()
-        os.close(self._wake)
 
     def watch_pod(self, uuid: str) -> None:
         """Watches the pod's directory. Repeatable."""
@@ -231,37 +223,23 @@ class PodWatcher:
             except ProcessLookupError:
                 return False
             self._owners[fd] = uuid, pid
-            self._poll.register(fd, select.EPOLLIN)
+            self._poller.add(fd, lambda: self._owner_died(fd))
             return True
 
     # -- the thread --
 
-    def _run(self) -> None:
-        while True:
-            found = self._dead_owners([fd for fd, _ in self._poll.poll()])
-            if self._closing:
-                return
-            if not found:
-                # One change causes many events; and a pod that kurmad makes and starts at once is its own then.
-                poll = select.poll()
-                poll.register(self._wake, select.POLLIN)
-                if poll.poll(_SETTLING * 1000):
-                    return  # it closes
-                found = self._changed()
-            for uuid in found:
-                self._look(uuid)
-
-    def _dead_owners(self, ready: list[int]) -> set[str]:
-        """UUIDs of the pods whose owners have died."""
-        found = set()
+    def _owner_died(self, fd: int) -> None:
         with self._lock:
-            for fd in ready:
-                if fd in self._owners:
-                    uuid, _ = self._owners.pop(fd)
-                    self._poll.unregister(fd)
-                    os.close(fd)
-                    found.add(uuid)
-        return found
+            uuid, _ = self._owners.pop(fd)
+            self._poller.remove(fd)
+            os.close(fd)
+        self._look(uuid)
+
+    def _look_at_changed(self) -> None:
+        # One change causes many events; and a pod that kurmad makes and starts at once is its own then.
+        if not self._closing.wait(_SETTLING):
+            for uuid in self._changed():
+                self._look(uuid)
 
     def _changed(self) -> set[str]:
         assert self._watch is not None

@@ -10,7 +10,7 @@ import os
 import socket
 import stat
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from kurma_core.errors import HostError
 from kurma_core.linux.files import others_may_write
@@ -23,6 +23,8 @@ _IN_DELETE = 0x200
 _IN_DELETE_SELF, _IN_MOVE_SELF = 0x400, 0x800
 _IN_MASK_ADD = 0x20000000
 _CHANGES = IN_CREATE | IN_MOVED_FROM | IN_MOVED_TO | _IN_DELETE | _IN_DELETE_SELF | _IN_MOVE_SELF
+#: Attempts to make a run directory again while another process removes it.
+_ATTEMPTS = 10
 #: Device and inode of no file.
 _NONE = (0, 0)
 #: Seconds from the first removal to a look at what is left: removing a directory takes a while.
@@ -94,7 +96,7 @@ class RunDirectory:
         :raises HostError: it cannot be made; a file that is not a socket is left in its place.
         """
         if self._socket is not None:
-            self._socket = _NONE  # changed() tells to try again if this attempt fails
+            self._socket = _NONE  # mend() tries again if this attempt fails
         try:
             listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         except OSError as error:
@@ -129,7 +131,7 @@ class RunDirectory:
             os.umask(before)
         os.chown(place, 0, _group())
         os.chmod(place, 0o660)
-        self._socket = _identity(place, follow=False) or _NONE  # removed already: changed() sees that
+        self._socket = _identity(place, follow=False) or _NONE  # removed already: mend() sees that
 
     def _unusable(self, error: OSError) -> HostError:
         return HostError(
@@ -149,7 +151,7 @@ class RunDirectory:
         except OSError as error:
             _LOG.warning("%s is not watched: %s", self._directory, error.strerror)
             return None
-        with contextlib.suppress(OSError):  # it is gone, which changed() shows
+        with contextlib.suppress(OSError):  # it is gone, which mend() sees
             # A directory above it may be moved; and one of these may be the run directory, which has a watch.
             place = os.path.realpath(self._state_dir)
             while place != "/":
@@ -157,8 +159,25 @@ class RunDirectory:
                 place = os.path.dirname(place)
         return self._watch.fd
 
-    def changed(self) -> bool:
-        """Whether the socket was removed or replaced, and must be made again. Takes a lock again that was removed.
+    def mend(self, listen: Callable[[socket.socket], None]) -> None:
+        """Takes the lock again, and calls ``listen`` with a new socket, if they were removed or replaced.
+
+        :raises HostError: another kurmad has the lock; or the state directory is gone; or there can be no socket.
+        """
+        for left in reversed(range(_ATTEMPTS)):
+            try:
+                # Until nothing is missing under a watch that sees later changes.
+                while self._changed():
+                    _LOG.warning("%s was removed: kurmad listens there anew", self.path)
+                    listen(self.listener())
+                return
+            except HostError as error:
+                # ENOENT: another process may still be removing the directory.
+                if error.data.get("errno") != errno.ENOENT or not left:
+                    raise
+
+    def _changed(self) -> bool:
+        """Takes the lock again if it was removed. :returns: whether the socket must be made again.
 
         :raises HostError: another kurmad has taken the lock; or the state directory is gone.
         """

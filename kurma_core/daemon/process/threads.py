@@ -1,10 +1,12 @@
-"""Threads, worker pools and delayed work of kurmad, also where the host lets it start no more threads."""
+"""Threads of kurmad: a pool, a poller, a timetable; also where the host lets it start no more threads."""
 
 from __future__ import annotations
 
 import heapq
 import itertools
 import logging
+import os
+import select
 import threading
 import time
 from collections.abc import Callable
@@ -67,6 +69,75 @@ class Workers:
         """Waits for work that has begun. :param cancel_futures: drops work that has not."""
         self._closed = True
         self._pool.shutdown(cancel_futures=cancel_futures)
+
+
+class Poller:
+    """A thread that waits for descriptors, and calls the function of each that is ready.
+
+    :param name: of the thread.
+    :param wait: called by the thread before each wait; returns its longest time in seconds, None: any time.
+    """
+
+    def __init__(self, name: str, wait: Callable[[], float | None] = lambda: None) -> None:
+        self._wait = wait
+        self._lock = threading.Lock()
+        self._calls: dict[int, Callable[[], object]] = {}
+        self._poll = select.epoll()
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._poll.register(self._wake, select.EPOLLIN)
+        self._woken = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self.closing = False
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def answers(self, patience: float) -> bool:
+        """Whether the thread gets on. :param patience: in seconds."""
+        self._woken.clear()
+        self.wake()
+        return self._woken.wait(patience)
+
+    def wake(self) -> None:
+        """Ends the present wait."""
+        os.eventfd_write(self._wake, 1)
+
+    def add(self, fd: int, call: Callable[[], object], events: int = select.EPOLLIN) -> None:
+        """Calls ``call`` when the descriptor is ready, until it is removed or closed."""
+        with self._lock:
+            self._calls[fd] = call
+        self._poll.register(fd, events)
+
+    def remove(self, fd: int) -> None:
+        """Repeatable."""
+        with self._lock:
+            if self._calls.pop(fd, None) is not None:
+                self._poll.unregister(fd)
+
+    def close(self) -> None:
+        """Waits for the function that is running. Repeatable."""
+        self.closing = True
+        self.wake()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            timeout = self._wait()
+            if self.closing:
+                return
+            for fd, _ in self._poll.poll(timeout):
+                if fd == self._wake:
+                    os.eventfd_read(fd)
+                    self._woken.set()
+                    continue
+                with self._lock:
+                    call = self._calls.get(fd)
+                if call is not None:
+                    call()
 
 
 class Timetable:
@@ -167,4 +238,4 @@ class Timetable:
             self.on_done()
 
 
-__all__ = ["Timetable", "Workers", "begin"]
+__all__ = ["Poller", "Timetable", "Workers", "begin"]
