@@ -8,7 +8,7 @@ import pytest
 
 from kurma_core.linux.block_groups import spread
 
-pytest_plugins = ["tests.kit.fixtures", "tests.sharing"]
+pytest_plugins = ["tests.kit.fixtures", "tests.sharing", "tests.tiers"]
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -16,8 +16,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.pluginmanager.hasplugin("hypothesispytest"):
         from hypothesis import settings
 
+        from kurma_core.testing.graphs import examples
+
         # How long one example takes is the machine's business: on a busy one, any may take long.
-        settings.register_profile("kurma", deadline=None)
+        settings.register_profile("kurma", deadline=None, max_examples=examples(25))
         settings.load_profile("kurma")
 
 

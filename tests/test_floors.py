@@ -7,6 +7,7 @@ import ast
 import sys
 import tomllib
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -71,15 +72,15 @@ class Import:
 
 def imports(file):
     """Every import of a file; ``from a import b`` counts as ``a`` and as ``a.b``: b may be a module."""
-    tree = ast.parse(file.read_text())
+    nodes = list(ast.walk(ast.parse(file.read_text())))
     typing = {
         node
-        for block in ast.walk(tree)
+        for block in nodes
         if isinstance(block, ast.If) and "TYPE_CHECKING" in ast.unparse(block.test)
         for statement in block.body
         for node in ast.walk(statement)
     }
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -108,7 +109,10 @@ def room_named(module):
     return parts[1] if parts[0] == "kurma_core" and len(parts) > 1 else None
 
 
-CORE_IMPORTS = [item for file in sources(CORE) for item in imports(file)]
+@cache
+def core_imports():
+    """Every import of the core. Read once, when a test asks for it: it takes a second."""
+    return [item for file in sources(CORE) for item in imports(file)]
 
 
 def test_every_room_has_a_floor():
@@ -118,7 +122,7 @@ def test_every_room_has_a_floor():
 
 def test_imports_go_down_only():
     wrong = []
-    for item in CORE_IMPORTS:
+    for item in core_imports():
         here, there = room_of(item.file), room_named(item.module)
         if here == there or there not in FLOOR or here not in FLOOR or (here, there) in ALLOWED:
             continue
@@ -130,7 +134,7 @@ def test_imports_go_down_only():
 
 
 def test_what_is_allowed_is_needed():
-    used = {(room_of(item.file), room_named(item.module)) for item in CORE_IMPORTS}
+    used = {(room_of(item.file), room_named(item.module)) for item in core_imports()}
     assert set(ALLOWED) <= used
 
 
@@ -138,7 +142,7 @@ def test_appc_is_pure():
     """The vocabulary of the specification knows no system calls, no files and no configuration."""
     wrong = [
         str(item)
-        for item in CORE_IMPORTS
+        for item in core_imports()
         if room_of(item.file) == "appc"
         and room_named(item.module) not in ("appc", "errors", "json_text", "models", "schema", "value", None)
     ]
@@ -174,7 +178,7 @@ def reach(*, pods):
     :param pods: of its pods side and of what puts the daemon together; else of all others.
     """
     found = {}
-    for item in CORE_IMPORTS:
+    for item in core_imports():
         here = ".".join(item.file.relative_to(CORE).with_suffix("").parts)
         if room_of(item.file) == "daemon" and room_named(item.module) in BELOW:
             here = here.removeprefix("daemon.")
@@ -228,7 +232,7 @@ def test_no_circle_of_imports(room):
 def test_nothing_of_the_core_needs_the_testing_kit():
     wrong = [
         str(item)
-        for item in CORE_IMPORTS
+        for item in core_imports()
         if room_of(item.file) != "testing" and (room_named(item.module) == "testing" or item.module == "pytest")
     ]
     assert not wrong, "\n".join(wrong)
@@ -300,5 +304,5 @@ def test_the_core_names_no_plugin():
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 wrong += [f"{file.relative_to(ROOT)}:{node.lineno} {name}" for name in names if name in node.value]
-    wrong += [str(item) for item in CORE_IMPORTS if item.module.split(".")[0] in names]
+    wrong += [str(item) for item in core_imports() if item.module.split(".")[0] in names]
     assert not wrong, "\n".join(wrong)

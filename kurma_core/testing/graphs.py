@@ -101,7 +101,7 @@ class Store:
 
 
 def examples(usually: int) -> int:
-    """How many examples a test of generated graphs tries: what ``KURMA_EXAMPLES`` says, else ``usually``."""
+    """Number of examples that a hypothesis test tries: ``KURMA_EXAMPLES``, or ``usually`` if that is unset."""
     return int(os.environ.get("KURMA_EXAMPLES") or usually)
 
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _MANY = settings(
     # Under CI (hypothesis looks at the same variable) there is time for more of them.
-    max_examples=graphs.examples(200 if "CI" in os.environ else 40),
+    max_examples=graphs.examples(20),
     deadline=None,
     suppress_health_check=[
         HealthCheck.function_scoped_fixture,  # the renderer keeps no state

@@ -14,6 +14,7 @@ from kurma_core.appc.image import App, ImageManifest
 from kurma_core.appc.pod import PodManifest
 from kurma_core.appc.template import PodTemplate
 from kurma_core.errors import ManifestError
+from kurma_core.testing.graphs import examples
 from tests.appc.early_samples import APP, FILESET, POD
 
 _LATE_KEYS = sorted(
@@ -61,7 +62,7 @@ def spoilt(draw, *documents):
     return document
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(spoilt(APP, FILESET))
 def test_early_images_with_anything_in_them(document):
     try:
@@ -71,7 +72,7 @@ def test_early_images_with_anything_in_them(document):
     assert ImageManifest.parse(json.dumps(converted.to_json())) == converted
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(spoilt(POD))
 def test_early_pods_with_anything_in_them(document):
     try:

@@ -14,6 +14,7 @@ from kurma_core.cli.declare import Command, Option
 from kurma_core.cli.parse import Call, load, parse
 from kurma_core.cli.table import TABLE, Entry, Group
 from kurma_core.errors import UsageError
+from kurma_core.testing.graphs import examples
 
 PATHS = [
     *((name,) for name, entry in TABLE.items() if isinstance(entry, Entry)),
@@ -76,7 +77,7 @@ def command_lines(draw: st.DrawFn) -> list[str]:
     return [*before, *path, *(word for piece in pieces for word in piece), *after]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(command_lines())
 def test_what_the_small_parser_understands_click_understands_alike(words: list[str]) -> None:
     call = parse(words)

@@ -53,7 +53,10 @@ def test_what_tests_start_hears_signals() -> None:
     assert done.stdout == "False False False False\n"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGINT, *(pytest.param(one, marks=pytest.mark.full) for one in (signal.SIGTERM, signal.SIGHUP))],
+)
 def test_what_was_being_written_is_taken_away(tmp_path: Path, rootfs: Path, number: signal.Signals) -> None:
     place = tmp_path / "place"
     place.mkdir()

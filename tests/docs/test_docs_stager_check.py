@@ -52,7 +52,7 @@ def guide() -> str:
 
 
 @pytest.mark.root
-@pytest.mark.slow
+@pytest.mark.full
 def test_docs_stager_guide_leads_to_a_checked_stager(tmp_path: Path) -> None:
     commands = (
         guide()

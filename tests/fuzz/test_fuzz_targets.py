@@ -19,6 +19,7 @@ def test_seeds_hold(name: str) -> None:
         target(seed)
 
 
+@pytest.mark.full
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="there is no atheris for this machine")
 @pytest.mark.parametrize("name", targets.TARGETS)
 def test_nothing_is_found(name: str, tmp_path: Path) -> None:
@@ -27,6 +28,7 @@ def test_nothing_is_found(name: str, tmp_path: Path) -> None:
     assert held, line
 
 
+@pytest.mark.full
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="there is no atheris for this machine")
 def test_what_is_found_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The fuzzer is no use if it does not stop at the first input that a parser cannot take."""

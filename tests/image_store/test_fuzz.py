@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from kurma_core.errors import ImageError, KurmaError
 from kurma_core.image_store import ImageStore, Limits, validate
+from kurma_core.testing.graphs import examples
 from tests.kit.archives import directory, everything_below, file, hardlink, image, symlink
 
 SPARSE = {
@@ -60,7 +61,7 @@ def place() -> Iterator[str]:
     shutil.rmtree(path)
 
 
-@settings(max_examples=300 if "CI" in os.environ else 80, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(CHANGES)
 def test_changed_headers(place: str, changes: list[tuple[int, int, bytes]]) -> None:
     archive = changed(changes)
@@ -88,7 +89,7 @@ def _error_of(action: Callable[[], object]) -> KurmaError | None:
     return None
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.binary(max_size=3000), st.sampled_from(["", "gzip", "bzip2", "xz", "zstd", "tar"]))
 def test_any_bytes(place: str, content: bytes, kind: str) -> None:
     magic = {

@@ -170,6 +170,7 @@ BOMBS = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("bomb", BOMBS)
 def test_bombs_that_unpack_to_little(bomb: str, tmp_path: object) -> None:
     make, limits, limit = BOMBS[bomb]
@@ -208,6 +209,7 @@ LULLS: dict[str, Callable[[], bytes]] = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("lull", LULLS)
 def test_megabytes_that_unpack_to_nothing_do_not_stop_the_reader(lull: str, store: ImageStore) -> None:
     packed = LULLS[lull]()

@@ -13,6 +13,8 @@ import pytest
 from kurma_core.image_store import ImageStore
 from tests.kit.archives import LOCAL, file, image, stage_and_commit
 
+pytestmark = pytest.mark.full
+
 PROGRAM = """
 import hashlib, io, os, signal, sys
 from kurma_core.appc.image import ImageManifest

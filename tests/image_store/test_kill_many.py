@@ -8,7 +8,7 @@ import pytest
 
 from tests.image_store.killing import kill_test
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.full]
 
 
 def test_killed_again_and_again() -> None:

@@ -35,7 +35,7 @@ print(peak() - before)
 
 
 @pytest.mark.root
-@pytest.mark.slow
+@pytest.mark.full
 def test_memory_does_not_grow_with_the_layer(tmp_path: object) -> None:
     content = b"".join(hashlib.sha256(b"%d" % number).digest() for number in range(1 << 15))
     layer = tar([file("data/large", content * LAYER)])

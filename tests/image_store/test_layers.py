@@ -15,6 +15,7 @@ from kurma_core.appc.image import ImageManifest
 from kurma_core.errors import ArchiveError, StoreError
 from kurma_core.image_store import ImageStore
 from kurma_core.models.image import ImageRecord
+from kurma_core.testing.graphs import examples
 from tests.kit.archives import (
     LOCAL,
     MANIFEST,
@@ -296,7 +297,7 @@ def apply(model: dict[str, str], layer: list[tuple[str, str]], number: int) -> N
             model[path] = f"file {number}"
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(LAYERS)
 def test_merged_view_against_a_model(store: ImageStore, layers: list[list[tuple[str, str]]]) -> None:
     model: dict[str, str] = {}

@@ -18,7 +18,7 @@ from kurma_core.image_store import ImageStore
 from kurma_core.value import replace
 from tests.kit.archives import LOCAL, file, image, stage_and_commit, tar
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.full]
 
 FIRST = image(file("rootfs/a", b"a" * 70_000), name="example.com/first")
 SECOND = image(file("rootfs/b", b"b" * 70_000), name="example.com/second")

@@ -22,6 +22,7 @@ from kurma_core.image_store import ImageStore, build_archive, validate
 from kurma_core.image_store.builder import add_manifest
 from kurma_core.image_store.entry import CHARACTER, DIRECTORY, FILE, HARDLINK, SYMLINK, Entry
 from kurma_core.image_store.writer import TarWriter
+from kurma_core.testing.graphs import examples
 from tests.kit.archives import LOCAL, MANIFEST, stage_and_commit
 
 NAMES = st.one_of(
@@ -117,7 +118,7 @@ def describe(root: str) -> dict[bytes, object]:
     return found
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(NAMES, FILES, max_size=8), st.sampled_from(["", "gzip", "zstd"]))
 def test_build_and_extract(tree: dict[bytes, dict[str, object]], compress: str) -> None:
     top = tempfile.mkdtemp()

@@ -146,6 +146,7 @@ def test_tampering_with_owners_is_found(how: str, deep: bool, store: ImageStore,
     assert where in str(caught.value)
 
 
+@pytest.mark.full
 @pytest.mark.root
 @pytest.mark.parametrize("deep", [False, True])
 @pytest.mark.parametrize("how", [*TAMPERING, *OWNERS])

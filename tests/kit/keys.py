@@ -72,6 +72,8 @@ def gnupg_home() -> Iterator[Signers]:
     """Its agent ends with the block."""
     with tempfile.TemporaryDirectory(prefix="kt-", dir="/tmp", ignore_cleanup_errors=True) as home:
         Path(home).chmod(0o700)
+        # Without this the agent first measures the machine, and then derives each key for 0.1 s.
+        Path(home, "gpg-agent.conf").write_text("s2k-count 65536\n")
         try:
             yield Signers(home)
         finally:

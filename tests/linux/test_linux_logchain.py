@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from kurma_core.linux.logchain import LogChain
 from kurma_core.linux.regular_file import open_regular
+from kurma_core.testing.graphs import examples
 
 
 def turns(path: str, count: int) -> Iterator[None]:
@@ -26,7 +27,7 @@ def turns(path: str, count: int) -> Iterator[None]:
         yield
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.integers(0, 7), max_size=80))
 def test_each_file_is_read_once_and_in_order_whenever_it_turns(steps: list[int]) -> None:
     """Also a turn that comes half-way while the reader looks, and one more while it looks again."""

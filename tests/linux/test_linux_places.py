@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kurma_core.linux import beneath, places
+from kurma_core.testing.graphs import examples
 
 
 @pytest.fixture
@@ -120,6 +121,7 @@ def test_where_a_place_is_and_what_it_replaced(root):
     assert place(fd, "../../../..") == ("/", [])
 
 
+@pytest.mark.full
 def test_the_longest_paths(root):
     """Names of 255 bytes, paths of 4095, and by links longer ones than any process could name."""
     directory, fd = root
@@ -166,7 +168,7 @@ PARTS = st.lists(NAMES | st.just("..") | st.just("."), min_size=1, max_size=5)
 TREES = st.lists(st.tuples(st.lists(NAMES, min_size=1, max_size=3), PARTS, st.booleans()), max_size=6)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(TREES, PARTS)
 def test_any_links_at_all(tmp_path_factory, links, path):
     """What is found or made is what a process with that root finds under the same path afterwards."""

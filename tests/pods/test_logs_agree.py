@@ -14,6 +14,7 @@ from kurma_core.linux import crilog
 from kurma_core.linux.clock import moment, stamp
 from kurma_core.models.log import LogText
 from kurma_core.pods.logs import LogReader
+from kurma_core.testing.graphs import examples
 
 EPOCH = 1_767_225_600_000_000_000  # 2026-01-01T00:00:00Z
 SECOND = 1_000_000_000
@@ -87,7 +88,7 @@ def _split(data: bytes) -> list[bytes]:
     return [line + b"\n" for line in whole] + ([rest] if rest else [])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     writes=WRITES,
     size=st.sampled_from([0, 60, 300]),

@@ -57,7 +57,7 @@ def test_trees_are_the_same_there(tmp_path: Path, kind: str) -> None:
     with file_system(kind, tmp_path) as top:
 
         @given(image=graphs.graphs())
-        @settings(max_examples=graphs.examples(15), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+        @settings(max_examples=graphs.examples(4), deadline=None, suppress_health_check=[HealthCheck.too_slow])
         def check(image: ImageModel) -> None:
             place = os.path.join(top, "store")
             os.mkdir(place)
@@ -100,6 +100,7 @@ def use_up_links(path: str, directory: str) -> None:
             return
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("renderer", [OverlayRenderer(), CopyRenderer()], ids=["overlay", "copy"])
 def test_a_file_with_as_many_links_as_it_may_have(tmp_path: Path, renderer: Renderer) -> None:
     """32,000 by ext2's driver, 65,000 by ext4's: the next tree has a copy, whose names still share one file."""

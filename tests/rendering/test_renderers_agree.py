@@ -78,7 +78,7 @@ def check_agreement(store: Store, image: ImageModel) -> dict[str, trees.Entry]:
 
 
 @given(image=graphs.graphs())
-@settings(max_examples=graphs.examples(60), deadline=None, suppress_health_check=_NOT_TOO_LONG)
+@settings(max_examples=graphs.examples(12), deadline=None, suppress_health_check=_NOT_TOO_LONG)
 def test_any_graph(image: ImageModel) -> None:
     with tempfile.TemporaryDirectory() as place:
         check_agreement(Store(place), image)
@@ -149,7 +149,7 @@ def sayable(image: ImageModel) -> ImageModel:
 
 
 @given(image=graphs.graphs(archives=True).map(sayable))
-@settings(max_examples=graphs.examples(25), deadline=None, suppress_health_check=_NOT_TOO_LONG)
+@settings(max_examples=graphs.examples(6), deadline=None, suppress_health_check=_NOT_TOO_LONG)
 def test_any_graph_of_archives(image: ImageModel) -> None:
     """Built, read in, extracted, rendered, mounted; and after it every file is as its archive says."""
     with tempfile.TemporaryDirectory() as place:

@@ -8,6 +8,8 @@ import pytest
 from tests.vm import verdict
 from tests.vm.failing import Failing
 
+pytestmark = pytest.mark.full
+
 _TESTS = """
 import pytest
 
@@ -58,6 +60,7 @@ def test_all_that_was_collected_has_passed(tmp_path):
     verdict.check(ran(tmp_path), tests)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("run", "told"),
     [

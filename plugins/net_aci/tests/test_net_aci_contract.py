@@ -7,7 +7,7 @@ import pytest
 
 from kurma_core.testing.networks import NetworkContract, interfaces_in
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.full]
 
 
 def output(*command):

@@ -278,6 +278,7 @@ def test_what_setup_leaves_stays_sees_new_pods_and_goes_with_the_network(images,
     assert list(Path("/sys/fs/cgroup").glob(f"**/kurma-networks/{home}")) == []
 
 
+@pytest.mark.full
 def test_what_a_failed_setup_and_add_and_del_leave_is_ended(images, new_driver, pod, mark):
     """Double-forked, in sessions of their own, deaf to SIGTERM; and some that fork on and on."""
     deaf = f"( setsid sh -c 'trap \"\" TERM; sleep {mark}' & ) &"
@@ -300,6 +301,7 @@ def test_what_a_failed_setup_and_add_and_del_leave_is_ended(images, new_driver, 
 # -- those that misbehave --
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("script", ["setup", "add", "del"])
 def test_a_script_that_takes_too_long(images, new_driver, pod, mark, script):
     slow = (f"#!/bin/sh\ntrap '' TERM\necho still here\n( setsid sh -c 'trap \"\" TERM; sleep {mark}' & ) &\n"
@@ -340,6 +342,7 @@ def test_failures_of_add_and_del_disable_nothing(images, new_driver, pod, calls)
     assert calls() == ["setup ", *(f"{verb} {arguments}" for verb in ("add", "del", "del", "add", "del"))]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("printed", "said"),
     [
@@ -493,6 +496,7 @@ def test_a_torn_record_keeps_nothing_from_leaving(images, new_driver, pod, state
     assert list(state.glob("joined/*")) == []
 
 
+@pytest.mark.full
 def test_an_add_that_outlives_its_kurma_is_waited_for(images, new_driver, pod, tmp_path, state, calls):
     """kill -9 in the middle: the script goes on under its time limit, and del comes after it."""
     slow = "#!/bin/sh\ntouch /began; sleep 1; echo added >>/calls\n"
@@ -533,6 +537,7 @@ def test_an_add_whose_program_is_killed_too(images, new_driver, pod, state, mark
     driver.delete(one)
 
 
+@pytest.mark.full
 def test_an_interrupt_ends_the_script(images, new_driver, pod, tmp_path, mark):
     images.add("file:///net.aci", {**FINE, "add": f"#!/bin/sh\ntrap '' TERM INT\nsleep {mark}; sleep {mark}\n"})
     program = f"""

@@ -187,6 +187,7 @@ def test_what_is_a_strangers_is_neither_told_nor_touched(driver, pod, tmp_path):
         output(*command.split())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("damage", "kind"),
     [
@@ -383,6 +384,7 @@ def test_a_longer_prefix_with_the_same_gateway(driver, pod):
         driver.delete(one)
 
 
+@pytest.mark.full
 def test_killed_while_old_addresses_are_taken_off(driver, pod, tmp_path):
     one = context(pod, CHANGED)
     struck, steps = True, 0
@@ -434,6 +436,7 @@ def strike(function, number):
     return status != 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("clear", ["delete", "mend"])
 @pytest.mark.parametrize("verb", ["add", "delete"])
 def test_killed_at_each_step(driver, pod, tmp_path, verb, clear):
@@ -466,6 +469,7 @@ def test_killed_at_each_step(driver, pod, tmp_path, verb, clear):
         driver.delete(one)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("clear", ["delete", "mend"])
 def test_killed_while_a_program_publishes(driver, pod, tmp_path, monkeypatch, clear):
     """The program goes on: what is withdrawn meanwhile must not be published after all."""

@@ -14,7 +14,7 @@ from kurma_core.linux.netns_thread import in_network_namespace
 from kurma_core.models.network import NetworkRequest, PortMapping
 from kurma_core.testing.networks import NetworkContract, context, interfaces_in
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.full]
 BIN_DIRS = ["/opt/cni/bin", "/usr/lib/cni"]
 
 

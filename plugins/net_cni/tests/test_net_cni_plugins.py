@@ -311,6 +311,7 @@ def speed(one, direction, address, *, both_inside=False):
         return count / elapsed
 
 
+@pytest.mark.full
 @pytest.mark.vm
 def test_bandwidth_bites_in_both_directions(joined, driver, tmp_path):
     """What the core hands on as capability arrives in the kernel, and leaves loopback alone."""
@@ -327,6 +328,7 @@ def test_bandwidth_bites_in_both_directions(joined, driver, tmp_path):
     assert speed(free, "in", result.addresses[0].address.partition("/")[0]) > 20 * RATE
 
 
+@pytest.mark.full
 def test_bandwidth_of_one_direction(joined, driver, tmp_path):
     config = bridge(tmp_path, {"type": "bandwidth", "capabilities": {"bandwidth": True}})
     rates = capability([TrafficLimit("in", RATE, "eth0"), TrafficLimit("in", 2 * RATE)], "eth0")
@@ -339,6 +341,7 @@ def test_bandwidth_of_one_direction(joined, driver, tmp_path):
     assert speed(one, "out", address) > 20 * RATE
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("families", [1, 2])
 def test_check_of_ports(joined, driver, chain, families):
     """portmap's own CHECK fails wherever there is ip6tables; what it made is seen, and seen to be missing."""
@@ -479,6 +482,7 @@ def dhcp_server(tmp_path):
     os.unlink("/run/cni/dhcp.sock")
 
 
+@pytest.mark.full
 def test_dhcp_with_its_daemon(driver, dhcp_server):
     with pod_namespace(str(uuid.uuid4())) as path:
         one = context(path.partition("kurma-")[2], dhcp())

@@ -43,6 +43,7 @@ def test_stacked_layers(image: ImageModel) -> None:
     check_mounted(image)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("images", "layers"), [(500, 500), (501, 1)])
 def test_as_many_layers_as_the_kernel_takes(images: int, layers: int) -> None:
     """Every layer counts, the lowest and the top one; one image more, and it is one tree."""

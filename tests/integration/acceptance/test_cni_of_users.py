@@ -116,6 +116,7 @@ def test_leaving_needs_no_configuration(setting: Setting, background: Start) -> 
     assert "veth" not in output("ip", "-o", "link")
 
 
+@pytest.mark.full
 def test_networks_are_checked_and_cleaned_up(setting: Setting, background: Start) -> None:
     """STATUS tells whether pods could join, GC is told which are there."""
     background("kept", "exec sleep 1000", net="stubs", by=setting.kurma)
@@ -129,6 +130,7 @@ def test_networks_are_checked_and_cleaned_up(setting: Setting, background: Start
     setting.stub.succeeds("STATUS")
 
 
+@pytest.mark.full
 def test_which_of_several_of_one_name(setting: Setting) -> None:
     """Kurma's configuration first, then CNI's own files in order."""
     assert setting.kurma.json("network", "show", "held")["source"] == "configured"
@@ -138,6 +140,7 @@ def test_which_of_several_of_one_name(setting: Setting) -> None:
     assert setting.stub.read("ADD")["number"] == 1
 
 
+@pytest.mark.full
 def test_a_plugin_that_is_not_ready_starts_no_pod(setting: Setting) -> None:
     setting.stub.fails("STATUS", code=50, msg="the agent is away")
     done = setting.kurma.run("true", net="stubs")

@@ -99,12 +99,14 @@ def test_the_command_line_wins(kurma: Kurma, pushed: str) -> None:
     assert done.stdout == "bye 0 /srv\n/srv/app:\nkept\n\n/srv/hidden:\nnew\n", done.stderr
 
 
+@pytest.mark.full
 def test_the_same_by_every_renderer(kurma: Kurma, pushed: str) -> None:
     for renderer in ("overlay", "copy"):
         done = kurma("run", "--rm", "--net", "none", "--renderer", renderer, f"{pushed}:v1")
         assert (done.returncode, done.stdout) == (5, SAID), done.stderr
 
 
+@pytest.mark.full
 def test_an_image_without_a_command_says_so(kurma: Kurma, pushed: str) -> None:
     done = run(kurma, f"{pushed}:silent")
     done.stderr = "".join(line for line in done.stderr.splitlines(True) if "plain http" not in line)
@@ -115,6 +117,7 @@ def test_an_image_without_a_command_says_so(kurma: Kurma, pushed: str) -> None:
     assert plain.stdout == "words\n", plain.stderr
 
 
+@pytest.mark.full
 def test_the_second_run_fetches_nothing(kurma: Kurma, pushed: str) -> None:
     assert run(kurma, f"{pushed}:v1").stdout == SAID
     before = kurma.traces()

@@ -11,7 +11,7 @@ import pytest
 
 from tests.kit.command import PROGRAM, Kurma
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.full]
 TEXT = (Path(__file__).parents[3] / "docs" / "volumes.md").read_text()
 NAME = "example.com/busybox"
 BLOCKS = re.findall(r"^```(console|yaml)\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)

@@ -49,6 +49,7 @@ class TestStagerInShell:
         done = mine.run("echo out; exit 6", "--stager", "shell")
         assert (done.returncode, done.stdout) == (6, "out\n"), done.stderr
 
+    @pytest.mark.full
     def test_logs_when_it_is_over(self, mine: Kurma) -> None:
         words = (
             "--name",
@@ -66,6 +67,7 @@ class TestStagerInShell:
         assert mine.out("logs", "over") == "once\n"
         assert mine("wait", "over").returncode == 4
 
+    @pytest.mark.full
     def test_two_apps_and_their_records(self, mine: Kurma, tmp_path: Path) -> None:
         codes = (ROOT / "examples" / "demo" / "codes.yml").read_text().replace("@IMAGE@", mine.image)
         (tmp_path / "codes.yml").write_text(codes)
@@ -75,6 +77,7 @@ class TestStagerInShell:
         assert (pod["stager"], pod["state"], pod["exitCode"]) == ("shell", "stopped", 42)
         assert {name: app["exitCode"] for name, app in pod["apps"].items()} == {"fine": 0, "failing": 42}
 
+    @pytest.mark.full
     def test_alive(self, mine: Kurma, background: Start) -> None:
         run = background(
             "alive", "trap 'exit 5' TERM; while :; do sleep 0.1; done", "--stager", "shell", net="default", by=mine
@@ -101,6 +104,7 @@ class TestStagerInShell:
         assert mine.traces() == before
 
 
+@pytest.mark.full
 def test_the_demo(tmp_path: Path) -> None:
     environment = {
         **os.environ,

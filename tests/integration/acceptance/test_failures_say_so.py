@@ -295,6 +295,7 @@ def fill_up(path: Path) -> None:
         os.close(descriptor)
 
 
+@pytest.mark.full
 class TestFullDisk:
     def test_at_fetch(self, shared: Kurma, tmp_path: Path) -> None:
         with small_disk(tmp_path / "disk", "3m") as disk:
@@ -386,6 +387,7 @@ class TestStagers:
         one_line(other.run("true", "--stager", "x"), "strange", signers.fingerprints["mallory"][-16:])
         assert kurma.traces() == before
 
+    @pytest.mark.full
     @pytest.mark.parametrize("what", ["tree", "archive"])
     def test_a_byte_that_was_changed(self, fresh: Kurma, what: str) -> None:
         """In the extracted files, and in the archive that is kept; doing as the hint says mends it."""

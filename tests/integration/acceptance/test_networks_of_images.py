@@ -81,7 +81,9 @@ def _rules(saved: str) -> list[str]:
     return [line for line in saved.splitlines() if line.startswith("-A")]
 
 
-@pytest.mark.parametrize(("network", "subnet"), [("shell", "10.209.0."), ("mynet", "10.10.0.")])
+@pytest.mark.parametrize(
+    ("network", "subnet"), [("shell", "10.209.0."), pytest.param("mynet", "10.10.0.", marks=pytest.mark.full)]
+)
 def test_a_pod_joins_and_leaves(mine: Kurma, background: Start, network: str, subnet: str) -> None:
     run = background("first", "trap 'exit 0' TERM; while :; do sleep 0.1; done", net=network, by=mine)
     (address,) = [one["addresses"][0] for one in mine.pod("first")["networks"] if one["network"] == network]
@@ -96,6 +98,7 @@ def test_a_pod_joins_and_leaves(mine: Kurma, background: Start, network: str, su
     assert "10.10.0." not in output("iptables-save", "-t", "nat")
 
 
+@pytest.mark.full
 def test_the_command_is_killed_and_the_pod_still_leaves(mine: Kurma, background: Start) -> None:
     run = background("orphan", net="shell", by=mine)
     cables = {name for name in links() if name.startswith("ks")} - {"kshell8"}

@@ -130,6 +130,7 @@ class TestDefault:
         with pytest.raises(OSError, match="refused"):
             get("127.0.0.1", port)
 
+    @pytest.mark.full
     def test_a_port_that_is_taken(self, kurma: Kurma, background: Start) -> None:
         """W9: the second is refused before anything is made, and told who has it."""
         port = free_port()

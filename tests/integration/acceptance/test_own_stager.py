@@ -26,6 +26,7 @@ def stagers(kurma: Kurma) -> list[str]:
     return [one["id"] for one in kurma.json("image", "list") if one["name"] == "kurma.io/stager/default"]
 
 
+@pytest.mark.full
 def test_several_at_once_build_it_once(fresh: Kurma) -> None:
     """At first need, by whoever comes first; the others wait for it and take it."""
     fresh.out("image", "fetch", fresh.image)
@@ -67,6 +68,7 @@ def test_the_machines_key(fresh: Kurma) -> None:
     assert "is not listed for that" in done.stderr
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("after", [0.1, 0.3, 0.6, 1.0])
 def test_a_build_that_is_killed(fresh: Kurma, after: float) -> None:
     """At any moment: the next one builds it, and what the first one left is nothing but for `image gc`."""

@@ -171,6 +171,7 @@ class TestTheForegroundEnds:
         os.close(ours)
         self.clean(kurma)
 
+    @pytest.mark.full
     def test_by_kill(self, kurma: Kurma, background: Start) -> None:
         run = background("orphan", net="default")
         run.kill()
@@ -182,6 +183,7 @@ class TestTheForegroundEnds:
         assert kurma.pod("orphan")["state"] == "stopped"
         self.clean(kurma)
 
+    @pytest.mark.full
     def test_by_kill_and_its_pod_after_it(self, kurma: Kurma, background: Start) -> None:
         run = background("dead", net="default")
         pid = kurma.pod("dead")["stagerPid"]
@@ -193,6 +195,7 @@ class TestTheForegroundEnds:
         assert kurma.pod("dead")["state"] == "errored"
         self.clean(kurma)
 
+    @pytest.mark.full
     def test_before_the_pod_is_up(self, kurma: Kurma) -> None:
         """At any moment of the start."""
         before = kurma.traces()
@@ -206,6 +209,7 @@ class TestTheForegroundEnds:
             assert len(err.splitlines()) <= 1, err
         assert kurma.traces() == before
 
+    @pytest.mark.full
     def test_killed_before_the_pod_is_up(self, kurma: Kurma) -> None:
         for delay in (0.1, 0.2, 0.3, 0.4):
             run = kurma.popen("run", kurma.image, "--", "-c", "exec sleep 1000")

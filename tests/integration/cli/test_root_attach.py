@@ -136,6 +136,7 @@ def test_run_with_a_terminal_is_resized_and_stopped(kurma: Any, at_terminal: Any
     assert person.settings() == person.before
 
 
+@pytest.mark.full
 @both_ways
 def test_the_foreground_killed_leaves_pod_and_terminal_as_they_should_be(kurma: Any, at_terminal: Any) -> None:
     person = at_terminal(
@@ -217,6 +218,7 @@ def test_attach_and_detach(kurma: Any, at_terminal: Any) -> None:
         assert person.settings() == person.before
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", ["stop", "rm", "killed"])
 def test_the_pods_end_while_many_are_at_it(kurma: Any, at_terminal: Any, how: str) -> None:
     """Each terminal is as it was; who knows the app's exit code ends with it, who does not says why in a line."""
@@ -245,6 +247,7 @@ def test_the_pods_end_while_many_are_at_it(kurma: Any, at_terminal: Any, how: st
     assert all(person.settings() == person.before for person in (first, *others))
 
 
+@pytest.mark.full
 @both_ways
 def test_the_pod_is_killed_before_an_attach_is_answered(kurma: Any, begin: Any) -> None:
     """The supervisor is stopped meanwhile: a call-in that asks it, or is about to, waits."""
@@ -348,6 +351,7 @@ def test_streams_and_the_exit_code(kurma: Any, begin: Any, attached: Any) -> Non
     assert process.wait(PATIENCE) == 42
 
 
+@pytest.mark.full
 @both_ways
 def test_a_flood_reaches_who_reads_and_is_not_held_up_by_who_does_not(
     kurma: Any, begin: Any, attached: Any
@@ -391,6 +395,7 @@ def test_what_cannot_be_attached_to(kurma: Any, sleeping: Any, tmp_path: Path) -
     )
 
 
+@pytest.mark.full
 def test_apps_that_do_not_run(kurma: Any, attached: Any, tmp_path: Path) -> None:
     def app(name: str, script: str, **notes: str) -> dict[str, Any]:
         body = {"exec": ["/bin/sh", "-c", script], "user": "0", "group": "0"}

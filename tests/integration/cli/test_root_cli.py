@@ -137,6 +137,7 @@ def test_a_signal_stops_the_pod(kurma: Any, sleeping: Any, number: int) -> None:
     assert kurma.out("list", "--no-legend") == ""
 
 
+@pytest.mark.full
 def test_gc_cleans_what_a_killed_command_left(kurma: Any, sleeping: Any) -> None:
     process = sleeping("orphan")
     process.kill()

@@ -74,7 +74,7 @@ def early_pod(image_id: str, app: str = "example.com/worker-1.0.0") -> dict[str,
     }
 
 
-@pytest.mark.parametrize("digits", [None, CUT], ids=["whole", "truncated"])
+@pytest.mark.parametrize("digits", [None, pytest.param(CUT, marks=pytest.mark.full)], ids=["whole", "truncated"])
 def test_an_early_pod_is_found_with_all_that_it_needs(
     shop: Shop, early: dict[str, str], tmp_path: Path, digits: int | None
 ) -> None:
@@ -94,6 +94,7 @@ def test_an_early_pod_is_found_with_all_that_it_needs(
     assert len(shop.owner.server.seen) == before, "what is in the store was asked for"
 
 
+@pytest.mark.full
 def test_another_early_image_than_the_pod_gives(shop: Shop, early: dict[str, str], tmp_path: Path) -> None:
     wrong = "sha256-" + "0" * 64
     for given in (wrong, wrong[:CUT]):
@@ -115,6 +116,7 @@ def test_an_early_app_must_be_its_images(shop: Shop, early: dict[str, str], tmp_
     one_line(done, f"the image with the ID {early['worker']} is example.com/worker:1.0.0", "not example.com/other")
 
 
+@pytest.mark.full
 def test_a_fileset_of_another_id(shop: Shop, early: dict[str, str], tmp_path: Path) -> None:
     """What came before it stays; it does not. Whole IDs: :mod:`.test_named_images`."""
     wrong = "sha256-" + "0" * 40
@@ -197,6 +199,7 @@ def test_a_late_pod_that_gives_the_id_of_another_image(shop: Shop, late: str, tm
         one_line(done, f"is example.com/late:1, not {name}:{version}")
 
 
+@pytest.mark.full
 def test_a_late_dependency_of_another_id(shop: Shop, late: str, tmp_path: Path) -> None:
     wrong = "sha512-" + "0" * 128
     dependencies = [{"imageName": "example.com/busy", "imageID": wrong, "labels": [label("version", "1")]}]

@@ -67,6 +67,7 @@ def test_the_callers_files_are_out_of_reach(enter: Any, tmp_path: Path) -> None:
     assert source.read_text() == "of the host\n" * 3
 
 
+@pytest.mark.full
 def test_odd_descriptors(enter: Any, tmp_path: Path) -> None:
     """Write-only or closed standard input, a full device, a reader that goes, bytes that are no text."""
     with open(tmp_path / "out", "wb") as given:
@@ -88,6 +89,7 @@ def test_odd_descriptors(enter: Any, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (137, data)
 
 
+@pytest.mark.full
 def test_a_process_left_behind_holds_up_nobody(kurma: Any, enter: Any) -> None:
     """Without a terminal it lives on, as with podman, and has nothing of the caller's."""
     done = enter("sleep 905 & echo over", stdout=subprocess.PIPE)
@@ -95,6 +97,7 @@ def test_a_process_left_behind_holds_up_nobody(kurma: Any, enter: Any) -> None:
     assert b"sleep 905" in enter("ps -o args; pkill -f 'sleep 905'", stdout=subprocess.PIPE).stdout
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("flags", ["-it", "-i"])
 def test_a_process_left_behind_gets_no_key(kurma: Any, at_terminal: Any, flags: str) -> None:
     """What is typed after the command's end is for the caller's shell alone; the command's session has ended."""

@@ -170,6 +170,7 @@ def test_a_megabyte_pasted_comes_through_whole(kurma_command: Any, pod: str, at_
     assert person.settings() == person.before
 
 
+@pytest.mark.full
 def test_a_megabyte_of_lines_is_echoed_and_read(kurma_command: Any, pod: str, at_terminal: Any) -> None:
     person = entered(at_terminal, "sh", "-c", "echo ready; wc")
     person.expect("ready\r\n")
@@ -184,6 +185,7 @@ def test_a_megabyte_of_lines_is_echoed_and_read(kurma_command: Any, pod: str, at
     person.expect(b"8192      8192   1048576")
 
 
+@pytest.mark.full
 def test_typing_without_reading_does_not_wedge_it(kurma_command: Any, pod: str, at_terminal: Any) -> None:
     """The person's side is full in both directions; then it is read, and everything is there."""
     person = entered(at_terminal, "sh", "-c", "stty raw -echo; echo ready; exec cat")
@@ -200,6 +202,7 @@ def test_typing_without_reading_does_not_wedge_it(kurma_command: Any, pod: str, 
     person.wait()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT])
 def test_a_signal_to_the_client_ends_it_and_restores_the_terminal(
     kurma_command: Any, pod: str, at_terminal: Any, number: int
@@ -222,6 +225,7 @@ def test_the_terminal_is_restored_after_kill_9_of_the_client(
     gone(kurma_command, "sleep 821")
 
 
+@pytest.mark.full
 def test_kill_9_of_the_client_while_a_megabyte_is_pasted(kurma_command: Any, pod: str, at_terminal: Any) -> None:
     """What is typed stands in every buffer on the way, and nobody reads what comes back."""
     person = entered(at_terminal, "sh", "-c", "stty raw -echo; echo ready; cat; sleep 825")
@@ -233,6 +237,7 @@ def test_kill_9_of_the_client_while_a_megabyte_is_pasted(kurma_command: Any, pod
     gone(kurma_command, "sleep 825")
 
 
+@pytest.mark.full
 def test_the_terminal_is_restored_after_kill_9_of_the_call_in(
     kurma_command: Any, pod: str, at_terminal: Any
 ) -> None:
@@ -249,6 +254,7 @@ def test_a_hangup_ends_the_command(kurma_command: Any, pod: str, at_terminal: An
     gone(kurma_command, "sleep 823")
 
 
+@pytest.mark.full
 def test_a_command_deaf_to_hangups_is_killed(kurma_command: Any, pod: str, at_terminal: Any) -> None:
     person = entered(at_terminal, "sh", "-c", "trap '' HUP TERM; echo ready; while :; do sleep 0.824; done")
     person.expect("ready")

@@ -47,6 +47,7 @@ def test_size_keys_and_exit_code(entered: Any) -> None:
     assert person.settings() == person.before
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_signals_end_it(entered: Any, number: int) -> None:
     person = entered("sh", "-c", "echo up; while :; do sleep 0.05; done")
@@ -56,6 +57,7 @@ def test_signals_end_it(entered: Any, number: int) -> None:
     assert person.settings() == person.before
 
 
+@pytest.mark.full
 def test_a_killed_client_leaves_the_terminal_as_it_was(entered: Any) -> None:
     person = entered("sh", "-c", "echo up; while :; do sleep 0.05; done")
     person.expect("up\r\n")
@@ -66,6 +68,7 @@ def test_a_killed_client_leaves_the_terminal_as_it_was(entered: Any) -> None:
     person._until(lambda: not os.path.exists(f"/proc/{call_in}"), "end of the call-in")
 
 
+@pytest.mark.full
 def test_a_megabyte_each_way(entered: Any) -> None:
     person = entered(
         "sh",

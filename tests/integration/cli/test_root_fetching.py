@@ -147,6 +147,7 @@ def test_two_processes_read_it_once(shop: Shop) -> None:
     assert not shop.leftovers()
 
 
+@pytest.mark.full
 def test_a_killed_fetch_goes_on_by_range(shop: Shop) -> None:
     shop.trust()
     ident = shop.owner.publish("example.com/app", "1.0", content=large())
@@ -196,6 +197,7 @@ def interrupt(process: subprocess.Popen[str]) -> None:
     assert "Traceback" not in err
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("words", [("image", "fetch"), ("run", "--net", "none")], ids=["fetch", "run"])
 def test_ctrl_c_while_nobody_answers(shop: Shop, silent: socket.socket, words: tuple[str, ...]) -> None:
     url = f"http://127.0.0.1:{silent.getsockname()[1]}/x.aci"
@@ -221,6 +223,7 @@ def test_ctrl_c_in_the_wait_that_a_server_asks_for(shop: Shop) -> None:
     assert shop.clean()
 
 
+@pytest.mark.full
 def test_ctrl_c_in_the_middle_keeps_what_came(shop: Shop) -> None:
     """And no more than that: the next fetch goes on from there."""
     shop.trust()
@@ -248,6 +251,7 @@ def test_a_connection_that_is_not_taken_ends_by_time(shop: Shop, silent: socket.
     assert shop.clean()
 
 
+@pytest.mark.full
 def test_a_head_that_drips_ends_by_time(shop: Shop) -> None:
     """One byte five times a second, and the time-out is one: all of it is not waited for."""
     config = Path(shop.environment["KURMA_CONFIG"])

@@ -13,7 +13,7 @@ from kurma_core.linux.cgroups import CgroupTree
 from tests.kit.command import KURMA
 from tests.kit.waiting import until
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.full]
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ def small_logs(kurma: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> A
     return kurma
 
 
+@pytest.mark.full
 @both_ways
 @pytest.mark.parametrize("how", ["run", "logs"])
 def test_a_reader_that_was_stopped_reads_on(small_logs: Any, tmp_path: Path, how: str) -> None:
@@ -52,6 +53,7 @@ def test_a_reader_that_was_stopped_reads_on(small_logs: Any, tmp_path: Path, how
     assert running.returncode == 0
 
 
+@pytest.mark.full
 @both_ways
 @pytest.mark.parametrize("words", [("logs", "--follow", "quiet"), ("events", "--since", "0")])
 def test_a_reader_that_goes_away_ends_it(kurma: Any, words: tuple[str, ...]) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.kit.archives import file, image
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.full]
 
 IMAGES = 2
 

@@ -49,6 +49,7 @@ TAMPERINGS: dict[str, tuple[Callable[[Any, str], None], str]] = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", TAMPERINGS)
 def test_tampering_is_found_before_the_start(kurma: Any, tmp_path: Path, how: str) -> None:
     tamper, said = TAMPERINGS[how]

@@ -122,6 +122,7 @@ def test_ends_that_nobody_saw_are_known(kurmad, ask):
         ask(second).pod(gone)
 
 
+@pytest.mark.full
 def test_who_ends_a_pod_by_force_dies_of_it(kurmad):
     """It had said what it was about to do: whoever comes by knows how the stager ended, and did not see it."""
     first = kurmad()
@@ -138,6 +139,7 @@ def test_who_ends_a_pod_by_force_dies_of_it(kurmad):
     assert_nothing_left(uuid)
 
 
+@pytest.mark.full
 def test_who_ends_an_adopted_pod_by_force_need_not_wait_for_init(make_house, monkeypatch):
     """Its stager is another's child, whose status init may hear late, and the kernel tells nobody before."""
     house = make_house()
@@ -153,6 +155,7 @@ def test_who_ends_an_adopted_pod_by_force_need_not_wait_for_init(make_house, mon
     assert_nothing_left(run.uuid)
 
 
+@pytest.mark.full
 def test_remains_of_a_pod_that_was_being_removed(kurmad, make_house):
     house = make_house()
     record = house.client.prepare(house.request("true"))
@@ -163,6 +166,7 @@ def test_remains_of_a_pod_that_was_being_removed(kurmad, make_house):
     until(lambda: record.name not in house.names(), "its name being free")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("daemon", ["comes", "is there"])
 def test_ephemeral_pods_that_nobody_has_removed(kurmad, make_house, daemon):
     """Their owner has recorded their end, and died before it removed them."""
@@ -179,6 +183,7 @@ def test_ephemeral_pods_that_nobody_has_removed(kurmad, make_house, daemon):
     until(lambda: f"main-{run.uuid[:8]}" not in house.names(), "its name being free")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("wait", ["up", "not yet"])
 def test_a_pod_that_was_starting(kurmad, foreign, wait):
     """Its starter dies before it has recorded that it runs: it is kept if it came up, and undone if not."""
@@ -207,6 +212,7 @@ def test_a_pod_that_was_starting(kurmad, foreign, wait):
     assert_nothing_left(run.uuid)
 
 
+@pytest.mark.full
 def test_pods_of_other_processes(kurmad, ask):
     """They are watched, without asking: the daemon takes over when their owner dies."""
     daemon = kurmad()
@@ -246,6 +252,7 @@ def test_pods_of_other_processes(kurmad, ask):
     assert_nothing_left(prepared.uuid)
 
 
+@pytest.mark.full
 def test_an_upgrade_keeps_the_pods(kurmad, ask, tmp_path):
     """A daemon of an earlier version, from another place, and then this one."""
     shutil.copytree(os.path.dirname(kurma_core.__file__), tmp_path / "kurma_core")
@@ -299,6 +306,7 @@ def test_records_of_a_newer_version_are_left_alone(kurmad):
         json.dump(state, file)
 
 
+@pytest.mark.full
 def test_descriptors_do_not_grow(kurmad):
     """Of the daemon, over pods of its own and of others that come and go."""
     daemon = kurmad()
@@ -323,6 +331,7 @@ def test_descriptors_do_not_grow(kurmad):
     until(lambda: descriptors(daemon.process.pid) <= before, "descriptors being let go of")
 
 
+@pytest.mark.full
 def test_a_half_made_change_of_its_apps(kurmad, ask):
     """Of a pod whose daemon dies as well: the next one clears it away."""
     first = kurmad()
@@ -392,6 +401,7 @@ def test_who_waits_for_a_pod_of_another_process_and_goes_away(kurmad):
     daemon.house.client.rm(run.uuid, force=True)
 
 
+@pytest.mark.full
 def test_waiting_and_following_where_others_have_used_up_all_watches(kurmad):
     daemon = kurmad()
     house = daemon.house

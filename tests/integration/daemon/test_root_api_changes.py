@@ -19,7 +19,7 @@ from tests.integration.daemon.test_root_metrics import Unix, get
 from tests.kit.kurmad import Kurmad, ended
 from tests.kit.waiting import until
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.full]
 
 #: Requests of each operation.
 _EACH = 4

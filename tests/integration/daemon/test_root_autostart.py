@@ -71,6 +71,7 @@ def starter(make_house):
     starter.end()
 
 
+@pytest.mark.full
 def test_twenty_at_once_get_one_daemon_and_twenty_pods(starter):
     asking = [starter.begin() for _ in range(20)]
     answers = [process.communicate(timeout=90) for process in asking]
@@ -188,6 +189,7 @@ sys.exit(main(arguments[3:]))
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("what", ["removed", "taken"])
 def test_who_comes_in_the_last_moment_and_what_goes(starter, kurmad, what):
     """It listens anew, or ends and says why: in no case is it there and deaf."""
@@ -207,6 +209,7 @@ def test_who_comes_in_the_last_moment_and_what_goes(starter, kurmad, what):
         os.rmdir(path)
 
 
+@pytest.mark.full
 def test_nobody_meets_a_daemon_that_ends(starter, monkeypatch):
     """Daemons that end as soon as they can, and callers that come all the time: each is served."""
     monkeypatch.setattr(starting, "IDLE", "0.01s")

@@ -42,6 +42,7 @@ def command(daemon, *words, **more):
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_two_fetch_an_image_and_one_goes_away(kurmad, server, how):
     """The server withholds. The first, which reads it, is interrupted: the second reads it, and has it."""
@@ -179,6 +180,7 @@ def threads(daemon):
     return len(os.listdir(f"/proc/{daemon.process.pid}/task"))
 
 
+@pytest.mark.full
 def test_a_daemon_that_is_killed_meanwhile_is_told_of(kurmad, server):
     daemon = kurmad()
     locator = serve(server)

@@ -11,7 +11,7 @@ from tests.integration.daemon.test_root_adoption import started
 from tests.integration.daemon.test_root_restarts import policy
 from tests.kit.waiting import until
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.full]
 
 _HOURS = 3600
 #: The daemon's own clock: as many seconds ahead as a file says.

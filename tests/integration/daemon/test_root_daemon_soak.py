@@ -7,7 +7,7 @@ import pytest
 
 from tests.integration.daemon.soak import Soak
 
-pytestmark = [pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.root, pytest.mark.full]
 
 
 def test_pods_of_a_daemon_that_is_killed(make_house):

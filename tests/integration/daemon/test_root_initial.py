@@ -119,6 +119,7 @@ def test_initial_pods(kurmad, make_house, ask, tmp_path):
         assert_nothing_left(uuid)
 
 
+@pytest.mark.full
 def test_what_fails_is_tried_again_and_told(kurmad, make_house, ask, tmp_path):
     house = make_house()
     image, other = tmp_path / "sleeper.aci", tmp_path / "other.aci"
@@ -183,6 +184,7 @@ def test_images_that_do_not_come_hold_up_no_pod_and_are_given_up(kurmad, make_ho
     until(lambda: made(house) == {}, "its removal")
 
 
+@pytest.mark.full
 def test_also_what_nobody_has_thought_of_is_tried_again(kurmad, make_house, busybox_image, ask, tmp_path):
     """Something else is in the place of the image store, for a while."""
     state = tmp_path / "state"

@@ -12,7 +12,7 @@ from tests.integration.pods.test_pods_crash import assert_nothing_left
 from tests.kit.host import links
 from tests.kit.waiting import alive, until
 
-pytestmark = [pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.root, pytest.mark.full]
 
 NAMES = [step.name for step in STEPS]
 _STORE, _OWNED = "kurma_core.pod_store:PodStore", "kurma_core.pods.owned:OwnedPod"

@@ -58,6 +58,7 @@ def test_a_started_pod_runs_on_when_the_daemon_ends(kurmad, ask):
     assert daemon.house.client.pod(record.uuid).state == "running"
 
 
+@pytest.mark.full
 def test_ten_that_start_at_once_while_everybody_looks(kurmad, ask):
     """Looking at a pod that is being set up is in nobody's way (v1 closes no cgroup that has others below)."""
     daemon = kurmad()

@@ -101,6 +101,7 @@ def test_a_path_longer_than_the_kernel_takes(tmp_path, make_house):
     assert not os.path.exists(path)
 
 
+@pytest.mark.full
 def test_a_socket_that_is_removed_comes_back(kurmad, ask):
     daemon = kurmad()
     kept = ask(daemon)
@@ -262,6 +263,7 @@ def test_without_descriptors_callers_are_sent_away(kurmad, ask):
     daemon.wait_said("a connection was refused: there are too many open files")
 
 
+@pytest.mark.full
 def test_nothing_wakes_a_daemon_that_has_nothing_to_do(kurmad, ask):
     """It owns pods, and watches another process's: nothing polls, unless more seldom than every five seconds."""
     daemon = kurmad()

@@ -133,6 +133,7 @@ def test_the_watchdog_hears_of_a_healthy_daemon_only(serve, manager):
     assert manager.hear() == {"WATCHDOG": "1"}
 
 
+@pytest.mark.full
 def test_a_daemon_whose_thread_is_stuck_is_not_healthy(serve, manager, tmp_path, monkeypatch):
     """The thread that accepts connections is held up by something that it calls."""
     (tmp_path / "sitecustomize.py").write_text(

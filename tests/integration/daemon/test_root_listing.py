@@ -126,6 +126,7 @@ def test_what_others_do_to_pods_is_seen_at_once(watcher):
     assert watcher.told() == {}
 
 
+@pytest.mark.full
 def test_owners_and_stagers_that_are_killed_are_missed_at_once(watcher):
     """No file changes by that."""
     house, there, here = watcher.daemon.house, watcher.there, watcher.here

@@ -10,7 +10,7 @@ from tests.kit.house import text_of
 from tests.kit.waiting import until
 from tests.linux.test_linux_memory import heaps
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.full]
 
 #: Pods that bring what the daemon needs once, and those that are to bring nothing.
 _WARM, _PODS = 40, 100

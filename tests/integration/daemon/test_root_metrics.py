@@ -16,6 +16,7 @@ from urllib3.connection import HTTPConnection
 from urllib3.connectionpool import HTTPConnectionPool
 
 from kurma_core.client.wire import Connection
+from kurma_core.testing.graphs import examples
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
@@ -121,7 +122,7 @@ def test_answers_are_what_the_description_says(kurmad):
         session.mount("http://kurmad", Unix(daemon.socket))
 
         @settings(
-            max_examples=60,
+            max_examples=examples(20),
             deadline=None,
             database=None,
             phases=[Phase.generate],

@@ -10,7 +10,7 @@ from tests.kit.command import KURMA
 from tests.kit.images import shell
 from tests.kit.waiting import alive, until
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.full]
 
 LIMIT = "the limit of processes and threads is reached"
 

@@ -154,6 +154,7 @@ def test_their_namespaces_are_ready(filled):
     assert [left(daemon.house, uuid) for uuid in there] == [[], []]
 
 
+@pytest.mark.full
 def test_none_is_shared(filled):
     daemon = filled({"daemon": {"waiting_stagers": 3}}, 3)
     pods, failed = [], []
@@ -225,6 +226,7 @@ def test_nobody_sees_them(filled, ask):
     assert set(waiting(daemon.house)) == set(there)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL and the next one", "SIGKILL and gc"])
 def test_a_daemon_that_ends_leaves_none(filled, kurmad, how):
     daemon = filled()
@@ -245,6 +247,7 @@ def test_a_daemon_that_ends_leaves_none(filled, kurmad, how):
     until(lambda: not [pid for pids in there.values() for pid in pids if alive(pid)], "the stagers' ends")
 
 
+@pytest.mark.full
 def test_one_that_dies_is_replaced(filled):
     daemon = filled()
     there = full(daemon.house)
@@ -259,6 +262,7 @@ def test_one_that_dies_is_replaced(filled):
     assert begin(daemon, "true")["uuid"] in now
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("change", [{"stop_timeout": 4}, {"daemon": {"waiting_stagers": 0}}, None])
 def test_what_was_made_by_another_configuration_goes(filled, change):
     daemon = filled()

@@ -64,6 +64,7 @@ def test_always_until_it_is_stopped(kurmad, ask):
     assert_nothing_left(uuid)
 
 
+@pytest.mark.full
 def test_on_failure_across_a_daemon_that_is_killed(kurmad):
     daemon = kurmad()
     house = daemon.house
@@ -84,6 +85,7 @@ def test_on_failure_across_a_daemon_that_is_killed(kurmad):
         assert (house.state_of(uuid)["state"], house.state_of(uuid).get("restart")) == ("stopped", None)
 
 
+@pytest.mark.full
 def test_ends_while_there_is_no_daemon(kurmad):
     """A daemon that comes sees to it."""
     daemon = kurmad()
@@ -96,6 +98,7 @@ def test_ends_while_there_is_no_daemon(kurmad):
     waits(house, run.uuid, 1)
 
 
+@pytest.mark.full
 def test_starts_that_fail_are_tried_again(kurmad, tmp_path):
     """The first one, too, of which somebody was told."""
     source = tmp_path / "source"
@@ -123,6 +126,7 @@ def test_starts_that_fail_are_tried_again(kurmad, tmp_path):
     daemon.wait_said("cannot be started again")
 
 
+@pytest.mark.full
 def test_after_a_reboot(kurmad):
     daemon = kurmad()
     house = daemon.house

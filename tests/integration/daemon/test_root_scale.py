@@ -7,7 +7,7 @@ import pytest
 from tests.integration.daemon.test_root_streams import memory
 from tests.kit.waiting import until
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.full]
 
 
 def test_a_start_looks_at_each_pod_a_few_times(kurmad, make_house, ask, tmp_path):

@@ -192,6 +192,7 @@ def test_who_goes_away_ends_what_was_entered(kurmad, ask):
     until(lambda: daemon.house.enter(pod, "cat", "/tmp/told")[1] == "told\n", "SIGTERM")
 
 
+@pytest.mark.full
 def test_who_does_not_read_harms_nobody(kurmad, ask):
     """The pod writes and ends, is taken down, others get all of its log; what kurmad keeps meanwhile is little."""
     daemon = kurmad()
@@ -231,6 +232,7 @@ def test_who_follows_a_silent_pod_and_goes_leaves_nothing(kurmad, ask):
     assert client.pod(pod).state == "running"
 
 
+@pytest.mark.full
 def test_more_follow_than_a_host_has_watches(kurmad, ask):
     """They take one inotify instance of the 128 that all of root's programs have."""
     daemon = kurmad()

@@ -96,6 +96,7 @@ def test_who_waited_for_the_cancelled_one_takes_over(way: Front, machine: MakeMa
     here.images.store.verify(record.id, deep=True)
 
 
+@pytest.mark.full
 def test_what_the_cancelled_one_has_is_gone_on_with_by_the_other(way: Front, machine: MakeMachine) -> None:
     """The first has most of each layer; the second asks for the rest alone."""
     here = machine()
@@ -116,6 +117,7 @@ def test_what_the_cancelled_one_has_is_gone_on_with_by_the_other(way: Front, mac
     assert len([asked for asked in way.asked if asked.start >= 500_000]) == 4
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("where", ["manifest", "configuration", "layers", "token"])
 def test_ctrl_c_while_the_registry_withholds_an_answer(way: Front, tmp_path: Path, where: str) -> None:
     """From the command line; nothing is left, and nobody is asked again."""
@@ -175,6 +177,7 @@ class _Silent(Tokens):
         return None
 
 
+@pytest.mark.full
 def test_a_rendering_that_is_cancelled_leaves_nothing(oci: OciDir, machine: MakeMachine) -> None:
     """Of a tree of copies; the next one makes it whole."""
     here = machine()
@@ -199,7 +202,7 @@ def test_a_rendering_that_is_cancelled_leaves_nothing(oci: OciDir, machine: Make
     assert len(list(Path(layer.path).glob("d*/f*"))) == 2500
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_many_threads_share_a_state_directory(way: Front, machine: MakeMachine) -> None:
     """Eight fetch, render, look, remove and collect the same images, and some are cancelled: what they get is
     right, and nothing is left over."""

@@ -90,6 +90,7 @@ def test_signed_over_the_bytes_as_shipped(
     assert make(None).fetch(server.url("/secret.aci"), insecure=HTTP).id == record.id
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("compress", ["", "gzip", "bzip2", "xz", "zstd"])
 def test_every_compression_within(make: Make, tmp_path: Path, compress: str) -> None:
     """What is built so is fetched as the image that it is without a passphrase, and kept as that archive."""

@@ -191,6 +191,7 @@ def test_etag_and_max_age_save_work(
     assert steps.count("staging") == 2
 
 
+@pytest.mark.full
 def test_an_interrupted_fetch_goes_on_in_the_next_run(here: Machine, tmp_path: Path, server: WebServer) -> None:
     path, ident = build(here, tmp_path, content=os.urandom(600_000))
     page = server.pages["/app.aci"] = Page(Path(path).read_bytes())
@@ -206,6 +207,7 @@ def test_an_interrupted_fetch_goes_on_in_the_next_run(here: Machine, tmp_path: P
     assert here.partials() == []
 
 
+@pytest.mark.full
 def test_a_killed_fetch_goes_on_and_leaves_no_image(here: Machine, tmp_path: Path, server: WebServer) -> None:
     """kill -9 while the body comes slowly."""
     path, ident = build(here, tmp_path, content=os.urandom(600_000))

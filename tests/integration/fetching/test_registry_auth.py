@@ -121,6 +121,7 @@ def test_an_identity_token(with_login: WithLogin, tokens: Front) -> None:
         old.images.fetch(f"docker://{tokens.host}/team/app:v1")
 
 
+@pytest.mark.full
 def test_tokens_that_run_out_in_the_middle(with_login: WithLogin, tokens: Front) -> None:
     """Each token is good for six requests, and each connection is cut after 60 kB: a layer is asked for several
     times, by several threads, each with a token that may have run out meanwhile."""

@@ -84,6 +84,7 @@ def flipped(body: bytes, place: int) -> bytes:
     return body[:place] + bytes([body[place] ^ 1]) + body[place + 1 :]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("fault", ["missing", "wrong", "wrong at its end", "dead in the middle"])
 def test_one_layer_that_a_mirror_fails_on(
     machine: MakeMachine, registry: Registry, layers: list[str], mirror: Front, fault: str

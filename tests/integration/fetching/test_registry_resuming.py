@@ -70,6 +70,7 @@ def wait_for_partials(here: Machine, process: subprocess.Popen[bytes], size: int
         time.sleep(0.01)
 
 
+@pytest.mark.full
 def test_cut_at_random(machine: MakeMachine, way: Front, digests: list[str]) -> None:
     """One bar, begun once with the size of all layers, which ends at that size however often it was cut."""
     numbers = random.Random(7)
@@ -101,6 +102,7 @@ def test_layers_come_at_the_same_time(machine: MakeMachine, way: Front, digests:
     assert sorted(met) == sorted(digests)
 
 
+@pytest.mark.full
 def test_only_the_rest_is_asked_for_after_a_kill(
     machine: MakeMachine, registry: Registry, way: Front, digests: list[str], tmp_path: Path
 ) -> None:
@@ -126,6 +128,7 @@ def test_only_the_rest_is_asked_for_after_a_kill(
     assert here.partials() == []
 
 
+@pytest.mark.full
 def test_ctrl_c_ends_it_at_once(machine: MakeMachine, way: Front, digests: list[str], tmp_path: Path) -> None:
     """With all layers' threads in the middle of a read; what came is kept, and nothing else."""
     way.pace = 0.3
@@ -144,6 +147,7 @@ def test_ctrl_c_ends_it_at_once(machine: MakeMachine, way: Front, digests: list[
     assert here.partials()
 
 
+@pytest.mark.full
 def test_a_connection_that_only_breaks_is_given_up_and_gone_on_with_later(
     machine: MakeMachine, way: Front, digests: list[str]
 ) -> None:
@@ -179,6 +183,7 @@ def test_a_layer_that_is_not_what_the_configuration_says(
     assert here.images.list() == ()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 def test_interrupted_while_nothing_comes(
     machine: MakeMachine, registry: Registry, digests: list[str], tmp_path: Path, tls: bool

@@ -150,6 +150,7 @@ while True:
 """
 
 
+@pytest.mark.full
 def test_another_process_swaps_links_in(tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As root, which no access rights keep out."""
     monkeypatch.setattr(extraction, "_OPEN", 2)

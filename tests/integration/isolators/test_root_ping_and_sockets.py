@@ -111,7 +111,7 @@ def images(tmp_path_factory: pytest.TempPathFactory, probe: Path) -> str:
 
 
 @pytest.mark.parametrize("userns", ["none", "auto"])
-@pytest.mark.parametrize("kind", ["alpine", "debian"])
+@pytest.mark.parametrize("kind", ["alpine", pytest.param("debian", marks=pytest.mark.full)])
 def test_ping_works_without_its_capability(kurma: Kurma, images: str, kind: str, userns: str) -> None:
     # By its path: busybox's shell would run its own ping.
     script = f"{BOUNDING}; $(ls /usr/bin/ping /bin/ping 2>/dev/null) -c 1 127.0.0.1"

@@ -72,6 +72,7 @@ def refused(done: subprocess.CompletedProcess[str], why: str) -> None:
     assert f"`required_isolators: {{{', '.join(f'{name}: false' for name in ALL)}}}`" in hint
 
 
+@pytest.mark.full
 def test_a_plugin_that_does_not_work_is_no_way_around_its_defaults(
     kurma: Kurma,
     configure: Callable[..., Path],
@@ -133,6 +134,7 @@ def test_the_configuration_may_do_without_and_that_is_shown(kurma: Kurma, config
     kurma.out("rm", "bare")
 
 
+@pytest.mark.full
 def test_an_app_that_is_added_and_one_that_chose_its_own(
     kurma: Kurma, configure: Callable[..., Path], sleeping: Sleeping
 ) -> None:

@@ -147,6 +147,7 @@ def test_the_kernels_own_words(netlink, pair):
         netlink.add_bridge("a-name-that-is-long", mac=MAC)
 
 
+@pytest.mark.full
 def test_many_links_are_listed_whole(netlink, pair):
     """More than one answer's worth."""
     for number in range(60):

@@ -388,6 +388,7 @@ for _ in range(500):
 """
 
 
+@pytest.mark.full
 def test_who_comes_first_and_who_goes_last_at_once(tree):
     """The shared parent is made and removed all the time; whoever is there takes processes."""
     parent = os.path.dirname(tree.name) + "-many"

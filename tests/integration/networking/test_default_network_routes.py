@@ -45,6 +45,7 @@ def subnets(pod):
     return [ip_interface(one.address).network for one in pod.attachments[-1].result.addresses]
 
 
+@pytest.mark.full
 def test_two_state_directories_do_not_meet(state, pod, world):
     """Pods of both reach the outside, and not each other; taking one network away leaves the other as it is."""
     first, second = state("first"), state("second")

@@ -26,7 +26,7 @@ def stack():
         yield stack
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=["bridge", pytest.param("cni", marks=pytest.mark.full)])
 def kind(request):
     return request.param
 
@@ -122,6 +122,7 @@ def apart(here, there):
             assert not asks.pings(address, QUICK)
 
 
+@pytest.mark.full
 def test_networks_of_two_kinds(pod, kind, world):
     """One on a bridge of CNI's, whose chain lets in who comes from no bridge of CNI's, and one on a native one do
     not reach each other but by published ports."""
@@ -140,6 +141,7 @@ def test_networks_of_two_kinds(pod, kind, world):
                 assert one.reaches(far, SERVER[family], 80) == HOST[family]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["bridge"])
 def test_a_network_may_reach_a_bridge_of_others(pod, stack, tmp_path, kind, world):
     """``reaches``; nobody comes in by that. Without it, the network is apart again from the next pod on."""
@@ -161,6 +163,7 @@ def test_a_network_may_reach_a_bridge_of_others(pod, stack, tmp_path, kind, worl
                 assert there.is_cut_off(ours, here.addresses[family], 80)
 
 
+@pytest.mark.full
 def test_networks_of_two_state_directories(pod, kind, world, stack, tmp_path):
     """Of the same name; neither knows of the other."""
     entry = bridged(kind, "one", 7, tmp_path)
@@ -261,6 +264,7 @@ def test_two_networks_of_one_pod(pod, world):
             assert one.is_cut_off(second, two.addresses[family], 80)
 
 
+@pytest.mark.full
 def test_a_failing_second_network_undoes_the_first(networking, pod, stack):
     """W4. What the first had taken is free again."""
     first = pod("one")
@@ -295,6 +299,7 @@ def test_leaving_by_another_process_after_a_restart(networking, pod, tmp_path, w
         assert world.host.is_cut_off(server, "127.0.0.1", 8080)
 
 
+@pytest.mark.full
 def test_an_add_that_is_killed_half_way(networking, stack, kind, pod):
     """By SIGKILL, at moments through all of it: ``delete`` leaves nothing, and the pod can join after all."""
     pod("one")

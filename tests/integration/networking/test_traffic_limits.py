@@ -96,6 +96,7 @@ def test_both_directions_are_held_and_loopback_is_not(namespace):
     assert speed(namespace, "out", "10.77.0.2", both_inside=True) > 20 * RATE
 
 
+@pytest.mark.full
 def test_one_direction_of_one_interface(namespace):
     limits = [TrafficLimit("in", RATE, "eth0"), TrafficLimit("out", RATE, "eth7")]
     assert limit_traffic(namespace, limits) == ("eth7",)
@@ -104,6 +105,7 @@ def test_one_direction_of_one_interface(namespace):
     assert speed(namespace, "in", "10.77.1.2") > 20 * RATE
 
 
+@pytest.mark.full
 def test_the_lowest_holds_and_limits_come_and_go(namespace):
     lower = [TrafficLimit("out", 3 * RATE), TrafficLimit("out", RATE), TrafficLimit("out", 2 * RATE, "eth0")]
     limit_traffic(namespace, lower)

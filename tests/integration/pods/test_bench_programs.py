@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.full]
 
 _BENCH = os.path.join(os.path.dirname(__file__), "..", "..", "..", "bench")
 

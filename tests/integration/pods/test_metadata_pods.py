@@ -92,7 +92,7 @@ def noted_app(noted):
         {},
         {"user": "alice"},
         pytest.param({"net": "default"}, marks=pytest.mark.vm),
-        {"userns": "auto"},
+        pytest.param({"userns": "auto"}, marks=pytest.mark.full),
     ],
 )
 def test_everything_by_wget(house, noted, who):
@@ -390,6 +390,7 @@ class TestLife:
             with open(house.path(pod, "pod/url")) as file:
                 assert file.read() == f"http://169.254.169.255:61169/{secrets_of(house, pod)[0]}\n"
 
+    @pytest.mark.full
     @pytest.mark.parametrize("net", ["none", "host"])
     def test_another_process_takes_it_up(self, house, net):
         run = house.launch("sleep 1000", net=net)
@@ -412,6 +413,7 @@ class TestLife:
         assert ask(house, pod, "get pod/uuid") == " (1)"
         house.client.stop(pod.uuid, force=True)
 
+    @pytest.mark.full
     def test_what_was_lost_cannot_be_taken_up(self, house):
         run = house.launch("sleep 1000")
         pod = house.client.pod(run.uuid)
@@ -423,6 +425,7 @@ class TestLife:
         assert caught.value.hint == f"kurma restart {pod.uuid[:8]}"
         house.client.stop(pod.uuid, force=True)
 
+    @pytest.mark.full
     def test_a_port_that_another_has_cannot_be_taken_up(self, house):
         run = house.launch("sleep 1000", net="host")
         pod = house.client.pod(run.uuid)
@@ -459,7 +462,7 @@ class TestLife:
             each.close()
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("processes", [1, 2])
 def test_five_thousand_requests_slow_nobody(house, processes):
     """Of one pod, while another one asks now and then (M4): served by one process, and by two."""

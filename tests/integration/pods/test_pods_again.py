@@ -28,6 +28,7 @@ def test_start_again_is_from_a_clean_copy(house):
     assert again.exit_code == 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("storage", ["overlay", "copy"])
 def test_many_starts_take_no_more_disk(make_house, storage):
     """What an execution wrote to its root is gone; of its log there is but text: fifty take less than 1 MB."""
@@ -94,6 +95,7 @@ def test_a_prepared_pod_runs_by_its_name(house):
     assert (record.exit_code, output) == (2, "hello\n")
 
 
+@pytest.mark.full
 def test_twenty_pods_at_once(house):
     """Five at a time, each by a process of its own, while others list."""
     expected = {}
@@ -116,6 +118,7 @@ def test_twenty_pods_at_once(house):
     assert house.uuids() == []
 
 
+@pytest.mark.full
 def test_listing_is_in_nobodys_way(house):
     """Pods are prepared, started and removed while others look at everything all the time."""
     stop = threading.Event()

@@ -20,7 +20,7 @@ from kurma_core.linux.cgroups import CgroupTree
 from tests.kit.waiting import until
 from tests.wrong_values import damaged
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.full]
 
 
 def look(house):

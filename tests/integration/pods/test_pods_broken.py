@@ -11,7 +11,7 @@ from kurma_core.linux.files import replace_file
 from tests.kit.host import links
 from tests.kit.waiting import alive, until
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.full]
 
 DAMAGE = {
     "not-json": "{",

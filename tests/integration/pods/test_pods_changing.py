@@ -311,6 +311,7 @@ def test_started_again_from_a_clean_root(house, empty):
     assert app_of(house, pod).state in ("killed", "exited")
 
 
+@pytest.mark.full
 def test_stop_insists_and_runs_the_handler(house, empty):
     pod = empty()
     handlers = [{"name": "post-stop", "exec": ["/bin/sh", "-c", "echo after"]}]
@@ -408,6 +409,7 @@ def test_executions_of_earlier_runs_are_kept(house):
         list(house.client.logs(uuid, instance=1))
 
 
+@pytest.mark.full
 def test_only_the_last_runs_are_kept(house, monkeypatch):
     monkeypatch.setattr("kurma_core.pods.executions.KEPT_RUNS", 2)
     record, _ = house.run("echo hello")
@@ -418,6 +420,7 @@ def test_only_the_last_runs_are_kept(house, monkeypatch):
     assert sorted(os.listdir(house.path(record, "earlier"))) == ["3", "4"]
 
 
+@pytest.mark.full
 def test_a_long_series_keeps_its_last_logs(house, empty):
     """An app that is started again and again fills no disk with logs."""
     pod = empty()

@@ -13,7 +13,7 @@ from tests.integration.pods.test_pods_changing import SLEEP, add, app_of, bound,
 from tests.kit.images import shell
 from tests.kit.waiting import alive, until
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.full]
 
 _CHANGER = os.path.join(os.path.dirname(__file__), "changer.py")
 _DRIVER = "kurma_core.staging.apps"

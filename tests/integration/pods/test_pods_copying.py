@@ -300,6 +300,7 @@ def test_nothing_is_half_there(web, tmp_path):
         subprocess.run(["umount", tmp_path / "small"], check=True)
 
 
+@pytest.mark.full
 def test_an_app_that_swaps_what_is_copied(web, tmp_path):
     """A directory that becomes a link to the host's, and back, again and again: nothing of the host's comes out,
     and nothing gets there."""

@@ -11,7 +11,7 @@ from kurma_core.pods.launch import STEPS
 from tests.kit.host import links
 from tests.kit.waiting import alive, until
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.full]
 
 NAMES = [step.name for step in STEPS]
 LAST = ("after", NAMES[-1])

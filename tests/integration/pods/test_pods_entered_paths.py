@@ -81,6 +81,7 @@ def test_what_is_executed_in_a_pod(house, tmp_path, users):
     assert sum("echo main" in window.program for window in windows) == 2
 
 
+@pytest.mark.full
 def test_what_is_executed_in_a_prestarted_pod(house, tmp_path):
     """A process of its own makes the first app's root there."""
     pods = house.client._pods

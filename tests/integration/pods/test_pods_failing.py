@@ -167,6 +167,7 @@ def fill(path):
                 block = block[: len(block) // 2]
 
 
+@pytest.mark.full
 def test_a_full_disk(make_house, small_disk, tmp_path, busybox_image):
     """Before a pod is made, before it starts, while it runs: an error, or a pod that runs on; nothing left."""
     house = make_house({"stop_timeout": 2}, state=f"{small_disk}/state", image=busybox_image)
@@ -205,6 +206,7 @@ def test_a_full_disk(make_house, small_disk, tmp_path, busybox_image):
     assert house.uuids() == []
 
 
+@pytest.mark.full
 def test_a_full_disk_from_the_first_moment(make_house, small_disk, tmp_path):
     image = busybox_archive(str(tmp_path / "image"))
     house = make_house(state=f"{small_disk}/state", image=image)
@@ -219,6 +221,7 @@ def test_a_full_disk_from_the_first_moment(make_house, small_disk, tmp_path):
     house.client.rm(record.uuid)
 
 
+@pytest.mark.full
 def test_a_byte_changed_in_the_stored_stager_stops_the_next_run(make_house, tmp_path, busybox_image):
     """G1; and the file as it was is good again."""
     house = make_house(state=str(tmp_path / "state"), image=busybox_image)

@@ -54,6 +54,7 @@ def test_ctrl_c_goes_to_the_whole_group_of_processes(house):
     assert run.output == "ready\nasked\n"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "where",
     [

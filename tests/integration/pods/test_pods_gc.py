@@ -21,6 +21,7 @@ with connect(Settings(sys.argv[1], sys.argv[2])) as client:
 """
 
 
+@pytest.mark.full
 def test_a_sweep_beside_pods_that_are_prepared_and_run(make_house, tmp_path):
     """What a command has found stays until its pod holds it, with nothing used before or after."""
     house = make_house({"stop_timeout": 3}, state=str(tmp_path / "state"))

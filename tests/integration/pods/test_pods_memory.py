@@ -15,7 +15,7 @@ from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.models.stdio import Stdio
 from tests.kit.waiting import until
 
-pytestmark = [pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.root, pytest.mark.full]
 
 #: Bytes of private memory of all that stands for an idle pod of one app, the app aside.
 MOST = 6_000_000

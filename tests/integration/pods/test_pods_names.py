@@ -18,7 +18,7 @@ pytestmark = pytest.mark.root
 
 
 #: Which plugin serves the networks.
-KINDS = pytest.mark.parametrize("town", ["cni", "bridge"], indirect=True)
+KINDS = pytest.mark.parametrize("town", ["bridge", "cni"], indirect=True)
 
 
 def network(kind, name, number, **more):
@@ -114,6 +114,7 @@ def test_pods_find_each_other_as_they_come_and_go(town):
         assert town.enter("first", "grep", "-c", "kurma", "/etc/hosts")[1].strip() == "0"
 
 
+@pytest.mark.full
 @KINDS
 def test_a_restart_brings_a_new_address(town):
     with town.running(name="first", net="one"):
@@ -132,6 +133,7 @@ def test_a_restart_brings_a_new_address(town):
         assert before[0] not in town.enter("first", "cat", "/etc/hosts")[1]
 
 
+@pytest.mark.full
 def test_the_name_of_a_dead_pod_goes_with_its_teardown(town):
     with town.running(name="first", net="one"):
         run = town.launch("sleep 1000", name="dead", net="one")
@@ -157,6 +159,7 @@ def test_the_name_of_a_dead_pod_goes_with_its_teardown(town):
         assert lookup(town, "first", "broken") == []
 
 
+@pytest.mark.full
 def test_a_pod_whose_directory_is_gone_is_found_until_it_is_collected(town):
     with town.running(name="first", net="one"):
         run = town.launch("sleep 1000", name="lost", net="one")
@@ -285,6 +288,7 @@ def test_other_names_go_where_they_went_before(town):
             server.asked.clear()
 
 
+@pytest.mark.full
 def test_the_servers_behind_the_stub_of_the_host(town, tmp_path):
     """systemd-resolved's stub is the host's alone: pods ask whom it asks."""
     (tmp_path / "stub").write_text("nameserver 127.0.0.53\noptions edns0 trust-ad\nsearch .\n")
@@ -322,6 +326,7 @@ def test_the_servers_behind_the_stub_of_the_host(town, tmp_path):
         assert [note for note in town.notes if "the pod has no name server" in note]
 
 
+@pytest.mark.full
 def test_many_pods_at_once(town):
     """They come and go side by side, and every one knows all others in the end."""
     runs = [town.launch("sleep 1000", name=f"p{n}", net="one", wait=None) for n in range(6)]

@@ -15,7 +15,7 @@ from tests.kit.command import KURMA
 from tests.kit.images import shell
 from tests.kit.waiting import alive, until
 
-pytestmark = [pytest.mark.root, pytest.mark.usefixtures("leaky_plugin")]
+pytestmark = [pytest.mark.root, pytest.mark.usefixtures("leaky_plugin"), pytest.mark.full]
 
 NETWORKS = {
     "container_networks": [{"name": "leaky", "plugin": "leaky"}, {"name": "forgetful", "plugin": "forgetful"}],

@@ -16,7 +16,7 @@ from tests.kit.host import links, small_file_system
 from tests.kit.house import both_ways
 from tests.kit.waiting import alive, until
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.full]
 
 #: Fills the app's root file system, and goes on.
 GREEDY = (

@@ -294,6 +294,7 @@ def test_one_whose_holder_was_killed_goes(house):
     assert left(house, uuid) == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "where",
     [

@@ -315,6 +315,7 @@ def test_one_direction_of_the_disk_below_a_path(house):
     assert wrote < read
 
 
+@pytest.mark.full
 def test_what_goes_by_way_of_the_cache_is_told_where_it_is_not_held(house):
     """v1's own limit: "modified" is the truth."""
     now = "cut -d ' ' -f 1 /proc/uptime"

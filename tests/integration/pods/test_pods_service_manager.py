@@ -121,6 +121,7 @@ def test_one_port_is_one_apps(speaking):
     house.client.rm(house.client.prepare(house.request({**apps, "b": speak(ports=[("y", 83, {})])})).uuid)
 
 
+@pytest.mark.full
 def test_apps_that_come_and_go(speaking):
     """One that is stopped is not asked for; `start` waits for one that says when it is ready."""
     house = speaking(ready=True)
@@ -140,6 +141,7 @@ def test_apps_that_come_and_go(speaking):
             house.client.app_start(pod.uuid, "main")
 
 
+@pytest.mark.full
 def test_one_that_is_never_ready(speaking):
     """The pod does not come up, and the reason names the app; with time, nothing of it is left."""
     house = speaking({"start_timeout": 2}, ready=True)

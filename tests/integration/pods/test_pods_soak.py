@@ -6,7 +6,7 @@ import pytest
 
 from tests.integration.pods import soak
 
-pytestmark = [pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.root, pytest.mark.full]
 
 
 def test_the_lives_of_many_pods(house):

@@ -125,6 +125,7 @@ def test_a_deaf_stager_is_killed_as_well(foreign):
     run.wait()
 
 
+@pytest.mark.full
 def test_a_failed_stop_leaves_a_state_from_which_force_works(house, monkeypatch):
     run = house.launch(POLITE)
     run.wait_output("ready")

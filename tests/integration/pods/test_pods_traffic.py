@@ -59,6 +59,7 @@ def _gateway(house, pod):
     return attachment["result"]["addresses"][0]["gateway"]
 
 
+@pytest.mark.full
 def test_apps_limits_come_and_go_with_them(house):
     """The lowest of them is the pod's."""
     with house.running({"main": SERVER}, net="default") as pod:

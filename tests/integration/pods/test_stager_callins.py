@@ -62,6 +62,7 @@ def test_nothing_is_asked_before_the_pod_runs(foreign):
     run.wait()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("script", "said"),
     [
@@ -136,6 +137,7 @@ def test_run_that_refuses_its_document_says_so_by_its_exit_code(foreign):
         assert house.enter(pod.uuid, "x" * 1_000_000)[0] == 7
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("size", [1, 1_000_000])
 def test_run_that_does_not_read_is_torn_down(foreign, size):
     house = foreign(SERVE, {"run": "echo $$ > /pod/reader; exec sleep 1000"})

@@ -28,7 +28,11 @@ def test_closing_descriptor_4_is_running(foreign):
     [
         ({}, "overlay"),
         ({"plugins": {"stagers": {"default": {"config": {"graphStorage": "copy"}}}}}, "a copy"),
-        ({"stager": "x", "stagers": {"x": {"driver": "default", "config": {"graphStorage": "copy"}}}}, "a copy"),
+        pytest.param(
+            {"stager": "x", "stagers": {"x": {"driver": "default", "config": {"graphStorage": "copy"}}}},
+            "a copy",
+            marks=pytest.mark.full,
+        ),
     ],
     ids=["none", "plugin", "section"],
 )
@@ -65,6 +69,7 @@ def test_ended_by_a_signal_is_a_failed_start(foreign):
         house.run("true")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("init", "held", "hint"),
     [
@@ -193,6 +198,7 @@ WRITES = """exec 4>&-; while ! [ -e /pod/end ]; do sleep 0.02; done; %s; exit 0"
 RUNS = """echo '{"version": 1, "apps": {"main": {"pid": 1, "startedAt": "T"}}}' > /pod/status.json"""
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("script", "reason"),
     [

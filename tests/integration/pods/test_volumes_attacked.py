@@ -188,6 +188,7 @@ def test_what_comes_to_be_mounted_later(house, source):
         assert "Read-only file system" in err
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["directory", "file"])
 def test_a_source_that_is_swapped_while_pods_start(house, tmp_path, kind):
     """V1: what was named, or a refusal by name; never where a link leads. Also between prepare and start."""
@@ -215,6 +216,7 @@ def test_a_source_that_is_swapped_while_pods_start(house, tmp_path, kind):
     assert "refused" in seen
 
 
+@pytest.mark.full
 def test_an_app_that_swaps_what_is_added_to_its_pod(house, tmp_path):
     """V1: a source within a volume of an app that runs, for another app: the app's links lead it nowhere."""
     shared, secret = tmp_path / "shared", tmp_path / "secret"
@@ -371,6 +373,7 @@ RACE = """
 """
 
 
+@pytest.mark.full
 def test_an_app_that_swaps_the_way_to_anothers_place(house, source):
     """V3: in the pod's shared memory, where both may make things, while the other one starts again and again."""
     victim = {

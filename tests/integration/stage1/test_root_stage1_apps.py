@@ -131,6 +131,7 @@ def mapped(stage1s, small, own, tmp_path_factory):
 WITHOUT_SMALL = (".environment", ".mounts", ".fixed", ".hostname", ".capabilities", ".first", ".files", ".map")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("stager", ["exported", "small"])
 def test_the_same_as_under_the_default_stager(observed, stager):
     """The shared one: a pod file, and what comes of it under the default stager run directly, under it as a
@@ -143,6 +144,7 @@ def test_the_same_as_under_the_default_stager(observed, stager):
     assert {subject: observed[stager].get(subject) for subject in expected} == expected
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("stager", ["exported", "small"])
 def test_the_same_in_a_user_namespace(mapped, stager):
     """Whoever makes it: the ids that the apps see, those that their files have on the host, their ends."""
@@ -179,6 +181,7 @@ def test_what_that_is(observed):
     assert found["one.first"] == "kurma-init\n"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("words", "code", "why"),
     [
@@ -253,6 +256,7 @@ def test_it_runs_in_a_user_namespace(stage1s, own):
         command.communicate()
 
 
+@pytest.mark.full
 def test_gc_takes_them_all(stage1s, observed, mapped):
     """With their gc entrypoints: no pod, mount or directory is left."""
     ended = stage1s("gc", "--grace-period", "0s")

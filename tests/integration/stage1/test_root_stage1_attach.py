@@ -75,6 +75,7 @@ def test_attached(stage1s):
         assert len(stage1.calls("attach")) == 4
 
 
+@pytest.mark.full
 def test_a_terminal(stage1s):
     """Of one's own, for an app that is to have one; what attaches may leave the caller's as it likes."""
     raw = "stty raw -echo 2>/dev/null; stty -a > $out/settings 2>/dev/null; exit 0\n"
@@ -96,6 +97,7 @@ def test_a_terminal(stage1s):
         os.close(theirs)
 
 
+@pytest.mark.full
 def test_none_to_attach_to(stage1s):
     """One whose standard input is its pod's own, and one of an image that has no such entrypoint."""
     stage1 = stage1s.stage1(5, LONG, ENTRYPOINTS)
@@ -116,6 +118,7 @@ def test_none_to_attach_to(stage1s):
         assert "has no entrypoint attach" in done.stderr
 
 
+@pytest.mark.full
 def test_by_way_of_kurmad(stage1s):
     """An app in the background has a standard input for who attaches; apps come, and go; and come again."""
     scripts = {"attach": ATTACH, **SCRIPTS}

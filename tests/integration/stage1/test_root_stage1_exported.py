@@ -88,6 +88,7 @@ def test_the_manifest(host):
     assert pod.rootfs.is_dir()
 
 
+@pytest.mark.full
 def test_over_an_overlay(host):
     """rkt's default: the image's tree below, and an app's own in it."""
     before = host.mounts
@@ -194,6 +195,7 @@ def test_its_life(host):
     assert host.mounts == before
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", ["force", "kill", "first", "parent"])
 def test_its_end_by_force(host, how):
     """Also of the entrypoint alone, or of PID 1 or its parent: with any, all that is the pod's goes."""
@@ -218,6 +220,7 @@ def test_its_end_by_force(host, how):
     assert not cgroups(pod)
 
 
+@pytest.mark.full
 def test_killed_while_it_starts(host):
     """At any moment: gc leaves nothing."""
     for delay in (0.02, 0.05, 0.08, 0.12):
@@ -279,6 +282,7 @@ MODES = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("words", "resolv", "hosts"), MODES)
 def test_whose_names(host, words, resolv, hosts):
     """What stage0 has written wins over the image's own files, though one is a link that leads nowhere."""
@@ -379,6 +383,7 @@ def test_what_stage0_switches_off(host):
     assert lines[4:] == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("point", "mount"), [("/in/", "/in"), ("/in", "/./in"), ("//in/.", None)])
 def test_a_place_that_is_written_otherwise(host, point, mount):
     """By the image's author, and by who mounts something there: the same place, as read-only as he says."""
@@ -589,6 +594,7 @@ def stands_still(pod):
     return before == written() and any(count > PIPE for count in before.values())
 
 
+@pytest.mark.full
 def test_much_output(host):
     """At its reader's pace, to the last byte; and a reader who has gone harms no app."""
     size = 3_000_000
@@ -645,6 +651,7 @@ def test_what_it_cannot_do_is_told_in_a_line(host, words, apps, said):
     assert pod.pid() == 0
 
 
+@pytest.mark.full
 def test_what_is_wrong_on_the_way(host):
     """A start that fails when much of it is done; a caller that is not stage0."""
     pod = host.pod(

@@ -14,7 +14,7 @@ from tests.integration.daemon.test_root_streams import Raw
 from tests.kit.command import KURMA
 from tests.kit.waiting import until
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.full]
 
 #: What it says last is in colours, and longer than anybody reads.
 SAYS = r"""echo first >&2; head -c 3000 /dev/zero | tr '\0' x; printf '\n\033[31mno\rluck\033[0m\n'; """

@@ -123,6 +123,7 @@ def test_a_pod_of_stage1_fly(fly, bare):
     assert fly.whole()
 
 
+@pytest.mark.full
 def test_one_that_runs(fly, bare):
     """In front and in the background: it is entered, and stopped; what its entrypoints print is seen."""
     words = ("run", "--stager", fly.stager, "--net", "host", "--exec", "/bin/sh")

@@ -23,7 +23,7 @@ from tests.integration.stage1.driven import driven
 from tests.kit.command import KURMA
 from tests.kit.waiting import until
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.full]
 
 LONG = "ln -s ready stage1/rootfs/rkt/supervisor-status; echo $$ > pid; exec sleep 1000\n"
 #: What an entrypoint does, as the file of its name in the pod's directory says; without one, what it is to do.

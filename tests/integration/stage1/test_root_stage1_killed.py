@@ -20,7 +20,7 @@ from kurma_core.testing.stagers import pod_setup
 from tests.integration.stage1.driven import driven
 from tests.kit.waiting import until
 
-pytestmark = [pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.root, pytest.mark.full]
 
 #: A tree of mounts is left behind by stage1, one of the host's, and another by its gc entrypoint.
 RUN = """mkdir stage1/rootfs/dev; mount --rbind {host} stage1/rootfs/dev

@@ -62,8 +62,8 @@ def runs(kurma, name):
     ("version", "script"),
     [
         (2, f"{GATE}; sleep 1000 & echo $! > pid"),
-        (2, f"{GATE}; sleep 1000 & echo $$ > ppid"),
-        (5, f"{GATE}; sleep 1000 & echo $! > pid"),
+        pytest.param(2, f"{GATE}; sleep 1000 & echo $$ > ppid", marks=pytest.mark.full),
+        pytest.param(5, f"{GATE}; sleep 1000 & echo $! > pid", marks=pytest.mark.full),
     ],
     ids=["pid, late", "ppid", "without supervisor-status"],
 )
@@ -120,6 +120,7 @@ def test_entered_with_what_stage1_cannot_be_told(stage1s, foreground):
     command.wait(20)
 
 
+@pytest.mark.full
 def test_who_has_entered_is_killed(stage1s, foreground):
     """What he has entered ends with him, as a call-in of any stager does."""
     stage1 = stage1s.stage1(
@@ -145,6 +146,7 @@ def test_who_has_entered_is_killed(stage1s, foreground):
     command.wait(20)
 
 
+@pytest.mark.full
 def test_it_never_says_that_it_runs(stage1s, foreground):
     """Its pod is taken down, and the error says what was waited for."""
     stage1s.configure(start_timeout="2s")
@@ -160,6 +162,7 @@ def test_it_never_says_that_it_runs(stage1s, foreground):
     stage1s.configure(start_timeout="60s")
 
 
+@pytest.mark.full
 def test_it_ends_before_it_says_so(stage1s):
     """With no exit code of an app: an error, of stage1's own exit code."""
     stage1 = stage1s.stage1(2, "exit 254\n")
@@ -187,6 +190,7 @@ def test_stopped_by_its_entrypoint(stage1s, foreground):
         assert stage1s.place(uuid) == "run"
 
 
+@pytest.mark.full
 def test_stopped_by_signals(stage1s, foreground):
     """Without the entrypoint, or where it fails; and by Ctrl-C in front of it."""
     for name, entrypoints, scripts in (("bare", ("run",), {}), ("fails", ("run", "stop"), {"stop": "exit 1\n"})):
@@ -201,6 +205,7 @@ def test_stopped_by_signals(stage1s, foreground):
         assert stage1s.show(name)["state"] == "stopped"
 
 
+@pytest.mark.full
 def test_what_does_not_stop_is_killed(stage1s, foreground):
     """After twice the apps' time and some, or the one that is given; as docs/stage1.md has it."""
     stage1s.configure(stop_timeout="1s")
@@ -216,6 +221,7 @@ def test_what_does_not_stop_is_killed(stage1s, foreground):
     stage1s.configure(stop_timeout="10s")
 
 
+@pytest.mark.full
 def test_stopped_and_says_nothing(stage1s, foreground):
     """One that dies of the signal, and leaves no exit codes: it was to end, and that is no error."""
     stage1 = stage1s.stage1(2, "sleep 1000 & echo $! > pid; wait\n", ("run",))
@@ -274,6 +280,7 @@ def test_again(stage1s):
     assert (len(stage1.calls("run")), len(stage1.calls("gc"))) == (2, 1)
 
 
+@pytest.mark.full
 def test_its_owner_is_killed(stage1s, foreground):
     """Stage1 goes on, and holds the lock; its end is recorded by whoever comes by, who takes it down."""
     stage1 = stage1s.stage1(2, LONG, ("run", "gc"))

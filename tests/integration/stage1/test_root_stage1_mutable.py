@@ -156,6 +156,7 @@ def test_an_app_comes_and_goes(stage1s, recording):
     assert (gone["apps"], gone.get("volumes", [])) == ([], [])
 
 
+@pytest.mark.full
 def test_an_entrypoint_fails(stage1s, recording):
     """It says why; what cannot be added is undone, what cannot be started or removed stays as it was."""
     stage1, _, place = recording
@@ -187,6 +188,7 @@ def test_an_entrypoint_fails(stage1s, recording):
     (place / "let").unlink()
 
 
+@pytest.mark.full
 def test_who_adds_or_removes_is_killed(stage1s, recording):
     """Half an app is nobody's: the next collection of garbage takes it away."""
     _, _, place = recording
@@ -204,6 +206,7 @@ def test_who_adds_or_removes_is_killed(stage1s, recording):
     (place / "let").unlink()
 
 
+@pytest.mark.full
 def test_images_that_keep_pods_as_they_are(stage1s):
     """One line says why: for a pod without apps at its start, else when its apps are to be changed."""
     stage1 = stage1s.stage1(5, LONG)
@@ -226,6 +229,7 @@ def test_images_that_keep_pods_as_they_are(stage1s):
             assert stage1.calls("app/add") == []
 
 
+@pytest.mark.full
 def test_apps_run(stage1s, tmp_path):
     """Really, in the small one; and again, when their pod is started anew."""
     small = small_image(stage1s, "small5", 5, (*BASIC, *APP_VERBS))

@@ -171,6 +171,7 @@ def answer(address, port):
     return until(ask, f"an answer of {address}:{port}")
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("clean")
 def test_the_default_one(host):
     """The way to the host, and beyond it masqueraded; also its metadata service, where that would be."""
@@ -204,6 +205,7 @@ def test_the_default_one(host):
     gone(pod)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("clean")
 def test_the_restricted_one(host):
     """The host, and nothing beyond it: neither a way nor a rule."""
@@ -241,6 +243,7 @@ def test_names_that_a_network_tells(host):
     config.unlink()
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("clean")
 def test_several(host):
     """One of the user's by name, with arguments; without default, the restricted one comes with it."""
@@ -268,6 +271,7 @@ def test_several(host):
     gone(pod)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("clean")
 def test_user_namespace(host):
     """The network namespace is the user namespace's: its root may change it."""
@@ -322,6 +326,7 @@ def test_ports(host):
     gone(pod)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("clean")
 @pytest.mark.parametrize("namespace", ["there", "gone"])
 def test_killed(host, namespace):
@@ -342,6 +347,7 @@ def test_killed(host, namespace):
     gone(pod)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("clean")
 @pytest.mark.parametrize("moment", ["before ADD eth0", "after ADD eth0", "before ADD eth1", "after ADD eth1"])
 def test_killed_while_it_joins(host, moment):
@@ -367,6 +373,7 @@ def test_killed_while_it_joins(host, moment):
     assert cni_orphans.running(pod.uuid) == []
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("clean")
 def test_killed_at_any_moment(host):
     for delay in (0.05, 0.1, 0.15, 0.2, 0.25, 0.3):
@@ -448,6 +455,7 @@ def test_what_fails_once_it_has_joined(host):
     gone(pod)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("clean")
 def test_a_plugin_that_is_missing(host):
     """Nothing is begun; where it was looked for is told. In gc, it can be repeated."""
@@ -517,6 +525,7 @@ def test_gc_gives_plugins_nothing_of_its_callers(host):
     gone(pod)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("clean")
 def test_gc_that_cannot_remove_cgroups(host):
     """It leaves the networks all the same: whoever has called it removes the pod, and does not ask again."""
@@ -590,6 +599,7 @@ def test_what_fails_to_be_joined_and_to_be_left_for_one_reason(host):
     (local / "full").unlink()
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("clean")
 def test_a_result_that_makes_no_sense(host):
     """Is told in a line; what was joined before is left."""
@@ -652,6 +662,7 @@ def in_front(kurma, *words):
         kurma("rm", "--force", name)
 
 
+@pytest.mark.full
 def test_under_our_own_stage0(stage0, exported):
     """A network of Kurma's, by name, and a port of the host's."""
     stager = f"rkt:{exported}"
@@ -663,6 +674,7 @@ def test_under_our_own_stage0(stage0, exported):
         assert f"rkt-{uuid}" in os.listdir("/run/netns")
 
 
+@pytest.mark.full
 def test_a_port_of_a_pod_that_has_ended(stage0, exported):
     """Its rules lead to it until gc: the next one would come up, and nobody would reach it."""
     words = ("--stager", f"rkt:{exported}", "--net", "back", "-p", "18090:80")
@@ -685,6 +697,7 @@ def test_a_port_of_a_pod_that_has_ended(stage0, exported):
         assert answer("127.0.0.1", 18090) == f"from rkt-{uuid}\n"
 
 
+@pytest.mark.full
 def test_the_default_one_under_our_own_stage0(stage0, exported):
     """What it is, is for stage1 to know."""
     with in_front(stage0, "--stager", f"rkt:{exported}") as (uuid, inside):

@@ -17,7 +17,7 @@ from tests.integration.stage1.driven import UUID, driven
 from tests.kit.command import KURMA
 from tests.kit.waiting import alive, until
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.full]
 
 #: Ends at once, and leaves a tree of mounts.
 SHORT = """mkdir made; mount -t tmpfs tmpfs made; mkdir made/below; mount -t tmpfs tmpfs made/below

@@ -89,6 +89,7 @@ def mutable(pod):
     return replace(pod, keep=True, apps=(), manifest=empty, plans={}), replace(pod, keep=True)
 
 
+@pytest.mark.full
 def test_app_entrypoints_that_hang_or_are_killed(tmp_path, pod, null):
     """They are given up, with what they have said; the pod goes on. The app's root is found again wherever the
     image's own links have it."""

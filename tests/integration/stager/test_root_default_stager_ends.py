@@ -211,6 +211,7 @@ def test_a_shell_that_passes_on_its_childs_end(pods):
     assert ending(pod) == (137, "oom", None)
 
 
+@pytest.mark.full
 def test_a_kill_is_no_want_of_memory(pods):
     """H5: also where a child has wanted too much long before; and without any limit."""
     pod = pods(
@@ -375,6 +376,7 @@ def test_a_program_that_is_not_there_is_not_tried_again(pods):
     assert pod.app()["restarts"] == 0
 
 
+@pytest.mark.full
 def test_a_restart_that_cannot_be_set_up_is_tried_again(pods, tmp_path):
     """H5: what has run before, and cannot be set up for now, is started once it can."""
     script = "echo x >> /v/n; while [ ! -e /v/go ]; do sleep 0.02; done; [ $(wc -l < /v/n) = 2 ]"

@@ -12,7 +12,7 @@ import pytest
 from tests.kit.images import shell
 from tests.kit.waiting import until
 
-pytestmark = [pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.root, pytest.mark.full]
 
 _ROUND = 5000
 

@@ -67,6 +67,7 @@ def test_leftovers_end_with_the_main_process(pods):
     assert "while :" not in out
 
 
+@pytest.mark.full
 def test_the_stagers_end_is_the_pods(pods):
     """H2: with the stager, PID 1 goes, and with PID 1 all processes of the pod."""
     pod = pods({"main": shell("echo up; exec sleep 1000")}).started()
@@ -81,6 +82,7 @@ def test_the_stagers_end_is_the_pods(pods):
 # --- PID 1 -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_pid_1_reaps_orphans_and_stays_small(pods):
     """H2: a thousand orphans, no zombie left, PID 1 as large as before."""
     script = """
@@ -547,6 +549,7 @@ def memory(pid: int) -> int:
     return found
 
 
+@pytest.mark.full
 def test_footprint_and_idleness(pods):
     """Private memory of stager and PID 1, and no wake-up while nothing happens."""
     pod = pods({"main": shell("echo up; exec sleep 1000")}).started()

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.full]
 
 #: Bytes of private memory of all that stands for an idle pod of one app, the app aside.
 MOST = 6_000_000

@@ -58,6 +58,7 @@ def test_an_interpreter(pods, tmp_path, python):
     lives(pods, image)
 
 
+@pytest.mark.full
 def test_a_virtual_environment(pods, tmp_path):
     """Links to its interpreter, and what is installed in it, stay outside."""
     environment = tmp_path / "venv"

@@ -62,7 +62,7 @@ def test_run_refuses_what_is_no_command(sleeping_pod):
         assert sleeping_pod.call("run", "main", document=document) == (125, "", f"kurma: {said}\n")
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_run_does_not_wait_for_ever_for_its_document(sleeping_pod):
     """Ten seconds, its end included, whatever the core on the other side does."""
     ours, theirs = socket.socketpair()

@@ -142,6 +142,7 @@ def test_each_app_gets_its_own(talk: Pods) -> None:
     pod.stop()
 
 
+@pytest.mark.full
 def test_nobody_is_refused_while_the_app_is_started_again(talk: Pods) -> None:
     """From before its first start on."""
     app = speak("sleep=0.2", "serve=1", ports=[port("web", 8721)])
@@ -216,6 +217,7 @@ def test_what_it_says_later(talk: Pods, tmp_path: Path) -> None:
     pod.stop()
 
 
+@pytest.mark.full
 def test_how_often_it_is_written_down(talk: Pods) -> None:
     pod = talk(
         {"main": speak("tell=READY=1", "flood=2000", "say=done", "sleep=60")}, app_annotations=READY

@@ -146,6 +146,7 @@ def test_what_it_cannot_do_fails_the_start(shell_pods, busybox_root, tmp_path, a
         pod.started()
 
 
+@pytest.mark.full
 def test_a_post_stop_that_hangs_is_ended(shell_pods):
     """With all that it has started, also where whoever ends it has no time for that between two of them."""
     script = "(while :; do sleep 0.01; done) & echo after; exec sleep 1000"

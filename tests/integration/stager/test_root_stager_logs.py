@@ -257,6 +257,7 @@ def test_a_follower_sees_the_pods_end(pods, elsewhere):
         assert call.end() == (0, b"up\n" + COUNTED, "")
 
 
+@pytest.mark.full
 def test_the_pods_end_waits_for_who_reads_on_and_not_for_who_stands_still(pods, elsewhere):
     pod = pods({"main": shell(f"echo up; {WAITS}; seq 1 {LINES}")}, **beside(elsewhere)).started()
     pod.wait_log("up")
@@ -304,6 +305,7 @@ def rss(pid):
         return sum(int(line.split()[1]) for line in file if line.startswith("Private_")) * 1024
 
 
+@pytest.mark.full
 def test_a_reader_that_stops_reading_harms_nobody(pods, elsewhere):
     """Neither the app, nor another reader, nor the stager's memory; the disk holds what it may yet ask for."""
     script = f"seq 1 100000; echo up; {WAITS}; seq 1 1000000; echo done >&2; sleep 1000"
@@ -445,6 +447,7 @@ def test_a_full_disk_blocks_and_kills_nobody(small_disk, pods, elsewhere):
     assert abs(dropped + len(by_core(pod, stream="stdout")) - written) <= 1, "no byte is neither there nor counted"
 
 
+@pytest.mark.full
 def test_who_is_attached_sees_what_a_full_disk_keeps_from_the_log(small_disk, pods, elsewhere):
     script = (
         "echo before; touch /v/up; while [ ! -e /v/full ]; do sleep .01; done;"
@@ -539,6 +542,7 @@ def test_status_of_an_app_between_two_executions(pods):
     assert "pid" not in found
 
 
+@pytest.mark.full
 def test_status_of_a_stager_that_stands_still(pods):
     """What it wrote last is better than nothing; without that, one line says what is wrong."""
     pod = pods({"main": shell("sleep 1000")}).started()

@@ -225,6 +225,7 @@ def used(path: str) -> int:
     return (found.f_blocks - found.f_bfree) * found.f_frsize
 
 
+@pytest.mark.full
 def test_copies_share_their_blocks(on_xfs, pods, busybox_root):
     """A root of 100 MB that takes next to none, and goes its own way when it is written to."""
     layer = f"{on_xfs}/layer"

@@ -159,6 +159,7 @@ def test_what_it_prints_after_is_the_pods(pods, place):
     pod.ended()
 
 
+@pytest.mark.full
 def test_it_sleeps_while_it_waits(engine, place):
     """No wake-up, no pod, no name; and it ends by itself, with its PID 1, once nobody can bring it one."""
     waiting = engine.start_waiting(place())

@@ -395,6 +395,7 @@ class Swapping(threading.Thread):
         self.join()
 
 
+@pytest.mark.full
 def test_a_source_that_is_swapped_for_a_link(pods, tmp_path):
     """V1: the volume is the directory that was named, or none: never what a link in its place leads to."""
     (tmp_path / "v" / "source").mkdir(parents=True)
@@ -432,6 +433,7 @@ RACE = """
 """
 
 
+@pytest.mark.full
 def test_an_app_that_races_with_what_starts_in_another(pods, tmp_path):
     """One app swaps, on a volume that both have, another one's user database and working directory."""
     source = tmp_path / "source"
@@ -473,6 +475,7 @@ EMPTY_AND_SWAP = """
 """
 
 
+@pytest.mark.full
 def test_an_app_that_races_with_the_filling_of_a_volume(pods, busybox_root, tmp_path):
     """The image's content goes into the volume, or nowhere: never where another app's link leads."""
     layer = tmp_path / "layer"

@@ -16,7 +16,7 @@ from kurma_core.stager_check.host import Patience
 from kurma_core.stager_check.lab import Lab
 from kurma_core.stager_check.lines import Line, Report
 
-pytestmark = [pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.root, pytest.mark.full]
 
 CALL_INS = {"name": "kurma.io/stager/callins", "value": "app-add,app-start,app-stop,app-rm"}
 WRONG_LAYERS = (

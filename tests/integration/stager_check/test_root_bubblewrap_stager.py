@@ -11,7 +11,7 @@ import pytest
 from kurma_core.stager_check.lab import Lab, app
 from tests.integration.stager_check.conftest import Checked
 
-pytestmark = [pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.root, pytest.mark.full]
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from tests.integration.stager_check.conftest import Checked
 from tests.kit.command import KURMA
 from tests.kit.waiting import alive, until
 
-pytestmark = [pytest.mark.root, pytest.mark.slow]
+pytestmark = pytest.mark.root
 
 
 def kurma(state: Path, *words: str, config: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -46,6 +46,7 @@ def test_the_default_stager(state: Path, nothing: Path) -> None:
     assert kurma(state, "list", "--no-legend", config=nothing).stdout == ""
 
 
+@pytest.mark.full
 def test_descriptor_4_that_the_stager_holds(example: Callable[..., str], checked: Callable[..., Checked]) -> None:
     found = checked(example("stager_shell", ("init", "exec 4>&- 5<&- #", "exec 5<&- #")))
     assert found.failed.keys() == {"start.descriptor-4"}
@@ -53,6 +54,7 @@ def test_descriptor_4_that_the_stager_holds(example: Callable[..., str], checked
     assert found.lines["app.user"].detail == "no pod runs under this stager"
 
 
+@pytest.mark.full
 def test_descriptor_4_that_an_app_holds(example: Callable[..., str], checked: Callable[..., Checked]) -> None:
     leaky = ("init", "(exec 4>&- 5>&-; watch", "(exec 5>&-; watch")
     found = checked(example("stager_shell", leaky))
@@ -62,6 +64,7 @@ def test_descriptor_4_that_an_app_holds(example: Callable[..., str], checked: Ca
     assert re.search(r" and \d+ more", found.failed["start.descriptor-4"])
 
 
+@pytest.mark.full
 def test_each_mistake_is_named(example: Callable[..., str], checked: Callable[..., Checked]) -> None:
     """Mistakes that do not touch: each fails its own lines, and none else."""
     archive = example(
@@ -169,6 +172,7 @@ def network_namespaces() -> set[str]:
     return set(os.listdir("/run/netns")) if os.path.isdir("/run/netns") else set()
 
 
+@pytest.mark.full
 def test_a_check_that_is_killed_leaves_what_gc_takes(
     example: Callable[..., str], client: Callable[..., Client], state: Path, tmp_path: Path
 ) -> None:
@@ -185,6 +189,7 @@ def test_a_check_that_is_killed_leaves_what_gc_takes(
     nothing_of(state, uuid, before)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_check_that_is_interrupted_leaves_nothing(state: Path, nothing: Path, number: int, code: int) -> None:
     before = network_namespaces()

@@ -525,6 +525,7 @@ def test_a_volume_that_cannot_be_seeded_is_told(owners):
         owners.run({"main": app}, userns="auto")
 
 
+@pytest.mark.full
 def test_layers_that_cannot_be_mapped_are_refused(make_house, busybox_image, tmp_path):
     state = tmp_path / "unmappable"
     state.mkdir()
@@ -655,6 +656,7 @@ def left_of(uuid):
     return [path for path in (f"/run/kurma/userns/{uuid}", f"/run/netns/kurma-{uuid}") if os.path.lexists(path)]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("when", "step"), [("before", "user-namespace"), ("after", "user-namespace"), ("after", "network-namespace")]
 )
@@ -669,6 +671,7 @@ def test_killed_on_the_way_up(house, when, step):
     house.client.rm(uuid)
 
 
+@pytest.mark.full
 def test_killed_between_claim_and_record(make_house):
     """Nobody knows that pod's range but its claim, which goes with what is left of the pod."""
     house = make_house({"userns_pool": {"first": 3100000000, "count": 100, "size": 100}})
@@ -683,6 +686,7 @@ def test_killed_between_claim_and_record(make_house):
     house.client.rm(record.uuid)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("when", ["undoing", "undone"])
 def test_killed_on_the_way_down(house, when):
     run = house.launch("true", userns="auto", faults=[[when, "user-namespace"]], wait=None)

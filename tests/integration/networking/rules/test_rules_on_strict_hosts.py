@@ -29,6 +29,7 @@ def works(world):
         assert world.a.ask(address, 80, timeout=0.3) is None
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("flavour", ["nft", "legacy"])
 @pytest.mark.parametrize("own", ["nftables", "iptables"])
 def test_forward_of_iptables_drops(make_world, monkeypatch, tmp_path, flavour, own):

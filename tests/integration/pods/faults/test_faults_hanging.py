@@ -16,7 +16,7 @@ from tests.integration.pods.faults.hanging import HangingFilesystem
 from tests.integration.pods.test_pods_crash import left_of
 from tests.kit.waiting import alive, until
 
-pytestmark = [pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.root, pytest.mark.full]
 
 SERVE = "trap 'exit 0' TERM; exec 4>&-; while :; do sleep 0.02; done"
 

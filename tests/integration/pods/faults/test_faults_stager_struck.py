@@ -12,7 +12,7 @@ from tests.integration.pods.test_pods_crash import left_of, processes_of
 from tests.kit.host import links
 from tests.kit.waiting import alive, until
 
-pytestmark = [pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.root, pytest.mark.full]
 
 #: Every so many steps, here; ``./dev stager-kill-test`` takes each.
 STRIDE = int(os.environ.get("KURMA_TEST_STRIDE", "6"))
