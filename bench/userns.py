@@ -12,9 +12,10 @@ import sys
 import tempfile
 import time
 
+from tests.kit.client import open_client
+
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from kurma_core.client import Settings, connect
 from tests.kit.house import House
 from tests.kit.images import archive, busybox_root, shell
 
@@ -51,7 +52,7 @@ def main() -> None:
         config = f"{directory}/kurma.json"
         with open(config, "w") as file:
             json.dump({}, file)
-        with connect(Settings(config, f"{directory}/state")) as client:
+        with open_client(config, f"{directory}/state") as client:
             images = {files: client.images.fetch(_image(directory, files)).id for files in (0, _FILES)}
         house = House(config, f"{directory}/state", "", directory)
         print("files   none    auto")

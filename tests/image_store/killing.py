@@ -21,13 +21,13 @@ from collections.abc import Callable
 from typing import Any
 
 from kurma_core.appc.image import ImageManifest
-from kurma_core.client import Settings, connect
 from kurma_core.errors import ImageError, ImageNotFoundError
 from kurma_core.image_store import ImageStore
 from kurma_core.image_store.durable import try_lock
 from kurma_core.models.image import Provenance
 from kurma_core.testing.webserver import Page, web_server
 from tests.kit.archives import directory, file, hardlink, image, stage_and_commit, symlink, tar
+from tests.kit.client import open_client
 
 #: Audit events that come before something on disk is changed.
 _CHANGES = frozenset(
@@ -64,7 +64,7 @@ class House:
         config = f"{place}/kurma.json"
         with open(config, "w") as out:
             json.dump({}, out)
-        self.client = connect(Settings(config, f"{place}/state", note=lambda text: None))
+        self.client = open_client(config, f"{place}/state", note=lambda text: None)
         self.images = self.client.images
         self.store: ImageStore = self.images.store
         # Loaded once, inherited by every worker.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from kurma_core.client import LocalClient
+    from kurma_core.client import Client
     from kurma_core.image_store import ImageStore
     from kurma_core.testing.webserver import WebServer
     from tests.kit.command import Kurma
@@ -58,7 +58,7 @@ def signers() -> Iterator[Signers]:
 @pytest.fixture(scope="session")
 def session_state(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The state directory that tests share. The default stager is in it: it is built once per run."""
-    from tests.kit.house import open_client
+    from tests.kit.client import open_client
 
     directory = tmp_path_factory.mktemp("kurma", numbered=False)
     (directory / "kurma.json").write_text("{}")
@@ -78,7 +78,7 @@ def busybox_image(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="session")
 def busybox_id(session_state: str, busybox_image: str) -> str:
     """The ID of that image, in the shared state directory."""
-    from tests.kit.house import open_client
+    from tests.kit.client import open_client
 
     with open_client(f"{session_state}/../kurma.json", session_state) as client:
         return client.images.fetch(busybox_image).id
@@ -117,11 +117,12 @@ def served(way: str) -> Iterator[Callable[[House], House]]:
 
         def serve(house: House) -> House:
             if way == "kurmad":
+                from tests.kit.client import is_remote
                 from tests.kit.kurmad import Kurmad, ended
 
                 stack.callback(ended, Kurmad(house))
                 house.reopen()
-                assert house.client.remote
+                assert is_remote(house.client)
             return house
 
         yield serve
@@ -181,7 +182,7 @@ def kurmad(make_house: Callable[..., House]) -> Iterator[Callable[..., Kurmad]]:
 
 
 @pytest.fixture
-def ask() -> Iterator[Callable[[Kurmad], LocalClient]]:
+def ask() -> Iterator[Callable[[Kurmad], Client]]:
     """``ask(daemon)``: a client that goes by way of that daemon."""
     with contextlib.ExitStack() as stack:
         yield lambda daemon: stack.enter_context(daemon.house.connect(host=f"unix:{daemon.socket}"))

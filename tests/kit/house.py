@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from kurma_core.appc.template import PodTemplate
-from kurma_core.client import Settings, connect
 from kurma_core.errors import KurmaError
 from kurma_core.models.stdio import Stdio
 from kurma_core.pods.request import PodRequest
+from tests.kit.client import open_client
 from tests.kit.command import Kurma
 from tests.kit.images import shell
 from tests.kit.waiting import PATIENCE, until
@@ -35,11 +35,6 @@ def _of_the_pod(options):
     if pod.get("net") == "host":
         options["grants"] = (*options.get("grants", ()), "os/linux/namespaces=net")
     return pod
-
-
-def open_client(config_file, state, **settings):
-    """A client, in process or by way of a kurmad. :param settings: as of ``kurma_core.client.Settings``."""
-    return connect(Settings(config_file, state, **settings))
 
 
 class House:

@@ -17,11 +17,11 @@ import signal
 import sys
 
 from kurma_core.appc.template import PodTemplate
-from kurma_core.client import Settings, connect
 from kurma_core.errors import KurmaError
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.models.stdio import Stdio
 from kurma_core.pods.request import PodRequest
+from tests.kit.client import open_client
 from tests.kit.strikes import strike_function, strike_step
 
 
@@ -70,7 +70,7 @@ def main():
             file.write(uuid)
         os.rename(request["told"] + ".new", request["told"])
 
-    with connect(Settings(request["config"], request["state"], host=request["host"])) as client:
+    with open_client(request["config"], request["state"], host=request["host"]) as client:
         try:
             if request["start"] is not None:
                 tell(client.pod(request["start"]).uuid)

@@ -3,8 +3,9 @@
 import contextlib
 import time
 
-from kurma_core.client import Settings, connect, values
+from kurma_core.client import values
 from kurma_core.errors import DaemonGoneError, PodExistsError, PodNotFoundError, PodStateError
+from tests.kit.client import open_client
 from tests.kit.house import text_of
 
 #: Seconds for which there may be no daemon.
@@ -34,10 +35,9 @@ class Caller:
     def client(self):
         """:raises DaemonGoneError: there is no daemon at the moment."""
         if self._client is None:
-            settings = Settings(
+            self._client = open_client(
                 self.house.config_file, self.house.state, host=f"unix:{self.socket}", note=lambda text: None
             )
-            self._client = connect(settings)
         return self._client
 
     def ask(self, question):

@@ -11,10 +11,10 @@ import time
 
 import pytest
 
-from kurma_core.client import Settings, connect, starting
-from kurma_core.client.remote import RemoteClient
+from kurma_core.client import starting
 from kurma_core.errors import HostError, KurmaError, PrivilegeError, UsageError
 from kurma_core.linux.lockfile import locked
+from tests.kit.client import is_remote, open_client
 from tests.kit.waiting import alive, until
 
 pytestmark = pytest.mark.root
@@ -40,7 +40,7 @@ class Starter:
         self.run = f"{house.state}/run"
 
     def connect(self, **settings):
-        return connect(Settings(self.house.config_file, self.house.state, **settings), start=True)
+        return open_client(self.house.config_file, self.house.state, start=True, **settings)
 
     def begin(self, script="sleep 1000"):
         """A process that asks for a pod that runs on."""
@@ -95,7 +95,7 @@ def test_the_daemon_has_nothing_of_its_caller(starter, tmp_path, monkeypatch):
     ignored = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with starter.connect() as client:
-            assert isinstance(client, RemoteClient)
+            assert is_remote(client)
             assert client.pods() is not None
     finally:
         signal.signal(signal.SIGHUP, ignored)
@@ -152,7 +152,7 @@ def test_what_keeps_it_from_starting_is_the_callers_error(starter, monkeypatch):
 def test_it_ends_when_it_has_had_nothing_to_do(starter, kurmad):
     daemon = kurmad("--idle-timeout", "0.5", house=starter.house)
     with starter.house.connect() as client:
-        assert isinstance(client, RemoteClient)
+        assert is_remote(client)
         time.sleep(1)  # somebody is connected
         record = client.prepare(starter.house.request("trap 'exit 3' TERM; echo up; while :; do sleep 0.1; done"))
         client._ask("POST", ("pods", record.uuid, "start"))
@@ -199,7 +199,7 @@ def test_who_comes_in_the_last_moment_and_what_goes(starter, kurmad, what):
     if what == "removed":
         until(lambda: "was removed: kurmad listens there anew" in daemon.log.read_text(), "its listening anew")
         with starter.house.connect() as client:
-            assert isinstance(client, RemoteClient)
+            assert is_remote(client)
         assert daemon.end() == 0
     else:
         assert daemon.process.wait(10) == 125
@@ -229,6 +229,5 @@ def test_nobody_meets_a_daemon_that_ends(starter, monkeypatch):
 def test_a_daemon_that_cannot_be_started_for_want_of_a_place(make_house, tmp_path):
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / "run").write_text("")
-    settings = Settings(make_house().config_file, str(tmp_path / "state"))
     with pytest.raises(KurmaError, match=f"cannot make the run directory {tmp_path}/state/run: File exists"):
-        connect(settings, start=True)
+        open_client(make_house().config_file, str(tmp_path / "state"), start=True)

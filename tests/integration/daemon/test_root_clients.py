@@ -14,11 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from kurma_core.client import Settings, connect
-from kurma_core.client.local import LocalClient
-from kurma_core.client.remote import RemoteClient
 from kurma_core.errors import DecryptionError, HostError, StoreError
 from plugins.fetch_docker.tests.docker_parts import BLOB, serve
+from tests.kit.client import is_remote, open_client
 from tests.kit.command import KURMA
 from tests.kit.images import busybox_root, shell
 from tests.kit.waiting import until
@@ -105,11 +103,9 @@ def secret(kurmad, tmp_path):
     return daemon, path
 
 
-def by(daemon, given):
-    found = Settings(
-        daemon.house.config_file, daemon.house.state, passphrases=None if given is None else lambda: given
-    )
-    return connect(found)
+def by(daemon, given, host=None):
+    passphrases = None if given is None else lambda: given
+    return open_client(daemon.house.config_file, daemon.house.state, host=host, passphrases=passphrases)
 
 
 def test_passphrases_are_asked_of_the_caller(secret):
@@ -117,7 +113,7 @@ def test_passphrases_are_asked_of_the_caller(secret):
     daemon, path = secret
     given = Given(b"wrong", SECRET)
     with by(daemon, given) as client:
-        assert isinstance(client, RemoteClient)
+        assert is_remote(client)
         record = client.image_fetch(path)
         assert given.asked == [("secret.aci", False), ("secret.aci", True)]
         assert record.provenance[-1].encrypted
@@ -154,13 +150,7 @@ def test_without_the_right_passphrase_it_is_as_in_process(secret, given):
     there = tried(by(daemon, given))
     if given is not None:
         given.said = said
-    local = Settings(
-        daemon.house.config_file,
-        daemon.house.state,
-        host="local",
-        passphrases=None if given is None else lambda: given,
-    )
-    assert there == tried(connect(local))
+    assert there == tried(by(daemon, given, host="local"))
 
 
 def test_who_was_asked_and_goes_away_is_not_waited_for(secret):
@@ -197,7 +187,7 @@ def test_a_daemon_that_is_killed_meanwhile_is_told_of(kurmad, server):
     server.pages[BLOB].delay = 0.0
     # What came by then is gone on with by who comes next, in process.
     with daemon.house.connect() as client:
-        assert type(client) is LocalClient
+        assert not is_remote(client)
         client.image_rm(client.image_fetch(locator).id)
 
 

@@ -10,11 +10,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from kurma_core.client import Settings, connect
 from kurma_core.client.local import LocalClient
 from kurma_core.client.remote import RemoteClient
 from kurma_core.client.wire import Connection
 from kurma_core.errors import ImageNotFoundError, KurmaError
+from tests.kit.client import is_remote, open_client
 from tests.kit.house import House
 from tests.kit.images import archive, busybox_root, shell
 from tests.kit.kurmad import Kurmad
@@ -48,11 +48,11 @@ class Both:
         self.daemon = Kurmad(self.house)
         self.notes = []
         note = self.notes.append
-        self.here = connect(Settings(str(file), state, host="local", note=note))
-        self.there = connect(Settings(str(file), state, host=f"unix:{self.daemon.socket}", note=note))
+        self.here = open_client(str(file), state, host="local", note=note)
+        self.there = open_client(str(file), state, host=f"unix:{self.daemon.socket}", note=note)
         self.here.warm()  # what it starts for itself is there before the first test
-        assert type(self.here) is LocalClient
-        assert type(self.there) is RemoteClient
+        assert not is_remote(self.here)
+        assert is_remote(self.there)
 
     def say(self, way, call):
         return Said(getattr(self, way), self.notes, call)

@@ -10,8 +10,8 @@ import threading
 
 import pytest
 
-from kurma_core.client.remote import RemoteClient
 from kurma_core.errors import HostError
+from tests.kit.client import is_remote
 from tests.kit.command import KURMA
 from tests.kit.waiting import until
 
@@ -44,7 +44,7 @@ def test_the_life_of_a_pod_is_told_with_and_without_a_daemon(kurmad, ask):
     client._ask("POST", ("pods", ours.uuid, "start"))
     client.stop(ours.uuid)
     client.rm(ours.uuid)
-    assert isinstance(client, RemoteClient)
+    assert is_remote(client)
     told = list(client.events(since))
     assert told == list(house.client.events(since))
     assert of(told, record.uuid) == ["prepared", "starting", "running", "stopped"]

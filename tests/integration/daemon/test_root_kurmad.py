@@ -9,11 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from kurma_core.client import Settings, connect
-from kurma_core.client.remote import RemoteClient
 from kurma_core.client.wire import Connection
 from kurma_core.errors import ConfigError, HostError, PodNotFoundError
 from kurma_core.models.stdio import Stdio
+from tests.kit.client import is_remote, open_client
 
 pytestmark = pytest.mark.root
 
@@ -28,7 +27,7 @@ def null():
 def test_a_pod_in_the_foreground_belongs_to_the_daemon(kurmad, ask, null):
     daemon = kurmad()
     client, lines, seen = ask(daemon), [], []
-    assert isinstance(client, RemoteClient)
+    assert is_remote(client)
 
     def prepared(record):
         seen.append(record)
@@ -108,7 +107,7 @@ def test_a_configuration_that_has_become_wrong_keeps_nobody_from_the_daemon(kurm
     def ask(text, **settings):
         file.write_text(text)
         notes = []
-        with connect(Settings(str(file), note=notes.append, **settings)) as client:
+        with open_client(str(file), note=notes.append, **settings) as client:
             with pytest.raises(ConfigError, match=r"unknown key|YAML|expected"):
                 client.plugins()
             return [record.uuid for record in client.pods()], notes
@@ -141,4 +140,4 @@ def test_a_daemon_that_was_killed_is_followed_by_another(kurmad, ask):
     assert os.path.exists(daemon.socket)
     with pytest.raises(HostError, match="cannot reach the daemon"):
         ask(daemon)
-    assert isinstance(ask(kurmad(house=daemon.house)), RemoteClient)
+    assert is_remote(ask(kurmad(house=daemon.house)))

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from kurma_core.client import Settings, connect
-from kurma_core.client.remote import RemoteClient
 from kurma_core.client.wire import Connection
 from kurma_core.errors import KurmaError
+from tests.kit.client import is_remote, open_client
 from tests.kit.command import KURMA
 from tests.kit.waiting import until
 
@@ -94,8 +93,8 @@ def test_a_path_longer_than_the_kernel_takes(tmp_path, make_house):
     path = f"{deep}/run/kurmad.sock"
     assert len(path) > 150
     until(lambda: answers(path), "the daemon")
-    with connect(Settings(make_house().config_file, str(deep))) as client:
-        assert isinstance(client, RemoteClient)
+    with open_client(make_house().config_file, str(deep)) as client:
+        assert is_remote(client)
     process.terminate()
     assert process.wait(20) == 0
     assert not os.path.exists(path)

@@ -9,10 +9,10 @@ import sys
 import time
 
 from kurma_core.appc.template import PodTemplate
-from kurma_core.client import Settings, connect
 from kurma_core.errors import KurmaError
 from kurma_core.pods.request import PodRequest
 from tests.kit import runner
+from tests.kit.client import open_client
 
 
 def wait(path):
@@ -28,7 +28,7 @@ def main():
         runner.die = lambda: wait(request["pause"])
     if request.get("fault"):
         runner.break_function(*request["fault"])
-    with connect(Settings(request["config"], request["state"], host="local")) as client:
+    with open_client(request["config"], request["state"], host="local") as client:
         try:
             if request["do"] == "add":
                 client.app_add(request["pod"], PodRequest(PodTemplate.parse(request["template"])))

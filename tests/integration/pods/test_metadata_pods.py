@@ -19,6 +19,7 @@ from kurma_core.linux.netns_thread import in_network_namespace
 from kurma_core.pods import metadata
 from kurma_core.pods.records import read_document
 from tests.integration.pods import early
+from tests.kit.client import open_client
 from tests.kit.images import archive, busybox_root, shell
 from tests.kit.waiting import until
 
@@ -62,7 +63,6 @@ NOTES = [{"name": "ip-address", "value": "10.1.2.3"}, {"name": "example.com/b", 
 @pytest.fixture(scope="module")
 def noted(session_state, tmp_path_factory):
     """ID, and manifest byte for byte, of an image with annotations."""
-    from kurma_core.client import Settings, connect
 
     directory = str(tmp_path_factory.mktemp("noted"))
     notes = [{"name": "homepage", "value": "http://a/"}, {"name": "example.com/b", "value": "of the image"}]
@@ -74,7 +74,7 @@ def noted(session_state, tmp_path_factory):
         annotations=notes,
     )
     text = subprocess.run(["tar", "-xOf", path, "manifest"], check=True, capture_output=True).stdout
-    with connect(Settings(f"{session_state}/../kurma.json", session_state)) as client:
+    with open_client(f"{session_state}/../kurma.json", session_state) as client:
         return client.images.fetch(path).id, text.decode()
 
 

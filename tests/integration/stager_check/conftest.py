@@ -9,11 +9,10 @@ import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from kurma_core.client import Settings, connect
-from kurma_core.client.local import LocalClient as Client
 from kurma_core.image_store import build_archive
 from kurma_core.stager_check import layers
 from kurma_core.stager_check.host import CheckServices, Patience, WatchedStager
@@ -22,7 +21,11 @@ from kurma_core.stager_check.lines import LINES, Line
 from kurma_core.stager_check.suite import check
 from kurma_core.staging.aci import StagerTimes
 from kurma_core.staging.starting import StagerImage
+from tests.kit.client import open_client
 from tests.kit.images import image_id
+
+if TYPE_CHECKING:
+    from kurma_core.client import Client
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -76,7 +79,7 @@ def client(tmp_path: Path, state: Path) -> Iterator[Callable[..., Client]]:
     def make(archive: str | None = None, **config: object) -> Client:
         pins = {} if archive is None else {"host_image_digests": {archive: image_id(archive)}}
         (tmp_path / "kurma.json").write_text(json.dumps({**pins, **config}))
-        clients.append(connect(Settings(str(tmp_path / "kurma.json"), str(state))))
+        clients.append(open_client(str(tmp_path / "kurma.json"), str(state)))
         return clients[-1]
 
     yield make

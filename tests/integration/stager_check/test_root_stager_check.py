@@ -10,16 +10,19 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from kurma_core.client.local import LocalClient as Client
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.stager_check.lab import Lab, app
 from kurma_core.stager_check.lines import LINES, Line, Report
 from tests.integration.stager_check.conftest import Checked
 from tests.kit.command import KURMA
 from tests.kit.waiting import alive, until
+
+if TYPE_CHECKING:
+    from kurma_core.client import Client
 
 pytestmark = pytest.mark.root
 
