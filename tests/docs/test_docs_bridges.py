@@ -4,9 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
-from kurma_net_bridge.settings import KEYS, parse_settings
+from kurma_net_bridge.settings import Settings, parse_settings
 
 from kurma_core.config import load
+from kurma_core.schema import members
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/networking.md").read_text().partition("## Bridges\n")[2].partition("\n## ")[0]
@@ -25,4 +26,4 @@ def test_the_example_is_a_network(tmp_path, text):
 
 
 def test_every_key_is_told():
-    assert {"name", *re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)} == set(KEYS)
+    assert {"name", *re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)} == {one.key for one in members(Settings)}

@@ -11,6 +11,9 @@ from kurma_core.schema import (
     Count,
     ExitCode,
     JsonValue,
+    Made,
+    Map,
+    Number,
     Pairs,
     Port,
     SchemaError,
@@ -133,6 +136,21 @@ def test_a_record_that_is_no_class() -> None:
     ):
         with pytest.raises(SchemaError, match=words):
             fit({**good, **changed}, form, "r")
+
+
+def test_shapes_that_convert() -> None:
+    hours: Any = Made("a number of hours", lambda text: 60 * int(text.removesuffix("h")), str)
+    times = Map(hours, Made("a day", str.upper, Words("mon", "tue")))
+    assert times.read({"mon": "2h"}, "$", None) == {"MON": 120}
+    for value, words in (
+        ({"mon": "x"}, r'^\$\.mon: expected a number of hours, found "x"$'),
+        ({"mon": 5}, r"^\$\.mon: expected a number of hours, found 5$"),
+        ({"sun": "1h"}, r'^\$\.sun: expected a day, found "sun"$'),
+    ):
+        with pytest.raises(SchemaError, match=words):
+            times.read(value, "$", None)
+    with pytest.raises(SchemaError, match=r"^x: expected a number from 0 to 5, found 6$"):
+        Number(0, most=5).read(6, "x", None)
 
 
 def test_an_annotation_without_a_json_form_is_a_mistake() -> None:

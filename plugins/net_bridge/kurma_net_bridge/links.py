@@ -326,7 +326,7 @@ def pod_routes(settings: Settings) -> list[tuple[Route, int]]:
     for route in settings.routes:
         subnet = settings.subnet(route.family)
         assert subnet is not None  # the configuration was checked
-        found.append((route, subnet.gateway if route.gateway is None else route.gateway))
+        found.append((route, subnet.gateway if route.gateway is None else route.gateway[1]))
     return found
 
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from kurma_core.errors import NetworkError
-from kurma_core.value import frozen
+from kurma_core.schema import JsonValue, List, Made, SchemaError, Shape, Whole, describe, shape
+from kurma_core.value import field, frozen
 from kurma_net_bridge.subnets import Subnet, parse_address, parse_cidr, text_of
 
 Json = Any
-KEYS = ("name", "bridge", "subnets", "masquerade", "hairpin", "mtu", "isolated", "reaches", "routes")
 _NAME_BYTES = 15
 #: The least that IPv6 works over, and the most that the kernel gives an interface of this kind.
 _MTU_LEAST, _MTU_LEAST_6, _MTU_MOST = 68, 1280, 65535
@@ -26,15 +26,77 @@ _NOBODYS = {
 }
 
 
+def _interface(name: str) -> str:
+    if (
+        not 0 < len(name.encode()) <= _NAME_BYTES
+        or name in (".", "..")
+        or any(c in "/:%" or c <= " " for c in name)
+    ):
+        raise ValueError(name)
+    return name
+
+
+def _cidr(text: str) -> tuple[int, int, int]:
+    """:raises ValueError: the text is not a subnet, or its address has bits behind its prefix."""
+    found = parse_cidr(text)
+    if found is None:
+        raise ValueError(text)
+    family, first, length = found
+    if first & (1 << Subnet(family, first, length).bits - length) - 1:
+        raise ValueError(text)
+    return found
+
+
+def _address(text: str) -> tuple[int, int]:
+    found = parse_address(text)
+    if found is None:
+        raise ValueError(text)
+    return found
+
+
+_INTERFACE = Made(f"the name of an interface: 1 to {_NAME_BYTES} bytes, without blanks and / : %", _interface, str)
+_CIDR = Made("a subnet, ADDRESS/LENGTH, whose address has no bits behind its prefix", _cidr, str)
+_ADDRESS = Made("an address", _address, str)
+
+
+class _Subnets(Shape):
+    """A list of subnets, at most one of a family, so that it is determined which address a pod sends from."""
+
+    __slots__ = ()
+    plain = False
+    expected = "a list of subnets, such as [10.90.0.0/24]"
+
+    def read(self, value: Json, path: str, unknown: Any) -> tuple[Subnet, ...]:
+        found: dict[int, Subnet] = {}
+        if not isinstance(value, list | tuple) or not value:
+            raise self._wrong(value, path)
+        for index, each in enumerate(value):
+            at = f"{path}[{index}]"
+            subnet = Subnet(*_CIDR.read(each, at, unknown))
+            longest = _LONGEST[subnet.family]
+            if subnet.length > longest:
+                raise SchemaError(at, f"a prefix of at most {longest} bits (room for pods)", describe(each))
+            for text, what in _NOBODYS.items():
+                if subnet.overlaps(Subnet(*_cidr(text))):
+                    raise SchemaError(at, f"no {what} addresses ({text})", describe(each))
+            if subnet.family in found:
+                raise SchemaError(at, f"one subnet of IPv{subnet.family}", f"{describe(each)} as well")
+            found[subnet.family] = subnet
+        return tuple(found.values())
+
+
 @frozen
-class Route:
+class Route(JsonValue):
     """A route that pods get.
 
-    :param destination: family, first address and prefix length. :param gateway: None: the subnet's.
+    :param destination: family, first address and prefix length. :param gateway: family and address; None: the
+        subnet's.
     """
 
-    destination: tuple[int, int, int]
-    gateway: int | None = None
+    PARTIAL = True
+
+    destination: tuple[int, int, int] = field(key="dst", shape=_CIDR)
+    gateway: tuple[int, int] | None = field(default=None, key="gw", shape=_ADDRESS)
 
     @property
     def family(self) -> int:
@@ -46,12 +108,11 @@ class Route:
 
 
 @frozen
-class Settings:
+class Settings(JsonValue):
     """What a network is.
 
     :param name: the network's.
     :param bridge: name of the interface on the host.
-    :param subnets: at most one of a family, so that what a pod sends from is no matter of luck.
     :param masquerade: pods speak to the outside from the host's own addresses.
     :param hairpin: a pod reaches itself by a port that it has published.
     :param mtu: of the bridge and of the pods' interfaces, bytes; None: the kernel's choice.
@@ -60,15 +121,17 @@ class Settings:
     :param routes: None: the default route of each family.
     """
 
+    PARTIAL = True
+
     name: str
-    bridge: str
-    subnets: tuple[Subnet, ...]
+    bridge: str = field(shape=_INTERFACE)
+    subnets: tuple[Subnet, ...] = field(shape=_Subnets())
     masquerade: bool = True
     hairpin: bool = True
-    mtu: int | None = None
+    mtu: int | None = field(default=None, shape=Whole(_MTU_LEAST, _MTU_MOST))
     isolated: bool = False
-    reaches: tuple[str, ...] = ()
-    routes: tuple[Route, ...] | None = None
+    reaches: tuple[str, ...] = field(default=(), shape=List(_INTERFACE, lambda names: tuple(sorted(set(names)))))
+    routes: tuple[Route, ...] | None = field(default=None, shape=List(shape(Route), tuple))
 
     def subnet(self, family: int) -> Subnet | None:
         for one in self.subnets:
@@ -76,123 +139,41 @@ class Settings:
                 return one
         return None
 
+    def check(self) -> None:
+        """What holds between the keys. :raises SchemaError: it does not."""
+        if self.mtu is not None and self.mtu < _MTU_LEAST_6 and self.subnet(6):
+            raise SchemaError("$.mtu", f"at least {_MTU_LEAST_6} bytes, which IPv6 needs", describe(self.mtu))
+        for index, route in enumerate(self.routes or ()):
+            at, subnet = f"$.routes[{index}]", self.subnet(route.family)
+            if subnet is None:
+                raise SchemaError(f"{at}.dst", "a destination of a family that a subnet has", f'"{route}"')
+            if route.gateway is not None and not (
+                route.gateway[0] == route.family and subnet.contains(route.gateway[1])
+            ):
+                raise SchemaError(f"{at}.gw", f"an address of {subnet}", f'"{text_of(*route.gateway)}"')
+
 
 def parse_settings(config: Mapping[str, Json]) -> Settings:
     """:param config: an entry of ``container_networks``, without what is the core's.
-    :raises NetworkError: says what is wrong, and where.
+    :raises NetworkError: names what is wrong, and where.
     """
     name = config["name"]
-    for key in config:
-        if key not in KEYS:
-            raise _unknown(name, key)
-    subnets = _subnets(name, config.get("subnets"))
-    return Settings(
-        name=name,
-        bridge=_bridge(name, config.get("bridge")),
-        subnets=subnets,
-        masquerade=_truth(name, config, "masquerade", True),
-        hairpin=_truth(name, config, "hairpin", True),
-        mtu=_mtu(name, config.get("mtu"), subnets),
-        isolated=_truth(name, config, "isolated", False),
-        reaches=_reaches(name, config.get("reaches", ())),
-        routes=_routes(name, config.get("routes"), subnets),
-    )
 
+    def unknown(path: str, key: str, known: list[str]) -> None:
+        from difflib import get_close_matches
 
-def _bridge(network: str, value: Json, key: str = "bridge") -> str:
-    if not isinstance(value, str) or not value:
-        raise _wrong(network, f"{key}: the name of an interface is wanted", "e.g. `bridge: mynet0`")
-    if len(value.encode()) > _NAME_BYTES or value in (".", "..") or any(c in "/:%" or c <= " " for c in value):
-        raise _wrong(network, f"{key}: {value!r} is no interface's name: 1 to 15 bytes, without blanks and / : %")
-    return value
+        near = get_close_matches(key, known, 1)
+        hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(known)}"
+        raise _wrong(name, f"{path}.{key}: unknown key", hint)
 
-
-def _reaches(network: str, value: Json) -> tuple[str, ...]:
-    if not isinstance(value, list | tuple):
-        raise _wrong(network, "reaches: a list of bridges is wanted", "e.g. `reaches: [lab0]`")
-    return tuple(sorted({_bridge(network, each, "reaches") for each in value}))
-
-
-def _subnets(network: str, value: Json) -> tuple[Subnet, ...]:
-    if not isinstance(value, list | tuple) or not value:
-        raise _wrong(network, "subnets: a list of subnets is wanted", "e.g. `subnets: [10.90.0.0/24]`")
-    subnets: list[Subnet] = []
-    for each in value:
-        parsed = parse_cidr(each) if isinstance(each, str) else None
-        if parsed is None:
-            raise _wrong(network, f"subnets: {each!r} is no subnet", "write ADDRESS/LENGTH, e.g. 10.90.0.0/24")
-        family, first, length = parsed
-        if length > _LONGEST[family]:
-            raise _wrong(
-                network, f"subnets: {each} has no room: an IPv{family} prefix has at most {_LONGEST[family]} bits"
-            )
-        subnet = Subnet(family, first, length)
-        if first != first >> (subnet.bits - length) << (subnet.bits - length):
-            raise _wrong(
-                network, f"subnets: {each} has bits behind its prefix", "the gateway is the first address"
-            )
-        for text, what in _NOBODYS.items():
-            reserved = parse_cidr(text)
-            if reserved is not None and subnet.overlaps(Subnet(*reserved)):
-                raise _wrong(network, f"subnets: {each} is {what}, or holds such addresses ({text})")
-        if any(one.family == family for one in subnets):
-            raise _wrong(network, f"subnets: {each} is the second of IPv{family}, and one of a family is allowed")
-        subnets.append(subnet)
-    return tuple(subnets)
-
-
-def _truth(network: str, config: Mapping[str, Json], key: str, default: bool) -> bool:
-    value = config.get(key, default)
-    if not isinstance(value, bool):
-        raise _wrong(network, f"{key}: true or false is wanted, not {value!r}")
-    return value
-
-
-def _mtu(network: str, value: Json, subnets: tuple[Subnet, ...]) -> int | None:
-    if value is None:
-        return None
-    least = _MTU_LEAST_6 if any(one.family == 6 for one in subnets) else _MTU_LEAST
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MTU_MOST:
-        raise _wrong(network, f"mtu: {least} to {_MTU_MOST} bytes are wanted, not {value!r}")
-    return value
-
-
-def _routes(network: str, value: Json, subnets: tuple[Subnet, ...]) -> tuple[Route, ...] | None:
-    if value is None:
-        return None
-    if not isinstance(value, list | tuple):
-        raise _wrong(network, "routes: a list is wanted", "e.g. `routes: [{dst: 10.0.0.0/8}]`")
-    return tuple([_route(network, each, subnets) for each in value])
-
-
-def _route(network: str, value: Json, subnets: tuple[Subnet, ...]) -> Route:
-    if not isinstance(value, Mapping) or not {"dst"} <= set(value) <= {"dst", "gw"}:
-        raise _wrong(network, f"routes: {value!r} is no object with dst and, if need be, gw")
-    destination = parse_cidr(value["dst"]) if isinstance(value["dst"], str) else None
-    if destination is None:
-        raise _wrong(network, f"routes: {value['dst']!r} is no subnet", "write ADDRESS/LENGTH, e.g. 0.0.0.0/0")
-    family, first, length = destination
-    size = (32 if family == 4 else 128) - length
-    if first >> size << size != first:
-        raise _wrong(network, f"routes: {value['dst']} has bits behind its prefix")
-    through = [one for one in subnets if one.family == family]
-    if not through:
-        raise _wrong(network, f"routes: {value['dst']} is IPv{family}, and the network has no such subnet")
-    if value.get("gw") is None:
-        return Route(destination)
-    gateway = parse_address(value["gw"]) if isinstance(value["gw"], str) else None
-    if gateway is None or gateway[0] != family or not through[0].contains(gateway[1]):
-        raise _wrong(network, f"routes: the gateway {value['gw']!r} is no address of {through[0]}")
-    return Route(destination, gateway[1])
-
-
-def _unknown(network: str, key: str) -> NetworkError:
-    from difflib import get_close_matches
-
-    near = get_close_matches(str(key), KEYS[1:], 1)
-    known = f"did you mean {near[0]}?" if near else f"there are: {', '.join(KEYS[1:])}"
-    return _wrong(network, f"unknown key {key}", known)
+    try:
+        settings = Settings.from_json(dict(config), "$", unknown)
+        settings.check()
+    except SchemaError as error:
+        raise _wrong(name, f"{error.path}: expected {error.expected}, found {error.found}") from None
+    return settings
 
 
 def _wrong(network: str, why: str, hint: str | None = None) -> NetworkError:
+    why = why.removeprefix("$.")
     return NetworkError(f'network "{network}" has a wrong configuration: {why}', hint=hint, network=network)
