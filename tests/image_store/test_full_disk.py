@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,18 +10,9 @@ from kurma_core.errors import StoreError
 from kurma_core.image_store import ImageStore
 from kurma_core.images.known import Known, KnownImages
 from tests.kit.archives import file, image, stage_and_commit
+from tests.kit.host import small_file_system
 
 pytestmark = pytest.mark.root
-
-
-@contextmanager
-def disk(place: Path, options: str) -> Iterator[str]:
-    place.mkdir(exist_ok=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(place)], check=True)
-    try:
-        yield str(place)
-    finally:
-        subprocess.run(["umount", str(place)], check=True)
 
 
 def told(caught: pytest.ExceptionInfo[StoreError]) -> None:
@@ -40,7 +28,7 @@ def test_an_image_comes_in_on_a_disk_with_ever_more_room(tmp_path: Path) -> None
     for unit, sizes in (("size=%dk", range(60, 500, 16)), ("nr_inodes=%d", range(24, 60))):
         failed = 0
         for size in sizes:
-            with disk(tmp_path / "disk", unit % size) as place:
+            with small_file_system(tmp_path / "disk", unit % size) as place:
                 store = ImageStore(f"{place}/images")
                 try:
                     kept = stage_and_commit(store, first).id
@@ -66,7 +54,7 @@ def test_an_image_comes_in_on_a_disk_with_ever_more_room(tmp_path: Path) -> None
 
 
 def test_what_is_remembered_of_a_locator(tmp_path: Path) -> None:
-    with disk(tmp_path / "disk", "nr_inodes=3") as place:
+    with small_file_system(tmp_path / "disk", "nr_inodes=3") as place:
         known = KnownImages(f"{place}/locators")
         known.put("a", "", Known("sha512-1", None, 0.0))
         with pytest.raises(StoreError) as caught:

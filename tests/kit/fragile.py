@@ -1,6 +1,6 @@
 """kurmad, which kills itself (SIGKILL) at a point: ``fragile.py ARM POINTS ARGUMENT…``.
 
-``POINTS`` is JSON: a list of ``[WHEN, WHERE]``. As in ``pods/runner.py``: ``WHEN`` is ``before`` or ``after`` the
+``POINTS`` is JSON: a list of ``[WHEN, WHERE]``. As in ``runner.py``: ``WHEN`` is ``before`` or ``after`` the
 launch step ``WHERE``, ``undoing`` or ``undone`` of its undo; or ``entering`` or ``leaving`` a function
 ``module:Class.function``, with ``#N`` behind it: the N-th time. Of these it is the one that the file ``ARM`` says,
 from the moment that it is there.

@@ -9,16 +9,17 @@ from pathlib import Path
 
 
 @contextmanager
-def small_file_system(directory: Path, limits: str) -> Iterator[str]:
-    """Mounts a tmpfs for root alone below a directory.
+def small_file_system(path: Path, limits: str) -> Iterator[Path]:
+    """Mounts a tmpfs for root alone at that path, which is made if it is missing.
 
-    :param limits: mount options (``size=96m``).
+    :param limits: mount options (``size=96m``), which may name another mode.
     """
-    path = directory / "small"
-    path.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"{limits},mode=0700", "small", path], check=True)
-    yield str(path)
-    subprocess.run(["umount", path], check=True)
+    path.mkdir(exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"mode=0700,{limits}", "small", path], check=True)
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", path], check=True)
 
 
 def links() -> set[str]:

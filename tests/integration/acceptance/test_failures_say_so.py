@@ -8,14 +8,14 @@ import os
 import re
 import subprocess
 import tarfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from kurma_core.testing.webserver import web_server
 from tests.kit.command import PROGRAM, Kurma, one_line
+from tests.kit.host import small_file_system
 from tests.kit.images import foreign_stager
 from tests.kit.keys import Signers
 from tests.kit.registry import Registry
@@ -273,16 +273,6 @@ class TestCollisions:
         assert done.returncode == 3, done.stderr
 
 
-@contextmanager
-def small_disk(path: Path, size: str) -> Iterator[Path]:
-    path.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size},mode=0755", "tmpfs", str(path)], check=True)
-    try:
-        yield path
-    finally:
-        subprocess.run(["umount", str(path)], check=True)
-
-
 def fill_up(path: Path) -> None:
     """To the last byte that can be had."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT)
@@ -298,7 +288,7 @@ def fill_up(path: Path) -> None:
 @pytest.mark.full
 class TestFullDisk:
     def test_at_fetch(self, shared: Kurma, tmp_path: Path) -> None:
-        with small_disk(tmp_path / "disk", "3m") as disk:
+        with small_file_system(tmp_path / "disk", "size=3m,mode=0755") as disk:
             kurma = Kurma(disk, shared.config, shared.image)
             kurma("image", "list")
             one_line(kurma("image", "fetch", shared.image), "no space left", hint="make room")
@@ -306,7 +296,7 @@ class TestFullDisk:
             assert kurma.json("image", "list") == []
 
     def test_at_the_stagers_build(self, shared: Kurma, tmp_path: Path) -> None:
-        with small_disk(tmp_path / "disk", "10m") as disk:
+        with small_file_system(tmp_path / "disk", "size=10m,mode=0755") as disk:
             kurma = Kurma(disk, shared.config, shared.image)
             kurma.out("image", "fetch", shared.image)
             before = {path for path in kurma.traces() if path.startswith("images/")}
@@ -317,7 +307,7 @@ class TestFullDisk:
 
     def test_at_run(self, kurma: Kurma, tmp_path: Path) -> None:
         """The disk is full when a pod is made; once it is not, pods run."""
-        with small_disk(tmp_path / "disk", "300m") as disk:
+        with small_file_system(tmp_path / "disk", "size=300m,mode=0755") as disk:
             full = Kurma(disk / "state", kurma.config, kurma.image)
             assert full.run("exit 3").returncode == 3
             before = full.traces()

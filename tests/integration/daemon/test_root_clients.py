@@ -18,6 +18,7 @@ from kurma_core.errors import DecryptionError, HostError, StoreError
 from plugins.fetch_docker.tests.docker_parts import BLOB, serve
 from tests.kit.client import is_remote, open_client
 from tests.kit.command import KURMA
+from tests.kit.host import small_file_system
 from tests.kit.images import busybox_root, shell
 from tests.kit.waiting import until
 
@@ -348,15 +349,10 @@ def test_a_pod_is_run_by_way_of_the_daemon_without_what_runs_it(kurmad):
 
 def test_an_archive_for_which_there_is_no_room(kurmad, make_house, ask, busybox_image, tmp_path):
     house = make_house(state=str(tmp_path / "full"))
-    os.makedirs(tmp_path / "full/images", mode=0o700)
-    subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m,mode=0700", "tmpfs", str(tmp_path / "full/images")], check=True
-    )
-    try:
+    (tmp_path / "full").mkdir()
+    with small_file_system(tmp_path / "full/images", "size=1m"):
         daemon = kurmad(house=house)
         with pytest.raises(StoreError, match=r"^cannot put an image into the store: no space left on device$"):
             ask(daemon).image_upload(busybox_image, insecure={"image"})
         assert "Traceback" not in daemon.log.read_text()
         daemon.end()
-    finally:
-        subprocess.run(["umount", str(tmp_path / "full/images")], check=True)

@@ -8,7 +8,6 @@ import io
 import os
 import stat
 import struct
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -38,6 +37,7 @@ from tests.kit.archives import (
     symlink,
     tar,
 )
+from tests.kit.host import small_file_system
 
 pytestmark = pytest.mark.root
 
@@ -188,12 +188,7 @@ def test_what_fails_leaves_nothing(case: str, there: bool, tmp_path: Path) -> No
 
 
 def test_a_full_disk(tmp_path: Path) -> None:
-    small = tmp_path / "small"
-    small.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(small)], check=True)
-    try:
+    with small_file_system(tmp_path / "small", "size=64k") as small:
         with pytest.raises(HostError, match=r"out: cannot be extracted to: no space"):
-            extract(io.BytesIO(EVERYTHING), str(small / "out"), Limits())
+            extract(io.BytesIO(EVERYTHING), f"{small}/out", Limits())
         assert os.listdir(small) == []
-    finally:
-        subprocess.run(["umount", str(small)], check=True)

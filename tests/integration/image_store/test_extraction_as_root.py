@@ -13,6 +13,7 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -32,6 +33,7 @@ from tests.kit.archives import (
     symlink,
     tar,
 )
+from tests.kit.host import small_file_system
 
 pytestmark = pytest.mark.root
 
@@ -129,15 +131,12 @@ def test_gnu_tar_and_kurma_extract_alike(store: ImageStore, tmp_path: object) ->
 
 
 @pytest.fixture
-def small_disk(tmp_path: object) -> Iterator[str]:
-    path = f"{tmp_path}/small"
-    os.mkdir(path)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "kurma-test", path], check=True)
-    yield path
-    subprocess.run(["umount", path], check=True)
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    with small_file_system(tmp_path / "small", "size=4m") as path:
+        yield path
 
 
-def test_full_disk(small_disk: str, tmp_path: object) -> None:
+def test_full_disk(small_disk: Path, tmp_path: object) -> None:
     store = ImageStore(f"{small_disk}/images")
     os.mkdir(f"{tmp_path}/outside")
     archive = image(file("rootfs/big", os.urandom(3 << 20)), file("rootfs/more", os.urandom(3 << 20)))
@@ -151,7 +150,7 @@ def test_full_disk(small_disk: str, tmp_path: object) -> None:
     store.verify(record.id, deep=True)
 
 
-def test_full_disk_for_a_layer_and_a_tree(small_disk: str) -> None:
+def test_full_disk_for_a_layer_and_a_tree(small_disk: Path) -> None:
     store = ImageStore(f"{small_disk}/images")
     archive = tar([file("big", os.urandom(5 << 20))])
     with pytest.raises(StoreError, match="no space left"):
@@ -167,7 +166,7 @@ def test_full_disk_for_a_layer_and_a_tree(small_disk: str) -> None:
     assert os.listdir(store.path("tmp")) == os.listdir(store.path("trees")) == []
 
 
-def test_every_moment_of_a_full_disk(small_disk: str) -> None:
+def test_every_moment_of_a_full_disk(small_disk: Path) -> None:
     """With ever so little more room each time, it fails cleanly until it succeeds."""
     store = ImageStore(f"{small_disk}/images")
     store.prepare()

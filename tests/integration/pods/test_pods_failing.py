@@ -152,7 +152,7 @@ def test_no_apps_or_options_that_nobody_knows(house):
 @pytest.fixture
 def small_disk(tmp_path):
     """A file system that is soon full."""
-    with small_file_system(tmp_path, "size=256m") as path:
+    with small_file_system(tmp_path / "small", "size=256m") as path:
         yield path
 
 

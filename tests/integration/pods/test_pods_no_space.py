@@ -26,7 +26,7 @@ GREEDY = (
 
 @pytest.fixture
 def small_disk(tmp_path):
-    with small_file_system(tmp_path, "size=96m") as path:
+    with small_file_system(tmp_path / "small", "size=96m") as path:
         yield path
 
 
@@ -173,7 +173,7 @@ def has_no_inodes(answer):
 
 @pytest.fixture
 def few_inodes(tmp_path):
-    with small_file_system(tmp_path, "size=96m,nr_inodes=2000") as path:
+    with small_file_system(tmp_path / "small", "size=96m,nr_inodes=2000") as path:
         yield path
 
 
