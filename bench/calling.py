@@ -13,7 +13,6 @@ from launching import request
 from measuring import BenchError
 from serving import Daemon
 
-from kurma_core.pods import request_json
 from kurma_core.value import replace
 
 #: Seconds after which a daemon has replaced a stager that was taken, and takes nobody's processor.
@@ -25,7 +24,7 @@ class Calling:
 
     def __init__(self, daemon: Daemon, image: str, out: str) -> None:
         self._daemon = daemon
-        self._body = json.dumps(request_json.to_json(replace(request(image, out), ephemeral=True))).encode()
+        self._body = json.dumps(replace(request(image, out), ephemeral=True).to_json()).encode()
 
     def whole(self, came: Callable[[], float]) -> float:
         """One request: milliseconds from before it connects. :param came: waits for the app."""

@@ -16,9 +16,9 @@ from typing import Any
 
 from serving import Daemon
 
+from kurma_core.api.pods import PodRequest
 from kurma_core.appc.template import PodTemplate
 from kurma_core.client import Settings, connect
-from kurma_core.pods.request import PodRequest
 
 FEW = 10
 #: Times that ``kurma list`` is measured.

@@ -5,39 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from kurma_core.api.host import IsolatorInfo
 from kurma_core.errors import KurmaError, PluginCollisionError
-from kurma_core.value import fields, frozen, replace
+from kurma_core.value import replace
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs.isolator import Isolator, IsolatorHost, Power
 
     Json = Any
-
-
-@frozen
-class IsolatorInfo:
-    """One isolator.
-
-    :param plugin: that looks after it; of several that claim it, all.
-    :param scopes: ``app``, ``pod`` or both; empty where the plugin does not tell, as the next two.
-    :param value: the form of its value, in words; ``example``: one.
-    :param outcome: what became of the example here: ``enforced``, ``modified``, ``ignored``, ``refused``; empty:
-        there is none. ``note``: how or why.
-    :param default: what holds for an app, or a pod, that does not ask for it; None: nothing.
-    """
-
-    name: str
-    plugin: str
-    scopes: tuple[str, ...] = ()
-    value: str = ""
-    example: Json = None
-    outcome: str = ""
-    note: str = ""
-    default: Json = None
-
-    def to_json(self) -> dict[str, Json]:
-        value = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {**value, "scopes": list(self.scopes)}
 
 
 def isolator_list(

@@ -16,86 +16,20 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from kurma_core.api.host import Event
 from kurma_core.json_text import loads
 from kurma_core.linux.clock import timestamp
-from kurma_core.schema import COUNT, fit
-from kurma_core.value import fields, frozen
 
 if TYPE_CHECKING:
-    from typing import ClassVar
-
     from kurma_core.linux.watches import SharedWatch
-    from kurma_core.schema import Form
 
 Json = Any
-SUBJECTS = ("pod", "image", "daemon")
-#: Kinds of events by subject.
-KINDS: Mapping[str, tuple[str, ...]] = {
-    "pod": (
-        "prepared",
-        "starting",
-        "running",
-        "stopping",
-        "stopped",
-        "errored",
-        "restarting",
-        "adopted",
-        "removed",
-    ),
-    "image": ("fetched", "removed"),
-    "daemon": ("started", "reloaded", "ended"),
-}
 #: Bytes of a file, from which on it is put aside; and of a line, at most.
 FULL, LONGEST = 1 << 20, 16384
 #: Seconds to wait for the lock: who holds it is through in microseconds, or was stopped by somebody.
 _PATIENCE = 0.5
 _FLOCK = "hhqqi4x"
 _FILE, _ASIDE = "events", "events.1"
-
-
-@frozen
-class Event:
-    """:param seq: its number: greater than that of every event before it.
-    :param subject: what it happened to: one of :data:`SUBJECTS`.
-    :param kind: see :data:`KINDS`.
-    :param at: RFC 3339, UTC.
-    :param id: the pod's UUID, the image's ID; None: the daemon's.
-    """
-
-    seq: int
-    at: str
-    subject: str
-    kind: str
-    id: str | None
-    name: str
-    detail: Mapping[str, Json]
-
-    SHAPE: ClassVar[Form] = {
-        "seq": COUNT,
-        "at": str,
-        "subject": str,
-        "kind": str,
-        "id": (str, None),
-        "name": str,
-        "detail": dict,
-    }
-
-    def to_json(self) -> dict[str, Json]:
-        return {
-            "seq": self.seq,
-            "at": self.at,
-            "subject": self.subject,
-            "kind": self.kind,
-            "id": self.id,
-            "name": self.name,
-            "detail": dict(self.detail),
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Json]) -> Event:
-        """:raises SchemaError: it is not an event."""
-        fit(value, cls.SHAPE, "the event")
-        return cls(**{each.name: value[each.name] for each in fields(cls)})
 
 
 class Journal:
@@ -319,4 +253,4 @@ def _locked(file: int) -> bool:
         time.sleep(0.0005)
 
 
-__all__ = ["KINDS", "SUBJECTS", "Cursor", "Event", "Journal"]
+__all__ = ["Cursor", "Journal"]

@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from kurma_core import entry_points, plugin_checks
+from kurma_core.api.host import PluginInfo
 from kurma_core.config import Config, origin
 from kurma_core.config_schema import REQUIRED_ISOLATORS
 from kurma_core.errors import ConfigError, KurmaError, PluginCollisionError, PluginError, PluginNotFoundError
 from kurma_core.errors import PluginSkipped as Skipped
 from kurma_core.hookspecs.driver import Driver, DriverContext, HostProgram, HostTree, Option, Started
 from kurma_core.hookspecs.hooks import GROUPS
-from kurma_core.value import fields, frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,28 +34,6 @@ if TYPE_CHECKING:
 _OBSERVERS = "kurma.observers"
 #: Characters of a stranger's message that are shown.
 _LONGEST = 500
-
-
-@frozen
-class PluginInfo:
-    """One row of ``kurma plugins list``.
-
-    :param kind: the group without ``kurma.``: ``networks``.
-    :param distribution: and ``version``: None where none brings it (a required plugin that is missing).
-    :param status: ``ok``, ``disabled``, ``skipped`` (this host lacks something), ``failed``; ``found`` when it was
-        not to be loaded.
-    :param reason: why it is not ``ok``; for people.
-    """
-
-    kind: str
-    name: str
-    distribution: str | None
-    version: str | None
-    status: str
-    reason: str = ""
-
-    def to_json(self) -> dict[str, Json]:
-        return {each.name: getattr(self, each.name) for each in fields(self)}
 
 
 @dataclass(slots=True)

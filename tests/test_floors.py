@@ -156,9 +156,7 @@ BELOW = {
 }
 #: (module of the daemon, module below the client) that are still to go.
 PAST_THE_CLIENT = {
-    ("apps", "pods.request_json"),
     ("http.daemon", "pods.daemon_interface"),
-    ("http.foreground", "pods.request"),
     ("http.stdio", "staging.relay"),
     ("images", "image_store.staging"),
     ("images", "image_store.store"),
@@ -166,9 +164,6 @@ PAST_THE_CLIENT = {
     ("metrics", "pods.usage"),
     ("pod_operations", "pods.attach"),
     ("operation", "trust.encryption"),
-    ("pod_operations", "pods.request_json"),
-    ("trust", "trust.enrolment"),
-    ("trust", "trust.keyfile"),
 }
 
 

@@ -84,6 +84,10 @@ class DnsRequest(JsonValue):
     search: tuple[Nonempty, ...] = ()
     options: tuple[Nonempty, ...] = ()
 
+    @property
+    def by_name(self) -> dict[str, tuple[str, ...]]:
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
 
 @frozen
 class PodRequest(JsonValue):

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
     from kurma_core.cli.output import Column
     from kurma_core.cli.session import Session
-    from kurma_core.models.pod import AppStatus, PodRecord
 
 _POD = Argument("pod", "POD", "The pod.")
 _APPS = Argument("apps", "APP", "The apps.", many=True)
@@ -25,27 +24,18 @@ def list_(session: Session, *, pod: str, format: str, no_legend: bool) -> None:
     States: created (never started), starting, running, restarting, or how it ended: exited, killed, oom,
     start-failed.
     """
+    from kurma_core.api.pods import AppRow
+
     record = session.client.pod(pod)
     columns: list[Column] = [
-        ("APP", lambda app: app["name"]),
-        ("IMAGE", lambda app: app["imageName"] or app["image"][:20]),
-        ("STATE", lambda app: app["state"]),
-        ("PID", lambda app: _text(app["pid"])),
-        ("RESTARTS", lambda app: _text(app["restarts"])),
-        ("EXIT", lambda app: _text(app["exitCode"])),
+        ("APP", lambda app: app.name),
+        ("IMAGE", lambda app: app.image_name or (app.image or "")[:20]),
+        ("STATE", lambda app: app.state),
+        ("PID", lambda app: _text(app.pid)),
+        ("RESTARTS", lambda app: _text(app.restarts)),
+        ("EXIT", lambda app: _text(app.exit_code)),
     ]
-    session.listing(format, [_row(record, app) for app in record.apps], columns, no_legend=no_legend)
-
-
-def _row(record: PodRecord, app: AppStatus) -> dict[str, Any]:
-    images = {one["name"]: one["image"] for one in record.manifest.get("apps", ())}
-    return {
-        "name": app.name,
-        "image": record.images.get(app.name, ""),
-        "imageName": images.get(app.name, {}).get("name"),
-        "state": app.state,
-        **{key: value for key, value in app.to_json().items() if key not in ("run", "restarting", "earlier")},
-    }
+    session.listing(format, [AppRow.of(record, app) for app in record.apps], columns, no_legend=no_legend)
 
 
 def _text(value: object) -> str:

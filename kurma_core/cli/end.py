@@ -63,6 +63,6 @@ def gc(session: Session, *, grace_period: str, dry_run: bool) -> int:
     """
     grace = values.seconds(grace_period, "--grace-period")
     collected = session.client.gc(grace=grace, dry_run=dry_run)
-    for line in collected:
+    for line in collected.lines:
         session.line(line)
     return 125 if collected.failed else 0

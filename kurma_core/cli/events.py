@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from kurma_core.api.host import KINDS, SUBJECTS
 from kurma_core.cli.declare import FORMAT, Option, command
-from kurma_core.journal import KINDS, SUBJECTS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from kurma_core.api.host import Event
     from kurma_core.cli.session import Session
-    from kurma_core.journal import Event
 
 _KINDS = tuple(dict.fromkeys(kind for kinds in KINDS.values() for kind in kinds))
 

@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from kurma_core.api.images import ImageGc
     from kurma_core.cli.output import Column
     from kurma_core.cli.session import Session
-    from kurma_core.image_store import GcReport
     from kurma_core.models.image import ImageRecord
 
 #: What ``--sort`` puts first where it is greater; the store lists by name, and then by age.
@@ -232,7 +232,7 @@ def gc(session: Session, *, grace_period: str, dry_run: bool, format: str) -> No
     session.show(format, report.to_json(), lambda: _removals(report))
 
 
-def _removals(report: GcReport) -> str:
+def _removals(report: ImageGc) -> str:
     from kurma_core.cli.output import size
 
     word, freed = ("would be removed", "would be freed") if report.dry_run else ("removed", "freed")

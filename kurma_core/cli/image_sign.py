@@ -59,6 +59,7 @@ def verify(
     Of an image in the store every file is read, those of the trees rendered from it too; what vouches for it is
     told. Of a file the signature must be by a key that is trusted for the image's name.
     """
+    from kurma_core.api.images import ImageVerified
     from kurma_core.cli.image_page import trust_words
     from kurma_core.cli.output import facts, to_second
 
@@ -74,16 +75,15 @@ def verify(
         found = client.images.files.check_signature(path, signature)
         signer = [("signer", found.fingerprint), *(("user", user) for user in found.users)]
         about = [("id", found.id), ("name", found.name), ("signature", found.signature), ("over", found.over)]
-        value = {**found.to_json(), "trust": "signed", "trees": 0}
-        session.show(format, value, lambda: facts([*about, *signer]))
+        session.show(format, ImageVerified(found, "signed").to_json(), lambda: facts([*about, *signer]))
         return
-    verified = client.image_verify(image)
-    record = verified.record
+    checked = client.image_verify(image)
+    verified, record = checked.verified, checked.image
     pairs = [
         ("id", record.id),
         ("name", record.name),
         ("files", "as extracted" + (f", in rendered trees too ({verified.trees})" if verified.trees else "")),
-        ("trust", trust_words(verified.trust, record, verified.lapse)),
+        ("trust", trust_words(verified.trust, record, checked.lapse)),
     ]
     for one in record.provenance:
         key = f", by {one.fingerprint}" if one.fingerprint else ""

@@ -6,9 +6,9 @@ from kurma_core.cli.declare import FORMAT, NO_LEGEND, command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from kurma_core.api.host import IsolatorInfo
     from kurma_core.cli.output import Column
     from kurma_core.cli.session import Session
-    from kurma_core.isolator_list import IsolatorInfo
 
 
 @command(FORMAT, NO_LEGEND)

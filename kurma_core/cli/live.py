@@ -13,10 +13,10 @@ from kurma_core.errors import PodNotFoundError, PodStateError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from kurma_core.api.pods import ResourceUsage as Counted
+    from kurma_core.api.pods import Usage
     from kurma_core.cli.output import Column
     from kurma_core.cli.session import Session
-    from kurma_core.pods.cgroup_figures import Figures as Counted
-    from kurma_core.pods.usage import Usage
 
 Json = Any
 
@@ -141,7 +141,7 @@ def _size(count: int | None) -> str:
 
 
 def _memory(one: Counted) -> str:
-    return "" if one.memory is None else output.size(max(0, one.memory - (one.reclaimable or 0)))
+    return "" if one.memory is None else output.size(max(0, one.memory - (one.memory_reclaimable or 0)))
 
 
 def _text(value: int | None) -> str:
@@ -160,10 +160,10 @@ _COLUMNS: list[Column] = [
     ("MEMORY", lambda row: _memory(row.counted)),
     ("LIMIT", lambda row: _size(row.counted.memory_limit)),
     ("PIDS", lambda row: _text(row.counted.pids)),
-    ("READ", lambda row: _size(row.counted.read)),
-    ("WRITTEN", lambda row: _size(row.counted.written)),
-    ("RECEIVED", lambda row: _of_pod(row, row.pod.received)),
-    ("SENT", lambda row: _of_pod(row, row.pod.sent)),
+    ("READ", lambda row: _size(row.counted.block_read)),
+    ("WRITTEN", lambda row: _size(row.counted.block_written)),
+    ("RECEIVED", lambda row: _of_pod(row, row.pod.network_received)),
+    ("SENT", lambda row: _of_pod(row, row.pod.network_sent)),
 ]
 
 __all__ = ["Figures"]

@@ -19,11 +19,11 @@ _COLUMNS: list[Column] = [
 ]
 
 _FINDINGS: list[Column] = [
-    ("KIND", lambda one: one.leak.kind),
-    ("NETWORK", lambda one: one.leak.network),
-    ("POD", lambda one: one.leak.pod[:8]),
-    ("WHAT", lambda one: one.leak.what),
-    ("PROBLEM", lambda one: one.leak.why),
+    ("KIND", lambda one: one.kind),
+    ("NETWORK", lambda one: one.network or ""),
+    ("POD", lambda one: (one.pod or "")[:8]),
+    ("WHAT", lambda one: one.what),
+    ("PROBLEM", lambda one: one.why),
 ]
 _MENDED: Column = ("MENDED", lambda one: "yes" if one.mended else "no")
 

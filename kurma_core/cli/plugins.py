@@ -6,10 +6,10 @@ from kurma_core.cli.declare import FORMAT, NO_LEGEND, Argument, Option, command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from kurma_core.api.host import PluginInfo
     from kurma_core.cli.output import Column
     from kurma_core.cli.session import Session
     from kurma_core.hookspecs.driver import Option as DriverOption
-    from kurma_core.registry import PluginInfo
 
 _COLUMNS: list[Column] = [
     ("KIND", lambda plugin: plugin.kind),
@@ -33,6 +33,7 @@ def list_(session: Session, *, format: str, no_legend: bool, no_load: bool) -> N
 @command(Argument("plugin", "KIND/NAME", "The plugin: networks/cni."), FORMAT)
 def show(session: Session, *, plugin: str, format: str) -> None:
     """Show a plugin and the options that it takes."""
+    from kurma_core.api.host import PluginOption, PluginPage
     from kurma_core.cli.output import facts, json_text, table
 
     kind, _, name = plugin.removeprefix("kurma.").partition("/")
@@ -40,18 +41,8 @@ def show(session: Session, *, plugin: str, format: str) -> None:
     section = session.client.config.plugin(kind, name)
     settings = {"enabled": section.enabled, "required": section.required, "config": dict(section.config)}
     options = _options(session, info)
-    shown = [
-        {
-            "name": one.name,
-            "type": one.type.__name__,
-            "default": one.default,
-            "least": one.least,
-            "most": one.most,
-            "help": one.help,
-        }
-        for one in options
-    ]
-    value = {**info.to_json(), "settings": settings, "options": shown}
+    shown = [PluginOption(o.name, o.type.__name__, o.default, o.least, o.most, o.help) for o in options]
+    value = PluginPage(info, settings, tuple(shown)).to_json()
 
     def page() -> str:
         head = facts(

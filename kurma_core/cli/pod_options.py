@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from kurma_core.api.pods import AppOverrides, DnsRequest, PodRequest
     from kurma_core.appc.template import PodTemplate
     from kurma_core.models.network import NetworkRequest, PortMapping
-    from kurma_core.pods.request import AppOverrides, PodRequest
 
     Json = Any
 
@@ -167,9 +167,9 @@ def pod_request(
     :raises UsageError: they are malformed, or contradict each other.
     :raises ManifestError: the pod's file does.
     """
+    from kurma_core.api.pods import PodRequest
     from kurma_core.appc.template import PodTemplate
     from kurma_core.named_files import naming
-    from kurma_core.pods.request import PodRequest
     from kurma_core.pods.terminals import STDIN
 
     document = _document(options["image"], options["pod"], note)
@@ -231,10 +231,10 @@ def app_request(options: dict[str, Any], note: Callable[[str], None]) -> PodRequ
     :param options: values of :func:`app_options` by name.
     :raises UsageError: they are malformed, or contradict each other.
     """
+    from kurma_core.api.pods import PodRequest
     from kurma_core.appc.template import PodTemplate, app_name
     from kurma_core.appc.types import ac_name
     from kurma_core.errors import ManifestError
-    from kurma_core.pods.request import PodRequest
     from kurma_core.pods.terminals import STDIN, TERMINAL
 
     image: str = options["image"]
@@ -317,7 +317,7 @@ def _the_app(document: dict[str, Json], options: dict[str, Any]) -> dict[str, Js
 
 
 def _overrides(options: dict[str, Any]) -> AppOverrides:
-    from kurma_core.pods.request import AppOverrides
+    from kurma_core.api.pods import AppOverrides
 
     environment = [pair for path in options["env_file"] for pair in values.environment_file(path)]
     environment += values.environment(options["env"])
@@ -380,7 +380,7 @@ def _ports(texts: tuple[str, ...]) -> tuple[PortMapping, ...]:
     return tuple(port for text in texts for port in parse_ports(text))
 
 
-def _dns(options: dict[str, Any]) -> dict[str, tuple[str, ...]] | None:
+def _dns(options: dict[str, Any]) -> DnsRequest | None:
     for address in options["dns"]:
         values.server(address, "--dns")
     for domain in options["dns_search"]:
@@ -389,8 +389,6 @@ def _dns(options: dict[str, Any]) -> dict[str, tuple[str, ...]] | None:
         values.word(word, "--dns-opt")
     if not (options["dns"] or options["dns_search"] or options["dns_opt"]):
         return None
-    return {
-        "nameservers": options["dns"],
-        "search": options["dns_search"],
-        "options": options["dns_opt"],
-    }
+    from kurma_core.api.pods import DnsRequest
+
+    return DnsRequest(options["dns"], options["dns_search"], options["dns_opt"])

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from kurma_core.api.pods import PodRequest
     from kurma_core.cli.loglines import LogPrinter
     from kurma_core.cli.session import Session
     from kurma_core.models.pod import PodRecord
-    from kurma_core.pods.request import PodRequest
 
 _POD = Argument("pod", "POD", "The pod.")
 _PREFIX = Option("prefix", "--prefix", "Print the app's name before each line.")

@@ -10,9 +10,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from kurma_core.api.host import CheckLine
     from kurma_core.cli.output import Column
     from kurma_core.cli.session import Session
-    from kurma_core.stager_check.lines import Line
 
 _COLUMNS: list[Column] = [
     ("NAME", lambda stager: stager["name"]),
@@ -81,10 +81,10 @@ def export(session: Session, *, file: str, contract: str, stager: str | None) ->
 _MARKS = {"ok": "ok  ", "fail": "FAIL", "skipped": "--  "}
 
 
-def _told(session: Session) -> Callable[[Line], None]:
+def _told(session: Session) -> Callable[[CheckLine], None]:
     from kurma_core.cli.output import one_line
 
-    def tell(line: Line) -> None:
+    def tell(line: CheckLine) -> None:
         detail = f": {one_line(line.detail)}" if line.detail else ""
         session.line(f"{_MARKS[line.outcome]}  {line.name:<{_WIDTH}}  {line.about}{detail}")
         # People watch it; and what runs so long is read from a file, too.

@@ -9,9 +9,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from kurma_core.api.pods import Process
     from kurma_core.cli.output import Column
     from kurma_core.cli.session import Session
-    from kurma_core.pods.processes import Process
 
 _INTERVAL = Option("interval", "--interval", "Look again after TIME.", metavar="TIME", default="1s")
 _NO_STREAM = Option("no_stream", "--no-stream", "Print it once: over one interval.")

@@ -10,10 +10,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kurma_core.api.trust import Key, TrustedKey
     from kurma_core.cli.output import Column
     from kurma_core.cli.session import Session
-    from kurma_core.trust.keyfile import Key
-    from kurma_core.trust.listing import TrustedKey
 
 _PREFIX = Option("prefix", "--prefix", "Images of that name, and all below it.", metavar="NAME")
 _ROOT = Option("root", "--root", "All images.")

@@ -10,7 +10,8 @@ from kurma_core.journal import Cursor
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
-    from kurma_core.journal import Event, Journal
+    from kurma_core.api.host import Event
+    from kurma_core.journal import Journal
 
 #: Letters of a UUID that are enough to mean the pods whose begins so.
 _SHORTEST = 4

@@ -8,10 +8,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, BinaryIO, Unpack
 
-    from kurma_core.client.image_values import ImageFacts, ImageListing, Rendered
+    from kurma_core.api.images import ImageChecked, ImageGc, ImageListing, ImagePage, ImageRendered
     from kurma_core.client.options import BringOptions, FetchOptions
-    from kurma_core.image_store import GcReport
-    from kurma_core.images.signing import Verified
     from kurma_core.models.image import ImageRecord
     from kurma_core.progress import Progress
 
@@ -52,20 +50,20 @@ class ImageCalls(Rooms):
 
     def images_list(self) -> ImageListing:
         """The images of the store, and what is wrong with those that are damaged."""
-        from kurma_core.client.image_values import ImageListing, ListedImage
+        from kurma_core.api.images import ImageListing, ListedImage
 
         found, damaged = self.images.scan()
         return ImageListing(tuple(ListedImage(one, self.images.trust(one)) for one in found), damaged)
 
-    def image(self, reference: str) -> ImageFacts:
+    def image(self, reference: str) -> ImagePage:
         """:param reference: its ID or the beginning of that, its name, the address it came by.
 
         :raises ImageNotFoundError: :raises AmbiguousReferenceError:
         """
-        from kurma_core.client.image_values import ImageFacts
+        from kurma_core.api.images import ImagePage
 
         record = self.images.get(reference)
-        return ImageFacts(
+        return ImagePage(
             record, self.images.trust(record), self.images.lapse(record), self.images.manifest(record.id)
         )
 
@@ -103,23 +101,23 @@ class ImageCalls(Rooms):
         """See :meth:`ImageManager.extract`; the image's ID."""
         return self.images.extract(reference, target)
 
-    def image_render(self, reference: str, renderer: str | None = None, *, verify: bool = False) -> Rendered:
+    def image_render(self, reference: str, renderer: str | None = None, *, verify: bool = False) -> ImageRendered:
         """See :meth:`ImageManager.render`."""
-        from kurma_core.client.image_values import Rendered
+        from kurma_core.api.images import ImageRendered
 
         found = self.images.render(self.images.get(reference).id, renderer, verify=verify)
-        return Rendered(found.id, found.layers)
+        return ImageRendered(found.id, found.layers)
 
-    def image_verify(self, reference: str) -> Verified:
+    def image_verify(self, reference: str) -> ImageChecked:
         """See :meth:`ImageManager.verify`."""
         return self.images.verify(reference)
 
-    def image_rm(self, reference: str, *, dry_run: bool = False) -> GcReport:
+    def image_rm(self, reference: str, *, dry_run: bool = False) -> ImageGc:
         """:raises ImageError: a pod uses it."""
         self._need_root("remove an image")
         return self.images.remove(reference, self._pods.used_images, dry_run=dry_run)
 
-    def image_gc(self, *, grace: float, dry_run: bool = False) -> GcReport:
+    def image_gc(self, *, grace: float, dry_run: bool = False) -> ImageGc:
         """What :meth:`ImageManager.gc` returns; images that pods name are kept."""
         self._need_root("collect images")
         return self.images.gc(self._pods.used_images, grace, dry_run)

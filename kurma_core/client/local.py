@@ -14,26 +14,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from typing import Any, BinaryIO, Unpack
 
+    from kurma_core.api.host import CheckLine, Event, IsolatorInfo, NetworkFinding, NetworkInfo, PluginInfo
+    from kurma_core.api.images import HostImage
+    from kurma_core.api.pods import Collected, PodRequest, Process, Usage
     from kurma_core.client.options import LogOptions, TextOptions
     from kurma_core.config import Config
     from kurma_core.hookspecs.stager import RunningStager
-    from kurma_core.images import HostImage
-    from kurma_core.isolator_list import IsolatorInfo
-    from kurma_core.journal import Event, Journal
+    from kurma_core.journal import Journal
     from kurma_core.models.log import LogText
     from kurma_core.models.pod import PodRecord
     from kurma_core.models.stdio import Stdio
     from kurma_core.models.summary import PodSummary
-    from kurma_core.networking import NetworkInfo
-    from kurma_core.networking.care import Finding
     from kurma_core.pods.foreground import Signals
-    from kurma_core.pods.manager import Collected
-    from kurma_core.pods.processes import Process
-    from kurma_core.pods.request import PodRequest
-    from kurma_core.pods.usage import Usage
     from kurma_core.progress import Progress
-    from kurma_core.registry import PluginInfo
-    from kurma_core.stager_check.lines import Line
 
     Json = Any
 
@@ -555,7 +548,7 @@ class LocalClient(ImageCalls, TrustCalls):
         self._need_root("remove a network")
         self.networks.remove(name, self._pods.network_users(name))
 
-    def network_check(self, names: Sequence[str] = (), *, repair: bool = False) -> list[Finding]:
+    def network_check(self, names: Sequence[str] = (), *, repair: bool = False) -> list[NetworkFinding]:
         """What is wrong with networks, and with what pods have on the host by way of them (W12).
 
         :param names: of networks: only what concerns these; empty: all.
@@ -615,7 +608,7 @@ class LocalClient(ImageCalls, TrustCalls):
             # It runs as root, whoever has written it here.
             return self.images.files.build(rootfs, manifest, path, owner=(0, 0))
 
-    def stager_check(self, reference: str, tell: Callable[[Line], None]) -> Sequence[Line]:
+    def stager_check(self, reference: str, tell: Callable[[CheckLine], None]) -> Sequence[CheckLine]:
         """Runs the contract suite; every line, in the suite's order.
 
         :param reference: a name that ``--stager`` accepts, or the locator of an image.

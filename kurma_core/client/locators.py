@@ -8,7 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from kurma_core.pods.request import PodRequest
+    from kurma_core.api.pods import PodRequest
 
 _SCHEME = frozenset("abcdefghijklmnopqrstuvwxyz0123456789+-")
 

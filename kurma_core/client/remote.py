@@ -18,23 +18,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from typing import Any, Unpack
 
+    from kurma_core.api.host import CheckLine, Event, IsolatorInfo, NetworkFinding, NetworkInfo
+    from kurma_core.api.images import HostImage
+    from kurma_core.api.pods import Collected, PodRequest, Process, Usage
     from kurma_core.client.foreground import CallerStreams, Stream
     from kurma_core.client.options import LogOptions
-    from kurma_core.images import HostImage
-    from kurma_core.isolator_list import IsolatorInfo
-    from kurma_core.journal import Event
     from kurma_core.models.log import LogText
     from kurma_core.models.pod import PodRecord
     from kurma_core.models.stdio import Stdio
     from kurma_core.models.summary import PodSummary
-    from kurma_core.networking import NetworkInfo
-    from kurma_core.networking.care import Finding
-    from kurma_core.pods.manager import Collected
-    from kurma_core.pods.processes import Process
-    from kurma_core.pods.request import PodRequest
-    from kurma_core.pods.usage import Usage
     from kurma_core.progress import Progress
-    from kurma_core.stager_check.lines import Line
 
     Json = Any
 
@@ -198,9 +191,8 @@ class RemoteClient(RemoteImages):
 
     def _request(self, request: PodRequest) -> Json:
         from kurma_core.client.locators import absolute_request
-        from kurma_core.pods import request_json
 
-        return request_json.to_json(absolute_request(request, self.locator))
+        return absolute_request(request, self.locator).to_json()
 
     def _pod(self, said: Json) -> PodRecord:
         return self.understood(values.pod, said)
@@ -224,13 +216,13 @@ class RemoteClient(RemoteImages):
         return self._pod(self._ask("GET", ("pods", reference, "wait")))
 
     def usage(self, references: Sequence[str] = ()) -> list[Usage]:
-        from kurma_core.pods.usage import Usage
+        from kurma_core.api.pods import Usage
 
         found = self._ask("GET", ("usage",), {"pod": tuple(dict.fromkeys(references))})
         return list(self._each(Usage.from_json, found))
 
     def processes(self, reference: str, app: str | None = None) -> list[Process]:
-        from kurma_core.pods.processes import Process
+        from kurma_core.api.pods import Process
 
         found = self._ask("GET", ("pods", reference, "processes"), {"app": app})
         return list(self._each(Process.from_json, found))
@@ -259,7 +251,7 @@ class RemoteClient(RemoteImages):
     ) -> Iterator[Event]:
         if since is None and not follow:
             return
-        from kurma_core.journal import Event
+        from kurma_core.api.host import Event
 
         query = {"since": since, "pod": pod, "subject": tuple(subjects), "kind": tuple(kinds), "follow": follow}
         for one in self._lines(("events",), query):
@@ -320,7 +312,7 @@ class RemoteClient(RemoteImages):
     def network_rm(self, name: str) -> None:
         self._ask("DELETE", ("networks", name))
 
-    def network_check(self, names: Sequence[str] = (), *, repair: bool = False) -> list[Finding]:
+    def network_check(self, names: Sequence[str] = (), *, repair: bool = False) -> list[NetworkFinding]:
         from kurma_core.client import answers
 
         body = {"names": list(names), "repair": repair}
@@ -334,7 +326,7 @@ class RemoteClient(RemoteImages):
 
         return self.understood(answers.host_image, self._ask("POST", ("stagers", name, "build"), {"force": force}))
 
-    def stager_check(self, reference: str, tell: Callable[[Line], None]) -> Sequence[Line]:
+    def stager_check(self, reference: str, tell: Callable[[CheckLine], None]) -> Sequence[CheckLine]:
         from kurma_core.client import answers
 
         def heard(message: Json) -> None:

@@ -12,16 +12,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
     from typing import Any, BinaryIO, TypeVar, Unpack
 
-    from kurma_core.client.image_values import ImageFacts, ImageListing, Rendered
+    from kurma_core.api.images import ImageChecked, ImageGc, ImageListing, ImagePage, ImageRendered
+    from kurma_core.api.trust import Key, TrustChange, TrustedKey
     from kurma_core.client.options import BringOptions, FetchOptions
     from kurma_core.client.wire import Body
-    from kurma_core.image_store import GcReport
-    from kurma_core.images.signing import Verified
     from kurma_core.models.image import ImageRecord
     from kurma_core.progress import Progress
-    from kurma_core.trust.enrolment import Change
-    from kurma_core.trust.keyfile import Key
-    from kurma_core.trust.listing import TrustedKey
 
     Json = Any
     T = TypeVar("T")
@@ -62,8 +58,8 @@ class RemoteImages(Asking):
             return self.understood(answers.image, self._asked("POST", where, body, headers))
 
     def images_list(self) -> ImageListing:
+        from kurma_core.api.images import ImageListing
         from kurma_core.client import answers
-        from kurma_core.client.image_values import ImageListing
 
         damaged = []
 
@@ -74,7 +70,7 @@ class RemoteImages(Asking):
         found = self._each(answers.listed_image, self._ask("GET", ("images",), heard=heard))
         return ImageListing(found, tuple(damaged))
 
-    def image(self, reference: str) -> ImageFacts:
+    def image(self, reference: str) -> ImagePage:
         from kurma_core.client import answers
 
         return self.understood(answers.image_facts, self._ask("GET", _of(reference)))
@@ -96,23 +92,23 @@ class RemoteImages(Asking):
         found: str = self._ask("POST", (*_of(reference), "extract"), body=body)["id"]
         return found
 
-    def image_render(self, reference: str, renderer: str | None = None, *, verify: bool = False) -> Rendered:
+    def image_render(self, reference: str, renderer: str | None = None, *, verify: bool = False) -> ImageRendered:
         from kurma_core.client import answers
 
         query = {"renderer": renderer, "verify": verify}
         return self.understood(answers.rendered, self._ask("POST", (*_of(reference), "render"), query))
 
-    def image_verify(self, reference: str) -> Verified:
+    def image_verify(self, reference: str) -> ImageChecked:
         from kurma_core.client import answers
 
         return self.understood(answers.verified, self._ask("POST", (*_of(reference), "verify")))
 
-    def image_rm(self, reference: str, *, dry_run: bool = False) -> GcReport:
+    def image_rm(self, reference: str, *, dry_run: bool = False) -> ImageGc:
         from kurma_core.client import answers
 
         return self.understood(answers.gc_report, self._ask("DELETE", _of(reference), {"dryRun": dry_run}))
 
-    def image_gc(self, *, grace: float, dry_run: bool = False) -> GcReport:
+    def image_gc(self, *, grace: float, dry_run: bool = False) -> ImageGc:
         from kurma_core.client import answers
 
         query = {"grace": grace, "dryRun": dry_run}
@@ -138,14 +134,14 @@ class RemoteImages(Asking):
 
         return self._each(answers.key, self._ask("POST", ("trust", "find"), body=body))
 
-    def trust_add(self, key: Key, prefix: str | None) -> Change:
+    def trust_add(self, key: Key, prefix: str | None) -> TrustChange:
         from kurma_core.client import answers
 
         material = key.material.decode("utf-8", "surrogateescape")
         body = {"key": material, "source": key.source, "prefix": prefix}
         return self.understood(answers.change, self._ask("POST", ("trust",), body=body))
 
-    def trust_rm(self, reference: str, prefix: str | None, *, dry_run: bool = False) -> Change:
+    def trust_rm(self, reference: str, prefix: str | None, *, dry_run: bool = False) -> TrustChange:
         from kurma_core.client import answers
 
         query = {"prefix": prefix, "dryRun": dry_run}

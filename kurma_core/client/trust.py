@@ -8,9 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from kurma_core.trust.enrolment import Change
-    from kurma_core.trust.keyfile import Key
-    from kurma_core.trust.listing import TrustedKey
+    from kurma_core.api.trust import Key, TrustChange, TrustedKey
 
 
 class TrustCalls(Rooms):
@@ -30,11 +28,11 @@ class TrustCalls(Rooms):
         """See :meth:`KeyManager.discover`."""
         return self.images.keys.discover(name, insecure)
 
-    def trust_add(self, key: Key, prefix: str | None) -> Change:
+    def trust_add(self, key: Key, prefix: str | None) -> TrustChange:
         """Trust it for images of that prefix; None: for all. :raises TrustError: it cannot be written."""
         return self.images.keys.add(key, prefix)
 
-    def trust_rm(self, reference: str, prefix: str | None, *, dry_run: bool = False) -> Change:
+    def trust_rm(self, reference: str, prefix: str | None, *, dry_run: bool = False) -> TrustChange:
         """Trust it no longer. :raises TrustError: no such key is trusted there."""
         return self.images.keys.remove(reference, prefix, dry_run=dry_run)
 

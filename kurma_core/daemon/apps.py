@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from kurma_core.api.pods import PodRequest
+from kurma_core.daemon import bodies
 from kurma_core.daemon.operation import current
 from kurma_core.daemon.operations import Call, Query, operation
 from kurma_core.daemon.queries import DRY_RUN, FORCE, STOP
-from kurma_core.pods import request_json
 
 Json = Any
 
@@ -22,7 +23,7 @@ Json = Any
     given_up=True,
 )
 def app_add(call: Call) -> Json:
-    request = request_json.from_json(call.body)
+    request = bodies.read(PodRequest, call.body)
     return call.client.app_add(
         call.path["pod"], request, start=call.query["start"], progress=current().progress()
     ).to_json()
@@ -61,4 +62,4 @@ def app_remove(call: Call) -> None:
 )
 def pod_gc(call: Call) -> Json:
     found = call.client.gc(grace=call.query["grace"], dry_run=call.query["dryRun"])
-    return {"lines": list(found), "failed": found.failed}
+    return found.to_json()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 from kurma_core.daemon.schemas import SCHEMAS
-from kurma_core.errors import UsageError
+from kurma_core.errors import ManifestError, UsageError
+from kurma_core.schema import JsonValue, SchemaError
 
 Json = Any
+V = TypeVar("V", bound=JsonValue)
 #: Characters of somebody's own words in an error.
 _MOST = 60
 
@@ -30,3 +32,11 @@ def check_keys(name: str, value: Json) -> None:
                     unknown=True,
                 )
             pending.append((known.get(key, others), item, f"{way}.{key[:_MOST]}"))
+
+
+def read(kind: type[V], value: Json) -> V:
+    """:raises ManifestError: it is not such a value."""
+    try:
+        return kind.from_json(value, "$")
+    except SchemaError as error:
+        raise ManifestError(error.path, error.expected, error.found) from None

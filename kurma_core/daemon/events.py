@@ -7,15 +7,17 @@ import select
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from kurma_core.api.host import KINDS, SUBJECTS
 from kurma_core.daemon.http.exchange import NDJSON, Exchange, Gone, json_line
 from kurma_core.daemon.operations import Call, Query, operation
 from kurma_core.errors import HostError, UsageError
-from kurma_core.journal import KINDS, SUBJECTS, Cursor
+from kurma_core.journal import Cursor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kurma_core.journal import Event, Journal
+    from kurma_core.api.host import Event
+    from kurma_core.journal import Journal
 
 Json = Any
 SSE = "text/event-stream"

@@ -154,7 +154,7 @@ class _Pieces:
 )
 def image_verify(call: Call) -> Json:
     found = call.client.image_verify(call.path["image"])
-    return {**found.to_json(), "image": found.record.to_json(), "lapse": found.lapse}
+    return found.to_json()
 
 
 @op(

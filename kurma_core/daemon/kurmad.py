@@ -54,11 +54,12 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterator
 
+    from kurma_core.api.pods import PodRequest
     from kurma_core.client.local import LocalClient
     from kurma_core.config import Config
     from kurma_core.linux.service_manager import Service
     from kurma_core.models.pod import PodRecord
-    from kurma_core.pods.daemon_interface import PodRequest, PrestartedPod
+    from kurma_core.pods.daemon_interface import PrestartedPod
     from kurma_core.progress import Progress
 
 _LOG = logging.getLogger("kurmad")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from kurma_core.daemon import inside, operation
+from kurma_core.api.pods import PodRequest
+from kurma_core.daemon import bodies, inside, operation
 from kurma_core.daemon.http import foreground
 from kurma_core.daemon.http.stdio import STDIO, Caller
 from kurma_core.daemon.operations import Call, Query
 from kurma_core.daemon.operations import operation as op
 from kurma_core.daemon.pods.listing import RECORDS, SHOWN, SUMMARIES
 from kurma_core.daemon.queries import FORCE, STOP
-from kurma_core.pods import request_json
 from kurma_core.pods.attach import attaches_terminal
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def listing(call: Call) -> Json:
     given_up=True,
 )
 def pod_prepare(call: Call) -> Json:
-    request, progress = request_json.from_json(call.body), operation.current().progress()
+    request, progress = bodies.read(PodRequest, call.body), operation.current().progress()
     if call.query["start"]:
         return _started(call, lambda up: call.daemon.run(request, progress, up))
     return call.client.prepare(request, progress).to_json()
@@ -177,7 +177,7 @@ def pod_logs_in_frames(call: Call) -> None:
     result="Pod",
 )
 def pod_run(call: Call) -> Json:
-    return foreground.run(call, request_json.from_json(call.body))
+    return foreground.run(call, bodies.read(PodRequest, call.body))
 
 
 @op(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kurma_core.journal import KINDS, SUBJECTS
+from kurma_core.api.host import KINDS, SUBJECTS
 from kurma_core.models.network import PROTOCOLS
 from kurma_core.models.pod import ETC_CONTENTS
 

@@ -10,7 +10,7 @@ from kurma_core.daemon.operation import current
 from kurma_core.daemon.operations import Call, Query, operation
 
 if TYPE_CHECKING:
-    from kurma_core.stager_check.lines import Line
+    from kurma_core.api.host import CheckLine
 
 Json = Any
 
@@ -29,9 +29,7 @@ def stagers(call: Call) -> Json:
     given_up=True,
 )
 def stager_build(call: Call) -> Json:
-    image = call.client.stager_build(call.path["stager"], force=call.query["force"])
-    manifest = image.manifest.to_json()
-    return {"id": image.id, "path": image.path, "manifest": manifest, "fingerprint": image.fingerprint}
+    return call.client.stager_build(call.path["stager"], force=call.query["force"]).to_json()
 
 
 @operation(
@@ -45,7 +43,7 @@ def stager_build(call: Call) -> Json:
 def stager_check(call: Call) -> Json:
     asked = current()
 
-    def tell(line: Line) -> None:
+    def tell(line: CheckLine) -> None:
         asked.tell({"is": "line", "line": line.to_json()})
 
     image = Reader(call.body, "$", None).string("image", types.nonempty)

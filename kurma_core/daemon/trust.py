@@ -11,8 +11,7 @@ from kurma_core.daemon.queries import DRY_RUN
 from kurma_core.errors import UsageError
 
 if TYPE_CHECKING:
-    from kurma_core.trust.enrolment import Change
-    from kurma_core.trust.keyfile import Key
+    pass
 
 Json = Any
 
@@ -37,11 +36,11 @@ def trust_find(call: Call) -> Json:
     if (address is None) == (name is None):
         raise UsageError("expected either an address or a name")
     if name is not None:
-        return [_key(key) for key in call.client.trust_discover(name, insecure)]
+        return [key.to_json() for key in call.client.trust_discover(name, insecure)]
     assert address is not None
     if not address.lower().startswith(("http://", "https://")):
         raise UsageError(f"{address}: no address of a key", hint="https://…; a file is read by who has it")
-    return [_key(key) for key in call.client.trust_read(address, insecure)]
+    return [key.to_json() for key in call.client.trust_read(address, insecure)]
 
 
 @operation("POST", "/v1/trust", "Trust a key.", body="KeyWish", result="TrustChange")
@@ -51,7 +50,7 @@ def trust_add(call: Call) -> Json:
     found = call.client.trust_parse(material, reader.optional("source", types.text) or "the request")
     if len(found) != 1:
         raise UsageError(f"expected one key, found {len(found)}")
-    return _change(call.client.trust_add(found[0], reader.optional("prefix", types.ac_identifier)))
+    return call.client.trust_add(found[0], reader.optional("prefix", types.ac_identifier)).to_json()
 
 
 @operation(
@@ -66,25 +65,4 @@ def trust_add(call: Call) -> Json:
 )
 def trust_remove(call: Call) -> Json:
     query = call.query
-    return _change(call.client.trust_rm(call.path["key"], query["prefix"], dry_run=query["dryRun"]))
-
-
-def _key(key: Key) -> Json:
-    return {
-        "fingerprint": key.fingerprint,
-        "users": list(key.users),
-        "created": key.created,
-        "expires": key.expires,
-        "state": key.state,
-        "key": key.material.decode("utf-8", "surrogateescape"),
-        "source": key.source,
-    }
-
-
-def _change(change: Change) -> Json:
-    return {
-        "action": change.action,
-        "fingerprint": change.fingerprint,
-        "path": change.path,
-        "still": [{"prefix": prefix, "path": path} for prefix, path in change.still],
-    }
+    return call.client.trust_rm(call.path["key"], query["prefix"], dry_run=query["dryRun"]).to_json()

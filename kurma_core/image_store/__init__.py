@@ -13,11 +13,10 @@ if TYPE_CHECKING:
     from kurma_core.image_store.builder import build_archive
     from kurma_core.image_store.staging import StagedImage
     from kurma_core.image_store.stream import Decrypt
-    from kurma_core.image_store.sweeping import GcReport
 
-__all__ = ["GcReport", "ImageStore", "Limits", "StagedImage", "build_archive", "validate"]
+__all__ = ["ImageStore", "Limits", "StagedImage", "build_archive", "validate"]
 
-_LAZY = {"build_archive": "builder", "StagedImage": "staging", "GcReport": "sweeping"}
+_LAZY = {"build_archive": "builder", "StagedImage": "staging"}
 
 
 def validate(stream: BinaryIO, limits: Limits | None = None, decrypt: Decrypt | None = None) -> ImageManifest:

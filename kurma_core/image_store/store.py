@@ -42,11 +42,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import BinaryIO
 
+    from kurma_core.api.images import ImageGc
     from kurma_core.appc.image import ImageManifest
     from kurma_core.hookspecs.renderer import RenderCache
     from kurma_core.image_store.staging import StagedImage
     from kurma_core.image_store.stream import Decrypt
-    from kurma_core.image_store.sweeping import GcReport
 
 _DIRECTORIES = ("tmp", "partial", "archives", "layers", "images", "trees")
 
@@ -274,7 +274,7 @@ class ImageStore:
 
     def remove(
         self, image_id: str, *, dry_run: bool = False, unused: Callable[[], object] = lambda: None
-    ) -> GcReport:
+    ) -> ImageGc:
         """Take the image away, damaged or not, with its archive and the layers that no other image has.
 
         :param unused: called when nobody can begin to use the image any more; raises what forbids its removal.
@@ -286,7 +286,7 @@ class ImageStore:
 
     def gc(
         self, used: Collection[str], grace: float, dry_run: bool = False, *, now: float | None = None
-    ) -> GcReport:
+    ) -> ImageGc:
         """Remove what nothing needs (S3): images and trees not in ``used``, and leftovers.
 
         :param used: IDs of images and trees that pods need, dependencies included.

@@ -10,56 +10,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable
 
+from kurma_core.api.images import ImageGc, Removal
 from kurma_core.errors import FormatVersionError, ImageError, ImageNotFoundError, StoreError
 from kurma_core.image_store import documents
 from kurma_core.image_store.durable import Usage, WorkDirectory, sync_directory, try_lock
 from kurma_core.image_store.store import ImageStore, guard, no_room
 from kurma_core.image_store.trees import DIRECTORY_FLAGS
 from kurma_core.linux.beneath import remove_tree
-from kurma_core.value import frozen
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 
-@frozen
-class Removal:
-    """One thing that was removed, or would be.
-
-    :ivar kind: ``image``, ``tree``, ``layer``, ``archive``, ``download`` or ``leftover``.
-    :ivar name: an ID, a key, or a file's name. :ivar size: bytes on disk.
-    """
-
-    kind: str
-    name: str
-    size: int
-
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, "name": self.name, "size": self.size}
-
-
-@frozen
-class GcReport:
-    """What a sweep removed, or with ``dry_run`` would."""
-
-    removed: tuple[Removal, ...]
-    dry_run: bool = False
-
-    @property
-    def freed(self) -> int:
-        """Bytes on disk."""
-        return sum(removal.size for removal in self.removed)
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "dryRun": self.dry_run,
-            "freed": self.freed,
-            "removed": [removal.to_json() for removal in self.removed],
-        }
-
-
-def remove(store: ImageStore, image_id: str, *, dry_run: bool, unused: Callable[[], object]) -> GcReport:
+def remove(store: ImageStore, image_id: str, *, dry_run: bool, unused: Callable[[], object]) -> ImageGc:
     """See :meth:`.store.ImageStore.remove`."""
     path = store.path("images", documents.checked_id(image_id))
     if not os.path.isdir(path):
@@ -88,12 +48,12 @@ def remove(store: ImageStore, image_id: str, *, dry_run: bool, unused: Callable[
         return work.report()
 
 
-def gc(store: ImageStore, used: Collection[str], grace: float, *, dry_run: bool, now: float | None) -> GcReport:
+def gc(store: ImageStore, used: Collection[str], grace: float, *, dry_run: bool, now: float | None) -> ImageGc:
     """See :meth:`.store.ImageStore.gc`."""
     import time
 
     if not os.path.isdir(store.path("tmp")):
-        return GcReport((), dry_run)
+        return ImageGc((), dry_run)
     before = (time.time() if now is None else now) - grace
     with guard("cannot clean up the image store"), _Sweep(store, dry_run=dry_run) as work:
         for name in _names(store.path("tmp")):
@@ -216,13 +176,13 @@ class _Sweep:
                 self.take("tree", "trees", tree_id)
                 self._store.step("tree taken away")
 
-    def report(self) -> GcReport:
+    def report(self) -> ImageGc:
         """All that was taken, measured. Walking large trees takes its time, so no lock is held here."""
         removed = (
             Removal(kind, name, where if isinstance(where, int) else self._usage.add(where))
             for kind, name, where in self._taken
         )
-        return GcReport(tuple(removed), self._dry_run)
+        return ImageGc(tuple(removed), self._dry_run)
 
 
 def _layers(store: ImageStore, image_id: str) -> tuple[str, ...] | None:

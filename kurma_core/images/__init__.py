@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, BinaryIO, cast
 
+from kurma_core.api.images import HostImage
 from kurma_core.errors import (
     FetchDigestError,
     FetchError,
@@ -19,13 +20,14 @@ from kurma_core.errors import (
 from kurma_core.fetching import NAMED, Fetching, host_platform
 from kurma_core.images.acquisition import PULLS, Acquisition
 from kurma_core.images.decryption import Decryption
-from kurma_core.images.host import HostImage, HostImages
+from kurma_core.images.host import HostImages
 from kurma_core.images.judges import PolicyJudge
 from kurma_core.images.known import KnownImages
 from kurma_core.images.policy import Policy, refused_by_name, relaxations, tell_relaxations
 from kurma_core.journal import Journal
 
 if TYPE_CHECKING:
+    from kurma_core.api.images import ImageChecked, ImageGc
     from kurma_core.appc.image import ImageManifest
     from kurma_core.appc.pod import RuntimeImage
     from kurma_core.config import Config
@@ -33,11 +35,10 @@ if TYPE_CHECKING:
     from kurma_core.hookspecs.fetcher import Fetcher
     from kurma_core.hookspecs.renderer import Renderer
     from kurma_core.hookspecs.stager import StagerImageSource
-    from kurma_core.image_store import GcReport, ImageStore
+    from kurma_core.image_store import ImageStore
     from kurma_core.images.archives import ArchiveFiles
     from kurma_core.images.keys import KeyManager
     from kurma_core.images.removal import Removal, Used
-    from kurma_core.images.signing import Verified
     from kurma_core.images.vouching import Vouchers
     from kurma_core.models.image import ImageRecord, Provenance, RenderedImage
     from kurma_core.progress import Progress
@@ -418,12 +419,12 @@ class ImageManager:
         documents = self.store.originals(image_id) if original else {}
         return b"".join(documents.values()) or self.store.manifest_bytes(image_id)
 
-    def verify(self, reference: str) -> Verified:
+    def verify(self, reference: str) -> ImageChecked:
         """Reads everything of an image, and of the trees rendered from it, and checks it (S2).
 
         :raises StoreError: names the first file that differs. :raises ImageNotFoundError:
         """
-        from kurma_core.images.signing import Verified
+        from kurma_core.api.images import ImageChecked, ImageSigned, ImageVerified
 
         record = self.get(reference)
         self.store.verify(record.id, deep=True)
@@ -431,7 +432,8 @@ class ImageManager:
         there = [tree for tree in sorted(wanted) if os.path.isdir(self.store.path("trees", tree))]
         for tree in there:
             self.store.verify(tree, deep=True)
-        return Verified(record, self.trust(record), len(there), self.lapse(record))
+        signed = ImageSigned(id=record.id, name=record.name)
+        return ImageChecked(ImageVerified(signed, self.trust(record), len(there)), record, self.lapse(record))
 
     def trust(self, record: ImageRecord) -> str:
         """The strongest word that vouches for an image now: a signature by a key that was revoked, or is not
@@ -472,7 +474,7 @@ class ImageManager:
 
     # --- removing ------------------------------------------------------------------------------------------------
 
-    def remove(self, reference: str, used: Used = (), *, dry_run: bool = False) -> GcReport:
+    def remove(self, reference: str, used: Used = (), *, dry_run: bool = False) -> ImageGc:
         """Takes an image away, damaged or not.
 
         :param used: IDs of the images that pods name; what those depend on is used as well.
@@ -481,7 +483,7 @@ class ImageManager:
         came = self._by_locator(reference)
         return self.removal.remove(reference if came is None else came.id, used, dry_run=dry_run)
 
-    def gc(self, used: Used, grace: float, dry_run: bool = False) -> GcReport:
+    def gc(self, used: Used, grace: float, dry_run: bool = False) -> ImageGc:
         """Removes images that nothing has used for ``grace`` seconds, trees, leftovers, unfinished downloads (S3).
 
         :param used: IDs of the images that pods name.

@@ -13,11 +13,12 @@ from kurma_core.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from kurma_core.api.images import ImageSigned
     from kurma_core.fetching import Fetching, Locator
     from kurma_core.image_store import Limits
     from kurma_core.image_store.validating import ArchiveFacts
     from kurma_core.images.decryption import Decryption
-    from kurma_core.images.signing import SignedFile, Signing
+    from kurma_core.images.signing import Signing
     from kurma_core.trust import Trust
 
 Json = Any
@@ -125,7 +126,7 @@ class ArchiveFiles:
         output: str | None = None,
         early: bool = False,
         force: bool = False,
-    ) -> SignedFile:
+    ) -> ImageSigned:
         """Writes a detached, armored signature of an archive: whole, or not at all (A6).
 
         :param key: one of the caller's own GnuPG home; None: this machine's.
@@ -137,7 +138,7 @@ class ArchiveFiles:
         """
         return self._signing.sign(path, key=key, output=output, early=early, force=force)
 
-    def check_signature(self, path: str, signature: str | None = None) -> SignedFile:
+    def check_signature(self, path: str, signature: str | None = None) -> ImageSigned:
         """Checks an archive's signature with the keys that are trusted for the image's name (K3).
 
         :param signature: its file; None: the one beside the archive.

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from kurma_core import cancellation
+from kurma_core.api.images import HostImage
 from kurma_core.errors import ImageError, ImageNotFoundError, StoreError, TrustError
 from kurma_core.images.acquisition import Acquisition
 from kurma_core.images.decryption import Refusal
@@ -21,10 +22,9 @@ from kurma_core.images.known import Known, KnownImages
 from kurma_core.linux.clock import timestamp
 from kurma_core.linux.lockfile import locked
 from kurma_core.models.image import Provenance
-from kurma_core.value import frozen, replace
+from kurma_core.value import replace
 
 if TYPE_CHECKING:
-    from kurma_core.appc.image import ImageManifest
     from kurma_core.config import Config
     from kurma_core.fetching import Locator
     from kurma_core.hookspecs.stager import StagerImageSource
@@ -33,20 +33,6 @@ if TYPE_CHECKING:
     from kurma_core.journal import Journal
     from kurma_core.models.image import ImageRecord, RenderedLayer
     from kurma_core.trust import Trust
-
-
-@frozen
-class HostImage:
-    """An image that was verified to run with host privilege.
-
-    :param path: its root filesystem, extracted; read-only by agreement.
-    :param fingerprint: of the key that signed it; None: its digest is pinned.
-    """
-
-    id: str
-    path: str
-    manifest: ImageManifest
-    fingerprint: str | None
 
 
 class HostImages:

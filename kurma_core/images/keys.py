@@ -15,10 +15,8 @@ from kurma_core.hookspecs.fetcher import FetchRequest, RemoteArchive
 from kurma_core.images.policy import relaxations, tell_relaxations
 
 if TYPE_CHECKING:
+    from kurma_core.api.trust import Key, TrustChange, TrustedKey
     from kurma_core.trust import Trust
-    from kurma_core.trust.enrolment import Change
-    from kurma_core.trust.keyfile import Key
-    from kurma_core.trust.listing import TrustedKey
 
 #: Bytes of a file of keys.
 _LARGEST = 1 << 20
@@ -79,11 +77,11 @@ class KeyManager:
             f"{name}: no keys are published for it", hint="get the key from its owner: kurma trust add … KEYFILE"
         )
 
-    def add(self, key: Key, prefix: str | None) -> Change:
+    def add(self, key: Key, prefix: str | None) -> TrustChange:
         """Trust it for images of that prefix, or for all; see :meth:`kurma_core.trust.Trust.add_key`."""
         return self._trust.add_key(key, prefix)
 
-    def remove(self, reference: str, prefix: str | None, *, dry_run: bool = False) -> Change:
+    def remove(self, reference: str, prefix: str | None, *, dry_run: bool = False) -> TrustChange:
         """Trust it no longer; see :meth:`kurma_core.trust.Trust.remove_key`."""
         return self._trust.remove_key(reference, prefix, dry_run=dry_run)
 

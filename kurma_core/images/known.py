@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from kurma_core.image_store.sweeping import Removal
+    from kurma_core.api.images import Removal
 
 _VERSION = 1
 
@@ -126,7 +126,7 @@ class KnownImages:
 
     def sweep(self, *, dry_run: bool) -> list[Removal]:
         """Removes the half-written files of processes that are dead."""
-        from kurma_core.image_store.sweeping import Removal
+        from kurma_core.api.images import Removal
 
         found = []
         for name in self._names():

@@ -11,8 +11,9 @@ from kurma_core.value import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from kurma_core.api.images import ImageGc
     from kurma_core.hookspecs.renderer import Renderer
-    from kurma_core.image_store import GcReport, ImageStore
+    from kurma_core.image_store import ImageStore
     from kurma_core.images.known import KnownImages
     from kurma_core.images.policy import Policy
     from kurma_core.journal import Journal
@@ -40,7 +41,7 @@ class Removal:
         self._policies = policies
         self._renderers = renderers
 
-    def remove(self, reference: str, used: Used, *, dry_run: bool) -> GcReport:
+    def remove(self, reference: str, used: Used, *, dry_run: bool) -> ImageGc:
         """See :meth:`ImageManager.remove`."""
         image_id, name = self._identify(reference)
 
@@ -66,7 +67,7 @@ class Removal:
             return find_id(self._store, reference), "a damaged image"
         return record.id, record.name
 
-    def gc(self, used: Used, grace: float, dry_run: bool) -> GcReport:
+    def gc(self, used: Used, grace: float, dry_run: bool) -> ImageGc:
         """See :meth:`ImageManager.gc`."""
         now = time.time()
         stagers = self._known.images("built:")  # every source's last

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kurma_core import named_files
+from kurma_core.api.images import ImageSigned
 from kurma_core.errors import TrustError, UsageError
 from kurma_core.images.archives import opened
-from kurma_core.value import frozen
 
 if TYPE_CHECKING:
     from kurma_core.fetching import Fetching
@@ -17,69 +17,10 @@ if TYPE_CHECKING:
     from kurma_core.image_store import Limits
     from kurma_core.image_store.stream import Decrypt
     from kurma_core.images.decryption import Opener
-    from kurma_core.models.image import ImageRecord
     from kurma_core.trust import Trust
 
-Json = Any
 _LARGEST_SIGNATURE = 1 << 20
 _EVERYTHING = 1 << 62
-
-
-@frozen
-class SignedFile:
-    """A signature of an image archive, made or found good.
-
-    :param path: the archive. :param id: the image's. :param name: its name.
-    :param signature: where the signature is.
-    :param over: ``archive``: the bytes as they lie there; ``tar``: the uncompressed tar.
-    :param fingerprint: of the signer. :param users: user IDs of that key, where they are known.
-    """
-
-    path: str
-    id: str
-    name: str
-    signature: str
-    over: str
-    fingerprint: str
-    users: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, Json]:
-        return {
-            "file": self.path,
-            "id": self.id,
-            "name": self.name,
-            "signature": self.signature,
-            "over": self.over,
-            "fingerprint": self.fingerprint,
-            "users": list(self.users),
-        }
-
-
-@frozen
-class Verified:
-    """An image whose files are as they were extracted.
-
-    :param trust: the word that vouches for it now; :attr:`ImageRecord.trust` is what did when it came in.
-    :param trees: how many trees that were rendered from it were checked too.
-    :param lapse: as of :meth:`ImageManager.lapse`.
-    """
-
-    record: ImageRecord
-    trust: str
-    trees: int
-    lapse: str | None = None
-
-    def to_json(self) -> dict[str, Json]:
-        """As :meth:`SignedFile.to_json`, for what is no file."""
-        nothing: dict[str, Json] = {
-            "file": None,
-            "signature": None,
-            "over": None,
-            "fingerprint": None,
-            "users": [],
-        }
-        about = {"id": self.record.id, "name": self.record.name, "trust": self.trust, "trees": self.trees}
-        return {**nothing, **about}
 
 
 class Signing:
@@ -91,7 +32,7 @@ class Signing:
         self._limits = limits
         self._opener = opener
 
-    def sign(self, path: str, *, key: str | None, output: str | None, early: bool, force: bool) -> SignedFile:
+    def sign(self, path: str, *, key: str | None, output: str | None, early: bool, force: bool) -> ImageSigned:
         """See :meth:`kurma_core.images.ImageManager.sign`."""
         target = output or signature_path(path, early=early)
         named_files.writable(target, made_of=(path,))
@@ -106,9 +47,10 @@ class Signing:
             signature, fingerprint = self._trust.sign_as(key, source)
         with named_files.written(target) as out:
             out.write(signature)
-        return SignedFile(path, ident, name, target, "tar" if early else "archive", fingerprint)
+        over = "tar" if early else "archive"
+        return ImageSigned(file=path, id=ident, name=name, signature=target, over=over, fingerprint=fingerprint)
 
-    def check(self, path: str, signature: str | None) -> SignedFile:
+    def check(self, path: str, signature: str | None) -> ImageSigned:
         """See :meth:`kurma_core.images.ImageManager.check_signature`."""
         found = read_signature(signature) if signature is not None else self._beside(path)
         opener = self._opener.of(path)
@@ -128,7 +70,15 @@ class Signing:
                 error.message = f"{found.url or signature}: {error.message}"
             raise
         users = self._trust.users_of(signer, keys[signer])
-        return SignedFile(path, ident, name, found.url or "", found.over, signer, users)
+        return ImageSigned(
+            file=path,
+            id=ident,
+            name=name,
+            signature=found.url or "",
+            over=found.over,
+            fingerprint=signer,
+            users=users,
+        )
 
     def _beside(self, path: str) -> DetachedSignature | None:
         from urllib.parse import quote

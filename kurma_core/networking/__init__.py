@@ -8,7 +8,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from kurma_core.networking.catalog import NetworkInfo
+    from kurma_core.api.host import NetworkInfo
     from kurma_core.networking.manager import Networking, namespace_path
     from kurma_core.networking.requests import parse_net, parse_port, parse_ports
 

@@ -7,38 +7,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kurma_core.api.host import NetworkFinding
 from kurma_core.errors import KurmaError
 from kurma_core.hookspecs.network import Leak
 from kurma_core.networking import builtin
 from kurma_core.shortage import words
-from kurma_core.value import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+    from kurma_core.api.host import NetworkInfo
     from kurma_core.hookspecs.network import Network
-    from kurma_core.networking.catalog import NetworkInfo
 
 Json = Any
 
 
-@frozen
-class Finding:
-    """:param leak: what is wrong. :param mended: it was, and is so no longer."""
-
-    leak: Leak
-    mended: bool = False
-
-    def to_json(self) -> dict[str, Json]:
-        leak = self.leak
-        return {
-            "kind": leak.kind,
-            "network": leak.network or None,
-            "pod": leak.pod or None,
-            "what": leak.what,
-            "why": leak.why,
-            "mended": self.mended,
-        }
+def finding(leak: Leak, mended: bool = False) -> NetworkFinding:
+    return NetworkFinding(leak.kind, leak.network or None, leak.pod or None, leak.what, leak.why, mended)
 
 
 class DriverCare:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from kurma_core.api.host import NetworkInfo
 from kurma_core.errors import KurmaError, NetworkError, NetworkNotFoundError
 from kurma_core.networking import builtin, interfaces
-from kurma_core.value import frozen, replace
+from kurma_core.value import replace
 
 if TYPE_CHECKING:
     from kurma_core.config import Config, NetworkConfig
@@ -18,44 +19,6 @@ Json = Any
 DEFAULT_INTERFACE = "eth{{num}}"
 #: To see whether an interface's name can be made of a template.
 _SOME_POD = "146d7cef-fbf6-41da-a2f8-eba218597f9c"
-
-
-@frozen
-class NetworkInfo:
-    """One network that a pod may name.
-
-    :param driver: the plugin that serves it; "" for ``host`` and ``none``, which need none.
-    :param source: ``configured``, ``built-in`` or ``found`` (by its driver, outside Kurma's configuration).
-    :param interface: name or template of the interface inside the pod.
-    :param default: joined by pods that name no network.
-    :param optional: its failure does not fail the pod.
-    :param config: what the driver gets.
-    :param problem: why it cannot be used; None: nothing is known to be wrong.
-    :param names: pods on it find each other by name (W10).
-    """
-
-    name: str
-    driver: str
-    source: str
-    interface: str
-    default: bool
-    optional: bool
-    config: Mapping[str, Json]
-    problem: str | None = None
-    names: bool = True
-
-    def to_json(self) -> dict[str, Json]:
-        return {
-            "name": self.name,
-            "driver": self.driver,
-            "source": self.source,
-            "interface": self.interface,
-            "default": self.default,
-            "optional": self.optional,
-            "names": self.names,
-            "config": dict(self.config),
-            "problem": self.problem,
-        }
 
 
 class Catalog:

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 
 from kurma_core.errors import KurmaError, PodNotFoundError
 from kurma_core.hookspecs.network import Leak
-from kurma_core.networking.care import Finding
+from kurma_core.networking.care import finding
 from kurma_core.networking.joined import PINS, clear, pin_path
 from kurma_core.pods import ports, recovery
 from kurma_core.pods.records import read_attachments, read_document
 
 if TYPE_CHECKING:
+    from kurma_core.api.host import NetworkFinding
     from kurma_core.networking.care import DriverCare
     from kurma_core.networking.joined import JoinRecord
     from kurma_core.pod_store import PodDirectory, PodStore
@@ -65,7 +66,7 @@ class Caretaker:
         self._joined = services.joined
         self._spared: list[Leak] = []
 
-    def check(self, networks: Collection[str] = ()) -> list[Finding]:
+    def check(self, networks: Collection[str] = ()) -> list[NetworkFinding]:
         """All that is wrong. Nothing is changed.
 
         :param networks: only what concerns these; empty: all.
@@ -75,11 +76,11 @@ class Caretaker:
             self._services.networking.show(name)
         care = self._services.networking.care()
         told = self._told(care, networks)
-        found = [Finding(leak) for leak in (*told, *self._own(care, networks, told))]
+        found = [finding(leak) for leak in (*told, *self._own(care, networks, told))]
         self._tell_of_spared()
         return found
 
-    def mend(self, networks: Collection[str] = ()) -> list[Finding]:
+    def mend(self, networks: Collection[str] = ()) -> list[NetworkFinding]:
         """Mends what :meth:`check` tells, as far as it can be.
 
         :returns: all that was wrong, and whether it is mended.
@@ -104,10 +105,10 @@ class Caretaker:
         after = [*still, *self._own(care, networks, still)]
         self._tell_of_spared()
         left = {_key(leak) for leak in after}
-        mended = [Finding(leak, mended=True) for leak in (*told, *own) if _key(leak) not in left]
-        return [*mended, *map(Finding, after)]
+        mended = [finding(leak, mended=True) for leak in (*told, *own) if _key(leak) not in left]
+        return [*mended, *map(finding, after)]
 
-    def of_gone_pods(self, *, dry_run: bool) -> list[Finding]:
+    def of_gone_pods(self, *, dry_run: bool) -> list[NetworkFinding]:
         """Frees what belongs to pods that are gone, for ``gc``.
 
         :param dry_run: only tells of it.
@@ -123,12 +124,12 @@ class Caretaker:
         if not dry_run:
             self._tidy()
         if dry_run or not found:
-            return [Finding(leak) for leak in found]
+            return [finding(leak) for leak in found]
         for uuid in dict.fromkeys(leak.pod for leak in records):
             self._undo_record(uuid)
         care.mend(self._pods, list(drivers))
         left = {_key(leak) for leak in (*self._stale_records(), *care.leaks(self._pods, list(drivers)))}
-        return [Finding(leak, mended=_key(leak) not in left) for leak in found]
+        return [finding(leak, mended=_key(leak) not in left) for leak in found]
 
     # -- looking --
 

@@ -2,68 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from kurma_core.value import fields, frozen
+from kurma_core.api.pods import ResourceUsage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kurma_core.linux.cgroups import CgroupTree
 
-Json = Any
 #: A limit from which on v1 means that there is none.
 _ENDLESS = 1 << 60
 
 
-@frozen
-class Figures:
-    """Of a cgroup with all below it. None: the host's cgroups do not say; of a limit: there is none.
-
-    :param memory: bytes, with what the kernel keeps of files. :param reclaimable: those of them that it can have
-        back at once.
-    :param memory_limit: bytes.
-    :param cpu: seconds of processors, since it was made.
-    :param pids: processes and threads. :param pids_limit: how many there may be.
-    :param read, written: bytes from and to block devices, since it was made.
-    """
-
-    memory: int | None
-    reclaimable: int | None
-    memory_limit: int | None
-    cpu: float | None
-    pids: int | None
-    pids_limit: int | None
-    read: int | None
-    written: int | None
-
-    def to_json(self) -> dict[str, Json]:
-        return {_KEYS[each.name]: getattr(self, each.name) for each in fields(self)}
-
-    @classmethod
-    def from_json(cls, value: dict[str, Json]) -> Figures:
-        return cls(*[value[key] for key in _KEYS.values()])
-
-
-#: By field.
-_KEYS = {
-    "memory": "memory",
-    "reclaimable": "memoryReclaimable",
-    "memory_limit": "memoryLimit",
-    "cpu": "cpu",
-    "pids": "pids",
-    "pids_limit": "pidsLimit",
-    "read": "blockRead",
-    "written": "blockWritten",
-}
-
-
-def figures(tree: CgroupTree, versions: dict[str, int]) -> Figures:
+def figures(tree: CgroupTree, versions: dict[str, int]) -> ResourceUsage:
     """:param versions: of cgroups, by controller."""
     old = versions.get("memory") == 1
     limit = _number(tree, "memory", "memory.limit_in_bytes" if old else "memory.max")
     read, written = _blocks(tree, versions)
-    return Figures(
+    return ResourceUsage(
         _number(tree, "memory", "memory.usage_in_bytes" if old else "memory.current"),
         _word(tree, "memory", "memory.stat", "total_inactive_file" if old else "inactive_file"),
         limit if limit is not None and limit < _ENDLESS else None,
@@ -141,4 +98,4 @@ def groups_of(pid: int, name: str) -> Iterator[str]:
             yield below.split("/", 1)[0]
 
 
-__all__ = ["Figures", "figures", "groups_of"]
+__all__ = ["figures", "groups_of"]

@@ -26,12 +26,12 @@ from kurma_core.pods.records import read_attachments, read_document
 from kurma_core.value import frozen, replace
 
 if TYPE_CHECKING:
+    from kurma_core.api.pods import PodRequest
     from kurma_core.hookspecs.stager import AppChanger, RunningStager
     from kurma_core.models.pod import PodRecord
     from kurma_core.pod_store import PodDirectory
     from kurma_core.pods.document import PodDocument
     from kurma_core.pods.newapp import NewApp
-    from kurma_core.pods.request import PodRequest
     from kurma_core.progress import Progress
 
 Json = Any

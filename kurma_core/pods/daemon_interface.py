@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from typing import TypeVar
 
+    from kurma_core.api.pods import PodRequest
     from kurma_core.appc.template import PodTemplate
     from kurma_core.config import Config
     from kurma_core.hookspecs.stager import CallInProcess
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from kurma_core.pods.manager import PodManager
     from kurma_core.pods.owned import OwnedPod
     from kurma_core.pods.prestarted import PrestartedPod
-    from kurma_core.pods.request import PodRequest
     from kurma_core.progress import Progress
 
     T = TypeVar("T")
@@ -220,7 +220,7 @@ class DaemonInterface:
         return found
 
     def initial_request(self, template: PodTemplate, name: str | None) -> PodRequest:
-        from kurma_core.pods.request import PodRequest
+        from kurma_core.api.pods import PodRequest
 
         return PodRequest(template, uuid=template.uuid, name=name, configured=True)
 
@@ -338,7 +338,6 @@ __all__ = [
     "PodDirectory",
     "PodDocument",
     "PodManager",
-    "PodRequest",
     "PrestartedPod",
     "Proof",
     "Recover",

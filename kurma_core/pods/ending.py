@@ -7,6 +7,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any, cast
 
+from kurma_core.api.pods import Collected
 from kurma_core.errors import (
     AppNotFoundError,
     FormatVersionError,
@@ -42,20 +43,6 @@ _COMING, _LOOK_AGAIN = 30.0, 1.0
 _HALF_MADE_GRACE = 60.0
 #: What reading a pod raises whose records are not there, or not to be understood.
 _UNREADABLE = (PodNotFoundError, PodDamagedError, FormatVersionError)
-
-
-class Collected(tuple[str, ...]):
-    """What a collection of garbage has to say, line by line.
-
-    :param failed: whether something was left because of an error.
-    """
-
-    failed: bool
-
-    def __new__(cls, lines: Iterable[str], *, failed: bool) -> Collected:
-        self = super().__new__(cls, lines)
-        self.failed = failed
-        return self
 
 
 class PodEnder(PodFinder):
@@ -297,8 +284,8 @@ class PodEnder(PodFinder):
         for finding in self.caretaker.of_gone_pods(dry_run=dry_run):
             what = "would be freed" if dry_run else "freed" if finding.mended else "left"
             failed = failed or (not dry_run and not finding.mended)
-            said.append(f"{finding.leak.what}: {finding.leak.why}: {what}")
-        return Collected(said, failed=failed)
+            said.append(f"{finding.what}: {finding.why}: {what}")
+        return Collected(tuple(said), failed)
 
     def _collect_one(self, directory: PodDirectory, grace: float, dry_run: bool) -> Iterable[str]:
         if recovery.needs_recovery(directory):

@@ -25,13 +25,13 @@ from kurma_core.value import frozen, replace
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Set
 
+    from kurma_core.api.pods import PodRequest
     from kurma_core.appc.pod import PodManifest
     from kurma_core.config import GrantConfig
     from kurma_core.hookspecs.isolator import Isolator as IsolatorDriver
     from kurma_core.hookspecs.isolator import IsolatorHost
     from kurma_core.images.vouching import Vouchers
     from kurma_core.pods.document import PodDocument
-    from kurma_core.pods.request import PodRequest
     from kurma_core.pods.services import Services
 
 Json = Any

@@ -11,11 +11,11 @@ from kurma_core.value import replace
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kurma_core.api.pods import PodRequest
     from kurma_core.appc.image import Isolator
     from kurma_core.hookspecs.isolator import IsolatorHost
     from kurma_core.isolation import Isolation
     from kurma_core.pods.document import PodDocument
-    from kurma_core.pods.request import PodRequest
     from kurma_core.pods.services import Services
 
 

@@ -7,6 +7,7 @@ import os
 import uuid as uuids
 from typing import TYPE_CHECKING
 
+from kurma_core.api.pods import Collected
 from kurma_core.appc.types import pod_uuid, sanitize_name
 from kurma_core.errors import (
     ManifestError,
@@ -17,7 +18,6 @@ from kurma_core.linux.clock import timestamp
 from kurma_core.models.pod import ENDED_STATES, PodRecord
 from kurma_core.pods import executions, ports, recovery, remains
 from kurma_core.pods.changing import APPS_PATIENCE, PodChanger
-from kurma_core.pods.ending import Collected
 from kurma_core.pods.finding import LOCK_PATIENCE
 from kurma_core.pods.launch import Launch, tear_down
 from kurma_core.pods.owned import OwnedPod
@@ -26,12 +26,12 @@ from kurma_core.pods.records import read_document, record_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from kurma_core.api.pods import PodRequest
     from kurma_core.models.image import RenderedImage
     from kurma_core.models.stdio import Stdio
     from kurma_core.pod_store import PodDirectory
     from kurma_core.pods.document import PodDocument
     from kurma_core.pods.prestarted import PrestartedPod
-    from kurma_core.pods.request import PodRequest
     from kurma_core.progress import Progress
 
 _NAME_LIMIT = 128

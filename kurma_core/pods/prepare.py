@@ -24,6 +24,7 @@ from kurma_core.value import frozen, replace
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kurma_core.api.pods import PodRequest
     from kurma_core.appc.image import ImageManifest, Isolator
     from kurma_core.appc.pod import PodApp
     from kurma_core.appc.reify import Reified
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from kurma_core.models.network import Attachment
     from kurma_core.models.userns import IdRange
     from kurma_core.pods.document import Need
-    from kurma_core.pods.request import PodRequest
     from kurma_core.pods.services import Services
     from kurma_core.progress import Progress
 
@@ -122,7 +122,7 @@ def pod_document(
         or name[:_HOSTNAME_LIMIT].rstrip("-."),
         interactive=request.interactive,
         terminal=request.terminal,
-        dns=request.dns,
+        dns=request.dns.by_name if request.dns is not None else None,
         hosts=request.hosts,
         ephemeral=request.ephemeral,
         verify=request.verify,
@@ -216,7 +216,7 @@ def _capabilities(request: PodRequest) -> dict[str, object]:
     if request.dns is None:
         return {}
     words = (("servers", "nameservers"), ("searches", "search"), ("options", "options"))
-    return {"dns": {theirs: list(request.dns.get(ours, ())) for theirs, ours in words}}
+    return {"dns": {theirs: list(request.dns.by_name[ours]) for theirs, ours in words}}
 
 
 def _looked_at(

@@ -27,12 +27,12 @@ from kurma_core.staging.waiting import WaitingPlace
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from kurma_core.api.pods import PodRequest
     from kurma_core.config import Config
     from kurma_core.metadata.listening import Listener
     from kurma_core.models.image import RenderedImage
     from kurma_core.pod_store import PodDirectory
     from kurma_core.pods.document import PodDocument
-    from kurma_core.pods.request import PodRequest
     from kurma_core.pods.services import Services
     from kurma_core.staging.waiting import WaitingStager
 

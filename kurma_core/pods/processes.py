@@ -4,60 +4,21 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from kurma_core.api.pods import Process
 from kurma_core.errors import PodStateError
 from kurma_core.linux import userdb
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.pods.apps import the_app
 from kurma_core.pods.cgroup_figures import groups_of
 from kurma_core.pods.usage import app_groups, check_measurable
-from kurma_core.value import fields, frozen
 
 if TYPE_CHECKING:
     from kurma_core.models.pod import PodRecord
 
-Json = Any
 #: Bytes of a command that are shown.
 _LONGEST = 4096
-
-
-@frozen
-class Process:
-    """:param pid: the host's number for it. :param inner_pid: its own, in its PID namespace.
-    :param parent: the host's number of its parent.
-    :param app: None: the stager, or what it does for somebody.
-    :param uid: who it is inside the pod; None: a user of the host that the pod's user namespace does not have.
-    :param user: what its own root calls that user; None: nothing.
-    :param state: one letter: ``R``, ``S``, ``D``, ``Z`` …
-    :param cpu: seconds of processors. :param elapsed: seconds since it was started.
-    :param memory: bytes that it has in memory.
-    :param name: as it calls itself, 15 bytes at most.
-    :param command: its words, the first 4096 bytes of them; none, where it has ended and nobody has heard of it.
-    """
-
-    pid: int
-    inner_pid: int
-    parent: int
-    app: str | None
-    uid: int | None
-    user: str | None
-    state: str
-    threads: int
-    cpu: float
-    elapsed: float
-    memory: int
-    name: str
-    command: tuple[str, ...]
-
-    def to_json(self) -> dict[str, Json]:
-        own = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {"innerPid" if name == "inner_pid" else name: value for name, value in own.items()}
-
-    @classmethod
-    def from_json(cls, value: dict[str, Json]) -> Process:
-        given = {name: value[name] for name in value if name not in ("innerPid", "command")}
-        return cls(inner_pid=value["innerPid"], command=tuple(value["command"]), **given)
 
 
 def processes(record: PodRecord, app: str | None = None) -> list[Process]:

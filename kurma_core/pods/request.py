@@ -1,88 +1,17 @@
-"""What somebody asks for when a pod is to be made: a template, and what the command line adds to it."""
+"""A request's overrides and isolators, put over what manifests say."""
 
 from __future__ import annotations
 
 from kurma_core.appc.image import App, ImageManifest, Isolator, NameValue
 from kurma_core.pods.docker import docker_words
-from kurma_core.value import field, frozen, replace
+from kurma_core.value import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from typing import Any
 
-    from kurma_core.appc.template import PodTemplate
-    from kurma_core.models.network import NetworkRequest, PortMapping
-
-
-@frozen
-class AppOverrides:
-    """What the command line changes of one app's manifest. None and empty: as the image has it.
-
-    :param arguments: after ``--``: for a Docker image in place of its Cmd, behind its Entrypoint; for any other
-        appended to ``exec`` (rkt's way).
-    :param exec: in place of the whole command.
-    :param user: without a ``group`` it brings its own groups, by the image's files, and none of the app's.
-    :param environment: added, replacing what has the same name.
-    :param isolators: (name, value), added, replacing what has the same name, or is of the other form of a set:
-        retained or removed.
-    """
-
-    arguments: tuple[str, ...] = ()
-    exec: tuple[str, ...] = ()
-    user: str | None = None
-    group: str | None = None
-    working_directory: str | None = None
-    environment: tuple[tuple[str, str], ...] = ()
-    isolators: tuple[tuple[str, Any], ...] = ()
-
-    def __bool__(self) -> bool:
-        return self != AppOverrides()
-
-
-@frozen
-class PodRequest:
-    """:param template: the pod; images may be locators.
-    :param uuid: None: a new random one.
-    :param name: None: the first app's name and the head of the UUID.
-    :param overrides: by app.
-    :param networks: None: as the template says, else the default ones.
-    :param ports: added to the manifest's.
-    :param interactive: the app that gets the caller's standard input.
-    :param terminal: the app that gets a terminal, besides those whose annotations say so.
-    :param ephemeral: remove the pod once it has ended.
-    :param hosts: further lines of ``/etc/hosts``: (address, names).
-    :param isolators: (name, value) for the pod: the caller's own word, as those of ``overrides`` are (X6).
-    :param grants: powers that the caller gives to all that ask for them, spelt as in ``grants`` of ``kurma.yml``.
-    :param configured: the template stands in ``kurma.yml``, so that its own isolators are root's word, too.
-    :param userns: ``none``, ``auto`` or ``UID:COUNT``; None: as the template's annotation says, else as is usual.
-    :param dns: ``nameservers``, ``search``, ``options``; None: from the networks, else the host's.
-    """
-
-    template: PodTemplate
-    uuid: str | None = None
-    name: str | None = None
-    overrides: Mapping[str, AppOverrides] = field(default_factory=dict)
-    networks: tuple[NetworkRequest, ...] | None = None
-    ports: tuple[PortMapping, ...] = ()
-    stager: str | None = None
-    renderer: str | None = None
-    pull: str = "new"
-    insecure: frozenset[str] = frozenset()
-    verify: bool = False
-    interactive: str | None = None
-    terminal: str | None = None
-    ephemeral: bool = False
-    hostname: str | None = None
-    dns: Mapping[str, tuple[str, ...]] | None = None
-    hosts: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    strict_isolators: bool = False
-    strict_volumes: bool = False
-    allow_volume_links: bool = False
-    userns: str | None = None
-    isolators: tuple[tuple[str, Any], ...] = ()
-    grants: tuple[str, ...] = ()
-    configured: bool = False
+    from kurma_core.api.pods import AppOverrides
 
 
 def with_isolators(own: tuple[Isolator, ...], given: tuple[tuple[str, Any], ...]) -> tuple[Isolator, ...]:

@@ -12,6 +12,7 @@ from kurma_core.version import VERSION
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kurma_core.api.images import HostImage
     from kurma_core.config import Config
     from kurma_core.hookspecs.driver import Json
     from kurma_core.hookspecs.stager import (
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
         StagerOfExports,
         StagerOfImages,
     )
-    from kurma_core.images import HostImage, ImageManager
+    from kurma_core.images import ImageManager
     from kurma_core.registry import PluginRegistry
     from kurma_core.spawner.client import Spawner
     from kurma_core.staging.starting import StagerImage

@@ -4,63 +4,20 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from kurma_core.api.pods import Usage
 from kurma_core.errors import PodStateError
 from kurma_core.linux.cgroup_layout import Layout
 from kurma_core.linux.cgroups import CgroupTree
-from kurma_core.pods.cgroup_figures import Figures, figures, groups_of
-from kurma_core.value import frozen
+from kurma_core.pods.cgroup_figures import figures, groups_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from kurma_core.models.pod import PodRecord
 
-Json = Any
 _RUN = ("starting", "running", "stopping")
-
-
-@frozen
-class Usage:
-    """Of one pod.
-
-    :param clock: seconds, by a clock that nobody sets: the difference of two is the time between them.
-    :param received, sent: bytes over the interfaces of its networks, since it was started; None: it has no network
-        namespace of its own.
-    :param apps: of those that run, and have a cgroup of their own.
-    """
-
-    uuid: str
-    name: str
-    clock: float
-    total: Figures
-    received: int | None
-    sent: int | None
-    apps: Mapping[str, Figures]
-
-    def to_json(self) -> dict[str, Json]:
-        return {
-            "uuid": self.uuid,
-            "name": self.name,
-            "clock": self.clock,
-            **self.total.to_json(),
-            "networkReceived": self.received,
-            "networkSent": self.sent,
-            "apps": {name: each.to_json() for name, each in self.apps.items()},
-        }
-
-    @classmethod
-    def from_json(cls, value: dict[str, Json]) -> Usage:
-        return cls(
-            value["uuid"],
-            value["name"],
-            value["clock"],
-            Figures.from_json(value),
-            value["networkReceived"],
-            value["networkSent"],
-            {name: Figures.from_json(each) for name, each in value["apps"].items()},
-        )
 
 
 def usage(records: Iterable[PodRecord]) -> list[Usage]:
@@ -132,4 +89,4 @@ def _traffic(record: PodRecord) -> tuple[int | None, int | None]:
     return sum(int(one[0]) for one in counts), sum(int(one[8]) for one in counts)
 
 
-__all__ = ["Usage", "app_groups", "check_measurable", "usage"]
+__all__ = ["app_groups", "check_measurable", "usage"]

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kurma_core.pods.request import PodRequest
+from kurma_core.api.pods import PodRequest
 from kurma_core.stager_check.lab import app
 from kurma_core.stager_check.lines import Wrong, equal
 from kurma_core.staging.aci import USERNS_ANNOTATION

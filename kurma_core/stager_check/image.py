@@ -12,7 +12,7 @@ from kurma_core.linux.beneath import open_in_root
 from kurma_core.stager_check.lines import Wrong
 
 if TYPE_CHECKING:
-    from kurma_core.images import HostImage
+    from kurma_core.api.images import HostImage
     from kurma_core.stager_check.lines import Report
 
 #: What Kurma puts there would hide it.

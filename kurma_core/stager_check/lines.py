@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from kurma_core.api.host import CheckLine
 from kurma_core.errors import KurmaError
-from kurma_core.value import frozen
 
 #: Name and meaning of every line, in the order in which they are told.
 LINES: dict[str, str] = {
@@ -80,21 +80,6 @@ LINES: dict[str, str] = {
 }
 
 
-@frozen
-class Line:
-    """:param outcome: ``ok``, ``fail`` or ``skipped``.
-    :param detail: what was seen, or why it was skipped; empty if it holds.
-    """
-
-    name: str
-    about: str
-    outcome: str
-    detail: str = ""
-
-    def to_json(self) -> dict[str, str | None]:
-        return {"name": self.name, "about": self.about, "outcome": self.outcome, "detail": self.detail or None}
-
-
 class Wrong(Exception):
     """What was seen is not what should be."""
 
@@ -132,14 +117,14 @@ class Report:
     :param tell: told each at once.
     """
 
-    def __init__(self, tell: Callable[[Line], None]) -> None:
+    def __init__(self, tell: Callable[[CheckLine], None]) -> None:
         self._tell = tell
-        self.lines: dict[str, Line] = {}
+        self.lines: dict[str, CheckLine] = {}
 
     def say(self, name: str, outcome: str, detail: str = "") -> None:
         """The first word on a line counts."""
         if name not in self.lines:
-            line = Line(name, LINES[name], outcome, " ".join(detail.split()))
+            line = CheckLine(name, LINES[name], outcome, " ".join(detail.split()) or None)
             self.lines[name] = line
             self._tell(line)
 
@@ -179,7 +164,7 @@ class Report:
             if name == prefix or name.startswith(f"{prefix}.") or prefix == "":
                 self.say(name, "skipped", why)
 
-    def ordered(self) -> list[Line]:
+    def ordered(self) -> list[CheckLine]:
         return [self.lines[name] for name in LINES if name in self.lines]
 
     @property

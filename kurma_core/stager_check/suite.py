@@ -5,23 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from kurma_core.api.host import CheckLine
 from kurma_core.errors import StagerError
 from kurma_core.stager_check import calls, declared, image, inside, layers, life
 from kurma_core.stager_check.host import CheckServices, Patience, WatchedStager
 from kurma_core.stager_check.lab import Lab, app
-from kurma_core.stager_check.lines import Line, Report
+from kurma_core.stager_check.lines import Report
 from kurma_core.version import VERSION
 
 if TYPE_CHECKING:
+    from kurma_core.api.images import HostImage
     from kurma_core.hookspecs.driver import Json
-    from kurma_core.images import HostImage
     from kurma_core.pods.services import Services
 
 _NAME = "check"
 
 
 def check(
-    services: Services, reference: str, tell: Callable[[Line], None], patience: Patience | None = None
+    services: Services, reference: str, tell: Callable[[CheckLine], None], patience: Patience | None = None
 ) -> Report:
     """Checks a stager.
 

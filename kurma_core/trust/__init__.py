@@ -14,10 +14,9 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from typing import BinaryIO
 
+    from kurma_core.api.trust import Key, TrustChange, TrustedKey
     from kurma_core.trust.encryption import Passphrases, Plain
-    from kurma_core.trust.enrolment import Change, Enrolment
-    from kurma_core.trust.keyfile import Key
-    from kurma_core.trust.listing import TrustedKey
+    from kurma_core.trust.enrolment import Enrolment
 
 __all__ = ["Trust"]
 
@@ -129,11 +128,11 @@ class Trust:
 
         return keyfile.parse(data, source)
 
-    def add_key(self, key: Key, prefix: str | None) -> Change:
+    def add_key(self, key: Key, prefix: str | None) -> TrustChange:
         """See :meth:`.enrolment.Enrolment.add`."""
         return self._enrolment().add(key, prefix)
 
-    def remove_key(self, reference: str, prefix: str | None, *, dry_run: bool = False) -> Change:
+    def remove_key(self, reference: str, prefix: str | None, *, dry_run: bool = False) -> TrustChange:
         """See :meth:`.enrolment.Enrolment.remove`."""
         return self._enrolment().remove(reference, prefix, dry_run=dry_run)
 

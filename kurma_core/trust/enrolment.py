@@ -5,29 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from kurma_core.api.trust import Key, TrustChange
 from kurma_core.errors import AmbiguousReferenceError, PrivilegeError, TrustError
 from kurma_core.linux.files import replace_file
 from kurma_core.trust import keyfile, keystore, openpgp
-from kurma_core.trust.keyfile import Key
-from kurma_core.value import frozen
 
 _SHORTEST = 8  # hex digits of a fingerprint by which a key may be named
-
-
-@frozen
-class Change:
-    """What was done, or would be.
-
-    :param action: ``added``, ``refreshed`` (it was there), ``unmasked``, ``removed`` or ``masked``.
-    :param path: the file written or removed.
-    :param still: prefixes (None: all images) by which the key is trusted for the same images, or some of them, as
-        before, and the files there.
-    """
-
-    action: str
-    fingerprint: str
-    path: str
-    still: tuple[tuple[str | None, str], ...] = ()
 
 
 class Enrolment:
@@ -42,7 +25,7 @@ class Enrolment:
             raise TrustError("there is no keystore to write to", hint="name one in kurma.yml: trustedkeys: [DIR]")
         return self._directories[-1]
 
-    def add(self, key: Key, prefix: str | None) -> Change:
+    def add(self, key: Key, prefix: str | None) -> TrustChange:
         """Trust the key for images of that prefix; None: for all images. Of a key that is there already, both
         are kept: what is known of it only grows, so a revocation stays.
 
@@ -69,9 +52,9 @@ class Enrolment:
         except OSError as error:
             raise _cannot("add a key to", path, error) from None
         action = "unmasked" if masked else "added" if there is None else "refreshed"
-        return Change(action, key.fingerprint, path)
+        return TrustChange(action, key.fingerprint, path)
 
-    def remove(self, reference: str, prefix: str | None, *, dry_run: bool = False) -> Change:
+    def remove(self, reference: str, prefix: str | None, *, dry_run: bool = False) -> TrustChange:
         """Trust the key no longer for images of that prefix: a local file is removed; a key of another directory
         is masked by an empty file.
 
@@ -90,7 +73,7 @@ class Enrolment:
         )
         path = local[0] if local else f"{self._local}/{place}/{fingerprint}"
         still = self._still(fingerprint, place)
-        change = Change("masked" if elsewhere else "removed", fingerprint, path, still)
+        change = TrustChange("masked" if elsewhere else "removed", fingerprint, path, still)
         if dry_run:
             return change
         try:

@@ -9,32 +9,12 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from kurma_core.api.trust import Key
 from kurma_core.errors import TrustError
 from kurma_core.trust import openpgp
-from kurma_core.value import frozen
 
 #: Bytes of a file of keys.
 LARGEST = 1 << 20
-
-
-@frozen
-class Key:
-    """A public key.
-
-    :param users: its user IDs, as their owner wrote them: for people, who should not believe them.
-    :param created: RFC 3339, UTC. :param expires: likewise; None: never.
-    :param state: ``valid``, ``expired``, ``revoked``, or ``unusable`` (it is not for signing).
-    :param material: the key alone, armored, without what others say of it.
-    :param source: the file or address that it came from.
-    """
-
-    fingerprint: str
-    users: tuple[str, ...]
-    created: str
-    expires: str | None
-    state: str
-    material: bytes
-    source: str
 
 
 def parse(data: bytes, source: str) -> tuple[Key, ...]:

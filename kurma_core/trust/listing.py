@@ -3,49 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any
 
+from kurma_core.api.trust import Key, TrustedKey
 from kurma_core.errors import ManifestError, TrustError
 from kurma_core.trust import keyfile, keystore, openpgp
-from kurma_core.value import frozen
-
-Json = Any
-
-
-@frozen
-class TrustedKey:
-    """One file of a keystore.
-
-    :param scope: ``root`` (any image), ``prefix``, or ``host``.
-    :param prefix: of the images that it may sign; None unless the scope is ``prefix``.
-    :param state: ``trusted``; ``masked`` or ``replaced`` by a later directory; ``mask`` (an empty file);
-        ``expired``, ``revoked``, ``unusable``; ``unlisted`` (in ``host.d``, and not in ``trusted_host_keys``);
-        ``refused`` (see ``problem``).
-    :param path: of the file.
-    """
-
-    scope: str
-    prefix: str | None
-    fingerprint: str
-    state: str
-    path: str
-    users: tuple[str, ...] = ()
-    created: str | None = None
-    expires: str | None = None
-    problem: str | None = None
-
-    def to_json(self) -> dict[str, Json]:
-        return {
-            "scope": self.scope,
-            "prefix": self.prefix,
-            "fingerprint": self.fingerprint,
-            "state": self.state,
-            "users": list(self.users),
-            "created": self.created,
-            "expires": self.expires,
-            "path": self.path,
-            "problem": self.problem,
-        }
 
 
 def listing(directories: Sequence[str], host_keys: Collection[str]) -> tuple[TrustedKey, ...]:
@@ -128,7 +89,7 @@ def _directory_of(directories: Sequence[str], path: str) -> int:
     return next((at for at, one in enumerate(directories) if path.startswith(f"{one}/")), 0)
 
 
-def _described(path: str, fingerprint: str) -> keyfile.Key:
+def _described(path: str, fingerprint: str) -> Key:
     for key in keyfile.parse(openpgp.read_key(path), path):
         if key.fingerprint == fingerprint:
             return key

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from kurma_core.api.pods import AppOverrides, PodRequest
 from kurma_core.cli.main import main
 from kurma_core.errors import StagerError
 from kurma_core.models.isolator import IsolatorReport
 from kurma_core.models.pod import AppExecution, AppStatus
-from kurma_core.pods.request import AppOverrides, PodRequest
 from tests.cli import json_fields
 
 

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from kurma_core import errors
+from kurma_core.api.pods import Collected
 from kurma_core.cli import values
 from kurma_core.cli.main import main
 from kurma_core.models.isolator import IsolatorReport
 from kurma_core.models.log import LogText
 from kurma_core.models.pod import AppStatus
 from kurma_core.models.stdio import Stdio
-from kurma_core.pods.manager import Collected
 from kurma_core.version import VERSION
 
 

@@ -13,10 +13,10 @@ from types import ModuleType
 import pytest
 import yaml
 
+from kurma_core.api.images import ImageGc, Removal
+from kurma_core.api.trust import TrustedKey
 from kurma_core.cli.table import TABLE, Entry, Group
-from kurma_core.image_store.sweeping import GcReport, Removal
 from kurma_core.models.image import ImageRecord, Provenance
-from kurma_core.trust.listing import TrustedKey
 from tests.cli import json_fields
 
 IMAGE = ImageRecord(
@@ -79,7 +79,7 @@ def test_keys_of_records(fakes: ModuleType) -> None:
     json_fields.check("show", pod)
     json_fields.check("list", [pod])
     json_fields.check("image list", [IMAGE.to_json()])
-    json_fields.check("image gc", GcReport((Removal("image", IMAGE.id, 5),)).to_json())
+    json_fields.check("image gc", ImageGc((Removal("image", IMAGE.id, 5),)).to_json())
     key = TrustedKey(
         scope="root",
         prefix=None,

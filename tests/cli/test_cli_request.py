@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
+from kurma_core.api.pods import AppOverrides, DnsRequest, PodRequest
 from kurma_core.appc.template import app_name
 from kurma_core.cli.declare import Option
 from kurma_core.cli.main import main
 from kurma_core.cli.pod_options import POD_OPTIONS
 from kurma_core.models.isolator import IsolatorReport
 from kurma_core.models.network import NetworkRequest, PortMapping
-from kurma_core.pods.request import AppOverrides, PodRequest
 
 
 @pytest.fixture(autouse=True)
@@ -270,11 +270,7 @@ def test_networks_ports_and_names(fakes: ModuleType) -> None:
     assert request.ports == (PortMapping(8080, 80), PortMapping(53, 53, "udp", "127.0.0.1"))
     assert request.hostname == "h"
     assert request.hosts == (("10.0.0.1", ("db", "db.local")), ("::1", ("six",)))
-    assert request.dns == {
-        "nameservers": ("9.9.9.9", "1.1.1.1"),
-        "search": ("a.example.",),
-        "options": ("ndots:2",),
-    }
+    assert request.dns == DnsRequest(("9.9.9.9", "1.1.1.1"), ("a.example.",), ("ndots:2",))
 
 
 def test_the_pods_own(fakes: ModuleType) -> None:

@@ -13,22 +13,20 @@ from typing import Any
 
 import pytest
 
+from kurma_core.api.pods import Process, ResourceUsage, Usage
 from kurma_core.cli.main import main
 from kurma_core.cli.screen import Screen
 from kurma_core.errors import KurmaError, PodNotFoundError, PodStateError
-from kurma_core.pods.cgroup_figures import Figures
-from kurma_core.pods.processes import Process
-from kurma_core.pods.usage import Usage
 from tests.cli import json_fields
 
-NOTHING = Figures(None, None, None, None, None, None, None, None)
+NOTHING = ResourceUsage(None, None, None, None, None, None, None, None)
 
 
-def counted(cpu: float = 0.0) -> Figures:
-    return Figures(12_000_000, 2_000_000, 64_000_000, cpu, 3, 2048, 4096, 0)
+def counted(cpu: float = 0.0) -> ResourceUsage:
+    return ResourceUsage(12_000_000, 2_000_000, 64_000_000, cpu, 3, 2048, 4096, 0)
 
 
-def used(name: str, clock: float = 0.0, cpu: float = 0.0, **apps: Figures) -> Usage:
+def used(name: str, clock: float = 0.0, cpu: float = 0.0, **apps: ResourceUsage) -> Usage:
     return Usage(f"{name}1234567-aaaa", name, clock, counted(cpu), 1000, None, apps)
 
 

@@ -112,8 +112,8 @@ def _argument(name: str, parameter: inspect.Parameter, files: Any) -> Any:
 @pytest.fixture
 def asked(tmp_path: Any) -> set[str]:
     """Names of the operations that the client's methods ask for."""
+    from kurma_core.api.pods import PodRequest
     from kurma_core.appc.template import PodTemplate
-    from kurma_core.pods.request import PodRequest
 
     (tmp_path / "kurma.json").write_text("{}")
     (tmp_path / "x.aci").write_bytes(b"x")

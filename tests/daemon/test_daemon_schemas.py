@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kurma_core import errors
+from kurma_core.api.host import IsolatorInfo
+from kurma_core.api.pods import AppOverrides, DnsRequest, PodRequest, Process, ResourceUsage, Usage
 from kurma_core.appc.template import PodTemplate
 from kurma_core.client import values
 from kurma_core.daemon import dispatch, kurmad  # noqa: F401 (all operations)
@@ -20,15 +22,9 @@ from kurma_core.daemon.failures import error_json
 from kurma_core.daemon.openapi import document
 from kurma_core.daemon.operations import TABLE
 from kurma_core.daemon.schemas import SCHEMAS
-from kurma_core.isolator_list import IsolatorInfo
 from kurma_core.models.image import ImageRecord, Provenance
 from kurma_core.models.network import NetworkRequest, PortMapping
 from kurma_core.models.pod import AppExecution, AppStatus
-from kurma_core.pods import request_json
-from kurma_core.pods.cgroup_figures import Figures
-from kurma_core.pods.processes import Process
-from kurma_core.pods.request import AppOverrides, PodRequest
-from kurma_core.pods.usage import Usage
 from tests.cli import cli_fakes, json_fields
 
 #: Page of docs/json.md → schema.
@@ -175,23 +171,23 @@ def test_a_request_for_a_pod_is_what_the_schema_says(flag: bool, words: str | No
         networks=(NetworkRequest("default", words),) if flag else None,
         ports=(PortMapping(number, 80, "tcp", ""), PortMapping(80, number, "sctp")),
         ephemeral=flag,
-        dns={"nameservers": ("1.1.1.1",), "search": (), "options": ()} if flag else None,
+        dns=DnsRequest(("1.1.1.1",)) if flag else None,
         hosts=(("10.0.0.1", ("a",)),),
     )
-    asked = request_json.to_json(request)
+    asked = request.to_json()
     validator("PodRequest").validate(asked)
     assert set(asked) == set(SCHEMAS["PodRequest"]["properties"])
     of_app = SCHEMAS["PodRequest"]["properties"]["apps"]["additionalProperties"]["properties"]
     assert set(asked["apps"]["a"]) == set(of_app)
     check_keys("PodRequest", asked)
-    assert request_json.from_json(asked).ports == request.ports
+    assert PodRequest.from_json(asked).ports == request.ports
     assert not validator("PodRequest").is_valid({**asked, "zork": 1})
 
 
 @settings(deadline=None)
 @given(number=st.none() | st.integers(0, 1 << 60), seconds=st.none() | st.floats(0, 1e9), words=WORDS)
 def test_what_is_measured(number: int | None, seconds: float | None, words: str | None) -> None:
-    counted = Figures(number, number, number, seconds, number, number, number, number)
+    counted = ResourceUsage(number, number, number, seconds, number, number, number, number)
     one = Usage("u", "n", seconds or 0.0, counted, number, number, {"a": counted})
     validator("Usages").validate([one.to_json()])
     assert Usage.from_json(one.to_json()) == one

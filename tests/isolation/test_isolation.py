@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 
+from kurma_core.api.host import IsolatorInfo
+from kurma_core.api.pods import AppOverrides
 from kurma_core.appc.image import App, Isolator
 from kurma_core.errors import IsolatorError, PluginCollisionError
 from kurma_core.hookspecs.isolator import Compiled, IsolatorAbout, IsolatorHost, Power
 from kurma_core.isolation import Rules, check_held, compile_isolators, scopes
-from kurma_core.isolator_list import IsolatorInfo, isolator_list
+from kurma_core.isolator_list import isolator_list
 from kurma_core.models.isolator import CgroupSetting, Device, IsolatorPlan, IsolatorReport, TrafficLimit
-from kurma_core.pods.request import AppOverrides, overridden
+from kurma_core.pods.request import overridden
 from kurma_core.value import replace
 
 HOST = IsolatorHost(cgroups={"memory": 1}, cpus=2)

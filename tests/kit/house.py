@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from kurma_core.api.pods import PodRequest
 from kurma_core.appc.template import PodTemplate
 from kurma_core.errors import KurmaError
 from kurma_core.models.stdio import Stdio
-from kurma_core.pods.request import PodRequest
 from tests.kit.client import open_client
 from tests.kit.command import Kurma
 from tests.kit.images import shell

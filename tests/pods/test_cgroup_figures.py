@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from kurma_core.api.pods import ResourceUsage
 from kurma_core.linux.cgroup_layout import Hierarchy, Layout
 from kurma_core.linux.cgroups import CgroupTree
-from kurma_core.pods.cgroup_figures import Figures, figures
+from kurma_core.pods.cgroup_figures import figures
 
 V2 = {
     "memory.current": "8192\n",
@@ -44,7 +45,7 @@ def test_version_2(tmp_path: Path) -> None:
     (tmp_path / "cgroup.controllers").write_text("cpu io memory pids\n")
     layout = Layout([Hierarchy(2, (), written(tmp_path, V2), ".")])
     tree = CgroupTree("kurma/x", layout)
-    assert figures(tree, layout.versions()) == Figures(8192, 4096, None, 1.5, 3, 50, 105, 20)
+    assert figures(tree, layout.versions()) == ResourceUsage(8192, 4096, None, 1.5, 3, 50, 105, 20)
     (tmp_path / "kurma" / "x" / "memory.max").write_text("65536\n")
     assert figures(tree, layout.versions()).memory_limit == 65536
 
@@ -52,7 +53,7 @@ def test_version_2(tmp_path: Path) -> None:
 def test_version_1(tmp_path: Path) -> None:
     layout = Layout([Hierarchy(1, (name,), written(tmp_path / name, files), name) for name, files in V1.items()])
     tree = CgroupTree("kurma/x", layout)
-    assert figures(tree, layout.versions()) == Figures(8192, 4096, None, 1.5, 3, None, 105, 20)
+    assert figures(tree, layout.versions()) == ResourceUsage(8192, 4096, None, 1.5, 3, None, 105, 20)
     (tmp_path / "memory/kurma/x/memory.limit_in_bytes").write_text("65536\n")
     assert figures(tree, layout.versions()).memory_limit == 65536
 
@@ -63,5 +64,5 @@ def test_what_a_host_does_not_count_is_not_known(tmp_path: Path) -> None:
     written(tmp_path, {"cpu.stat": V2["cpu.stat"]})
     layout = Layout([Hierarchy(2, (), str(tmp_path), ".")])
     known = figures(CgroupTree("kurma/x", layout), layout.versions())
-    assert known == Figures(None, None, None, 1.5, None, None, None, None)
+    assert known == ResourceUsage(None, None, None, 1.5, None, None, None, None)
     assert figures(CgroupTree("kurma/gone", layout), layout.versions()).cpu is None

@@ -12,6 +12,7 @@ import yaml
 from kurma_isolators_linux.driver import LinuxIsolators
 
 from kurma_core import config
+from kurma_core.api.pods import AppOverrides, PodRequest
 from kurma_core.appc.image import Isolator
 from kurma_core.appc.template import PodTemplate
 from kurma_core.config import GrantConfig
@@ -21,7 +22,7 @@ from kurma_core.images.vouching import Vouchers
 from kurma_core.models.isolator import HostMount, IsolatorPlan
 from kurma_core.pods import gate, namespaces
 from kurma_core.pods.document import Need, PodDocument
-from kurma_core.pods.request import AppOverrides, PodRequest, with_isolators
+from kurma_core.pods.request import with_isolators
 from kurma_core.value import replace
 
 ALICE, MALLORY = "A" * 40, "1" * 39 + "E"

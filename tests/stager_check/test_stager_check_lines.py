@@ -8,21 +8,22 @@ import socket
 
 import pytest
 
+from kurma_core.api.host import CheckLine
 from kurma_core.cli.main import main
 from kurma_core.errors import StagerError
 from kurma_core.stager_check import probe
-from kurma_core.stager_check.lines import LINES, Line, NotDone, Report, Untidy, Wrong, equal
+from kurma_core.stager_check.lines import LINES, NotDone, Report, Untidy, Wrong, equal
 from kurma_core.stager_check.talk import Probe
 from tests.cli.cli_fakes import FakeClient
 
 
 @pytest.fixture
-def told() -> list[Line]:
+def told() -> list[CheckLine]:
     return []
 
 
 @pytest.fixture
-def report(told: list[Line]) -> Report:
+def report(told: list[CheckLine]) -> Report:
     return Report(told.append)
 
 
@@ -34,14 +35,16 @@ def report(told: list[Line]) -> Report:
         (StagerError("two\n  lines"), "fail", "two lines"),
         (FileNotFoundError(2, "No such file", "/x"), "fail", "[Errno 2] No such file: '/x'"),
         (KeyError("uid"), "fail", "nonsense: KeyError: 'uid'"),
-        (None, "ok", ""),
+        (None, "ok", None),
     ],
 )
-def test_a_line(report: Report, told: list[Line], error: Exception | None, outcome: str, detail: str) -> None:
+def test_a_line(
+    report: Report, told: list[CheckLine], error: Exception | None, outcome: str, detail: str | None
+) -> None:
     with report.line("app.user"):
         if error is not None:
             raise error
-    assert told == [Line("app.user", LINES["app.user"], outcome, detail)]
+    assert told == [CheckLine("app.user", LINES["app.user"], outcome, detail)]
     assert report.failed == (outcome == "fail")
 
 
@@ -109,15 +112,15 @@ def test_the_probe_writes_json(value: object) -> None:
 
 
 LINES_SEEN = (
-    Line("app.user", LINES["app.user"], "ok"),
-    Line("layers.order", LINES["layers.order"], "fail", "base, \x1b[31mand not top"),
-    Line("attach.end", LINES["attach.end"], "skipped", "no attach call-in"),
+    CheckLine("app.user", LINES["app.user"], "ok"),
+    CheckLine("layers.order", LINES["layers.order"], "fail", "base, \x1b[31mand not top"),
+    CheckLine("attach.end", LINES["attach.end"], "skipped", "no attach call-in"),
 )
 
 
 @pytest.mark.parametrize(("lines", "code"), [(LINES_SEEN, 1), (LINES_SEEN[::2], 0)])
 def test_the_command(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], lines: tuple[Line, ...], code: int
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], lines: tuple[CheckLine, ...], code: int
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     client = FakeClient({"stager_check": lines})

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from contextlib import AbstractContextManager
 
+    from kurma_core.api.pods import PodRequest
     from kurma_core.client.local import LocalClient
     from kurma_core.config import Config
     from kurma_core.daemon.http.server import Server
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from kurma_core.daemon.pods.prestarted import PreparedPod
     from kurma_core.daemon.pods.recovery import Recovery
     from kurma_core.models.stdio import Stdio
-    from kurma_core.pods.daemon_interface import PodRequest, PrestartedPod
+    from kurma_core.pods.daemon_interface import PrestartedPod
     from kurma_core.progress import Progress
 
 

@@ -21,13 +21,13 @@ from kurma_core.errors import KurmaError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from kurma_core.api.pods import PodRequest
     from kurma_core.daemon.http.streams import Stream
     from kurma_core.daemon.operations import Call
     from kurma_core.daemon.pods.owned import RunningPod
     from kurma_core.daemon.pods.prestarted import PreparedPod
     from kurma_core.hookspecs.stager import CallInProcess
     from kurma_core.models.log import LogText
-    from kurma_core.pods.request import PodRequest
 
 Json = Any
 #: Bytes of logs that are sent together.

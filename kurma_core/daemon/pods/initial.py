@@ -26,10 +26,11 @@ from kurma_core.pods.daemon_interface import RESTART_POLICY
 from kurma_core.shortage import words
 
 if TYPE_CHECKING:
+    from kurma_core.api.pods import PodRequest
     from kurma_core.appc.template import PodTemplate
     from kurma_core.config import Config, InitialPodConfig
     from kurma_core.daemon.pods.owned import RunningPod
-    from kurma_core.pods.daemon_interface import DaemonInterface, PodDocument, PodRequest
+    from kurma_core.pods.daemon_interface import DaemonInterface, PodDocument
 
 Json = Any
 _LOG = logging.getLogger("kurmad")

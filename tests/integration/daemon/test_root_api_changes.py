@@ -75,9 +75,7 @@ class Asked:
         self._body = self._pod()
 
     def _pod(self):
-        from kurma_core.pods import request_json
-
-        return request_json.to_json(self.house.request("sleep 1000", ephemeral=False))
+        return self.house.request("sleep 1000", ephemeral=False).to_json()
 
     def __call__(self, case):
         draw = self._random

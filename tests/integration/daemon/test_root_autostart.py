@@ -23,7 +23,7 @@ DETACHED = """
 import json, sys
 from kurma_core.appc.template import PodTemplate
 from kurma_core.client import Settings, connect
-from kurma_core.pods.request import PodRequest
+from kurma_core.api.pods import PodRequest
 config, state, template = sys.argv[1:]
 with connect(Settings(config, state), start=True) as client:
     record = client.prepare(PodRequest(PodTemplate.parse(json.loads(template))))

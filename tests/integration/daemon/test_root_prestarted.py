@@ -21,7 +21,6 @@ from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.namespaces import in_netns
 from kurma_core.models.network import NetworkRequest
 from kurma_core.models.stdio import Stdio
-from kurma_core.pods import request_json
 from kurma_core.pods.daemon_interface import DaemonInterface
 from kurma_core.value import replace
 from tests.kit.command import KURMA
@@ -64,7 +63,7 @@ def flags_of(interface):
 
 def begin(daemon, apps="exec sleep 1000", **options):
     """A pod that was made and started by one request."""
-    body = json.dumps(request_json.to_json(daemon.house.request(apps, **options)), default=dict).encode()
+    body = json.dumps(daemon.house.request(apps, **options).to_json(), default=dict).encode()
     with Connection.open(daemon.socket) as connection:
         headers = {"Content-Type": "application/json"}
         answer = connection.request("POST", "/v1/pods?start=true", body, headers)
@@ -193,7 +192,7 @@ def test_what_does_not_fit_leaves_them_alone(filled):
         pod = begin(daemon, "true", ephemeral=True, **options)
         assert pod["uuid"] not in there
         assert set(waiting(daemon.house)) == set(there)
-    body = json.dumps({**request_json.to_json(daemon.house.request("true")), "name": "no Name"}, default=dict)
+    body = json.dumps({**daemon.house.request("true").to_json(), "name": "no Name"}, default=dict)
     with Connection.open(daemon.socket) as connection:
         headers = {"Content-Type": "application/json"}
         assert connection.request("POST", "/v1/pods?start=true", body.encode(), headers).status >= 400

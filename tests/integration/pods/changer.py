@@ -8,9 +8,9 @@ import os
 import sys
 import time
 
+from kurma_core.api.pods import PodRequest
 from kurma_core.appc.template import PodTemplate
 from kurma_core.errors import KurmaError
-from kurma_core.pods.request import PodRequest
 from tests.kit import runner
 from tests.kit.client import open_client
 

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
+from kurma_core.api.pods import AppOverrides
 from kurma_core.errors import KurmaError, ManifestError, PodDamagedError, StagerError, UsageError
-from kurma_core.pods.request import AppOverrides
 from tests.kit.host import links, small_file_system
 from tests.kit.house import both_ways, text_of
 from tests.kit.images import busybox_archive, shell

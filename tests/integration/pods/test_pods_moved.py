@@ -89,7 +89,7 @@ def test_after_a_reboot(own_house):
     output("ip", "netns", "add", f"kurma-{uuid}")
     with open(f"/run/kurma/userns/{uuid}", "w"):
         pass
-    found = {one.leak.kind for one in house.client.network_check()}
+    found = {one.kind for one in house.client.network_check()}
     assert "pod" in found
     said = house.client.gc(grace=1000)
     assert f"pod {uuid}: taken down" in said

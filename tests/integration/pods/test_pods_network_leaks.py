@@ -123,7 +123,7 @@ def dead(house, dies=None, *, net="leaky", faults=(), then=None, **options):
 
 
 def said(findings):
-    return [(one.leak.kind, one.mended) for one in findings]
+    return [(one.kind, one.mended) for one in findings]
 
 
 # --- killed ------------------------------------------------------------------------------------------------------
@@ -194,8 +194,8 @@ def test_a_fault_of_the_network_is_told_once(house):
             for command, kind in (("ip link set {} down", "bridge"), ("nft flush ruleset", "rule")):
                 output(*command.format(bridge).split())
                 found = house.client.network_check()
-                assert {one.leak.kind for one in found} == {kind}
-                words = [(one.leak.what, one.leak.why) for one in found]
+                assert {one.kind for one in found} == {kind}
+                words = [(one.what, one.why) for one in found]
                 assert len(set(words)) == len(words)
                 assert all(one.mended for one in house.client.network_check(repair=True))
                 assert house.client.network_check() == []
@@ -209,9 +209,9 @@ def test_the_damaged_record_of_the_default_network(house):
         with open(f"{house.state}/networks/default.json", "w") as file:
             file.write("{")
         (found,) = house.client.network_check()
-        assert (found.leak.kind, found.leak.network) == ("network", "default")
-        assert found.leak.why.startswith(f"cannot read {house.state}/networks/default.json")
-        assert {one.name: one.problem for one in house.client.networks.listing()}["default"] == found.leak.why
+        assert (found.kind, found.network) == ("network", "default")
+        assert found.why.startswith(f"cannot read {house.state}/networks/default.json")
+        assert {one.name: one.problem for one in house.client.networks.listing()}["default"] == found.why
         assert house.client.gc(grace=1000) == ()
         with pytest.raises(HostError) as caught:
             house.client.prepare(house.request("true", net="default"))
@@ -238,9 +238,9 @@ def test_another_state_directory_is_a_stranger(leaky, make_house, tmp_path, busy
         assert leaky.client.network_check() == leaky.client.network_check(repair=True) == []
         assert leaky.client.gc(grace=0) == ()
         assert host() == before
-        kinds = [one.leak.kind for one in other.client.network_check()]
+        kinds = [one.kind for one in other.client.network_check()]
         assert sorted(kinds) == ["address", "chain", "interface", "namespace", "record"]
-        assert {one.leak.pod for one in other.client.network_check()} == {uuid}
+        assert {one.pod for one in other.client.network_check()} == {uuid}
         assert all(one.mended for one in other.client.network_check(repair=True))
         assert other.client.network_check() == []
         assert addresses(other) == ["10.77.0.2"]
@@ -303,7 +303,7 @@ def test_the_default_network_of_a_pod_that_is_gone(house):
         shutil.rmtree(house.path(uuid))
         assert len(host()["links"]) == len(before["links"]) + 1
         found = house.client.network_check()
-        assert uuid in {one.leak.pod for one in found}
+        assert uuid in {one.pod for one in found}
         assert not house.client.gc(grace=0).failed
         assert house.client.network_check() == []
         after = host()
@@ -326,11 +326,11 @@ def test_what_a_running_pod_lacks(leaky, strangers):
         output("ip", "netns", "delete", f"kurma-{pod.uuid}")
         namespaces.unpin(f"/run/kurma/userns/{pod.uuid}")
         found = leaky.client.network_check()
-        assert [one.leak.what for one in found] == [
+        assert [one.what for one in found] == [
             f"user namespace /run/kurma/userns/{pod.uuid}",
             f"network namespace /run/netns/kurma-{pod.uuid}",
         ]
-        assert {one.leak.pod for one in found} == {pod.uuid}
+        assert {one.pod for one in found} == {pod.uuid}
         assert said(leaky.client.network_check(repair=True)) == [("namespace", True)] * 2
         assert leaky.client.network_check() == []
         assert os.stat(f"/run/netns/kurma-{pod.uuid}").st_ino == inode
@@ -339,14 +339,14 @@ def test_what_a_running_pod_lacks(leaky, strangers):
         output("ip", "netns", "delete", f"kurma-{pod.uuid}")
         output("ip", "netns", "add", f"kurma-{pod.uuid}")
         (one,) = leaky.client.network_check(repair=True)
-        assert (one.leak.why.endswith("is another one"), one.mended) == (True, False)
+        assert (one.why.endswith("is another one"), one.mended) == (True, False)
         output("ip", "netns", "delete", f"kurma-{pod.uuid}")
         assert said(leaky.client.network_check(repair=True)) == [("namespace", True)]
         output("ip", "link", "delete", f"le{pod.uuid[:8]}")
         for repair in (False, True):
             (one,) = leaky.client.network_check(repair=repair)
-            assert (one.leak.kind, one.leak.network, one.mended) == ("attachment", "leaky", False)
-            assert one.leak.why == "its cable is gone"
+            assert (one.kind, one.network, one.mended) == ("attachment", "leaky", False)
+            assert one.why == "its cable is gone"
         assert leaky.client.network_check(["forgetful"]) == []
         assert seen(leaky, neighbour) == 0
     assert left_of(leaky, pod.uuid) == []
@@ -359,7 +359,7 @@ def seen(house, pod):
 def test_a_dead_pod_is_told_and_taken_down(leaky, strangers):
     uuid = dead(leaky, faults=[["after", "networks"]], name="half")
     (one,) = leaky.client.network_check()
-    assert (one.leak.what, one.leak.pod) == ("pod half", uuid)
+    assert (one.what, one.pod) == ("pod half", uuid)
     assert leaky.state_of(uuid)["steps"], "only looked at"
     assert said(leaky.client.network_check(repair=True)) == [("pod", True)]
     assert left_of(leaky, uuid) == []
@@ -376,17 +376,17 @@ def test_networks_that_cannot_be_used(make_house):
             ]
         }
     )
-    found = {one.leak.network: one.leak.why for one in house.client.network_check()}
+    found = {one.network: one.why for one in house.client.network_check()}
     assert found["off"] == "it is broken on purpose"
     assert "nonesuch" in found["none-such"]
-    assert [one.leak.network for one in house.client.network_check(["off"], repair=True)] == ["off"]
+    assert [one.network for one in house.client.network_check(["off"], repair=True)] == ["off"]
     with pytest.raises(NetworkError, match='no network "of"'):
         house.client.network_check(["of"])
     # What pods may go without, and none has: it is told, and nothing is wrong, unless it is asked for by name.
     assert "spare" not in found
     told = "network spare, which is optional, cannot be joined: it is broken on purpose"
     assert house.notes.count(told) == 1
-    assert [one.leak.network for one in house.client.network_check(["spare"])] == ["spare"]
+    assert [one.network for one in house.client.network_check(["spare"])] == ["spare"]
     assert house.notes.count(told) == 1
 
 

@@ -60,7 +60,7 @@ def test_what_lies_over_it_goes_with_it(house):
         for _ in range(2):
             output("mount", "--bind", "/dev/null", pinned(pod.uuid))
         (one,) = house.client.network_check()
-        assert one.leak.what == f"network namespace {pinned(pod.uuid)}"
+        assert one.what == f"network namespace {pinned(pod.uuid)}"
     assert mounted(pinned(pod.uuid)) == []
     assert not os.path.lexists(pinned(pod.uuid))
 

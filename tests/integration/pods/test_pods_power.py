@@ -5,9 +5,9 @@ import subprocess
 
 import pytest
 
+from kurma_core.api.pods import AppOverrides
 from kurma_core.errors import ConfigError, IsolatorError, PowerError, StagerError
 from kurma_core.linux import capabilities
-from kurma_core.pods.request import AppOverrides
 from kurma_core.value import replace
 from tests.kit.images import archive, busybox_root, image_id, shell
 from tests.kit.keys import gnupg_home

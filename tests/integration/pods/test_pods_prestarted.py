@@ -11,13 +11,13 @@ import sys
 
 import pytest
 
+from kurma_core.api.pods import AppOverrides
 from kurma_core.appc.template import PodTemplate
 from kurma_core.errors import ImageError, StagerError, VolumeError
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.models.network import NetworkRequest
 from kurma_core.models.stdio import Stdio
 from kurma_core.pods.prestarted import prestart
-from kurma_core.pods.request import AppOverrides
 from tests.kit.images import shell
 from tests.kit.waiting import alive, until
 
@@ -30,7 +30,7 @@ from kurma_core.client import Settings, connect
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.networking.joined import JoinRecords
 from kurma_core.pods.prestarted import prestart
-from kurma_core.pods.request import AppOverrides
+from kurma_core.api.pods import AppOverrides
 from kurma_core.spawner.client import Spawner
 from kurma_core.staging.aci import AciStager
 
@@ -171,7 +171,7 @@ def test_nobody_sees_it(house, make):
     assert prestarted.uuid not in [record.uuid for record in house.client.pods()]
     other = house.connect()
     with other:
-        assert not [one for one in other.network_check() if one.leak.pod == prestarted.uuid]
+        assert not [one for one in other.network_check() if one.pod == prestarted.uuid]
         said = other.gc(grace=0)
         assert not [line for line in said if prestarted.uuid in line]
     assert prestarted.alive()
@@ -190,7 +190,7 @@ def test_a_pod_that_was_prepared_of_it_is_left_alone_until_it_is_started(house, 
         prestarted.settle()
         assert other.pod(record.uuid).state == "prepared"
         assert not [line for line in other.gc(grace=3600) if prestarted.uuid in line]
-        assert not [one for one in other.network_check() if one.leak.pod == prestarted.uuid]
+        assert not [one for one in other.network_check() if one.pod == prestarted.uuid]
     assert prestarted.alive()
     null = os.open("/dev/null", os.O_RDWR)
     pod = house.client._pods.start(record.uuid, Stdio(null, null, null), prestarted=prestarted)

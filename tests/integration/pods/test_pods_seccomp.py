@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
+from kurma_core.api.pods import AppOverrides
 from kurma_core.errors import PowerError
-from kurma_core.pods.request import AppOverrides
 from tests.kit.images import archive, busybox_root, shell
 from tests.kit.waiting import until
 

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kurma_core.api.host import CheckLine
 from kurma_core.image_store import build_archive
 from kurma_core.stager_check import layers
 from kurma_core.stager_check.host import CheckServices, Patience, WatchedStager
 from kurma_core.stager_check.lab import Lab
-from kurma_core.stager_check.lines import LINES, Line
+from kurma_core.stager_check.lines import LINES
 from kurma_core.stager_check.suite import check
 from kurma_core.staging.aci import StagerTimes
 from kurma_core.staging.starting import StagerImage
@@ -34,8 +35,8 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 class Checked:
     """What the suite said of a stager."""
 
-    lines: dict[str, Line]
-    told: list[Line] = field(default_factory=list)
+    lines: dict[str, CheckLine]
+    told: list[CheckLine] = field(default_factory=list)
 
     def of(self, outcome: str) -> set[str]:
         return {name for name, line in self.lines.items() if line.outcome == outcome}
@@ -93,7 +94,7 @@ def checked(client: Callable[..., Client]) -> Callable[..., Checked]:
     """``checked(archive)`` runs the suite, with little patience."""
 
     def run(archive: str, **config: object) -> Checked:
-        told: list[Line] = []
+        told: list[CheckLine] = []
         services = client(archive, **config)._services
         patience = Patience(start=4.0, stop=1.0, answer=4.0)
         report = check(services, archive, told.append, patience)

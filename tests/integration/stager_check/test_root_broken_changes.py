@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 from kurma_stager_default import image
 
+from kurma_core.api.host import CheckLine
 from kurma_core.appc.image import ImageManifest
 from kurma_core.image_store import build_archive
 from kurma_core.stager_check import declared
 from kurma_core.stager_check.host import Patience
 from kurma_core.stager_check.lab import Lab
-from kurma_core.stager_check.lines import Line, Report
+from kurma_core.stager_check.lines import Report
 
 pytestmark = [pytest.mark.root, pytest.mark.full]
 
@@ -79,7 +80,7 @@ def test_a_mistake_fails_its_lines(
     failed: dict[str, str],
 ) -> None:
     archive, manifest = broken(*mistake)
-    told: list[Line] = []
+    told: list[CheckLine] = []
     declared.declared(lab(archive, Patience(start=4, stop=1, answer=3)), manifest, Report(told.append))
     lines = {line.name: line for line in told if line.name.startswith("changing.")}
     assert set(lines) == {f"changing.{verb}" for verb in ("add", "stop", "start", "rm")}

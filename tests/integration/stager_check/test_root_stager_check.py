@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kurma_core.api.host import CheckLine
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.stager_check.lab import Lab, app
-from kurma_core.stager_check.lines import LINES, Line, Report
+from kurma_core.stager_check.lines import LINES, Report
 from tests.integration.stager_check.conftest import Checked
 from tests.kit.command import KURMA
 from tests.kit.waiting import alive, until
@@ -115,7 +116,7 @@ def test_each_mistake_is_named(example: Callable[..., str], checked: Callable[..
 def test_a_status_that_is_garbage(example: Callable[..., str], lab: Callable[[str], Lab]) -> None:
     """Control characters, and more of them than anybody would read: told in a line, in no time."""
     garbage = ("status", "comma=\n", "while :; do printf '\\033[31m\\a\\000garbage\\n'; done\n")
-    told: list[Line] = []
+    told: list[CheckLine] = []
     report = Report(told.append)
     started = time.monotonic()
     with lab(example("stager_shell", garbage)).pod({"main": app("main", "serve")}) as pod:
