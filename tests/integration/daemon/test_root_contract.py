@@ -321,7 +321,7 @@ def test_a_pod_that_changes(both, things, way, monkeypatch, tmp_path):
     assert [app.name for app in client.pod(pod).apps] == ["main"]
     client.kill(pod, 10, "main")
     assert client.wait(pod).exit_code == 9
-    assert f"pod {pod}: removed" in "\n".join(client.gc(grace=0.0)) or client.pods() == []
+    assert f"pod {pod}: removed" in "\n".join(client.gc(grace=0.0).lines) or client.pods() == []
     with pytest.raises(KurmaError, match="no pod"):
         client.pod(pod)
 

@@ -210,7 +210,7 @@ def test_nobody_sees_them(filled, ask):
     assert re.findall(r"^kurma_pod_start_seconds_count (.*)$", figures, re.MULTILINE) == ["1"]
     assert "\nkurma_pod_pids{" not in figures
     with daemon.house.connect() as local:
-        shown = [str(local.network_check()), *local.gc(grace=0, dry_run=True), *local.gc(grace=0)]
+        shown = [str(local.network_check()), *local.gc(grace=0, dry_run=True).lines, *local.gc(grace=0).lines]
         shown += [record.uuid for one in (local, client) for record in one.pods()]
         shown += [str(event.to_json()) for one in (local, client) for event in one.events(0)]
         shown += [str(usage) for one in (local, client) for usage in one.usage()]

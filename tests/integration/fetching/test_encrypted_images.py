@@ -86,7 +86,7 @@ def test_signed_over_the_bytes_as_shipped(
     assert images.cat_manifest(record.id)
     images.verify(record.id)
     # From now on nobody needs the passphrase: not to verify, not to use it.
-    assert make(None).verify(record.id).record == record
+    assert make(None).verify(record.id).image == record
     assert make(None).fetch(server.url("/secret.aci"), insecure=HTTP).id == record.id
 
 

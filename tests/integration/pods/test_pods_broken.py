@@ -40,7 +40,7 @@ def test_a_damaged_record(house, name, damage):
         house.client.pod(bad.uuid)
     assert caught.value.hint == f"kurma rm {bad.uuid}"
     for dry_run in (True, False):
-        said = house.client.gc(grace=1000, dry_run=dry_run)
+        said = house.client.gc(grace=1000, dry_run=dry_run).lines
         (line,) = said
         assert line.startswith(f"pod {bad.uuid}: left: {name} is damaged")
         assert line.endswith(f"(kurma rm --force {bad.uuid})")
@@ -56,7 +56,7 @@ def test_a_missing_record(house):
     bad, _ = house.run("true", name="bad")
     os.unlink(house.path(bad, "pod.json"))
     assert [record.state for record in house.client.pods()] == ["errored"]
-    (line,) = house.client.gc(grace=1000)
+    (line,) = house.client.gc(grace=1000).lines
     assert line == f"pod {bad.uuid}: left: no pod.json (kurma rm --force {bad.uuid})"
     house.client.rm("bad", force=True)
     assert not house.client.gc(grace=1000).failed
@@ -174,7 +174,7 @@ def test_a_dead_pod_in_a_state_directory_that_is_read_only(make_house, tmp_path,
         assert "Read-only file system" in note
         collected = house.client.gc(grace=1000)
         assert collected.failed
-        assert "Read-only file system" in collected[0]
+        assert "Read-only file system" in collected.lines[0]
     finally:
         assert os.system(f"umount {state}") == 0
     assert {record.state for record in house.client.pods()} == {"stopped", "errored"}

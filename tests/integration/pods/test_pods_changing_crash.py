@@ -81,7 +81,7 @@ def test_the_adder_is_killed(house, pod, when, where, there):
     assert code == -signal.SIGKILL, said
     names = [app.name for app in house.client.pod(pod.uuid).apps]
     assert names == (["other", "one"] if there else ["other"])
-    assert house.client.gc(grace=1000) == (f"pod {pod.uuid}: cleared of a half-made change of its apps",)
+    assert house.client.gc(grace=1000).lines == (f"pod {pod.uuid}: cleared of a half-made change of its apps",)
     assert house.state_of(pod)["change"] is None
     if there:
         house.client.app_start(pod.uuid, "one")
@@ -108,7 +108,7 @@ def test_the_remover_is_killed(house, pod, when, where):
     assert change(house, pod, "add") == (0, "")
     code, said = change(house, pod, "rm", fault=[when, where])
     assert code == -signal.SIGKILL, said
-    assert house.client.gc(grace=1000) == (f"pod {pod.uuid}: cleared of a half-made change of its apps",)
+    assert house.client.gc(grace=1000).lines == (f"pod {pod.uuid}: cleared of a half-made change of its apps",)
     as_before(house, pod)
 
 
@@ -193,7 +193,7 @@ def test_an_add_that_fails_leaves_nothing(house, pod, monkeypatch):
                 house.client.app_add(pod.uuid, house.request({"one": SLEEP}))
         if "_write" in where:
             # The undoing was broken, too: so it is on record.
-            assert house.client.gc(grace=1000)
+            assert house.client.gc(grace=1000).lines
         assert house.state_of(pod)["change"] is None
         assert bound(pod) == [f"/layers/{house.image}"]
         assert nothing_of_it(house, pod)

@@ -87,13 +87,13 @@ def test_killed_at_each_step_up(house, when, name):
         uuid = run.uuid
         assert_dead(run)
         assert house.state_of(uuid)["state"] == "starting"
-        said = house.client.gc(grace=1000)
+        said = house.client.gc(grace=1000).lines
         assert said == (f"pod {uuid}: taken down",)
         assert_nothing_left(uuid)
         record = house.client.pod(uuid)
         assert (record.state, record.reason) == ("errored", "its owner died while it started")
         assert house.state_of(uuid)["steps"] == []
-        assert house.client.gc(grace=0) == (f"pod {uuid}: removed",)
+        assert house.client.gc(grace=0).lines == (f"pod {uuid}: removed",)
         assert house.uuids() == [neighbour.uuid]
 
 
@@ -199,7 +199,7 @@ def test_killed_at_each_step_down(house, when, name):
         uuid = run.uuid
         run.signal(signal.SIGTERM)
         assert_dead(run)
-        assert house.client.gc(grace=1000) == (f"pod {uuid}: taken down",)
+        assert house.client.gc(grace=1000).lines == (f"pod {uuid}: taken down",)
         assert_nothing_left(uuid)
     record = house.client.pod(uuid)
     assert (record.state, record.exit_code, record.reason) == ("stopped", 7, None)
@@ -229,7 +229,7 @@ def test_a_running_pod_goes_on_without_its_owner(house):
     before = len(house.log(record))
     until(lambda: len(house.log(record)) > before, "more output")
     assert house.enter(uuid, "echo", "inside")[:2] == (0, "inside\n")
-    assert house.client.gc(grace=0) == (f"pod {uuid}: runs without an owner: left (kurma stop {uuid[:8]})",)
+    assert house.client.gc(grace=0).lines == (f"pod {uuid}: runs without an owner: left (kurma stop {uuid[:8]})",)
     record = house.client.stop(uuid)
     assert (record.state, record.exit_code) == ("stopped", 3)
     assert house.log(record).endswith("asked\n")

@@ -91,7 +91,7 @@ def test_after_a_reboot(own_house):
         pass
     found = {one.kind for one in house.client.network_check()}
     assert "pod" in found
-    said = house.client.gc(grace=1000)
+    said = house.client.gc(grace=1000).lines
     assert f"pod {uuid}: taken down" in said
     record = house.client.pod(uuid)
     assert (record.state, record.reason) == ("errored", "the host was rebooted while it ran")
@@ -180,7 +180,7 @@ def test_moved_while_a_pod_runs(own_house, leaky_plugin, tmp_path, net):
     record = moved.client.pod(uuid)
     assert (record.state, record.exit_code) == ("stopped", 0)
     assert_nothing_left(uuid)
-    assert moved.client.gc(grace=1000) == ()
+    assert moved.client.gc(grace=1000).lines == ()
     assert moved.client.network_check() == []
     again = moved.launch(start=uuid)
     assert moved.enter(uuid, "sh", "-c", JOINED[net])[0] == 0

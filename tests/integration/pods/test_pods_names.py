@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kurma_core.api.pods import DnsRequest
 from kurma_core.linux.cgroups import CgroupTree
 from tests.integration.networking.resolvers import LOOKUPS, NameServer, resolver_archive
 from tests.integration.networking.world import NEIGHBOUR, SERVER, world_around
@@ -66,7 +67,7 @@ def the_town(make_house, resolvers, kind, config):
     house = make_house({"stop_timeout": 1, "container_networks": networks, **config})
     house.image = house.client.images.fetch(resolvers).id
     # Nobody listens there: what no hosts file knows is soon given up.
-    dns = {"nameservers": ("127.0.0.1",), "search": (), "options": ("timeout:1", "attempts:1")}
+    dns = DnsRequest(("127.0.0.1",), options=("timeout:1", "attempts:1"))
     request = house.request
     house.request = lambda *words, **options: request(*words, **{"dns": dns, **options})
     yield house
@@ -271,7 +272,7 @@ def test_an_app_that_comes_later(town):
 def test_other_names_go_where_they_went_before(town):
     """A name server outside is asked for what no pod is called, and for nothing else."""
     names = {"outside.example": "192.0.2.77", "second": "192.0.2.78", "short.in.example": "192.0.2.79"}
-    dns = {"nameservers": (SERVER[0],), "search": ("in.example",), "options": ("timeout:2",)}
+    dns = DnsRequest((SERVER[0],), ("in.example",), ("timeout:2",))
     with (
         world_around() as world,
         NameServer(world.server, SERVER[0], names) as server,

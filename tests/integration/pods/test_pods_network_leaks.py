@@ -136,7 +136,7 @@ def said(findings):
 def test_killed_inside_the_plugin(leaky, strangers, net, dies):
     uuid = dead(leaky, dies, net=net, then=signal.SIGTERM if dies.startswith("delete") else None, userns="auto")
     assert left_of(leaky, uuid)
-    assert leaky.client.gc(grace=1000) == (f"pod {uuid}: taken down",)
+    assert leaky.client.gc(grace=1000).lines == (f"pod {uuid}: taken down",)
     assert left_of(leaky, uuid) == []
     assert leaky.client.network_check() == []
 
@@ -152,15 +152,15 @@ def test_killed_at_a_step_and_its_directory_removed(leaky, strangers, when, step
     os.unlink(f"{leaky.state}/pods/names/{name}")
     shutil.rmtree(f"/sys/fs/cgroup/none/{uuid}", ignore_errors=True)
     before = left_of(leaky, uuid)
-    lines = leaky.client.gc(grace=0, dry_run=True)
+    lines = leaky.client.gc(grace=0, dry_run=True).lines
     assert lines
     assert all(line.endswith(": would be freed") for line in lines)
     assert left_of(leaky, uuid) == before
     done = leaky.client.gc(grace=0)
-    assert done == tuple(line.replace("would be freed", "freed") for line in lines)
+    assert done.lines == tuple(line.replace("would be freed", "freed") for line in lines)
     assert not done.failed
     assert left_of(leaky, uuid) == []
-    assert leaky.client.gc(grace=0) == ()
+    assert leaky.client.gc(grace=0).lines == ()
     end_cgroups(uuid)
 
 
@@ -178,12 +178,12 @@ def test_a_pod_that_runs_without_an_owner_is_told_as_that(house):
     run = house.launch("sleep 1000")
     run.kill()
     said = f"pod {run.uuid}: runs without an owner: left (kurma stop {run.uuid[:8]})"
-    assert said in house.client.gc(grace=1000, dry_run=True)
-    assert said in house.client.gc(grace=1000)
+    assert said in house.client.gc(grace=1000, dry_run=True).lines
+    assert said in house.client.gc(grace=1000).lines
     os.kill(house.client.pod(run.uuid).stager_pid, signal.SIGKILL)
     lines = (f"pod {run.uuid}: its owner has died: would be taken down", f"pod {run.uuid}: taken down")
-    until(lambda: lines[0] in house.client.gc(grace=1000, dry_run=True), "the stager's end")
-    assert lines[1] in house.client.gc(grace=1000)
+    until(lambda: lines[0] in house.client.gc(grace=1000, dry_run=True).lines, "the stager's end")
+    assert lines[1] in house.client.gc(grace=1000).lines
 
 
 def test_a_fault_of_the_network_is_told_once(house):
@@ -212,7 +212,7 @@ def test_the_damaged_record_of_the_default_network(house):
         assert (found.kind, found.network) == ("network", "default")
         assert found.why.startswith(f"cannot read {house.state}/networks/default.json")
         assert {one.name: one.problem for one in house.client.networks.listing()}["default"] == found.why
-        assert house.client.gc(grace=1000) == ()
+        assert house.client.gc(grace=1000).lines == ()
         with pytest.raises(HostError) as caught:
             house.client.prepare(house.request("true", net="default"))
         assert caught.value.hint.startswith("without that file")
@@ -236,7 +236,7 @@ def test_another_state_directory_is_a_stranger(leaky, make_house, tmp_path, busy
         shutil.rmtree(other.path(uuid))
         before = host()
         assert leaky.client.network_check() == leaky.client.network_check(repair=True) == []
-        assert leaky.client.gc(grace=0) == ()
+        assert leaky.client.gc(grace=0).lines == ()
         assert host() == before
         kinds = [one.kind for one in other.client.network_check()]
         assert sorted(kinds) == ["address", "chain", "interface", "namespace", "record"]
@@ -432,7 +432,7 @@ def test_no_false_leak_beside_pods_that_come_and_go(leaky):
                 left -= 1
                 running.append(leaky.launch(script, net=["leaky", "forgetful"], ephemeral=True, wait=None))
             assert client.network_check() == []
-            assert client.gc(grace=1000) == ()
+            assert client.gc(grace=1000).lines == ()
             assert client.network_check(repair=True) == []
             looks += 1
             for run in [run for run in running if run.process.poll() is not None]:

@@ -172,12 +172,12 @@ def test_nobody_sees_it(house, make):
     other = house.connect()
     with other:
         assert not [one for one in other.network_check() if one.pod == prestarted.uuid]
-        said = other.gc(grace=0)
+        said = other.gc(grace=0).lines
         assert not [line for line in said if prestarted.uuid in line]
     assert prestarted.alive()
     pod = begin(house, prestarted)[0]
     with house.connect() as other:
-        assert not [line for line in other.gc(grace=0) if prestarted.uuid in line]
+        assert not [line for line in other.gc(grace=0).lines if prestarted.uuid in line]
     assert pod.stager.alive()
     finish(pod)
 
@@ -189,7 +189,7 @@ def test_a_pod_that_was_prepared_of_it_is_left_alone_until_it_is_started(house, 
         assert other.pod(record.uuid).state == "preparing", "it is about to be started"
         prestarted.settle()
         assert other.pod(record.uuid).state == "prepared"
-        assert not [line for line in other.gc(grace=3600) if prestarted.uuid in line]
+        assert not [line for line in other.gc(grace=3600).lines if prestarted.uuid in line]
         assert not [one for one in other.network_check() if one.pod == prestarted.uuid]
     assert prestarted.alive()
     null = os.open("/dev/null", os.O_RDWR)

@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from kurma_core.api.pods import DnsRequest
 from kurma_core.errors import AppNotFoundError, ImageError, PodExistsError, PodNotFoundError
 from tests.kit.images import archive, busybox_root, shell
 from tests.kit.waiting import until
@@ -62,7 +63,7 @@ def test_what_an_app_calls_itself_and_others(house):
         "hostname; cat /etc/hostname /etc/hosts; echo --; cat /etc/resolv.conf",
         hostname="myself",
         hosts=(("10.1.2.3", ("friend", "friend.example")),),
-        dns={"nameservers": ("10.9.9.9",), "search": ("example.com",), "options": ("ndots:2",)},
+        dns=DnsRequest(("10.9.9.9",), ("example.com",), ("ndots:2",)),
     )
     assert record.exit_code == 0
     hosts, resolver = output.split("--\n")
@@ -116,7 +117,7 @@ def test_an_image_with_its_own_files(house, tmp_path, userns):
     assert house.log(record, "docker") == f"{local}127.0.0.1\tme\nme\n"
     assert [app.files for app in record.apps] == [own, ours]
     house.client.rm(record.uuid)
-    said = {"dns": {"nameservers": ("10.9.9.9",), "search": (), "options": ()}}
+    said = {"dns": DnsRequest(("10.9.9.9",))}
     said["hosts"] = (("10.1.2.3", ("friend",)),)
     with house.running(
         {"aci": {**apps["aci"], "app": shell(script + "; sleep 1000")}}, userns=userns, **said
@@ -148,10 +149,10 @@ def test_apps_of_a_pod_share_localhost(house):
 def test_gc_goes_by_age(house):
     record, _ = house.run("true")
     prepared = house.client.prepare(house.request("true"))
-    assert house.client.gc(grace=3600) == ()
-    assert house.client.gc(grace=0, dry_run=True) == (f"pod {record.uuid}: would be removed",)
+    assert house.client.gc(grace=3600).lines == ()
+    assert house.client.gc(grace=0, dry_run=True).lines == (f"pod {record.uuid}: would be removed",)
     assert len(house.uuids()) == 2
-    assert house.client.gc(grace=0) == (f"pod {record.uuid}: removed",)
+    assert house.client.gc(grace=0).lines == (f"pod {record.uuid}: removed",)
     assert house.uuids() == [prepared.uuid], "what was never run is not garbage"
 
 

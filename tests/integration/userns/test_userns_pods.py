@@ -664,7 +664,7 @@ def test_killed_on_the_way_up(house, when, step):
     run = house.launch("id -u", userns="auto", faults=[[when, step]], wait=None)
     uuid = run.uuid
     assert run.wait() == -9
-    assert house.client.gc(grace=1000) == (f"pod {uuid}: taken down",)
+    assert house.client.gc(grace=1000).lines == (f"pod {uuid}: taken down",)
     assert left_of(uuid) == []
     _, output = house.start(uuid)
     assert output == "0\n"
