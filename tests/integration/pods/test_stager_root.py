@@ -7,6 +7,7 @@ import stat
 
 import pytest
 
+from kurma_core.api.pods import DnsRequest
 from kurma_core.errors import KurmaError
 from kurma_core.linux.cgroup_layout import Layout, controllers
 from kurma_core.version import VERSION
@@ -218,7 +219,7 @@ def test_the_manifest_key_by_key(seen):
         name="the-name",
         hostname="the-host",
         hosts=(("10.1.2.3", ("friend", "friend.example")),),
-        dns={"nameservers": ("10.9.9.9",), "search": ("example.com",), "options": ("ndots:2",)},
+        dns=DnsRequest(("10.9.9.9",), ("example.com",), ("ndots:2",)),
         interactive="two",
     )
     with running as pod:
