@@ -1,8 +1,8 @@
 """Declarations of commands: what they take, as plain values that cost nothing to import.
 
-Importing click costs more than most commands do. So a command is declared by these values; the small parser
-(:mod:`kurma_core.cli.parse`) reads the ordinary case from them, and click's objects are built from the same values
-only where help, completion or the words for a usage error are wanted (:mod:`kurma_core.cli.click_app`).
+Importing typer costs more than most commands do. So a command is declared by these values. The small parser
+(:mod:`kurma_core.cli.parse`) reads the ordinary case from them. A typer application is built from the same values
+only for help, completion and the words for a usage error (:mod:`kurma_core.cli.typer_app`).
 """
 
 from __future__ import annotations

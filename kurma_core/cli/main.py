@@ -52,9 +52,9 @@ def main(
         service = service_manager.take(os.environ)
     runner = _Runner(connect, service)
     if "_KURMA_COMPLETE" in os.environ:
-        from kurma_core.cli import click_app
+        from kurma_core.cli import typer_app
 
-        return click_app.complete(os.environ["_KURMA_COMPLETE"])
+        return typer_app.complete(os.environ["_KURMA_COMPLETE"])
     return _guarded(lambda: _read_and_run(words, runner), runner, raising=ours)
 
 
@@ -113,9 +113,9 @@ def _open_standard_streams() -> None:
 def _read_and_run(words: Sequence[str], runner: _Runner) -> int:
     call: Call | int | None = parse(words)
     if call is None:
-        from kurma_core.cli import click_app
+        from kurma_core.cli import typer_app
 
-        call = click_app.read(words)
+        call = typer_app.read(words)
     return call if isinstance(call, int) else runner(call)
 
 

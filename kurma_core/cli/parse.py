@@ -1,7 +1,7 @@
-"""The small parser: reads the ordinary command line, without importing click.
+"""The small parser: reads the ordinary command line, without importing typer.
 
-It either understands all of it, and then as click would, or nothing: whatever is unusual, wrong, or asks for help
-is left to :mod:`kurma_core.cli.click_app`, which knows more and says it better.
+It either understands all of it, and then as typer would, or nothing: whatever is unusual, wrong, or asks for help
+is left to :mod:`kurma_core.cli.typer_app`, which knows more and says it better.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _GivenUp(Exception):
 
 
 def parse(words: Sequence[str]) -> Call | None:
-    """None: ask click.
+    """None: ask typer.
 
     :param words: without the program's name.
     """

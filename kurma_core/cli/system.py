@@ -36,7 +36,7 @@ def completion(session: Session, *, shell: str) -> None:
 
     For bash: kurma completion bash > /etc/bash_completion.d/kurma
     """
-    from kurma_core.cli.click_app import completion_script
+    from kurma_core.cli.typer_app import completion_script
     from kurma_core.errors import UsageError
 
     if shell not in _SHELLS:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-HEAVY = {"stevedore", "pyroute2", "yaml", "gnupg", "urllib3", "click"}
+HEAVY = {"rich", "stevedore", "pyroute2", "yaml", "gnupg", "urllib3", "click", "typer"}
 #: What only those need that start or end pods, or ask stagers.
 NOT_FOR_LISTS = {
     *("dataclasses", "inspect", "uuid", "pluggy", "socket", "subprocess", "threading", "random", "ctypes"),
@@ -73,14 +73,14 @@ def test_config_show_without_files_imports_nothing_heavy(tmp_path: Path) -> None
     assert not HEAVY & modules(tmp_path, "config", "show")
 
 
-def test_help_imports_click_and_no_command(tmp_path: Path) -> None:
+def test_help_imports_typer_and_no_command(tmp_path: Path) -> None:
     found = modules(tmp_path, "--help")
-    assert "click" in found
-    assert not (HEAVY - {"click"}) & found
+    assert "typer" in found
+    assert not (HEAVY - {"click", "typer"}) & found
     assert not {"kurma_core.client", "kurma_core.cli.run", "kurma_core.cli.image"} & found
 
 
 def test_help_of_a_command_imports_only_that(tmp_path: Path) -> None:
     found = modules(tmp_path, "logs", "--help")
     assert "kurma_core.cli.logs" in found
-    assert not {"kurma_core.client", "kurma_core.cli.run", "kurma_core.cli.image"} & found
+    assert not {"kurma_core.client", "kurma_core.cli.run", "kurma_core.cli.image", "rich"} & found

@@ -1,4 +1,4 @@
-"""The small parser reads as click does, or leaves it to click."""
+"""The small parser reads as typer does, or leaves it to typer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kurma_core.cli import click_app
+from kurma_core.cli import typer_app
 from kurma_core.cli.declare import Command, Option
 from kurma_core.cli.parse import Call, load, parse
 from kurma_core.cli.table import TABLE, Entry, Group
@@ -22,10 +22,10 @@ PATHS = [
 ]
 
 
-def by_click(words: list[str]) -> Call | None:
-    """The call as click reads it; None: it is wrong."""
+def by_typer(words: list[str]) -> Call | None:
+    """The call as typer reads it; None: it is wrong."""
     try:
-        call = click_app.read(words)
+        call = typer_app.read(words)
     except UsageError:
         return None
     return call if isinstance(call, Call) else None
@@ -79,10 +79,10 @@ def command_lines(draw: st.DrawFn) -> list[str]:
 
 @settings(max_examples=examples(80), deadline=None)
 @given(command_lines())
-def test_what_the_small_parser_understands_click_understands_alike(words: list[str]) -> None:
+def test_what_the_small_parser_understands_typer_understands_alike(words: list[str]) -> None:
     call = parse(words)
     if call is not None:
-        assert facts(call) == facts(by_click(words))
+        assert facts(call) == facts(by_typer(words))
 
 
 @pytest.mark.parametrize(
@@ -110,11 +110,11 @@ def test_what_the_small_parser_understands_click_understands_alike(words: list[s
         "config show",
     ],
 )
-def test_ordinary_lines_need_no_click_and_mean_the_same(line: str) -> None:
+def test_ordinary_lines_need_no_typer_and_mean_the_same(line: str) -> None:
     words = shlex.split(line)
     call = parse(words)
     assert call is not None
-    assert facts(call) == facts(by_click(words))
+    assert facts(call) == facts(by_typer(words))
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_ordinary_lines_need_no_click_and_mean_the_same(line: str) -> None:
         "-fi",
     ],
 )
-def test_everything_else_is_left_to_click(line: str) -> None:
+def test_everything_else_is_left_to_typer(line: str) -> None:
     assert parse(shlex.split(line)) is None
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kurma_core.cli import click_app
+from kurma_core.cli import typer_app
 from kurma_core.cli.parse import parse
 from kurma_core.cli.table import Group, find
 from kurma_core.errors import UsageError
@@ -58,7 +58,7 @@ def understood(command: str) -> None:
     """
     words = shlex.split(command.replace("[", "").replace("]", ""))[1:]
     if (find(tuple(words)) is None or isinstance(find(tuple(words)), Group)) and parse(words) is None:
-        click_app.read(words)
+        typer_app.read(words)
 
 
 @pytest.mark.parametrize(("document", "command"), CASES)
