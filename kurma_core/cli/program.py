@@ -9,7 +9,12 @@ def main() -> int:
     _end_in_silence()
     from kurma_core.cli.main import main as run
 
-    return run()
+    code = run()
+    import gc
+
+    # At exit the interpreter would search all that was imported for garbage: 4 ms for a listing, 7 for help.
+    gc.freeze()
+    return code
 
 
 def kurmad() -> int:
