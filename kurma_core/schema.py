@@ -556,13 +556,19 @@ class JsonValue:
     NAMED_BY: ClassVar[str] = ""
 
     def to_json(self) -> dict[str, Json]:
+        kind = type(self)
+        writers = _WRITERS.get(kind)
+        if writers is None:
+            writers = _WRITERS[kind] = tuple(
+                [(one.name, one.key, None if one.shape.plain else one.shape.write) for one in members(kind)]
+            )
         found: dict[str, Json] = {}
-        for one in members(type(self)):
-            value = getattr(self, one.name)
-            if one.key is None:
-                found.update(one.shape.write(value))
+        for name, key, write in writers:
+            value = getattr(self, name)
+            if key is None:
+                found.update(value.to_json())
             else:
-                found[one.key] = value if one.shape.plain else one.shape.write(value)
+                found[key] = value if write is None else write(value)
         return found
 
     @classmethod
@@ -578,6 +584,8 @@ class JsonValue:
 
 
 _MEMBERS: dict[type, tuple[Member, ...]] = {}
+#: By class: name, key, and how the value is written; None: as it is.
+_WRITERS: dict[type, tuple[tuple[str, str | None, Callable[[Any], Json] | None], ...]] = {}
 
 
 def members(kind: type[JsonValue]) -> tuple[Member, ...]:

@@ -168,25 +168,30 @@ def _is_kw_only(each: Field) -> bool:
 def _initializer(title: str, every: tuple[Field, ...]) -> Callable[..., None]:
     names = [each.name for each in every if not each.kw_only]
     in_order = sorted(every, key=_is_kw_only)
+    all_names = {each.name for each in every}
 
     def __init__(self: Any, *args: Any, **given: Any) -> None:
-        if len(args) > len(names):
-            raise TypeError(f"{title} takes {len(names)} values, {len(args)} were given")
-        for name, item in zip(names, args):  # noqa: B905 - the rest comes below
-            if name in given:
-                raise TypeError(f"{title} got {name} twice")
-            _set(self, name, item)
-        for each in in_order[len(args) :]:
-            if each.name in given:
-                _set(self, each.name, given.pop(each.name))
-            elif each.factory is not None:
-                _set(self, each.name, each.factory())
-            elif each.default is not _REQUIRED:
-                _set(self, each.name, each.default)
-            else:
-                raise TypeError(f"{title} needs a value for {each.name}")
-        if given:
-            raise TypeError(f"{title} has no {next(iter(given))}")
+        if given.keys() == all_names and not args:  # as what reads JSON gives them
+            for name, item in given.items():
+                _set(self, name, item)
+        else:
+            if len(args) > len(names):
+                raise TypeError(f"{title} takes {len(names)} values, {len(args)} were given")
+            for name, item in zip(names, args):  # noqa: B905 - the rest comes below
+                if name in given:
+                    raise TypeError(f"{title} got {name} twice")
+                _set(self, name, item)
+            for each in in_order[len(args) :]:
+                if each.name in given:
+                    _set(self, each.name, given.pop(each.name))
+                elif each.factory is not None:
+                    _set(self, each.name, each.factory())
+                elif each.default is not _REQUIRED:
+                    _set(self, each.name, each.default)
+                else:
+                    raise TypeError(f"{title} needs a value for {each.name}")
+            if given:
+                raise TypeError(f"{title} has no {next(iter(given))}")
         after = getattr(self, "__post_init__", None)
         if after is not None:
             after()

@@ -40,8 +40,8 @@ def test_a_damaged_record(house, name, damage):
         house.client.pod(bad.uuid)
     assert caught.value.hint == f"kurma rm {bad.uuid}"
     for dry_run in (True, False):
-        said = house.client.gc(grace=1000, dry_run=dry_run).lines
-        (line,) = said
+        said = house.client.gc(grace=1000, dry_run=dry_run)
+        (line,) = said.lines
         assert line.startswith(f"pod {bad.uuid}: left: {name} is damaged")
         assert line.endswith(f"(kurma rm --force {bad.uuid})")
         assert said.failed
